@@ -1,0 +1,31 @@
+"""The evaluator actor: training never waits for it."""
+
+from __future__ import annotations
+
+import torch
+
+from raysync.cluster.transport import Payload, incoming
+from raysync.training.data import DataSet
+from raysync.training.evaluation import evaluate
+from raysync.training.flat import FlatModel
+from raysync.training.models import ModelPlan
+
+
+class Evaluator:
+    """Evaluates published weights on the test set, in the order in which they were published."""
+
+    def __init__(self, threads: int) -> None:
+        torch.set_num_threads(threads)
+        self._model: FlatModel | None = None
+        self._data: DataSet | None = None
+        self._batch_size = 0
+
+    def reset(self, model: ModelPlan, batch_size: int, data: DataSet) -> None:
+        """Begin a run."""
+        self._model, self._data, self._batch_size = FlatModel(model.build()), data, batch_size
+
+    def evaluate(self, weights: Payload) -> tuple[float, float]:
+        """Accuracy (a fraction of 1) and mean cross-entropy (nats) of weights (P + Q,)."""
+        assert self._model is not None, "evaluate before reset"
+        assert self._data is not None, "evaluate before reset"
+        return evaluate(self._model, incoming(weights), self._data, self._batch_size)

@@ -1,0 +1,189 @@
+"""A session owns the Ray connection and the actors; runs that follow one another keep them.
+
+torch is imported once per process, so the second run of a comparison starts at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import ray
+from ray.exceptions import RayError
+from ray.util.placement_group import PlacementGroup, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from raysync.cluster.controller import Controller, RunPlan
+from raysync.cluster.evaluator import Evaluator
+from raysync.cluster.placement import EVALUATOR, FIRST_WORKER, SERVER, Bundle, bundles, reserve, total
+from raysync.cluster.server import Server
+from raysync.cluster.worker import Worker, WorkerPlan
+from raysync.config import Experiment
+from raysync.core.journal import Ended, Line
+from raysync.core.paradigm import Paradigm
+from raysync.errors import ConfigError, RunFailed
+from raysync.training.data import DataSet
+from raysync.training.task import Task
+
+WARM_BYTES = 64 << 20
+"""How much of a private object store is touched before the first run: first touches are about ten times slower."""
+
+
+@dataclass
+class Crew:
+    """The actors of an experiment, and what they were made for."""
+
+    asked: list[tuple[str, Bundle]]
+    threads: tuple[int, ...]
+    group: PlacementGroup
+    server: Any
+    evaluator: Any
+    controller: Any
+    workers: list[Any]
+    whole: bool = True
+    """False once an actor was lost: then the next run gets new ones."""
+
+
+class Session:
+    """Use it as a context manager: when it ends, actors, placement group and private cluster are gone."""
+
+    def __init__(self, notify: Callable[[str], None] = lambda text: None) -> None:
+        """
+        Args:
+            notify: is told, in a sentence, what the user should know.
+        """
+        self._notify = notify
+        self._crew: Crew | None = None
+        self._private = False
+        self._connected = False
+        self._data: tuple[DataSet, Any] | None = None
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self, task: Task, paradigm: Paradigm) -> Iterator[list[Line]]:
+        """Train a task under a paradigm, and yield what happens, in order; the last line is an `Ended`.
+
+        Raises:
+            ConfigError: there is no such cluster, or it cannot hold the experiment.
+        """
+        self._connect(task.experiment)
+        crew = self._crew_for(task.experiment)
+        crew.whole = False  # until this run has ended well
+        ended = None
+        try:
+            plan = self._reset(crew, task, paradigm)
+            slots = dict(zip(task.shards, crew.workers, strict=True))
+            for reference in crew.controller.run.remote(plan, crew.server, crew.evaluator, slots):
+                lines = ray.get(reference)
+                ended = lines[-1] if isinstance(lines[-1], Ended) else None
+                lost = any(getattr(line, "report", {}).get("why") for line in lines)
+                crew.whole = ended is not None and ended.status in ("finished", "diverged") and not lost
+                yield lines
+        except RayError as error:
+            raise RunFailed(f"the controller: {error}") from error
+        assert ended is not None, "a run without an end"
+
+    def close(self) -> None:
+        """Take down what this session started."""
+        self._disband()
+        if self._connected:
+            ray.shutdown()
+        self._connected = False
+        self._data = None
+
+    # ---- connection ----
+
+    def _connect(self, experiment: Experiment) -> None:
+        if self._connected or ray.is_initialized():
+            return  # a cluster that is already joined is joined as it is, and left as it was
+        address = experiment.cluster.address
+        options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+        if address in ("auto", "local"):
+            self._start_private(experiment, options)
+        else:
+            try:
+                ray.init(address=address, **options)
+            except (ConnectionError, RuntimeError, ValueError) as error:
+                reason = str(error).splitlines()[0]
+                raise ConfigError(f"cluster.address: no Ray cluster at {address!r} ({reason}).") from error
+        self._connected = True
+
+    def _start_private(self, experiment: Experiment, options: dict[str, Any]) -> None:
+        cores = os.cpu_count() or 1
+        needed = math.ceil(total(bundle for _, bundle in bundles(experiment)).get("CPU", 1))
+        if needed > cores:
+            self._notify(f"{needed} CPUs are declared to Ray on a machine of {cores}: its cores are shared.")
+        self._private = True
+        ray.init(address="local", num_cpus=max(needed, cores), include_dashboard=experiment.cluster.dashboard,
+                 _node_ip_address="127.0.0.1", **options)
+        ray.get(ray.put(np.zeros(WARM_BYTES, np.uint8)))
+
+    # ---- actors ----
+
+    def _crew_for(self, experiment: Experiment) -> Crew:
+        asked, threads = bundles(experiment), self._threads(experiment)
+        crew = self._crew
+        if crew is not None and crew.whole and crew.asked == asked and crew.threads == threads:
+            return crew
+        self._disband()
+        group = reserve(experiment)
+
+        def actor(cls: type, index: int, *arguments: Any) -> Any:
+            bundle = dict(asked[index][1]) if cls is not Controller else {}
+            place = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=index)
+            options = {"num_cpus": bundle.pop("CPU", 0), "num_gpus": bundle.pop("GPU", 0), "scheduling_strategy": place}
+            return ray.remote(cls).options(**options).remote(*arguments)
+
+        self._crew = Crew(
+            asked, threads, group,
+            server=actor(Server, SERVER, threads[SERVER]),
+            evaluator=actor(Evaluator, EVALUATOR, threads[EVALUATOR]),
+            controller=actor(Controller, SERVER),
+            workers=[actor(Worker, index, threads[index]) for index in range(FIRST_WORKER, len(asked))],
+        )
+        return self._crew
+
+    def _threads(self, experiment: Experiment) -> tuple[int, ...]:
+        """torch threads of each actor: its CPUs on a cluster; on a private one a fair share of the cores there are."""
+        asked = bundles(experiment)
+        share = max(1, (os.cpu_count() or 1) // len(asked))
+        threads = [share if self._private else max(1, int(bundle.get("CPU", 1))) for _, bundle in asked]
+        threads[EVALUATOR] = experiment.evaluation.threads or threads[EVALUATOR]
+        return tuple(threads)
+
+    def _reset(self, crew: Crew, task: Task, paradigm: Paradigm) -> RunPlan:
+        experiment, data = task.experiment, self._shared(task.data)
+        slots = experiment.slots()
+        plans = [WorkerPlan(slot, group, task.model, task.shards[slot], experiment.seed) for slot, group in slots.items()]
+        ready = [worker.reset.remote(plan, data) for worker, plan in zip(crew.workers, plans, strict=True)]
+        ray.get([crew.server.reset.remote(task.model, experiment.update),
+                 crew.evaluator.reset.remote(task.model, experiment.evaluation.batch_size, data)])
+        return RunPlan(
+            paradigm=paradigm, workload_samples=task.workload_samples, batch_size=experiment.batch_size,
+            marks=tuple(experiment.evaluation.progress_marks()), step_deadline_s=experiment.cluster.step_deadline_s,
+            actor_ids=dict(zip(slots, ray.get(ready), strict=True)))
+
+    def _shared(self, data: DataSet) -> Any:
+        """A reference to the data set: one copy a node."""
+        if self._data is None or self._data[0] is not data:
+            self._data = (data, ray.put(data))
+        return self._data[1]
+
+    def _disband(self) -> None:
+        if self._crew is None:
+            return
+        crew, self._crew = self._crew, None
+        with suppress(RayError):  # the cluster itself may be gone
+            for actor in (crew.controller, *crew.workers, crew.evaluator, crew.server):
+                ray.kill(actor)
+            remove_placement_group(crew.group)

@@ -1,0 +1,77 @@
+"""The worker actor: weights in, gradient out; it knows no paradigm and no other worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import ray
+import torch
+
+from raysync.cluster.clock import emulate_s, now_s
+from raysync.cluster.transport import Payload, incoming, outgoing
+from raysync.config import WorkerGroup
+from raysync.emulation import step_duration_s
+from raysync.training.data import Array, Batches, DataSet
+from raysync.training.gradient import GradientComputation
+from raysync.training.models import ModelPlan
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    """What a worker is in one run."""
+
+    slot: str
+    group: WorkerGroup
+    model: ModelPlan
+    shard: Array
+    """Indices of its training samples."""
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """Small: what the controller learns of a step."""
+
+    loss: float
+    busy_s: float
+    """Seconds of computing, the emulated part included."""
+
+
+class Worker:
+    """Computes gradients on its device."""
+
+    def __init__(self, threads: int) -> None:
+        torch.set_num_threads(threads)
+        self._plan: WorkerPlan | None = None
+        self._gradient: GradientComputation | None = None
+
+    def reset(self, plan: WorkerPlan, data: DataSet) -> str:
+        """Begin a run; returns the id of this actor."""
+        device = "cuda" if plan.group.gpus and torch.cuda.is_available() else "cpu"
+        self._plan = plan
+        self._gradient = GradientComputation(
+            plan.model.build(), data, Batches(plan.shard, plan.seed, plan.slot), device)
+        return str(ray.get_runtime_context().get_actor_id())
+
+    @ray.method(num_returns=2)  # type: ignore[untyped-decorator]
+    def step(self, clock: int, batch_size: int, weights: Payload | None) -> tuple[Payload, StepReport]:
+        """One iteration.
+
+        Args:
+            clock: which batch.
+            batch_size: of it.
+            weights: (P + Q,) from the server; None: go on with the weights you have.
+
+        Returns:
+            The gradient with the buffers behind it, (P + Q,), and the report.
+        """
+        plan, gradient = self._plan, self._gradient
+        assert plan is not None, "step before reset"
+        assert gradient is not None, "step before reset"
+        began_s = now_s()
+        if weights is not None:
+            gradient.model.read_weights(incoming(weights))
+        loss = gradient.compute(clock, batch_size)
+        computed_s = now_s() - began_s
+        emulate_s(step_duration_s(plan.group, computed_s, plan.seed, plan.slot, clock) - computed_s)
+        return outgoing(gradient.model.outgoing), StepReport(loss, now_s() - began_s)

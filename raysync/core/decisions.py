@@ -1,0 +1,85 @@
+"""What the machine tells an engine to do: imperative, immutable.
+
+A paradigm returns these with the fields of its choice; `Machine` fills in what it alone knows (marked *stamped*). The
+order of a list binds: an Apply takes effect before any later Release of the same list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Push = tuple[str, int]
+"""A push is named by (worker, clock)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Make one optimizer step with the sample-weighted mean gradient of these pushes."""
+
+    pushes: tuple[Push, ...]
+    version: int = -1
+    """Stamped: the model version that this update makes."""
+    phase: str = ""
+    """Which of the experiment's `update` settings holds, for paradigms that switch; "" is the only one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Forget this push without applying it."""
+
+    push: Push
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Let a worker compute its next iteration."""
+
+    worker: str
+    clock: int = -1
+    """Stamped: the iteration it computes."""
+    version: int = -1
+    """Stamped: the oldest model version it may read; with `pull=False` the version of its last pull."""
+    pull: bool = True
+    """False: go on with the weights you have."""
+    batch_size: int | None = None
+    """Samples of this iteration; None is the experiment's own batch size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """The worker waits, for a reason that a person understands. Stamped by the machine from `Paradigm.explain`."""
+
+    worker: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    """Send TimerFired(key) at that time. Setting replaces; `at=None` cancels."""
+
+    key: str
+    at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """The rule changes from here on; every member's lead becomes 0."""
+
+    to: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something worth keeping in the journal. Replayed like any decision, never executed."""
+
+    kind: str
+    worker: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """JSON-native."""
+
+
+Decision = Apply | Drop | Release | Hold | SetTimer | Switch | Note

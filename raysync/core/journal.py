@@ -1,0 +1,143 @@
+"""The journal of a run as text: JSON lines, the first a header, then one line an event with its decisions.
+
+    {"journal": 1, "paradigm": {"class": ..., "parameters": ...}, "workload_samples": ..., ...}
+    {"event": "Pushed", "at": 1.5, "worker": "fast-0#1", ..., "decisions": [{"do": "Apply", ...}, ...], "report": {...}}
+    {"evaluation": {...}}
+    {"ended": {"status": "finished", "at": 20.1}}
+
+`report` is what came with the event and decides nothing (the loss of a push, the reason of a Left); evaluations and the
+closing line are for readers. Replay needs the header and the events alone. No file is touched here: text in, text out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, fields
+from typing import Any, get_args
+
+from raysync.core.decisions import Decision
+from raysync.core.events import Event
+from raysync.core.machine import describe
+from raysync.core.paradigm import Paradigm
+from raysync.errors import ConfigError
+
+JOURNAL_SCHEMA = 1
+
+_CLASSES = {cls.__name__: cls for cls in (*get_args(Event), *get_args(Decision))}
+_FIELDS = {cls: tuple(field.name for field in fields(cls)) for cls in _CLASSES.values()}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One event, what the machine decided, and what else was reported with the event."""
+
+    event: Event
+    decisions: tuple[Decision, ...]
+    report: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """One evaluation of the published model."""
+
+    mark: float
+    """The progress at which it was due."""
+    progress: float
+    """The progress at which it was made."""
+    version: int
+    at: float
+    """Seconds since the run began: when the weights were published."""
+    accuracy: float
+    """Fraction of 1."""
+    loss: float
+    """Mean cross-entropy per sample, in nats."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The last line of a run that was closed."""
+
+    status: str
+    """finished, diverged, stopped or failed."""
+    at: float
+    """Seconds since the run began: the last publication."""
+    error: str = ""
+
+
+Line = Entry | Evaluation | Ended
+
+
+def header(paradigm: Paradigm, workload_samples: int | None, **more: Any) -> str:
+    """The first line: all that a replay needs to start from, and `more` for readers."""
+    return json.dumps({"journal": JOURNAL_SCHEMA, "paradigm": describe(paradigm),
+                       "workload_samples": workload_samples, **more})
+
+
+def encode(line: Line) -> str:
+    """One line of text, without its line break. Text of NaN and infinity is Python's (`NaN`, `Infinity`)."""
+    match line:
+        case Entry(event=event, decisions=decisions, report=report):
+            data = {"event": type(event).__name__, **_values(event),
+                    "decisions": [{"do": type(decision).__name__, **_values(decision)} for decision in decisions]}
+            if report:
+                data["report"] = report
+        case Evaluation():
+            data = {"evaluation": _plain(line)}
+        case Ended():
+            data = {"ended": _plain(line)}
+    return json.dumps(data)
+
+
+def decode(text: str) -> Line:
+    """The line that `encode` wrote.
+
+    Raises:
+        ConfigError: it is not a line of a journal of this schema.
+    """
+    try:
+        data = json.loads(text)
+        if "evaluation" in data:
+            return Evaluation(**data["evaluation"])
+        if "ended" in data:
+            return Ended(**data["ended"])
+        report = data.pop("report", {})
+        decisions = tuple(_build(decision.pop("do"), decision) for decision in data.pop("decisions"))
+        return Entry(_build(data.pop("event"), data), decisions, report)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(f"not a line of a journal: {text[:80]!r} ({error})") from error
+
+
+def read(lines: Iterable[str]) -> tuple[dict[str, Any], Iterator[Line]]:
+    """Header and lines of a journal. A last line that was cut off, as a killed run leaves it, is passed over.
+
+    Raises:
+        ConfigError: no journal, one of another schema, or (while iterating) a damaged line.
+    """
+    rest = iter(lines)
+    try:
+        head = json.loads(next(rest, "null"))
+    except ValueError:
+        head = None
+    if not isinstance(head, dict) or "journal" not in head:
+        raise ConfigError("this is not a raysync journal: its first line is no header.")
+    if head["journal"] != JOURNAL_SCHEMA:
+        raise ConfigError(f"the journal has schema {head['journal']}; this raysync reads schema {JOURNAL_SCHEMA}.")
+    return head, (decode(line) for line in rest if line.endswith("\n"))
+
+
+def _values(thing: Any) -> dict[str, Any]:
+    return {name: getattr(thing, name) for name in _FIELDS[type(thing)]}
+
+
+def _plain(thing: Evaluation | Ended) -> dict[str, Any]:
+    return {field.name: getattr(thing, field.name) for field in fields(thing)}
+
+
+def _build(name: str, values: dict[str, Any]) -> Any:
+    if "pushes" in values:
+        values["pushes"] = tuple((worker, clock) for worker, clock in values["pushes"])
+    if "push" in values:
+        worker, clock = values["push"]
+        values["push"] = (worker, clock)
+    return _CLASSES[name](**values)

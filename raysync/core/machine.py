@@ -1,0 +1,184 @@
+"""One paradigm at work: legality, bookkeeping and invariants, written once for all rules.
+
+The Ray engine and the virtual engine drive the same object. The contract, whose numbers are those of the design:
+
+ 1. `handle` is the only way state changes; `snapshot` and `restore` write it down and go on from it.
+ 2. Same start, same events: same decisions. Time is an argument; there is no hidden input.
+ 3. An illegal event raises ProtocolViolation and changes nothing. A push of a worker that has left is not illegal.
+ 4. The order of decisions binds, and `Release.version` is the oldest model version that the worker may then read.
+ 5. After each event every member is computing or held; if all are held and no timer is set, that is our bug.
+ 6. Every push is applied once or dropped once: received = applied + dropped + buffered.
+ 7. Who is left waiting gets a Hold with a reason.
+ 8. A worker id is used once; a newcomer starts at the slowest member's clock.
+ 9. A paradigm reads the roster and returns decisions; it never changes the roster.
+10. One timer per key.
+11. `Release(pull=False)`: the next push has the base of the last one. A worker's first Release pulls.
+12. `handle` costs O(1) amortised in the number of workers, except where a barrier opens.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from math import inf
+from typing import Any, assert_never
+
+from raysync.core.decisions import Apply, Decision, Drop, Hold, Note, Release, SetTimer, Switch
+from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
+from raysync.core.paradigm import Paradigm
+from raysync.core.reference import load_reference, reference_to
+from raysync.core.roster import Roster
+from raysync.errors import ProtocolViolation
+
+SNAPSHOT_SCHEMA = 1
+
+
+class Machine:
+    """Feeds events to a paradigm and carries its decisions out on the roster."""
+
+    def __init__(self, paradigm: Paradigm, workload_samples: int | None = None) -> None:
+        """
+        Args:
+            paradigm: the rule; the machine owns it from here on.
+            workload_samples: size of the whole work in samples; with it the roster exposes progress.
+        """
+        self.paradigm = paradigm
+        self.roster = Roster(workload_samples)
+        self.timers: dict[str, float] = {}
+
+    def handle(self, event: Event) -> list[Decision]:
+        """Take in one event and say what to do.
+
+        Raises:
+            ProtocolViolation: the event cannot have happened; the state is as before the call.
+        """
+        roster = self.roster
+        self._check(event)
+        roster.now = event.at
+        match event:
+            case Pushed(worker=worker, clock=clock):
+                if worker in roster.departed:
+                    roster.drop_late(worker)
+                    return [Drop((worker, clock), why="its worker had left before it arrived")]
+                roster.push(worker, clock, event.base, event.samples, event.busy_s)
+                decisions = self._commit(self.paradigm.on_push(roster, (worker, clock)))
+            case Joined(worker=worker):
+                roster.join(worker)
+                decisions = self._commit(self.paradigm.on_join(roster, worker))
+            case Left(worker=worker):
+                roster.leave(worker)
+                return self._finish(self._commit(self.paradigm.on_leave(roster, worker)))
+            case TimerFired(key=key):
+                del self.timers[key]
+                return self._finish(self._commit(self.paradigm.on_timer(roster, key)))
+            case _:
+                assert_never(event)
+        if worker in roster.held:
+            decisions.append(Hold(worker, why=self.paradigm.explain(roster, worker)))
+        return self._finish(decisions)
+
+    def _finish(self, decisions: list[Decision]) -> list[Decision]:
+        roster = self.roster
+        assert roster.computing or self.timers or not roster.held, f"nobody computes, all wait for ever: {roster.dump()}"
+        return decisions
+
+    def _check(self, event: Event) -> None:
+        """Everything that can be illegal about an event, before anything changes."""
+        roster = self.roster
+        if not roster.now <= event.at < inf:
+            raise ProtocolViolation(f"time went from {roster.now} s to {event.at} s: {event}")
+        match event:
+            case Pushed(worker=worker, clock=clock, base=base):
+                member = roster.members.get(worker)
+                if member is None:
+                    if roster.departed.get(worker) != clock:
+                        raise ProtocolViolation(f"no iteration {clock} of {worker!r} is in flight: {event}")
+                    return
+                if worker not in roster.computing or member.clock != clock:
+                    raise ProtocolViolation(f"{worker!r} was not released for iteration {clock}: {event}")
+                newest = roster.version if member.pull else member.version
+                if not member.version <= base <= newest:
+                    raise ProtocolViolation(f"{worker!r} may read versions {member.version} to {newest}: {event}")
+                if event.samples <= 0 or not 0 <= event.busy_s < inf:
+                    raise ProtocolViolation(f"a push has samples and a finite time: {event}")
+            case Joined(worker=worker):
+                if worker in roster.members or worker in roster.departed:
+                    raise ProtocolViolation(f"the id {worker!r} was used before in this run: {event}")
+            case Left(worker=worker):
+                if worker not in roster.members:
+                    raise ProtocolViolation(f"{worker!r} is not a member: {event}")
+            case TimerFired(key=key):
+                if key not in self.timers:
+                    raise ProtocolViolation(f"no timer {key!r} is set: {event}")
+                if event.at < self.timers[key]:
+                    raise ProtocolViolation(f"timer {key!r} is set for {self.timers[key]} s: {event}")
+            case _:
+                assert_never(event)
+
+    def _commit(self, wanted: Iterable[Decision]) -> list[Decision]:
+        """Carry a paradigm's decisions out on the roster, in order, and stamp them."""
+        roster = self.roster
+        done: list[Decision] = []
+        for decision in wanted:
+            match decision:
+                case Apply(pushes=pushes, phase=phase):
+                    done.append(Apply(pushes, roster.apply(pushes), phase))
+                case Release(worker=worker, pull=pull):
+                    member = roster.release(worker, pull=pull)
+                    done.append(Release(worker, member.clock, member.version, pull, decision.batch_size))
+                case Drop(push=push):
+                    roster.drop(push)
+                    done.append(decision)
+                case SetTimer(key=key, at=at):
+                    if at is None:
+                        self.timers.pop(key, None)
+                    else:
+                        self.timers[key] = at
+                    done.append(decision)
+                case Switch():
+                    roster.rebase()
+                    done.append(decision)
+                case Note():
+                    done.append(decision)
+                case Hold():
+                    raise AssertionError("a Hold is the machine's to give; say why in `explain`")
+                case _:
+                    assert_never(decision)
+        return done
+
+    def snapshot(self) -> str:
+        """The whole state as JSON. `restore(snapshot())` behaves identically from here on."""
+        return json.dumps({
+            "snapshot": SNAPSHOT_SCHEMA,
+            "paradigm": describe(self.paradigm),
+            "state": self.paradigm.state(),
+            "timers": self.timers,
+            "roster": self.roster.dump(),
+        })
+
+    @classmethod
+    def restore(cls, text: str) -> Machine:
+        """The machine that `snapshot` wrote down."""
+        state = json.loads(text)
+        assert state["snapshot"] == SNAPSHOT_SCHEMA, f"a snapshot of schema {state['snapshot']}"
+        machine = cls(rebuild(state["paradigm"]))
+        machine.paradigm.load_state(state["state"])
+        machine.timers = state["timers"]
+        machine.roster = Roster.load(state["roster"])
+        return machine
+
+
+def describe(paradigm: Paradigm) -> dict[str, Any]:
+    """A paradigm's class and parameters as JSON-native data."""
+    return {"class": reference_to(type(paradigm)), "parameters": paradigm.parameters()}
+
+
+def rebuild(description: dict[str, Any]) -> Paradigm:
+    """The fresh paradigm that `describe` described.
+
+    Raises:
+        ConfigError: its class cannot be imported here.
+    """
+    paradigm = load_reference(description["class"], "journal")(**description["parameters"])
+    assert isinstance(paradigm, Paradigm)
+    return paradigm

@@ -1,0 +1,60 @@
+"""The contract of a synchronisation rule."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from raysync.core.decisions import Decision, Push, Release
+from raysync.core.roster import Roster
+
+
+@dataclass
+class Paradigm(ABC):
+    """Who may go on, and whose gradients are applied.
+
+    A paradigm is a dataclass: its parameters are the fields of its constructor, its state the fields with `init=False`.
+    Both are JSON-native with string keys, so that a machine can be written down at any moment and go on elsewhere.
+    It reads the roster and returns decisions; it never changes the roster, reads no clock and draws no randomness.
+
+    When a method is called the roster already shows the event: a newcomer or a pusher is held, its push is buffered, a
+    leaver is gone. Decisions take effect in their order, after the method has returned.
+    """
+
+    name: ClassVar[str]
+    """What tables call it."""
+
+    @abstractmethod
+    def on_push(self, roster: Roster, push: Push) -> list[Decision]:
+        """A push has arrived: `push` is (worker, clock), and the worker is held."""
+
+    def on_join(self, roster: Roster, worker: str) -> list[Decision]:
+        """A worker has joined, held at the slowest member's clock."""
+        return [Release(worker)]
+
+    @abstractmethod
+    def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
+        """A worker has left; its arrived pushes are still buffered. Whoever waited for it must not wait for ever."""
+
+    def on_timer(self, roster: Roster, key: str) -> list[Decision]:
+        """A timer that this paradigm set has fired."""
+        raise AssertionError(f"{self.name} set no timer {key!r}")
+
+    @abstractmethod
+    def explain(self, roster: Roster, worker: str) -> str:
+        """Why this worker is held: one line for a person, naming at most three others."""
+
+    def parameters(self) -> dict[str, Any]:
+        """What the constructor takes."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.init}
+
+    def state(self) -> dict[str, Any]:
+        """What has changed since construction; JSON-native."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if not field.init}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state` returned."""
+        for name, value in state.items():
+            setattr(self, name, value)

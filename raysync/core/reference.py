@@ -1,0 +1,62 @@
+"""`package.module:Name`, the way experiment files and journals name a class or a function."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+from raysync.errors import ConfigError
+
+
+def reference_to(thing: type) -> str:
+    """The reference that `load_reference` turns back into this class."""
+    return f"{thing.__module__}:{thing.__qualname__}"
+
+
+def load_reference(reference: str, where: str) -> Any:
+    """Import what a reference names.
+
+    Args:
+        reference: `package.module:Name`; Name may have dots.
+        where: path of the setting, for the error.
+
+    Raises:
+        ConfigError: the module or the name in it does not exist.
+    """
+    module_name, _, name = reference.partition(":")
+    try:
+        thing: Any = import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # the user's module is there; one that it imports is not
+        raise ConfigError(f"{where}: there is no module {module_name!r}\n"
+                          "Allowed: package.module:Name, importable from the directory you started in.") from error
+    for part in name.split("."):
+        if not hasattr(thing, part):
+            raise ConfigError(f"{where}: module {module_name!r} has no {name!r}.")
+        thing = getattr(thing, part)
+    return thing
+
+
+def call(function: Callable[..., Any], where: str, arguments: Mapping[str, Any], offered: Mapping[str, Any]) -> Any:
+    """Call a function that the user named.
+
+    Args:
+        function: to call.
+        where: what it is, for the error.
+        arguments: what the user gives; the function must take all of it.
+        offered: what it gets besides, if it has parameters of these names.
+
+    Raises:
+        ConfigError: the arguments do not fit the function's signature.
+    """
+    signature = inspect.signature(function)
+    given = {name: value for name, value in offered.items() if name in signature.parameters} | dict(arguments)
+    try:
+        signature.bind(**given)
+    except TypeError as error:
+        free = [name for name in signature.parameters if name not in offered]
+        raise ConfigError(f"{where}: {error}. It takes: {', '.join(free) or 'no parameters'}.") from error
+    return function(**given)

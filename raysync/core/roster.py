@@ -1,0 +1,267 @@
+"""Who is a member, who computes, who is held, and which pushes wait to be used.
+
+Paradigms read the roster; only `Machine` calls the methods of its last section. Nothing here scans all members per push:
+the slowest and the fastest pace are counted, the held are kept by pace (few paces: a bound on the lead bounds them), and
+the slowest worker's name is found in a heap that is built once per pace (each rise of the slowest pace takes at least one
+push of every member, so that is O(log n) amortised).
+
+A worker's *clock* counts its pushes. Its *pace* is what leads are measured in: the clock, until a Switch rebases it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from heapq import heapify, heappop, heappush
+from itertools import islice
+from typing import Any
+
+from raysync.core.decisions import Push
+from raysync.core.telemetry import Telemetry
+
+NAMES_SHOWN = 3
+
+
+@dataclass(slots=True)
+class Member:
+    """One live worker."""
+
+    clock: int
+    """The iteration it computes, or waits to start."""
+    pace: int
+    telemetry: Telemetry
+    version: int = -1
+    """Oldest model version that its running iteration may have read; before the first Release -1."""
+    base: int = -1
+    """Model version of its latest push."""
+    pull: bool = True
+    """Whether its latest Release pulled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Buffered:
+    """A push that has arrived and is neither applied nor dropped."""
+
+    base: int
+    samples: int
+    at: float
+
+
+class Roster:
+    """The state of the members. Iteration orders are deterministic: order of arrival unless said otherwise."""
+
+    def __init__(self, workload_samples: int | None = None) -> None:
+        self.workload_samples = workload_samples
+        self.now = 0.0
+        """Seconds since the run began: time of the event in hand."""
+        self.version = 0
+        """Updates applied so far."""
+        self.samples_applied = 0
+        self.received = 0
+        self.applied = 0
+        self.dropped = 0
+        """Counts of pushes; received = applied + dropped + len(buffered), always."""
+        self.slow = 0
+        """The smallest pace of the members. It never falls between two Switches."""
+        self.fast = 0
+        """The largest pace of the members."""
+        self.floor_clock = 0
+        """Clock at which a newcomer starts when there is no member."""
+        self.members: dict[str, Member] = {}
+        self.computing: OrderedDict[str, None] = OrderedDict()
+        self.held: dict[str, None] = {}
+        self.buffered: dict[Push, Buffered] = {}
+        self.departed: dict[str, int | None] = {}
+        """Who left, with the clock of a push that is still in flight."""
+        self._population: dict[int, int] = {}
+        self._held_at: dict[int, dict[str, None]] = {}
+        self._slowest: list[str] = []
+        self._slowest_at = -1
+
+    # ---- what paradigms read ----
+
+    @property
+    def progress(self) -> float | None:
+        """Samples in applied pushes / samples of the workload; None without a workload."""
+        return None if self.workload_samples is None else self.samples_applied / self.workload_samples
+
+    def clock(self, worker: str) -> int:
+        """Pushes received from the worker, counted from the clock it joined at."""
+        return self.members[worker].clock
+
+    def lead(self, worker: str) -> int:
+        """How many clocks the worker is ahead of the slowest member."""
+        return self.members[worker].pace - self.slow
+
+    def is_fastest(self, worker: str) -> bool:
+        """Whether nobody is further."""
+        return self.members[worker].pace == self.fast
+
+    def telemetry(self, worker: str) -> Telemetry:
+        """The worker's row of the telemetry table."""
+        return self.members[worker].telemetry
+
+    def slowest_worker(self) -> str:
+        """The member with the smallest pace; ties by id."""
+        if self._slowest_at != self.slow:
+            self._slowest = [worker for worker, member in self.members.items() if member.pace == self.slow]
+            heapify(self._slowest)
+            self._slowest_at = self.slow
+        while (top := self.members.get(self._slowest[0])) is None or top.pace != self.slow:
+            heappop(self._slowest)
+        return self._slowest[0]
+
+    def held_within(self, lead: int) -> list[str]:
+        """The held whose lead is at most that, the furthest behind first, then in order of arrival."""
+        limit = self.slow + lead
+        paces = sorted(pace for pace in self._held_at if pace <= limit)
+        return [worker for pace in paces for worker in self._held_at[pace]]
+
+    def names(self, workers: Iterable[str], count: int) -> str:
+        """Up to three names of `count` workers, for the reason of a Hold."""
+        shown = ", ".join(islice(workers, NAMES_SHOWN))
+        return shown if count <= NAMES_SHOWN else f"{shown} and {count - NAMES_SHOWN} more"
+
+    # ---- what only Machine calls ----
+
+    def join(self, worker: str) -> None:
+        """Add a held member at the slowest member's clock."""
+        clock = self.members[self.slowest_worker()].clock if self.members else self.floor_clock
+        self.members[worker] = Member(clock, self.slow, Telemetry(joined_at=self.now))
+        self.fast = max(self.fast, self.slow)
+        self._population[self.slow] = self._population.get(self.slow, 0) + 1
+        if self._slowest_at == self.slow:
+            heappush(self._slowest, worker)
+        self._hold(worker, self.slow)
+
+    def leave(self, worker: str) -> None:
+        """Remove a member; remember the push it may have in flight."""
+        member = self.members[worker]
+        if worker in self.computing:
+            del self.computing[worker]
+            self.departed[worker] = member.clock
+        else:
+            self._unhold(worker, member.pace)
+            self.departed[worker] = None
+        del self.members[worker]
+        self._step_from(member.pace)
+        if not self.members:
+            self.floor_clock = member.clock
+            self.slow = self.fast = member.pace
+        while self.members and self.fast not in self._population:
+            self.fast -= 1
+
+    def push(self, worker: str, clock: int, base: int, samples: int, busy_s: float) -> None:
+        """A computing member has pushed: it is held one clock further, its push is buffered."""
+        member = self.members[worker]
+        member.clock = clock + 1
+        member.base = base
+        pace = member.pace
+        member.pace = pace + 1
+        member.telemetry.push(self.now, busy_s)
+        del self.computing[worker]
+        self._population[pace + 1] = self._population.get(pace + 1, 0) + 1
+        if pace == self.fast:
+            self.fast = pace + 1
+        self._step_from(pace)
+        self._hold(worker, pace + 1)
+        self.buffered[worker, clock] = Buffered(base, samples, self.now)
+        self.received += 1
+
+    def release(self, worker: str, *, pull: bool) -> Member:
+        """A held member starts to compute."""
+        member = self.members[worker]
+        self._unhold(worker, member.pace)
+        self.computing[worker] = None
+        if pull:
+            member.version = self.version
+        else:
+            assert member.base >= 0, f"{worker} never pulled: its first Release must"
+            member.version = member.base
+        member.pull = pull
+        member.telemetry.released_at = self.now
+        return member
+
+    def apply(self, pushes: tuple[Push, ...]) -> int:
+        """Use up buffered pushes in one update; returns the version it makes."""
+        assert pushes, "an Apply of nothing"
+        for push in pushes:
+            self.samples_applied += self.buffered.pop(push).samples
+        self.applied += len(pushes)
+        self.version += 1
+        return self.version
+
+    def drop(self, push: Push) -> None:
+        """Forget a push."""
+        del self.buffered[push]
+        self.dropped += 1
+
+    def drop_late(self, worker: str) -> None:
+        """Count the push of a departed worker, which is never buffered."""
+        self.departed[worker] = None
+        self.received += 1
+        self.dropped += 1
+
+    def rebase(self) -> None:
+        """Make every lead 0 (DESIGN section 5, Sync-Switch). Clocks stay as they are."""
+        for member in self.members.values():
+            member.pace = self.slow
+        self.fast = self.slow
+        self._population = {self.slow: len(self.members)} if self.members else {}
+        self._held_at, self._slowest_at = {}, -1
+        held, self.held = self.held, {}
+        for worker in held:
+            self._hold(worker, self.slow)
+
+    def _hold(self, worker: str, pace: int) -> None:
+        self.held[worker] = None
+        self._held_at.setdefault(pace, {})[worker] = None
+
+    def _unhold(self, worker: str, pace: int) -> None:
+        del self.held[worker]
+        at_pace = self._held_at[pace]
+        del at_pace[worker]
+        if not at_pace:
+            del self._held_at[pace]
+
+    def _step_from(self, pace: int) -> None:
+        """One member is no longer at that pace: `slow` may rise."""
+        population = self._population
+        left = population[pace] - 1
+        if left:
+            population[pace] = left
+            return
+        del population[pace]
+        while population and self.slow not in population:
+            self.slow += 1
+
+    # ---- snapshot ----
+
+    def dump(self) -> dict[str, Any]:
+        """The state as JSON-native data; what can be counted again is left out."""
+        plain = ("workload_samples", "now", "version", "samples_applied", "received", "applied", "dropped",
+                 "slow", "fast", "floor_clock", "departed")
+        return {name: getattr(self, name) for name in plain} | {
+            "members": {worker: asdict(member) for worker, member in self.members.items()},
+            "computing": list(self.computing),
+            "held": list(self.held),
+            "buffered": [[*push, asdict(info)] for push, info in self.buffered.items()],
+        }
+
+    @classmethod
+    def load(cls, state: Mapping[str, Any]) -> Roster:
+        """The roster that `dump` described."""
+        rest = dict(state)
+        roster = cls()
+        for worker, member in rest.pop("members").items():
+            row = Member(**{**member, "telemetry": Telemetry(**member["telemetry"])})
+            roster.members[worker] = row
+            roster._population[row.pace] = roster._population.get(row.pace, 0) + 1
+        roster.computing = OrderedDict.fromkeys(rest.pop("computing"))
+        for worker in rest.pop("held"):
+            roster._hold(worker, roster.members[worker].pace)
+        roster.buffered = {(worker, clock): Buffered(**info) for worker, clock, info in rest.pop("buffered")}
+        for name, value in rest.items():
+            setattr(roster, name, value)
+        return roster

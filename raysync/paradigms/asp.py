@@ -1,0 +1,30 @@
+"""Asynchronous parallel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from raysync.core.decisions import Apply, Decision, Push, Release
+from raysync.core.paradigm import Paradigm
+from raysync.core.roster import Roster
+
+
+@dataclass
+class ASP(Paradigm):
+    """Each push is applied at once and its worker released at once; nobody ever waits.
+
+    Source: Dean et al., "Large Scale Distributed Deep Networks" (2012), Downpour SGD; papers/lagtuner.md section 1.
+    Limits: no bound on the lead or on the staleness of a gradient.
+    """
+
+    name: ClassVar[str] = "asp"
+
+    def on_push(self, roster: Roster, push: Push) -> list[Decision]:
+        return [Apply((push,)), Release(push[0])]
+
+    def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
+        return []
+
+    def explain(self, roster: Roster, worker: str) -> str:
+        raise AssertionError("under ASP nobody is held")

@@ -1,0 +1,41 @@
+"""Bulk synchronous parallel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from raysync.core.decisions import Apply, Decision, Push, Release
+from raysync.core.paradigm import Paradigm
+from raysync.core.roster import Roster
+
+
+@dataclass
+class BSP(Paradigm):
+    """A round ends when no member computes any more: one update over all its pushes, and everybody is released.
+
+    Source: Gerbessiotis and Valiant, "Direct bulk-synchronous parallel algorithms" (1994), as the papers here use it:
+        papers/lagtuner.md section 1 ("all workers to synchronize at every iteration").
+    Rule: nobody starts iteration c + 1 before every member has pushed c.
+    Deviations:
+        * Membership may change. A newcomer enters the round in progress; a leaver's push that has arrived counts.
+        * The round is "nobody computes", not a clock, so that a switch back to BSP does not stall.
+    """
+
+    name: ClassVar[str] = "bsp"
+
+    def on_push(self, roster: Roster, push: Push) -> list[Decision]:
+        return self._end_round(roster)
+
+    def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
+        return self._end_round(roster)  # the leaver may have been the one that all waited for
+
+    def _end_round(self, roster: Roster) -> list[Decision]:
+        if roster.computing:
+            return []
+        update: list[Decision] = [Apply(tuple(roster.buffered))] if roster.buffered else []
+        return update + [Release(worker) for worker in roster.held]
+
+    def explain(self, roster: Roster, worker: str) -> str:
+        names = roster.names(roster.computing, len(roster.computing))
+        return f"the round ends when {names} have pushed" if len(roster.computing) > 1 else f"the round ends when {names} has pushed"

@@ -1,0 +1,188 @@
+"""LagTuner, a restatement of dynamic stale synchronous parallel (DSSP)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
+
+from annotated_types import Ge
+
+from raysync.core.decisions import Apply, Decision, Note, Push, Release
+from raysync.core.paradigm import Paradigm
+from raysync.core.roster import Roster
+from raysync.core.telemetry import Telemetry
+from raysync.errors import ConfigError
+
+TIE_S = 1e-9
+"""Predicted waits that differ by less are equal: floating-point noise must not choose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What the synchronisation controller predicts: seconds since the run began, and seconds."""
+
+    interval_s: float
+    slowest_interval_s: float
+    extra: int
+    """r*: how many more iterations p may run."""
+    wait_s: float
+    """The predicted wait after them."""
+
+
+@dataclass
+class LagTuner(Paradigm):
+    """Staleness chosen per worker from `[s_lower, s_upper]`, by predicting when the slowest worker will push.
+
+    Source: papers/lagtuner.md, Algorithms 1 and 2; where they are silent, the original: Zhao et al., "Dynamic Stale
+        Synchronous Parallel Distributed Training for Deep Learning" (2019), Algorithm 2.
+    Symbols: t_p = pushes received from p; lead = t_p - t_slowest; r_p = credit of p; n = slowest worker;
+        A = latest push time; I = difference of the two latest push times.
+    Rule: each push is applied at once. With r_p > 0, p spends one and is released. Otherwise p is released at
+        lead <= s_lower. Beyond that, if nobody is further, the controller simulates the next iterations of p and of n
+        and chooses r*; p may then run r* more iterations. With r* = 0 it waits until its lead is <= s_lower.
+
+    The paper leaves things open or contradicts itself. Our readings, each an option:
+
+    `bound`:
+        * `hard`: section 4.2 ("|t_i - t_j| <= s_U at all times"), for iterations started: no release at a lead above
+          s_upper, ever. At lead L, r is searched in [0, min(s_upper - s_lower, s_upper - L + 1)], a grant of r* gives
+          exactly r* releases, and predicted pushes of n are never in the past. The gap of *completed* pushes can reach
+          s_upper + 1, as under SSP.
+        * `literal`: Algorithm 1 word for word. r is searched in [0, s_upper - s_lower] whatever the lead; a grant of r*
+          gives r* + 1 releases (line 22 releases without spending); grants repeat whenever credit runs out (line 18), so
+          the lead grows without bound. Only this can give the paper's Table 2, where a permanently faster worker keeps
+          its own rate; only `hard` keeps its section 4.2.
+    `predict`:
+        * `align`: r* minimises |S_n[k] - S_p[r]| over k and r, S_p[i] = A_p + i I_p and S_n[i] = A_n + I_n + i I_n, both
+          i in [0, s_upper - s_lower] (the original's Algorithm 2); ties: smallest r.
+        * `wait`: r* minimises the predicted wait until the release rule is met: n's push that brings p's lead back to
+          s_lower, less S_p[r]. With a slower n that grows with r, so r* = 0 (= SSP(s_lower)).
+    `interval`:
+        * `push`: from push to push, as in the paper; it contains the worker's own waiting.
+        * `busy`: from release to push: without it.
+
+    Where both papers are silent: the slowest is the member with the smallest clock, ties by id. With fewer than two
+    pushes of p or n there is no interval, and r* = 0. A held worker gets no second controller call (line 24).
+
+    Notes: `controller` for each call: the intervals, the lead, r*, the predicted wait; `waited` when the grant is used
+    up and its wait is known: predicted and actual wait in seconds.
+    """
+
+    name: ClassVar[str] = "lagtuner"
+
+    s_lower: Annotated[int, Ge(0)] = 3
+    """s_L, in clocks."""
+    s_upper: Annotated[int, Ge(0)] = 15
+    """s_U, in clocks."""
+    bound: Literal["hard", "literal"] = "hard"
+    predict: Literal["align", "wait"] = "align"
+    interval: Literal["push", "busy"] = "push"
+    credit: dict[str, int] = field(default_factory=dict, init=False)
+    """r_p: iterations that a worker may still run without asking."""
+    predicted_s: dict[str, float] = field(default_factory=dict, init=False)
+    """Predicted waits whose actual wait is not known yet."""
+
+    def __post_init__(self) -> None:
+        if self.s_lower > self.s_upper:
+            raise ConfigError(f"lagtuner: s_lower ({self.s_lower}) must not be above s_upper ({self.s_upper}).")
+
+    def on_push(self, roster: Roster, push: Push) -> list[Decision]:
+        worker = push[0]
+        decisions: list[Decision] = [Apply((push,))]
+        if self._spend(worker):
+            decisions.append(Release(worker))
+        elif roster.lead(worker) > self.s_lower:
+            decisions += self._ask(roster, worker)
+        return decisions + self._releases(roster, already=decisions)
+
+    def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
+        self.credit.pop(worker, None)
+        self.predicted_s.pop(worker, None)
+        return self._releases(roster, already=[])
+
+    def _spend(self, worker: str) -> bool:
+        credit = self.credit.pop(worker, 0)
+        if credit > 1:
+            self.credit[worker] = credit - 1
+        return credit > 0
+
+    def _ask(self, roster: Roster, worker: str) -> list[Decision]:
+        """Algorithm 1, lines 18 to 23, for a worker beyond s_lower without credit."""
+        decisions: list[Decision] = []
+        if not roster.is_fastest(worker):
+            return decisions
+        decisions += self._waited(worker, 0.0)  # the last grant is used up and p did not wait after it
+        slowest = roster.slowest_worker()
+        forecast = self._forecast(roster, worker, slowest)
+        if forecast is None:
+            return decisions
+        self.predicted_s[worker] = forecast.wait_s
+        decisions.append(Note("controller", worker, {
+            "slowest": slowest, "lead": roster.lead(worker), "extra": forecast.extra,
+            "interval_s": forecast.interval_s, "slowest_interval_s": forecast.slowest_interval_s,
+            "predicted_wait_s": forecast.wait_s,
+        }))
+        if forecast.extra:
+            credit = forecast.extra if self.bound == "literal" else forecast.extra - 1
+            if credit:
+                self.credit[worker] = credit
+            decisions.append(Release(worker))
+        return decisions
+
+    def _releases(self, roster: Roster, already: list[Decision]) -> list[Decision]:
+        """Everybody whose lead is back within s_lower, with the actual wait of those who asked."""
+        gone = {decision.worker for decision in already if isinstance(decision, Release)}
+        decisions: list[Decision] = []
+        for worker in roster.held_within(self.s_lower):
+            if worker not in gone:
+                pushed_at = roster.telemetry(worker).pushed_at
+                decisions += self._waited(worker, roster.now - pushed_at if pushed_at is not None else 0.0)
+                decisions.append(Release(worker))
+        return decisions
+
+    def _waited(self, worker: str, actual_s: float) -> list[Decision]:
+        predicted_s = self.predicted_s.pop(worker, None)
+        if predicted_s is None:
+            return []
+        return [Note("waited", worker, {"predicted_wait_s": predicted_s, "actual_wait_s": actual_s})]
+
+    def _forecast(self, roster: Roster, worker: str, slowest: str) -> Forecast | None:
+        """Algorithm 2, the synchronisation controller; None while an interval is not known."""
+        mine, theirs = roster.telemetry(worker), roster.telemetry(slowest)
+        interval_s, slowest_interval_s = self._interval_s(mine), self._interval_s(theirs)
+        if interval_s is None or slowest_interval_s is None:
+            return None
+        assert mine.pushed_at is not None and theirs.pushed_at is not None
+        lead, extra_max = roster.lead(worker), self.s_upper - self.s_lower
+        next_push = theirs.pushed_at + slowest_interval_s
+        reach = extra_max
+        if self.bound == "hard":
+            reach = max(0, min(extra_max, self.s_upper - lead + 1))
+            next_push = max(next_push, roster.now)
+        waits = []
+        for extra in range(reach + 1):
+            push = mine.pushed_at + extra * interval_s
+            if self.predict == "align":
+                waits.append(_distance_s(push - next_push, slowest_interval_s, extra_max))
+            else:
+                missing = max(0, lead + extra - self.s_lower - 1)
+                waits.append(max(0.0, next_push + missing * slowest_interval_s - push))
+        best = next(extra for extra, wait_s in enumerate(waits) if wait_s <= min(waits) + TIE_S)
+        return Forecast(interval_s, slowest_interval_s, best, waits[best])
+
+    def _interval_s(self, row: Telemetry) -> float | None:
+        if row.interval_s is None:
+            return None
+        return row.interval_s if self.interval == "push" else row.active_s
+
+    def explain(self, roster: Roster, worker: str) -> str:
+        return (f"{roster.lead(worker)} clocks ahead of the slowest ({roster.slowest_worker()}); "
+                f"waits until that is {self.s_lower}, no extra iterations granted")
+
+
+def _distance_s(after_s: float, interval_s: float, steps_max: int) -> float:
+    """From a time to the nearest of 0, interval_s, ..., steps_max * interval_s."""
+    if interval_s <= 0:
+        return abs(after_s)
+    step = min(max(round(after_s / interval_s), 0), steps_max)
+    return abs(after_s - step * interval_s)

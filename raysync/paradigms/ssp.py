@@ -1,0 +1,45 @@
+"""Stale synchronous parallel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from annotated_types import Ge
+
+from raysync.core.decisions import Apply, Decision, Push, Release
+from raysync.core.paradigm import Paradigm
+from raysync.core.roster import Roster
+
+
+@dataclass
+class SSP(Paradigm):
+    """Each push is applied at once; a worker is released while its lead is at most `staleness` clocks.
+
+    Source: Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server" (2013).
+    Rule: p may start an iteration iff t_p - min_q t_q <= s, where t_p is the number of pushes received from p.
+    Convention: the bound holds for iterations that are *started*. The gap of *completed* pushes can reach s + 1, for a
+        worker that is then held.
+    Deviations:
+        * Membership may change. A newcomer starts at the slowest member's clock.
+        * A released worker pulls the newest model; the paper lets it read a cache that is at most s clocks old.
+    Limits: s = 0 releases exactly when BSP does (but makes one update a push); a huge s decides as ASP.
+    """
+
+    name: ClassVar[str] = "ssp"
+
+    staleness: Annotated[int, Ge(0)] = 3
+    """s, in clocks."""
+
+    def on_push(self, roster: Roster, push: Push) -> list[Decision]:
+        return [Apply((push,)), *self._releases(roster)]
+
+    def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
+        return self._releases(roster)  # the slowest may have left
+
+    def _releases(self, roster: Roster) -> list[Decision]:
+        return [Release(worker) for worker in roster.held_within(self.staleness)]
+
+    def explain(self, roster: Roster, worker: str) -> str:
+        return (f"{roster.lead(worker)} clocks ahead of the slowest ({roster.slowest_worker()}); "
+                f"the bound is {self.staleness}")

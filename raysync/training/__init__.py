@@ -1,0 +1,1 @@
+"""Models, data, gradients, updates and evaluation: torch, without Ray."""

@@ -1,0 +1,285 @@
+"""Data sets in memory: uint8 samples, normalised a batch at a time."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from raysync.config import Data
+from raysync.core.reference import call, load_reference
+from raysync.errors import ConfigError, unknown_name
+from raysync.randomness import hashed_seed
+from raysync.training.vision import torchvision
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A classification data set as NumPy arrays, so that Ray shares one copy among the workers of a node.
+
+    Shape legend: N = samples, C = channels (or features).
+    """
+
+    name: str
+    train_x: Array
+    """(N, C, ...) uint8, or float32 that is used as it is."""
+    train_y: Array
+    """(N,) int64, from 0 to classes - 1."""
+    test_x: Array
+    test_y: Array
+    classes: int
+    mean: Array
+    """(C,) float32, subtracted from uint8 samples."""
+    std: Array
+    """(C,) float32, what they are then divided by."""
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Of one sample."""
+        return self.train_x.shape[1:]
+
+    def samples(self, x: Array) -> Tensor:
+        """Normalised float32 samples of a slice of `train_x` or `test_x`."""
+        if x.dtype != np.uint8:
+            return torch.tensor(x)
+        shape = (1, -1) + (1,) * (x.ndim - 2)
+        return torch.from_numpy((x.astype(np.float32) - self.mean.reshape(shape)) / self.std.reshape(shape))
+
+
+def data_set(name: str, train: tuple[Any, Any], test: tuple[Any, Any], classes: int | None = None) -> DataSet:
+    """Make a data set of (samples, labels) pairs: arrays or tensors, samples first.
+
+    Args:
+        name: what records call it.
+        train: samples (N, C, ...), uint8 (will be normalised per channel) or floating point (used as they are), and
+            integer labels (N,).
+        test: likewise.
+        classes: number of classes; default: the largest label plus 1.
+
+    Raises:
+        ConfigError: sizes, shapes, types or labels that do not fit.
+    """
+    (train_x, train_y), (test_x, test_y) = (
+        (_samples(name, np.asarray(x)), np.asarray(y)) for x, y in (train, test))
+    for part, x, y in (("train", train_x, train_y), ("test", test_x, test_y)):
+        if len(x) != len(y) or len(x) == 0:
+            raise ConfigError(f"data {name}: {part} has {len(x)} samples and {len(y)} labels; they must be as many, not 0.")
+        if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer) or y.min() < 0:
+            raise ConfigError(f"data {name}: labels of {part} must be whole numbers from 0, one a sample.")
+    if train_x.shape[1:] != test_x.shape[1:]:
+        raise ConfigError(f"data {name}: train samples are {train_x.shape[1:]}, test samples {test_x.shape[1:]}.")
+    largest = int(max(train_y.max(), test_y.max()))
+    if classes is not None and largest >= classes:
+        raise ConfigError(f"data {name}: label {largest} is not below {classes}, the number of classes.")
+    mean, std = _channel_moments(train_x)
+    return DataSet(name, train_x, train_y.astype(np.int64), test_x, test_y.astype(np.int64),
+                   classes or largest + 1, mean, std)
+
+
+def _samples(name: str, x: Array) -> Array:
+    if x.ndim < 2:
+        raise ConfigError(f"data {name}: samples need at least one dimension each, got an array of shape {x.shape}.")
+    return np.ascontiguousarray(x if x.dtype == np.uint8 else x.astype(np.float32))
+
+
+def _channel_moments(x: Array) -> tuple[Array, Array]:
+    """Mean and standard deviation of each channel, counted exactly from the 256 values a byte can have."""
+    if x.dtype != np.uint8:
+        return np.zeros(1, np.float32), np.ones(1, np.float32)
+    values = np.arange(256)
+    moments = []
+    for channel in range(x.shape[1]) if x.ndim > 2 else [slice(None)]:
+        counts = np.bincount(x[:, channel].reshape(-1), minlength=256)
+        mean = counts @ values / counts.sum()
+        variance = counts @ (values - mean) ** 2 / counts.sum()
+        moments.append((mean, variance**0.5 or 1.0))
+    mean, std = np.array(moments, np.float32).T
+    return mean, std
+
+
+def digits() -> DataSet:
+    """scikit-learn's 8x8 digits: 1,797 images, the last 360 for testing. Comes with raysync's dependencies."""
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    x = (bunch.images * 15).astype(np.uint8)[:, None]  # (N, 1, 8, 8); the originals go from 0 to 16
+    y = bunch.target
+    order = np.random.default_rng(0).permutation(len(x))  # the file is ordered by writer
+    x, y = x[order], y[order]
+    return data_set("digits", (x[:-360], y[:-360]), (x[-360:], y[-360:]), classes=10)
+
+
+def synthetic(
+    *, shape: tuple[int, ...] = (1, 28, 28), classes: int = 10, train: int = 10_000, test: int = 2_000, noise: float = 64.0,
+) -> DataSet:
+    """One random image a class with noise on it (standard deviation `noise` of 255): any size, no download."""
+    if min(classes, train, test, *shape) < 1 or noise < 0:
+        raise ConfigError("data synthetic: shape, classes, train and test must be at least 1, noise at least 0.")
+    rng = np.random.default_rng(0)
+    centres = rng.integers(64, 192, size=(classes, *shape), dtype=np.uint8)
+
+    def draw(count: int) -> tuple[Array, Array]:
+        y = rng.integers(classes, size=count)
+        x = np.empty((count, *shape), np.uint8)
+        for start in range(0, count, 1000):
+            part = centres[y[start : start + 1000]]
+            x[start : start + 1000] = np.clip(part + rng.normal(0, noise, part.shape), 0, 255)
+        return x, y
+
+    return data_set("synthetic", draw(train), draw(test), classes)
+
+
+FILES = {
+    "MNIST": "MNIST/raw/: train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte",
+    "FashionMNIST": "FashionMNIST/raw/: train-images-idx3-ubyte, train-labels-idx1-ubyte, "
+                    "t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte",
+    "CIFAR10": "cifar-10-batches-py/: data_batch_1 to 5, test_batch, batches.meta",
+    "CIFAR100": "cifar-100-python/: train, test, meta",
+}
+"""Where torchvision looks for the files of a set, below `data_dir`."""
+
+
+def _from_torchvision(name: str, cls: str, classes: int) -> Callable[[Path | None], DataSet]:
+    def load(data_dir: Path | None) -> DataSet:
+        if data_dir is None:
+            raise ConfigError(f"data {name}: needs data.data_dir, the folder that holds it or that it is downloaded to.")
+        kind = getattr(torchvision("datasets"), cls)
+        root = data_dir.expanduser()
+        existed = root.exists()
+        try:
+            try:
+                parts = [kind(root, train=train, download=False) for train in (True, False)]
+            except RuntimeError:  # torchvision's word for "not there, or not the official files"
+                parts = [kind(root, train=train, download=True) for train in (True, False)]
+        except (RuntimeError, URLError, OSError) as error:
+            if not existed:
+                shutil.rmtree(root, ignore_errors=True)  # torchvision makes the folder before it tries
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise ConfigError(f"data {name}: not in {root}, and it cannot be downloaded here ({reason}).\n"
+                              f"Put the official files into {root / FILES[cls]}.") from error
+        train, test = ((_channels_first(np.asarray(part.data)), np.asarray(part.targets)) for part in parts)
+        return data_set(name, train, test, classes)
+
+    load.__doc__ = f"torchvision's {cls}."
+    return load
+
+
+def _channels_first(images: Array) -> Array:
+    return images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
+
+
+DATASETS: dict[str, Callable[..., DataSet]] = {
+    "digits": digits,
+    "synthetic": synthetic,
+    "mnist": _from_torchvision("mnist", "MNIST", 10),
+    "fashion-mnist": _from_torchvision("fashion-mnist", "FashionMNIST", 10),
+    "cifar10": _from_torchvision("cifar10", "CIFAR10", 10),
+    "cifar100": _from_torchvision("cifar100", "CIFAR100", 100),
+}
+
+
+def load(data: Data) -> DataSet:
+    """The data set that an experiment names.
+
+    The user's own `package.module:function` gets `data.parameters` and returns a `DataSet` (see `data_set`).
+
+    Raises:
+        ConfigError: unknown name or parameter, or the files are not there and cannot be downloaded.
+    """
+    where = f"data {data.name}"
+    if ":" in data.name:
+        whole = call(load_reference(data.name, where), where, data.parameters, {})
+    elif data.name in DATASETS:
+        whole = call(DATASETS[data.name], where, data.parameters, {"data_dir": data.data_dir})
+    else:
+        raise unknown_name("data set", data.name, DATASETS)
+    if not isinstance(whole, DataSet):
+        raise ConfigError(f"data {data.name}: must return a raysync.DataSet, got {type(whole).__name__}.")
+    return subset(whole, data)
+
+
+def subset(whole: DataSet, data: Data) -> DataSet:
+    """The first `train_samples` and `test_samples` of a data set."""
+    train, test = data.train_samples, data.test_samples
+    return replace(whole, train_x=whole.train_x[:train], train_y=whole.train_y[:train],
+                   test_x=whole.test_x[:test], test_y=whole.test_y[:test])
+
+
+def shards(data: Data, labels: Array, slots: list[str], seed: int) -> dict[str, Array]:
+    """Which training samples each worker slot learns from.
+
+    Args:
+        data: `partition` `iid` deals a shuffled set out evenly; `dirichlet` draws, for each class, the shares of the slots
+            from Dir(alpha) (Hsu et al. 2019, "Measuring the effects of non-identical data distribution"); `shared` gives
+            everything to everybody.
+        labels: (N,).
+        slots: in the order of the experiment.
+        seed: of the run.
+
+    Returns:
+        slot -> indices, int64, none empty.
+
+    Raises:
+        ConfigError: more slots than samples, or an alpha so small that a slot gets none in 100 draws.
+    """
+    rng = np.random.default_rng(hashed_seed(seed, "partition"))
+    if len(labels) < len(slots):
+        raise ConfigError(f"data: {len(labels)} training samples cannot be dealt out to {len(slots)} workers.")
+    if data.partition == "shared":
+        return {slot: np.arange(len(labels)) for slot in slots}
+    if data.partition == "iid":
+        order = rng.permutation(len(labels))
+        return {slot: order[index :: len(slots)] for index, slot in enumerate(slots)}
+    for _ in range(100):
+        parts: list[list[Array]] = [[] for _ in slots]
+        for label in np.unique(labels):
+            members = rng.permutation(np.flatnonzero(labels == label))
+            cuts = np.cumsum(rng.dirichlet([data.alpha] * len(slots)))[:-1] * len(members)
+            for part, piece in zip(parts, np.split(members, cuts.astype(int)), strict=True):
+                part.append(piece)
+        dealt = [np.concatenate(part) for part in parts]
+        if all(len(part) for part in dealt):
+            return dict(zip(slots, dealt, strict=True))
+    raise ConfigError(f"data.alpha: {data.alpha} leaves a worker without samples in each of 100 draws; use a larger one.")
+
+
+class Batches:
+    """The batches of one slot: a function of (seed, slot, clock, batch size) alone.
+
+    The slot's shard is shuffled anew for each pass; batch c takes samples c * size to (c + 1) * size - 1 of the endless
+    row of passes, so each pass meets every sample once.
+    """
+
+    def __init__(self, shard: Array, seed: int, slot: str) -> None:
+        self._shard = shard
+        self._seed = seed
+        self._slot = slot
+        self._pass = -1
+        self._order = shard
+
+    def indices(self, clock: int, size: int) -> Array:
+        """Training-set indices of one batch, (size,)."""
+        start, pieces, missing = clock * size, [], size
+        while missing:
+            number, offset = divmod(start, len(self._shard))
+            piece = self._passed(number)[offset : offset + missing]
+            pieces.append(piece)
+            start += len(piece)
+            missing -= len(piece)
+        return np.concatenate(pieces)
+
+    def _passed(self, number: int) -> Array:
+        if number != self._pass:
+            rng = np.random.default_rng(hashed_seed(self._seed, "batch", self._slot, number))
+            self._pass, self._order = number, rng.permutation(self._shard)
+        return self._order

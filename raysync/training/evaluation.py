@@ -1,0 +1,37 @@
+"""Accuracy and loss of a published model on the test set."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from raysync.training.data import DataSet
+from raysync.training.flat import FlatModel
+
+
+@torch.no_grad()
+def evaluate(model: FlatModel, weights: Tensor, data: DataSet, batch_size: int) -> tuple[float, float]:
+    """Evaluate on the whole test set.
+
+    Args:
+        model: where the weights are laid into.
+        weights: parameters and buffers, (P + Q,).
+        data: whose test set is used.
+        batch_size: samples a forward pass.
+
+    Returns:
+        Accuracy (a fraction of 1) and mean cross-entropy (nats).
+    """
+    model.read_weights(weights)
+    model.read_buffers(weights)
+    model.module.eval()
+    device = model.weights.device
+    correct, loss = 0, 0.0
+    for start in range(0, len(data.test_x), batch_size):
+        part = slice(start, start + batch_size)
+        y = torch.tensor(data.test_y[part]).to(device)
+        logits = model.module(data.samples(data.test_x[part]).to(device))
+        correct += int((logits.argmax(dim=1) == y).sum())
+        loss += float(cross_entropy(logits, y, reduction="sum"))
+    return correct / len(data.test_x), loss / len(data.test_x)

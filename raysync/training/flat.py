@@ -1,0 +1,74 @@
+"""A module whose parameters and gradients are views of two flat vectors.
+
+Shape legend: P = trainable parameters, Q = elements of all buffers.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from raysync.errors import ConfigError
+
+
+class FlatModel:
+    """Wraps an nn.Module; its parameters become views of `weights`, their gradients views of `gradient`.
+
+    What travels is one contiguous float32 vector each way:
+        * to the server `outgoing`, (P + Q,): the gradient, and behind it the buffers (batch-norm statistics). Buffers are
+          no gradients: the server keeps each live worker's latest and never steps on them.
+        * from the server (P + Q,): parameters, and behind them the mean of the live workers' buffers. A worker keeps its
+          own buffers (as in DistributedDataParallel without broadcasting); evaluation takes the means.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        """
+        Args:
+            module: on its final device; trainable parameters of float32.
+
+        Raises:
+            ConfigError: no trainable parameter, or one that is not float32.
+        """
+        self.module = module
+        self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self._buffers = list(module.buffers())
+        if not self._parameters:
+            raise ConfigError("model: it has no trainable parameter.")
+        if strange := {str(p.dtype) for p in self._parameters if p.dtype != torch.float32}:
+            raise ConfigError(f"model: trainable parameters must be float32, got {', '.join(sorted(strange))}.")
+        self.size = sum(parameter.numel() for parameter in self._parameters)
+        """P."""
+        self.buffer_size = sum(buffer.numel() for buffer in self._buffers)
+        """Q."""
+        device = self._parameters[0].device
+        self.weights = torch.empty(self.size, device=device)  # (P,)
+        self.outgoing = torch.zeros(self.size + self.buffer_size, device=device)  # (P + Q,)
+        self.gradient = self.outgoing[: self.size]  # (P,)
+        offset = 0
+        for parameter in self._parameters:
+            part = slice(offset, offset + parameter.numel())
+            self.weights[part] = parameter.detach().reshape(-1)
+            parameter.data = self.weights[part].view_as(parameter)
+            parameter.grad = self.gradient[part].view_as(parameter)
+            offset += parameter.numel()
+
+    def write_buffers(self) -> None:
+        """Put the module's buffers behind the gradient in `outgoing`."""
+        if self._buffers:
+            torch.cat([buffer.reshape(-1).float() for buffer in self._buffers], out=self.outgoing[self.size :])
+
+    def read_weights(self, incoming: Tensor) -> None:
+        """Take the parameters of a vector (P + Q,) from the server; leave the buffers alone."""
+        self.weights.copy_(incoming[: self.size])
+
+    def read_buffers(self, incoming: Tensor) -> None:
+        """Take the buffers of a vector (P + Q,) from the server."""
+        offset = self.size
+        for buffer in self._buffers:
+            buffer.copy_(incoming[offset : offset + buffer.numel()].view_as(buffer))
+            offset += buffer.numel()
+
+    def initial(self) -> Tensor:
+        """Parameters and buffers as one vector (P + Q,), on the CPU."""
+        self.write_buffers()
+        return torch.cat([self.weights, self.outgoing[self.size :]]).cpu()

@@ -1,0 +1,132 @@
+"""The models, and how one is built and checked against the data before anything is started."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from raysync.core.reference import call, load_reference
+from raysync.errors import ConfigError, unknown_name
+from raysync.randomness import hashed_seed
+
+Shape = tuple[int, ...]
+"""Of one sample, (C, H, W) for images."""
+
+ModelSource = str | nn.Module | Callable[..., nn.Module]
+"""A registered name, `package.module:function`, a module, or a function that returns one."""
+
+
+def mlp(input_shape: Shape, classes: int, *, hidden: Sequence[int] = (64,)) -> nn.Module:
+    """Fully connected layers with ReLU between them; `hidden` gives their widths."""
+    widths = [torch.Size(input_shape).numel(), *hidden]
+    layers: list[nn.Module] = [nn.Flatten()]
+    for wide, narrow in zip(widths, widths[1:], strict=False):
+        layers += [nn.Linear(wide, narrow), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(widths[-1], classes))
+
+
+def convnet(input_shape: Shape, classes: int) -> nn.Module:
+    """The MNIST network of the hybrid paper's program: conv 1->3 k3, max-pool 3, FC 192->10; 1,960 parameters."""
+    channels, height, width = input_shape
+    features = 3 * ((height - 2) // 3) * ((width - 2) // 3)
+    return nn.Sequential(
+        nn.Conv2d(channels, 3, kernel_size=3), nn.MaxPool2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(features, classes))
+
+
+def lenet(input_shape: Shape, classes: int) -> nn.Module:
+    """LeNet-5's form: 6 and 16 filters of 5x5, FC 120, 84, classes; 62,006 parameters on CIFAR-10."""
+    channels, height, width = input_shape
+    features = 16 * (((height - 4) // 2 - 4) // 2) * (((width - 4) // 2 - 4) // 2)
+    return nn.Sequential(
+        nn.Conv2d(channels, 6, kernel_size=5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, kernel_size=5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(features, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, classes))
+
+
+def fashion_cnn(input_shape: Shape, classes: int) -> nn.Module:
+    """Two 5x5 convolutions (16 and 32 filters) with batch-norm and max-pool 2, and one FC (papers/hybrid, section 3.2)."""
+    channels, height, width = input_shape
+    return nn.Sequential(
+        nn.Conv2d(channels, 16, kernel_size=5, padding=2), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, kernel_size=5, padding=2), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(32 * (height // 4) * (width // 4), classes))
+
+
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "mlp": mlp, "convnet": convnet, "lenet": lenet, "fashion-cnn": fashion_cnn,
+}
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """How every actor of a run builds the same module."""
+
+    source: ModelSource
+    """A function gets `input_shape` and `classes` if it has parameters of these names."""
+    parameters: dict[str, Any]
+    """Passed to the function."""
+    input_shape: Shape
+    """Of one sample."""
+    classes: int
+    """Number of logits that the module must return for each sample."""
+    seed: int
+    """Of the run; the initial weights are drawn from it. A module that is given as an object keeps its weights."""
+
+    @property
+    def name(self) -> str:
+        """What records call it."""
+        if isinstance(self.source, str):
+            return self.source
+        return getattr(self.source, "__name__", type(self.source).__name__)
+
+    def build(self) -> nn.Module:
+        """A fresh module, checked on two samples of zeros.
+
+        Raises:
+            ConfigError: unknown name or parameter, a model that does not take the samples, or output of another shape.
+        """
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(hashed_seed(self.seed, "init") >> 1)
+            module = copy.deepcopy(self.source) if isinstance(self.source, nn.Module) else self._call(self.source)
+            if not isinstance(module, nn.Module):
+                raise ConfigError(f"model {self.name}: it returned {type(module).__name__}, not an nn.Module.")
+            self._check(module)
+        return module
+
+    def _call(self, source: str | Callable[..., nn.Module]) -> Any:
+        where = f"model {self.name}"
+        if callable(source):
+            function: Callable[..., Any] = source
+        elif ":" in source:
+            function = load_reference(source, where)
+        elif source in MODELS:
+            function = MODELS[source]
+        else:
+            raise unknown_name("model", source, MODELS)
+        try:
+            return call(function, where, self.parameters, {"input_shape": self.input_shape, "classes": self.classes})
+        except ConfigError:
+            raise
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise ConfigError(f"{where}: cannot be built for samples of shape {self.input_shape} ({error}).") from error
+
+    def _check(self, module: nn.Module) -> None:
+        """Two samples of zeros must give two rows of `classes` logits."""
+        was_training = module.training
+        try:
+            with torch.no_grad():
+                output = module.eval()(torch.zeros(2, *self.input_shape))
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            raise ConfigError(f"model {self.name}: does not take samples of shape {self.input_shape} ({reason}).") from error
+        finally:
+            module.train(was_training)
+        got = tuple(getattr(output, "shape", ()))
+        if got != (2, self.classes):
+            raise ConfigError(f"model {self.name}: must return {self.classes} logits a sample, "
+                              f"shape (2, {self.classes}) for two samples; got {got}.")

@@ -1,0 +1,44 @@
+"""What is trained: an experiment's data, model and shards, checked before any engine starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raysync.config import Experiment
+from raysync.training.data import Array, DataSet, load, shards, subset
+from raysync.training.flat import FlatModel
+from raysync.training.models import ModelPlan, ModelSource
+
+
+@dataclass(frozen=True)
+class Task:
+    """Everything about the training that both engines need."""
+
+    experiment: Experiment
+    data: DataSet
+    model: ModelPlan
+    parameters: int
+    """Trainable parameters of the model."""
+    shards: dict[str, Array]
+    """Worker slot -> indices of its training samples."""
+    workload_samples: int
+
+
+def prepare(experiment: Experiment, model: ModelSource | None = None, data: DataSet | None = None) -> Task:
+    """Load the data, build the model once, and deal the samples out.
+
+    Args:
+        experiment: what to train.
+        model: takes the place of the experiment's model, if it is given.
+        data: takes the place of the experiment's data set, if it is given.
+
+    Raises:
+        ConfigError: whatever of the above does not exist or does not fit.
+    """
+    loaded = load(experiment.data) if data is None else subset(data, experiment.data)
+    choice = experiment.model
+    source, parameters = (choice.name, choice.parameters) if model is None else (model, {})
+    plan = ModelPlan(source, parameters, loaded.input_shape, loaded.classes, experiment.seed)
+    size = FlatModel(plan.build()).size
+    dealt = shards(experiment.data, loaded.train_y, list(experiment.slots()), experiment.seed)
+    return Task(experiment, loaded, plan, size, dealt, experiment.workload_samples(len(loaded.train_x)))
