@@ -63,6 +63,15 @@ Choice = Annotated[Named, BeforeValidator(_named)]
 Rule = Annotated[ParadigmChoice, BeforeValidator(_named)]
 
 
+STANDARD_COMPARISON = (
+    ParadigmChoice(name="bsp"),
+    ParadigmChoice(name="asp"),
+    ParadigmChoice.model_validate({"name": "ssp", "staleness": 3}),
+    ParadigmChoice.model_validate({"name": "lagtuner", "bound": "hard"}),
+    ParadigmChoice.model_validate({"name": "lagtuner", "bound": "literal"}),
+)
+
+
 class Data(_Strict):
     """What is learned from."""
 
@@ -183,7 +192,7 @@ class Experiment(_Strict):
     model: Choice = Named(name="mlp")
     data: Annotated[Data, BeforeValidator(_named)] = Data()
     paradigm: Rule = ParadigmChoice(name="bsp")
-    paradigms: tuple[Rule, ...] = Field((), description="what `compare` compares")
+    paradigms: tuple[Rule, ...] = Field(STANDARD_COMPARISON, min_length=1, description="what `compare` compares")
     update: Update = Update()
     workload: Workload = Workload(epochs=1)
     batch_size: int = Field(32, gt=0, description="samples of one worker's iteration")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from raysync.config import Experiment
 from raysync.training.data import Array, DataSet, load, shards, subset
@@ -22,6 +22,12 @@ class Task:
     shards: dict[str, Array]
     """Worker slot -> indices of its training samples."""
     workload_samples: int
+
+    def with_seed(self, seed: int) -> Task:
+        """The same task with other randomness: initial weights, shards and batches."""
+        experiment = self.experiment.model_copy(update={"seed": seed})
+        dealt = shards(experiment.data, self.data.train_y, list(self.shards), seed)
+        return replace(self, experiment=experiment, model=replace(self.model, seed=seed), shards=dealt)
 
 
 def prepare(experiment: Experiment, model: ModelSource | None = None, data: DataSet | None = None) -> Task:

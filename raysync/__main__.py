@@ -1,0 +1,5 @@
+"""`python -m raysync` is `raysync`."""
+
+from raysync.cli import main
+
+main()

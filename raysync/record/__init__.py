@@ -1,0 +1,1 @@
+"""What a run leaves behind: written as it happens, read as pandas frames; no Ray, no torch."""

@@ -1,0 +1,173 @@
+"""The measures of a run (DESIGN section 6), accumulated line by line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from raysync.core.decisions import Apply, Release
+from raysync.core.events import Left
+from raysync.core.journal import Ended, Entry, Evaluation, Line
+from raysync.record.rows import PushRow, PushRows, group_of
+
+CONVERGED_SPAN = 5
+CONVERGED_CHANGE = 0.001
+"""Sync-Switch, section VI-A: accuracy has converged when it changed by at most 0.1 % over five evaluations."""
+
+
+@dataclass(slots=True)
+class WorkerMeasures:
+    """Totals of one worker."""
+
+    released_at: float
+    """Its first release."""
+    left_at: float | None = None
+    pushes: int = 0
+    samples: int = 0
+    busy_s: float = 0.0
+    wait_s: float = 0.0
+
+
+class Measures:
+    """Totals so far; readable at any moment of a run."""
+
+    def __init__(self, workload_samples: int, target_accuracy: float | None = None) -> None:
+        """
+        Args:
+            workload_samples: what progress is measured against.
+            target_accuracy: a fraction of 1, for the time to accuracy.
+        """
+        self.workload_samples = workload_samples
+        self.target_accuracy = target_accuracy
+        self.workers: dict[str, WorkerMeasures] = {}
+        self.evaluations: list[Evaluation] = []
+        self.ended: Ended | None = None
+        self.now = 0.0
+        self.started_at: float | None = None
+        self.applied_at = 0.0
+        self.samples = self.updates = self.lead_max = self.staleness_max = 0
+        self.outcomes = {"applied": 0, "dropped": 0, "buffered": 0}
+        self.last_loss: float | None = None
+        self._staleness_sum = 0
+        self._rows = PushRows()
+
+    def feed(self, line: Line) -> Iterator[PushRow]:
+        """Take in one line of the journal; yields the rows of pushes that it completes."""
+        match line:
+            case Evaluation():
+                self.evaluations.append(line)
+            case Ended():
+                self.ended = line
+                yield from self.close(max(line.at, self.now))
+            case Entry(event=event, decisions=decisions):
+                self.now = event.at
+                for decision in decisions:
+                    if isinstance(decision, Release):
+                        self.workers.setdefault(decision.worker, WorkerMeasures(event.at))
+                        self.started_at = event.at if self.started_at is None else self.started_at
+                    elif isinstance(decision, Apply):
+                        self.updates += 1
+                        self.applied_at = event.at
+                if isinstance(event, Left) and event.worker in self.workers:
+                    self.workers[event.worker].left_at = event.at
+                for row in self._rows.feed(line):
+                    self._count(row)
+                    yield row
+                self.samples = self._rows.roster.samples_applied
+
+    def close(self, at: float) -> Iterator[PushRow]:
+        """The journal has no more lines; yields the rows that were still open."""
+        self.now = max(self.now, at)
+        for row in self._rows.close(at):
+            self._count(row)
+            yield row
+
+    def _count(self, row: PushRow) -> None:
+        worker = self.workers[row.worker]
+        worker.pushes += 1
+        worker.samples += row.samples
+        worker.busy_s += row.busy_s
+        worker.wait_s += row.wait_s
+        self.outcomes[row.outcome] += 1
+        self.lead_max = max(self.lead_max, row.lead)
+        self.last_loss = row.loss if row.loss is not None else self.last_loss
+        if row.staleness is not None:
+            self._staleness_sum += row.staleness
+            self.staleness_max = max(self.staleness_max, row.staleness)
+
+    # ---- what can be asked at any moment ----
+
+    @property
+    def progress(self) -> float:
+        """Samples in applied pushes / samples of the workload."""
+        return self.samples / self.workload_samples
+
+    @property
+    def seconds(self) -> float:
+        """Of training: first release to last update."""
+        end = self.ended.at if self.ended and self.ended.status != "failed" else self.applied_at
+        return max(0.0, end - (self.started_at or 0.0))
+
+    @property
+    def throughput_samples_per_s(self) -> float:
+        """Samples applied per second of training."""
+        return self.samples / self.seconds if self.seconds else 0.0
+
+    @property
+    def wait_fraction(self) -> float:
+        """Share of the workers' time that they spent between a push and the next release."""
+        waited = sum(worker.wait_s for worker in self.workers.values())
+        there = sum((self.now if worker.left_at is None else worker.left_at) - worker.released_at
+                    for worker in self.workers.values())
+        return waited / there if there else 0.0
+
+    @property
+    def accuracy(self) -> float | None:
+        """Of the latest evaluation."""
+        return self.evaluations[-1].accuracy if self.evaluations else None
+
+    @property
+    def time_to_accuracy_s(self) -> float | None:
+        """When the first evaluation at or above the target had its weights published; None if none reached it."""
+        if self.target_accuracy is None:
+            return None
+        began = self.started_at or 0.0
+        return next((max(0.0, one.at - began) for one in self.evaluations if one.accuracy >= self.target_accuracy), None)
+
+    def summary(self) -> dict[str, Any]:
+        """The measures under the keys of `summary.json`."""
+        accuracies = [one.accuracy for one in self.evaluations]
+        applied = self.outcomes["applied"]
+        return {
+            "status": self.ended.status if self.ended else "unfinished",
+            "error": self.ended.error if self.ended else "",
+            "samples": self.samples,
+            "pushes": sum(self.outcomes.values()),
+            "updates": self.updates,
+            "dropped": self.outcomes["dropped"],
+            "seconds": self.seconds,
+            "throughput_samples_per_s": self.throughput_samples_per_s,
+            "final_accuracy": self.accuracy,
+            "best_accuracy": max(accuracies, default=None),
+            "converged_accuracy": converged(accuracies),
+            "final_loss": self.evaluations[-1].loss if self.evaluations else None,
+            "target_accuracy": self.target_accuracy,
+            "time_to_accuracy_s": self.time_to_accuracy_s,
+            "wait_fraction": self.wait_fraction,
+            "staleness_mean": self._staleness_sum / applied if applied else None,
+            "staleness_max": self.staleness_max,
+            "lead_max": self.lead_max,
+            "per_worker": [
+                {"id": name, "group": group_of(name), "pushes": worker.pushes, "samples": worker.samples,
+                 "busy_s": worker.busy_s, "wait_s": worker.wait_s} for name, worker in self.workers.items()],
+        }
+
+
+def converged(accuracies: Sequence[float]) -> float | None:
+    """The accuracy at the first evaluation that differs by at most 0.1 % from the four before it; None if none does."""
+    for end in range(CONVERGED_SPAN, len(accuracies) + 1):
+        window = accuracies[end - CONVERGED_SPAN : end]
+        if max(window) - min(window) <= CONVERGED_CHANGE + 1e-12:
+            return window[-1]
+    return None

@@ -1,0 +1,99 @@
+"""Reading a record: `raysync.load(path)`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from raysync import config
+from raysync.config import Experiment
+from raysync.core.journal import Evaluation, Line, read
+from raysync.errors import ConfigError
+from raysync.record.measures import Measures
+from raysync.record.rows import PushRow
+from raysync.record.writer import schema_of
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run on disk. A run that was killed, or still goes on, is read from its journal up to that moment."""
+
+    path: Path
+
+    @cached_property
+    def config(self) -> Experiment:
+        """The resolved experiment."""
+        return config.load(self.path / "config.yaml")
+
+    @cached_property
+    def environment(self) -> dict[str, Any]:
+        """Command, versions and machine."""
+        return dict(json.loads((self.path / "environment.json").read_text(encoding="utf-8")))
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """The keys of `summary.json`; `status` is `unfinished` for a run that was never closed."""
+        if self.complete:
+            return dict(json.loads((self.path / "summary.json").read_text(encoding="utf-8")))
+        head, measures, _ = self._recovered
+        return {**head.get("about", {}), **measures.summary(), "wall_seconds": None}
+
+    @cached_property
+    def pushes(self) -> pd.DataFrame:
+        """One row a push: the fields of `raysync.record.rows.PushRow`."""
+        if self.complete:
+            return pd.read_parquet(self.path / "pushes.parquet")
+        return _frame([asdict(row) for row in self._recovered[2]], PushRow)
+
+    @cached_property
+    def evaluations(self) -> pd.DataFrame:
+        """One row an evaluation: the fields of `raysync.core.journal.Evaluation`."""
+        if self.complete:
+            return pd.read_parquet(self.path / "evaluations.parquet")
+        return _frame([asdict(one) for one in self._recovered[1].evaluations], Evaluation)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the run was closed."""
+        return (self.path / "summary.json").exists()
+
+    def journal(self) -> Iterator[Line]:
+        """Events with their decisions, evaluations and the end, in order."""
+        with (self.path / "journal.jsonl").open(encoding="utf-8") as file:
+            yield from read(file)[1]
+
+    @cached_property
+    def _recovered(self) -> tuple[dict[str, Any], Measures, list[PushRow]]:
+        with (self.path / "journal.jsonl").open(encoding="utf-8") as file:
+            head, lines = read(file)
+            measures = Measures(head["workload_samples"], self.config.target_accuracy)
+            rows = [row for line in lines for row in measures.feed(line)]
+        rows.extend(measures.close(measures.now))
+        return head, measures, rows
+
+
+def load(path: str | Path) -> RunRecord:
+    """Open the record of a run.
+
+    Args:
+        path: its folder.
+
+    Raises:
+        ConfigError: there is no record.
+    """
+    folder = Path(path)
+    if not (folder / "journal.jsonl").is_file() or not (folder / "config.yaml").is_file():
+        raise ConfigError(f"{folder}: not the record of a run (no journal.jsonl and config.yaml in it).")
+    return RunRecord(folder)
+
+
+def _frame(rows: list[dict[str, Any]], kind: type) -> pd.DataFrame:
+    """A frame with the columns and types that the parquet file would have."""
+    return pa.Table.from_pylist(rows, schema_of(kind)).to_pandas()

@@ -1,0 +1,134 @@
+"""From the journal's lines to one row a push: what `pushes.parquet` holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from raysync.core.decisions import Apply, Drop, Push, Release, Switch
+from raysync.core.events import Joined, Left, Pushed
+from raysync.core.journal import Entry
+from raysync.core.roster import Roster
+
+
+@dataclass(slots=True)
+class PushRow:
+    """One push. Times are seconds since the run began."""
+
+    worker: str
+    group: str
+    clock: int
+    samples: int
+    loss: float | None
+    """Mean cross-entropy of the batch at the weights it was computed on, in nats."""
+    base: int
+    """Model version it was computed on."""
+    lead: int
+    """Of the worker in clocks, when it was released for this iteration."""
+    released_at_s: float
+    pushed_at_s: float
+    busy_s: float
+    """Computing alone; what is left between release and push is transfer."""
+    outcome: str = "buffered"
+    """applied, dropped, or buffered if the run ended first."""
+    version: int | None = None
+    """The model version that its update made."""
+    staleness: int | None = None
+    """Versions applied between `base` and its own update."""
+    applied_at_s: float | None = None
+    wait_s: float = 0.0
+    """From this push to the worker's next release, to its leaving, or to the end of the run."""
+    why: str | None = None
+    """Why it was dropped."""
+
+
+def group_of(worker: str) -> str:
+    """The group in a worker id `group-index#life`."""
+    return worker.rpartition("#")[0].rpartition("-")[0]
+
+
+class PushRows:
+    """Joins events and decisions into rows; a row comes out when its fate and its wait are known.
+
+    A roster follows the journal, without a paradigm, so that leads are the machine's own. Memory is bounded by the
+    members and the buffered pushes.
+    """
+
+    def __init__(self) -> None:
+        self.roster = Roster()
+        self._released: dict[str, tuple[float, int]] = {}  # worker -> when it was last released, its lead then
+        self._open: dict[Push, PushRow] = {}
+        self._waiting: dict[str, Push] = {}
+
+    def feed(self, entry: Entry) -> Iterator[PushRow]:
+        """Take in one line; yields the rows that it completes."""
+        roster, event = self.roster, entry.event
+        roster.now = event.at
+        match event:
+            case Joined(worker=worker):
+                roster.join(worker)
+            case Left(worker=worker):
+                roster.leave(worker)
+                yield from self._waited(worker, event.at)
+            case Pushed(worker=worker, clock=clock):
+                if worker in roster.departed:
+                    yield self._late(event, entry)
+                    return
+                self._pushed(event, entry)
+        for decision in entry.decisions:
+            match decision:
+                case Apply(pushes=pushes, version=version):
+                    for push in pushes:
+                        row = self._open[push]
+                        row.outcome, row.version, row.applied_at_s = "applied", version, event.at
+                        row.staleness = version - 1 - row.base
+                        yield from self._completed(push)
+                    roster.apply(pushes)
+                case Drop(push=push, why=why):
+                    self._open[push].outcome, self._open[push].why = "dropped", why
+                    roster.drop(push)
+                    yield from self._completed(push)
+                case Release(worker=worker, pull=pull):
+                    roster.release(worker, pull=pull)
+                    self._released[worker] = (event.at, roster.lead(worker))
+                    yield from self._waited(worker, event.at)
+                case Switch():
+                    roster.rebase()
+
+    def close(self, at: float) -> Iterator[PushRow]:
+        """The run has ended: the rows that are still open."""
+        for worker, push in self._waiting.items():
+            self._open[push].wait_s = max(0.0, at - self._open[push].pushed_at_s)
+            assert push[0] == worker, f"{worker} waits after {push}"
+        yield from self._open.values()
+        self._open, self._waiting = {}, {}
+
+    def _pushed(self, event: Pushed, entry: Entry) -> None:
+        push = (event.worker, event.clock)
+        self._open[push] = self._row(event, entry)
+        self._waiting[event.worker] = push
+        self.roster.push(event.worker, event.clock, event.base, event.samples, event.busy_s)
+
+    def _late(self, event: Pushed, entry: Entry) -> PushRow:
+        self.roster.drop_late(event.worker)
+        row = self._row(event, entry)
+        row.outcome, row.why = "dropped", next(d.why for d in entry.decisions if isinstance(d, Drop))
+        return row
+
+    def _row(self, event: Pushed, entry: Entry) -> PushRow:
+        released_at, lead = self._released[event.worker]
+        return PushRow(
+            worker=event.worker, group=group_of(event.worker), clock=event.clock, samples=event.samples,
+            loss=entry.report.get("loss"), base=event.base, lead=lead,
+            released_at_s=released_at, pushed_at_s=event.at, busy_s=event.busy_s)
+
+    def _waited(self, worker: str, at: float) -> Iterator[PushRow]:
+        push = self._waiting.pop(worker, None)
+        if push is not None:
+            self._open[push].wait_s = at - self._open[push].pushed_at_s
+            yield from self._completed(push)
+
+    def _completed(self, push: Push) -> Iterator[PushRow]:
+        row = self._open[push]
+        if row.outcome != "buffered" and self._waiting.get(push[0]) != push:
+            yield self._open.pop(push)

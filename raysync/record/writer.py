@@ -1,0 +1,125 @@
+"""Writing a record while the run goes on.
+
+`journal.jsonl` is the truth: flushed with every batch of lines, so a run that is killed leaves a readable record up to that
+moment. Everything else can be made of it again.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, fields
+from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raysync.core.journal import Evaluation, Line, encode, header
+from raysync.core.paradigm import Paradigm
+from raysync.record.measures import Measures
+from raysync.record.rows import PushRow
+
+ROWS_PER_GROUP = 10_000
+PACKAGES = ("raysync", "ray", "torch", "torchvision", "numpy", "pandas")
+_TYPES = {"str": pa.string(), "int": pa.int64(), "float": pa.float64()}
+
+
+def schema_of(row: type) -> pa.Schema:
+    """The Arrow schema of a dataclass of str, int and float, each possibly with None."""
+    return pa.schema([(field.name, _TYPES[str(field.type).removesuffix(" | None")]) for field in fields(row)])
+
+
+def new_folder(output: Path, name: str, kind: str) -> Path:
+    """`OUTPUT/NAME/TIME-KIND-ID`, made; the id keeps runs of the same second apart."""
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    plain = re.sub(r"[^A-Za-z0-9=.]+", "-", kind).strip("-")
+    folder = output.expanduser() / name / f"{stamp}-{plain}-{uuid4().hex[:4]}"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def environment() -> dict[str, Any]:
+    """Where a run took place."""
+    return {
+        "command": sys.argv,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "packages": {package: _version(package) for package in PACKAGES},
+        "started": datetime.now().astimezone().isoformat(timespec="seconds"),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+class RecordWriter:
+    """Writes one record. Use it as a context manager: leaving it, however, completes what can be completed."""
+
+    def __init__(self, folder: Path, config_yaml: str, paradigm: Paradigm, measures: Measures,
+                 about: Mapping[str, Any]) -> None:
+        """
+        Args:
+            folder: exists and is empty.
+            config_yaml: the resolved experiment.
+            paradigm: fresh; for the journal's header.
+            measures: is fed with every line that is written.
+            about: what `summary.json` says beside the measures.
+        """
+        self.folder = folder
+        self.measures = measures
+        self._about = about
+        self._began = datetime.now()
+        self._rows: list[PushRow] = []
+        (folder / "config.yaml").write_text(config_yaml, encoding="utf-8")
+        _write_json(folder / "environment.json", environment())
+        self._journal = (folder / "journal.jsonl").open("w", encoding="utf-8")
+        self._journal.write(header(paradigm, measures.workload_samples, about=dict(about)) + "\n")
+        self._journal.flush()
+        self._pushes = pq.ParquetWriter(folder / "pushes.parquet", schema_of(PushRow))
+
+    def __enter__(self) -> RecordWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def write(self, lines: Iterable[Line]) -> None:
+        """Write lines of the journal, and the rows that they complete."""
+        for line in lines:
+            self._journal.write(encode(line) + "\n")
+            self._rows.extend(self.measures.feed(line))
+        self._journal.flush()
+        if len(self._rows) >= ROWS_PER_GROUP:
+            self._flush_rows()
+
+    def close(self) -> None:
+        """Complete the record."""
+        self._rows.extend(self.measures.close(self.measures.now))
+        self._flush_rows()
+        self._pushes.close()
+        self._journal.close()
+        table = pa.Table.from_pylist([asdict(one) for one in self.measures.evaluations], schema_of(Evaluation))
+        pq.write_table(table, self.folder / "evaluations.parquet")
+        _write_json(self.folder / "summary.json", {
+            **self._about, **self.measures.summary(), "wall_seconds": (datetime.now() - self._began).total_seconds()})
+
+    def _flush_rows(self) -> None:
+        if self._rows:
+            self._pushes.write_table(pa.Table.from_pylist([asdict(row) for row in self._rows], schema_of(PushRow)))
+            self._rows = []
+
+
+def _write_json(path: Path, data: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")

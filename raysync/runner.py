@@ -1,0 +1,108 @@
+"""From an experiment to a record: pick the engine, write what happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from raysync import config
+from raysync.cluster.session import Session
+from raysync.config import Experiment, ParadigmChoice
+from raysync.core.events import Left
+from raysync.core.journal import Ended, Entry, Line
+from raysync.errors import RunFailed
+from raysync.record.measures import Measures
+from raysync.record.reader import RunRecord, load
+from raysync.record.writer import RecordWriter, new_folder
+from raysync.training.data import DataSet
+from raysync.training.models import ModelSource
+from raysync.training.task import Task, prepare
+
+Watch = Callable[[Measures], None]
+Notify = Callable[[str], None]
+
+
+def _quiet(_: object) -> None:
+    pass
+
+
+def run(
+    experiment: Experiment | Mapping[str, Any] | str | Path,
+    *,
+    model: ModelSource | None = None,
+    data: DataSet | None = None,
+    watch: Watch = _quiet,
+    notify: Notify = _quiet,
+) -> RunRecord:
+    """Train one experiment and return its record.
+
+    Args:
+        experiment: a validated one, plain data as in an experiment file, or the path of such a file.
+        model: an nn.Module, or a function returning one, in place of the experiment's model. A function gets
+            `input_shape` and `classes` if it has parameters of these names.
+        data: a `raysync.DataSet` in place of the experiment's data set; `raysync.data_set` makes one of arrays.
+        watch: is called with the measures so far, a few times a second.
+        notify: is told what the user should know, a sentence at a time.
+
+    Raises:
+        ConfigError: something in the experiment cannot be.
+        RunFailed: an actor or the user's own code broke; the record is kept, and named in the message.
+    """
+    if isinstance(experiment, str | Path):
+        experiment = config.load(Path(experiment))
+    elif not isinstance(experiment, Experiment):
+        experiment = config.validate(experiment)
+    task = prepare(experiment, model, data)
+    with Session(notify) as session:
+        return run_in(session, task, experiment.paradigm, watch=watch, notify=notify)
+
+
+def run_in(
+    session: Session, task: Task, choice: ParadigmChoice, *, watch: Watch = _quiet, notify: Notify = _quiet,
+) -> RunRecord:
+    """Train a task under a paradigm in a session that may serve further runs; see `run`."""
+    experiment = task.experiment.model_copy(update={"paradigm": choice})
+    measures = Measures(task.workload_samples, experiment.target_accuracy)
+    stream = session.run(task, choice.make())
+    first = next(stream)  # whatever the user asked for that cannot be is known by now: no record of that
+    folder = new_folder(experiment.output, experiment.name, choice.label)
+    with RecordWriter(folder, experiment.to_yaml(), choice.make(), measures, _about(task, choice)) as writer:
+        try:
+            _write(writer, first, watch, notify)
+            for lines in stream:
+                _write(writer, lines, watch, notify)
+        except RunFailed as failure:
+            writer.write([Ended("failed", measures.now, str(failure))])
+        except BaseException:
+            writer.write([Ended("stopped", measures.now)])
+            notify(f"Stopped. The record up to now: {folder}")
+            raise
+    ended = measures.ended
+    assert ended is not None, "a run without an end"
+    if ended.status == "failed":
+        raise RunFailed(f"{ended.error}\nThe record up to then: {folder}")
+    return load(folder)
+
+
+def _write(writer: RecordWriter, lines: list[Line], watch: Watch, notify: Notify) -> None:
+    writer.write(lines)
+    for line in lines:
+        if isinstance(line, Entry) and isinstance(line.event, Left):
+            notify(f"Worker {line.event.worker} is gone after {line.event.at:.1f} s ({line.report.get('why')}); "
+                   "the run goes on without it.")
+    watch(writer.measures)
+
+
+def _about(task: Task, choice: ParadigmChoice) -> dict[str, Any]:
+    experiment = task.experiment
+    return {
+        "engine": experiment.engine,
+        "paradigm": choice.name,
+        "paradigm_parameters": choice.make().parameters(),
+        "model": task.model.name,
+        "parameters": task.parameters,
+        "dataset": task.data.name,
+        "workers": experiment.worker_count,
+        "seed": experiment.seed,
+    }

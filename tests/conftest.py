@@ -1,0 +1,25 @@
+"""Shared fixtures and options. See tests/README.md for what each folder proves."""
+
+import logging
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True,
+                          suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("repeatable")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--rewrite-scripts", action="store_true", help="write the machine's answers into tests/scripts/*.txt")
+
+
+@pytest.fixture(scope="session")
+def ray_cluster():
+    """One private Ray cluster for all tests that need one; sessions join it and leave it as it was."""
+    import ray
+
+    ray.init(address="local", num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR,
+             _node_ip_address="127.0.0.1")
+    yield ray
+    ray.shutdown()

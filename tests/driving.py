@@ -1,0 +1,83 @@
+"""Ways to drive a machine without an engine."""
+
+from heapq import heappop, heappush
+from itertools import count
+
+from raysync.core.decisions import Apply, Drop, Hold, Release
+from raysync.core.events import Joined, Left, Pushed
+from raysync.core.machine import Machine
+
+SAMPLES = 32
+
+
+class Drive:
+    """A machine with a clock of its own: short calls for tests that tell a story."""
+
+    def __init__(self, paradigm, *workers, workload_samples=None):
+        self.machine = Machine(paradigm, workload_samples)
+        self.roster = self.machine.roster
+        self.now = 0.0
+        for worker in workers:
+            self.join(worker)
+
+    def _at(self, at):
+        self.now = self.now if at is None else at
+        return self.now
+
+    def join(self, worker, at=None):
+        return self.machine.handle(Joined(at=self._at(at), worker=worker))
+
+    def leave(self, worker, at=None):
+        return self.machine.handle(Left(at=self._at(at), worker=worker))
+
+    def push(self, worker, at=None, clock=None, base=None):
+        member = self.roster.members.get(worker)
+        return self.machine.handle(Pushed(
+            at=self._at(at), worker=worker, clock=member.clock if clock is None else clock,
+            base=member.version if base is None else base, samples=SAMPLES, busy_s=0.0))
+
+
+def released(decisions):
+    return [decision.worker for decision in decisions if isinstance(decision, Release)]
+
+
+def applied(decisions):
+    return [decision.pushes for decision in decisions if isinstance(decision, Apply)]
+
+
+def dropped(decisions):
+    return [decision.push for decision in decisions if isinstance(decision, Drop)]
+
+
+def holds(decisions):
+    return {decision.worker: decision.why for decision in decisions if isinstance(decision, Hold)}
+
+
+def simulate(machine, churn, step_s, pushes):
+    """Run a machine on a virtual clock, ties in the order in which they were scheduled; yields (event, decisions).
+
+    Args:
+        churn: Joined and Left events.
+        step_s: (worker, clock) -> seconds.
+        pushes: stop after that many.
+    """
+    tie, queue = count(), []
+    for event in churn:
+        heappush(queue, (event.at, next(tie), event))
+    while queue and pushes:
+        now, _, event = heappop(queue)
+        if isinstance(event, Left) and event.worker not in machine.roster.members:
+            continue
+        pushes -= isinstance(event, Pushed)
+        decisions = machine.handle(event)
+        yield event, decisions
+        for decision in decisions:
+            if isinstance(decision, Release):
+                worker, clock, seconds = decision.worker, decision.clock, step_s(decision.worker, decision.clock)
+                push = Pushed(at=now + seconds, worker=worker, clock=clock, base=decision.version, samples=SAMPLES,
+                              busy_s=seconds)
+                heappush(queue, (push.at, next(tie), push))
+
+
+def joins(*workers):
+    return [Joined(at=0.0, worker=worker) for worker in workers]

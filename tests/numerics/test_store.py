@@ -1,0 +1,137 @@
+"""The update against closed forms and single-process torch."""
+
+from functools import partial
+from math import cos, pi, sqrt
+
+import pytest
+import torch
+from torch import nn
+
+from raysync.config import Schedule, Update
+from raysync.training.flat import FlatModel
+from raysync.training.schedule import learning_rate
+from raysync.training.store import ParameterStore
+
+SIZE = 5
+vector = partial(torch.full, (SIZE,))
+
+
+def store(initial=1.0, **update):
+    return ParameterStore(vector(initial), SIZE, Update(**update))
+
+
+def apply(it, gradients, samples=None, progress=0.0):
+    workers = [f"w-{i}#1" for i in range(len(gradients))]
+    it.apply([vector(g) for g in gradients], samples or [8] * len(gradients), workers, progress)
+    return it.publish()[0].item()
+
+
+def test_constant_gradients_give_the_same_model_after_the_same_pushes():
+    """lr_scaling: linear: n pushes of gradient g move the model by n * lr * g, in one update or in n."""
+    together, alone = store(lr=0.1), store(lr=0.1)
+    for _ in range(6):
+        moved = apply(together, [0.5, 0.5, 0.5])
+        for _ in range(3):
+            moved_alone = apply(alone, [0.5])
+    assert moved == pytest.approx(1 - 18 * 0.1 * 0.5, abs=1e-6)
+    assert moved_alone == pytest.approx(moved, abs=1e-6)
+    assert (together.version, alone.version) == (6, 18)
+
+
+def test_the_mean_is_weighted_by_samples():
+    assert apply(store(lr=1.0, lr_scaling="none"), [1.0, 4.0], samples=[1, 2]) == pytest.approx(1 - 3.0)
+
+
+def test_scaling_and_combining():
+    assert apply(store(lr=0.1, lr_scaling="none"), [1.0, 3.0]) == pytest.approx(1 - 0.2)
+    assert apply(store(lr=0.1), [1.0, 3.0]) == pytest.approx(1 - 0.4)
+    assert apply(store(lr=0.1, lr_scaling="none", combine="sum"), [1.0, 3.0]) == pytest.approx(1 - 0.4)
+
+
+def test_clipping_bounds_the_norm_of_the_combined_gradient():
+    clipped = store(lr=1.0, lr_scaling="none", clip_norm=1.0)
+    assert apply(clipped, [100.0]) == pytest.approx(1 - 1 / sqrt(SIZE), rel=1e-4)
+    assert apply(store(lr=1.0, lr_scaling="none", clip_norm=1e3), [0.5]) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("update", "optimizer"), [
+    ({"momentum": 0.9, "weight_decay": 0.01}, partial(torch.optim.SGD, momentum=0.9, weight_decay=0.01)),
+    ({"momentum": 0.9, "nesterov": True}, partial(torch.optim.SGD, momentum=0.9, nesterov=True)),
+    ({"optimizer": "adam", "weight_decay": 0.01}, partial(torch.optim.Adam, weight_decay=0.01)),
+    ({"optimizer": "adamw", "weight_decay": 0.1, "betas": (0.8, 0.99)},
+     partial(torch.optim.AdamW, weight_decay=0.1, betas=(0.8, 0.99))),
+])
+def test_the_optimizers_are_those_of_torch(update, optimizer):
+    ours = store(lr=0.05, lr_scaling="none", **update)
+    theirs = nn.Parameter(vector(1.0))
+    reference = optimizer([theirs], lr=0.05)
+    for step in range(10):
+        gradient = 0.3 + 0.1 * step
+        moved = apply(ours, [gradient])
+        theirs.grad = vector(gradient)
+        reference.step()
+        assert moved == pytest.approx(theirs[0].item(), abs=1e-6)
+
+
+@pytest.mark.parametrize(("schedule", "progress", "version", "factor"), [
+    ({}, 0.7, 9, 1.0),
+    ({"name": "milestones", "milestones": [0.5, 0.75]}, 0.49, 0, 1.0),
+    ({"name": "milestones", "milestones": [0.5, 0.75]}, 0.5, 0, 0.1),
+    ({"name": "milestones", "milestones": [0.5, 0.75], "factor": 0.5}, 0.9, 0, 0.25),
+    ({"name": "cosine"}, 0.0, 0, 1.0),
+    ({"name": "cosine"}, 0.25, 0, (1 + cos(pi / 4)) / 2),
+    ({"name": "cosine"}, 1.3, 0, 0.0),
+    ({"name": "cosine", "warmup": 0.2}, 0.6, 0, 0.5),
+    ({"warmup": 0.2}, 0.05, 0, 0.25),
+    ({"warmup": 0.2}, 0.2, 0, 1.0),
+    ({"name": "inverse-sqrt"}, 0.5, 0, 1.0),
+    ({"name": "inverse-sqrt"}, 0.5, 15, 0.25),
+])
+def test_schedules(schedule, progress, version, factor):
+    update = Update(lr=0.4, schedule=Schedule(**schedule))
+    assert learning_rate(update, progress, version) == pytest.approx(0.4 * factor)
+
+
+def test_the_store_follows_the_schedule_on_progress():
+    scheduled = store(lr=1.0, lr_scaling="none", schedule={"name": "milestones", "milestones": [0.5]})
+    assert apply(scheduled, [0.1], progress=0.4) == pytest.approx(0.9)
+    assert apply(scheduled, [0.1], progress=0.6) == pytest.approx(0.89)
+
+
+def test_buffers_are_the_mean_of_the_live_workers_latest():
+    it = ParameterStore(torch.tensor([1.0, 7.0]), 1, Update(lr=0.1))
+    assert it.publish().tolist() == [1.0, 7.0], "the initial ones, before anybody pushed"
+    it.apply([torch.tensor([0.0, 2.0]), torch.tensor([0.0, 4.0])], [1, 1], ["a#1", "b#1"], 0.0)
+    it.apply([torch.tensor([0.0, 6.0])], [1], ["a#1"], 0.0)
+    assert it.publish().tolist() == [1.0, 5.0]
+    it.forget("b#1")
+    it.forget("nobody#1")
+    assert it.publish().tolist() == [1.0, 6.0]
+
+
+def test_a_published_vector_does_not_change_with_the_next_update():
+    it = store(lr=0.1)
+    before = it.publish()
+    apply(it, [1.0])
+    assert before[0] == 1.0
+
+
+def test_a_flat_model_is_the_module():
+    """Parameters and gradients are views: what torch computes is in the vectors, and the other way round."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    names = [tuple(parameter.shape) for parameter in module.parameters()]
+    flat = FlatModel(module)
+    assert flat.size == sum(torch.Size(shape).numel() for shape in names)
+    assert flat.buffer_size == 4 + 4 + 1
+    assert all(parameter.grad.data_ptr() >= flat.gradient.data_ptr() for parameter in module.parameters())
+    module(torch.randn(5, 3)).sum().backward()
+    flat.write_buffers()
+    assert torch.equal(flat.gradient, torch.cat([p.grad.reshape(-1) for p in module.parameters()]))
+    assert torch.equal(flat.outgoing[flat.size:], torch.cat([b.reshape(-1).float() for b in module.buffers()]))
+    flat.read_weights(torch.zeros(flat.size + flat.buffer_size))
+    assert not any(parameter.any() for parameter in module.parameters())
+    assert module[1].num_batches_tracked == 1, "a worker keeps its own buffers"
+    flat.read_buffers(torch.full((flat.size + flat.buffer_size,), 3.0))
+    assert module[1].num_batches_tracked == 3
+    assert module[1].running_mean.tolist() == [3.0] * 4

@@ -1,0 +1,20 @@
+"""ASP, as the papers here use it."""
+
+from raysync.core.decisions import Apply, Release
+from raysync.paradigms import make
+from tests.driving import Drive
+
+
+def test_no_worker_ever_waits():
+    """ "ASP eliminates waiting entirely" (LagTuner, section 1)."""
+    drive = Drive(make("asp"), "fast#1", "slow#1")
+    for clock in range(50):
+        assert drive.push("fast#1") == [
+            Apply((("fast#1", clock),), version=clock + 1), Release("fast#1", clock + 1, version=clock + 1)]
+    assert drive.roster.lead("fast#1") == 50
+
+
+def test_a_leaver_changes_nothing_for_the_others():
+    drive = Drive(make("asp"), "a#1", "b#1")
+    assert drive.leave("a#1") == []
+    assert list(drive.roster.computing) == ["b#1"]

@@ -1,0 +1,55 @@
+"""BSP, as the papers here use it."""
+
+from raysync.paradigms import make
+from tests.driving import Drive, applied, holds, released
+
+
+def test_all_workers_synchronise_at_every_iteration():
+    """ "BSP ensures strict consistency by requiring all workers to synchronize at every iteration" (LagTuner, 1)."""
+    drive = Drive(make("bsp"), "a#1", "b#1", "c#1")
+    assert released(drive.push("b#1")) == []
+    assert released(drive.push("a#1")) == []
+    answer = drive.push("c#1")
+    assert applied(answer) == [(("b#1", 0), ("a#1", 0), ("c#1", 0))]
+    assert released(answer) == ["b#1", "a#1", "c#1"]
+    assert {decision.version for decision in answer} == {1}
+
+
+def test_fast_workers_wait_for_slow_ones_and_are_told_for_whom():
+    """ "... suffering from straggler problems where fast workers wait for slow ones" (LagTuner, 1)."""
+    drive = Drive(make("bsp"), *(f"w-{i}#1" for i in range(6)))
+    assert holds(drive.push("w-0#1")) == {
+        "w-0#1": "the round ends when w-1#1, w-2#1, w-3#1 and 2 more have pushed"}
+    for i in range(1, 4):
+        drive.push(f"w-{i}#1")
+    assert holds(drive.push("w-4#1")) == {"w-4#1": "the round ends when w-5#1 has pushed"}
+
+
+def test_a_newcomer_enters_the_round_in_progress():
+    drive = Drive(make("bsp"), "a#1", "b#1")
+    drive.push("a#1")
+    assert released(drive.join("c#1")) == ["c#1"]
+    assert released(drive.push("b#1")) == []
+    assert applied(drive.push("c#1")) == [(("a#1", 0), ("b#1", 0), ("c#1", 0))]
+
+
+def test_the_push_of_a_leaver_that_has_arrived_counts():
+    drive = Drive(make("bsp"), "a#1", "b#1")
+    drive.push("a#1")
+    assert released(drive.leave("a#1")) == []
+    answer = drive.push("b#1")
+    assert applied(answer) == [(("a#1", 0), ("b#1", 0))]
+    assert released(answer) == ["b#1"]
+
+
+def test_the_round_ends_when_the_one_that_all_waited_for_leaves():
+    drive = Drive(make("bsp"), "a#1", "b#1")
+    drive.push("a#1")
+    answer = drive.leave("b#1")
+    assert applied(answer) == [(("a#1", 0),)]
+    assert released(answer) == ["a#1"]
+
+
+def test_a_round_without_a_push_makes_no_update():
+    drive = Drive(make("bsp"), "a#1")
+    assert drive.leave("a#1") == []

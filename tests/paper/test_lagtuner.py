@@ -1,0 +1,213 @@
+"""LagTuner: papers/lagtuner.md, Algorithms 1 and 2, and our readings of them (see the class docstring)."""
+
+import pytest
+
+from raysync.core.decisions import Apply, Note, Release
+from raysync.core.machine import Machine
+from raysync.paradigms import make
+from tests.driving import Drive, holds, joins, released, simulate
+
+FAST, SLOW = "fast#1", "slow#1"
+
+
+def warm(fast_s=1.0, slow_s=2.0, lead=3, **options):
+    """Two workers with two pushes each, then the fast one up to a lead (all at its own interval)."""
+    drive = Drive(make("lagtuner", **options), FAST, SLOW)
+    drive.push(SLOW, at=0.0)
+    drive.push(SLOW, at=slow_s)
+    drive.push(FAST, at=slow_s)
+    while drive.roster.members[FAST].pace < 2 + lead:
+        drive.push(FAST, at=drive.now + fast_s)
+    return drive
+
+
+def notes(decisions, kind):
+    return [decision.values for decision in decisions if isinstance(decision, Note) and decision.kind == kind]
+
+
+def test_every_push_updates_the_server_at_once():
+    """Algorithm 1, line 11."""
+    drive = Drive(make("lagtuner"), FAST, SLOW)
+    for clock in range(4):
+        assert drive.push(FAST, at=clock)[0] == Apply(((FAST, clock),), version=clock + 1)
+
+
+def test_within_s_lower_the_worker_immediately_receives_permission():
+    """Algorithm 1, lines 15 and 16."""
+    drive = Drive(make("lagtuner", s_lower=2), FAST, SLOW)
+    for at in range(2):
+        answer = drive.push(FAST, at=at)
+        assert released(answer) == [FAST]
+        assert not notes(answer, "controller")
+
+
+def test_beyond_s_lower_the_controller_is_asked_for_the_fastest_only():
+    """ "If the bound is exceeded and the worker is currently the fastest, the synchronization controller is invoked"
+    (section 3.3)."""
+    drive = Drive(make("lagtuner", s_lower=1, s_upper=5), "a#1", "b#1", SLOW)
+    for worker, at in ((SLOW, 0.0), ("a#1", 1.0), ("b#1", 1.0), ("a#1", 2.0), ("b#1", 2.0), (SLOW, 4.0), ("a#1", 5.0)):
+        assert not notes(drive.push(worker, at=at), "controller")
+    drive.push("b#1", at=5.5)
+    answer = drive.push("a#1", at=6.0)  # clock 4, the slowest has 2 and pushes next at 8
+    assert [values["extra"] for values in notes(answer, "controller")] == [2]
+    drive.push("a#1", at=7.0)
+    behind = drive.push("b#1", at=7.5)
+    assert drive.roster.lead("b#1") == 2
+    assert not notes(behind, "controller"), "a is further"
+    assert list(holds(behind)) == ["b#1"]
+
+
+def test_the_controller_aligns_a_push_of_p_with_a_push_of_n():
+    """Algorithm 2 in the original's form: r* minimises |S_n[k] - S_p[r]|.
+
+    At 4.0 the fast worker (every 1 s) leads by 4; the slow one (every 3 s, last at 3.0) pushes next at 6.0: r* = 2.
+    """
+    drive = Drive(make("lagtuner", s_lower=3, s_upper=15), FAST, SLOW)
+    drive.push(SLOW, at=0.0)
+    for at in (0.5, 1.0, 2.0):
+        drive.push(FAST, at=at)
+    drive.push(SLOW, at=3.0)
+    for at in (3.0, 4.0):
+        drive.push(FAST, at=at)
+    answer = drive.push(FAST, at=4.0 + 1.0)  # six pushes against two
+    assert notes(answer, "controller") == [{
+        "slowest": SLOW, "lead": 4, "extra": 1, "interval_s": 1.0, "slowest_interval_s": 3.0, "predicted_wait_s": 0.0}]
+    assert released(answer) == [FAST]
+
+
+def test_ties_take_the_smallest_r():
+    drive = warm(fast_s=1.0, slow_s=1.0)
+    answer = drive.push(FAST, at=drive.now + 1.0)
+    assert drive.roster.lead(FAST) == 4
+    assert holds(answer), "equal rates: every r aligns as well, so r* = 0, and the worker waits"
+
+
+def test_a_grant_of_r_gives_exactly_r_releases_under_the_hard_bound():
+    """Our reading: "how many additional iterations the worker may complete" (section 3.3) is r*, not r* + 1."""
+    drive = Drive(make("lagtuner", s_lower=0, s_upper=10), FAST, SLOW)
+    drive.push(SLOW, at=0.0)
+    drive.push(FAST, at=0.0)
+    drive.push(SLOW, at=4.0)
+    answers = [drive.push(FAST, at=4.0), drive.push(FAST, at=5.0)]
+    assert notes(answers[1], "controller")[0]["extra"] == 3, "pushes at 5, 6, 7, 8 meet the slow one's at 8"
+    more = []
+    while FAST in drive.roster.computing:
+        more.append(drive.push(FAST, at=drive.now + 1.0))
+        if notes(more[-1], "controller"):
+            break
+    assert len(more) == 3, "three iterations, then it must ask or wait"
+
+
+def test_literal_grants_r_plus_1_releases():
+    """Algorithm 1, lines 12-14 and 21-22 word for word: line 22 sends OK without spending the credit."""
+    granted = {}
+    for bound in ("hard", "literal"):
+        drive = Drive(make("lagtuner", s_lower=0, s_upper=10, bound=bound), FAST, SLOW)
+        drive.push(SLOW, at=0.0)
+        drive.push(FAST, at=0.0)
+        drive.push(SLOW, at=4.0)
+        drive.push(FAST, at=4.0)
+        drive.push(FAST, at=5.0)
+        granted[bound] = 1 + drive.machine.paradigm.credit[FAST]
+    assert granted == {"hard": 3, "literal": 4}
+
+
+@pytest.mark.parametrize("predict", ["align", "wait"])
+@pytest.mark.parametrize("interval", ["push", "busy"])
+def test_the_guarantee_of_section_4_2_holds_under_the_hard_bound(predict, interval):
+    """ "the system guarantees |t_i - t_j| <= s_U at all times" (section 4.2), for iterations that are started."""
+    paradigm = make("lagtuner", s_lower=3, s_upper=15, predict=predict, interval=interval)
+    machine, leads = Machine(paradigm), []
+    for _, decisions in simulate(machine, joins(FAST, SLOW), lambda worker, _: 1.0 if worker == FAST else 2.9, 2000):
+        leads += [machine.roster.lead(d.worker) for d in decisions if isinstance(d, Release)]
+    assert max(leads) <= 15
+    assert predict == "wait" or max(leads) > 3, "the controller grants something"
+
+
+def test_literal_does_not_bound_the_lead():
+    """The contradiction between Algorithm 1 and section 4.2: grants repeat while p is the fastest.
+
+    Two workers with constant times in the ratio 1.9: the lead grows as under ASP, and nobody waits.
+    """
+    machine, held = Machine(make("lagtuner", bound="literal")), 0
+    for _, decisions in simulate(machine, joins(FAST, SLOW), lambda worker, _: 1.0 if worker == FAST else 1.9, 4000):
+        held += len(holds(decisions))
+    assert machine.roster.lead(FAST) > 1000
+    assert held < 10
+
+
+def test_without_two_pushes_of_each_nothing_is_granted():
+    drive = Drive(make("lagtuner", s_lower=0, s_upper=5), FAST, SLOW)
+    assert list(holds(drive.push(FAST, at=1.0))) == [FAST]
+    assert released(drive.push(SLOW, at=2.0)) == [FAST, SLOW]
+
+
+def test_predicted_pushes_of_the_slowest_are_never_in_the_past_under_the_hard_bound():
+    """The slow worker pushed at 0 and 1 and then stalls: at time 11 its "next" push would have been at 2."""
+    extra = {}
+    for bound in ("hard", "literal"):
+        drive = Drive(make("lagtuner", s_lower=1, s_upper=9, bound=bound), FAST, SLOW)
+        drive.push(SLOW, at=0.0)
+        drive.push(SLOW, at=1.0)
+        for at in (2.0, 5.0, 8.0):
+            drive.push(FAST, at=at)
+        answer = drive.push(FAST, at=11.0)
+        extra[bound] = notes(answer, "controller")[0]["extra"], notes(answer, "controller")[0]["predicted_wait_s"]
+    assert extra == {"hard": (0, 0.0), "literal": (0, 1.0)}, "literal: S_n reaches 2 + 8, 1 s before p's push"
+
+
+def test_predict_wait_chooses_to_wait_for_a_slower_worker():
+    """predict="wait": each extra iteration of p moves the release rule one iteration of n further away."""
+    drive = warm(fast_s=1.0, slow_s=3.0, lead=3, predict="wait")
+    answer = drive.push(FAST, at=drive.now + 1.0)
+    values = notes(answer, "controller")[0]
+    assert values["extra"] == 0
+    slow_next_s = max(3.0 + 3.0, drive.now)
+    assert values["predicted_wait_s"] == slow_next_s - drive.now, "one push of n brings the lead back to s_lower"
+
+
+def test_interval_busy_leaves_the_workers_own_waiting_out():
+    intervals = {}
+    for interval in ("push", "busy"):
+        drive = Drive(make("lagtuner", s_lower=0, s_upper=5, interval=interval), FAST, SLOW)
+        drive.push(FAST, at=1.0)  # held: the slow one has not pushed
+        drive.push(SLOW, at=4.0)
+        drive.push(SLOW, at=6.0)  # held in its turn, at lead 1
+        drive.push(FAST, at=6.5)  # level
+        answer = drive.push(FAST, at=7.0)
+        intervals[interval] = [values["interval_s"] for values in notes(answer, "controller")]
+        drive.push(SLOW, at=8.0)
+    assert intervals == {"push": [0.5], "busy": [0.5]}
+    drive = Drive(make("lagtuner", s_lower=0, s_upper=5, interval="busy"), FAST, SLOW)
+    drive.push(FAST, at=1.0)
+    drive.push(SLOW, at=4.0)
+    telemetry = drive.roster.telemetry(FAST)
+    drive.push(FAST, at=5.0)
+    assert (telemetry.interval_s, telemetry.active_s) == (4.0, 1.0)
+
+
+def test_predicted_and_actual_wait_are_noted():
+    drive = warm(fast_s=1.0, slow_s=1.0)
+    drive.push(FAST, at=drive.now + 1.0)
+    held_at = drive.now
+    seen = []
+    while not seen:
+        seen = notes(drive.push(SLOW, at=drive.now + 0.5), "waited")
+    assert seen[0]["actual_wait_s"] == drive.now - held_at
+    assert seen[0]["predicted_wait_s"] >= 0
+
+
+def test_a_grant_that_is_used_up_without_waiting_has_an_actual_wait_of_0():
+    machine, waits = Machine(make("lagtuner", bound="literal")), []
+    for _, decisions in simulate(machine, joins(FAST, SLOW), lambda worker, _: 1.0 if worker == FAST else 1.9, 200):
+        waits += notes(decisions, "waited")
+    assert waits
+    assert {wait["actual_wait_s"] for wait in waits} == {0.0}
+
+
+def test_a_leaver_takes_its_credit_along_and_frees_the_held():
+    drive = Drive(make("lagtuner", s_lower=0, s_upper=4), "a#1", "b#1", SLOW)
+    drive.push("a#1", at=1.0)
+    assert released(drive.leave(SLOW, at=2.0)) == []
+    assert released(drive.leave("b#1", at=3.0)) == ["a#1"]
+    assert drive.machine.paradigm.credit == {}

@@ -1,0 +1,90 @@
+"""Experiment files: what is wrong is answered with its path, its value and what is allowed."""
+
+import pytest
+
+from raysync import config
+from raysync.errors import ConfigError
+
+
+@pytest.mark.parametrize(("text", "says"), [
+    ("paradigm: spp", "x.yaml: paradigm: unknown paradigm 'spp'; did you mean 'ssp'"),
+    ("paradigm: {name: lagtuner, s_lower: 9, s_upper: 3}", "must not be above s_upper"),
+    ("paradigm: {name: ssp, staleness: -1}", "greater than or equal to 0, got -1"),
+    ("paradigms: [bsp, {name: ssp, stalenes: 3}]", r"paradigms\[1\]: .*did you mean 'staleness'"),
+    ("paradigms: []", "paradigms: "),
+    ("workers: [{count: 0}]", r"workers\[0\].count: .*got 0"),
+    ("workers: []", "workers: .*at least 1"),
+    ("workers: [{cuont: 1}]", r"workers\[0\].cuont: unknown setting 'cuont'; did you mean 'count'"),
+    ("workers: [{jitter: {sgima: 1}}]", r"workers\[0\].jitter.sgima: .*did you mean 'sigma'"),
+    ("workers: [{name: a}, {name: a}]", "different names"),
+    ("workers: [{speed: 2}]", "needs step_s"),
+    ("updat: 1", "updat: unknown setting 'updat'; did you mean 'update'"),
+    ("update: {combine: sum}", "scales twice"),
+    ("update: {optimizer: adam, momentum: 0.9}", "belong to sgd"),
+    ("update: {nesterov: true}", "nesterov needs a momentum"),
+    ("update: {schedule: {name: cosin}}", "'cosine' or 'inverse-sqrt'; got 'cosin'"),
+    ("workload: {epochs: 1, samples: 3}", "exactly one of"),
+    ("workload: {}", "exactly one of"),
+    ("a: [", "x.yaml: not YAML at line 1"),
+    ("- 1", "an experiment file is a mapping"),
+    ("target_accuracy: 1.5", "target_accuracy: .*got 1.5"),
+    ("name: a/b", "name: "),
+])
+def test_what_is_wrong_is_named(text, says):
+    with pytest.raises(ConfigError, match=says) as raised:
+        config.parse(text, source="x.yaml")
+    assert len(str(raised.value).splitlines()) <= 2
+
+
+def test_a_file_that_is_not_there_and_one_that_is_no_text(tmp_path):
+    with pytest.raises(ConfigError, match="No such file"):
+        config.load(tmp_path / "nothing.yaml")
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00\x81")
+    with pytest.raises(ConfigError, match="not a text file"):
+        config.load(tmp_path / "binary.yaml")
+
+
+def test_overrides_reach_into_mappings_lists_and_short_forms():
+    experiment = config.parse("paradigm: ssp\nworkers: [{}, {name: b}]",
+                              ["paradigm.staleness=5", "workers.1.count=3", "update.lr=0.5", "data=mnist"], source="x")
+    assert experiment.paradigm.make().parameters() == {"staleness": 5}
+    assert experiment.workers[1].count == 3
+    assert experiment.update.lr == 0.5
+    assert experiment.data.name == "mnist"
+
+
+@pytest.mark.parametrize("override", ["update.lr", "=1", "workers.7.count=1", "workers.x=1", "seed.a=1", "seed.a.b=1",
+                                      "update.lr=[1"])
+def test_overrides_that_fit_nowhere(override):
+    with pytest.raises(ConfigError, match="--set"):
+        config.parse("workers: [{}]\nseed: 1", [override], source="x")
+
+
+def test_the_resolved_experiment_is_a_file_that_says_the_same():
+    experiment = config.parse("paradigm: {name: lagtuner, s_upper: 9}\nworkers: [{count: 2, speed: 0.5}]", source="x")
+    assert config.parse(experiment.to_yaml(), source="y") == experiment
+
+
+def test_workloads():
+    def samples(workload):
+        return config.validate({"workload": workload, "workers": [{"count": 5}], "batch_size": 10}).workload_samples(1000)
+
+    assert samples({"epochs": 2.5}) == 2500
+    assert samples({"samples": 77}) == 77
+    assert samples({"iterations_per_worker": 3}) == 150
+
+
+def test_slots_are_named_after_their_group():
+    experiment = config.validate({"workers": [{"name": "a", "count": 2}, {"name": "b"}]})
+    assert list(experiment.slots()) == ["a-0", "a-1", "b-0"]
+    assert experiment.worker_count == 3
+
+
+def test_marks_reach_from_0_to_1():
+    assert config.EvaluationPlan(marks=4).progress_marks() == [0, 0.25, 0.5, 0.75, 1]
+
+
+def test_labels_name_the_parameters_that_were_given():
+    choice = config.ParadigmChoice.model_validate({"name": "lagtuner", "bound": "literal"})
+    assert choice.label == "lagtuner(bound=literal)"
+    assert config.ParadigmChoice(name="tests.unit.test_make:Mine").label == "Mine"

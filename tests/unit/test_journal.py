@@ -1,0 +1,112 @@
+"""The journal: text that says everything, and replay that believes only the events."""
+
+import json
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raysync.core.decisions import Apply, Decision, Drop, Hold, Note, Release, SetTimer, Switch
+from raysync.core.events import Event
+from raysync.core.journal import Ended, Entry, Evaluation, decode, encode, header, read
+from raysync.core.machine import Machine
+from raysync.core.replay import replay
+from raysync.errors import ConfigError
+from raysync.paradigms import make
+from tests.driving import joins, simulate
+
+text = st.text(max_size=8)
+numbers = st.floats(allow_nan=False, min_value=0)
+pushes = st.tuples(text, st.integers(0))
+decisions = st.one_of(
+    st.builds(Apply, st.lists(pushes, min_size=1, max_size=3).map(tuple), st.integers(), text),
+    st.builds(Drop, pushes, text),
+    st.builds(Release, text, st.integers(), st.integers(), st.booleans(), st.none() | st.integers(1)),
+    st.builds(Hold, text, text),
+    st.builds(SetTimer, text, st.none() | numbers),
+    st.builds(Switch, text, text),
+    st.builds(Note, text, text, st.dictionaries(text, numbers | text | st.integers())),
+)
+events = st.one_of(*[st.builds(kind) for kind in get_args(Event)])
+lines = st.one_of(
+    st.builds(Entry, events, st.lists(decisions, max_size=4).map(tuple), st.dictionaries(text, numbers | text)),
+    st.builds(Evaluation, at=numbers, mark=numbers, progress=numbers, accuracy=numbers, loss=numbers),
+    st.builds(Ended, text, numbers, text),
+)
+
+
+def journal(name, pushes=40, **parameters):
+    machine = Machine(make(name, **parameters), 1000)
+    step_s = {"a#1": 1.0, "b#1": 2.1}
+    entries = [encode(Entry(event, tuple(decisions)))
+               for event, decisions in simulate(machine, joins("a#1", "b#1"), lambda w, _: step_s[w], pushes)]
+    return machine, [f"{line}\n" for line in [header(make(name, **parameters), 1000), *entries]]
+
+
+def test_every_kind_of_decision_is_covered():
+    assert len(get_args(Decision)) == 7
+
+
+@given(lines)
+def test_what_is_encoded_is_decoded(line):
+    text = encode(line)
+    assert "\n" not in text
+    assert decode(text) == line
+
+
+@pytest.mark.parametrize(("name", "parameters"), [
+    ("bsp", {}), ("asp", {}), ("ssp", {"staleness": 1}), ("lagtuner", {"s_lower": 1, "bound": "literal"})])
+def test_a_journal_replays_to_the_same_decisions_and_the_same_state(name, parameters):
+    machine, text = journal(name, **parameters)
+    replayed = replay(text)
+    assert replayed.difference is None
+    assert replayed.events == len(text) - 1
+    assert replayed.machine.snapshot() == machine.snapshot()
+
+
+def test_evaluations_and_the_end_are_for_readers():
+    _, text = journal("asp")
+    text.insert(3, encode(Evaluation(mark=0.5, progress=0.5, version=1, at=1.0, accuracy=0.5, loss=1.0)) + "\n")
+    text.append(encode(Ended("finished", 9.0)) + "\n")
+    assert replay(text).difference is None
+
+
+def test_the_first_difference_is_shown():
+    _, text = journal("ssp", staleness=2)
+    text[5] = text[5].replace('"clock": 1', '"clock": 1', 1).replace('"version": 3', '"version": 4')
+    difference = replay(text).difference
+    assert difference.startswith("event 5: Pushed(")
+    assert "version=4" in difference
+    assert "version=3" in difference
+
+
+def test_an_illegal_history_is_a_difference():
+    _, text = journal("asp")
+    del text[3]
+    assert "ProtocolViolation" in replay(text).difference
+
+
+def test_a_line_that_was_cut_off_at_the_end_is_passed_over():
+    _, text = journal("bsp")
+    text[-1] = text[-1][:30]
+    assert replay(text).events == len(text) - 2
+
+
+def test_a_damaged_line_in_the_middle_is_not():
+    _, text = journal("bsp")
+    text[4] = '{"event": "Pushed", "at": 1}\n'
+    with pytest.raises(ConfigError, match="not a line of a journal"):
+        replay(text)
+
+
+@pytest.mark.parametrize("first", ["", "no json", "[1]", '{"event": "Left"}'])
+def test_something_else_is_no_journal(first):
+    with pytest.raises(ConfigError, match="no header"):
+        read([f"{first}\n"] if first else [])
+
+
+def test_a_newer_schema_is_refused():
+    head = json.loads(header(make("bsp"), None)) | {"journal": 2}
+    with pytest.raises(ConfigError, match="has schema 2; this raysync reads schema 1"):
+        read([json.dumps(head)])

@@ -1,0 +1,246 @@
+"""The machine's contract: legality, stamps, timers, rebasing, snapshots."""
+
+from dataclasses import dataclass, field
+from math import inf, nan
+from typing import ClassVar
+
+import pytest
+
+from raysync.core.decisions import Apply, Drop, Hold, Note, Release, SetTimer, Switch
+from raysync.core.events import Joined, Left, Pushed, TimerFired
+from raysync.core.machine import Machine
+from raysync.core.paradigm import Paradigm
+from raysync.errors import ProtocolViolation
+from raysync.paradigms import make
+from tests.driving import SAMPLES, Drive, dropped, holds, released
+
+
+@dataclass
+class Scripted(Paradigm):
+    """Answers each push with the next item of a list; on_join is the default."""
+
+    name: ClassVar[str] = "scripted"
+    answers: list = field(default_factory=list)
+
+    def on_push(self, roster, push):
+        return self.answers.pop(0)
+
+    def on_leave(self, roster, worker):
+        return []
+
+    def explain(self, roster, worker):
+        return "the script says so"
+
+
+@dataclass
+class Timed(Scripted):
+    """Releases everybody when its timer fires."""
+
+    name: ClassVar[str] = "timed"
+
+    def on_timer(self, roster, key):
+        return [Release(worker) for worker in roster.held]
+
+
+def pushed(at=1.0, worker="a#1", clock=0, base=0, samples=SAMPLES, busy_s=0.5):
+    return Pushed(at=at, worker=worker, clock=clock, base=base, samples=samples, busy_s=busy_s)
+
+
+@pytest.mark.parametrize(("event", "says"), [
+    (pushed(at=0.5), "time went from 1.0 s"),
+    (pushed(at=nan), "time went"),
+    (pushed(at=inf), "time went"),
+    (pushed(worker="stranger#1"), "in flight"),
+    (pushed(clock=1), "was not released for iteration 1"),
+    (pushed(worker="held#1"), "was not released for iteration 0"),
+    (pushed(base=1), "may read versions 0 to 0"),
+    (pushed(base=-1), "may read versions 0 to 0"),
+    (pushed(samples=0), "samples and a finite time"),
+    (pushed(busy_s=-1.0), "samples and a finite time"),
+    (pushed(busy_s=nan), "samples and a finite time"),
+    (pushed(worker="gone#1", clock=1), "no iteration 1"),
+    (Joined(at=1.0, worker="a#1"), "used before"),
+    (Joined(at=1.0, worker="gone#1"), "used before"),
+    (Left(at=1.0, worker="gone#1"), "not a member"),
+    (Left(at=1.0, worker="stranger#1"), "not a member"),
+    (TimerFired(at=1.0, key="never set"), "no timer"),
+    (TimerFired(at=1.0, key="later"), "is set for 9.0 s"),
+])
+def test_an_illegal_event_raises_and_changes_nothing(event, says):
+    drive = Drive(Scripted([[SetTimer("later", 9.0)]]), "a#1", "held#1", "gone#1")
+    drive.push("held#1")
+    drive.leave("gone#1", at=1.0)
+    before = drive.machine.snapshot()
+    with pytest.raises(ProtocolViolation, match=says):
+        drive.machine.handle(event)
+    assert drive.machine.snapshot() == before
+
+
+def test_a_push_in_flight_of_a_leaver_is_dropped_once():
+    drive = Drive(make("asp"), "a#1", "b#1")
+    drive.leave("a#1")
+    assert drive.push("a#1", clock=0, base=0) == [Drop(("a#1", 0), why="its worker had left before it arrived")]
+    with pytest.raises(ProtocolViolation):
+        drive.push("a#1", clock=0, base=0)
+    assert (drive.roster.received, drive.roster.dropped) == (1, 1)
+
+
+def test_a_leaver_that_was_held_has_nothing_in_flight():
+    drive = Drive(make("bsp"), "a#1", "b#1")
+    drive.push("a#1")
+    drive.leave("a#1")
+    with pytest.raises(ProtocolViolation):
+        drive.push("a#1", clock=0, base=0)
+
+
+def test_releases_are_stamped_with_the_version_that_stands_before_them():
+    drive = Drive(Scripted([[Release("a#1"), Apply((("a#1", 0),))], [Apply((("a#1", 1),)), Release("a#1")]]), "a#1")
+    assert drive.push("a#1") == [Release("a#1", clock=1, version=0), Apply((("a#1", 0),), version=1)]
+    assert drive.push("a#1", base=1) == [Apply((("a#1", 1),), version=2), Release("a#1", clock=2, version=2)]
+
+
+def test_a_worker_may_read_a_newer_model_than_it_must():
+    drive = Drive(make("asp"), "a#1", "b#1")
+    drive.push("a#1")
+    drive.push("b#1", base=1)
+    assert drive.roster.members["b#1"].base == 1
+
+
+def test_without_a_pull_the_next_push_has_the_base_of_the_last():
+    drive = Drive(Scripted([[Apply((("a#1", 0),)), Release("a#1", pull=False)]]), "a#1")
+    assert drive.push("a#1")[-1] == Release("a#1", clock=1, version=0, pull=False)
+    with pytest.raises(ProtocolViolation, match="may read versions 0 to 0"):
+        drive.push("a#1", base=1)
+
+
+def test_the_first_release_of_a_worker_pulls():
+    class Careless(Scripted):
+        def on_join(self, roster, worker):
+            return [Release(worker, pull=False)]
+
+    with pytest.raises(AssertionError, match="never pulled"):
+        Drive(Careless(), "a#1")
+
+
+def test_batch_sizes_and_phases_pass_through():
+    drive = Drive(Scripted([[Apply((("a#1", 0),), phase="late"), Release("a#1", batch_size=64)]]), "a#1")
+    assert drive.push("a#1") == [
+        Apply((("a#1", 0),), version=1, phase="late"), Release("a#1", clock=1, version=1, batch_size=64)]
+
+
+def test_a_paradigm_may_drop():
+    drive = Drive(Scripted([[Drop(("a#1", 0), why="too old"), Release("a#1")]]), "a#1")
+    assert dropped(drive.push("a#1")) == [("a#1", 0)]
+    assert (drive.roster.dropped, drive.roster.applied, drive.roster.buffered) == (1, 0, {})
+
+
+def test_all_held_without_a_timer_is_our_bug():
+    drive = Drive(Scripted([[]]), "a#1")
+    with pytest.raises(AssertionError, match="all wait for ever"):
+        drive.push("a#1")
+
+
+def test_holds_are_the_machines_to_give():
+    drive = Drive(Scripted([[Hold("a#1", why="mine")]]), "a#1")
+    with pytest.raises(AssertionError, match="explain"):
+        drive.push("a#1")
+
+
+def test_a_joiner_that_is_not_released_gets_a_hold():
+    class Shy(Timed):
+        def on_join(self, roster, worker):
+            return [SetTimer("soon", roster.now + 1.0)]
+
+    drive = Drive(Shy())
+    assert holds(drive.join("a#1")) == {"a#1": "the script says so"}
+
+
+def test_timers_are_set_replaced_cancelled_and_fire_once():
+    drive = Drive(Timed([[SetTimer("t", 5.0)], [SetTimer("t", 5.0), SetTimer("t", 7.0), SetTimer("u", 6.0), SetTimer("u", None),
+                                                SetTimer("never", None)]]), "a#1")
+    drive.push("a#1")
+    assert released(drive.machine.handle(TimerFired(at=5.0, key="t"))) == ["a#1"]
+    with pytest.raises(ProtocolViolation):
+        drive.machine.handle(TimerFired(at=5.0, key="t"))
+    drive.push("a#1", at=5.5)
+    assert drive.machine.timers == {"t": 7.0}
+    with pytest.raises(ProtocolViolation, match="is set for 7"):
+        drive.machine.handle(TimerFired(at=6.0, key="t"))
+
+
+def test_a_paradigm_that_sets_no_timer_need_not_handle_one():
+    drive = Drive(Scripted([[SetTimer("t", 1.0)]]), "a#1")
+    drive.push("a#1")
+    with pytest.raises(AssertionError, match="set no timer"):
+        drive.machine.handle(TimerFired(at=1.0, key="t"))
+
+
+def test_a_switch_makes_every_lead_0_and_leaves_clocks_alone():
+    answers = [[Release("a#1")], [Release("a#1")], [Note("kept", "a#1"), Switch("other", why="test")], [Release("b#1")]]
+    drive = Drive(Scripted(answers), "a#1", "b#1")
+    for _ in range(3):
+        drive.push("a#1")
+    roster = drive.roster
+    assert (roster.lead("a#1"), roster.lead("b#1")) == (0, 0)
+    assert (roster.clock("a#1"), roster.clock("b#1")) == (3, 0)
+    assert roster.slow == roster.fast
+    assert roster.held_within(0) == ["a#1"]
+    drive.push("b#1")
+    assert (roster.lead("a#1"), roster.lead("b#1")) == (0, 1)
+    drive.join("c#1")
+    assert roster.clock("c#1") == 3, "a newcomer starts where the slowest is: a has made no push since the switch"
+    drive.machine.roster.rebase()
+    assert Machine.restore(drive.machine.snapshot()).snapshot() == drive.machine.snapshot()
+
+
+def test_rebasing_nobody_is_harmless():
+    drive = Drive(Scripted())
+    drive.roster.rebase()
+    assert released(drive.join("a#1")) == ["a#1"]
+
+
+def test_progress_is_samples_applied_over_the_workload():
+    drive = Drive(make("asp"), "a#1", workload_samples=4 * SAMPLES)
+    assert drive.roster.progress == 0
+    drive.push("a#1")
+    assert drive.roster.progress == 0.25
+    assert Drive(make("asp")).roster.progress is None
+
+
+def test_when_all_have_left_a_newcomer_goes_on_where_the_last_one_was():
+    drive = Drive(make("ssp"), "a#1")
+    for _ in range(4):
+        drive.push("a#1")
+    drive.leave("a#1")
+    drive.join("a#2")
+    assert (drive.roster.clock("a#2"), drive.roster.lead("a#2")) == (4, 0)
+
+
+def test_the_fastest_may_leave():
+    drive = Drive(make("asp"), "a#1", "b#1", "c#1")
+    for _ in range(9):
+        drive.push("a#1")
+    drive.push("b#1")
+    drive.leave("a#1")
+    assert drive.roster.is_fastest("b#1")
+    assert not drive.roster.is_fastest("c#1")
+
+
+def test_the_slowest_worker_is_the_first_id_among_the_smallest_clocks():
+    drive = Drive(make("asp"), "c#1", "a#1", "b#1")
+    assert drive.roster.slowest_worker() == "a#1"
+    drive.push("a#1")
+    assert drive.roster.slowest_worker() == "b#1"
+    drive.join("B#1")
+    assert drive.roster.slowest_worker() == "B#1"
+    drive.leave("B#1")
+    drive.leave("b#1")
+    assert drive.roster.slowest_worker() == "c#1"
+    drive.push("c#1")
+    assert drive.roster.slowest_worker() == "a#1"
+
+
+def test_a_snapshot_of_another_schema_is_refused():
+    text = Machine(make("bsp")).snapshot().replace('"snapshot": 1', '"snapshot": 2')
+    with pytest.raises(AssertionError, match="schema 2"):
+        Machine.restore(text)

@@ -1,0 +1,85 @@
+"""Building paradigms by name, one's own included."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import pytest
+from annotated_types import Ge
+
+from raysync.core.decisions import Apply, Release
+from raysync.core.machine import Machine, describe, rebuild
+from raysync.core.paradigm import Paradigm
+from raysync.errors import ConfigError
+from raysync.paradigms import PARADIGMS, make
+
+
+@dataclass
+class Mine(Paradigm):
+    """A user's paradigm."""
+
+    name: ClassVar[str] = "mine"
+    patience: Annotated[int, Ge(1)] = 1
+
+    def on_push(self, roster, push):
+        return [Apply((push,)), Release(push[0])]
+
+    def on_leave(self, roster, worker):
+        return []
+
+    def explain(self, roster, worker):
+        return ""
+
+
+class Undecorated(Mine):
+    pass
+
+
+NOT_A_PARADIGM = 3
+HERE = __name__
+
+
+def test_names_are_those_of_the_registry():
+    assert {name: cls.name for name, cls in PARADIGMS.items()} == {name: name for name in PARADIGMS}
+
+
+def test_parameters_are_validated_and_kept():
+    assert make("lagtuner", s_lower=2, predict="wait").parameters() == {
+        "s_lower": 2, "s_upper": 15, "bound": "hard", "predict": "wait", "interval": "push"}
+    assert make("bsp").state() == {}
+    assert make("lagtuner").state() == {"credit": {}, "predicted_s": {}}
+
+
+@pytest.mark.parametrize(("name", "parameters", "says"), [
+    ("spp", {}, "unknown paradigm 'spp'; did you mean 'ssp'?"),
+    ("lag-tuner", {}, "did you mean 'lagtuner'?"),
+    ("qqq", {}, "Allowed: asp, bsp, lagtuner, ssp."),
+    ("ssp", {"staleness": -1}, "staleness: Input should be greater than or equal to 0, got -1"),
+    ("ssp", {"staleness": 1.5}, "staleness: .*got 1.5"),
+    ("ssp", {"stalenes": 1}, "unknown parameter 'stalenes'; did you mean 'staleness'?"),
+    ("bsp", {"staleness": 1}, "takes no parameters"),
+    ("lagtuner", {"s_lower": 9, "s_upper": 3}, r"s_lower \(9\) must not be above s_upper \(3\)"),
+    ("lagtuner", {"bound": "soft"}, "bound: .*'hard' or 'literal'"),
+    ("lagtuner", {"credit": {}}, "unknown parameter 'credit'"),
+    ("no_such_module.at_all:X", {}, "there is no module 'no_such_module.at_all'"),
+    (f"{HERE}:Nobody", {}, "has no 'Nobody'"),
+    (f"{HERE}:NOT_A_PARADIGM", {}, "is not a @dataclass that extends raysync.Paradigm"),
+    (f"{HERE}:Undecorated", {}, "is not a @dataclass"),
+    (f"{HERE}:Mine", {"patience": 0}, "patience"),
+])
+def test_what_cannot_be_built_says_why(name, parameters, says):
+    with pytest.raises(ConfigError, match=says.replace("?", r"\?")):
+        make(name, **parameters)
+
+
+def test_ones_own_paradigm_is_made_snapshot_and_rebuilt():
+    machine = Machine(make(f"{HERE}:Mine", patience=2))
+    restored = Machine.restore(machine.snapshot())
+    assert restored.paradigm.patience == 2
+    assert type(rebuild(describe(machine.paradigm))) is Mine
+
+
+def test_a_module_that_fails_to_import_another_says_so_itself(tmp_path, monkeypatch):
+    (tmp_path / "half_there.py").write_text("import surely_not_installed\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="surely_not_installed"):
+        make("half_there:X")

@@ -1,0 +1,187 @@
+"""Measures against hand-computed numbers, and records that survive."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from raysync import config
+from raysync.core.decisions import Release
+from raysync.core.events import Left, Pushed
+from raysync.core.journal import Ended, Entry, Evaluation, encode
+from raysync.core.machine import Machine
+from raysync.errors import ConfigError
+from raysync.paradigms import make
+from raysync.record.measures import Measures, converged
+from raysync.record.reader import load
+from raysync.record.rows import PushRows, group_of
+from raysync.record.writer import RecordWriter, new_folder
+from tests.driving import SAMPLES, joins, simulate
+
+FAST, SLOW = "fast-0#1", "slow-0#1"
+
+
+def journal(name, pushes, slow_s=3.0, churn=(), **parameters):
+    """Two workers that take 1 s and 3 s."""
+    machine = Machine(make(name, **parameters))
+    step_s = {FAST: 1.0, SLOW: slow_s}
+    events = simulate(machine, [*joins(FAST, SLOW), *churn], lambda worker, _: step_s[worker], pushes)
+    return [Entry(event, tuple(decisions), {"loss": 1.0} if isinstance(event, Pushed) else {}) for event, decisions in events]
+
+
+def measured(lines, workload=10 * SAMPLES, target=None):
+    measures = Measures(workload, target)
+    rows = [row for line in lines for row in measures.feed(line)]
+    return measures, rows
+
+
+def score(progress, accuracy, at):
+    return Evaluation(mark=progress, progress=progress, version=1, at=at, accuracy=accuracy, loss=1 - accuracy)
+
+
+def test_bsp_waits_by_hand():
+    """The fast worker computes 1 s and waits 2 s of each 3 s round: a third of both workers' time."""
+    lines = [*journal("bsp", 10), Ended("finished", 15.0)]
+    measures, rows = measured(lines)
+    assert measures.wait_fraction == pytest.approx(10 / 30)
+    assert measures.throughput_samples_per_s == 10 * SAMPLES / 15
+    assert measures.progress == 1
+    assert measures.summary()["staleness_max"] == measures.summary()["lead_max"] == 0
+    assert [(row.wait_s, row.busy_s) for row in rows if row.worker == FAST] == [(2.0, 1.0)] * 5
+    assert {row.outcome for row in rows} == {"applied"}
+
+
+def test_asp_staleness_by_hand():
+    """Three fast pushes between the slow worker's pull and its update (at 3 s the slow one was scheduled first)."""
+    _, rows = measured(journal("asp", 8))
+    slow = [row for row in rows if row.worker == SLOW]
+    assert [row.staleness for row in slow] == [2, 3]
+    assert all(row.staleness == 0 or row.staleness == 1 for row in rows if row.worker == FAST)
+    assert [row.lead for row in rows if row.worker == FAST][:3] == [0, 1, 2]
+    assert all(row.wait_s == 0 for row in rows)
+
+
+def test_the_wait_of_who_is_held_at_the_end_counts_up_to_the_end():
+    lines = [*journal("ssp", 3, slow_s=50.0, staleness=2), Ended("stopped", 10.0)]
+    _, rows = measured(lines)
+    assert [row.wait_s for row in rows] == [0.0, 0.0, 7.0]
+
+
+def test_a_buffered_push_is_a_row_too():
+    measures, rows = measured([*journal("bsp", 1), Ended("stopped", 2.0)])
+    assert [(row.outcome, row.version, row.wait_s) for row in rows] == [("buffered", None, 1.0)]
+    assert measures.summary()["pushes"] == 1
+    assert measures.samples == 0
+
+
+def test_a_late_push_is_a_dropped_row():
+    machine = Machine(make("asp"))
+    events = list(simulate(machine, joins(FAST, SLOW), lambda worker, _: 1.0 if worker == FAST else 3.0, 2))
+    lines = [Entry(event, tuple(decisions)) for event, decisions in events]
+    for event in (Left(at=2.5, worker=SLOW), Pushed(at=3.0, worker=SLOW, clock=0, base=0, samples=SAMPLES, busy_s=3.0)):
+        lines.append(Entry(event, tuple(machine.handle(event)), {"loss": 2.0} if isinstance(event, Pushed) else {}))
+    measures, rows = measured(lines)
+    late = rows[-1]
+    assert (late.outcome, late.why) == ("dropped", "its worker had left before it arrived")
+    assert measures.summary()["dropped"] == 1
+    assert measures.workers[SLOW].left_at == 2.5
+
+
+def test_leads_are_those_of_the_machine():
+    machine, seen = Machine(make("ssp", staleness=2)), []
+    rows, mirrored = PushRows(), []
+    for event, decisions in simulate(machine, joins(FAST, SLOW), lambda worker, _: 1.0 if worker == FAST else 3.0, 30):
+        seen += [machine.roster.lead(d.worker) for d in decisions if isinstance(d, Release)]
+        list(rows.feed(Entry(event, tuple(decisions))))
+        mirrored += [rows.roster.lead(d.worker) for d in decisions if isinstance(d, Release)]
+        assert rows.roster.dump() | {"workload_samples": None} == machine.roster.dump()
+    assert seen == mirrored
+
+
+def test_time_to_accuracy_is_the_first_evaluation_at_or_above_the_target():
+    lines = [*journal("asp", 8), score(0.2, 0.5, 2.0), score(0.4, 0.9, 3.5), score(0.6, 0.8, 5.0), score(1.0, 0.95, 9.0)]
+    measures, _ = measured(lines, target=0.9)
+    assert measures.time_to_accuracy_s == 3.5
+    assert measures.summary()["best_accuracy"] == measures.summary()["final_accuracy"] == 0.95
+    assert measured(lines, target=0.99)[0].time_to_accuracy_s is None
+    assert measured(lines)[0].time_to_accuracy_s is None
+
+
+def test_converged_accuracy():
+    """No change above 0.1 % over five evaluations (Sync-Switch)."""
+    assert converged([0.1, 0.5, 0.9, 0.9, 0.9, 0.9009]) is None
+    assert converged([0.1, 0.9, 0.9002, 0.9, 0.9, 0.9009, 0.95]) == 0.9009
+    assert converged([0.9] * 4) is None
+    assert converged([0.9] * 5) == 0.9
+
+
+def test_measures_of_nothing():
+    summary = Measures(10).summary()
+    assert summary["status"] == "unfinished"
+    assert summary["wait_fraction"] == summary["throughput_samples_per_s"] == 0
+    assert summary["final_accuracy"] is None
+    assert summary["staleness_mean"] is None
+
+
+def test_groups():
+    assert group_of("two-part-name-11#2") == "two-part-name"
+
+
+@pytest.fixture
+def written(tmp_path):
+    experiment = config.validate({"paradigm": "ssp"})
+    folder = new_folder(tmp_path, "test", "lagtuner(bound=hard, s_upper=9)")
+    lines = [*journal("ssp", 30), score(1.0, 0.75, 9.0), Ended("finished", 40.0)]
+    with RecordWriter(folder, experiment.to_yaml(), make("ssp"), Measures(960), {"seed": 0}) as writer:
+        writer.write(lines)
+    return folder, lines
+
+
+def test_a_record_reads_as_frames(written):
+    folder, lines = written
+    record = load(folder)
+    assert folder.name.split("-", 2)[2].startswith("lagtuner-bound=hard-s-upper=9-")
+    assert record.config.paradigm.name == "ssp"
+    assert list(record.journal()) == lines
+    assert record.summary["status"] == "finished"
+    assert record.summary["seed"] == 0
+    assert record.summary["wall_seconds"] >= 0
+    assert len(record.pushes) == record.summary["pushes"] == 30
+    assert record.pushes.samples.sum() == record.summary["samples"]
+    assert record.evaluations.accuracy.tolist() == [0.75]
+    assert sum(one["pushes"] for one in record.summary["per_worker"]) == 30
+    assert record.environment["packages"]["torch"]
+
+
+def test_a_run_that_was_killed_leaves_a_readable_record(written, tmp_path):
+    """The same folder as a kill leaves it: no summary, parquet without its end, a line cut in the middle."""
+    folder, lines = written
+    whole = load(folder)
+    pushes, evaluations = whole.pushes, whole.evaluations
+    (folder / "summary.json").unlink()
+    (folder / "evaluations.parquet").unlink()
+    (folder / "pushes.parquet").write_bytes(b"PAR1")
+    killed = load(folder)
+    assert killed.summary | {"wall_seconds": 0} == whole.summary | {"wall_seconds": 0}
+    pd.testing.assert_frame_equal(killed.pushes, pushes)
+    pd.testing.assert_frame_equal(killed.evaluations, evaluations)
+    text = (folder / "journal.jsonl").read_text()
+    (folder / "journal.jsonl").write_text(text[: -len(encode(lines[-1])) - 20])
+    cut = load(folder)
+    assert cut.summary["status"] == "unfinished"
+    assert len(cut.pushes) == 30
+
+
+def test_a_folder_without_a_record(tmp_path):
+    with pytest.raises(ConfigError, match="not the record of a run"):
+        load(tmp_path)
+
+
+def test_the_journal_is_on_disk_with_every_batch(tmp_path):
+    folder = new_folder(tmp_path, "test", "asp")
+    writer = RecordWriter(folder, "", make("asp"), Measures(960), {})
+    lines = journal("asp", 5)
+    writer.write(lines)
+    assert len((folder / "journal.jsonl").read_text().splitlines()) == 1 + len(lines)
+    assert json.loads((folder / "journal.jsonl").read_text().splitlines()[0])["workload_samples"] == 960
+    writer.close()

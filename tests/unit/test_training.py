@@ -1,0 +1,215 @@
+"""Models, data, partitions and batches."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from raysync.config import Data
+from raysync.errors import ConfigError
+from raysync.training import data
+from raysync.training.data import Batches, data_set, load, shards
+from raysync.training.evaluation import evaluate
+from raysync.training.flat import FlatModel
+from raysync.training.models import MODELS, ModelPlan
+
+MNIST, CIFAR, DIGITS = (1, 28, 28), (3, 32, 32), (1, 8, 8)
+
+
+def build(source, shape=MNIST, classes=10, seed=0, **parameters):
+    return ModelPlan(source, parameters, shape, classes, seed).build()
+
+
+def half(classes):
+    """A user's model that fits the classes only by half."""
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(classes // 2))
+
+
+def not_a_module():
+    return 3
+
+
+@pytest.mark.parametrize(("name", "shape", "parameters"), [
+    ("convnet", MNIST, 1_960), ("lenet", CIFAR, 62_006), ("fashion-cnn", MNIST, 29_034), ("mlp", DIGITS, 4_810)])
+def test_sizes_of_the_models(name, shape, parameters):
+    assert sum(parameter.numel() for parameter in build(name, shape).parameters()) == parameters
+
+
+def test_initial_weights_are_a_function_of_the_seed():
+    states = [torch.cat([p.reshape(-1) for p in build("mlp", seed=seed).parameters()]) for seed in (0, 0, 1)]
+    assert torch.equal(states[0], states[1])
+    assert not torch.equal(states[0], states[2])
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    build("mlp")
+    assert torch.equal(torch.rand(1), expected), "building draws from a stream of its own"
+
+
+@pytest.mark.parametrize(("source", "shape", "parameters", "says"), [
+    ("lenet5", MNIST, {}, "unknown model 'lenet5'; did you mean 'lenet'?"),
+    ("lenet", DIGITS, {}, "does not take samples of shape (1, 8, 8)"),
+    ("convnet", (64,), {}, "cannot be built for samples of shape (64,)"),
+    ("mlp", DIGITS, {"hiden": [3]}, "unexpected keyword argument 'hiden'. It takes: hidden."),
+    ("mlp", DIGITS, {"hidden": ["many"]}, "cannot be built"),
+    (half, DIGITS, {}, "must return 10 logits a sample, shape (2, 10) for two samples; got (2, 5)"),
+    (nn.Linear(8, 10), DIGITS, {}, "got (2, 1, 8, 10)"),
+    (f"{__name__}:half", DIGITS, {}, "got (2, 5)"),
+    (f"{__name__}:not_a_module", DIGITS, {}, "returned int, not an nn.Module"),
+    (f"{__name__}:nothing", DIGITS, {}, "has no 'nothing'"),
+])
+def test_models_that_do_not_fit(source, shape, parameters, says):
+    with pytest.raises(ConfigError) as raised:
+        build(source, shape, **parameters)
+    assert says in str(raised.value)
+
+
+def test_parameters_must_be_float32_and_there():
+    with pytest.raises(ConfigError, match="float32, got torch.float64"):
+        FlatModel(nn.Linear(2, 2).double())
+    with pytest.raises(ConfigError, match="no trainable parameter"):
+        FlatModel(nn.Flatten())
+
+
+def test_frozen_parameters_stay_out_of_the_vector():
+    module = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+    module[0].requires_grad_(requires_grad=False)
+    assert FlatModel(module).size == 4
+
+
+def test_digits_are_embedded():
+    digits = load(Data(name="digits"))
+    assert digits.train_x.dtype == np.uint8
+    assert (len(digits.train_x), len(digits.test_x), digits.classes, digits.input_shape) == (1437, 360, 10, DIGITS)
+    batch = digits.samples(digits.train_x)
+    assert batch.mean().item() == pytest.approx(0, abs=1e-3)
+    assert batch.std().item() == pytest.approx(1, abs=1e-3)
+
+
+def test_subsets_and_synthetic_sizes():
+    small = load(Data(name="synthetic", train_samples=20, test_samples=7,
+                      parameters={"shape": [3, 4, 4], "classes": 5, "train": 50, "test": 30}))
+    assert small.train_x.shape == (20, 3, 4, 4)
+    assert (len(small.test_y), small.classes, small.mean.shape) == (7, 5, (3,))
+
+
+@pytest.mark.parametrize(("settings", "says"), [
+    ({"name": "mnits"}, "unknown data set 'mnits'; did you mean 'mnist'?"),
+    ({"name": "mnist"}, "needs data.data_dir"),
+    ({"name": "synthetic", "parameters": {"clases": 3}}, "unexpected keyword argument 'clases'"),
+    ({"name": "synthetic", "parameters": {"classes": 0}}, "must be at least 1"),
+    ({"name": f"{__name__}:not_a_module"}, "must return a raysync.DataSet, got int"),
+])
+def test_data_that_is_not_there(settings, says):
+    with pytest.raises(ConfigError) as raised:
+        load(Data(**settings))
+    assert says in str(raised.value)
+
+
+def test_a_missing_download_says_where_to_put_which_files(tmp_path, monkeypatch):
+    from urllib.error import URLError
+
+    vision = data.torchvision("datasets")
+
+    def offline(self):
+        raise URLError("no network here")
+
+    monkeypatch.setattr(vision.CIFAR10, "download", offline)
+    with pytest.raises(ConfigError) as raised:
+        load(Data(name="cifar10", data_dir=tmp_path / "new"))
+    first, second = str(raised.value).splitlines()
+    assert "no network here" in first
+    assert "data_batch_1 to 5" in second
+    assert not (tmp_path / "new").exists(), "nothing is left behind"
+
+
+@pytest.mark.parametrize(("train", "test", "says"), [
+    ((np.zeros((4, 2)), np.zeros(3, int)), (np.zeros((4, 2)), np.zeros(4, int)), "4 samples and 3 labels"),
+    ((np.zeros((4, 2)), np.zeros(4)), (np.zeros((4, 2)), np.zeros(4, int)), "whole numbers from 0"),
+    ((np.zeros((4, 2)), -np.ones(4, int)), (np.zeros((4, 2)), np.zeros(4, int)), "whole numbers from 0"),
+    ((np.zeros((4, 2)), np.zeros(4, int)), (np.zeros((4, 3)), np.zeros(4, int)), "test samples (3,)"),
+    ((np.zeros((4, 2)), np.full(4, 9)), (np.zeros((4, 2)), np.zeros(4, int)), "label 9 is not below 3"),
+    ((np.zeros(4), np.zeros(4, int)), (np.zeros(4), np.zeros(4, int)), "at least one dimension"),
+])
+def test_ones_own_arrays_are_checked(train, test, says):
+    with pytest.raises(ConfigError) as raised:
+        data_set("mine", train, test, classes=3)
+    assert says in str(raised.value)
+
+
+def test_ones_own_floats_are_used_as_they_are():
+    x = torch.randn(6, 4)
+    mine = data_set("mine", (x, torch.arange(6) % 3), (x, torch.arange(6) % 3))
+    assert mine.classes == 3
+    assert torch.equal(mine.samples(mine.train_x), x)
+
+
+def test_iid_deals_everything_out_once():
+    labels = np.arange(103) % 10
+    dealt = shards(Data(), labels, ["a", "b", "c"], seed=1)
+    assert sorted(np.concatenate(list(dealt.values()))) == list(range(103))
+    assert max(map(len, dealt.values())) - min(map(len, dealt.values())) <= 1
+    assert not np.array_equal(dealt["a"], shards(Data(), labels, ["a", "b", "c"], seed=2)["a"])
+
+
+def test_dirichlet_deals_everything_out_once_and_unevenly():
+    labels = np.arange(2000) % 10
+    dealt = shards(Data(partition="dirichlet", alpha=0.1), labels, ["a", "b", "c", "d"], seed=1)
+    assert sorted(np.concatenate(list(dealt.values()))) == list(range(2000))
+    share = np.bincount(labels[dealt["a"]], minlength=10) / len(dealt["a"])
+    even = shards(Data(partition="dirichlet", alpha=1000.0), labels, ["a", "b", "c", "d"], seed=1)
+    even_share = np.bincount(labels[even["a"]], minlength=10) / len(even["a"])
+    assert share.max() > 2 * even_share.max()
+
+
+def test_shared_gives_everything_to_everybody():
+    dealt = shards(Data(partition="shared"), np.arange(9), ["a", "b"], seed=0)
+    assert [list(shard) for shard in dealt.values()] == [list(range(9))] * 2
+
+
+def test_partitions_that_cannot_be():
+    with pytest.raises(ConfigError, match="cannot be dealt out"):
+        shards(Data(), np.arange(2), ["a", "b", "c"], seed=0)
+    with pytest.raises(ConfigError, match="use a larger one"):
+        shards(Data(partition="dirichlet", alpha=1e-6), np.zeros(50, int), ["a", "b", "c"], seed=0)
+
+
+def test_batches_are_a_function_of_seed_slot_and_clock():
+    shard = np.arange(100, 137)
+    one, other = Batches(shard, 3, "a"), Batches(shard, 3, "a")
+    forwards = [one.indices(clock, 8) for clock in range(20)]
+    backwards = [other.indices(clock, 8) for clock in reversed(range(20))]
+    assert all(np.array_equal(a, b) for a, b in zip(forwards, reversed(backwards), strict=True))
+    assert not np.array_equal(forwards[0], Batches(shard, 3, "b").indices(0, 8))
+    assert not np.array_equal(forwards[0], Batches(shard, 4, "a").indices(0, 8))
+
+
+def test_each_pass_meets_every_sample_once():
+    shard = np.arange(100, 137)
+    row = np.concatenate([Batches(shard, 0, "a").indices(clock, 10) for clock in range(37)])
+    for start in range(0, 370, 37):
+        assert sorted(row[start : start + 37]) == list(shard)
+    assert not np.array_equal(row[:37], row[37:74])
+
+
+def test_a_batch_may_be_larger_than_the_shard():
+    assert len(Batches(np.arange(3), 0, "a").indices(2, 10)) == 10
+
+
+def test_evaluation_counts_the_whole_test_set():
+    x = np.eye(3, dtype=np.float32)[[0, 1, 2, 2, 1]]
+    mine = data_set("mine", (x, np.array([0, 1, 2, 2, 0])), (x, np.array([0, 1, 2, 2, 0])))
+    flat = FlatModel(nn.Linear(3, 3, bias=False))
+    accuracy, loss = evaluate(flat, torch.eye(3).reshape(-1) * 10, mine, batch_size=2)
+    assert accuracy == 0.8
+    assert loss == pytest.approx((4 * 9e-5 + 10) / 5, rel=1e-2)
+
+
+def test_torchvision_works_beside_a_cpu_torch():
+    assert data.torchvision("models").resnet18
+    assert data.torchvision("transforms").Normalize
+
+
+def test_every_model_says_what_it_is():
+    assert all(model.__doc__ for model in MODELS.values())
+    assert all(function.__doc__ for function in data.DATASETS.values())
