@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from enum import Enum
+from enum import StrEnum
 from importlib.resources import as_file, files
 from inspect import getdoc, signature
+from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Annotated, Any
@@ -16,14 +17,16 @@ from typing import Annotated, Any
 import typer
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 from raysync import config
-from raysync.config import Experiment
+from raysync.config import Experiment, ParadigmChoice
 from raysync.core.replay import replay as replay_journal
 from raysync.errors import ConfigError, RunFailed
 from raysync.paradigms import PARADIGMS
+from raysync.record.measures import Measures
+from raysync.record.reader import RunRecord
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
                   help="Experiments with synchronisation paradigms in distributed deep learning, on Ray.")
@@ -31,10 +34,11 @@ console = Console()
 errors = Console(stderr=True)
 
 File = Annotated[Path, typer.Argument(help="Experiment file (YAML).", show_default=False)]
-Settings = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a setting: a.b=value; repeatable.")]
+Settings = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a setting: a.b=value.")]
+OptionalFile = Annotated[Path | None, typer.Argument(help="Experiment file; default: digits on four unequal workers.")]
 
 
-class Kind(str, Enum):
+class Kind(StrEnum):
     """What `raysync list` lists."""
 
     paradigms = "paradigms"
@@ -45,68 +49,34 @@ class Kind(str, Enum):
 @app.command()
 def run(file: File, settings: Settings = []) -> None:  # noqa: B006 - typer copies it
     """Train one experiment."""
-    from raysync.runner import run as run_experiment
-
     experiment = _load(file, settings)
-    with _live() as live:
-        record = run_experiment(experiment, watch=live.follow(experiment.paradigm.label), notify=live.say)
-    console.print(_table([(experiment.paradigm.label, [record.summary])], experiment))
-    console.print(f"Record: {record.path}")
+    _train(experiment, [experiment.paradigm], [experiment.seed])
 
 
 @app.command()
-def compare(
-    file: Annotated[Path | None, typer.Argument(help="Experiment file (YAML); default: digits on four unequal workers.")] = None,
-    settings: Settings = [],  # noqa: B006
-) -> None:
+def compare(file: OptionalFile = None, settings: Settings = []) -> None:  # noqa: B006
     """Train the same experiment under several paradigms, one after the other, and print one table."""
-    from raysync.cluster.session import Session
-    from raysync.runner import run_in
-    from raysync.training.task import prepare
-
     if file is None:
         with as_file(files("raysync") / "comparison.yaml") as path:
             experiment = _load(path, settings)
     else:
         experiment = _load(file, settings)
-    seeds = experiment.seeds or (experiment.seed,)
-    task = prepare(experiment)
-    rows: dict[str, list[dict[str, Any]]] = {choice.label: [] for choice in experiment.paradigms}
-    failed = False
-    with _live() as live, Session(live.say) as session:
-        for seed in seeds:
-            seeded = task.with_seed(seed)
-            for choice in experiment.paradigms:
-                label = choice.label if len(seeds) == 1 else f"{choice.label}, seed {seed}"
-                try:
-                    record = run_in(session, seeded, choice, watch=live.follow(label), notify=live.say)
-                except RunFailed as failure:
-                    failed = True
-                    live.say(f"{label} failed: {failure}")
-                else:
-                    rows[choice.label].append(record.summary)
-    console.print(_table(list(rows.items()), experiment))
-    console.print(f"Records: {experiment.output / experiment.name}")
-    if failed:
-        raise typer.Exit(1)
+    _train(experiment, experiment.paradigms, experiment.seeds or [experiment.seed])
 
 
 @app.command(name="list")
 def list_(kind: Annotated[Kind, typer.Argument(show_default=False)]) -> None:
     """List the paradigms, models or data sets that come with raysync, with their parameters."""
-    things: dict[str, Callable[..., Any]]
-    if kind is Kind.paradigms:
-        things = dict(PARADIGMS)
-    elif kind is Kind.models:
-        from raysync.training.models import MODELS as things
-    else:
-        from raysync.training.data import DATASETS as things
+    from raysync.training import data, models
+
+    shelves: dict[Kind, Mapping[str, Callable[..., Any]]] = {
+        Kind.paradigms: PARADIGMS, Kind.models: models.MODELS, Kind.datasets: data.DATASETS}
     table = Table(box=None, pad_edge=False)
     for column in ("name", "parameters", "what it is"):
         table.add_column(column, no_wrap=column == "name")
-    given = {"input_shape", "classes"} if kind is Kind.models else {"data_dir"} if kind is Kind.datasets else set()
-    for name, thing in things.items():
-        parameters = [f"{p.name}={p.default!r}" for p in signature(thing).parameters.values() if p.name not in given]
+    for name, thing in shelves[kind].items():
+        known = signature(thing).parameters.values()
+        parameters = [f"{p.name}={p.default!r}" for p in known if p.default is not p.empty]
         table.add_row(name, ", ".join(parameters) or "-", (getdoc(thing) or "").splitlines()[0])
     console.print(table)
     console.print("Your own: package.module:Name in the experiment file.")
@@ -150,8 +120,34 @@ def _load(file: Path, settings: list[str]) -> Experiment:
     return experiment
 
 
+def _train(experiment: Experiment, choices: Sequence[ParadigmChoice], seeds: Sequence[int]) -> None:
+    """Train each paradigm with each seed in one session; print the table and where the records are."""
+    from raysync.cluster.session import Session
+    from raysync.runner import run_in
+    from raysync.training.task import prepare
+
+    task = prepare(experiment)
+    records: dict[str, list[RunRecord]] = {choice.label: [] for choice in choices}
+    failed = False
+    with _live() as live, Session(live.say) as session:
+        for seed, choice in product(seeds, choices):
+            label = choice.label if len(seeds) == 1 else f"{choice.label}, seed {seed}"
+            try:
+                record = run_in(session, task.with_seed(seed), choice, watch=live.follow(label), notify=live.say)
+            except RunFailed as failure:
+                failed = True
+                live.say(f"{label} failed: {failure}")
+            else:
+                records[choice.label].append(record)
+    _print_table({label: [record.summary for record in done] for label, done in records.items()}, experiment, seeds)
+    for path in sorted({str(record.path.parent) for done in records.values() for record in done}):
+        console.print(f"Records: {path}", highlight=False, soft_wrap=True)
+    if failed:
+        raise typer.Exit(1)
+
+
 class _Live:
-    """A progress line per run."""
+    """A progress line per run; where there is no terminal (the log of a job), a printed line per tenth."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -160,66 +156,74 @@ class _Live:
         """Print a sentence above the lines."""
         self._progress.console.print(text, markup=False, highlight=False)
 
-    def follow(self, label: str) -> Callable[[Any], None]:
+    def follow(self, label: str) -> Callable[[Measures], None]:
         """A `watch` that keeps one line up to date."""
         task = self._progress.add_task(label, total=1.0, facts="starting")
+        is_terminal, tenths = self._progress.console.is_terminal, 0
 
-        def watch(measures: Any) -> None:
+        def watch(measures: Measures) -> None:
+            nonlocal tenths
             accuracy = "-" if measures.accuracy is None else f"{measures.accuracy:.1%}"
-            facts = (f"accuracy {accuracy:>5} {measures.throughput_samples_per_s:7,.0f} samples/s "
+            facts = (f"accuracy {accuracy:>5} │ {measures.throughput_samples_per_s:6,.0f} samples/s │ "
                      f"wait {measures.wait_fraction:3.0%}")
             status = measures.ended.status if measures.ended else ""
             if status not in ("", "finished"):
                 facts += f"  {status}"
             self._progress.update(task, completed=min(1.0, measures.progress), facts=facts)
-            if measures.ended:
-                self._progress.stop_task(task)
+            if not is_terminal and tenths < int(10 * measures.progress) < 10:
+                tenths = int(10 * measures.progress)
+                self.say(f"{label} {tenths}0% │ {facts}")
 
         return watch
 
 
 @contextmanager
 def _live() -> Iterator[_Live]:
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=10), TaskProgressColumn(),
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=8), TextColumn("{task.percentage:3.0f}% │"),
                TextColumn("{task.fields[facts]}"))
     with Progress(*columns, console=errors) as progress:
-        yield _Live(progress)
+        try:
+            yield _Live(progress)
+        except ConfigError:
+            for task in progress.task_ids:  # nothing ran: the error's two lines say it all
+                progress.remove_task(task)
+            raise
 
 
-def _table(rows: list[tuple[str, list[dict[str, Any]]]], experiment: Experiment) -> Table:
-    """One row a paradigm; with several seeds mean and standard deviation."""
+def _print_table(rows: dict[str, list[dict[str, Any]]], experiment: Experiment, seeds: Sequence[int]) -> None:
+    """One row a paradigm; means over the seeds, with the standard deviation of the two results."""
     target = experiment.target_accuracy
-    columns: list[tuple[str, str | None, Callable[[float], str]]] = [
-        ("final\naccuracy", "final_accuracy", "{:.1%}".format),
-        (f"s to\n{target:.1%}" if target else "s to\ntarget", "time_to_accuracy_s", "{:.1f}".format),
-        ("samples\nper s", "throughput_samples_per_s", "{:,.0f}".format),
-        ("wait\nshare", "wait_fraction", "{:.0%}".format),
-        ("stale-\nness", "staleness_mean", "{:.1f}".format),
-        ("\nmax", "staleness_max", "{:.0f}".format),
-        ("lead\nmax", "lead_max", "{:.0f}".format),
+    columns: list[tuple[str, str, Callable[[float], str], bool]] = [
+        ("final\naccuracy", "final_accuracy", "{:.1%}".format, True),
+        (f"s to\n{target:.1%}" if target else "s to\ntarget", "time_to_accuracy_s", "{:.1f}".format, True),
+        ("samples\nper s", "throughput_samples_per_s", "{:,.0f}".format, False),
+        ("wait\nshare", "wait_fraction", "{:.0%}".format, False),
+        ("stale-\nness", "staleness_mean", "{:.1f}".format, False),
+        ("\nmax", "staleness_max", "{:.0f}".format, False),
+        ("lead\nmax", "lead_max", "{:.0f}".format, False),
     ]
-    table = Table(title=_title(experiment), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("paradigm", no_wrap=True)
-    for name, _, _ in columns:
-        table.add_column(name, justify="right")
-    for label, summaries in rows:
+    for name, *_ in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    for label, summaries in rows.items():
         bad = sorted({one["status"] for one in summaries} - {"finished"}) or ([] if summaries else ["failed"])
-        cells = [_cell([one[key] for one in summaries], show) for _, key, show in columns]
+        cells = [_cell([one[key] for one in summaries], show, spread=spread) for _, key, show, spread in columns]
         table.add_row(" ".join([label, *(f"[red]{status}[/red]" for status in bad)]), *cells)
-    return table
+    console.print(_title(experiment, seeds), highlight=False, soft_wrap=True)
+    console.print(table)
 
 
-def _title(experiment: Experiment) -> str:
-    seeds = experiment.seeds or (experiment.seed,)
+def _title(experiment: Experiment, seeds: Sequence[int]) -> str:
     workers = " + ".join(f"{group.count} {group.name}" for group in experiment.workers)
-    repeats = f"mean ± standard deviation over seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"seed {seeds[0]}"
+    repeats = f"mean (± standard deviation) over seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"seed {seeds[0]}"
     return f"{experiment.model.name} on {experiment.data.name}, workers {workers}, {repeats}"
 
 
-def _cell(values: list[float | None], show: Callable[[float], str]) -> str:
+def _cell(values: list[float | None], show: Callable[[float], str], *, spread: bool) -> str:
     there = [value for value in values if value is not None]
     if not there:
         return "-"
-    spread = f" ± {show(stdev(there))}" if len(there) > 1 else ""
+    deviation = f" ± {show(stdev(there))}" if spread and len(there) > 1 else ""
     missing = f" ({len(there)} of {len(values)})" if len(there) < len(values) else ""
-    return f"{show(mean(there))}{spread}{missing}"
+    return f"{show(mean(there))}{deviation}{missing}"

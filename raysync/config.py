@@ -173,7 +173,8 @@ class EvaluationPlan(_Strict):
 class Cluster(_Strict):
     """Where and how the actors run."""
 
-    address: str = Field("auto", description="auto: join the cluster of this Ray job, else a private local one; local; or an address")
+    address: str = Field("auto", description="of a Ray cluster; local: a private one on this machine; auto: the cluster "
+                                            "that this Ray job runs on, otherwise local")
     server_cpus: float = Field(1, ge=0, description="CPUs reserved for the parameter server")
     evaluator_cpus: float = Field(1, ge=0, description="CPUs reserved for the evaluator")
     step_deadline_s: float = Field(120, gt=0, description="a worker whose step takes longer is counted as gone")
@@ -207,6 +208,9 @@ class Experiment(_Strict):
         names = [group.name for group in self.workers]
         if len(set(names)) < len(names):
             raise ValueError(f"worker groups need different names, got {names}")
+        labels = [choice.label for choice in self.paradigms]
+        if len(set(labels)) < len(labels):
+            raise ValueError(f"paradigms: each one once, got {', '.join(labels)}")
         return self
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +63,13 @@ def run_in(
     session: Session, task: Task, choice: ParadigmChoice, *, watch: Watch = _quiet, notify: Notify = _quiet,
 ) -> RunRecord:
     """Train a task under a paradigm in a session that may serve further runs; see `run`."""
+    began = datetime.now()
     experiment = task.experiment.model_copy(update={"paradigm": choice})
     measures = Measures(task.workload_samples, experiment.target_accuracy)
     stream = session.run(task, choice.make())
     first = next(stream)  # whatever the user asked for that cannot be is known by now: no record of that
     folder = new_folder(experiment.output, experiment.name, choice.label)
-    with RecordWriter(folder, experiment.to_yaml(), choice.make(), measures, _about(task, choice)) as writer:
+    with RecordWriter(folder, experiment.to_yaml(), choice.make(), measures, _about(task, choice), began) as writer:
         try:
             _write(writer, first, watch, notify)
             for lines in stream:

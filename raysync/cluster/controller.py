@@ -245,7 +245,9 @@ class _Run:
         after = self.machine.roster.samples_applied - sum(
             self._samples(later) for later in rest if isinstance(later, Apply))
         progress = after / work
-        plan = ApplyPlan(tuple(worker for worker, _ in decision.pushes), samples, (after - sum(samples)) / work)
+        members = self.machine.roster.members
+        live = tuple(worker if worker in members else None for worker, _ in decision.pushes)
+        plan = ApplyPlan(live, samples, progress=(after - sum(samples)) / work)
         gradients = [gradient for gradient, _ in taken]
         marks = self._take_marks(progress)
         if marks or any(isinstance(later, Release) and later.pull for later in rest):

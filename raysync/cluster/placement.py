@@ -35,7 +35,7 @@ def total(parts: Iterable[Mapping[str, float]]) -> Bundle:
     """The sum of resources."""
     everything: Counter[str] = Counter()
     for part in parts:
-        everything.update(part)  # type: ignore[arg-type]
+        everything.update(part)
     return dict(everything)
 
 

@@ -19,7 +19,8 @@ from raysync.training.store import ParameterStore
 class ApplyPlan:
     """What the server must know of an Apply beside the gradients, in their order."""
 
-    workers: tuple[str, ...]
+    workers: tuple[str | None, ...]
+    """Who pushed; None for one that has left since."""
     samples: tuple[int, ...]
     progress: float
     """Of the run before this update."""
@@ -50,7 +51,8 @@ class Server:
         """One update; nothing is published."""
         began_s = now_s()
         assert self._store is not None, "apply before reset"
-        version = self._store.apply([incoming(gradient) for gradient in gradients], plan.samples, plan.workers, plan.progress)
+        vectors = [incoming(gradient) for gradient in gradients]
+        version = self._store.apply(vectors, plan.samples, plan.workers, plan.progress)
         return Ack(version, now_s() - began_s)
 
     @ray.method(num_returns=2)  # type: ignore[untyped-decorator]

@@ -79,14 +79,14 @@ class Session:
         self._connect(task.experiment)
         crew = self._crew_for(task.experiment)
         crew.whole = False  # until this run has ended well
-        ended = None
+        ended, lost = None, False
         try:
             plan = self._reset(crew, task, paradigm)
             slots = dict(zip(task.shards, crew.workers, strict=True))
             for reference in crew.controller.run.remote(plan, crew.server, crew.evaluator, slots):
                 lines = ray.get(reference)
                 ended = lines[-1] if isinstance(lines[-1], Ended) else None
-                lost = any(getattr(line, "report", {}).get("why") for line in lines)
+                lost = lost or any(getattr(line, "report", {}).get("why") for line in lines)
                 crew.whole = ended is not None and ended.status in ("finished", "diverged") and not lost
                 yield lines
         except RayError as error:

@@ -19,7 +19,7 @@ Payload = npt.NDArray[Any]
 
 def outgoing(vector: Tensor) -> Payload:
     """A vector as an actor returns it; Ray copies it when the method returns, so the vector may be reused then."""
-    return vector.detach().cpu().numpy()  # type: ignore[no-any-return]
+    return vector.detach().cpu().numpy()
 
 
 def incoming(payload: Payload) -> Tensor:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
-from typing import Any, get_args
+from typing import Any, assert_never, get_args
 
 from raysync.core.decisions import Decision
 from raysync.core.events import Event
@@ -86,6 +86,8 @@ def encode(line: Line) -> str:
             data = {"evaluation": _plain(line)}
         case Ended():
             data = {"ended": _plain(line)}
+        case _:
+            assert_never(line)
     return json.dumps(data)
 
 

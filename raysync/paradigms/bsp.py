@@ -37,5 +37,5 @@ class BSP(Paradigm):
         return update + [Release(worker) for worker in roster.held]
 
     def explain(self, roster: Roster, worker: str) -> str:
-        names = roster.names(roster.computing, len(roster.computing))
-        return f"the round ends when {names} have pushed" if len(roster.computing) > 1 else f"the round ends when {names} has pushed"
+        others = len(roster.computing)
+        return f"the round ends when {roster.names(roster.computing, others)} {'have' if others > 1 else 'has'} pushed"

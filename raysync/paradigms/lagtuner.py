@@ -152,7 +152,8 @@ class LagTuner(Paradigm):
         interval_s, slowest_interval_s = self._interval_s(mine), self._interval_s(theirs)
         if interval_s is None or slowest_interval_s is None:
             return None
-        assert mine.pushed_at is not None and theirs.pushed_at is not None
+        assert mine.pushed_at is not None, "an interval without a push"
+        assert theirs.pushed_at is not None, "an interval without a push"
         lead, extra_max = roster.lead(worker), self.s_upper - self.s_lower
         next_push = theirs.pushed_at + slowest_interval_s
         reach = extra_max

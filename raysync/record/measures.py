@@ -106,7 +106,8 @@ class Measures:
     @property
     def seconds(self) -> float:
         """Of training: first release to last update."""
-        end = self.ended.at if self.ended and self.ended.status != "failed" else self.applied_at
+        published = self.ended is not None and self.ended.status in ("finished", "diverged")
+        end = self.ended.at if self.ended is not None and published else self.applied_at
         return max(0.0, end - (self.started_at or 0.0))
 
     @property

@@ -96,4 +96,5 @@ def load(path: str | Path) -> RunRecord:
 
 def _frame(rows: list[dict[str, Any]], kind: type) -> pd.DataFrame:
     """A frame with the columns and types that the parquet file would have."""
-    return pa.Table.from_pylist(rows, schema_of(kind)).to_pandas()
+    frame: pd.DataFrame = pa.Table.from_pylist(rows, schema_of(kind)).to_pandas()
+    return frame

@@ -70,7 +70,7 @@ class PushRows:
             case Left(worker=worker):
                 roster.leave(worker)
                 yield from self._waited(worker, event.at)
-            case Pushed(worker=worker, clock=clock):
+            case Pushed(worker=worker):
                 if worker in roster.departed:
                     yield self._late(event, entry)
                     return

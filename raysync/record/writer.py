@@ -68,7 +68,7 @@ class RecordWriter:
     """Writes one record. Use it as a context manager: leaving it, however, completes what can be completed."""
 
     def __init__(self, folder: Path, config_yaml: str, paradigm: Paradigm, measures: Measures,
-                 about: Mapping[str, Any]) -> None:
+                 about: Mapping[str, Any], began: datetime) -> None:
         """
         Args:
             folder: exists and is empty.
@@ -76,11 +76,12 @@ class RecordWriter:
             paradigm: fresh; for the journal's header.
             measures: is fed with every line that is written.
             about: what `summary.json` says beside the measures.
+            began: when the run was asked for; `wall_seconds` counts from here to the end of the record.
         """
         self.folder = folder
         self.measures = measures
         self._about = about
-        self._began = datetime.now()
+        self._began = began
         self._rows: list[PushRow] = []
         (folder / "config.yaml").write_text(config_yaml, encoding="utf-8")
         _write_json(folder / "environment.json", environment())

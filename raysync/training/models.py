@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ def mlp(input_shape: Shape, classes: int, *, hidden: Sequence[int] = (64,)) -> n
     """Fully connected layers with ReLU between them; `hidden` gives their widths."""
     widths = [torch.Size(input_shape).numel(), *hidden]
     layers: list[nn.Module] = [nn.Flatten()]
-    for wide, narrow in zip(widths, widths[1:], strict=False):
+    for wide, narrow in pairwise(widths):
         layers += [nn.Linear(wide, narrow), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(widths[-1], classes))
 

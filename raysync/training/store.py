@@ -36,23 +36,25 @@ class ParameterStore:
         self._initial_buffers = initial[size:].clone()  # (Q,)
         self._optimizer = _optimizer(self._parameter, update)
 
-    def apply(self, vectors: Sequence[Tensor], samples: Sequence[int], workers: Sequence[str], progress: float) -> int:
+    def apply(
+        self, vectors: Sequence[Tensor], samples: Sequence[int], workers: Sequence[str | None], progress: float,
+    ) -> int:
         """One optimizer step; returns the version it makes.
 
         Args:
             vectors: K of (P + Q,): gradients with buffers behind them.
             samples: K batch sizes.
-            workers: K names of who pushed.
+            workers: K names of who pushed; None for one that has left since, whose buffers no longer count.
             progress: of the run before this update, from 0 to 1.
         """
-        gradient_P = self._parameter.grad
-        assert gradient_P is not None
-        size = gradient_P.numel()
+        gradient = self._parameter.grad
+        assert gradient is not None, "the gradient's buffer is made once"
+        size = gradient.numel()
         weights = [1.0] * len(samples) if self.update.combine == "sum" else [n / sum(samples) for n in samples]
-        gradient_P.zero_()
+        gradient.zero_()
         for vector, weight, worker in zip(vectors, weights, workers, strict=True):
-            gradient_P.add_(vector[:size], alpha=weight)
-            if vector.numel() > size:
+            gradient.add_(vector[:size], alpha=weight)
+            if vector.numel() > size and worker is not None:
                 self._buffers[worker] = vector[size:].clone()
         if self.update.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_([self._parameter], self.update.clip_norm)

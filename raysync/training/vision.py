@@ -23,8 +23,8 @@ def torchvision(module: str) -> ModuleType:
     except RuntimeError as error:
         if "torchvision::nms" not in str(error):
             raise
-        library = torch.library.Library("torchvision", "DEF")
+        library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
         _kept.append(library)
-        library.define(f"nms{_SCHEMA}")
-        library.define(f"qnms{_SCHEMA}")
+        library.define(f"nms{_SCHEMA}")  # type: ignore[no-untyped-call]
+        library.define(f"qnms{_SCHEMA}")  # type: ignore[no-untyped-call]
     return importlib.import_module(f"torchvision.{module}")

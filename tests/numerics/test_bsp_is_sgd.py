@@ -86,6 +86,7 @@ def test_asp_is_something_else():
 
 
 def test_a_worker_alone_is_plain_sgd_under_every_paradigm():
-    task = prepare(config.validate(SETTINGS | {"workers": [{"name": "w"}], "workload": {"iterations_per_worker": WORKERS * ROUNDS}}))
+    task = prepare(config.validate(
+        SETTINGS | {"workers": [{"name": "w"}], "workload": {"iterations_per_worker": WORKERS * ROUNDS}}))
     results = [train(task, name) for name in ("bsp", "asp", "ssp", "lagtuner")]
     assert all(torch.equal(result, results[0]) for result in results)

@@ -107,6 +107,8 @@ def test_buffers_are_the_mean_of_the_live_workers_latest():
     it.forget("b#1")
     it.forget("nobody#1")
     assert it.publish().tolist() == [1.0, 6.0]
+    it.apply([torch.tensor([0.0, 100.0])], [1], [None], 0.0)
+    assert it.publish().tolist() == [1.0, 6.0], "a leaver's push that is applied late brings no buffers"
 
 
 def test_a_published_vector_does_not_change_with_the_next_update():

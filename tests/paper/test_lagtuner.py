@@ -156,6 +156,15 @@ def test_predicted_pushes_of_the_slowest_are_never_in_the_past_under_the_hard_bo
     assert extra == {"hard": (0, 0.0), "literal": (0, 1.0)}, "literal: S_n reaches 2 + 8, 1 s before p's push"
 
 
+def test_pushes_at_the_same_time_have_an_interval_of_0():
+    """Nothing to divide by: n's every push is predicted for the same moment."""
+    drive = Drive(make("lagtuner", s_lower=0, s_upper=5), FAST, SLOW)
+    for worker, at in ((FAST, 0.0), (SLOW, 0.0), (FAST, 0.0), (SLOW, 0.0)):
+        drive.push(worker, at=at)
+    values = notes(drive.push(FAST, at=1.0), "controller")[0]
+    assert (values["slowest_interval_s"], values["extra"], values["predicted_wait_s"]) == (0.0, 0, 0.0)
+
+
 def test_predict_wait_chooses_to_wait_for_a_slower_worker():
     """predict="wait": each extra iteration of p moves the release rule one iteration of n further away."""
     drive = warm(fast_s=1.0, slow_s=3.0, lead=3, predict="wait")

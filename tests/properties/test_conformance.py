@@ -91,7 +91,7 @@ class Conformance(RuleBasedStateMachine):
                     assert worker not in self.flying
                     self.flying[worker] = decision
                     if bound is not None:
-                        assert self.machine.roster.lead(worker) <= bound, f"released at lead {self.machine.roster.lead(worker)}"
+                        assert self.machine.roster.lead(worker) <= bound
                 case Hold(worker=worker, why=why):
                     assert worker in self.machine.roster.held
                     assert why
@@ -208,6 +208,7 @@ def test_paradigms_do_not_change_the_roster():
             for worker in ("a#1", "b#1"):
                 if worker in machine.roster.computing:
                     member = machine.roster.members[worker]
-                    machine.handle(Pushed(at=at, worker=worker, clock=member.clock, base=member.version, samples=1, busy_s=0))
+                    machine.handle(Pushed(
+                        at=at, worker=worker, clock=member.clock, base=member.version, samples=1, busy_s=0))
         machine.handle(Left(at=9.0, worker="b#1"))
         assert list(machine.roster.members) == ["a#1"]

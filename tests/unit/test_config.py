@@ -12,6 +12,7 @@ from raysync.errors import ConfigError
     ("paradigm: {name: ssp, staleness: -1}", "greater than or equal to 0, got -1"),
     ("paradigms: [bsp, {name: ssp, stalenes: 3}]", r"paradigms\[1\]: .*did you mean 'staleness'"),
     ("paradigms: []", "paradigms: "),
+    ("paradigms: [bsp, asp, bsp]", "each one once, got bsp, asp, bsp"),
     ("workers: [{count: 0}]", r"workers\[0\].count: .*got 0"),
     ("workers: []", "workers: .*at least 1"),
     ("workers: [{cuont: 1}]", r"workers\[0\].cuont: unknown setting 'cuont'; did you mean 'count'"),

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysync.core.decisions import Apply, Decision, Drop, Hold, Note, Release, SetTimer, Switch
-from raysync.core.events import Event
+from raysync.core.events import Event, Left
 from raysync.core.journal import Ended, Entry, Evaluation, decode, encode, header, read
 from raysync.core.machine import Machine
 from raysync.core.replay import replay
@@ -44,8 +44,14 @@ def journal(name, pushes=40, **parameters):
     return machine, [f"{line}\n" for line in [header(make(name, **parameters), 1000), *entries]]
 
 
-def test_every_kind_of_decision_is_covered():
-    assert len(get_args(Decision)) == 7
+EACH = (Apply((("a#1", 0), ("b#1", 1)), 3, "late"), Drop(("a#1", 0), "late"), Release("a#1", 1, 2, False, 64),
+        Hold("a#1", "why"), SetTimer("t", None), Switch("asp", "why"), Note("kind", "a#1", {"x": 1.5}))
+
+
+def test_one_of_each_kind_of_decision():
+    assert tuple(map(type, EACH)) == get_args(Decision)
+    entry = Entry(Left(at=1.0, worker="a#1"), EACH, {"why": "it died"})
+    assert decode(encode(entry)) == entry
 
 
 @given(lines)

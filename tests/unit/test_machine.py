@@ -156,8 +156,8 @@ def test_a_joiner_that_is_not_released_gets_a_hold():
 
 
 def test_timers_are_set_replaced_cancelled_and_fire_once():
-    drive = Drive(Timed([[SetTimer("t", 5.0)], [SetTimer("t", 5.0), SetTimer("t", 7.0), SetTimer("u", 6.0), SetTimer("u", None),
-                                                SetTimer("never", None)]]), "a#1")
+    replaced = [SetTimer("t", 5.0), SetTimer("t", 7.0), SetTimer("u", 6.0), SetTimer("u", None), SetTimer("never", None)]
+    drive = Drive(Timed([[SetTimer("t", 5.0)], replaced]), "a#1")
     drive.push("a#1")
     assert released(drive.machine.handle(TimerFired(at=5.0, key="t"))) == ["a#1"]
     with pytest.raises(ProtocolViolation):

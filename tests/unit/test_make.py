@@ -9,6 +9,7 @@ from annotated_types import Ge
 from raysync.core.decisions import Apply, Release
 from raysync.core.machine import Machine, describe, rebuild
 from raysync.core.paradigm import Paradigm
+from raysync.core.reference import call
 from raysync.errors import ConfigError
 from raysync.paradigms import PARADIGMS, make
 
@@ -76,6 +77,17 @@ def test_ones_own_paradigm_is_made_snapshot_and_rebuilt():
     restored = Machine.restore(machine.snapshot())
     assert restored.paradigm.patience == 2
     assert type(rebuild(describe(machine.paradigm))) is Mine
+
+
+def test_a_users_function_gets_what_it_has_parameters_for():
+    def function(size, classes=3):
+        return size, classes
+
+    assert call(function, "here", {"size": 2}, {"classes": 5, "input_shape": (1,)}) == (2, 5)
+    with pytest.raises(ConfigError, match="here: got an unexpected keyword argument 'sise'. It takes: size"):
+        call(function, "here", {"size": 2, "sise": 2}, {"classes": 5})
+    with pytest.raises(ConfigError, match="It takes: no parameters"):
+        call(lambda: 1, "here", {"x": 2}, {})
 
 
 def test_a_module_that_fails_to_import_another_says_so_itself(tmp_path, monkeypatch):

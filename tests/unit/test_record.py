@@ -1,6 +1,7 @@
 """Measures against hand-computed numbers, and records that survive."""
 
 import json
+from datetime import datetime
 
 import pandas as pd
 import pytest
@@ -26,7 +27,8 @@ def journal(name, pushes, slow_s=3.0, churn=(), **parameters):
     machine = Machine(make(name, **parameters))
     step_s = {FAST: 1.0, SLOW: slow_s}
     events = simulate(machine, [*joins(FAST, SLOW), *churn], lambda worker, _: step_s[worker], pushes)
-    return [Entry(event, tuple(decisions), {"loss": 1.0} if isinstance(event, Pushed) else {}) for event, decisions in events]
+    return [Entry(event, tuple(decisions), {"loss": 1.0} if isinstance(event, Pushed) else {})
+            for event, decisions in events]
 
 
 def measured(lines, workload=10 * SAMPLES, target=None):
@@ -132,7 +134,7 @@ def written(tmp_path):
     experiment = config.validate({"paradigm": "ssp"})
     folder = new_folder(tmp_path, "test", "lagtuner(bound=hard, s_upper=9)")
     lines = [*journal("ssp", 30), score(1.0, 0.75, 9.0), Ended("finished", 40.0)]
-    with RecordWriter(folder, experiment.to_yaml(), make("ssp"), Measures(960), {"seed": 0}) as writer:
+    with RecordWriter(folder, experiment.to_yaml(), make("ssp"), Measures(960), {"seed": 0}, datetime.now()) as writer:
         writer.write(lines)
     return folder, lines
 
@@ -179,7 +181,7 @@ def test_a_folder_without_a_record(tmp_path):
 
 def test_the_journal_is_on_disk_with_every_batch(tmp_path):
     folder = new_folder(tmp_path, "test", "asp")
-    writer = RecordWriter(folder, "", make("asp"), Measures(960), {})
+    writer = RecordWriter(folder, "", make("asp"), Measures(960), {}, datetime.now())
     lines = journal("asp", 5)
     writer.write(lines)
     assert len((folder / "journal.jsonl").read_text().splitlines()) == 1 + len(lines)

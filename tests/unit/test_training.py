@@ -65,7 +65,7 @@ def test_models_that_do_not_fit(source, shape, parameters, says):
 
 
 def test_parameters_must_be_float32_and_there():
-    with pytest.raises(ConfigError, match="float32, got torch.float64"):
+    with pytest.raises(ConfigError, match=r"float32, got torch\.float64"):
         FlatModel(nn.Linear(2, 2).double())
     with pytest.raises(ConfigError, match="no trainable parameter"):
         FlatModel(nn.Flatten())

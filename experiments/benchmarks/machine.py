@@ -1,0 +1,95 @@
+"""What one decision costs: pushes per second of `Machine.handle`, at 8 and at 10,000 workers.
+
+    python experiments/benchmarks/machine.py            prints the table
+    python experiments/benchmarks/machine.py --write    and puts it into README.md beside this file
+
+The events are recorded first, from unequal workers (speeds 1 to 3, lognormal jitter of 30 %) on a virtual clock; what is
+timed is a fresh machine handling them, nothing else. Five rounds; in each the two sizes run one after the other, so that
+their ratio is of one moment.
+"""
+
+import argparse
+import gc
+import platform
+import time
+from collections.abc import Iterable
+from heapq import heappop, heappush
+from math import exp
+from pathlib import Path
+from statistics import median
+
+from raysync.core.decisions import Release
+from raysync.core.events import Event, Joined, Pushed
+from raysync.core.machine import Machine
+from raysync.paradigms import make
+from raysync.randomness import standard_normal, uniform
+
+SMALL, LARGE, PUSHES, ROUNDS = 8, 10_000, 200_000, 5
+RULES = {
+    "bsp": {}, "asp": {}, "ssp": {"staleness": 3}, "lagtuner": {"bound": "hard"}, "lagtuner ": {"bound": "literal"},
+}
+README = Path(__file__).with_name("README.md")
+BEGIN, END = "<!-- machine.py: begin -->\n", "<!-- machine.py: end -->\n"
+
+
+def recorded(name: str, parameters: dict, workers: int) -> list[Event]:
+    """The events of a run."""
+    machine, queue, events = Machine(make(name, **parameters)), [], []
+    ids = [f"w-{index}#1" for index in range(workers)]
+    slowness = {worker: 1 + 2 * uniform(0, "speed", worker) for worker in ids}
+    todo: list[Event] = [Joined(at=0.0, worker=worker) for worker in reversed(ids)]
+    pushes = 0
+    while pushes < PUSHES:
+        event = todo.pop() if todo else heappop(queue)[1]
+        events.append(event)
+        pushes += isinstance(event, Pushed)
+        for decision in machine.handle(event):
+            if isinstance(decision, Release):
+                worker, clock = decision.worker, decision.clock
+                at = event.at + slowness[worker] * exp(0.3 * standard_normal(0, "jitter", worker, clock))
+                push = Pushed(at=at, worker=worker, clock=clock, base=decision.version, samples=32, busy_s=1.0)
+                heappush(queue, ((at, worker), push))
+    return events
+
+
+def pushes_per_s(name: str, parameters: dict, events: Iterable[Event]) -> float:
+    """Of a fresh machine."""
+    handle = Machine(make(name, **parameters)).handle
+    gc.collect()
+    began = time.perf_counter()
+    for event in events:
+        handle(event)
+    return PUSHES / (time.perf_counter() - began)
+
+
+def table() -> str:
+    """The measurement as Markdown."""
+    lines = [f"| paradigm | {SMALL} workers, pushes/s | {LARGE:,} workers, pushes/s | ratio, median (range) |",
+             "|---|---|---|---|"]
+    for label, parameters in RULES.items():
+        name = label.strip()
+        sizes = {workers: recorded(name, parameters, workers) for workers in (SMALL, LARGE)}
+        rates: dict[int, list[float]] = {SMALL: [], LARGE: []}
+        for _ in range(ROUNDS):
+            for workers, events in sizes.items():
+                rates[workers].append(pushes_per_s(name, parameters, events))
+        ratios = [small / large for small, large in zip(rates[SMALL], rates[LARGE], strict=True)]
+        given = ", ".join(f"{key}={value}" for key, value in parameters.items())
+        cells = [f"{name}({given})" if given else name, f"{median(rates[SMALL]):,.0f}", f"{median(rates[LARGE]):,.0f}",
+                 f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"]
+        lines.append(f"| {' | '.join(cells)} |")
+    lines.append(f"\n{PUSHES:,} pushes, {ROUNDS} rounds; Python {platform.python_version()}, {platform.machine()}, "
+                 f"{time.strftime('%Y-%m-%d')}.\n")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true", help="put the table into README.md")
+    write = parser.parse_args().write
+    text = table()
+    print(text)
+    if write:
+        page = README.read_text(encoding="utf-8")
+        head, _, rest = page.partition(BEGIN)
+        README.write_text(head + BEGIN + text + END + rest.partition(END)[2], encoding="utf-8")

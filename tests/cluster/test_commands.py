@@ -1,0 +1,111 @@
+"""The command line from outside: whole processes, on private clusters of their own."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from raysync.record.reader import load
+
+pytestmark = pytest.mark.ray
+
+LONG = """
+import sys, raysync
+raysync.run({"output": sys.argv[1], "workload": {"epochs": 1000}, "workers": [{"count": 2, "step_s": 0.01}],
+             "data": {"name": "digits"}, "paradigm": "asp"},
+            watch=lambda measures: print(measures.updates, flush=True))
+"""
+
+FILE = """
+name: tiny
+data: {name: digits, train_samples: 320, test_samples: 50}
+workload: {samples: 320}
+batch_size: 8
+workers: [{name: fast, step_s: 0.005}, {name: slow, step_s: 0.02}]
+paradigms: [bsp, {name: ssp, staleness: 2}]
+seeds: [0, 1]
+target_accuracy: 0.3
+"""
+
+
+def ray_processes():
+    """Ray's own processes and workers, whoever started them."""
+    found = set()
+    for process in psutil.process_iter(["name", "cmdline"]):
+        line = " ".join(process.info["cmdline"] or [process.info["name"] or ""])
+        if "ray::" in line or "raylet" in line or "gcs_server" in line:
+            found.add(process)
+    return found
+
+
+@pytest.fixture
+def nothing_left_behind():
+    before = ray_processes()
+    yield
+    _, alive = psutil.wait_procs(ray_processes() - before, timeout=30)
+    assert not alive
+
+
+@pytest.fixture
+def cleaned_up():
+    """Two agents of Ray outlive a driver that was killed with SIGKILL; no test may."""
+    before = ray_processes()
+    yield
+    for process in ray_processes() - before:
+        process.kill()
+
+
+def test_compare_prints_a_table_and_its_records_replay(tmp_path, nothing_left_behind):
+    (tmp_path / "file.yaml").write_text(FILE)
+    command = [sys.executable, "-m", "raysync", "compare", "file.yaml", "--set", "output=here"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=150, check=False)
+    assert done.returncode == 0, done.stderr
+    table = [line.split() for line in done.stdout.splitlines()]
+    rows = {row[0]: row for row in table if row and row[0] in ("bsp", "ssp(staleness=2)")}
+    assert set(rows) == {"bsp", "ssp(staleness=2)"}
+    assert "seeds 0, 1" in done.stdout
+    records = [load(path) for path in (tmp_path / "here" / "tiny").iterdir()]
+    assert sorted((r.summary["paradigm"], r.summary["seed"]) for r in records) == [
+        ("bsp", 0), ("bsp", 1), ("ssp", 0), ("ssp", 1)]
+    for record in records[:1]:
+        done = subprocess.run([sys.executable, "-m", "raysync", "replay", str(record.path)], capture_output=True, text=True,
+                              check=False)
+        assert done.returncode == 0, done.stderr
+        assert "decisions identical" in done.stdout
+
+
+def stopped_by(tmp_path, number):
+    """The record of a run whose process got a signal while it trained."""
+    process = subprocess.Popen([sys.executable, "-c", LONG, str(tmp_path)], stdout=subprocess.PIPE,
+                               stderr=subprocess.DEVNULL, text=True)
+    for line in process.stdout:
+        if int(line) >= 20:
+            break
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    [folder] = (tmp_path / "experiment").iterdir()
+    return process.returncode, load(folder)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_stopped_keeps_its_record(tmp_path, nothing_left_behind, number):
+    """Ctrl-C, and what `ray job stop` sends."""
+    code, record = stopped_by(tmp_path, number)
+    assert code != 0
+    assert record.complete
+    assert record.summary["status"] == "stopped"
+    assert record.summary["updates"] >= 20
+    assert len(record.pushes) == record.summary["pushes"]
+
+
+def test_a_run_that_is_killed_leaves_a_readable_record(tmp_path, cleaned_up):
+    code, record = stopped_by(tmp_path, signal.SIGKILL)
+    assert code == -signal.SIGKILL
+    assert not record.complete
+    assert record.summary["status"] == "unfinished"
+    assert record.summary["updates"] >= 20
+    assert len(record.pushes) == record.summary["pushes"]
+    assert json.loads((record.path / "environment.json").read_text())["packages"]["ray"]

@@ -1,0 +1,142 @@
+"""Whole runs on real Ray: few, short, and judged by their records."""
+
+import numpy as np
+import pytest
+from torch import nn
+
+import raysync
+from raysync import config
+from raysync.cluster.session import Session
+from raysync.core.events import Pushed
+from raysync.core.journal import Ended, Entry
+from raysync.core.replay import replay
+from raysync.runner import run_in
+from raysync.training.task import prepare
+from tests.cluster.parts import TINY, UNEQUAL, line
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture(scope="module")
+def session(ray_cluster):
+    """One session for all: runs that follow one another keep the actors."""
+    with Session() as session:
+        yield session
+
+
+@pytest.fixture
+def run(session, tmp_path):
+    def run(model=None, data=None, **settings):
+        experiment = config.validate(TINY | {"output": str(tmp_path)} | settings)
+        return run_in(session, prepare(experiment, model, data), experiment.paradigm)
+
+    return run
+
+
+def replays(record):
+    with (record.path / "journal.jsonl").open() as file:
+        return replay(file)
+
+
+@pytest.mark.parametrize("paradigm", [
+    "bsp", {"name": "ssp", "staleness": 1}, {"name": "lagtuner", "s_lower": 1, "s_upper": 4}])
+def test_a_run_replays_identically_and_adds_up(run, paradigm):
+    record = run(paradigm=paradigm, workers=UNEQUAL)
+    replayed = replays(record)
+    assert replayed.difference is None
+    summary, pushes = record.summary, record.pushes
+    applied = pushes[pushes.outcome == "applied"]
+    assert summary["status"] == "finished"
+    assert summary["samples"] == applied.samples.sum() >= 480 > summary["samples"] - 3 * 8
+    assert replayed.machine.roster.samples_applied == summary["samples"]
+    assert summary["updates"] == applied.version.nunique() == replayed.machine.roster.version
+    assert summary["lead_max"] <= {"bsp": 0, "ssp": 1, "lagtuner": 4}[summary["paradigm"]]
+    assert (applied.staleness >= 0).all()
+    assert (pushes.busy_s >= 0.01).all(), "an emulated step takes its time"
+    assert sum(one["pushes"] for one in summary["per_worker"]) == summary["pushes"] == len(pushes)
+    assert {one["group"] for one in summary["per_worker"]} == {"fast", "slow"}
+    last = list(record.journal())[-1]
+    assert isinstance(last, Ended)
+
+
+def test_evaluations_meet_every_mark_and_the_end(run):
+    record = run(evaluation={"marks": 8}, paradigm="asp")
+    assert record.evaluations.mark.tolist() == [mark / 8 for mark in range(9)]
+    assert record.evaluations.progress.iloc[-1] >= 1
+    assert record.evaluations["at"].is_monotonic_increasing
+    assert record.evaluations.version.iloc[-1] == record.summary["updates"]
+    assert record.summary["final_accuracy"] == record.evaluations.accuracy.iloc[-1] > 0.5
+    assert record.summary["seconds"] <= record.summary["wall_seconds"]
+
+
+def test_timers_drops_batch_sizes_and_releases_without_a_pull(run):
+    """A user's paradigm that uses what the four do not."""
+    record = run(paradigm="tests.cluster.parts:Ticking", workload={"samples": 240})
+    replayed = replays(record)
+    assert replayed.difference is None
+    pushes = record.pushes
+    assert record.summary["dropped"] == (pushes.outcome == "dropped").sum() > 0
+    assert set(pushes.samples) == {4, 8}
+    repeated = pushes.sort_values("pushed_at_s").groupby("worker").base.diff().dropna() == 0
+    assert 0.3 < repeated.mean() < 0.7, "every other tick goes on with the weights it has"
+    assert (pushes.wait_s[pushes.outcome == "applied"] >= 0).all()
+
+
+def test_the_record_says_what_was_run(run, tmp_path):
+    record = run(seed=5)
+    assert record.path.parent == tmp_path / "test"
+    expected = {"engine": "ray", "paradigm": "bsp", "paradigm_parameters": {}, "model": "mlp", "parameters": 4810,
+                "dataset": "digits", "workers": 3, "seed": 5, "error": ""}
+    assert {key: record.summary[key] for key in expected} == expected
+    assert record.config == config.validate(TINY | {"output": str(tmp_path), "seed": 5})
+
+
+def test_a_model_and_a_data_set_as_python_objects(run, tmp_path):
+    """A linear model on a problem it can solve, given as an nn.Module and as arrays."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 6)).astype(np.float32)
+    y = x[:, :3].argmax(axis=1)
+    mine = raysync.data_set("argmax", (x, y), (x[:100], y[:100]))
+    adam = {"optimizer": "adam", "lr": 0.05}
+    record = raysync.run(TINY | {"output": str(tmp_path), "update": adam, "data": {}}, model=nn.Linear(6, 3), data=mine)
+    assert record.summary["final_accuracy"] > 0.9
+    assert (record.summary["model"], record.summary["dataset"]) == ("Linear", "argmax")
+    assert run(model=line).summary["model"] == "line", "a function, which gets the classes"
+
+
+def test_a_model_by_reference_and_batch_norm_buffers(run):
+    assert run(model="tests.cluster.parts:line").summary["status"] == "finished"
+    record = run(model="fashion-cnn", workload={"samples": 1600}, update={"lr": 0.02}, batch_size=16)
+    assert record.summary["final_accuracy"] > 0.5, "evaluated with the means of the workers' statistics"
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(run):
+    record = run(update={"lr": 1e25}, paradigm="asp")
+    assert record.summary["status"] == "diverged"
+    assert record.summary["samples"] < 480
+    assert not np.isfinite(record.pushes.loss).all()
+    assert replays(record).difference is None
+    assert list(record.journal())[-1].status == "diverged"
+
+
+def test_runs_that_follow_one_another_keep_the_actors_and_start_afresh(session, run):
+    first, crew = run(paradigm="asp"), session._crew
+    second, third = run(seed=1), run()
+    assert session._crew is crew
+    assert second.summary["seed"] == 1
+    first_scores = [one.evaluations.loss.iloc[0] for one in (first, second, third)]
+    assert first_scores[0] == first_scores[2] != first_scores[1], "reset to the initial weights of the seed"
+
+
+def test_bsp_on_ray_is_repeatable(run):
+    """Same seed, same batches: the evaluations of two BSP runs agree whatever the timing (sums are order-dependent)."""
+    records = [run(paradigm="bsp", workers=UNEQUAL) for _ in range(2)]
+    losses = [record.evaluations.loss.to_numpy() for record in records]
+    np.testing.assert_allclose(*losses, rtol=1e-4)
+
+
+def test_pushes_carry_what_the_worker_measured(run):
+    record = run(paradigm="asp")
+    entries = [entry for entry in record.journal() if isinstance(entry, Entry) and isinstance(entry.event, Pushed)]
+    assert all(entry.report["loss"] > 0 for entry in entries)
+    assert record.pushes.loss.iloc[-20:].mean() < record.pushes.loss.iloc[:20].mean()

@@ -1,0 +1,92 @@
+"""The rules that tools can check: layers, purity, types, lint, coverage of the pure core, and what documents say."""
+
+import re
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import yaml
+
+import raysync
+from raysync import config
+from raysync.paradigms import PARADIGMS
+
+ROOT = Path(__file__).parents[2]
+PURE_TESTS = ["tests/unit/test_machine.py", "tests/unit/test_make.py", "tests/unit/test_journal.py",
+              "tests/paper", "tests/scripts", "tests/properties"]
+
+
+def runs(*command):
+    done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_ruff():
+    runs("-m", "ruff", "check", ".")
+
+
+def test_mypy():
+    runs("-m", "mypy", "--cache-dir", ".mypy_cache")
+
+
+def test_layers_and_purity():
+    runs("-c", "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())")
+
+
+def test_every_branch_of_core_and_paradigms_is_covered(tmp_path):
+    runs("-m", "pytest", "-q", "-p", "no:cacheprovider", *PURE_TESTS, "--cov=raysync.core", "--cov=raysync.paradigms",
+         "--cov-branch", "--cov-fail-under=100", "--cov-report=term-missing:skip-covered",
+         "-o", f"cache_dir={tmp_path}", f"--cov-config={ROOT / 'setup.cfg'}")
+
+
+def test_public_names_are_sorted_and_there():
+    assert raysync.__all__ == sorted(raysync.__all__)
+    assert set(raysync.__all__) == set(raysync._HOMES)
+    assert all(getattr(raysync, name) for name in raysync.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = raysync.nothing
+
+
+@pytest.mark.parametrize("name", PARADIGMS)
+def test_a_paradigm_states_its_source_and_has_its_tests(name):
+    doc = PARADIGMS[name].__doc__
+    assert "Source:" in doc
+    assert (ROOT / f"tests/paper/test_{name}.py").is_file()
+    assert name in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", [*sorted(ROOT.glob("experiments/**/*.yaml")), ROOT / "raysync/comparison.yaml"],
+                         ids=lambda path: path.stem)
+def test_experiment_files_are_valid(path):
+    assert config.load(path).name
+
+
+def test_every_setting_of_an_experiment_is_in_the_readme():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert not [name for name in config.Experiment.model_fields if f"`{name}`" not in readme]
+
+
+def test_the_readme_file_example_is_valid():
+    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        config.validate(yaml.safe_load(block))
+
+
+def test_the_readme_paradigm_runs(tmp_path, monkeypatch):
+    """The paradigm of the README's section on writing one's own is a real one, in at most 30 lines."""
+    from tests.driving import Drive
+
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    [text] = [block for block in blocks if "@dataclass" in block]
+    assert len(text.splitlines()) <= 30
+    (tmp_path / "readme_paradigm.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = import_module("readme_paradigm")
+    [name] = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == "readme_paradigm"]
+    drive = Drive(raysync.paradigms.make(f"readme_paradigm:{name}"), "a#1", "b#1", "c#1")
+    for _ in range(50):
+        drive.push(next(iter(drive.roster.computing)))
+    assert drive.roster.applied > 30

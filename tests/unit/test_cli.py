@@ -1,0 +1,106 @@
+"""What a user gets wrong is answered in one or two lines, exit status 2, and nothing is left behind."""
+
+import sys
+
+import pytest
+
+from raysync import cli
+from raysync.core.journal import header
+from raysync.paradigms import make
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["raysync", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = capsys.readouterr()
+        return ended.value.code or 0, out, err
+
+    return call
+
+
+def write(path, text):
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize(("text", "says"), [
+    ("paradigm: spp", "unknown paradigm 'spp'; did you mean 'ssp'?"),
+    ("model: lenet5", "unknown model 'lenet5'; did you mean 'lenet'?"),
+    ("data: digitz", "unknown data set 'digitz'; did you mean 'digits'?"),
+    ("data: {name: mnist, data_dir: nowhere}", "not in nowhere, and it cannot be downloaded here"),
+    ("paradigm: {name: lagtuner, s_lower: 5, s_upper: 4}", "s_lower (5) must not be above s_upper (4)"),
+    ("paradigm: {name: ssp, staleness: -3}", "got -3"),
+    ("workers: [{count: 0}]", "workers[0].count"),
+    ("workers: []", "workers:"),
+    ("workers: [{speeed: 1}]", "workers[0].speeed: unknown setting 'speeed'; did you mean 'speed'?"),
+    ("a: b: c", "not YAML at line 1"),
+    ("model: tests.unit.test_training:half", "must return 10 logits"),
+    ("data: {name: digits, train_samples: 3}", "3 training samples cannot be dealt out to 4 workers"),
+])
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_bad_input(call, tmp_path, monkeypatch, command, text, says):
+    import socket
+
+    def offline(*_):
+        raise OSError("no network in tests")
+
+    monkeypatch.setattr(socket, "getaddrinfo", offline)
+    code, out, err = call(command, write(tmp_path / "x.yaml", text))
+    assert code == 2
+    assert says in err.replace("\n", " ")
+    assert len(err.strip().splitlines()) <= 2
+    assert "Traceback" not in err
+    assert out == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["x.yaml"]
+
+
+def test_a_file_that_is_not_there(call):
+    assert call("run", "nothing.yaml")[0] == 2
+    assert call("replay", "nothing")[0] == 2
+    assert call("run")[0] == 2, "an argument is missing"
+
+
+@pytest.mark.parametrize(("kind", "names"), [
+    ("paradigms", ["bsp", "asp", "ssp", "staleness=3", "lagtuner", "s_upper=15"]),
+    ("models", ["mlp", "convnet", "lenet", "fashion-cnn", "hidden=(64,)"]),
+    ("datasets", ["digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "synthetic"]),
+])
+def test_list(call, kind, names):
+    code, out, _ = call("list", kind)
+    assert code == 0
+    assert all(name in out for name in names)
+
+
+def test_replay_shows_a_difference_and_exits_with_1(call, tmp_path):
+    (tmp_path / "run").mkdir()
+    joined = '{"event": "Joined", "at": 0.0, "worker": "a#1", "decisions": []}'
+    write(tmp_path / "run" / "journal.jsonl", f"{header(make('bsp'), 10)}\n{joined}\n")
+    code, _, err = call("replay", "run")
+    assert code == 1
+    assert "Differs at event 1" in err
+    write(tmp_path / "run" / "journal.jsonl", "no journal\n")
+    assert call("replay", "run")[0] == 2
+
+
+def test_a_ray_job_names_its_cluster(monkeypatch, tmp_path):
+    """Inside `ray job submit` RAY_ADDRESS is set; an address in the file counts more."""
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    path = tmp_path / "x.yaml"
+    path.write_text("seed: 1")
+    assert cli._load(path, []).cluster.address == "10.0.0.1:6379"
+    assert cli._load(path, ["cluster.address=local"]).cluster.address == "local"
+    monkeypatch.delenv("RAY_ADDRESS")
+    assert cli._load(path, []).cluster.address == "auto"
+
+
+def test_the_table_of_several_seeds():
+    assert cli._cell([0.5, 0.7], "{:.1f}".format, spread=True) == "0.6 ± 0.1"
+    assert cli._cell([0.5, 0.7], "{:.1f}".format, spread=False) == "0.6"
+    assert cli._cell([0.5, None], "{:.1f}".format, spread=True) == "0.5 (1 of 2)"
+    assert cli._cell([None], "{:.1f}".format, spread=True) == "-"
