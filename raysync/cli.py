@@ -216,7 +216,8 @@ def _print_table(rows: dict[str, list[dict[str, Any]]], experiment: Experiment, 
 
 def _title(experiment: Experiment, seeds: Sequence[int]) -> str:
     workers = " + ".join(f"{group.count} {group.name}" for group in experiment.workers)
-    repeats = f"mean (± standard deviation) over seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"seed {seeds[0]}"
+    repeats = "mean (± standard deviation) over seeds" if len(seeds) > 1 else "seed"
+    repeats += f" {', '.join(map(str, seeds))}"
     return f"{experiment.model.name} on {experiment.data.name}, workers {workers}, {repeats}"
 
 

@@ -134,6 +134,7 @@ def test_a_flat_model_is_the_module():
     flat.read_weights(torch.zeros(flat.size + flat.buffer_size))
     assert not any(parameter.any() for parameter in module.parameters())
     assert module[1].num_batches_tracked == 1, "a worker keeps its own buffers"
-    flat.read_buffers(torch.full((flat.size + flat.buffer_size,), 3.0))
-    assert module[1].num_batches_tracked == 3
-    assert module[1].running_mean.tolist() == [3.0] * 4
+    flat.read_buffers(torch.arange(flat.size + flat.buffer_size, dtype=torch.float32) - flat.size)
+    assert module[1].running_mean.tolist() == [0, 1, 2, 3]
+    assert module[1].running_var.tolist() == [4, 5, 6, 7]
+    assert module[1].num_batches_tracked == 8

@@ -175,24 +175,15 @@ def test_predict_wait_chooses_to_wait_for_a_slower_worker():
     assert values["predicted_wait_s"] == slow_next_s - drive.now, "one push of n brings the lead back to s_lower"
 
 
-def test_interval_busy_leaves_the_workers_own_waiting_out():
-    intervals = {}
-    for interval in ("push", "busy"):
-        drive = Drive(make("lagtuner", s_lower=0, s_upper=5, interval=interval), FAST, SLOW)
-        drive.push(FAST, at=1.0)  # held: the slow one has not pushed
-        drive.push(SLOW, at=4.0)
-        drive.push(SLOW, at=6.0)  # held in its turn, at lead 1
-        drive.push(FAST, at=6.5)  # level
-        answer = drive.push(FAST, at=7.0)
-        intervals[interval] = [values["interval_s"] for values in notes(answer, "controller")]
-        drive.push(SLOW, at=8.0)
-    assert intervals == {"push": [0.5], "busy": [0.5]}
-    drive = Drive(make("lagtuner", s_lower=0, s_upper=5, interval="busy"), FAST, SLOW)
-    drive.push(FAST, at=1.0)
+@pytest.mark.parametrize(("interval", "seconds"), [("push", 4.0), ("busy", 1.0)])
+def test_interval_busy_leaves_the_workers_own_waiting_out(interval, seconds):
+    """The fast worker pushes at 1, waits until the slow one's push at 4, and pushes again at 5."""
+    drive = Drive(make("lagtuner", s_lower=0, s_upper=5, interval=interval), FAST, SLOW)
+    drive.push(SLOW, at=0.0)
+    drive.push(FAST, at=0.0)
+    assert holds(drive.push(FAST, at=1.0)), "the slow one has one push: nothing is granted"
     drive.push(SLOW, at=4.0)
-    telemetry = drive.roster.telemetry(FAST)
-    drive.push(FAST, at=5.0)
-    assert (telemetry.interval_s, telemetry.active_s) == (4.0, 1.0)
+    assert notes(drive.push(FAST, at=5.0), "controller")[0]["interval_s"] == seconds
 
 
 def test_predicted_and_actual_wait_are_noted():
@@ -214,9 +205,18 @@ def test_a_grant_that_is_used_up_without_waiting_has_an_actual_wait_of_0():
     assert {wait["actual_wait_s"] for wait in waits} == {0.0}
 
 
-def test_a_leaver_takes_its_credit_along_and_frees_the_held():
+def test_a_leaver_takes_its_credit_along():
+    drive = Drive(make("lagtuner", s_lower=0, s_upper=10), FAST, SLOW)
+    for worker, at in ((SLOW, 0.0), (FAST, 0.0), (SLOW, 4.0), (FAST, 4.0), (FAST, 5.0)):
+        drive.push(worker, at=at)
+    paradigm = drive.machine.paradigm
+    assert (paradigm.credit, list(paradigm.predicted_s)) == ({FAST: 2}, [FAST])
+    drive.leave(FAST, at=5.5)
+    assert (paradigm.credit, paradigm.predicted_s) == ({}, {})
+
+
+def test_a_leaver_frees_the_held():
     drive = Drive(make("lagtuner", s_lower=0, s_upper=4), "a#1", "b#1", SLOW)
     drive.push("a#1", at=1.0)
     assert released(drive.leave(SLOW, at=2.0)) == []
     assert released(drive.leave("b#1", at=3.0)) == ["a#1"]
-    assert drive.machine.paradigm.credit == {}

@@ -1,5 +1,6 @@
 """The rules that tools can check: layers, purity, types, lint, coverage of the pure core, and what documents say."""
 
+import os
 import re
 import subprocess
 import sys
@@ -18,8 +19,9 @@ PURE_TESTS = ["tests/unit/test_machine.py", "tests/unit/test_make.py", "tests/un
               "tests/paper", "tests/scripts", "tests/properties"]
 
 
-def runs(*command):
-    done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False)
+def runs(*command, **variables):
+    done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False,
+                          env=os.environ | variables)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -38,7 +40,7 @@ def test_layers_and_purity():
 def test_every_branch_of_core_and_paradigms_is_covered(tmp_path):
     runs("-m", "pytest", "-q", "-p", "no:cacheprovider", *PURE_TESTS, "--cov=raysync.core", "--cov=raysync.paradigms",
          "--cov-branch", "--cov-fail-under=100", "--cov-report=term-missing:skip-covered",
-         "-o", f"cache_dir={tmp_path}", f"--cov-config={ROOT / 'setup.cfg'}")
+         f"--cov-config={ROOT / 'setup.cfg'}", COVERAGE_FILE=str(tmp_path / "coverage"))
 
 
 def test_public_names_are_sorted_and_there():
