@@ -202,7 +202,7 @@ def _print_table(rows: dict[str, list[dict[str, Any]]], experiment: Experiment, 
         ("\nmax", "staleness_max", "{:.0f}".format, False),
         ("lead\nmax", "lead_max", "{:.0f}".format, False),
     ]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("paradigm", no_wrap=True)
     for name, *_ in columns:
         table.add_column(name, justify="right", no_wrap=True)
