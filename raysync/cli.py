@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
@@ -30,8 +31,8 @@ from raysync.record.reader import RunRecord
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
                   help="Experiments with synchronisation paradigms in distributed deep learning, on Ray.")
-console = Console()
-errors = Console(stderr=True)
+console = Console(emoji=False)
+errors = Console(stderr=True, emoji=False)
 
 File = Annotated[Path, typer.Argument(help="Experiment file (YAML).", show_default=False)]
 Settings = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a setting: a.b=value.")]
@@ -49,7 +50,7 @@ class Kind(StrEnum):
 @app.command()
 def run(file: File, settings: Settings = []) -> None:  # noqa: B006 - typer copies it
     """Train one experiment."""
-    experiment = _load(file, settings)
+    experiment = config.load(file, settings)
     _train(experiment, [experiment.paradigm], [experiment.seed])
 
 
@@ -58,9 +59,9 @@ def compare(file: OptionalFile = None, settings: Settings = []) -> None:  # noqa
     """Train the same experiment under several paradigms, one after the other, and print one table."""
     if file is None:
         with as_file(files("raysync") / "comparison.yaml") as path:
-            experiment = _load(path, settings)
+            experiment = config.load(path, settings)
     else:
-        experiment = _load(file, settings)
+        experiment = config.load(file, settings)
     _train(experiment, experiment.paradigms, experiment.seeds or [experiment.seed])
 
 
@@ -111,15 +112,6 @@ def main() -> None:
         sys.exit(130)
 
 
-def _load(file: Path, settings: list[str]) -> Experiment:
-    experiment = config.load(file, settings)
-    address = os.environ.get("RAY_ADDRESS")
-    if experiment.cluster.address == "auto" and address:
-        cluster = experiment.cluster.model_copy(update={"address": address})
-        experiment = experiment.model_copy(update={"cluster": cluster})
-    return experiment
-
-
 def _train(experiment: Experiment, choices: Sequence[ParadigmChoice], seeds: Sequence[int]) -> None:
     """Train each paradigm with each seed in one session; print the table and where the records are."""
     from raysync.cluster.session import Session
@@ -127,22 +119,21 @@ def _train(experiment: Experiment, choices: Sequence[ParadigmChoice], seeds: Seq
     from raysync.training.task import prepare
 
     task = prepare(experiment)
-    records: dict[str, list[RunRecord]] = {choice.label: [] for choice in choices}
-    failed = False
-    with _live() as live, Session(live.say) as session:
+    done: dict[str, list[RunRecord | None]] = {choice.label: [] for choice in choices}
+    with _live() as live, Session(live.say, address=os.environ.get("RAY_ADDRESS")) as session:
         for seed, choice in product(seeds, choices):
             label = choice.label if len(seeds) == 1 else f"{choice.label}, seed {seed}"
             try:
                 record = run_in(session, task.with_seed(seed), choice, watch=live.follow(label), notify=live.say)
             except RunFailed as failure:
-                failed = True
                 live.say(f"{label} failed: {failure}")
+                done[choice.label].append(None)
             else:
-                records[choice.label].append(record)
-    _print_table({label: [record.summary for record in done] for label, done in records.items()}, experiment, seeds)
-    for path in sorted({str(record.path.parent) for done in records.values() for record in done}):
-        console.print(f"Records: {path}", highlight=False, soft_wrap=True)
-    if failed:
+                done[choice.label].append(record)
+    summaries = {label: [record.summary if record else None for record in runs] for label, runs in done.items()}
+    _print_table(summaries, experiment, seeds)
+    console.print(f"Records: {experiment.output / experiment.name}", highlight=False, soft_wrap=True)
+    if any(record is None for runs in done.values() for record in runs):
         raise typer.Exit(1)
 
 
@@ -190,8 +181,8 @@ def _live() -> Iterator[_Live]:
             raise
 
 
-def _print_table(rows: dict[str, list[dict[str, Any]]], experiment: Experiment, seeds: Sequence[int]) -> None:
-    """One row a paradigm; means over the seeds, with the standard deviation of the two results."""
+def _print_table(rows: dict[str, list[dict[str, Any] | None]], experiment: Experiment, seeds: Sequence[int]) -> None:
+    """One row a paradigm; means over the seeds, with the standard deviation of the two results. None: a failed run."""
     target = experiment.target_accuracy
     columns: list[tuple[str, str, Callable[[float], str], bool]] = [
         ("final\naccuracy", "final_accuracy", "{:.1%}".format, True),
@@ -207,9 +198,12 @@ def _print_table(rows: dict[str, list[dict[str, Any]]], experiment: Experiment, 
     for name, *_ in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for label, summaries in rows.items():
-        bad = sorted({one["status"] for one in summaries} - {"finished"}) or ([] if summaries else ["failed"])
-        cells = [_cell([one[key] for one in summaries], show, spread=spread) for _, key, show, spread in columns]
-        table.add_row(" ".join([label, *(f"[red]{status}[/red]" for status in bad)]), *cells)
+        bad = Counter(one["status"] if one else "failed" for one in summaries)
+        del bad["finished"]
+        marks = [f"[red]{status} {count} of {len(seeds)}[/red]" for status, count in bad.items()]
+        cells = [_cell([one[key] if one else None for one in summaries], show, spread=spread)
+                 for _, key, show, spread in columns]
+        table.add_row(" ".join([label, *marks]), *cells)
     console.print(_title(experiment, seeds), highlight=False, soft_wrap=True)
     console.print(table)
 

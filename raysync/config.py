@@ -84,6 +84,9 @@ class Data(_Strict):
     parameters: dict[str, Any] = Field(default_factory=dict, description="passed to the data set's function")
 
 
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
 class Schedule(_Strict):
     """The learning rate as a function of progress (0 at the start, 1 at the end) or of updates."""
 
@@ -101,7 +104,7 @@ class Update(_Strict):
     momentum: float = Field(0.0, ge=0, lt=1, description="sgd only")
     nesterov: bool = Field(False, description="sgd only; needs momentum")
     weight_decay: float = Field(0.0, ge=0)
-    betas: tuple[float, float] = Field((0.9, 0.999), description="adam and adamw only")
+    betas: tuple[Share, Share] = Field((0.9, 0.999), description="adam and adamw only")
     schedule: Annotated[Schedule, BeforeValidator(_named)] = Schedule()
     lr_scaling: Literal["linear", "none"] = Field("linear", description="linear: times the number of pushes in the update")
     combine: Literal["mean", "sum"] = Field("mean", description="of an update's gradients; mean weighs by samples")
@@ -163,6 +166,7 @@ class EvaluationPlan(_Strict):
 
     marks: int = Field(20, ge=1, le=1000, description="evaluations spread evenly over the progress, beside the one at 0")
     batch_size: int = Field(1000, gt=0)
+    deadline_s: float = Field(600, gt=0, description="an evaluation that takes longer ends the run as failed")
     threads: int | None = Field(None, gt=0, description="torch threads of the evaluator; default: a fair share")
 
     def progress_marks(self) -> list[float]:
@@ -173,11 +177,13 @@ class EvaluationPlan(_Strict):
 class Cluster(_Strict):
     """Where and how the actors run."""
 
-    address: str = Field("auto", description="of a Ray cluster; local: a private one on this machine; auto: the cluster "
-                                            "that this Ray job runs on, otherwise local")
+    address: str = Field("auto", description="of a Ray cluster; local: a private one on this machine; auto: the one that "
+                                            "Ray is connected to, or that the command line finds in RAY_ADDRESS (as "
+                                            "within a Ray job), otherwise local")
     server_cpus: float = Field(1, ge=0, description="CPUs reserved for the parameter server")
     evaluator_cpus: float = Field(1, ge=0, description="CPUs reserved for the evaluator")
-    step_deadline_s: float = Field(120, gt=0, description="a worker whose step takes longer is counted as gone")
+    step_deadline_s: float = Field(120, gt=0, description="a worker whose step takes longer is counted as gone; a server "
+                                                          "whose update takes longer ends the run as failed")
     placement_deadline_s: float = Field(20, gt=0, description="how long to wait for resources that others use now")
     transport: Literal["object-ref"] = Field("object-ref", description="how gradients and weights travel")
     dashboard: bool = Field(False, description="start the Ray dashboard with a private cluster")
@@ -201,7 +207,7 @@ class Experiment(_Strict):
     evaluation: EvaluationPlan = EvaluationPlan()
     target_accuracy: float | None = Field(None, gt=0, le=1, description="for the time to accuracy; a fraction of 1")
     cluster: Cluster = Cluster()
-    output: Path = Field(Path("runs"), description="records go to OUTPUT/NAME/TIME-ID/")
+    output: Path = Field(Path("runs"), description="records go to OUTPUT/NAME/TIME-PARADIGM-ID/")
 
     @model_validator(mode="after")
     def _distinct(self) -> Experiment:

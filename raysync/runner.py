@@ -48,7 +48,10 @@ def run(
 
     Raises:
         ConfigError: something in the experiment cannot be.
-        RunFailed: an actor or the user's own code broke; the record is kept, and named in the message.
+        RunFailed: an actor or the user's own code broke; what was recorded is kept, and named in the message.
+
+    With `cluster.address: auto`, the default, a cluster that Ray is connected to is used and left as it was: call
+    `ray.init()` first, as in a Ray job. Otherwise a private one is started and stopped.
     """
     if isinstance(experiment, str | Path):
         experiment = config.load(Path(experiment))
@@ -76,9 +79,11 @@ def run_in(
                 _write(writer, lines, watch, notify)
         except RunFailed as failure:
             writer.write([Ended("failed", measures.now, str(failure))])
-        except BaseException:
-            writer.write([Ended("stopped", measures.now)])
-            notify(f"Stopped. The record up to now: {folder}")
+        except BaseException as error:
+            if measures.ended is None:
+                stopped = not isinstance(error, Exception)  # Ctrl-C, or the end of the process
+                writer.write([Ended("stopped" if stopped else "failed", measures.now, "" if stopped else repr(error))])
+                notify(f"{'Stopped' if stopped else 'Failed'}. The record up to now: {folder}")
             raise
     ended = measures.ended
     assert ended is not None, "a run without an end"
@@ -107,4 +112,5 @@ def _about(task: Task, choice: ParadigmChoice) -> dict[str, Any]:
         "dataset": task.data.name,
         "workers": experiment.worker_count,
         "seed": experiment.seed,
+        "target_accuracy": experiment.target_accuracy,
     }

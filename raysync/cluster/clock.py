@@ -10,7 +10,7 @@ def now_s() -> float:
     return time.monotonic()
 
 
-def emulate_s(seconds: float) -> None:
-    """Be a slower device for that long. For the emulation of slow workers only: nothing else waits by sleeping."""
+def sleep_s(seconds: float) -> None:
+    """Do nothing for that long: for the emulation of slow workers, and for a controller that only waits for a timer."""
     if seconds > 0:
         time.sleep(seconds)

@@ -4,27 +4,28 @@
     Apply   -> server.apply_and_publish.remote(plan, *gradient_refs)   returns (weights_ref, ack_ref), never awaited
 
 It handles references and small reports, never a tensor. The *future* weights go into the next step, so a Release costs no
-extra round trip, and a barrier needs no code: the machine simply has not released anyone. Gradients and weights are return
-values of actor calls, owned by this actor: a gradient survives the worker that made it. Nothing is nested in a return
-value, which Ray would never free (Ray 2.60, results below 100 KiB).
+extra round trip, and a barrier needs no code: the machine simply has not released anyone. Gradients and weights are
+return values of actor calls, owned by this actor: a gradient survives the worker that made it. Nothing is nested in a
+return value, which Ray would never free (Ray 2.60, results below 100 KiB).
 
-The one blocking call is `ray.wait` on what is under way, with a timeout at the next deadline, timer or report to the
-driver. `run` is a generator: what happened streams to the driver, which alone writes the record, so this actor keeps no
-history.
+The one blocking call is `ray.wait` on what is under way, with a timeout at the next deadline, timer, or report that the
+driver is due. `run` is a generator: what happened streams to the driver, which alone writes the record, so this actor
+keeps no history.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayError, RayTaskError
 
-from raysync.cluster.clock import now_s
-from raysync.cluster.server import Ack, ApplyPlan
+from raysync.cluster.clock import now_s, sleep_s
+from raysync.cluster.server import ApplyPlan
 from raysync.cluster.worker import StepReport
 from raysync.core.decisions import Apply, Decision, Drop, Hold, Note, Push, Release, SetTimer, Switch
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
@@ -49,6 +50,7 @@ class RunPlan:
     marks: tuple[float, ...]
     """Progress at which to evaluate, rising, the last one 1."""
     step_deadline_s: float
+    evaluation_deadline_s: float
     actor_ids: dict[str, str]
     """Worker slot -> Ray's id of its actor."""
 
@@ -66,14 +68,24 @@ class Step:
 
 
 @dataclass(slots=True)
-class Publication:
-    """An update under way, or an evaluation of what it published."""
+class Update:
+    """An update, or a publication without one, under way on the server."""
 
     version: int
     progress: float
-    marks: tuple[float, ...] = ()
+    marks: tuple[float, ...]
+    """Marks on the progress at which these weights are evaluated."""
+    deadline_s: float
     at: float | None = None
-    scores: tuple[float, float] | None = None
+    """Seconds since the run began: when it was known to be published."""
+
+
+@dataclass(slots=True)
+class Scoring:
+    """An evaluation under way."""
+
+    update: Update
+    deadline_s: float
 
 
 class Controller:
@@ -82,29 +94,30 @@ class Controller:
     def run(self, plan: RunPlan, server: Any, evaluator: Any, workers: dict[str, Any]) -> Iterator[list[Line]]:
         """Train to the end of the workload, and report as it happens; the last line is an `Ended`."""
         run = _Run(plan, server, evaluator, workers)
-        reported_s = now_s()
+        reported_s, error = now_s(), ""
         try:
             run.start()
-            while run.pending:
-                run.wait(reported_s + REPORT_EVERY_S)
+            while run.goes_on:
+                run.wait(until_s=reported_s + REPORT_EVERY_S if run.lines else inf)
                 if run.lines and now_s() >= reported_s + REPORT_EVERY_S:
                     yield run.take_lines()
                     reported_s = now_s()
         except RunFailed as failure:
-            run.lines.append(Ended("failed", run.last_at, str(failure)))
-        else:
-            run.lines.append(Ended(run.status, run.last_at))
+            error = str(failure)
+        except Exception as bug:  # of the user's paradigm, or ours: what led to it must still reach the journal
+            error = f"controller: {type(bug).__name__}: {' '.join([str(bug), *getattr(bug, '__notes__', [])])}"
+        run.lines.append(Ended("failed" if error else run.status, run.last_at, error))
         yield run.take_lines()
 
 
 class _Run:
-    """The state of one run. It is over when nothing is pending any more."""
+    """The state of one run."""
 
     def __init__(self, plan: RunPlan, server: Any, evaluator: Any, workers: dict[str, Any]) -> None:
         self.plan = plan
         self.machine = Machine(plan.paradigm, plan.workload_samples)
         self.lines: list[Line] = []
-        self.pending: dict[Any, Step | tuple[str, Publication]] = {}
+        self.pending: dict[Any, Step | Update | Scoring] = {}
         """Reference under way -> what it belongs to; the oldest first."""
         self.status = ""
         """How the training ended; empty while it goes on. Evaluations may still be pending then."""
@@ -115,24 +128,38 @@ class _Run:
         self._workers = workers
         self._gradients: dict[Push, tuple[Any, int]] = {}
         self._weights: Any = None
+        """Of the newest version; None if that is not published."""
+        self._version = 0
+        self._samples = 0
+        """Of the updates that were sent to the server."""
         self._marks = list(reversed(plan.marks))
+        self._to_evaluate: deque[tuple[Update, Any]] = deque()
         self._began_s = now_s()
 
     def start(self) -> None:
         """Publish the initial model and let every worker join."""
-        self._publish(self._take_marks(0.0))
+        self._publish(self._take_marks())
         for slot in self.plan.actor_ids:
             if not self.status:
                 self._handle(Joined(at=self._now(), worker=f"{slot}#1"))
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether something is under way, or will be when a timer fires."""
+        return bool(self.pending or (self.machine.timers and not self.status))
+
     def wait(self, until_s: float) -> None:
         """Wait for the next thing to happen, at most until that time of the clock, and act on it."""
-        deadlines_s = [step.deadline_s for step in self.pending.values() if isinstance(step, Step)]
+        assert self.goes_on, "nothing will ever happen"
+        deadlines_s = [pending.deadline_s for pending in self.pending.values()]
         timers_s = [self._began_s + at for at in self.machine.timers.values()] if not self.status else []
         timeout_s = max(0.0, min([until_s, *deadlines_s, *timers_s]) - now_s())
-        ready, _ = ray.wait(list(self.pending), num_returns=1, timeout=timeout_s)
-        for reference in ready:
-            self._arrived(reference)
+        if self.pending:
+            ready, _ = ray.wait(list(self.pending), num_returns=1, timeout=timeout_s)
+            for reference in ready:
+                self._arrived(reference)
+        else:
+            sleep_s(timeout_s)  # all wait for a timer
         self._fire_timers()
         self._miss_deadlines()
 
@@ -144,63 +171,69 @@ class _Run:
     def _now(self) -> float:
         return now_s() - self._began_s
 
+    @property
+    def _progress(self) -> float:
+        return self._samples / self.plan.workload_samples
+
     # ---- what arrives ----
 
     def _arrived(self, reference: Any) -> None:
         pending = self.pending.pop(reference)
-        if isinstance(pending, Step):
-            self._stepped(reference, pending)
-            return
-        kind, publication = pending
+        match pending:
+            case Step():
+                self._stepped(reference, pending)
+            case Update():
+                version = self._result(reference, "server")
+                assert version == pending.version, f"the server is at {version}, not at {pending}"
+                pending.at = self.last_at = self._now()
+                self._evaluate_next()
+            case Scoring(update=update):
+                self._scored(update, *self._result(reference, "evaluator"))
+                self._evaluate_next()
+
+    def _result(self, reference: Any, who: str) -> Any:
         try:
-            value = ray.get(reference)
+            return ray.get(reference)
         except RayError as error:
-            raise RunFailed(f"{kind}: {_reason(error)}") from error
-        if isinstance(value, Ack):
-            assert value.version == publication.version, f"the server is at {value}, not at {publication}"
-            publication.at = self.last_at = self._now()
-        else:
-            publication.scores = value
-        self._report_evaluation(publication)
+            raise RunFailed(f"{who}: {_reason(error)}") from error
 
     def _stepped(self, reference: Any, step: Step) -> None:
         try:
             report: StepReport = ray.get(reference)
-        except (ActorDiedError, ActorUnavailableError) as error:
-            if error.actor_id != self.plan.actor_ids[_slot(step.worker)]:
-                self._fail_by_server(error)
+        except RayError as error:
+            died = isinstance(error, ActorDiedError | ActorUnavailableError)
+            if not died or getattr(error, "actor_id", None) != self.plan.actor_ids[_slot(step.worker)]:
+                raise self._blame(step.worker, error) from error
             self._lose(step.worker, "its actor died")
             return
-        except RayTaskError as error:
-            self._fail_by_server(error)
-            raise RunFailed(f"worker {step.worker}: {_reason(error)}") from error
         self._gradients[step.worker, step.clock] = (step.gradient, step.batch_size)
         event = Pushed(at=self._now(), worker=step.worker, clock=step.clock, base=step.base,
                        samples=step.batch_size, busy_s=report.busy_s)
         self._handle(event, {"loss": report.loss})
         if not isfinite(report.loss):
-            self._diverge()
+            if not self.status:
+                self._publish((self._progress,))  # the model as it now is gets its evaluation
+            self._end("diverged")
 
-    def _fail_by_server(self, error: RayError) -> None:
+    def _blame(self, worker: str, error: RayError) -> RunFailed:
         """A step fails with the update that it waits for: then the server's own error is the one to tell."""
-        acks = [ref for ref, it in self.pending.items() if not isinstance(it, Step) and it[0] == "server"]
-        for ack in acks:
-            try:
-                ray.get(ack, timeout=SERVER_VERDICT_S)
-            except RayError as verdict:
-                if not isinstance(verdict, GetTimeoutError):
-                    raise RunFailed(f"server: {_reason(verdict)}") from error
-        if not isinstance(error, RayTaskError):
-            raise RunFailed(f"server: {_reason(error)}") from error
+        for reference, pending in self.pending.items():
+            if isinstance(pending, Update):
+                try:
+                    ray.get(reference, timeout=SERVER_VERDICT_S)
+                except GetTimeoutError:
+                    break
+                except RayError as verdict:
+                    return RunFailed(f"server: {_reason(verdict)}")
+        return RunFailed(f"{f'worker {worker}' if isinstance(error, RayTaskError) else 'server'}: {_reason(error)}")
 
-    def _report_evaluation(self, publication: Publication) -> None:
-        """An evaluation is told once both its scores and the time of its publication are known."""
-        if publication.scores is None or publication.at is None:
-            return
-        accuracy, loss = publication.scores
-        for mark in publication.marks:
-            self.lines.append(Evaluation(mark=mark, progress=publication.progress, version=publication.version,
-                                         at=publication.at, accuracy=accuracy, loss=loss))
+    def _scored(self, update: Update, accuracy: float, loss: float) -> None:
+        assert update.at is not None, "evaluated before it was published"
+        for mark in update.marks:
+            self.lines.append(Evaluation(mark=mark, progress=update.progress, version=update.version, at=update.at,
+                                         accuracy=accuracy, loss=loss))
+        if not isfinite(loss):
+            self._end("diverged")
 
     def _fire_timers(self) -> None:
         for key, at in list(self.machine.timers.items()):
@@ -208,13 +241,24 @@ class _Run:
                 self._handle(TimerFired(at=self._now(), key=key))
 
     def _miss_deadlines(self) -> None:
-        for reference, step in list(self.pending.items()):
-            if isinstance(step, Step) and now_s() >= step.deadline_s and reference in self.pending:
-                del self.pending[reference]
-                ray.kill(self._workers[_slot(step.worker)])
-                self._lose(step.worker, f"no answer for {self.plan.step_deadline_s:g} s")
+        """The oldest first: a step that waits for the server is not blamed for it."""
+        for reference, pending in list(self.pending.items()):
+            if now_s() < pending.deadline_s or reference not in self.pending:
+                continue
+            if ray.wait([reference], timeout=0)[0]:  # it is there, and only waits for its turn
+                self._arrived(reference)
+                continue
+            del self.pending[reference]
+            match pending:
+                case Step(worker=worker):
+                    self._lose(worker, f"no answer for {self.plan.step_deadline_s:g} s")
+                case Update():
+                    raise RunFailed(f"server: no answer for {self.plan.step_deadline_s:g} s")
+                case Scoring():
+                    raise RunFailed(f"evaluator: no answer for {self.plan.evaluation_deadline_s:g} s")
 
     def _lose(self, worker: str, why: str) -> None:
+        ray.kill(self._workers[_slot(worker)])  # frozen or unreachable, it must not keep its device
         self._server.forget.remote(worker)
         self._handle(Left(at=self._now(), worker=worker), {"why": why})
         if not self.machine.roster.members:
@@ -223,7 +267,11 @@ class _Run:
     # ---- what the machine decides ----
 
     def _handle(self, event: Event, report: dict[str, Any] | None = None) -> None:
-        decisions = self.machine.handle(event)
+        try:
+            decisions = self.machine.handle(event)
+        except Exception as error:
+            error.add_note(f"at {event}")
+            raise
         self.lines.append(Entry(event, tuple(decisions), report or {}))
         for index, decision in enumerate(decisions):
             if self.status:
@@ -240,26 +288,21 @@ class _Run:
 
     def _apply(self, decision: Apply, rest: list[Decision]) -> None:
         taken = [self._gradients.pop(push) for push in decision.pushes]
-        samples = tuple(size for _, size in taken)
-        work = self.plan.workload_samples
-        after = self.machine.roster.samples_applied - sum(
-            self._samples(later) for later in rest if isinstance(later, Apply))
-        progress = after / work
         members = self.machine.roster.members
-        live = tuple(worker if worker in members else None for worker, _ in decision.pushes)
-        plan = ApplyPlan(live, samples, progress=(after - sum(samples)) / work)
+        plan = ApplyPlan(
+            workers=tuple(worker if worker in members else None for worker, _ in decision.pushes),
+            samples=tuple(size for _, size in taken), progress=self._progress)
         gradients = [gradient for gradient, _ in taken]
-        marks = self._take_marks(progress)
-        if marks or any(isinstance(later, Release) and later.pull for later in rest):
+        self._version = decision.version
+        self._samples += sum(plan.samples)
+        marks = self._take_marks()
+        if marks or _pulls_next(rest):
             self._weights, ack = self._server.apply_and_publish.remote(plan, *gradients)
         else:
             self._weights, ack = None, self._server.apply.remote(plan, *gradients)
-        self._await_ack(ack, Publication(decision.version, progress, marks))
-        if progress >= 1:
+        self._await(ack, marks)
+        if self._progress >= 1:
             self._end("finished")
-
-    def _samples(self, decision: Apply) -> int:
-        return sum(self._gradients[push][1] for push in decision.pushes)
 
     def _release(self, decision: Release) -> None:
         if decision.pull and self._weights is None:
@@ -271,18 +314,30 @@ class _Run:
                                     now_s() + self.plan.step_deadline_s)
 
     def _publish(self, marks: tuple[float, ...]) -> None:
-        roster = self.machine.roster
         self._weights, ack = self._server.publish.remote()
-        self._await_ack(ack, Publication(roster.version, roster.progress or 0.0, marks))
+        self._await(ack, marks)
 
-    def _await_ack(self, ack: Any, publication: Publication) -> None:
-        self.pending[ack] = ("server", publication)
-        if publication.marks:
-            self.pending[self._evaluator.evaluate.remote(self._weights)] = ("evaluator", publication)
+    def _await(self, ack: Any, marks: tuple[float, ...]) -> None:
+        update = Update(self._version, self._progress, marks, deadline_s=now_s() + self.plan.step_deadline_s)
+        self.pending[ack] = update
+        if marks:
+            self._to_evaluate.append((update, self._weights))
 
-    def _take_marks(self, progress: float) -> tuple[float, ...]:
+    def _evaluate_next(self) -> None:
+        """One evaluation at a time, of weights that are published.
+
+        What waits are references: of weights above 100 KiB in the object store, which Ray spills to disk when it is full;
+        smaller ones in this process, at most one a mark.
+        """
+        evaluating = any(isinstance(pending, Scoring) for pending in self.pending.values())
+        if self._to_evaluate and self._to_evaluate[0][0].at is not None and not evaluating:
+            update, weights = self._to_evaluate.popleft()
+            scores = self._evaluator.evaluate.remote(weights)
+            self.pending[scores] = Scoring(update, now_s() + self.plan.evaluation_deadline_s)
+
+    def _take_marks(self) -> tuple[float, ...]:
         taken = []
-        while self._marks and self._marks[-1] <= progress:
+        while self._marks and self._marks[-1] <= self._progress:
             taken.append(self._marks.pop())
         return tuple(taken)
 
@@ -291,11 +346,15 @@ class _Run:
         self.status = status
         self.pending = {ref: it for ref, it in self.pending.items() if not isinstance(it, Step)}
 
-    def _diverge(self) -> None:
-        """A loss was not finite: a result, not a crash. The model as it then is gets its evaluation."""
-        if not self.status:
-            self._publish((self.machine.roster.progress or 0.0,))
-        self._end("diverged")
+
+def _pulls_next(rest: list[Decision]) -> bool:
+    """Whether somebody pulls before the next update makes other weights."""
+    for decision in rest:
+        if isinstance(decision, Apply):
+            return False
+        if isinstance(decision, Release) and decision.pull:
+            return True
+    return False
 
 
 def _slot(worker: str) -> str:

@@ -39,56 +39,56 @@ def total(parts: Iterable[Mapping[str, float]]) -> Bundle:
     return dict(everything)
 
 
-def first_misfit(asked: list[tuple[str, Bundle]], nodes: list[Bundle]) -> str | None:
-    """Who does not fit when the bundles are laid into the nodes, the largest first; None if all do."""
-    free = [dict(node) for node in nodes]
-    for who, bundle in sorted(asked, key=lambda one: (-one[1].get("GPU", 0), -one[1].get("CPU", 0))):
-        for node in free:
-            if all(node.get(name, 0) >= amount for name, amount in bundle.items()):
-                for name, amount in bundle.items():
-                    node[name] -= amount
-                break
-        else:
+def misfit(asked: list[tuple[str, Bundle]], nodes: list[Bundle]) -> str | None:
+    """Who can certainly not be placed: a bundle that no node holds, or who brings the total above the cluster's; or None.
+
+    A None is no proof: how bundles share nodes is for Ray to find out.
+    """
+    there, so_far = total(nodes), Counter[str]()
+    for who, bundle in asked:
+        so_far.update(bundle)
+        alone = any(_holds(node, bundle) for node in nodes)
+        if not alone or not _holds(there, so_far):
             return who
     return None
+
+
+def _holds(node: Mapping[str, float], bundle: Mapping[str, float]) -> bool:
+    return all(node.get(name, 0) >= amount for name, amount in bundle.items())
 
 
 def reserve(experiment: Experiment) -> PlacementGroup:
     """The placement group of an experiment, ready.
 
     Raises:
-        ConfigError: the cluster cannot hold it, or others use the resources for longer than the placement deadline.
+        ConfigError: the cluster cannot hold it, or has no place for it within the placement deadline.
     """
     asked = bundles(experiment)
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    misfit = first_misfit(asked, nodes)
-    if misfit:
-        raise ConfigError(_too_small(misfit, asked, nodes))
+    who = misfit(asked, nodes)
+    if who:
+        gpus = any(bundle.get("GPU") for _, bundle in asked) and not any(node.get("GPU") for node in nodes)
+        hint = " There is no GPU: set gpus: 0 and emulate with speed or step_s." if gpus else ""
+        raise ConfigError(f"cluster: {who} does not fit. Asked: {_counted(asked)}.\n"
+                          f"The cluster has {len(nodes)} node(s): {'; '.join(_show(node) for node in nodes[:3])}.{hint}")
     group = placement_group([bundle for _, bundle in asked], strategy="PACK")
     deadline_s = experiment.cluster.placement_deadline_s
     try:
         ray.get(group.ready(), timeout=deadline_s)
-    except GetTimeoutError:
+    except BaseException as error:
         remove_placement_group(group)
+        if not isinstance(error, GetTimeoutError):
+            raise
         free = ray.available_resources()
-        misfit = first_misfit(asked, [free]) or "some worker"
-        raise ConfigError(f"cluster: {misfit} found no free resources within {deadline_s:g} s; others use them.\n"
-                          f"Asked: {_show(total(b for _, b in asked))}. Free now: {_show(free)}.") from None
+        who = misfit(asked, [free]) or "the whole"  # on several nodes the free resources may be there, but too scattered
+        raise ConfigError(f"cluster: {who} found no free resources within {deadline_s:g} s; others use them.\n"
+                          f"Asked: {_counted(asked)}. Free now: {_show(free)}.") from None
     return group
 
 
-def _too_small(misfit: str, asked: list[tuple[str, Bundle]], nodes: list[Bundle]) -> str:
-    gpus = any(bundle.get("GPU") for _, bundle in asked) and not any(node.get("GPU") for node in nodes)
-    hint = " There is no GPU: set gpus: 0 and emulate with speed or step_s." if gpus else ""
-    counts = ", ".join(f"{count} x {who} of {_show(bundle)}" for who, bundle, count in _counted(asked))
-    return (f"cluster: {misfit} does not fit. Asked: {counts}.\n"
-            f"The cluster has {len(nodes)} node(s): {'; '.join(_show(node) for node in nodes[:3])}.{hint}")
-
-
-def _counted(asked: list[tuple[str, Bundle]]) -> list[tuple[str, Bundle, int]]:
-    counts = Counter(who for who, _ in asked)
-    bundle_of = dict(asked)
-    return [(who, bundle_of[who], count) for who, count in counts.items()]
+def _counted(asked: list[tuple[str, Bundle]]) -> str:
+    bundle_of, counts = dict(asked), Counter(who for who, _ in asked)
+    return ", ".join(f"{count} x {who} of {_show(bundle_of[who])}" for who, count in counts.items())
 
 
 def _show(resources: Mapping[str, Any]) -> str:

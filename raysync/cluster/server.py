@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import ray
 import torch
 
-from raysync.cluster.clock import now_s
 from raysync.cluster.transport import Payload, incoming, outgoing
 from raysync.config import Update
 from raysync.training.flat import FlatModel
@@ -26,15 +25,6 @@ class ApplyPlan:
     """Of the run before this update."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ack:
-    """Small: its arrival stamps the publication of a version."""
-
-    version: int
-    update_s: float
-    """Seconds of computing on the server."""
-
-
 class Server:
     """Keeps the model. Calls of the controller are executed in their order."""
 
@@ -47,25 +37,23 @@ class Server:
         flat = FlatModel(model.build())
         self._store = ParameterStore(flat.initial(), flat.size, update)
 
-    def apply(self, plan: ApplyPlan, *gradients: Payload) -> Ack:
-        """One update; nothing is published."""
-        began_s = now_s()
+    def apply(self, plan: ApplyPlan, *gradients: Payload) -> int:
+        """One update; returns the version it makes, and publishes nothing."""
         assert self._store is not None, "apply before reset"
         vectors = [incoming(gradient) for gradient in gradients]
-        version = self._store.apply(vectors, plan.samples, plan.workers, plan.progress)
-        return Ack(version, now_s() - began_s)
+        return self._store.apply(vectors, plan.samples, plan.workers, plan.progress)
 
     @ray.method(num_returns=2)  # type: ignore[untyped-decorator]
-    def apply_and_publish(self, plan: ApplyPlan, *gradients: Payload) -> tuple[Payload, Ack]:
-        """One update, and the weights it makes."""
-        ack = self.apply(plan, *gradients)
-        return self._weights(), ack
+    def apply_and_publish(self, plan: ApplyPlan, *gradients: Payload) -> tuple[Payload, int]:
+        """One update; the weights it makes, and their version."""
+        version = self.apply(plan, *gradients)
+        return self._weights(), version
 
     @ray.method(num_returns=2)  # type: ignore[untyped-decorator]
-    def publish(self) -> tuple[Payload, Ack]:
-        """The weights as they are."""
+    def publish(self) -> tuple[Payload, int]:
+        """The weights as they are, and their version."""
         assert self._store is not None, "publish before reset"
-        return self._weights(), Ack(self._store.version, 0.0)
+        return self._weights(), self._store.version
 
     def forget(self, worker: str) -> None:
         """A worker has left: its buffers no longer count."""

@@ -10,12 +10,12 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayError
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -25,7 +25,8 @@ from raysync.cluster.placement import EVALUATOR, FIRST_WORKER, SERVER, Bundle, b
 from raysync.cluster.server import Server
 from raysync.cluster.worker import Worker, WorkerPlan
 from raysync.config import Experiment
-from raysync.core.journal import Ended, Line
+from raysync.core.events import Left
+from raysync.core.journal import Ended, Entry, Line
 from raysync.core.paradigm import Paradigm
 from raysync.errors import ConfigError, RunFailed
 from raysync.training.data import DataSet
@@ -33,32 +34,60 @@ from raysync.training.task import Task
 
 WARM_BYTES = 64 << 20
 """How much of a private object store is touched before the first run: first touches are about ten times slower."""
+START_DEADLINE_S = 120.0
+"""How long actors may take to start (importing torch, building the model), beside the step they may still be in."""
 
 
 @dataclass
 class Crew:
-    """The actors of an experiment, and what they were made for."""
+    """The actors of an experiment in their placement group, and what they were made for."""
 
     asked: list[tuple[str, Bundle]]
     threads: tuple[int, ...]
     group: PlacementGroup
-    server: Any
-    evaluator: Any
-    controller: Any
-    workers: list[Any]
+    server: Any = None
+    evaluator: Any = None
+    controller: Any = None
+    workers: list[Any] = field(default_factory=list)
     whole: bool = True
     """False once an actor was lost: then the next run gets new ones."""
+
+    def hire(self) -> None:
+        """Start the actors, each in its bundle."""
+        self.server = self._actor(Server, SERVER, self.threads[SERVER])
+        self.evaluator = self._actor(Evaluator, EVALUATOR, self.threads[EVALUATOR])
+        self.controller = self._actor(Controller, SERVER)
+        for index in range(FIRST_WORKER, len(self.asked)):
+            self.workers.append(self._actor(Worker, index, self.threads[index]))
+
+    def _actor(self, cls: type, index: int, *arguments: Any) -> Any:
+        bundle = self.asked[index][1] if cls is not Controller else {}
+        place = PlacementGroupSchedulingStrategy(placement_group=self.group, placement_group_bundle_index=index)
+        options = {"num_cpus": bundle.get("CPU", 0), "num_gpus": bundle.get("GPU", 0), "scheduling_strategy": place}
+        return ray.remote(cls).options(**options).remote(*arguments)
+
+    def dismiss(self) -> None:
+        """Kill the actors and give their resources back."""
+        for actor in (self.controller, *self.workers, self.evaluator, self.server):
+            if actor is not None:
+                with suppress(RayError):  # the cluster itself may be gone
+                    ray.kill(actor)
+        with suppress(RayError):
+            remove_placement_group(self.group)
 
 
 class Session:
     """Use it as a context manager: when it ends, actors, placement group and private cluster are gone."""
 
-    def __init__(self, notify: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(self, notify: Callable[[str], None] = lambda text: None, address: str | None = None) -> None:
         """
         Args:
             notify: is told, in a sentence, what the user should know.
+            address: the cluster to join for experiments whose `cluster.address` is `auto`, as Ray's RAY_ADDRESS names it;
+                None: a private one.
         """
         self._notify = notify
+        self._address = address
         self._crew: Crew | None = None
         self._private = False
         self._connected = False
@@ -75,18 +104,18 @@ class Session:
 
         Raises:
             ConfigError: there is no such cluster, or it cannot hold the experiment.
+            RunFailed: the actors do not start, or the controller died.
         """
         self._connect(task.experiment)
-        crew = self._crew_for(task.experiment)
+        crew, plan = self._ready(task, paradigm)
         crew.whole = False  # until this run has ended well
         ended, lost = None, False
+        slots = dict(zip(task.shards, crew.workers, strict=True))
         try:
-            plan = self._reset(crew, task, paradigm)
-            slots = dict(zip(task.shards, crew.workers, strict=True))
             for reference in crew.controller.run.remote(plan, crew.server, crew.evaluator, slots):
                 lines = ray.get(reference)
                 ended = lines[-1] if isinstance(lines[-1], Ended) else None
-                lost = lost or any(getattr(line, "report", {}).get("why") for line in lines)
+                lost = lost or any(isinstance(line, Entry) and isinstance(line.event, Left) for line in lines)
                 crew.whole = ended is not None and ended.status in ("finished", "diverged") and not lost
                 yield lines
         except RayError as error:
@@ -104,18 +133,24 @@ class Session:
     # ---- connection ----
 
     def _connect(self, experiment: Experiment) -> None:
-        if self._connected or ray.is_initialized():
-            return  # a cluster that is already joined is joined as it is, and left as it was
         address = experiment.cluster.address
+        if self._connected:
+            return
+        if ray.is_initialized():  # a cluster that is already joined is joined as it is, and left as it was
+            if address != "auto":
+                raise ConfigError(f"cluster.address: Ray is already connected here; {address!r} cannot be had, only auto.")
+            return
+        if address == "auto":
+            address = self._address or "local"
         options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-        if address in ("auto", "local"):
+        if address == "local":
             self._start_private(experiment, options)
-        else:
-            try:
-                ray.init(address=address, **options)
-            except (ConnectionError, RuntimeError, ValueError) as error:
-                reason = str(error).splitlines()[0]
-                raise ConfigError(f"cluster.address: no Ray cluster at {address!r} ({reason}).") from error
+            return
+        try:
+            ray.init(address=address, **options)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            raise ConfigError(f"cluster.address: no Ray cluster at {address!r} ({reason}).") from error
         self._connected = True
 
     def _start_private(self, experiment: Experiment, options: dict[str, Any]) -> None:
@@ -123,12 +158,26 @@ class Session:
         needed = math.ceil(total(bundle for _, bundle in bundles(experiment)).get("CPU", 1))
         if needed > cores:
             self._notify(f"{needed} CPUs are declared to Ray on a machine of {cores}: its cores are shared.")
-        self._private = True
+        self._private = self._connected = True
         ray.init(address="local", num_cpus=max(needed, cores), include_dashboard=experiment.cluster.dashboard,
                  _node_ip_address="127.0.0.1", **options)
         ray.get(ray.put(np.zeros(WARM_BYTES, np.uint8)))
 
     # ---- actors ----
+
+    def _ready(self, task: Task, paradigm: Paradigm) -> tuple[Crew, RunPlan]:
+        """Actors that have begun the run. Kept ones that do not answer, unnoticed at the end of the last, are replaced."""
+        kept = self._crew
+        crew = self._crew_for(task.experiment)
+        try:
+            return crew, self._reset(crew, task, paradigm)
+        except (ActorDiedError, ActorUnavailableError, GetTimeoutError) as error:
+            self._disband()
+            if crew is not kept:
+                raise RunFailed(f"the actors did not start: {error}") from error
+        except RayError as error:
+            raise RunFailed(f"the actors did not start: {error}") from error
+        return self._ready(task, paradigm)
 
     def _crew_for(self, experiment: Experiment) -> Crew:
         asked, threads = bundles(experiment), self._threads(experiment)
@@ -136,21 +185,8 @@ class Session:
         if crew is not None and crew.whole and crew.asked == asked and crew.threads == threads:
             return crew
         self._disband()
-        group = reserve(experiment)
-
-        def actor(cls: type, index: int, *arguments: Any) -> Any:
-            bundle = dict(asked[index][1]) if cls is not Controller else {}
-            place = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=index)
-            options = {"num_cpus": bundle.pop("CPU", 0), "num_gpus": bundle.pop("GPU", 0), "scheduling_strategy": place}
-            return ray.remote(cls).options(**options).remote(*arguments)
-
-        self._crew = Crew(
-            asked, threads, group,
-            server=actor(Server, SERVER, threads[SERVER]),
-            evaluator=actor(Evaluator, EVALUATOR, threads[EVALUATOR]),
-            controller=actor(Controller, SERVER),
-            workers=[actor(Worker, index, threads[index]) for index in range(FIRST_WORKER, len(asked))],
-        )
+        self._crew = Crew(asked, threads, reserve(experiment))
+        self._crew.hire()
         return self._crew
 
     def _threads(self, experiment: Experiment) -> tuple[int, ...]:
@@ -166,12 +202,19 @@ class Session:
         slots = experiment.slots()
         plans = [WorkerPlan(slot, group, task.model, task.shards[slot], experiment.seed) for slot, group in slots.items()]
         ready = [worker.reset.remote(plan, data) for worker, plan in zip(crew.workers, plans, strict=True)]
-        ray.get([crew.server.reset.remote(task.model, experiment.update),
-                 crew.evaluator.reset.remote(task.model, experiment.evaluation.batch_size, data)])
+        others = [crew.server.reset.remote(task.model, experiment.update),
+                  crew.evaluator.reset.remote(task.model, experiment.evaluation.batch_size, data)]
+        deadline_s = START_DEADLINE_S + experiment.cluster.step_deadline_s  # a kept worker may still compute its last step
+        *answers, _, _ = ray.get([*ready, *others], timeout=deadline_s)
+        blind = {plan.group.name for plan, (_, device) in zip(plans, answers, strict=True)
+                 if plan.group.gpus and device == "cpu"}
+        for name in sorted(blind):
+            self._notify(f"Worker group {name!r} has GPUs, but this torch sees none: it computes on the CPU.")
         return RunPlan(
             paradigm=paradigm, workload_samples=task.workload_samples, batch_size=experiment.batch_size,
             marks=tuple(experiment.evaluation.progress_marks()), step_deadline_s=experiment.cluster.step_deadline_s,
-            actor_ids=dict(zip(slots, ray.get(ready), strict=True)))
+            evaluation_deadline_s=experiment.evaluation.deadline_s,
+            actor_ids={slot: actor_id for slot, (actor_id, _) in zip(slots, answers, strict=True)})
 
     def _shared(self, data: DataSet) -> Any:
         """A reference to the data set: one copy a node."""
@@ -180,10 +223,6 @@ class Session:
         return self._data[1]
 
     def _disband(self) -> None:
-        if self._crew is None:
-            return
-        crew, self._crew = self._crew, None
-        with suppress(RayError):  # the cluster itself may be gone
-            for actor in (crew.controller, *crew.workers, crew.evaluator, crew.server):
-                ray.kill(actor)
-            remove_placement_group(crew.group)
+        if self._crew is not None:
+            crew, self._crew = self._crew, None
+            crew.dismiss()

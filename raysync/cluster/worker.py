@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import ray
 import torch
 
-from raysync.cluster.clock import emulate_s, now_s
+from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.transport import Payload, incoming, outgoing
 from raysync.config import WorkerGroup
 from raysync.emulation import step_duration_s
@@ -45,13 +45,13 @@ class Worker:
         self._plan: WorkerPlan | None = None
         self._gradient: GradientComputation | None = None
 
-    def reset(self, plan: WorkerPlan, data: DataSet) -> str:
-        """Begin a run; returns the id of this actor."""
+    def reset(self, plan: WorkerPlan, data: DataSet) -> tuple[str, str]:
+        """Begin a run; returns Ray's id of this actor, and the device it computes on."""
         device = "cuda" if plan.group.gpus and torch.cuda.is_available() else "cpu"
         self._plan = plan
         self._gradient = GradientComputation(
             plan.model.build(), data, Batches(plan.shard, plan.seed, plan.slot), device)
-        return str(ray.get_runtime_context().get_actor_id())
+        return str(ray.get_runtime_context().get_actor_id()), device
 
     @ray.method(num_returns=2)  # type: ignore[untyped-decorator]
     def step(self, clock: int, batch_size: int, weights: Payload | None) -> tuple[Payload, StepReport]:
@@ -73,5 +73,5 @@ class Worker:
             gradient.model.read_weights(incoming(weights))
         loss = gradient.compute(clock, batch_size)
         computed_s = now_s() - began_s
-        emulate_s(step_duration_s(plan.group, computed_s, plan.seed, plan.slot, clock) - computed_s)
+        sleep_s(step_duration_s(plan.group, computed_s, plan.seed, plan.slot, clock) - computed_s)
         return outgoing(gradient.model.outgoing), StepReport(loss, now_s() - began_s)

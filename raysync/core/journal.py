@@ -61,7 +61,7 @@ class Ended:
     status: str
     """finished, diverged, stopped or failed."""
     at: float
-    """Seconds since the run began: the last publication."""
+    """Seconds since the run began: the last publication, or the last event of a run that was stopped or failed."""
     error: str = ""
 
 

@@ -23,9 +23,11 @@ def load_reference(reference: str, where: str) -> Any:
         where: path of the setting, for the error.
 
     Raises:
-        ConfigError: the module or the name in it does not exist.
+        ConfigError: it is not of that form, or the module or the name in it does not exist.
     """
     module_name, _, name = reference.partition(":")
+    if not module_name or not name:
+        raise ConfigError(f"{where}: write it as package.module:Name.")
     try:
         thing: Any = import_module(module_name)
     except ModuleNotFoundError as error:
@@ -50,8 +52,10 @@ def call(function: Callable[..., Any], where: str, arguments: Mapping[str, Any],
         offered: what it gets besides, if it has parameters of these names.
 
     Raises:
-        ConfigError: the arguments do not fit the function's signature.
+        ConfigError: it is no function, or the arguments do not fit its signature.
     """
+    if not callable(function):
+        raise ConfigError(f"{where}: it is no function, but {type(function).__name__}.")
     signature = inspect.signature(function)
     given = {name: value for name, value in offered.items() if name in signature.parameters} | dict(arguments)
     try:

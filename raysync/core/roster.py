@@ -44,8 +44,8 @@ class Buffered:
     """A push that has arrived and is neither applied nor dropped."""
 
     base: int
+    """Model version that it was computed on, for rules that look at staleness."""
     samples: int
-    at: float
 
 
 class Roster:
@@ -128,7 +128,7 @@ class Roster:
     def join(self, worker: str) -> None:
         """Add a held member at the slowest member's clock."""
         clock = self.members[self.slowest_worker()].clock if self.members else self.floor_clock
-        self.members[worker] = Member(clock, self.slow, Telemetry(joined_at=self.now))
+        self.members[worker] = Member(clock, self.slow, Telemetry())
         self.fast = max(self.fast, self.slow)
         self._population[self.slow] = self._population.get(self.slow, 0) + 1
         if self._slowest_at == self.slow:
@@ -166,7 +166,7 @@ class Roster:
             self.fast = pace + 1
         self._step_from(pace)
         self._hold(worker, pace + 1)
-        self.buffered[worker, clock] = Buffered(base, samples, self.now)
+        self.buffered[worker, clock] = Buffered(base, samples)
         self.received += 1
 
     def release(self, worker: str, *, pull: bool) -> Member:

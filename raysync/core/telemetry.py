@@ -9,9 +9,6 @@ from dataclasses import dataclass
 class Telemetry:
     """When a worker was last released and when it last pushed. All values in seconds since the run began."""
 
-    joined_at: float
-    pushes: int = 0
-    """Pushes received in this life."""
     released_at: float | None = None
     """Latest Release."""
     pushed_at: float | None = None
@@ -24,11 +21,10 @@ class Telemetry:
     """Seconds of computing of the latest push."""
 
     def push(self, at: float, busy_s: float) -> None:
-        """Count a push that arrived now."""
+        """A push arrived now."""
         assert self.released_at is not None, "a push without a release"
         if self.pushed_at is not None:
             self.interval_s = at - self.pushed_at
         self.active_s = at - self.released_at
         self.pushed_at = at
         self.busy_s = busy_s
-        self.pushes += 1

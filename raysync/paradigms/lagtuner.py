@@ -10,7 +10,6 @@ from annotated_types import Ge
 from raysync.core.decisions import Apply, Decision, Note, Push, Release
 from raysync.core.paradigm import Paradigm
 from raysync.core.roster import Roster
-from raysync.core.telemetry import Telemetry
 from raysync.errors import ConfigError
 
 TIE_S = 1e-9
@@ -19,14 +18,14 @@ TIE_S = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What the synchronisation controller predicts: seconds since the run began, and seconds."""
+    """What the synchronisation controller predicts for one number of extra iterations."""
 
-    interval_s: float
-    slowest_interval_s: float
     extra: int
     """r*: how many more iterations p may run."""
-    wait_s: float
-    """The predicted wait after them."""
+    distance_s: float | None
+    """None while an interval is not known. From p's r*-th further push to n's nearest predicted push."""
+    wait_s: float | None
+    """None likewise. From that push of p until n's push that brings p's lead back to s_lower."""
 
 
 @dataclass
@@ -64,8 +63,9 @@ class LagTuner(Paradigm):
     Where both papers are silent: the slowest is the member with the smallest clock, ties by id. With fewer than two
     pushes of p or n there is no interval, and r* = 0. A held worker gets no second controller call (line 24).
 
-    Notes: `controller` for each call: the intervals, the lead, r*, the predicted wait; `waited` when the grant is used
-    up and its wait is known: predicted and actual wait in seconds.
+    Notes: `controller` for each call: both intervals (null where unknown), the lead, r*, the distance that `align` minimises
+    and the predicted wait until the release rule is met; `waited` when the grant is used up and its wait is known: predicted
+    and actual wait. All in seconds.
     """
 
     name: ClassVar[str] = "lagtuner"
@@ -79,7 +79,7 @@ class LagTuner(Paradigm):
     interval: Literal["push", "busy"] = "push"
     credit: dict[str, int] = field(default_factory=dict, init=False)
     """r_p: iterations that a worker may still run without asking."""
-    predicted_s: dict[str, float] = field(default_factory=dict, init=False)
+    predicted_s: dict[str, float | None] = field(default_factory=dict, init=False)
     """Predicted waits whose actual wait is not known yet."""
 
     def __post_init__(self) -> None:
@@ -113,14 +113,15 @@ class LagTuner(Paradigm):
             return decisions
         decisions += self._waited(worker, 0.0)  # the last grant is used up and p did not wait after it
         slowest = roster.slowest_worker()
-        forecast = self._forecast(roster, worker, slowest)
-        if forecast is None:
-            return decisions
+        interval_s, slowest_interval_s = self._interval_s(roster, worker), self._interval_s(roster, slowest)
+        forecast = Forecast(extra=0, distance_s=None, wait_s=None)
+        if interval_s is not None and slowest_interval_s is not None:
+            forecast = self._forecast(roster, worker, slowest, interval_s, slowest_interval_s)
         self.predicted_s[worker] = forecast.wait_s
         decisions.append(Note("controller", worker, {
             "slowest": slowest, "lead": roster.lead(worker), "extra": forecast.extra,
-            "interval_s": forecast.interval_s, "slowest_interval_s": forecast.slowest_interval_s,
-            "predicted_wait_s": forecast.wait_s,
+            "interval_s": interval_s, "slowest_interval_s": slowest_interval_s,
+            "distance_s": forecast.distance_s, "predicted_wait_s": forecast.wait_s,
         }))
         if forecast.extra:
             credit = forecast.extra if self.bound == "literal" else forecast.extra - 1
@@ -141,37 +142,35 @@ class LagTuner(Paradigm):
         return decisions
 
     def _waited(self, worker: str, actual_s: float) -> list[Decision]:
-        predicted_s = self.predicted_s.pop(worker, None)
-        if predicted_s is None:
+        if worker not in self.predicted_s:
             return []
-        return [Note("waited", worker, {"predicted_wait_s": predicted_s, "actual_wait_s": actual_s})]
+        return [Note("waited", worker, {"predicted_wait_s": self.predicted_s.pop(worker), "actual_wait_s": actual_s})]
 
-    def _forecast(self, roster: Roster, worker: str, slowest: str) -> Forecast | None:
-        """Algorithm 2, the synchronisation controller; None while an interval is not known."""
-        mine, theirs = roster.telemetry(worker), roster.telemetry(slowest)
-        interval_s, slowest_interval_s = self._interval_s(mine), self._interval_s(theirs)
-        if interval_s is None or slowest_interval_s is None:
-            return None
-        assert mine.pushed_at is not None, "an interval without a push"
-        assert theirs.pushed_at is not None, "an interval without a push"
+    def _forecast(
+        self, roster: Roster, worker: str, slowest: str, interval_s: float, slowest_interval_s: float,
+    ) -> Forecast:
+        """Algorithm 2, the synchronisation controller."""
+        pushed_at, next_push = roster.telemetry(worker).pushed_at, roster.telemetry(slowest).pushed_at
+        assert pushed_at is not None, "an interval without a push"
+        assert next_push is not None, "an interval without a push"
         lead, extra_max = roster.lead(worker), self.s_upper - self.s_lower
-        next_push = theirs.pushed_at + slowest_interval_s
+        next_push += slowest_interval_s
         reach = extra_max
         if self.bound == "hard":
             reach = max(0, min(extra_max, self.s_upper - lead + 1))
             next_push = max(next_push, roster.now)
-        waits = []
+        distances_s, waits_s = [], []
         for extra in range(reach + 1):
-            push = mine.pushed_at + extra * interval_s
-            if self.predict == "align":
-                waits.append(_distance_s(push - next_push, slowest_interval_s, extra_max))
-            else:
-                missing = max(0, lead + extra - self.s_lower - 1)
-                waits.append(max(0.0, next_push + missing * slowest_interval_s - push))
-        best = next(extra for extra, wait_s in enumerate(waits) if wait_s <= min(waits) + TIE_S)
-        return Forecast(interval_s, slowest_interval_s, best, waits[best])
+            push = pushed_at + extra * interval_s
+            missing = max(0, lead + extra - self.s_lower - 1)  # pushes of n beyond its next one
+            distances_s.append(_distance_s(push - next_push, slowest_interval_s, extra_max))
+            waits_s.append(max(0.0, next_push + missing * slowest_interval_s - push))
+        costs_s = distances_s if self.predict == "align" else waits_s
+        best = next(extra for extra, cost_s in enumerate(costs_s) if cost_s <= min(costs_s) + TIE_S)
+        return Forecast(best, distances_s[best], waits_s[best])
 
-    def _interval_s(self, row: Telemetry) -> float | None:
+    def _interval_s(self, roster: Roster, worker: str) -> float | None:
+        row = roster.telemetry(worker)
         if row.interval_s is None:
             return None
         return row.interval_s if self.interval == "push" else row.active_s

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raysync.core.decisions import Apply, Release
+from raysync.core.decisions import Release
 from raysync.core.events import Left
 from raysync.core.journal import Ended, Entry, Evaluation, Line
 from raysync.record.rows import PushRow, PushRows, group_of
@@ -50,7 +50,7 @@ class Measures:
         self.outcomes = {"applied": 0, "dropped": 0, "buffered": 0}
         self.last_loss: float | None = None
         self._staleness_sum = 0
-        self._rows = PushRows()
+        self._rows = PushRows(workload_samples)
 
     def feed(self, line: Line) -> Iterator[PushRow]:
         """Take in one line of the journal; yields the rows of pushes that it completes."""
@@ -66,15 +66,15 @@ class Measures:
                     if isinstance(decision, Release):
                         self.workers.setdefault(decision.worker, WorkerMeasures(event.at))
                         self.started_at = event.at if self.started_at is None else self.started_at
-                    elif isinstance(decision, Apply):
-                        self.updates += 1
-                        self.applied_at = event.at
                 if isinstance(event, Left) and event.worker in self.workers:
                     self.workers[event.worker].left_at = event.at
                 for row in self._rows.feed(line):
                     self._count(row)
                     yield row
-                self.samples = self._rows.roster.samples_applied
+                if self._rows.updates > self.updates:
+                    self.applied_at = event.at
+                self.samples, self.updates = self._rows.roster.samples_applied, self._rows.updates
+                self.lead_max = self._rows.lead_max
 
     def close(self, at: float) -> Iterator[PushRow]:
         """The journal has no more lines; yields the rows that were still open."""
@@ -90,7 +90,6 @@ class Measures:
         worker.busy_s += row.busy_s
         worker.wait_s += row.wait_s
         self.outcomes[row.outcome] += 1
-        self.lead_max = max(self.lead_max, row.lead)
         self.last_loss = row.loss if row.loss is not None else self.last_loss
         if row.staleness is not None:
             self._staleness_sum += row.staleness
@@ -105,7 +104,7 @@ class Measures:
 
     @property
     def seconds(self) -> float:
-        """Of training: first release to last update."""
+        """Of training: first release to last publication (to the last update, of a run that did not end by itself)."""
         published = self.ended is not None and self.ended.status in ("finished", "diverged")
         end = self.ended.at if self.ended is not None and published else self.applied_at
         return max(0.0, end - (self.started_at or 0.0))
@@ -139,6 +138,7 @@ class Measures:
     def summary(self) -> dict[str, Any]:
         """The measures under the keys of `summary.json`."""
         accuracies = [one.accuracy for one in self.evaluations]
+        of_versions = {one.version: one.accuracy for one in self.evaluations}  # an update may pass several marks
         applied = self.outcomes["applied"]
         return {
             "status": self.ended.status if self.ended else "unfinished",
@@ -151,7 +151,7 @@ class Measures:
             "throughput_samples_per_s": self.throughput_samples_per_s,
             "final_accuracy": self.accuracy,
             "best_accuracy": max(accuracies, default=None),
-            "converged_accuracy": converged(accuracies),
+            "converged_accuracy": converged(list(of_versions.values())),
             "final_loss": self.evaluations[-1].loss if self.evaluations else None,
             "target_accuracy": self.target_accuracy,
             "time_to_accuracy_s": self.time_to_accuracy_s,
@@ -166,7 +166,7 @@ class Measures:
 
 
 def converged(accuracies: Sequence[float]) -> float | None:
-    """The accuracy at the first evaluation that differs by at most 0.1 % from the four before it; None if none does."""
+    """The accuracy at the first evaluation that ends five within 0.1 % of each other; None if none does."""
     for end in range(CONVERGED_SPAN, len(accuracies) + 1):
         window = accuracies[end - CONVERGED_SPAN : end]
         if max(window) - min(window) <= CONVERGED_CHANGE + 1e-12:

@@ -54,8 +54,15 @@ class PushRows:
     members and the buffered pushes.
     """
 
-    def __init__(self) -> None:
-        self.roster = Roster()
+    def __init__(self, workload_samples: int | None = None) -> None:
+        """
+        Args:
+            workload_samples: the first update that reaches it ends the run: what was decided after it was not executed.
+        """
+        self.roster = Roster(workload_samples)
+        self.lead_max = 0
+        """The largest lead at a Release, in clocks."""
+        self.updates = 0
         self._released: dict[str, tuple[float, int]] = {}  # worker -> when it was last released, its lead then
         self._open: dict[Push, PushRow] = {}
         self._waiting: dict[str, Push] = {}
@@ -84,6 +91,9 @@ class PushRows:
                         row.staleness = version - 1 - row.base
                         yield from self._completed(push)
                     roster.apply(pushes)
+                    self.updates += 1
+                    if roster.progress is not None and roster.progress >= 1:
+                        return
                 case Drop(push=push, why=why):
                     self._open[push].outcome, self._open[push].why = "dropped", why
                     roster.drop(push)
@@ -91,6 +101,7 @@ class PushRows:
                 case Release(worker=worker, pull=pull):
                     roster.release(worker, pull=pull)
                     self._released[worker] = (event.at, roster.lead(worker))
+                    self.lead_max = max(self.lead_max, roster.lead(worker))
                     yield from self._waited(worker, event.at)
                 case Switch():
                     roster.rebase()

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
+from math import isfinite
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -113,8 +114,9 @@ class RecordWriter:
         self._journal.close()
         table = pa.Table.from_pylist([asdict(one) for one in self.measures.evaluations], schema_of(Evaluation))
         pq.write_table(table, self.folder / "evaluations.parquet")
-        _write_json(self.folder / "summary.json", {
-            **self._about, **self.measures.summary(), "wall_seconds": (datetime.now() - self._began).total_seconds()})
+        summary = {**self._about, **self.measures.summary(), "wall_seconds": (datetime.now() - self._began).total_seconds()}
+        _write_json(self.folder / "summary.json", {  # JSON has no word for NaN
+            key: None if isinstance(value, float) and not isfinite(value) else value for key, value in summary.items()})
 
     def _flush_rows(self) -> None:
         if self._rows:

@@ -155,15 +155,15 @@ def _from_torchvision(name: str, cls: str, classes: int) -> Callable[[Path | Non
             raise ConfigError(f"data {name}: needs data.data_dir, the folder that holds it or that it is downloaded to.")
         kind = getattr(torchvision("datasets"), cls)
         root = data_dir.expanduser()
-        existed = root.exists()
+        new = next((folder for folder in [*reversed(root.absolute().parents), root] if not folder.exists()), None)
         try:
             try:
                 parts = [kind(root, train=train, download=False) for train in (True, False)]
             except RuntimeError:  # torchvision's word for "not there, or not the official files"
                 parts = [kind(root, train=train, download=True) for train in (True, False)]
         except (RuntimeError, URLError, OSError) as error:
-            if not existed:
-                shutil.rmtree(root, ignore_errors=True)  # torchvision makes the folder before it tries
+            if new is not None:
+                shutil.rmtree(new, ignore_errors=True)  # torchvision makes the folder before it tries
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise ConfigError(f"data {name}: not in {root}, and it cannot be downloaded here ({reason}).\n"
                               f"Put the official files into {root / FILES[cls]}.") from error

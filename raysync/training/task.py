@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from raysync.config import Experiment
+from raysync.config import Experiment, Named
 from raysync.training.data import Array, DataSet, load, shards, subset
 from raysync.training.flat import FlatModel
 from raysync.training.models import ModelPlan, ModelSource
@@ -46,5 +46,9 @@ def prepare(experiment: Experiment, model: ModelSource | None = None, data: Data
     source, parameters = (choice.name, choice.parameters) if model is None else (model, {})
     plan = ModelPlan(source, parameters, loaded.input_shape, loaded.classes, experiment.seed)
     size = FlatModel(plan.build()).size
+    if model is not None or data is not None:  # what was given as an object takes its place in the record, too
+        named = {"model": experiment.model if model is None else Named(name=plan.name),
+                 "data": experiment.data.model_copy(update={"name": loaded.name})}
+        experiment = experiment.model_copy(update=named)
     dealt = shards(experiment.data, loaded.train_y, list(experiment.slots()), experiment.seed)
     return Task(experiment, loaded, plan, size, dealt, experiment.workload_samples(len(loaded.train_x)))

@@ -51,6 +51,25 @@ class Ticking(Paradigm):
         return "waits for the tick"
 
 
+@dataclass
+class Eager(Paradigm):
+    """Releases before it applies, and breaks after a while if it is told to."""
+
+    name: ClassVar[str] = "eager"
+    breaks_after: int = 10**9
+
+    def on_push(self, roster, push):
+        if roster.received > self.breaks_after:
+            raise ZeroDivisionError("a bug in my paradigm")
+        return [Release(push[0]), Apply((push,))]
+
+    def on_leave(self, roster, worker):
+        return []
+
+    def explain(self, roster, worker):
+        return ""
+
+
 class Raising(nn.Module):
     """Breaks when it is trained on anything but zeros."""
 

@@ -13,7 +13,8 @@ from raysync.record.reader import load
 pytestmark = pytest.mark.ray
 
 LONG = """
-import sys, raysync
+import signal, sys, raysync
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell runs in the background
 raysync.run({"output": sys.argv[1], "workload": {"epochs": 1000}, "workers": [{"count": 2, "step_s": 0.01}],
              "data": {"name": "digits"}, "paradigm": "asp"},
             watch=lambda measures: print(measures.updates, flush=True))
@@ -46,6 +47,8 @@ def nothing_left_behind():
     before = ray_processes()
     yield
     _, alive = psutil.wait_procs(ray_processes() - before, timeout=30)
+    for process in alive:
+        process.kill()
     assert not alive
 
 

@@ -82,6 +82,13 @@ def test_timers_drops_batch_sizes_and_releases_without_a_pull(run):
     assert (pushes.wait_s[pushes.outcome == "applied"] >= 0).all()
 
 
+def test_a_release_before_the_update_pulls_the_model_before_it(run):
+    record = run(paradigm="tests.cluster.parts:Eager")
+    assert record.summary["status"] == "finished"
+    assert sorted(record.pushes.staleness)[1] >= 1, "all but the first push miss at least their own last update"
+    assert replays(record).difference is None
+
+
 def test_the_record_says_what_was_run(run, tmp_path):
     record = run(seed=5)
     assert record.path.parent == tmp_path / "test"
@@ -117,6 +124,14 @@ def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(run):
     assert not np.isfinite(record.pushes.loss).all()
     assert replays(record).difference is None
     assert list(record.journal())[-1].status == "diverged"
+
+
+def test_an_evaluation_that_is_not_finite_means_diverged_too(run):
+    """The update after the last push breaks the model."""
+    record = run(update={"lr": 1e25}, workload={"samples": 24}, paradigm="bsp")
+    assert np.isfinite(record.pushes.loss).all()
+    assert record.summary["status"] == "diverged"
+    assert record.summary["final_loss"] is None
 
 
 def test_runs_that_follow_one_another_keep_the_actors_and_start_afresh(session, run):

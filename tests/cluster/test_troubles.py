@@ -69,6 +69,41 @@ def test_a_frozen_worker_misses_its_deadline(ray_cluster, tmp_path):
         assert record.summary["status"] == "finished"
 
 
+def test_a_frozen_server_is_not_blamed_on_the_workers(ray_cluster, tmp_path):
+    task = start(tmp_path, cluster={"step_deadline_s": 2.0})
+    with Session() as session, pytest.raises(RunFailed, match="server: no answer for 2 s"):
+        train(session, task, "asp", 0.2, lambda crew: os.kill(pid_of(ray_cluster, crew.server), signal.SIGSTOP))
+
+
+def test_an_actor_that_died_between_two_runs_is_replaced(ray_cluster, tmp_path):
+    task = start(tmp_path, workload={"samples": 80})
+    with Session() as session:
+        run_in(session, task, config.ParadigmChoice(name="asp"))
+        ray_cluster.kill(session._crew.workers[1])
+        again = run_in(session, task, config.ParadigmChoice(name="asp"))
+    assert (again.summary["status"], len(again.summary["per_worker"])) == ("finished", 3)
+
+
+def test_a_broken_paradigm_is_told_with_the_event_and_its_journal_is_kept(ray_cluster, tmp_path):
+    choice = config.ParadigmChoice.model_validate({"name": "tests.cluster.parts:Eager", "breaks_after": 20})
+    with Session() as session, pytest.raises(RunFailed, match="ZeroDivisionError: a bug in my paradigm at Pushed") as raised:
+        run_in(session, start(tmp_path), choice)
+    record = load(str(raised.value).rpartition("The record up to then: ")[2])
+    assert len(record.pushes) == 20
+
+
+def test_waiting_costs_the_controller_nothing(ray_cluster, tmp_path):
+    """No polling: its processor time is a small part of a run of long steps (a busy loop takes all of it)."""
+    task = start(tmp_path, workers=[{"name": "w", "count": 2, "step_s": 0.5}], workload={"samples": 80})
+    with Session() as session:
+        run_in(session, start(tmp_path, workers=[{"name": "w", "count": 2}]), config.ParadigmChoice(name="bsp"))
+        process = psutil.Process(pid_of(ray_cluster, session._crew.controller))
+        before = process.cpu_times()
+        record = run_in(session, task, config.ParadigmChoice(name="bsp"))
+        after = process.cpu_times()
+    assert after.user + after.system - before.user - before.system < 0.3 * record.summary["seconds"]
+
+
 def test_when_every_worker_is_gone_the_run_has_failed(ray_cluster, tmp_path):
     with Session() as session, pytest.raises(RunFailed, match="every worker is gone"):
         train(session, start(tmp_path), "asp", 0.1, lambda crew: [ray_cluster.kill(worker) for worker in crew.workers])

@@ -60,7 +60,7 @@ def test_beyond_s_lower_the_controller_is_asked_for_the_fastest_only():
 def test_the_controller_aligns_a_push_of_p_with_a_push_of_n():
     """Algorithm 2 in the original's form: r* minimises |S_n[k] - S_p[r]|.
 
-    At 4.0 the fast worker (every 1 s) leads by 4; the slow one (every 3 s, last at 3.0) pushes next at 6.0: r* = 2.
+    At 5.0 the fast worker (every 1 s) leads by 4; the slow one (every 3 s, last at 3.0) pushes next at 6.0: r* = 1.
     """
     drive = Drive(make("lagtuner", s_lower=3, s_upper=15), FAST, SLOW)
     drive.push(SLOW, at=0.0)
@@ -69,9 +69,10 @@ def test_the_controller_aligns_a_push_of_p_with_a_push_of_n():
     drive.push(SLOW, at=3.0)
     for at in (3.0, 4.0):
         drive.push(FAST, at=at)
-    answer = drive.push(FAST, at=4.0 + 1.0)  # six pushes against two
+    answer = drive.push(FAST, at=5.0)  # six pushes against two
     assert notes(answer, "controller") == [{
-        "slowest": SLOW, "lead": 4, "extra": 1, "interval_s": 1.0, "slowest_interval_s": 3.0, "predicted_wait_s": 0.0}]
+        "slowest": SLOW, "lead": 4, "extra": 1, "interval_s": 1.0, "slowest_interval_s": 3.0, "distance_s": 0.0,
+        "predicted_wait_s": 3.0}], "after one more iteration, at 6.0, the lead is 5: two pushes of the slow one, at 6 and 9"
     assert released(answer) == [FAST]
 
 
@@ -138,8 +139,14 @@ def test_literal_does_not_bound_the_lead():
 
 def test_without_two_pushes_of_each_nothing_is_granted():
     drive = Drive(make("lagtuner", s_lower=0, s_upper=5), FAST, SLOW)
-    assert list(holds(drive.push(FAST, at=1.0))) == [FAST]
-    assert released(drive.push(SLOW, at=2.0)) == [FAST, SLOW]
+    answer = drive.push(FAST, at=1.0)
+    assert list(holds(answer)) == [FAST]
+    assert notes(answer, "controller") == [{
+        "slowest": SLOW, "lead": 1, "extra": 0, "interval_s": None, "slowest_interval_s": None, "distance_s": None,
+        "predicted_wait_s": None}]
+    answer = drive.push(SLOW, at=2.0)
+    assert released(answer) == [FAST, SLOW]
+    assert notes(answer, "waited") == [{"predicted_wait_s": None, "actual_wait_s": 1.0}]
 
 
 def test_predicted_pushes_of_the_slowest_are_never_in_the_past_under_the_hard_bound():
@@ -152,7 +159,7 @@ def test_predicted_pushes_of_the_slowest_are_never_in_the_past_under_the_hard_bo
         for at in (2.0, 5.0, 8.0):
             drive.push(FAST, at=at)
         answer = drive.push(FAST, at=11.0)
-        extra[bound] = notes(answer, "controller")[0]["extra"], notes(answer, "controller")[0]["predicted_wait_s"]
+        extra[bound] = notes(answer, "controller")[0]["extra"], notes(answer, "controller")[0]["distance_s"]
     assert extra == {"hard": (0, 0.0), "literal": (0, 1.0)}, "literal: S_n reaches 2 + 8, 1 s before p's push"
 
 

@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+import ray
 
 from raysync import cli
 from raysync.core.journal import header
@@ -40,6 +41,9 @@ def write(path, text):
     ("workers: []", "workers:"),
     ("workers: [{speeed: 1}]", "workers[0].speeed: unknown setting 'speeed'; did you mean 'speed'?"),
     ("a: b: c", "not YAML at line 1"),
+    ("update: {optimizer: adam, betas: [1.5, 0.9]}", "update.betas[0]: Input should be less than 1; got 1.5"),
+    ("model: math:pi", "model math:pi: it is no function, but float"),
+    ("data: ':x'", "data :x: write it as package.module:Name"),
     ("model: tests.unit.test_training:half", "must return 10 logits"),
     ("data: {name: digits, train_samples: 3}", "3 training samples cannot be dealt out to 4 workers"),
 ])
@@ -88,15 +92,20 @@ def test_replay_shows_a_difference_and_exits_with_1(call, tmp_path):
     assert call("replay", "run")[0] == 2
 
 
-def test_a_ray_job_names_its_cluster(monkeypatch, tmp_path):
-    """Inside `ray job submit` RAY_ADDRESS is set; an address in the file counts more."""
-    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    path = tmp_path / "x.yaml"
-    path.write_text("seed: 1")
-    assert cli._load(path, []).cluster.address == "10.0.0.1:6379"
-    assert cli._load(path, ["cluster.address=local"]).cluster.address == "local"
-    monkeypatch.delenv("RAY_ADDRESS")
-    assert cli._load(path, []).cluster.address == "auto"
+@pytest.mark.parametrize("named_by", ["file", "environment"])
+def test_a_cluster_that_is_not_there(call, tmp_path, monkeypatch, named_by):
+    """An address in the file, or the RAY_ADDRESS that a Ray job sets."""
+    if named_by == "environment":
+        monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    settings = ["--set", "cluster.address=127.0.0.1:1"] if named_by == "file" else []
+    monkeypatch.setattr(ray, "init", unreachable)
+    code, _, err = call("run", write(tmp_path / "x.yaml", "seed: 1"), *settings)
+    assert code == 2
+    assert "no Ray cluster at '127.0.0.1:1' (nobody answers)" in err
+
+
+def unreachable(address, **_):
+    raise ConnectionError("nobody answers")
 
 
 def test_the_table_of_several_seeds():
