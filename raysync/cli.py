@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import typer
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
@@ -78,7 +79,8 @@ def list_(kind: Annotated[Kind, typer.Argument(show_default=False)]) -> None:
     for name, thing in shelves[kind].items():
         known = signature(thing).parameters.values()
         parameters = [f"{p.name}={p.default!r}" for p in known if p.default is not p.empty]
-        table.add_row(name, ", ".join(parameters) or "-", (getdoc(thing) or "").splitlines()[0])
+        cells = [name, ", ".join(parameters) or "-", (getdoc(thing) or "").splitlines()[0]]
+        table.add_row(*map(escape, cells))
     console.print(table)
     console.print("Your own: package.module:Name in the experiment file.")
 
@@ -149,7 +151,7 @@ class _Live:
 
     def follow(self, label: str) -> Callable[[Measures], None]:
         """A `watch` that keeps one line up to date."""
-        task = self._progress.add_task(label, total=1.0, facts="starting")
+        task = self._progress.add_task(escape(label), total=1.0, facts="starting")
         is_terminal, tenths = self._progress.console.is_terminal, 0
 
         def watch(measures: Measures) -> None:
@@ -203,7 +205,7 @@ def _print_table(rows: dict[str, list[dict[str, Any] | None]], experiment: Exper
         marks = [f"[red]{status} {count} of {len(seeds)}[/red]" for status, count in bad.items()]
         cells = [_cell([one[key] if one else None for one in summaries], show, spread=spread)
                  for _, key, show, spread in columns]
-        table.add_row(" ".join([label, *marks]), *cells)
+        table.add_row(" ".join([escape(label), *marks]), *cells)
     console.print(_title(experiment, seeds), highlight=False, soft_wrap=True)
     console.print(table)
 

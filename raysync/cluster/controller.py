@@ -15,6 +15,7 @@ keeps no history.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -105,6 +106,7 @@ class Controller:
         except RunFailed as failure:
             error = str(failure)
         except Exception as bug:  # of the user's paradigm, or ours: what led to it must still reach the journal
+            logging.getLogger(__name__).exception("the run broke")
             error = f"controller: {type(bug).__name__}: {' '.join([str(bug), *getattr(bug, '__notes__', [])])}"
         run.lines.append(Ended("failed" if error else run.status, run.last_at, error))
         yield run.take_lines()

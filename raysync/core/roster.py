@@ -204,7 +204,7 @@ class Roster:
         self.dropped += 1
 
     def rebase(self) -> None:
-        """Make every lead 0 (DESIGN section 5, Sync-Switch). Clocks stay as they are."""
+        """Make every lead 0 as a Switch does. Clocks stay as they are."""
         for member in self.members.values():
             member.pace = self.slow
         self.fast = self.slow

@@ -14,8 +14,8 @@ from raysync.core.roster import Roster
 class BSP(Paradigm):
     """A round ends when no member computes any more: one update over all its pushes, and everybody is released.
 
-    Source: Gerbessiotis and Valiant, "Direct bulk-synchronous parallel algorithms" (1994), as the papers here use it:
-        papers/lagtuner.md section 1 ("all workers to synchronize at every iteration").
+    Source: Gerbessiotis and Valiant, "Direct bulk-synchronous parallel algorithms" (1994), as parameter servers use it:
+        "requiring all workers to synchronize at every iteration" (LagTuner, section 1).
     Rule: nobody starts iteration c + 1 before every member has pushed c.
     Deviations:
         * Membership may change. A newcomer enters the round in progress; a leaver's push that has arrived counts.

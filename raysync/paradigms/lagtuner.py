@@ -32,8 +32,9 @@ class Forecast:
 class LagTuner(Paradigm):
     """Staleness chosen per worker from `[s_lower, s_upper]`, by predicting when the slowest worker will push.
 
-    Source: papers/lagtuner.md, Algorithms 1 and 2; where they are silent, the original: Zhao et al., "Dynamic Stale
-        Synchronous Parallel Distributed Training for Deep Learning" (2019), Algorithm 2.
+    Source: Kamma, "LagTuner: Adaptive Staleness Orchestration for Parameter-Server AI Training" (2026), Algorithms 1 and
+        2; where they are silent, the original: Zhao et al., "Dynamic Stale Synchronous Parallel Distributed Training for
+        Deep Learning" (2019), Algorithm 2.
     Symbols: t_p = pushes received from p; lead = t_p - t_slowest; r_p = credit of p; n = slowest worker;
         A = latest push time; I = difference of the two latest push times.
     Rule: each push is applied at once. With r_p > 0, p spends one and is released. Otherwise p is released at

@@ -1,4 +1,10 @@
-"""The measures of a run (DESIGN section 6), accumulated line by line."""
+"""The measures of a run, accumulated line by line.
+
+Busy is computing alone. Wait is from a push to the worker's next release. Version staleness of a push: versions applied
+between the one it was computed on and its own. Lead: clocks ahead of the slowest member, at a release. Progress: samples in
+applied pushes / samples of the workload. Time to accuracy: when the first evaluated model at or above the target was
+published, counted from the first release.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +54,6 @@ class Measures:
         self.applied_at = 0.0
         self.samples = self.updates = self.lead_max = self.staleness_max = 0
         self.outcomes = {"applied": 0, "dropped": 0, "buffered": 0}
-        self.last_loss: float | None = None
         self._staleness_sum = 0
         self._rows = PushRows(workload_samples)
 
@@ -90,7 +95,6 @@ class Measures:
         worker.busy_s += row.busy_s
         worker.wait_s += row.wait_s
         self.outcomes[row.outcome] += 1
-        self.last_loss = row.loss if row.loss is not None else self.last_loss
         if row.staleness is not None:
             self._staleness_sum += row.staleness
             self.staleness_max = max(self.staleness_max, row.staleness)

@@ -50,7 +50,7 @@ def lenet(input_shape: Shape, classes: int) -> nn.Module:
 
 
 def fashion_cnn(input_shape: Shape, classes: int) -> nn.Module:
-    """Two 5x5 convolutions (16 and 32 filters) with batch-norm and max-pool 2, and one FC (papers/hybrid, section 3.2)."""
+    """Two 5x5 convolutions (16 and 32 filters) with batch-norm and max-pool 2, and one FC (hybrid parameter server, 3.2)."""
     channels, height, width = input_shape
     return nn.Sequential(
         nn.Conv2d(channels, 16, kernel_size=5, padding=2), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),

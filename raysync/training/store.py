@@ -15,10 +15,11 @@ from raysync.training.schedule import learning_rate
 
 
 class ParameterStore:
-    """Applies gradients to a flat vector with a torch optimizer (DESIGN section 6).
+    """Applies gradients to a flat vector with a torch optimizer.
 
     One `apply` is one optimizer step with the sample-weighted mean gradient of its pushes (`combine: sum`: with their
-    sum), at lr(progress) x number of pushes (`lr_scaling: none`: x 1).
+    sum), at lr(progress) x number of pushes (`lr_scaling: none`: x 1). The linear scale is that of Sync-Switch's
+    configuration policy (Li et al. 2021, section IV-C): n pushes in one update move the model as far as n updates would.
     """
 
     def __init__(self, initial: Tensor, size: int, update: Update) -> None:

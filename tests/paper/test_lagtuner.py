@@ -1,4 +1,4 @@
-"""LagTuner: papers/lagtuner.md, Algorithms 1 and 2, and our readings of them (see the class docstring)."""
+"""LagTuner (Kamma 2026), Algorithms 1 and 2, and our readings of them (see the class docstring)."""
 
 import pytest
 

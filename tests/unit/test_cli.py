@@ -71,7 +71,7 @@ def test_a_file_that_is_not_there(call):
 
 
 @pytest.mark.parametrize(("kind", "names"), [
-    ("paradigms", ["bsp", "asp", "ssp", "staleness=3", "lagtuner", "s_upper=15"]),
+    ("paradigms", ["bsp", "asp", "ssp", "staleness=3", "lagtuner", "s_upper=15", "[s_lower,"]),
     ("models", ["mlp", "convnet", "lenet", "fashion-cnn", "hidden=(64,)"]),
     ("datasets", ["digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "synthetic"]),
 ])
