@@ -98,6 +98,7 @@ def test_a_cluster_that_is_not_there(call, tmp_path, monkeypatch, named_by):
     if named_by == "environment":
         monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     settings = ["--set", "cluster.address=127.0.0.1:1"] if named_by == "file" else []
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", unreachable)
     code, _, err = call("run", write(tmp_path / "x.yaml", "seed: 1"), *settings)
     assert code == 2

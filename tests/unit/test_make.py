@@ -63,6 +63,7 @@ def test_parameters_are_validated_and_kept():
     ("lagtuner", {"credit": {}}, "unknown parameter 'credit'"),
     ("no_such_module.at_all:X", {}, "there is no module 'no_such_module.at_all'"),
     (f"{HERE}:Nobody", {}, "has no 'Nobody'"),
+    (":Nobody", {}, "paradigm :Nobody: write it as package.module:Name"),
     (f"{HERE}:NOT_A_PARADIGM", {}, "is not a @dataclass that extends raysync.Paradigm"),
     (f"{HERE}:Undecorated", {}, "is not a @dataclass"),
     (f"{HERE}:Mine", {"patience": 0}, "patience"),
@@ -88,6 +89,8 @@ def test_a_users_function_gets_what_it_has_parameters_for():
         call(function, "here", {"size": 2, "sise": 2}, {"classes": 5})
     with pytest.raises(ConfigError, match="It takes: no parameters"):
         call(lambda: 1, "here", {"x": 2}, {})
+    with pytest.raises(ConfigError, match="here: it is no function, but float"):
+        call(3.0, "here", {}, {})
 
 
 def test_a_module_that_fails_to_import_another_says_so_itself(tmp_path, monkeypatch):
