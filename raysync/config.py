@@ -79,6 +79,7 @@ class Data(_Strict):
     data_dir: Path | None = Field(None, description="folder of torchvision's data sets; downloads go there")
     partition: Literal["iid", "dirichlet", "shared"] = Field("iid", description="how workers share the training set")
     alpha: float = Field(0.5, gt=0, description="of `dirichlet`: small means that a worker sees few classes")
+    augment: Literal["none", "crop-flip"] = Field("none", description="crop-flip: shift by up to 4 pixels, mirror half")
     train_samples: int | None = Field(None, gt=0, description="use only the first that many training samples")
     test_samples: int | None = Field(None, gt=0, description="use only the first that many test samples")
     parameters: dict[str, Any] = Field(default_factory=dict, description="passed to the data set's function")

@@ -200,7 +200,7 @@ class Session:
     def _reset(self, crew: Crew, task: Task, paradigm: Paradigm) -> RunPlan:
         experiment, data = task.experiment, self._shared(task.data)
         slots = experiment.slots()
-        plans = [WorkerPlan(slot, group, task.model, task.shards[slot], experiment.seed) for slot, group in slots.items()]
+        plans = [WorkerPlan(slot, group, task.model, task.batches(slot), experiment.seed) for slot, group in slots.items()]
         ready = [worker.reset.remote(plan, data) for worker, plan in zip(crew.workers, plans, strict=True)]
         others = [crew.server.reset.remote(task.model, experiment.update),
                   crew.evaluator.reset.remote(task.model, experiment.evaluation.batch_size, data)]

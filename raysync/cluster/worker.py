@@ -11,7 +11,7 @@ from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.transport import Payload, incoming, outgoing
 from raysync.config import WorkerGroup
 from raysync.emulation import step_duration_s
-from raysync.training.data import Array, Batches, DataSet
+from raysync.training.data import Batches, DataSet
 from raysync.training.gradient import GradientComputation
 from raysync.training.models import ModelPlan
 
@@ -23,8 +23,7 @@ class WorkerPlan:
     slot: str
     group: WorkerGroup
     model: ModelPlan
-    shard: Array
-    """Indices of its training samples."""
+    batches: Batches
     seed: int
 
 
@@ -49,8 +48,7 @@ class Worker:
         """Begin a run; returns Ray's id of this actor, and the device it computes on."""
         device = "cuda" if plan.group.gpus and torch.cuda.is_available() else "cpu"
         self._plan = plan
-        self._gradient = GradientComputation(
-            plan.model.build(), data, Batches(plan.shard, plan.seed, plan.slot), device)
+        self._gradient = GradientComputation(plan.model.build(), data, plan.batches, device)
         return str(ray.get_runtime_context().get_actor_id()), device
 
     @ray.method(num_returns=2)  # type: ignore[untyped-decorator]

@@ -18,6 +18,7 @@ from raysync.config import Data
 from raysync.core.reference import call, load_reference
 from raysync.errors import ConfigError, unknown_name
 from raysync.randomness import hashed_seed
+from raysync.training.augment import crop_and_flip
 from raysync.training.vision import torchvision
 
 Array = npt.NDArray[Any]
@@ -260,12 +261,29 @@ class Batches:
     row of passes, so each pass meets every sample once.
     """
 
-    def __init__(self, shard: Array, seed: int, slot: str) -> None:
+    def __init__(self, shard: Array, seed: int, slot: str, augment: str = "none") -> None:
+        """
+        Args:
+            shard: indices of the slot's training samples.
+            seed: of the run.
+            slot: of the worker.
+            augment: as in `config.Data`.
+        """
         self._shard = shard
+        self._augment = augment
         self._seed = seed
         self._slot = slot
         self._pass = -1
         self._order = shard
+
+    def draw(self, data: DataSet, clock: int, size: int) -> tuple[Tensor, Tensor]:
+        """Normalised samples (size, C, ...) and labels (size,) of one batch, augmented as the same key always is."""
+        indices = self.indices(clock, size)
+        x = data.train_x[indices]
+        if self._augment == "crop-flip":
+            seed = hashed_seed(self._seed, "augment", self._slot, clock) >> 1
+            x = crop_and_flip(torch.from_numpy(x), seed).numpy()
+        return data.samples(x), torch.from_numpy(data.train_y[indices])
 
     def indices(self, clock: int, size: int) -> Array:
         """Training-set indices of one batch, (size,)."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -34,11 +33,9 @@ class GradientComputation:
         Returns:
             The batch's mean cross-entropy, in nats.
         """
-        indices = self._batches.indices(clock, batch_size)
-        x = self._data.samples(self._data.train_x[indices]).to(self._device)
-        y = torch.from_numpy(self._data.train_y[indices]).to(self._device)
+        x, y = self._batches.draw(self._data, clock, batch_size)
         self.model.gradient.zero_()
-        loss: Tensor = cross_entropy(self.model.module(x), y)
+        loss: Tensor = cross_entropy(self.model.module(x.to(self._device)), y.to(self._device))
         loss.backward()  # type: ignore[no-untyped-call]
         self.model.write_buffers()
         return loss.item()

@@ -14,6 +14,7 @@ from torch import nn
 from raysync.core.reference import call, load_reference
 from raysync.errors import ConfigError, unknown_name
 from raysync.randomness import hashed_seed
+from raysync.training import resnet
 
 Shape = tuple[int, ...]
 """Of one sample, (C, H, W) for images."""
@@ -58,8 +59,23 @@ def fashion_cnn(input_shape: Shape, classes: int) -> nn.Module:
         nn.Linear(32 * (height // 4) * (width // 4), classes))
 
 
+def alexnet_small(input_shape: Shape, classes: int) -> nn.Module:
+    """A downsized AlexNet, 3 convolutions and 2 FC layers (LagTuner, section 5.1); 2.24 M parameters, 94 % of them FC.
+
+    LagTuner gives no widths. Ours: 32 and 64 filters of 5x5 and 128 of 3x3, each with ReLU and max-pool 2; FC 1024.
+    """
+    channels, height, width = input_shape
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, kernel_size=5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, kernel_size=5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(64, 128, kernel_size=3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(128 * (height // 8) * (width // 8), 1024), nn.ReLU(), nn.Linear(1024, classes))
+
+
 MODELS: dict[str, Callable[..., nn.Module]] = {
-    "mlp": mlp, "convnet": convnet, "lenet": lenet, "fashion-cnn": fashion_cnn,
+    "mlp": mlp, "convnet": convnet, "lenet": lenet, "fashion-cnn": fashion_cnn, "alexnet-small": alexnet_small,
+    "resnet20": resnet.resnet20, "resnet32": resnet.resnet32, "resnet56": resnet.resnet56, "resnet110": resnet.resnet110,
+    "resnet18": resnet.resnet18, "resnet50": resnet.resnet50,
 }
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from raysync.config import Experiment, Named
-from raysync.training.data import Array, DataSet, load, shards, subset
+from raysync.errors import ConfigError
+from raysync.training.data import Array, Batches, DataSet, load, shards, subset
 from raysync.training.flat import FlatModel
 from raysync.training.models import ModelPlan, ModelSource
 
@@ -22,6 +23,10 @@ class Task:
     shards: dict[str, Array]
     """Worker slot -> indices of its training samples."""
     workload_samples: int
+
+    def batches(self, slot: str) -> Batches:
+        """The batches of a worker slot."""
+        return Batches(self.shards[slot], self.experiment.seed, slot, self.experiment.data.augment)
 
     def with_seed(self, seed: int) -> Task:
         """The same task with other randomness: initial weights, shards and batches."""
@@ -42,6 +47,9 @@ def prepare(experiment: Experiment, model: ModelSource | None = None, data: Data
         ConfigError: whatever of the above does not exist or does not fit.
     """
     loaded = load(experiment.data) if data is None else subset(data, experiment.data)
+    if experiment.data.augment != "none" and loaded.train_x.ndim != 4:
+        raise ConfigError(f"data.augment: {experiment.data.augment} is for images (C, H, W); {loaded.name} has samples of "
+                          f"shape {loaded.input_shape}.")
     choice = experiment.model
     source, parameters = (choice.name, choice.parameters) if model is None else (model, {})
     plan = ModelPlan(source, parameters, loaded.input_shape, loaded.classes, experiment.seed)

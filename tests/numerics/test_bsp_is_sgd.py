@@ -7,7 +7,6 @@ from raysync import config
 from raysync.core.decisions import Apply, Release
 from raysync.core.events import Pushed
 from raysync.core.machine import Machine
-from raysync.training.data import Batches
 from raysync.training.flat import FlatModel
 from raysync.training.gradient import GradientComputation
 from raysync.training.store import ParameterStore
@@ -31,8 +30,7 @@ def train(task, name):
     flat = FlatModel(task.model.build())
     store = ParameterStore(flat.initial(), flat.size, experiment.update)
     machine = Machine(config.ParadigmChoice(name=name).make(), task.workload_samples)
-    workers = {f"{slot}#1": GradientComputation(task.model.build(), task.data, Batches(shard, experiment.seed, slot))
-               for slot, shard in task.shards.items()}
+    workers = {f"{slot}#1": GradientComputation(task.model.build(), task.data, task.batches(slot)) for slot in task.shards}
     gradients, samples = {}, 0
     step_s = {worker: 1.0 + index for index, worker in enumerate(workers)}
     events = simulate(machine, joins(*workers), lambda worker, _: step_s[worker], WORKERS * ROUNDS)
@@ -57,7 +55,7 @@ def train_alone(task):
     module = task.model.build()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
     scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones=[ROUNDS // 2])
-    batches = [Batches(shard, task.experiment.seed, slot) for slot, shard in task.shards.items()]
+    batches = [task.batches(slot) for slot in task.shards]
     for clock in range(ROUNDS):
         indices = [index for one in batches for index in one.indices(clock, BATCH)]
         optimizer.zero_grad()

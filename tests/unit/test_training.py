@@ -5,13 +5,17 @@ import pytest
 import torch
 from torch import nn
 
+from raysync import config
 from raysync.config import Data
 from raysync.errors import ConfigError
 from raysync.training import data
+from raysync.training.augment import crop_and_flip
 from raysync.training.data import Batches, data_set, load, shards
 from raysync.training.evaluation import evaluate
 from raysync.training.flat import FlatModel
+from raysync.training.gradient import GradientComputation
 from raysync.training.models import MODELS, ModelPlan
+from raysync.training.task import prepare
 
 MNIST, CIFAR, DIGITS = (1, 28, 28), (3, 32, 32), (1, 8, 8)
 
@@ -30,7 +34,10 @@ def not_a_module():
 
 
 @pytest.mark.parametrize(("name", "shape", "parameters"), [
-    ("convnet", MNIST, 1_960), ("lenet", CIFAR, 62_006), ("fashion-cnn", MNIST, 29_034), ("mlp", DIGITS, 4_810)])
+    ("convnet", MNIST, 1_960), ("lenet", CIFAR, 62_006), ("fashion-cnn", MNIST, 29_034), ("mlp", DIGITS, 4_810),
+    ("alexnet-small", CIFAR, 2_235_978), ("resnet20", CIFAR, 269_722), ("resnet32", CIFAR, 464_154),
+    ("resnet56", CIFAR, 853_018), ("resnet110", CIFAR, 1_727_962), ("resnet18", CIFAR, 11_173_962),
+    ("resnet50", CIFAR, 23_520_842)])
 def test_sizes_of_the_models(name, shape, parameters):
     assert sum(parameter.numel() for parameter in build(name, shape).parameters()) == parameters
 
@@ -213,3 +220,49 @@ def test_torchvision_works_beside_a_cpu_torch():
 def test_every_model_says_what_it_is():
     assert all(model.__doc__ for model in MODELS.values())
     assert all(function.__doc__ for function in data.DATASETS.values())
+
+
+def test_crop_and_flip_shifts_by_at_most_four_pixels_and_mirrors():
+    """Every output is one of the 9 x 9 x 2 views of its input, and a batch shows several of them."""
+    images = torch.arange(1, 1 + 40 * 2 * 6 * 5).reshape(40, 2, 6, 5)
+    padded = torch.nn.functional.pad(images, (4, 4, 4, 4))
+    seen = set()
+    for image, around in zip(crop_and_flip(images, seed=1), padded, strict=True):
+        views = {(top, left, flip): (crop.flip(-1) if flip else crop)
+                 for top in range(9) for left in range(9) for flip in (False, True)
+                 for crop in [around[:, top : top + 6, left : left + 5]]}
+        matches = [key for key, view in views.items() if torch.equal(view, image)]
+        assert matches
+        seen.add(matches[0])
+    assert len(seen) > 20
+    assert {flip for _, _, flip in seen} == {False, True}
+
+
+def test_augmentation_is_a_function_of_seed_slot_and_clock():
+    digits = load(Data(name="digits"))
+
+    def draw(clock, augment="crop-flip"):
+        return Batches(np.arange(100), 0, "a", augment).draw(digits, clock, 16)
+
+    (x, y), (again, _), (plain, labels) = draw(3), draw(3), draw(3, augment="none")
+    assert torch.equal(x, again)
+    assert not torch.equal(x, plain)
+    assert torch.equal(y, labels), "labels stay with their images"
+
+
+def test_only_images_are_augmented():
+    flat = data_set("flat", (np.zeros((8, 4)), np.zeros(8, int)), (np.zeros((8, 4)), np.zeros(8, int)))
+    with pytest.raises(ConfigError, match="crop-flip is for images"):
+        prepare(config.validate({"data": {"augment": "crop-flip"}}), data=flat)
+
+
+def test_a_resnet_trains():
+    """The shortcut without parameters carries gradients: the loss of a small batch falls."""
+    task = prepare(config.validate({"model": "resnet20", "data": {"name": "synthetic", "parameters": {
+        "shape": [3, 16, 16], "train": 64, "test": 16}}, "workers": [{"name": "w"}]}))
+    computation = GradientComputation(task.model.build(), task.data, task.batches("w-0"))
+    losses = []
+    for _ in range(8):
+        losses.append(computation.compute(0, 32))
+        computation.model.weights -= 0.1 * computation.model.gradient
+    assert losses[-1] < losses[0] / 2

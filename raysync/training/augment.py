@@ -1,0 +1,29 @@
+"""Augmentation of a batch, on tensors, before normalisation."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+PADDING = 4
+"""Black pixels around the image before the crop, as He et al. (2016), section 4.2, and everybody since for CIFAR."""
+
+
+def crop_and_flip(images: Tensor, seed: int) -> Tensor:
+    """Shift each image by up to 4 pixels each way and mirror every second one, at random.
+
+    Args:
+        images: (N, C, H, W), any type; pixels that come in from outside are 0.
+        seed: all randomness of this batch.
+    """
+    count, channels, height, width = images.shape
+    random = torch.Generator().manual_seed(seed)
+    top, left = torch.randint(0, 2 * PADDING + 1, (2, count), generator=random)
+    flip = torch.rand(count, generator=random) < 0.5
+    rows = top[:, None] + torch.arange(height)  # (N, H)
+    columns = torch.arange(width).expand(count, width)
+    columns = left[:, None] + torch.where(flip[:, None], width - 1 - columns, columns)  # (N, W)
+    padded = pad(images, (PADDING,) * 4)
+    return padded[torch.arange(count)[:, None, None, None], torch.arange(channels)[:, None, None],
+                  rows[:, None, :, None], columns[:, None, None, :]]
