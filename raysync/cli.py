@@ -67,19 +67,23 @@ def compare(file: OptionalFile = None, settings: Settings = []) -> None:  # noqa
 
 
 @app.command(name="list")
-def list_(kind: Annotated[Kind, typer.Argument(show_default=False)]) -> None:
-    """List the paradigms, models or data sets that come with raysync, with their parameters."""
+def list_(
+    kind: Annotated[Kind, typer.Argument(show_default=False)],
+    measure: Annotated[bool, typer.Option("--measure", help="Models: time a step on this machine (a minute or two).")] = False,
+) -> None:
+    """List the paradigms, models or data sets that come with raysync, with their settings."""
     from raysync.training import data, models
 
     shelves: dict[Kind, Mapping[str, Callable[..., Any]]] = {
         Kind.paradigms: PARADIGMS, Kind.models: models.MODELS, Kind.datasets: data.DATASETS}
     table = Table(box=None, pad_edge=False)
-    for column in ("name", "parameters", "what it is"):
+    sizes = _sizes(measure) if kind is Kind.models else {}
+    for column in ("name", *next(iter(sizes.values()), {}), "settings", "what it is"):
         table.add_column(column, no_wrap=column == "name")
     for name, thing in shelves[kind].items():
         known = signature(thing).parameters.values()
-        parameters = [f"{p.name}={p.default!r}" for p in known if p.default is not p.empty]
-        cells = [name, ", ".join(parameters) or "-", (getdoc(thing) or "").splitlines()[0]]
+        settings = [f"{p.name}={p.default!r}" for p in known if p.default is not p.empty]
+        cells = [name, *sizes.get(name, {}).values(), ", ".join(settings) or "-", (getdoc(thing) or "").splitlines()[0]]
         table.add_row(*map(escape, cells))
     console.print(table)
     console.print("Your own: package.module:Name in the experiment file.")
@@ -137,6 +141,22 @@ def _train(experiment: Experiment, choices: Sequence[ParadigmChoice], seeds: Seq
     console.print(f"Records: {experiment.output / experiment.name}", highlight=False, soft_wrap=True)
     if any(record is None for runs in done.values() for record in runs):
         raise typer.Exit(1)
+
+
+def _sizes(measure: bool) -> dict[str, dict[str, str]]:
+    """Columns of `list models`: parameters and, if they are measured, milliseconds a step, for the samples named."""
+    from raysync.training.cost import STEP_BATCH, step_s
+    from raysync.training.flat import FlatModel
+    from raysync.training.models import MADE_FOR, MODELS, ModelPlan
+
+    sizes = {}
+    for name in MODELS:
+        shape = MADE_FOR.get(name, (3, 32, 32))
+        plan = ModelPlan(name, {}, shape, classes=10, seed=0)
+        sizes[name] = {"samples": "x".join(map(str, shape)), "parameters": f"{FlatModel(plan.build()).size:,}"}
+        if measure:
+            sizes[name][f"ms a step of {STEP_BATCH}"] = f"{1000 * step_s(plan):,.1f}"
+    return sizes
 
 
 class _Live:

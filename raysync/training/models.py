@@ -33,7 +33,7 @@ def mlp(input_shape: Shape, classes: int, *, hidden: Sequence[int] = (64,)) -> n
 
 
 def convnet(input_shape: Shape, classes: int) -> nn.Module:
-    """The MNIST network of the hybrid paper's program: conv 1->3 k3, max-pool 3, FC 192->10; 1,960 parameters."""
+    """The MNIST network of the hybrid paper's program: conv 1->3 k3, max-pool 3, FC 192->10."""
     channels, height, width = input_shape
     features = 3 * ((height - 2) // 3) * ((width - 2) // 3)
     return nn.Sequential(
@@ -41,7 +41,7 @@ def convnet(input_shape: Shape, classes: int) -> nn.Module:
 
 
 def lenet(input_shape: Shape, classes: int) -> nn.Module:
-    """LeNet-5's form: 6 and 16 filters of 5x5, FC 120, 84, classes; 62,006 parameters on CIFAR-10."""
+    """LeNet-5's form: 6 and 16 filters of 5x5, FC 120, 84, classes."""
     channels, height, width = input_shape
     features = 16 * (((height - 4) // 2 - 4) // 2) * (((width - 4) // 2 - 4) // 2)
     return nn.Sequential(
@@ -60,7 +60,7 @@ def fashion_cnn(input_shape: Shape, classes: int) -> nn.Module:
 
 
 def alexnet_small(input_shape: Shape, classes: int) -> nn.Module:
-    """A downsized AlexNet, 3 convolutions and 2 FC layers (LagTuner, section 5.1); 2.24 M parameters, 94 % of them FC.
+    """A downsized AlexNet, 3 convolutions and 2 FC layers (LagTuner, section 5.1); 94 % of its parameters are in the FC.
 
     LagTuner gives no widths. Ours: 32 and 64 filters of 5x5 and 128 of 3x3, each with ReLU and max-pool 2; FC 1024.
     """
@@ -77,6 +77,10 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "resnet20": resnet.resnet20, "resnet32": resnet.resnet32, "resnet56": resnet.resnet56, "resnet110": resnet.resnet110,
     "resnet18": resnet.resnet18, "resnet50": resnet.resnet50,
 }
+
+
+MADE_FOR: dict[str, Shape] = {"mlp": (1, 8, 8), "convnet": (1, 28, 28), "fashion-cnn": (1, 28, 28)}
+"""Samples that a model is listed with; (3, 32, 32) for all others."""
 
 
 @dataclass(frozen=True)

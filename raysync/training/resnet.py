@@ -62,30 +62,30 @@ def small_stem_resnet(input_shape: tuple[int, ...], classes: int, *, depth: int)
 
 
 def resnet20(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """ResNet-20 in He et al.'s CIFAR form; 0.27 M parameters."""
+    """ResNet-20 in He et al.'s CIFAR form."""
     return cifar_resnet(input_shape, classes, blocks=3)
 
 
 def resnet32(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """ResNet-32 in He et al.'s CIFAR form; 0.46 M parameters."""
+    """ResNet-32 in He et al.'s CIFAR form."""
     return cifar_resnet(input_shape, classes, blocks=5)
 
 
 def resnet56(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """ResNet-56 in He et al.'s CIFAR form; 0.85 M parameters."""
+    """ResNet-56 in He et al.'s CIFAR form."""
     return cifar_resnet(input_shape, classes, blocks=9)
 
 
 def resnet110(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """ResNet-110 in He et al.'s CIFAR form; 1.73 M parameters."""
+    """ResNet-110 in He et al.'s CIFAR form."""
     return cifar_resnet(input_shape, classes, blocks=18)
 
 
 def resnet18(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """torchvision's ResNet-18 with a 3x3 stem for small images; 11.2 M parameters."""
+    """torchvision's ResNet-18 with a 3x3 stem for small images."""
     return small_stem_resnet(input_shape, classes, depth=18)
 
 
 def resnet50(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """torchvision's ResNet-50 with a 3x3 stem for small images; 23.5 M parameters."""
+    """torchvision's ResNet-50 with a 3x3 stem for small images."""
     return small_stem_resnet(input_shape, classes, depth=50)

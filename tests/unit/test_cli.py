@@ -72,7 +72,7 @@ def test_a_file_that_is_not_there(call):
 
 @pytest.mark.parametrize(("kind", "names"), [
     ("paradigms", ["bsp", "asp", "ssp", "staleness=3", "lagtuner", "s_upper=15", "[s_lower,"]),
-    ("models", ["mlp", "convnet", "lenet", "fashion-cnn", "hidden=(64,)"]),
+    ("models", ["mlp", "convnet", "lenet", "fashion-cnn", "hidden=(64,)", "62,006", "1,727,962", "3x32x32"]),
     ("datasets", ["digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "synthetic"]),
 ])
 def test_list(call, kind, names):

@@ -10,6 +10,7 @@ from raysync.config import Data
 from raysync.errors import ConfigError
 from raysync.training import data
 from raysync.training.augment import crop_and_flip
+from raysync.training.cost import step_s
 from raysync.training.data import Batches, data_set, load, shards
 from raysync.training.evaluation import evaluate
 from raysync.training.flat import FlatModel
@@ -266,3 +267,9 @@ def test_a_resnet_trains():
         losses.append(computation.compute(0, 32))
         computation.model.weights -= 0.1 * computation.model.gradient
     assert losses[-1] < losses[0] / 2
+
+
+def test_a_larger_model_costs_more_a_step():
+    """A hundredfold of arithmetic: no measurement is that unlucky."""
+    small, large = (step_s(ModelPlan(name, {}, CIFAR, 10, 0)) for name in ("lenet", "resnet20"))
+    assert 0 < small < large
