@@ -69,7 +69,7 @@ def compare(file: OptionalFile = None, settings: Settings = []) -> None:  # noqa
 @app.command(name="list")
 def list_(
     kind: Annotated[Kind, typer.Argument(show_default=False)],
-    measure: Annotated[bool, typer.Option("--measure", help="Models: time a step on this machine (a minute or two).")] = False,
+    measure: Annotated[bool, typer.Option("--measure", help="Models: time a step here (a minute or two).")] = False,
 ) -> None:
     """List the paradigms, models or data sets that come with raysync, with their settings."""
     from raysync.training import data, models
