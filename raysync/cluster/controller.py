@@ -187,11 +187,18 @@ class _Run:
             case Update():
                 version = self._result(reference, "server")
                 assert version == pending.version, f"the server is at {version}, not at {pending}"
-                pending.at = self.last_at = self._now()
+                self._published(pending)
                 self._evaluate_next()
             case Scoring(update=update):
                 self._scored(update, *self._result(reference, "evaluator"))
                 self._evaluate_next()
+
+    def _published(self, update: Update) -> None:
+        """Stamp it, and those before it: the server works in order, but Ray tells of what is ready in any."""
+        self.last_at = self._now()
+        for earlier in (*self.pending.values(), update):
+            if isinstance(earlier, Update) and earlier.version <= update.version and earlier.at is None:
+                earlier.at = self.last_at
 
     def _result(self, reference: Any, who: str) -> Any:
         try:
