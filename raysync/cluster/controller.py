@@ -270,7 +270,7 @@ class _Run:
         ray.kill(self._workers[_slot(worker)])  # frozen or unreachable, it must not keep its device
         self._server.forget.remote(worker)
         self._handle(Left(at=self._now(), worker=worker), {"why": why})
-        if not self.machine.roster.members:
+        if not self.status and not self.machine.roster.members:
             raise RunFailed(f"every worker is gone; the last was {worker}: {why}")
 
     # ---- what the machine decides ----

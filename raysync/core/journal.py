@@ -61,7 +61,7 @@ class Ended:
     status: str
     """finished, diverged, stopped or failed."""
     at: float
-    """Seconds since the run began: the last publication, or the last event of a run that was stopped or failed."""
+    """Seconds since the run began: the last publication; of a run that the driver closed (stopped), the last event."""
     error: str = ""
 
 
