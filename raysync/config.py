@@ -144,13 +144,26 @@ class Jitter(_Strict):
     sigma: float = Field(0.0, ge=0, le=2, description="standard deviation of the factor (of its logarithm, lognormal)")
 
 
+LabelSelector = dict[str, Annotated[str, Field(pattern=r"^!?(in\([^()]+\)|[A-Za-z0-9][A-Za-z0-9_.-]*)$")]]
+"""Ray's: label -> `value`, `!value`, `in(a, b)` or `!in(a, b)`; a node must meet all of them."""
+
+
 class WorkerGroup(_Strict):
-    """Workers that are alike."""
+    """Workers that are alike. All resources are of one worker."""
 
     name: str = Field("worker", pattern=r"^[A-Za-z0-9_.+-]+$")
     count: int = Field(1, ge=1, le=10_000)
     cpus: float = Field(1, ge=0, description="CPUs reserved on the Ray cluster for each")
-    gpus: float = Field(0, ge=0, description="GPUs reserved on the Ray cluster for each")
+    gpus: float = Field(0, ge=0, description="GPUs reserved for each: a share below 1, or a whole number")
+    devices_per_worker: int | None = Field(None, ge=1, description="replicas of the model, whose gradients are averaged "
+                                                                   "before the worker pushes; default: one a GPU")
+    accelerator_type: str | None = Field(None, description="of the node's GPUs, as Ray names it: A100, H100, T4, ...")
+    label_selector: LabelSelector = Field(default_factory=dict, description="labels of the nodes where they may run")
+    fallback_label_selectors: tuple[LabelSelector, ...] = Field((), description="tried in this order, for the whole group, "
+                                                                                "if the cluster cannot hold it otherwise")
+    resources: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict, description="Ray's custom resources")
+    precision: Literal["float32", "bf16"] = Field("float32", description="bf16: forward pass under torch's autocast; "
+                                                                         "weights and gradients stay float32")
     speed: float = Field(1.0, gt=0, description="emulation: this many times as fast as the step time says")
     step_s: float | None = Field(None, gt=0, description="emulation: seconds a step lasts at speed 1; default: as measured")
     jitter: Jitter = Jitter()
@@ -159,7 +172,23 @@ class WorkerGroup(_Strict):
     def _possible(self) -> WorkerGroup:
         if self.speed > 1 and self.step_s is None:
             raise ValueError("a speed above 1 needs step_s: this machine cannot compute faster than it does")
+        if self.gpus > 1 and self.gpus % 1:
+            raise ValueError(f"gpus: {self.gpus:g} cannot be had; a share below 1, or a whole number")
+        if self.gpus and self.devices_per_worker not in (None, self.devices):
+            raise ValueError(f"devices_per_worker: {self.devices_per_worker} with gpus: {self.gpus:g}; a replica has a GPU "
+                             f"of its own: gpus: {self.devices_per_worker} (or gpus: 0, to compute on the CPU)")
+        if self.accelerator_type is not None and not self.gpus:
+            raise ValueError(f"accelerator_type: {self.accelerator_type} needs gpus above 0")
+        if reserved := {"CPU", "GPU"} & set(self.resources):
+            raise ValueError(f"resources: {min(reserved)} is asked for by {min(reserved).lower()}s")
+        if self.fallback_label_selectors and not self.label_selector:
+            raise ValueError("fallback_label_selectors: without a label_selector every node is allowed already")
         return self
+
+    @property
+    def devices(self) -> int:
+        """Replicas that each worker runs."""
+        return max(1, int(self.gpus)) if self.devices_per_worker is None or self.gpus else self.devices_per_worker
 
 
 class EvaluationPlan(_Strict):
@@ -181,13 +210,25 @@ class Cluster(_Strict):
     address: str = Field("auto", description="of a Ray cluster; local: a private one on this machine; auto: the one that "
                                             "Ray is connected to, or that the command line finds in RAY_ADDRESS (as "
                                             "within a Ray job), otherwise local")
-    server_cpus: float = Field(1, ge=0, description="CPUs reserved for the parameter server")
+    server_shards: int = Field(1, ge=1, description="the model's flat vector is split evenly among that many servers")
+    server_cpus: float = Field(1, ge=0, description="CPUs reserved for each server")
+    server_placement: Literal["apart", "with-workers"] = Field(
+        "apart", description="apart: resources of their own; with-workers: the n-th server in the place of the n-th worker, "
+                             "on its node. The controller sits with the first server")
+    server_label_selector: LabelSelector = Field(default_factory=dict, description="labels of the nodes of servers apart")
     evaluator_cpus: float = Field(1, ge=0, description="CPUs reserved for the evaluator")
+    evaluator_gpus: float = Field(0, ge=0, le=1, description="GPUs reserved for the evaluator")
     step_deadline_s: float = Field(120, gt=0, description="a worker whose step takes longer is counted as gone; a server "
                                                           "whose update takes longer ends the run as failed")
     placement_deadline_s: float = Field(20, gt=0, description="how long to wait for resources that others use now")
     transport: Literal["object-ref"] = Field("object-ref", description="how gradients and weights travel")
     dashboard: bool = Field(False, description="start the Ray dashboard with a private cluster")
+
+    @model_validator(mode="after")
+    def _placed(self) -> Cluster:
+        if self.server_label_selector and self.server_placement == "with-workers":
+            raise ValueError("server_label_selector: servers that are placed with workers go where those go")
+        return self
 
 
 class Experiment(_Strict):
@@ -218,6 +259,10 @@ class Experiment(_Strict):
         labels = [choice.label for choice in self.paradigms]
         if len(set(labels)) < len(labels):
             raise ValueError(f"paradigms: each one once, got {', '.join(labels)}")
+        for group in self.workers:
+            if group.devices > self.batch_size:
+                raise ValueError(f"batch_size: {self.batch_size} samples cannot be shared by the {group.devices} devices of "
+                                 f"each worker in group {group.name!r}")
         return self
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,8 @@ def run_in(
     stream = session.run(task, choice.make())
     first = next(stream)  # whatever the user asked for that cannot be is known by now: no record of that
     folder = new_folder(experiment.output, experiment.name, choice.label)
-    with RecordWriter(folder, experiment.to_yaml(), choice.make(), measures, _about(task, choice), began) as writer:
+    with RecordWriter(folder, experiment.to_yaml(), choice.make(), measures, _about(task, choice), began,
+                      {name: asdict(place) for name, place in session.places.items()}) as writer:
         try:
             _write(writer, first, watch, notify)
             for lines in stream:

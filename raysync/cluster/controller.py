@@ -1,7 +1,9 @@
 """The controller actor: one machine, a clock, and the actor calls that its decisions mean.
 
-    Release -> worker.step.remote(clock, batch_size, weights_ref)      returns (gradient_ref, report_ref)
-    Apply   -> server.apply_and_publish.remote(plan, *gradient_refs)   returns (weights_ref, ack_ref), never awaited
+    Release -> worker.step.remote(clock, batch_size, *weights_refs)    returns (*gradient_refs, report_ref)
+    Apply   -> server.apply_and_publish.remote(plan, *gradient_refs)   returns (weights_ref, ack_ref)
+
+with one reference to gradient and weights a server shard.
 
 It handles references and small reports, never a tensor. The *future* weights go into the next step, so a Release costs no
 extra round trip, and a barrier needs no code: the machine simply has not released anyone. Gradients and weights are
@@ -9,7 +11,9 @@ return values of actor calls, owned by this actor: a gradient survives the worke
 return value, which Ray would never free (Ray 2.60, results below 100 KiB).
 
 The one blocking call is `ray.wait` on what is under way, with a timeout at the next deadline, timer, or report that the
-driver is due. `run` is a generator: what happened streams to the driver, which alone writes the record, so this actor
+driver is due. An update is waited for only if its weights are to be evaluated: a step that answers shows that the update
+whose weights it pulled is done, and all before that; a step that fails may have failed with the update, whose error is then
+looked up. `run` is a generator: what happened streams to the driver, which alone writes the record, so this actor
 keeps no history.
 """
 
@@ -18,6 +22,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any
@@ -27,6 +32,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutErro
 
 from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.server import ApplyPlan
+from raysync.cluster.shards import Parts, Shards
 from raysync.cluster.worker import StepReport
 from raysync.core.decisions import Apply, Decision, Drop, Hold, Note, Push, Release, SetTimer, Switch
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
@@ -52,6 +58,8 @@ class RunPlan:
     """Progress at which to evaluate, rising, the last one 1."""
     step_deadline_s: float
     evaluation_deadline_s: float
+    clips: bool
+    """Whether updates look at the norm of the whole gradient."""
     actor_ids: dict[str, str]
     """Worker slot -> Ray's id of its actor."""
 
@@ -63,8 +71,9 @@ class Step:
     worker: str
     clock: int
     base: int
+    pulls: bool
     batch_size: int
-    gradient: Any
+    gradient: Parts
     deadline_s: float
 
 
@@ -76,9 +85,12 @@ class Update:
     progress: float
     marks: tuple[float, ...]
     """Marks on the progress at which these weights are evaluated."""
+    weights: Parts | None
+    """Of those with marks."""
+    acks: Parts
     deadline_s: float
     at: float | None = None
-    """Seconds since the run began: when it was known to be published."""
+    """Seconds since the run began: when it was known to be published; of those with marks."""
 
 
 @dataclass(slots=True)
@@ -92,9 +104,9 @@ class Scoring:
 class Controller:
     """Runs one machine after another over the same actors."""
 
-    def run(self, plan: RunPlan, server: Any, evaluator: Any, workers: dict[str, Any]) -> Iterator[list[Line]]:
+    def run(self, plan: RunPlan, servers: list[Any], evaluator: Any, workers: dict[str, Any]) -> Iterator[list[Line]]:
         """Train to the end of the workload, and report as it happens; the last line is an `Ended`."""
-        run = _Run(plan, server, evaluator, workers)
+        run = _Run(plan, Shards(servers, plan.clips), evaluator, workers)
         reported_s, error = now_s(), ""
         try:
             run.start()
@@ -115,7 +127,7 @@ class Controller:
 class _Run:
     """The state of one run."""
 
-    def __init__(self, plan: RunPlan, server: Any, evaluator: Any, workers: dict[str, Any]) -> None:
+    def __init__(self, plan: RunPlan, server: Shards, evaluator: Any, workers: dict[str, Any]) -> None:
         self.plan = plan
         self.machine = Machine(plan.paradigm, plan.workload_samples)
         self.lines: list[Line] = []
@@ -128,14 +140,17 @@ class _Run:
         self._server = server
         self._evaluator = evaluator
         self._workers = workers
-        self._gradients: dict[Push, tuple[Any, int]] = {}
-        self._weights: Any = None
+        self._steps = {slot: worker.step.options(num_returns=server.count + 1) for slot, worker in workers.items()}
+        self._gradients: dict[Push, tuple[Parts, int]] = {}
+        self._weights: Parts | None = None
         """Of the newest version; None if that is not published."""
+        self._sent: deque[Update] = deque()
+        """Updates that are not yet known to be done, the oldest first."""
         self._version = 0
         self._samples = 0
         """Of the updates that were sent to the server."""
         self._marks = list(reversed(plan.marks))
-        self._to_evaluate: deque[tuple[Update, Any]] = deque()
+        self._to_evaluate: deque[Update] = deque()
         self._began_s = now_s()
 
     def start(self) -> None:
@@ -187,8 +202,9 @@ class _Run:
             case Update():
                 version = self._result(reference, "server")
                 assert version == pending.version, f"the server is at {version}, not at {pending}"
-                self._published(pending)
-                self._evaluate_next()
+                if all(other is not pending for other in self.pending.values()):  # each shard has answered
+                    self._published(pending)
+                    self._evaluate_next()
             case Scoring(update=update):
                 self._scored(update, *self._result(reference, "evaluator"))
                 self._evaluate_next()
@@ -199,6 +215,12 @@ class _Run:
         for earlier in (*self.pending.values(), update):
             if isinstance(earlier, Update) and earlier.version <= update.version and earlier.at is None:
                 earlier.at = self.last_at
+        self._done(update.version)
+
+    def _done(self, version: int) -> None:
+        """The server is known to have come to that version."""
+        while self._sent and self._sent[0].version <= version:
+            self._sent.popleft()
 
     def _result(self, reference: Any, who: str) -> Any:
         try:
@@ -212,9 +234,11 @@ class _Run:
         except RayError as error:
             died = isinstance(error, ActorDiedError | ActorUnavailableError)
             if not died or getattr(error, "actor_id", None) != self.plan.actor_ids[_slot(step.worker)]:
-                raise self._blame(step.worker, error) from error
+                raise self._blame(step, error) from error
             self._lose(step.worker, "its actor died")
             return
+        if step.pulls:
+            self._done(step.base)
         self._gradients[step.worker, step.clock] = (step.gradient, step.batch_size)
         event = Pushed(at=self._now(), worker=step.worker, clock=step.clock, base=step.base,
                        samples=step.batch_size, busy_s=report.busy_s)
@@ -224,17 +248,26 @@ class _Run:
                 self._publish((self._progress,))  # the model as it now is gets its evaluation
             self._end("diverged")
 
-    def _blame(self, worker: str, error: RayError) -> RunFailed:
+    def _blame(self, step: Step, error: RayError) -> RunFailed:
         """A step fails with the update that it waits for: then the server's own error is the one to tell."""
-        for reference, pending in self.pending.items():
-            if isinstance(pending, Update):
-                try:
-                    ray.get(reference, timeout=SERVER_VERDICT_S)
-                except GetTimeoutError:
-                    break
-                except RayError as verdict:
-                    return RunFailed(f"server: {_reason(verdict)}")
-        return RunFailed(f"{f'worker {worker}' if isinstance(error, RayTaskError) else 'server'}: {_reason(error)}")
+        with suppress(GetTimeoutError):
+            if failure := self._server_failure(step.base, SERVER_VERDICT_S):
+                return RunFailed(f"server: {failure}")
+        return RunFailed(f"{f'worker {step.worker}' if isinstance(error, RayTaskError) else 'server'}: {_reason(error)}")
+
+    def _server_failure(self, version: int, patience_s: float) -> str | None:
+        """The error of the first update up to that version that failed; None if all are done.
+
+        Raises:
+            GetTimeoutError: one is still under way.
+        """
+        try:
+            ray.get([ack for update in self._sent if update.version <= version for ack in update.acks], timeout=patience_s)
+        except GetTimeoutError:
+            raise
+        except RayError as error:
+            return _reason(error)
+        return None
 
     def _scored(self, update: Update, accuracy: float, loss: float) -> None:
         assert update.at is not None, "evaluated before it was published"
@@ -258,17 +291,29 @@ class _Run:
                 self._arrived(reference)
                 continue
             del self.pending[reference]
+            late = f"no answer for {self.plan.step_deadline_s:g} s"
             match pending:
-                case Step(worker=worker):
-                    self._lose(worker, f"no answer for {self.plan.step_deadline_s:g} s")
+                case Step():
+                    if pending.pulls:  # it may still wait for its weights
+                        self._check_server(pending.base, late)
+                    self._lose(pending.worker, late)
                 case Update():
-                    raise RunFailed(f"server: no answer for {self.plan.step_deadline_s:g} s")
+                    self._check_server(pending.version, late)
                 case Scoring():
                     raise RunFailed(f"evaluator: no answer for {self.plan.evaluation_deadline_s:g} s")
 
+    def _check_server(self, version: int, late: str) -> None:
+        """At a deadline: the server has failed if it has not come to that version."""
+        try:
+            failure = self._server_failure(version, 0)
+        except GetTimeoutError:
+            failure = late
+        if failure:
+            raise RunFailed(f"server: {failure}")
+
     def _lose(self, worker: str, why: str) -> None:
         ray.kill(self._workers[_slot(worker)])  # frozen or unreachable, it must not keep its device
-        self._server.forget.remote(worker)
+        self._server.forget(worker)
         self._handle(Left(at=self._now(), worker=worker), {"why": why})
         if not self.status and not self.machine.roster.members:
             raise RunFailed(f"every worker is gone; the last was {worker}: {why}")
@@ -306,10 +351,10 @@ class _Run:
         self._samples += sum(plan.samples)
         marks = self._take_marks()
         if marks or _pulls_next(rest):
-            self._weights, ack = self._server.apply_and_publish.remote(plan, *gradients)
+            self._weights, acks = self._server.apply_and_publish(plan, gradients)
         else:
-            self._weights, ack = None, self._server.apply.remote(plan, *gradients)
-        self._await(ack, marks)
+            self._weights, acks = None, self._server.apply(plan, gradients)
+        self._send(acks, marks)
         if self._progress >= 1:
             self._end("finished")
 
@@ -317,20 +362,23 @@ class _Run:
         if decision.pull and self._weights is None:
             self._publish(())
         size = decision.batch_size or self.plan.batch_size
-        worker = self._workers[_slot(decision.worker)]
-        gradient, report = worker.step.remote(decision.clock, size, self._weights if decision.pull else None)
-        self.pending[report] = Step(decision.worker, decision.clock, decision.version, size, gradient,
+        weights = (self._weights or ()) if decision.pull else ()
+        *gradient, report = self._steps[_slot(decision.worker)].remote(decision.clock, size, *weights)
+        self.pending[report] = Step(decision.worker, decision.clock, decision.version, decision.pull, size, tuple(gradient),
                                     now_s() + self.plan.step_deadline_s)
 
     def _publish(self, marks: tuple[float, ...]) -> None:
-        self._weights, ack = self._server.publish.remote()
-        self._await(ack, marks)
+        self._weights, acks = self._server.publish()
+        self._send(acks, marks)
 
-    def _await(self, ack: Any, marks: tuple[float, ...]) -> None:
-        update = Update(self._version, self._progress, marks, deadline_s=now_s() + self.plan.step_deadline_s)
-        self.pending[ack] = update
+    def _send(self, acks: Parts, marks: tuple[float, ...]) -> None:
+        """Remember what was sent to the server; wait for it if its weights are to be evaluated."""
+        update = Update(self._version, self._progress, marks, self._weights if marks else None, acks,
+                        now_s() + self.plan.step_deadline_s)
+        self._sent.append(update)
         if marks:
-            self._to_evaluate.append((update, self._weights))
+            self.pending.update((ack, update) for ack in acks)
+            self._to_evaluate.append(update)
 
     def _evaluate_next(self) -> None:
         """One evaluation at a time, of weights that are published.
@@ -339,9 +387,10 @@ class _Run:
         smaller ones in this process, at most one a mark.
         """
         evaluating = any(isinstance(pending, Scoring) for pending in self.pending.values())
-        if self._to_evaluate and self._to_evaluate[0][0].at is not None and not evaluating:
-            update, weights = self._to_evaluate.popleft()
-            scores = self._evaluator.evaluate.remote(weights)
+        if self._to_evaluate and self._to_evaluate[0].at is not None and not evaluating:
+            update = self._to_evaluate.popleft()
+            assert update.weights is not None, "an evaluation of weights that were not published"
+            scores = self._evaluator.evaluate.remote(*update.weights)
             self.pending[scores] = Scoring(update, now_s() + self.plan.evaluation_deadline_s)
 
     def _take_marks(self) -> tuple[float, ...]:

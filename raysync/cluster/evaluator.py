@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ray
 import torch
 
+from raysync.cluster.placement import Place, here
 from raysync.cluster.transport import Payload, incoming
 from raysync.training.data import DataSet
 from raysync.training.evaluation import evaluate
@@ -20,12 +22,15 @@ class Evaluator:
         self._data: DataSet | None = None
         self._batch_size = 0
 
-    def reset(self, model: ModelPlan, batch_size: int, data: DataSet) -> None:
+    def reset(self, model: ModelPlan, batch_size: int, data: DataSet) -> Place:
         """Begin a run."""
-        self._model, self._data, self._batch_size = FlatModel(model.build()), data, batch_size
+        has_gpu = bool(ray.get_runtime_context().get_accelerator_ids().get("GPU"))
+        device = "cuda:0" if has_gpu and torch.cuda.is_available() else "cpu"
+        self._model, self._data, self._batch_size = FlatModel(model.build().to(device)), data, batch_size
+        return here([device])
 
-    def evaluate(self, weights: Payload) -> tuple[float, float]:
-        """Accuracy (a fraction of 1) and mean cross-entropy (nats) of weights (P + Q,)."""
+    def evaluate(self, *weights: Payload) -> tuple[float, float]:
+        """Accuracy (a fraction of 1) and mean cross-entropy (nats) of weights (P + Q,), in a part a shard."""
         assert self._model is not None, "evaluate before reset"
         assert self._data is not None, "evaluate before reset"
-        return evaluate(self._model, incoming(weights), self._data, self._batch_size)
+        return evaluate(self._model, torch.cat(incoming(*weights)), self._data, self._batch_size)

@@ -1,37 +1,119 @@
 """Where the actors of a run go: one placement group, checked before it is asked for.
 
-Ray itself waits silently for resources that will never come.
+Ray itself waits silently for resources or labels that will never come, and its placement groups know no fallback: the choice
+among a group's label selectors is made here, by what the nodes have in total, not by what is free just now.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ray
+import torch
 from ray.exceptions import GetTimeoutError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
-from raysync.config import Experiment
+from raysync.config import Experiment, WorkerGroup
 from raysync.errors import ConfigError
 
-Bundle = dict[str, float]
+Amounts = dict[str, float]
+"""Resource -> how much of it."""
+Labels = dict[str, str]
 
-SERVER, EVALUATOR, FIRST_WORKER = 0, 1, 2
-"""Indices of the bundles; the controller needs no resources of its own and sits with the server."""
-
-
-def bundles(experiment: Experiment) -> list[tuple[str, Bundle]]:
-    """What is asked of the cluster: (who asks, resources) for the server, the evaluator and each worker."""
-    cluster = experiment.cluster
-    asked = [("the server", {"CPU": cluster.server_cpus}), ("the evaluator", {"CPU": cluster.evaluator_cpus})]
-    for group in experiment.slots().values():
-        asked.append((f"worker group {group.name!r}", {"CPU": group.cpus, "GPU": group.gpus}))
-    return [(who, {name: amount for name, amount in bundle.items() if amount} or {"CPU": 0.001}) for who, bundle in asked]
+LEAST = 0.001
+"""Ray wants something in every bundle; and an accelerator type is named by asking for a little of it."""
 
 
-def total(parts: Iterable[Mapping[str, float]]) -> Bundle:
+@dataclass(frozen=True)
+class Bundle:
+    """What is asked for as one piece, on one node."""
+
+    who: str
+    resources: Amounts
+    labels: Labels = field(default_factory=dict)
+    """The label selector."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The bundles of a run, and which of them each actor sits in."""
+
+    bundles: tuple[Bundle, ...]
+    servers: tuple[int, ...]
+    """The controller sits with the first; it needs no resources of its own."""
+    evaluator: int
+    workers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Node:
+    """What a node of the cluster has in total."""
+
+    resources: Amounts
+    labels: Labels
+
+    def holds(self, bundle: Bundle) -> bool:
+        """Whether the bundle could lie here, were nothing else here."""
+        return covers(self.resources, bundle.resources) and matches(self.labels, bundle.labels)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an actor has come to sit."""
+
+    actor_id: str
+    node_id: str
+    address: str
+    gpus: tuple[str, ...]
+    """Ray's numbers of the GPUs it may use."""
+    devices: tuple[str, ...]
+    """What it computes on."""
+
+
+def here(devices: Sequence[str]) -> Place:
+    """Of the actor that calls it; GPUs among its torch devices are named."""
+    context = ray.get_runtime_context()
+    named = [f"{name} {torch.cuda.get_device_name(name)}" if name.startswith("cuda") else name for name in devices]
+    return Place(context.get_actor_id(), context.get_node_id(), ray.util.get_node_ip_address(),
+                 tuple(context.get_accelerator_ids().get("GPU", ())), tuple(named))
+
+
+def plan(experiment: Experiment) -> Plan:
+    """The bundles of an experiment, with the first label selector of each group."""
+    cluster, groups = experiment.cluster, list(experiment.slots().values())
+    workers = [Bundle(_of(group), _resources(group), group.label_selector) for group in groups]
+    evaluator = _bundle("the evaluator", CPU=cluster.evaluator_cpus, GPU=cluster.evaluator_gpus)
+    shards = range(cluster.server_shards)
+    if cluster.server_placement == "with-workers":
+        for shard in shards:
+            host = workers[shard % len(workers)]
+            workers[shard % len(workers)] = replace(host, resources=total([host.resources, {"CPU": cluster.server_cpus}]))
+        return Plan((evaluator, *workers), tuple(1 + shard % len(workers) for shard in shards), 0,
+                    tuple(range(1, 1 + len(workers))))
+    server = replace(_bundle("the server", CPU=cluster.server_cpus), labels=cluster.server_label_selector)
+    first = len(shards) + 1
+    return Plan((*[server] * len(shards), evaluator, *workers), tuple(shards), len(shards),
+                tuple(range(first, first + len(workers))))
+
+
+def _of(group: WorkerGroup) -> str:
+    return f"worker group {group.name!r}"
+
+
+def _resources(group: WorkerGroup) -> Amounts:
+    kind = {} if group.accelerator_type is None else {f"accelerator_type:{group.accelerator_type}": LEAST}
+    return _bundle("", CPU=group.cpus, GPU=group.gpus).resources | kind | group.resources
+
+
+def _bundle(who: str, **resources: float) -> Bundle:
+    return Bundle(who, {name: amount for name, amount in resources.items() if amount} or {"CPU": LEAST})
+
+
+def total(parts: Iterable[Mapping[str, float]]) -> Amounts:
     """The sum of resources."""
     everything: Counter[str] = Counter()
     for part in parts:
@@ -39,39 +121,75 @@ def total(parts: Iterable[Mapping[str, float]]) -> Bundle:
     return dict(everything)
 
 
-def misfit(asked: list[tuple[str, Bundle]], nodes: list[Bundle]) -> str | None:
-    """Who can certainly not be placed: a bundle that no node holds, or who brings the total above the cluster's; or None.
+def covers(there: Mapping[str, float], asked: Mapping[str, float]) -> bool:
+    """Whether there is at least what is asked."""
+    return all(there.get(name, 0) >= amount - 1e-9 for name, amount in asked.items())
 
-    A None is no proof: how bundles share nodes is for Ray to find out.
+
+def matches(labels: Mapping[str, str], selector: Mapping[str, str]) -> bool:
+    """Whether a node's labels meet a label selector, as Ray understands it: a label that is missing meets every `!`."""
+    return all(_meets(labels.get(label), condition) for label, condition in selector.items())
+
+
+def _meets(value: str | None, condition: str) -> bool:
+    wanted = condition.removeprefix("!")
+    one_of = re.split(r",\s*", wanted[3:-1].strip()) if wanted.startswith("in(") else [wanted]
+    return (value in one_of) != condition.startswith("!")
+
+
+def misfit(bundles: Sequence[Bundle], nodes: Sequence[Node]) -> str | None:
+    """Who can certainly not be placed; or None.
+
+    That is a bundle that no node holds; and one with which the bundles that only certain nodes hold ask for more than those
+    nodes have together. A None is no proof: how bundles share nodes is for Ray to find out.
     """
-    there, so_far = total(nodes), Counter[str]()
-    for who, bundle in asked:
-        so_far.update(bundle)
-        alone = any(_holds(node, bundle) for node in nodes)
-        if not alone or not _holds(there, so_far):
-            return who
+    holders = [frozenset(index for index, node in enumerate(nodes) if node.holds(bundle)) for bundle in bundles]
+    asked: dict[frozenset[int], Counter[str]] = {held: Counter() for held in holders}
+    there = {held: total(nodes[index].resources for index in held) for held in asked}
+    for bundle, held in zip(bundles, holders, strict=True):
+        for nodes_there, so_far in asked.items():
+            if held <= nodes_there:
+                so_far.update(bundle.resources)
+                if not held or not covers(there[nodes_there], so_far):
+                    return bundle.who
     return None
 
 
-def _holds(node: Mapping[str, float], bundle: Mapping[str, float]) -> bool:
-    return all(node.get(name, 0) >= amount for name, amount in bundle.items())
+def chosen(experiment: Experiment, nodes: Sequence[Node]) -> Plan:
+    """The plan with, for each group in their order, the first of its label selectors with which all so far can be placed."""
+    whole = plan(experiment)
+    bundles = list(whole.bundles)
+    for group in experiment.workers:
+        mine = [index for index, bundle in enumerate(bundles) if bundle.who == _of(group)]
+        settled = [bundle for bundle in bundles[: mine[-1] + 1] if bundle.who != _of(group)]
+        for labels in (group.label_selector, *group.fallback_label_selectors):
+            tried = [replace(bundles[index], labels=labels) for index in mine]
+            if misfit([*settled, *tried], nodes) is None:
+                for index, bundle in zip(mine, tried, strict=True):
+                    bundles[index] = bundle
+                break
+    return replace(whole, bundles=tuple(bundles))
 
 
-def reserve(experiment: Experiment) -> PlacementGroup:
-    """The placement group of an experiment, ready.
+def fallbacks(asked: Plan, made: Plan) -> dict[str, str]:
+    """Who was placed by another label selector than the first -> that selector, to be read."""
+    return {made_bundle.who: _show_labels(made_bundle.labels)
+            for bundle, made_bundle in zip(asked.bundles, made.bundles, strict=True) if bundle.labels != made_bundle.labels}
+
+
+def reserve(experiment: Experiment) -> tuple[Plan, PlacementGroup]:
+    """The plan of an experiment on the cluster as it is, and its placement group, ready.
 
     Raises:
         ConfigError: the cluster cannot hold it, or has no place for it within the placement deadline.
     """
-    asked = bundles(experiment)
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    who = misfit(asked, nodes)
-    if who:
-        gpus = any(bundle.get("GPU") for _, bundle in asked) and not any(node.get("GPU") for node in nodes)
-        hint = " There is no GPU: set gpus: 0 and emulate with speed or step_s." if gpus else ""
-        raise ConfigError(f"cluster: {who} does not fit. Asked: {_counted(asked)}.\n"
-                          f"The cluster has {len(nodes)} node(s): {'; '.join(_show(node) for node in nodes[:3])}.{hint}")
-    group = placement_group([bundle for _, bundle in asked], strategy="PACK")
+    nodes = [Node(node["Resources"], node["Labels"]) for node in ray.nodes() if node["Alive"]]
+    made = chosen(experiment, nodes)
+    if who := misfit(made.bundles, nodes):
+        raise ConfigError(f"cluster: {who} does not fit. Asked: {_counted(made.bundles)}.\n"
+                          f"{_offer(nodes)}.{_hint(experiment, who, nodes)}")
+    group = placement_group([bundle.resources for bundle in made.bundles], strategy="PACK",
+                            bundle_label_selector=[bundle.labels for bundle in made.bundles])
     deadline_s = experiment.cluster.placement_deadline_s
     try:
         ray.get(group.ready(), timeout=deadline_s)
@@ -79,18 +197,73 @@ def reserve(experiment: Experiment) -> PlacementGroup:
         remove_placement_group(group)
         if not isinstance(error, GetTimeoutError):
             raise
-        free = ray.available_resources()
-        who = misfit(asked, [free]) or "the whole"  # on several nodes the free resources may be there, but too scattered
-        raise ConfigError(f"cluster: {who} found no free resources within {deadline_s:g} s; others use them.\n"
-                          f"Asked: {_counted(asked)}. Free now: {_show(free)}.") from None
-    return group
+        raise ConfigError(_late(made.bundles, nodes, deadline_s)) from None
+    return made, group
 
 
-def _counted(asked: list[tuple[str, Bundle]]) -> str:
-    bundle_of, counts = dict(asked), Counter(who for who, _ in asked)
-    return ", ".join(f"{count} x {who} of {_show(bundle_of[who])}" for who, count in counts.items())
+# ---- what the user is told ----
+
+def _hint(experiment: Experiment, who: str, nodes: Sequence[Node]) -> str:
+    """The likely mistake of who does not fit."""
+    if who == "the evaluator" and experiment.cluster.evaluator_gpus and not _any(nodes, "GPU"):
+        return " There is no GPU: leave evaluator_gpus out."
+    for group in experiment.workers:
+        if who != _of(group):
+            continue
+        if group.gpus and not _any(nodes, "GPU"):
+            return " There is no GPU: set gpus: 0 and emulate with speed or step_s."
+        selectors = (group.label_selector, *group.fallback_label_selectors)
+        if group.label_selector and not any(matches(node.labels, labels) for node in nodes for labels in selectors):
+            return f" No node has {' or '.join(map(_show_labels, selectors))}."
+    return ""
+
+
+def _any(nodes: Sequence[Node], resource: str) -> bool:
+    return any(node.resources.get(resource) for node in nodes)
+
+
+def _late(bundles: Sequence[Bundle], nodes: Sequence[Node], deadline_s: float) -> str:
+    asked, there, free = (total(bundle.resources for bundle in bundles), total(node.resources for node in nodes),
+                          ray.available_resources())
+    if all(free.get(name, 0) >= there.get(name, 0) for name in asked):
+        return (f"cluster: it does not fit together, though nothing else runs: each of these lies on one node. "
+                f"Asked: {_counted(bundles)}.\n{_offer(nodes)}.")
+    who = misfit(bundles, [Node(free, {})]) if not any(bundle.labels for bundle in bundles) else None
+    return (f"cluster: {who or 'the whole'} found no free resources within {deadline_s:g} s; others use them.\n"
+            f"Asked: {_counted(bundles)}. Free now: {_show(free)}.")
+
+
+def _counted(bundles: Sequence[Bundle]) -> str:
+    alike = Counter(f"{bundle.who} of {_show(bundle.resources)}"
+                    + (f" where {_show_labels(bundle.labels)}" if bundle.labels else "") for bundle in bundles)
+    return ", ".join(f"{count} x {each}" for each, count in alike.items())
+
+
+def _offer(nodes: Sequence[Node]) -> str:
+    """What the nodes have; those that are alike are counted."""
+    kinds = Counter(f"{_show(node.resources)}{_own(node.labels)}" for node in nodes)
+    shown = [f"{count} x {kind}" if count > 1 else kind for kind, count in kinds.most_common(6)]
+    more = f"; and {len(kinds) - 6} other kinds" if len(kinds) > 6 else ""
+    return f"The cluster has {len(nodes)} node(s): {'; '.join(shown)}{more}"
+
+
+def _own(labels: Labels) -> str:
+    told = {label: value for label, value in labels.items() if label != "ray.io/node-id"}
+    return f" ({_show_labels(told)})" if told else ""
+
+
+def _show_labels(labels: Labels) -> str:
+    return ", ".join(f"{label}={value}" for label, value in labels.items())
 
 
 def _show(resources: Mapping[str, Any]) -> str:
-    known = {name: resources.get(name, 0) for name in ("CPU", "GPU")}
-    return ", ".join(f"{amount:g} {name}" for name, amount in known.items() if amount or name == "CPU")
+    return ", ".join(_amounts(resources))
+
+
+def _amounts(resources: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{resources.get('CPU', 0):g} CPU"
+    for name, amount in sorted(resources.items()):
+        if name.startswith("accelerator_type:"):
+            yield name.partition(":")[2]
+        elif name not in ("CPU", "memory", "object_store_memory") and not name.startswith("node:") and amount:
+            yield f"{amount:g} {name}"

@@ -21,7 +21,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from raysync.cluster.controller import Controller, RunPlan
 from raysync.cluster.evaluator import Evaluator
-from raysync.cluster.placement import EVALUATOR, FIRST_WORKER, SERVER, Bundle, bundles, reserve, total
+from raysync.cluster.placement import Place, Plan, fallbacks, plan, reserve, total
 from raysync.cluster.server import Server
 from raysync.cluster.worker import Worker, WorkerPlan
 from raysync.config import Experiment
@@ -42,38 +42,45 @@ START_DEADLINE_S = 120.0
 class Crew:
     """The actors of an experiment in their placement group, and what they were made for."""
 
-    asked: list[tuple[str, Bundle]]
+    asked: Plan
+    """With the first label selector of each group; `plan` has the chosen ones."""
     threads: tuple[int, ...]
+    plan: Plan
     group: PlacementGroup
-    server: Any = None
+    servers: list[Any] = field(default_factory=list)
     evaluator: Any = None
     controller: Any = None
     workers: list[Any] = field(default_factory=list)
     whole: bool = True
     """False once an actor was lost: then the next run gets new ones."""
 
-    def hire(self) -> None:
+    def hire(self, experiment: Experiment) -> None:
         """Start the actors, each in its bundle."""
-        self.server = self._actor(Server, SERVER, self.threads[SERVER])
-        self.evaluator = self._actor(Evaluator, EVALUATOR, self.threads[EVALUATOR])
-        self.controller = self._actor(Controller, SERVER)
-        for index in range(FIRST_WORKER, len(self.asked)):
-            self.workers.append(self._actor(Worker, index, self.threads[index]))
+        cluster, plan, threads = experiment.cluster, self.plan, self.threads
+        for index in plan.servers:
+            self.servers.append(self._actor(Server, index, _share(cluster.server_cpus, 0), threads[index]))
+        self.evaluator = self._actor(Evaluator, plan.evaluator, _share(cluster.evaluator_cpus, cluster.evaluator_gpus),
+                                     threads[plan.evaluator])
+        self.controller = self._actor(Controller, plan.servers[0], _share(0, 0))
+        for index, group in zip(plan.workers, experiment.slots().values(), strict=True):
+            self.workers.append(self._actor(Worker, index, _share(group.cpus, group.gpus), threads[index]))
 
-    def _actor(self, cls: type, index: int, *arguments: Any) -> Any:
-        bundle = self.asked[index][1] if cls is not Controller else {}
+    def _actor(self, cls: type, index: int, options: dict[str, Any], *arguments: Any) -> Any:
         place = PlacementGroupSchedulingStrategy(placement_group=self.group, placement_group_bundle_index=index)
-        options = {"num_cpus": bundle.get("CPU", 0), "num_gpus": bundle.get("GPU", 0), "scheduling_strategy": place}
-        return ray.remote(cls).options(**options).remote(*arguments)
+        return ray.remote(cls).options(**options, scheduling_strategy=place).remote(*arguments)
 
     def dismiss(self) -> None:
         """Kill the actors and give their resources back."""
-        for actor in (self.controller, *self.workers, self.evaluator, self.server):
+        for actor in (self.controller, *self.workers, self.evaluator, *self.servers):
             if actor is not None:
                 with suppress(RayError):  # the cluster itself may be gone
                     ray.kill(actor)
         with suppress(RayError):
             remove_placement_group(self.group)
+
+
+def _share(cpus: float, gpus: float) -> dict[str, Any]:
+    return {"num_cpus": cpus, "num_gpus": gpus}
 
 
 class Session:
@@ -88,6 +95,8 @@ class Session:
         """
         self._notify = notify
         self._address = address
+        self.places: dict[str, Place] = {}
+        """Where the actors of the latest run sit: `server-0`, `evaluator`, and the worker slots."""
         self._crew: Crew | None = None
         self._private = False
         self._connected = False
@@ -112,7 +121,7 @@ class Session:
         ended, lost = None, False
         slots = dict(zip(task.shards, crew.workers, strict=True))
         try:
-            for reference in crew.controller.run.remote(plan, crew.server, crew.evaluator, slots):
+            for reference in crew.controller.run.remote(plan, crew.servers, crew.evaluator, slots):
                 lines = ray.get(reference)
                 ended = lines[-1] if isinstance(lines[-1], Ended) else None
                 lost = lost or any(isinstance(line, Entry) and isinstance(line.event, Left) for line in lines)
@@ -155,7 +164,7 @@ class Session:
 
     def _start_private(self, experiment: Experiment, options: dict[str, Any]) -> None:
         cores = os.cpu_count() or 1
-        needed = math.ceil(total(bundle for _, bundle in bundles(experiment)).get("CPU", 1))
+        needed = math.ceil(total(bundle.resources for bundle in plan(experiment).bundles).get("CPU", 1))
         if needed > cores:
             self._notify(f"{needed} CPUs are declared to Ray on a machine of {cores}: its cores are shared.")
         self._private = self._connected = True
@@ -180,41 +189,44 @@ class Session:
         return self._ready(task, paradigm)
 
     def _crew_for(self, experiment: Experiment) -> Crew:
-        asked, threads = bundles(experiment), self._threads(experiment)
+        asked, threads = plan(experiment), self._threads(experiment)
         crew = self._crew
         if crew is not None and crew.whole and crew.asked == asked and crew.threads == threads:
             return crew
         self._disband()
-        self._crew = Crew(asked, threads, reserve(experiment))
-        self._crew.hire()
+        self._crew = Crew(asked, threads, *reserve(experiment))
+        for who, labels in sorted(fallbacks(asked, self._crew.plan).items()):
+            self._notify(f"{who} runs where {labels}: the cluster cannot hold it otherwise.".capitalize())
+        self._crew.hire(experiment)
         return self._crew
 
     def _threads(self, experiment: Experiment) -> tuple[int, ...]:
-        """torch threads of each actor: its CPUs on a cluster; on a private one a fair share of the cores there are."""
-        asked = bundles(experiment)
-        share = max(1, (os.cpu_count() or 1) // len(asked))
-        threads = [share if self._private else max(1, int(bundle.get("CPU", 1))) for _, bundle in asked]
-        threads[EVALUATOR] = experiment.evaluation.threads or threads[EVALUATOR]
+        """torch threads of the actor in each bundle: its CPUs on a cluster; on a private one a fair share of the cores."""
+        asked = plan(experiment)
+        share = max(1, (os.cpu_count() or 1) // len(asked.bundles))
+        threads = [share if self._private else max(1, int(bundle.resources.get("CPU", 1))) for bundle in asked.bundles]
+        threads[asked.evaluator] = experiment.evaluation.threads or threads[asked.evaluator]
         return tuple(threads)
 
     def _reset(self, crew: Crew, task: Task, paradigm: Paradigm) -> RunPlan:
         experiment, data = task.experiment, self._shared(task.data)
-        slots = experiment.slots()
-        plans = [WorkerPlan(slot, group, task.model, task.batches(slot), experiment.seed) for slot, group in slots.items()]
-        ready = [worker.reset.remote(plan, data) for worker, plan in zip(crew.workers, plans, strict=True)]
-        others = [crew.server.reset.remote(task.model, experiment.update),
-                  crew.evaluator.reset.remote(task.model, experiment.evaluation.batch_size, data)]
-        deadline_s = START_DEADLINE_S + experiment.cluster.step_deadline_s  # a kept worker may still compute its last step
-        *answers, _, _ = ray.get([*ready, *others], timeout=deadline_s)
-        blind = {plan.group.name for plan, (_, device) in zip(plans, answers, strict=True)
-                 if plan.group.gpus and device == "cpu"}
+        cluster, slots = experiment.cluster, experiment.slots()
+        plans = [WorkerPlan(slot, group, task.model, task.batches(slot), experiment.seed, cluster.server_shards)
+                 for slot, group in slots.items()]
+        resets = {f"server-{shard}": server.reset.remote(task.model, experiment.update, shard, cluster.server_shards)
+                  for shard, server in enumerate(crew.servers)}
+        resets["evaluator"] = crew.evaluator.reset.remote(task.model, experiment.evaluation.batch_size, data)
+        resets |= {plan.slot: worker.reset.remote(plan, data) for worker, plan in zip(crew.workers, plans, strict=True)}
+        deadline_s = START_DEADLINE_S + cluster.step_deadline_s  # a kept worker may still compute its last step
+        self.places = dict(zip(resets, ray.get(list(resets.values()), timeout=deadline_s), strict=True))
+        blind = {group.name for slot, group in slots.items() if group.gpus and "cpu" in self.places[slot].devices}
         for name in sorted(blind):
             self._notify(f"Worker group {name!r} has GPUs, but this torch sees none: it computes on the CPU.")
         return RunPlan(
             paradigm=paradigm, workload_samples=task.workload_samples, batch_size=experiment.batch_size,
-            marks=tuple(experiment.evaluation.progress_marks()), step_deadline_s=experiment.cluster.step_deadline_s,
-            evaluation_deadline_s=experiment.evaluation.deadline_s,
-            actor_ids={slot: actor_id for slot, (actor_id, _) in zip(slots, answers, strict=True)})
+            marks=tuple(experiment.evaluation.progress_marks()), step_deadline_s=cluster.step_deadline_s,
+            evaluation_deadline_s=experiment.evaluation.deadline_s, clips=experiment.update.clip_norm is not None,
+            actor_ids={slot: self.places[slot].actor_id for slot in slots})
 
     def _shared(self, data: DataSet) -> Any:
         """A reference to the data set: one copy a node."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import ray
 import torch
 
 from raysync.cluster.clock import now_s, sleep_s
+from raysync.cluster.placement import Place, here
 from raysync.cluster.transport import Payload, incoming, outgoing
 from raysync.config import WorkerGroup
 from raysync.emulation import step_duration_s
@@ -25,6 +25,8 @@ class WorkerPlan:
     model: ModelPlan
     batches: Batches
     seed: int
+    shards: int
+    """Of the server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,39 +39,44 @@ class StepReport:
 
 
 class Worker:
-    """Computes gradients on its device."""
+    """Computes gradients on its device, or on several."""
 
     def __init__(self, threads: int) -> None:
         torch.set_num_threads(threads)
         self._plan: WorkerPlan | None = None
         self._gradient: GradientComputation | None = None
 
-    def reset(self, plan: WorkerPlan, data: DataSet) -> tuple[str, str]:
-        """Begin a run; returns Ray's id of this actor, and the device it computes on."""
-        device = "cuda" if plan.group.gpus and torch.cuda.is_available() else "cpu"
+    def reset(self, plan: WorkerPlan, data: DataSet) -> Place:
+        """Begin a run."""
+        devices = _devices(plan.group)
         self._plan = plan
-        self._gradient = GradientComputation(plan.model.build(), data, plan.batches, device)
-        return str(ray.get_runtime_context().get_actor_id()), device
+        self._gradient = GradientComputation(plan.model.build(), data, plan.batches, devices, plan.group.precision)
+        return here(devices)
 
-    @ray.method(num_returns=2)  # type: ignore[untyped-decorator]
-    def step(self, clock: int, batch_size: int, weights: Payload | None) -> tuple[Payload, StepReport]:
+    def step(self, clock: int, batch_size: int, *weights: Payload) -> tuple[Payload | StepReport, ...]:
         """One iteration.
 
         Args:
             clock: which batch.
             batch_size: of it.
-            weights: (P + Q,) from the server; None: go on with the weights you have.
+            weights: (P + Q,) from the server, in a part a shard; none: go on with the weights you have.
 
         Returns:
-            The gradient with the buffers behind it, (P + Q,), and the report.
+            The gradient with the buffers behind it, (P + Q,), in a part a shard, and the report.
         """
         plan, gradient = self._plan, self._gradient
         assert plan is not None, "step before reset"
         assert gradient is not None, "step before reset"
         began_s = now_s()
-        if weights is not None:
-            gradient.model.read_weights(incoming(weights))
+        if weights:
+            gradient.read_weights(incoming(*weights))
         loss = gradient.compute(clock, batch_size)
         computed_s = now_s() - began_s
         sleep_s(step_duration_s(plan.group, computed_s, plan.seed, plan.slot, clock) - computed_s)
-        return outgoing(gradient.model.outgoing), StepReport(loss, now_s() - began_s)
+        return *outgoing(gradient.outgoing(), plan.shards), StepReport(loss, now_s() - began_s)
+
+
+def _devices(group: WorkerGroup) -> list[str]:
+    if group.gpus and torch.cuda.is_available():
+        return [f"cuda:{index}" for index in range(group.devices)]
+    return ["cpu"] * group.devices

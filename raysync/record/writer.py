@@ -69,7 +69,7 @@ class RecordWriter:
     """Writes one record. Use it as a context manager: leaving it, however, completes what can be completed."""
 
     def __init__(self, folder: Path, config_yaml: str, paradigm: Paradigm, measures: Measures,
-                 about: Mapping[str, Any], began: datetime) -> None:
+                 about: Mapping[str, Any], began: datetime, places: Mapping[str, Any] | None = None) -> None:
         """
         Args:
             folder: exists and is empty.
@@ -78,6 +78,7 @@ class RecordWriter:
             measures: is fed with every line that is written.
             about: what `summary.json` says beside the measures.
             began: when the run was asked for; `wall_seconds` counts from here to the end of the record.
+            places: actor -> where it ran; for `environment.json`.
         """
         self.folder = folder
         self.measures = measures
@@ -85,7 +86,7 @@ class RecordWriter:
         self._began = began
         self._rows: list[PushRow] = []
         (folder / "config.yaml").write_text(config_yaml, encoding="utf-8")
-        _write_json(folder / "environment.json", environment())
+        _write_json(folder / "environment.json", environment() | {"places": places or {}})
         self._journal = (folder / "journal.jsonl").open("w", encoding="utf-8")
         self._journal.write(header(paradigm, measures.workload_samples, about=dict(about)) + "\n")
         self._journal.flush()

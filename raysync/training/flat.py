@@ -57,9 +57,13 @@ class FlatModel:
         if self._buffers:
             torch.cat([buffer.reshape(-1).float() for buffer in self._buffers], out=self.outgoing[self.size :])
 
-    def read_weights(self, incoming: Tensor) -> None:
-        """Take the parameters of a vector (P + Q,) from the server; leave the buffers alone."""
-        self.weights.copy_(incoming[: self.size])
+    def read_weights(self, *parts: Tensor) -> None:
+        """Take the parameters of a vector (P + Q,) from the server, in one or several parts; leave the buffers alone."""
+        offset = 0
+        for part in parts:
+            here = self.weights[offset : offset + len(part)]
+            here.copy_(part[: len(here)])
+            offset += len(part)
 
     def read_buffers(self, incoming: Tensor) -> None:
         """Take the buffers of a vector (P + Q,) from the server."""

@@ -1,41 +1,105 @@
-"""One worker's arithmetic: weights in, gradient out."""
+"""One worker's arithmetic: weights in, gradient out.
+
+Shape legend: P = trainable parameters, Q = elements of all buffers.
+"""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from raysync.training.data import Batches, DataSet
+from raysync.training.device import Device
 from raysync.training.flat import FlatModel
 
 
-class GradientComputation:
-    """Computes the gradients of one slot."""
+class _Replica:
+    """The model on one device."""
 
-    def __init__(self, module: nn.Module, data: DataSet, batches: Batches, device: str = "cpu") -> None:
+    def __init__(self, module: nn.Module, device: str, precision: str) -> None:
+        self.device = Device(device)
+        self.model = FlatModel(module.to(device).train())
+        self._kind = device.partition(":")[0]
+        self._bf16 = precision == "bf16"
+
+    def compute(self, x: Tensor, y: Tensor, share: float) -> float:
+        """Leave `share` times the gradient of the mean loss of (x, y) in `model.outgoing`; returns as much of the loss."""
+        x, y = self.device.upload(x), self.device.upload(y)
+        self.model.gradient.zero_()
+        with torch.autocast(self._kind, dtype=torch.bfloat16, enabled=self._bf16):
+            loss: Tensor = cross_entropy(self.model.module(x), y) * share
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.model.write_buffers()
+        return loss.item()
+
+
+class GradientComputation:
+    """Computes the gradients of one slot, on one or several devices.
+
+    With several, each has a replica of the model and takes an equal part of the batch; their gradients, weighted by samples,
+    become one before anything is pushed (LagTuner, section 5.1: workers of 4 GPUs). Without batch-norm that is the gradient
+    of the whole batch; batch-norm normalises each part by itself, as in torch's DataParallel. What is pushed of its running
+    statistics is the mean of the replicas'; each replica goes on with its own.
+    """
+
+    def __init__(
+        self, module: nn.Module, data: DataSet, batches: Batches,
+        devices: Sequence[str] = ("cpu",), precision: str = "float32",
+    ) -> None:
         """
         Args:
-            module: fresh; it is moved to the device.
+            module: fresh; it is moved to the first device, and copied to the others.
             data: whose training set is learned.
             batches: of this slot.
-            device: a torch device.
+            devices: as torch names them; `cpu` may come several times.
+            precision: `float32`, or `bf16` for torch's autocast of the forward pass.
         """
-        self.model = FlatModel(module.to(device).train())
+        modules = [module, *(copy.deepcopy(module) for _ in devices[1:])]
+        self._replicas = [_Replica(one, device, precision) for one, device in zip(modules, devices, strict=True)]
+        self.model = self._replicas[0].model
         self._data = data
         self._batches = batches
-        self._device = device
+        self._threads = ThreadPoolExecutor(len(devices)) if len(devices) > 1 else None
+
+    def read_weights(self, parts: Sequence[Tensor]) -> None:
+        """Take the parameters of a vector (P + Q,) from the server, in one or several parts."""
+        for replica in self._replicas:
+            replica.model.read_weights(*(replica.device.upload(part) for part in parts))
 
     def compute(self, clock: int, batch_size: int) -> float:
         """Forward and backward of one batch at the model's present weights.
 
-        Afterwards `model.outgoing` (P + Q,) holds the gradient of the batch's mean loss, and the buffers.
+        Afterwards `outgoing` gives the gradient of the batch's mean loss.
+
+        Args:
+            clock: which batch.
+            batch_size: of it, at least the number of devices.
 
         Returns:
             The batch's mean cross-entropy, in nats.
         """
         x, y = self._batches.draw(self._data, clock, batch_size)
-        self.model.gradient.zero_()
-        loss: Tensor = cross_entropy(self.model.module(x.to(self._device)), y.to(self._device))
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.model.write_buffers()
-        return loss.item()
+        if self._threads is None:
+            return self._replicas[0].compute(x, y, 1.0)
+        count = len(self._replicas)
+        xs, ys = x.tensor_split(count), y.tensor_split(count)
+        shares = [len(part) / batch_size for part in ys]
+        losses = list(self._threads.map(_Replica.compute, self._replicas, xs, ys, shares))
+        self._join()
+        return sum(losses)
+
+    def outgoing(self) -> Tensor:
+        """The gradient with the buffers behind it, (P + Q,), in this process's memory; valid until the next `compute`."""
+        return self._replicas[0].device.download(self.model.outgoing)
+
+    def _join(self) -> None:
+        """Sum the replicas' parts of the gradient, and average their buffers, in the first one's `outgoing`."""
+        whole, size = self.model.outgoing, self.model.size
+        for replica in self._replicas[1:]:
+            whole.add_(replica.model.outgoing.to(whole.device))
+        whole[size:].div_(len(self._replicas))

@@ -1,6 +1,6 @@
-"""The parameter store: one flat model, its optimizer, and the update rule.
+"""The parameter store: one flat model, or an even part of it, its optimizer, and the update rule.
 
-Shape legend: K = pushes in one update, P = trainable parameters, Q = elements of all buffers.
+Shape legend: K = pushes in one update, P = trainable parameters, Q = elements of all buffers, both of the part kept here.
 """
 
 from __future__ import annotations
@@ -9,17 +9,22 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.utils import clip_grads_with_norm_
 
 from raysync.config import Update
+from raysync.training.flat import FlatModel
 from raysync.training.schedule import learning_rate
 
 
 class ParameterStore:
     """Applies gradients to a flat vector with a torch optimizer.
 
-    One `apply` is one optimizer step with the sample-weighted mean gradient of its pushes (`combine: sum`: with their
+    One update is one optimizer step with the sample-weighted mean gradient of its pushes (`combine: sum`: with their
     sum), at lr(progress) x number of pushes (`lr_scaling: none`: x 1). The linear scale is that of Sync-Switch's
     configuration policy (Li et al. 2021, section IV-C): n pushes in one update move the model as far as n updates would.
+
+    `combine` and `step` make an update together: what they do is elementwise, so a model split among several stores learns
+    as a whole one does, but for the norm that `clip_norm` looks at, which the stores tell each other between the two.
     """
 
     def __init__(self, initial: Tensor, size: int, update: Update) -> None:
@@ -31,48 +36,80 @@ class ParameterStore:
         """
         self.update = update
         self.version = 0
-        self._parameter = torch.nn.Parameter(initial[:size].clone())  # (P,)
-        self._parameter.grad = torch.zeros(size)
+        self._published = initial.clone()  # (P + Q,)
+        self._parameter = torch.nn.Parameter(self._published[:size])  # (P,), the front of it
+        self._combined = torch.empty(size)  # (P,)
+        self._pushes = 0
         self._buffers: dict[str, Tensor] = {}
-        self._initial_buffers = initial[size:].clone()  # (Q,)
         self._optimizer = _optimizer(self._parameter, update)
+
+    def combine(self, vectors: Sequence[Tensor], samples: Sequence[int], workers: Sequence[str | None]) -> float:
+        """The gradient of the next update.
+
+        Args:
+            vectors: K of (P + Q,): gradients with buffers behind them. They are read until the `step`.
+            samples: K batch sizes.
+            workers: K names of who pushed; None for one that has left since, whose buffers no longer count.
+
+        Returns:
+            The gradient's Euclidean norm if it is to be clipped, which is a pass over it; else 0.
+        """
+        size, self._pushes = len(self._parameter), len(vectors)
+        gradient, seen = vectors[0][:size], samples[0]
+        for vector, count in zip(vectors[1:], samples[1:], strict=True):
+            seen += count
+            if self.update.combine == "sum":
+                gradient = torch.add(gradient, vector[:size], out=self._combined)
+            else:  # the mean so far moves towards the next one: one pass over memory
+                gradient = torch.lerp(gradient, vector[:size], count / seen, out=self._combined)
+        for vector, worker in zip(vectors, workers, strict=True):
+            if len(vector) > size and worker is not None:
+                self._buffers[worker] = vector[size:].clone()
+        self._parameter.grad = gradient
+        if self.update.clip_norm is None:
+            return 0.0
+        self._parameter.grad = self._combined.copy_(gradient)  # clipping writes; what arrived is for reading only
+        return float(torch.linalg.vector_norm(self._combined))
+
+    def step(self, progress: float, norms: Sequence[float]) -> int:
+        """One optimizer step along the combined gradient; returns the version it makes.
+
+        Args:
+            progress: of the run before this update, from 0 to 1.
+            norms: what `combine` returned on each store of the model.
+        """
+        if self.update.clip_norm is not None:
+            norm = torch.linalg.vector_norm(torch.tensor(norms))
+            clip_grads_with_norm_([self._parameter], self.update.clip_norm, norm)
+        scale = self._pushes if self.update.lr_scaling == "linear" else 1
+        self._optimizer.param_groups[0]["lr"] = scale * learning_rate(self.update, progress, self.version)
+        self._optimizer.step()
+        self._parameter.grad = None
+        self.version += 1
+        return self.version
 
     def apply(
         self, vectors: Sequence[Tensor], samples: Sequence[int], workers: Sequence[str | None], progress: float,
     ) -> int:
-        """One optimizer step; returns the version it makes.
-
-        Args:
-            vectors: K of (P + Q,): gradients with buffers behind them.
-            samples: K batch sizes.
-            workers: K names of who pushed; None for one that has left since, whose buffers no longer count.
-            progress: of the run before this update, from 0 to 1.
-        """
-        gradient = self._parameter.grad
-        assert gradient is not None, "the gradient's buffer is made once"
-        size = gradient.numel()
-        weights = [1.0] * len(samples) if self.update.combine == "sum" else [n / sum(samples) for n in samples]
-        gradient.zero_()
-        for vector, weight, worker in zip(vectors, weights, workers, strict=True):
-            gradient.add_(vector[:size], alpha=weight)
-            if vector.numel() > size and worker is not None:
-                self._buffers[worker] = vector[size:].clone()
-        if self.update.clip_norm is not None:
-            torch.nn.utils.clip_grad_norm_([self._parameter], self.update.clip_norm)
-        scale = len(vectors) if self.update.lr_scaling == "linear" else 1
-        self._optimizer.param_groups[0]["lr"] = scale * learning_rate(self.update, progress, self.version)
-        self._optimizer.step()
-        self.version += 1
-        return self.version
+        """`combine` and `step`, for a store that keeps the whole model."""
+        return self.step(progress, [self.combine(vectors, samples, workers)])
 
     def forget(self, worker: str) -> None:
         """A worker has left: its buffers no longer count."""
         self._buffers.pop(worker, None)
 
     def publish(self) -> Tensor:
-        """Parameters, and behind them the mean of the live workers' buffers: a new vector (P + Q,)."""
-        buffers = torch.stack(list(self._buffers.values())).mean(dim=0) if self._buffers else self._initial_buffers
-        return torch.cat([self._parameter.detach(), buffers])
+        """Parameters, and behind them the mean of the live workers' buffers, (P + Q,); valid until the next step."""
+        if self._buffers:
+            torch.mean(torch.stack(list(self._buffers.values())), dim=0, out=self._published[len(self._parameter) :])
+        return self._published
+
+
+def part_of(model: FlatModel, index: int, count: int) -> tuple[Tensor, int]:
+    """The initial vector of one of `count` stores that split (P + Q,) evenly, and the number of parameters in it."""
+    parts = model.initial().tensor_split(count)
+    before = sum(len(part) for part in parts[:index])
+    return parts[index], min(max(0, model.size - before), len(parts[index]))
 
 
 def _optimizer(parameter: torch.nn.Parameter, update: Update) -> torch.optim.Optimizer:

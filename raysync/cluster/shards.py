@@ -1,0 +1,59 @@
+"""The server shards as the controller sees them: one server, whose vectors come in as many parts as there are shards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from raysync.cluster.server import ApplyPlan
+
+Parts = tuple[Any, ...]
+"""References to the parts of one vector, a shard each."""
+
+
+class Shards:
+    """Sends each call to every shard; each works its calls off in their order, so together they stay one model."""
+
+    def __init__(self, servers: Sequence[Any], clips: bool) -> None:
+        """
+        Args:
+            servers: handles of the shards' actors, in their order.
+            clips: whether updates look at the norm of the whole gradient, which the shards then tell each other.
+        """
+        self.count = len(servers)
+        self._servers = servers
+        self._tell_norms = clips and len(servers) > 1
+
+    def apply(self, plan: ApplyPlan, gradients: Sequence[Parts]) -> Parts:
+        """One update, without publishing it; returns the acknowledgements."""
+        plan, arrived = self._arriving(plan, gradients)
+        return tuple(server.apply.remote(plan, *parts) for server, parts in zip(self._servers, arrived, strict=True))
+
+    def apply_and_publish(self, plan: ApplyPlan, gradients: Sequence[Parts]) -> tuple[Parts, Parts]:
+        """One update; the weights it makes, and the acknowledgements."""
+        plan, arrived = self._arriving(plan, gradients)
+        return _split(server.apply_and_publish.remote(plan, *parts)
+                      for server, parts in zip(self._servers, arrived, strict=True))
+
+    def publish(self) -> tuple[Parts, Parts]:
+        """The weights as they are, and the acknowledgements."""
+        return _split(server.publish.remote() for server in self._servers)
+
+    def forget(self, worker: str) -> None:
+        """A worker has left."""
+        for server in self._servers:
+            server.forget.remote(worker)
+
+    def _arriving(self, plan: ApplyPlan, gradients: Sequence[Parts]) -> tuple[ApplyPlan, list[Parts]]:
+        """What each shard is sent for an update: its parts of the gradients, or all norms once it has those."""
+        parts = list(zip(*gradients, strict=True))
+        if not self._tell_norms:
+            return plan, parts
+        norms = tuple(server.combine.remote(plan, *its) for server, its in zip(self._servers, parts, strict=True))
+        return replace(plan, combined=True), [norms] * len(self._servers)
+
+
+def _split(published: Any) -> tuple[Parts, Parts]:
+    weights, acks = zip(*published, strict=True)
+    return weights, acks
