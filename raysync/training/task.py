@@ -52,7 +52,7 @@ def prepare(experiment: Experiment, model: ModelSource | None = None, data: Data
                           f"shape {loaded.input_shape}.")
     choice = experiment.model
     source, parameters = (choice.name, choice.parameters) if model is None else (model, {})
-    plan = ModelPlan(source, parameters, loaded.input_shape, loaded.classes, experiment.seed)
+    plan = ModelPlan(source, parameters, loaded.input_shape, loaded.classes, experiment.seed, loaded.tokens)
     size = FlatModel(plan.build()).size
     if model is not None or data is not None:  # what was given as an object takes its place in the record, too
         named = {"model": experiment.model if model is None else Named(name=plan.name),
