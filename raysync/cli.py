@@ -126,7 +126,7 @@ def _train(experiment: Experiment, choices: Sequence[ParadigmChoice], seeds: Seq
 
     task = prepare(experiment)
     done: dict[str, list[RunRecord | None]] = {choice.label: [] for choice in choices}
-    with _live() as live, Session(live.say, address=os.environ.get("RAY_ADDRESS")) as session:
+    with _live(task.data.tokens) as live, Session(live.say, address=os.environ.get("RAY_ADDRESS")) as session:
         for seed, choice in product(seeds, choices):
             label = choice.label if len(seeds) == 1 else f"{choice.label}, seed {seed}"
             try:
@@ -137,7 +137,7 @@ def _train(experiment: Experiment, choices: Sequence[ParadigmChoice], seeds: Seq
             else:
                 done[choice.label].append(record)
     summaries = {label: [record.summary if record else None for record in runs] for label, runs in done.items()}
-    _print_table(summaries, experiment, seeds)
+    _print_table(summaries, experiment, seeds, task.data.tokens)
     console.print(f"Records: {experiment.output / experiment.name}", highlight=False, soft_wrap=True)
     if any(record is None for runs in done.values() for record in runs):
         raise typer.Exit(1)
@@ -147,13 +147,13 @@ def _sizes(measure: bool) -> dict[str, dict[str, str]]:
     """Columns of `list models`: parameters and, if they are measured, milliseconds a step, for the samples named."""
     from raysync.training.cost import STEP_BATCH, step_s
     from raysync.training.flat import FlatModel
-    from raysync.training.models import MADE_FOR, MODELS, ModelPlan
+    from raysync.training.models import MODELS, listed
 
     sizes = {}
     for name in MODELS:
-        shape = MADE_FOR.get(name, (3, 32, 32))
-        plan = ModelPlan(name, {}, shape, classes=10, seed=0)
-        sizes[name] = {"samples": "x".join(map(str, shape)), "parameters": f"{FlatModel(plan.build()).size:,}"}
+        plan = listed(name)
+        samples = "x".join(map(str, plan.input_shape)) + (" tokens" if plan.tokens else "")
+        sizes[name] = {"samples": samples, "parameters": f"{FlatModel(plan.build()).size:,}"}
         if measure:
             sizes[name][f"ms a step of {STEP_BATCH}"] = f"{1000 * step_s(plan):,.1f}"
     return sizes
@@ -162,8 +162,14 @@ def _sizes(measure: bool) -> dict[str, dict[str, str]]:
 class _Live:
     """A progress line per run; where there is no terminal (the log of a job), a printed line per tenth."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Progress, tokens: bool) -> None:
+        """
+        Args:
+            progress: draws the lines.
+            tokens: of a language model: perplexity takes the place of accuracy.
+        """
         self._progress = progress
+        self._tokens = tokens
 
     def say(self, text: str) -> None:
         """Print a sentence above the lines."""
@@ -176,8 +182,7 @@ class _Live:
 
         def watch(measures: Measures) -> None:
             nonlocal tenths
-            accuracy = "-" if measures.accuracy is None else f"{measures.accuracy:.1%}"
-            facts = (f"accuracy {accuracy:>5} │ {measures.throughput_samples_per_s:6,.0f} samples/s │ "
+            facts = (f"{self._result(measures)} │ {measures.throughput_samples_per_s:6,.0f} samples/s │ "
                      f"wait {measures.wait_fraction:3.0%}")
             status = measures.ended.status if measures.ended else ""
             if status not in ("", "finished"):
@@ -189,26 +194,31 @@ class _Live:
 
         return watch
 
+    def _result(self, measures: Measures) -> str:
+        if self._tokens:
+            return f"perplexity {'-' if measures.perplexity is None else _perplexity(measures.perplexity):>5}"
+        return f"accuracy {'-' if measures.accuracy is None else f'{measures.accuracy:.1%}':>5}"
+
 
 @contextmanager
-def _live() -> Iterator[_Live]:
+def _live(tokens: bool) -> Iterator[_Live]:
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=8), TextColumn("{task.percentage:3.0f}% │"),
                TextColumn("{task.fields[facts]}"))
     with Progress(*columns, console=errors) as progress:
         try:
-            yield _Live(progress)
+            yield _Live(progress, tokens)
         except ConfigError:
             for task in progress.task_ids:  # nothing ran: the error's two lines say it all
                 progress.remove_task(task)
             raise
 
 
-def _print_table(rows: dict[str, list[dict[str, Any] | None]], experiment: Experiment, seeds: Sequence[int]) -> None:
-    """One row a paradigm; means over the seeds, with the standard deviation of the two results. None: a failed run."""
-    target = experiment.target_accuracy
-    columns: list[tuple[str, str, Callable[[float], str], bool]] = [
-        ("final\naccuracy", "final_accuracy", "{:.1%}".format, True),
-        (f"s to\n{target:.1%}" if target else "s to\ntarget", "time_to_accuracy_s", "{:.1f}".format, True),
+def _print_table(
+    rows: dict[str, list[dict[str, Any] | None]], experiment: Experiment, seeds: Sequence[int], tokens: bool,
+) -> None:
+    """One row a paradigm; means over the seeds, with the standard deviation of the results. None: a failed run."""
+    columns = [
+        *_results(experiment, tokens),
         ("samples\nper s", "throughput_samples_per_s", "{:,.0f}".format, False),
         ("wait\nshare", "wait_fraction", "{:.0%}".format, False),
         ("stale-\nness", "staleness_mean", "{:.1f}".format, False),
@@ -228,6 +238,27 @@ def _print_table(rows: dict[str, list[dict[str, Any] | None]], experiment: Exper
         table.add_row(" ".join([escape(label), *marks]), *cells)
     console.print(_title(experiment, seeds), highlight=False, soft_wrap=True)
     console.print(table)
+
+
+Column = tuple[str, str, Callable[[float], str], bool]
+"""Heading, key of the summary, how a value is shown, whether its spread is shown."""
+
+
+def _results(experiment: Experiment, tokens: bool) -> list[Column]:
+    """The columns that say how good the model became, and how soon it met the targets."""
+    accuracy, loss = experiment.target_accuracy, experiment.target_loss
+    columns: list[Column] = [("final\nperplexity", "final_perplexity", _perplexity, True) if tokens else
+                             ("final\naccuracy", "final_accuracy", "{:.1%}".format, True)]
+    if accuracy or not loss:
+        name = f"{accuracy:.1%}" if accuracy else "target"
+        columns.append((f"s to\n{name}", "time_to_accuracy_s", "{:.1f}".format, True))
+    if loss:
+        columns.append((f"s to\nloss {loss:g}", "time_to_loss_s", "{:.1f}".format, True))
+    return columns
+
+
+def _perplexity(value: float) -> str:
+    return f"{value:.2f}" if value < 1000 else f"{value:.1e}"
 
 
 def _title(experiment: Experiment, seeds: Sequence[int]) -> str:

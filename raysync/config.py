@@ -248,6 +248,7 @@ class Experiment(_Strict):
     workers: tuple[WorkerGroup, ...] = Field((WorkerGroup(count=4),), min_length=1)
     evaluation: EvaluationPlan = EvaluationPlan()
     target_accuracy: float | None = Field(None, gt=0, le=1, description="for the time to accuracy; a fraction of 1")
+    target_loss: float | None = Field(None, gt=0, description="for the time to loss; mean cross-entropy in nats")
     cluster: Cluster = Cluster()
     output: Path = Field(Path("runs"), description="records go to OUTPUT/NAME/TIME-PARADIGM-ID/")
 

@@ -69,7 +69,7 @@ def run_in(
     """Train a task under a paradigm in a session that may serve further runs; see `run`."""
     began = datetime.now()
     experiment = task.experiment.model_copy(update={"paradigm": choice})
-    measures = Measures(task.workload_samples, experiment.target_accuracy)
+    measures = Measures(task.workload_samples, experiment.target_accuracy, experiment.target_loss)
     stream = session.run(task, choice.make())
     first = next(stream)  # whatever the user asked for that cannot be is known by now: no record of that
     folder = new_folder(experiment.output, experiment.name, choice.label)
@@ -115,4 +115,5 @@ def _about(task: Task, choice: ParadigmChoice) -> dict[str, Any]:
         "workers": experiment.worker_count,
         "seed": experiment.seed,
         "target_accuracy": experiment.target_accuracy,
+        "target_loss": experiment.target_loss,
     }

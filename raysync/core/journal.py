@@ -51,7 +51,7 @@ class Evaluation:
     accuracy: float
     """Fraction of 1."""
     loss: float
-    """Mean cross-entropy per sample, in nats."""
+    """Mean cross-entropy per label (of a sample, or of a token), in nats."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,14 @@
 Busy is computing alone. Wait is from a push to the worker's next release. Version staleness of a push: versions applied
 between the one it was computed on and its own. Lead: clocks ahead of the slowest member, at a release. Progress: samples in
 applied pushes / samples of the workload. Time to accuracy: when the first evaluated model at or above the target was
-published, counted from the first release.
+published, counted from the first release; time to loss likewise, at or below. Perplexity: e to the mean cross-entropy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import exp, inf
 from typing import Any
 
 from raysync.core.decisions import Release
@@ -20,6 +21,9 @@ from raysync.record.rows import PushRow, PushRows, group_of
 CONVERGED_SPAN = 5
 CONVERGED_CHANGE = 0.001
 """Sync-Switch, section VI-A: accuracy has converged when it changed by at most 0.1 % over five evaluations."""
+
+LARGEST_EXPONENT = 709.0
+"""e to more is no float; a loss that large is of a model on its way to diverging."""
 
 
 @dataclass(slots=True)
@@ -38,14 +42,18 @@ class WorkerMeasures:
 class Measures:
     """Totals so far; readable at any moment of a run."""
 
-    def __init__(self, workload_samples: int, target_accuracy: float | None = None) -> None:
+    def __init__(
+        self, workload_samples: int, target_accuracy: float | None = None, target_loss: float | None = None,
+    ) -> None:
         """
         Args:
             workload_samples: what progress is measured against.
             target_accuracy: a fraction of 1, for the time to accuracy.
+            target_loss: mean cross-entropy in nats, for the time to loss.
         """
         self.workload_samples = workload_samples
         self.target_accuracy = target_accuracy
+        self.target_loss = target_loss
         self.workers: dict[str, WorkerMeasures] = {}
         self.evaluations: list[Evaluation] = []
         self.ended: Ended | None = None
@@ -132,12 +140,28 @@ class Measures:
         return self.evaluations[-1].accuracy if self.evaluations else None
 
     @property
+    def perplexity(self) -> float | None:
+        """Of the latest evaluation: e to its loss, so 1 at best; infinite where a float cannot say it."""
+        if not self.evaluations:
+            return None
+        loss = self.evaluations[-1].loss
+        return inf if loss > LARGEST_EXPONENT else exp(loss)
+
+    @property
     def time_to_accuracy_s(self) -> float | None:
         """When the first evaluation at or above the target had its weights published; None if none reached it."""
-        if self.target_accuracy is None:
-            return None
+        target = self.target_accuracy
+        return None if target is None else self._first_s(lambda one: one.accuracy >= target)
+
+    @property
+    def time_to_loss_s(self) -> float | None:
+        """When the first evaluation at or below the target had its weights published; None if none reached it."""
+        target = self.target_loss
+        return None if target is None else self._first_s(lambda one: one.loss <= target)
+
+    def _first_s(self, reached: Callable[[Evaluation], bool]) -> float | None:
         began = self.started_at or 0.0
-        return next((max(0.0, one.at - began) for one in self.evaluations if one.accuracy >= self.target_accuracy), None)
+        return next((max(0.0, one.at - began) for one in self.evaluations if reached(one)), None)
 
     def summary(self) -> dict[str, Any]:
         """The measures under the keys of `summary.json`."""
@@ -157,8 +181,11 @@ class Measures:
             "best_accuracy": max(accuracies, default=None),
             "converged_accuracy": converged(list(of_versions.values())),
             "final_loss": self.evaluations[-1].loss if self.evaluations else None,
+            "final_perplexity": self.perplexity,
             "target_accuracy": self.target_accuracy,
             "time_to_accuracy_s": self.time_to_accuracy_s,
+            "target_loss": self.target_loss,
+            "time_to_loss_s": self.time_to_loss_s,
             "wait_fraction": self.wait_fraction,
             "staleness_mean": self._staleness_sum / applied if applied else None,
             "staleness_max": self.staleness_max,

@@ -73,7 +73,8 @@ class RunRecord:
     def _recovered(self) -> tuple[dict[str, Any], Measures, list[PushRow]]:
         with (self.path / "journal.jsonl").open(encoding="utf-8") as file:
             head, lines = read(file)
-            measures = Measures(head["workload_samples"], head.get("about", {}).get("target_accuracy"))
+            about = head.get("about", {})
+            measures = Measures(head["workload_samples"], about.get("target_accuracy"), about.get("target_loss"))
             rows = [row for line in lines for row in measures.feed(line)]
         rows.extend(measures.close(measures.now))
         return head, measures, rows

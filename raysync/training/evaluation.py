@@ -21,7 +21,7 @@ def evaluate(model: FlatModel, weights: Tensor, data: DataSet, batch_size: int) 
         batch_size: samples a forward pass.
 
     Returns:
-        Accuracy (a fraction of 1) and mean cross-entropy (nats).
+        Accuracy (a fraction of 1) and mean cross-entropy (nats), of all labels: one a sample, or one a token.
     """
     model.read_weights(weights)
     model.read_buffers(weights)
@@ -34,4 +34,4 @@ def evaluate(model: FlatModel, weights: Tensor, data: DataSet, batch_size: int) 
         logits = model.module(data.samples(data.test_x[part]).to(device))
         correct += int((logits.argmax(dim=1) == y).sum())
         loss += float(cross_entropy(logits, y, reduction="sum"))
-    return correct / len(data.test_x), loss / len(data.test_x)
+    return correct / data.test_y.size, loss / data.test_y.size

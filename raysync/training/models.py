@@ -15,9 +15,10 @@ from raysync.core.reference import call, load_reference
 from raysync.errors import ConfigError, unknown_name
 from raysync.randomness import hashed_seed
 from raysync.training import resnet
+from raysync.training.transformer import char_lm
 
 Shape = tuple[int, ...]
-"""Of one sample, (C, H, W) for images."""
+"""Of one sample, (C, H, W) for images, (T,) for tokens."""
 
 ModelSource = str | nn.Module | Callable[..., nn.Module]
 """A registered name, `package.module:function`, a module, or a function that returns one."""
@@ -75,12 +76,18 @@ def alexnet_small(input_shape: Shape, classes: int) -> nn.Module:
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "mlp": mlp, "convnet": convnet, "lenet": lenet, "fashion-cnn": fashion_cnn, "alexnet-small": alexnet_small,
     "resnet20": resnet.resnet20, "resnet32": resnet.resnet32, "resnet56": resnet.resnet56, "resnet110": resnet.resnet110,
-    "resnet18": resnet.resnet18, "resnet50": resnet.resnet50,
+    "resnet18": resnet.resnet18, "resnet50": resnet.resnet50, "char-lm": char_lm,
 }
 
 
-MADE_FOR: dict[str, Shape] = {"mlp": (1, 8, 8), "convnet": (1, 28, 28), "fashion-cnn": (1, 28, 28)}
+MADE_FOR: dict[str, Shape] = {"mlp": (1, 8, 8), "convnet": (1, 28, 28), "fashion-cnn": (1, 28, 28), "char-lm": (64,)}
 """Samples that a model is listed with; (3, 32, 32) for all others."""
+
+FOR_TOKENS = {"char-lm"}
+"""Models whose samples are rows of tokens."""
+
+_MISFITS = (RuntimeError, ValueError, TypeError, IndexError, AssertionError)
+"""What torch's modules raise, each in its way, when sizes or types do not fit."""
 
 
 @dataclass(frozen=True)
@@ -94,9 +101,11 @@ class ModelPlan:
     input_shape: Shape
     """Of one sample."""
     classes: int
-    """Number of logits that the module must return for each sample."""
+    """Number of logits that the module must return for each label."""
     seed: int
     """Of the run; the initial weights are drawn from it. A module that is given as an object keeps its weights."""
+    tokens: bool = False
+    """Whether samples are rows of int64 tokens (N, T), each with a label; otherwise they are float32 with one label each."""
 
     @property
     def name(self) -> str:
@@ -106,7 +115,7 @@ class ModelPlan:
         return getattr(self.source, "__name__", type(self.source).__name__)
 
     def build(self) -> nn.Module:
-        """A fresh module, checked on two samples of zeros.
+        """A fresh module, checked on two samples.
 
         Raises:
             ConfigError: unknown name or parameter, a model that does not take the samples, or output of another shape.
@@ -133,21 +142,38 @@ class ModelPlan:
             return call(function, where, self.parameters, {"input_shape": self.input_shape, "classes": self.classes})
         except ConfigError:
             raise
-        except (RuntimeError, ValueError, TypeError) as error:
-            raise ConfigError(f"{where}: cannot be built for samples of shape {self.input_shape} ({error}).") from error
+        except _MISFITS as error:
+            raise ConfigError(f"{where}: cannot be built for {self._samples} ({error}).") from error
 
     def _check(self, module: nn.Module) -> None:
-        """Two samples of zeros must give two rows of `classes` logits."""
+        """Two samples (of zeros; of the vocabulary's last token) must give `classes` logits for each label.
+
+        Classes are the second dimension, as `cross_entropy` has them: (2, classes), or (2, classes, T).
+        """
+        samples = torch.zeros(2, *self.input_shape)
+        if self.tokens:
+            samples = torch.full((2, *self.input_shape), self.classes - 1)
         was_training = module.training
         try:
             with torch.no_grad():
-                output = module.eval()(torch.zeros(2, *self.input_shape))
-        except RuntimeError as error:
-            reason = str(error).splitlines()[0]
-            raise ConfigError(f"model {self.name}: does not take samples of shape {self.input_shape} ({reason}).") from error
+                output = module.eval()(samples)
+        except _MISFITS as error:
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise ConfigError(f"model {self.name}: does not take {self._samples} ({reason}).") from error
         finally:
             module.train(was_training)
+        expected = (2, self.classes, *(self.input_shape if self.tokens else ()))
         got = tuple(getattr(output, "shape", ()))
-        if got != (2, self.classes):
-            raise ConfigError(f"model {self.name}: must return {self.classes} logits a sample, "
-                              f"shape (2, {self.classes}) for two samples; got {got}.")
+        if got != expected:
+            each = "token" if self.tokens else "sample"
+            raise ConfigError(f"model {self.name}: must return {self.classes} logits a {each}, "
+                              f"shape {expected} for two samples; got {got}.")
+
+    @property
+    def _samples(self) -> str:
+        return f"{f'tokens from 0 to {self.classes - 1}' if self.tokens else 'samples'} of shape {self.input_shape}"
+
+
+def listed(name: str) -> ModelPlan:
+    """A registered model as lists show it: for ten classes, or a vocabulary of ten tokens."""
+    return ModelPlan(name, {}, MADE_FOR.get(name, (3, 32, 32)), classes=10, seed=0, tokens=name in FOR_TOKENS)

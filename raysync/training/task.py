@@ -52,7 +52,7 @@ def prepare(experiment: Experiment, model: ModelSource | None = None, data: Data
                           f"shape {loaded.input_shape}.")
     choice = experiment.model
     source, parameters = (choice.name, choice.parameters) if model is None else (model, {})
-    plan = ModelPlan(source, parameters, loaded.input_shape, loaded.classes, experiment.seed)
+    plan = ModelPlan(source, parameters, loaded.input_shape, loaded.classes, experiment.seed, loaded.tokens)
     size = FlatModel(plan.build()).size
     if experiment.cluster.server_shards > size:
         raise ConfigError(f"cluster.server_shards: {experiment.cluster.server_shards} servers cannot share {size} parameters, "

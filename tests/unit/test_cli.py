@@ -45,6 +45,9 @@ def write(path, text):
     ("model: math:pi", "model math:pi: it is no function, but float"),
     ("data: ':x'", "data :x: write it as package.module:Name"),
     ("model: tests.unit.test_training:half", "must return 10 logits"),
+    ("data: {name: text, parameters: {file: nowhere.txt}}", "file 'nowhere.txt' cannot be read (No such file or directory)"),
+    ("data: {name: text, parameters: {file: /dev/null}}", "file '/dev/null' is empty"),
+    ("data: text", "model mlp: does not take tokens from 0 to 9 of shape (64,)"),
     ("data: {name: digits, train_samples: 3}", "3 training samples cannot be dealt out to 4 workers"),
 ])
 @pytest.mark.parametrize("command", ["run", "compare"])
@@ -72,8 +75,9 @@ def test_a_file_that_is_not_there(call):
 
 @pytest.mark.parametrize(("kind", "names"), [
     ("paradigms", ["bsp", "asp", "ssp", "staleness=3", "lagtuner", "s_upper=15", "[s_lower,"]),
-    ("models", ["mlp", "convnet", "lenet", "fashion-cnn", "hidden=(64,)", "62,006", "1,727,962", "3x32x32"]),
-    ("datasets", ["digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "synthetic"]),
+    ("models", ["mlp", "convnet", "lenet", "fashion-cnn", "hidden=(64,)", "62,006", "1,727,962", "3x32x32",
+                "char-lm", "64 tokens"]),
+    ("datasets", ["digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "synthetic", "text"]),
 ])
 def test_list(call, kind, names):
     code, out, _ = call("list", kind)

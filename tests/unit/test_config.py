@@ -29,6 +29,7 @@ from raysync.errors import ConfigError
     ("a: [", "x.yaml: not YAML at line 1"),
     ("- 1", "an experiment file is a mapping"),
     ("target_accuracy: 1.5", "target_accuracy: .*got 1.5"),
+    ("target_loss: 0", "target_loss: .*greater than 0; got 0"),
     ("name: a/b", "name: "),
 ])
 def test_what_is_wrong_is_named(text, says):

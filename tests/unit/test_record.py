@@ -134,7 +134,9 @@ def written(tmp_path):
     experiment = config.validate({"paradigm": "ssp"})
     folder = new_folder(tmp_path, "test", "lagtuner(bound=hard, s_upper=9)")
     lines = [*journal("ssp", 30), score(1.0, 0.75, 9.0), Ended("finished", 40.0)]
-    with RecordWriter(folder, experiment.to_yaml(), make("ssp"), Measures(960), {"seed": 0}, datetime.now()) as writer:
+    about = {"seed": 0, "target_loss": 0.3}
+    measures = Measures(960, target_loss=0.3)
+    with RecordWriter(folder, experiment.to_yaml(), make("ssp"), measures, about, datetime.now()) as writer:
         writer.write(lines)
     return folder, lines
 
@@ -147,6 +149,7 @@ def test_a_record_reads_as_frames(written):
     assert list(record.journal()) == lines
     assert record.summary["status"] == "finished"
     assert record.summary["seed"] == 0
+    assert record.summary["time_to_loss_s"] == 9.0
     assert record.summary["wall_seconds"] >= 0
     assert len(record.pushes) == record.summary["pushes"] == 30
     assert record.pushes.samples.sum() == record.summary["samples"]
@@ -159,12 +162,12 @@ def test_a_run_that_was_killed_leaves_a_readable_record(written, tmp_path):
     """The same folder as a kill leaves it: no summary, parquet without its end, a line cut in the middle."""
     folder, lines = written
     whole = load(folder)
-    pushes, evaluations = whole.pushes, whole.evaluations
+    pushes, evaluations, summary = whole.pushes, whole.evaluations, whole.summary  # read now: they are made when asked for
     (folder / "summary.json").unlink()
     (folder / "evaluations.parquet").unlink()
     (folder / "pushes.parquet").write_bytes(b"PAR1")
     killed = load(folder)
-    assert killed.summary | {"wall_seconds": 0} == whole.summary | {"wall_seconds": 0}
+    assert killed.summary | {"wall_seconds": 0} == summary | {"wall_seconds": 0}
     pd.testing.assert_frame_equal(killed.pushes, pushes)
     pd.testing.assert_frame_equal(killed.evaluations, evaluations)
     text = (folder / "journal.jsonl").read_text()
