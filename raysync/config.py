@@ -222,6 +222,8 @@ class Cluster(_Strict):
                                                           "whose update takes longer ends the run as failed")
     placement_deadline_s: float = Field(20, gt=0, description="how long to wait for resources that others use now")
     transport: Literal["object-ref"] = Field("object-ref", description="how gradients and weights travel")
+    task_events: bool = Field(False, description="show every step and update in Ray's task list and timeline; costs a few "
+                                                 "percent of the throughput of a small model")
     dashboard: bool = Field(False, description="start the Ray dashboard with a private cluster")
 
     @model_validator(mode="after")

@@ -230,7 +230,7 @@ class _Run:
 
     def _stepped(self, reference: Any, step: Step) -> None:
         try:
-            report: StepReport = ray.get(reference)
+            report = StepReport(*ray.get(reference))
         except RayError as error:
             died = isinstance(error, ActorDiedError | ActorUnavailableError)
             if not died or getattr(error, "actor_id", None) != self.plan.actor_ids[_slot(step.worker)]:
@@ -344,8 +344,8 @@ class _Run:
         taken = [self._gradients.pop(push) for push in decision.pushes]
         members = self.machine.roster.members
         plan = ApplyPlan(
-            workers=tuple(worker if worker in members else None for worker, _ in decision.pushes),
-            samples=tuple(size for _, size in taken), progress=self._progress)
+            workers=[worker if worker in members else None for worker, _ in decision.pushes],
+            samples=[size for _, size in taken], progress=self._progress)
         gradients = [gradient for gradient, _ in taken]
         self._version = decision.version
         self._samples += sum(plan.samples)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -22,13 +22,17 @@ from raysync.training.store import ParameterStore, part_of
 class ApplyPlan:
     """What the server must know of an Apply beside the gradients, in their order."""
 
-    workers: tuple[str | None, ...]
+    workers: list[str | None]
     """Who pushed; None for one that has left since."""
-    samples: tuple[int, ...]
+    samples: list[int]
     progress: float
     """Of the run before this update."""
     combined: bool = False
     """Whether `combine` was called before, for the norms of all shards, which then come in place of the gradients."""
+
+    def fields(self) -> list[Any]:
+        """As it travels: of lists, strings and numbers, which Ray need not pickle."""
+        return [self.workers, self.samples, self.progress, self.combined]
 
 
 class Server:
@@ -45,37 +49,33 @@ class Server:
         self._store, self._broken = ParameterStore(initial, size, update), None
         return here(["cpu"])
 
-    def combine(self, plan: ApplyPlan, *gradients: Payload) -> float:
+    def combine(self, fields: list[Any], *gradients: Payload) -> float:
         """The first half of an update; returns this shard's part of the norm, if the gradient is to be clipped."""
         with self._sound() as store:
-            return store.combine(incoming(*gradients), plan.samples, plan.workers)
+            return _combine(store, ApplyPlan(*fields), gradients)
 
-    def apply(self, plan: ApplyPlan, *arrived: Any) -> int:
-        """One update; returns the version it makes, and publishes nothing."""
-        norms = arrived if plan.combined else (self.combine(plan, *arrived),)
+    def apply(self, fields: list[Any], *arrived: Any) -> int:
+        """One update, of an `ApplyPlan`'s fields and the gradients; returns the version it makes, and publishes nothing."""
         with self._sound() as store:
-            return store.step(plan.progress, norms)
+            return _apply(store, ApplyPlan(*fields), arrived)
 
     @ray.method(num_returns=2)  # type: ignore[untyped-decorator]
-    def apply_and_publish(self, plan: ApplyPlan, *arrived: Any) -> tuple[Payload, int]:
+    def apply_and_publish(self, fields: list[Any], *arrived: Any) -> tuple[Payload, int]:
         """One update; the weights it makes, and their version."""
-        version = self.apply(plan, *arrived)
-        return self._weights(), version
+        with self._sound() as store:
+            version = _apply(store, ApplyPlan(*fields), arrived)
+            return outgoing(store.publish())[0], version
 
     @ray.method(num_returns=2)  # type: ignore[untyped-decorator]
     def publish(self) -> tuple[Payload, int]:
         """The weights as they are, and their version."""
         with self._sound() as store:
-            return self._weights(), store.version
+            return outgoing(store.publish())[0], store.version
 
     def forget(self, worker: str) -> None:
         """A worker has left: its buffers no longer count."""
         with self._sound() as store:
             store.forget(worker)
-
-    def _weights(self) -> Payload:
-        with self._sound() as store:
-            return outgoing(store.publish())[0]
 
     @contextmanager
     def _sound(self) -> Iterator[ParameterStore]:
@@ -88,3 +88,11 @@ class Server:
         except Exception as error:
             self._broken = error
             raise
+
+
+def _combine(store: ParameterStore, plan: ApplyPlan, gradients: Sequence[Payload]) -> float:
+    return store.combine(incoming(*gradients), plan.samples, plan.workers)
+
+
+def _apply(store: ParameterStore, plan: ApplyPlan, arrived: Sequence[Any]) -> int:
+    return store.step(plan.progress, arrived if plan.combined else [_combine(store, plan, arrived)])

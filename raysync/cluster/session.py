@@ -47,6 +47,7 @@ class Crew:
     threads: tuple[int, ...]
     plan: Plan
     group: PlacementGroup
+    task_events: bool
     servers: list[Any] = field(default_factory=list)
     evaluator: Any = None
     controller: Any = None
@@ -67,7 +68,8 @@ class Crew:
 
     def _actor(self, cls: type, index: int, options: dict[str, Any], *arguments: Any) -> Any:
         place = PlacementGroupSchedulingStrategy(placement_group=self.group, placement_group_bundle_index=index)
-        return ray.remote(cls).options(**options, scheduling_strategy=place).remote(*arguments)
+        options |= {"scheduling_strategy": place, "enable_task_events": self.task_events}
+        return ray.remote(cls).options(**options).remote(*arguments)
 
     def dismiss(self) -> None:
         """Kill the actors and give their resources back."""
@@ -194,7 +196,7 @@ class Session:
         if crew is not None and crew.whole and crew.asked == asked and crew.threads == threads:
             return crew
         self._disband()
-        self._crew = Crew(asked, threads, *reserve(experiment))
+        self._crew = Crew(asked, threads, *reserve(experiment), experiment.cluster.task_events)
         for who, labels in sorted(fallbacks(asked, self._crew.plan).items()):
             self._notify(f"{who} runs where {labels}: the cluster cannot hold it otherwise.".capitalize())
         self._crew.hire(experiment)

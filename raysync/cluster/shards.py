@@ -27,13 +27,13 @@ class Shards:
 
     def apply(self, plan: ApplyPlan, gradients: Sequence[Parts]) -> Parts:
         """One update, without publishing it; returns the acknowledgements."""
-        plan, arrived = self._arriving(plan, gradients)
-        return tuple(server.apply.remote(plan, *parts) for server, parts in zip(self._servers, arrived, strict=True))
+        fields, arrived = self._arriving(plan, gradients)
+        return tuple(server.apply.remote(fields, *parts) for server, parts in zip(self._servers, arrived, strict=True))
 
     def apply_and_publish(self, plan: ApplyPlan, gradients: Sequence[Parts]) -> tuple[Parts, Parts]:
         """One update; the weights it makes, and the acknowledgements."""
-        plan, arrived = self._arriving(plan, gradients)
-        return _split(server.apply_and_publish.remote(plan, *parts)
+        fields, arrived = self._arriving(plan, gradients)
+        return _split(server.apply_and_publish.remote(fields, *parts)
                       for server, parts in zip(self._servers, arrived, strict=True))
 
     def publish(self) -> tuple[Parts, Parts]:
@@ -45,13 +45,13 @@ class Shards:
         for server in self._servers:
             server.forget.remote(worker)
 
-    def _arriving(self, plan: ApplyPlan, gradients: Sequence[Parts]) -> tuple[ApplyPlan, list[Parts]]:
+    def _arriving(self, plan: ApplyPlan, gradients: Sequence[Parts]) -> tuple[list[Any], list[Parts]]:
         """What each shard is sent for an update: its parts of the gradients, or all norms once it has those."""
         parts = list(zip(*gradients, strict=True))
         if not self._tell_norms:
-            return plan, parts
-        norms = tuple(server.combine.remote(plan, *its) for server, its in zip(self._servers, parts, strict=True))
-        return replace(plan, combined=True), [norms] * len(self._servers)
+            return plan.fields(), parts
+        norms = tuple(server.combine.remote(plan.fields(), *its) for server, its in zip(self._servers, parts, strict=True))
+        return replace(plan, combined=True).fields(), [norms] * len(self._servers)
 
 
 def _split(published: Any) -> tuple[Parts, Parts]:

@@ -31,7 +31,7 @@ class WorkerPlan:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """Small: what the controller learns of a step."""
+    """Small: what the controller learns of a step. Its fields travel as a list, which Ray need not pickle."""
 
     loss: float
     busy_s: float
@@ -53,7 +53,7 @@ class Worker:
         self._gradient = GradientComputation(plan.model.build(), data, plan.batches, devices, plan.group.precision)
         return here(devices)
 
-    def step(self, clock: int, batch_size: int, *weights: Payload) -> tuple[Payload | StepReport, ...]:
+    def step(self, clock: int, batch_size: int, *weights: Payload) -> tuple[Payload | list[float], ...]:
         """One iteration.
 
         Args:
@@ -62,7 +62,7 @@ class Worker:
             weights: (P + Q,) from the server, in a part a shard; none: go on with the weights you have.
 
         Returns:
-            The gradient with the buffers behind it, (P + Q,), in a part a shard, and the report.
+            The gradient with the buffers behind it, (P + Q,), in a part a shard, and the fields of a `StepReport`.
         """
         plan, gradient = self._plan, self._gradient
         assert plan is not None, "step before reset"
@@ -73,7 +73,7 @@ class Worker:
         loss = gradient.compute(clock, batch_size)
         computed_s = now_s() - began_s
         sleep_s(step_duration_s(plan.group, computed_s, plan.seed, plan.slot, clock) - computed_s)
-        return *outgoing(gradient.outgoing(), plan.shards), StepReport(loss, now_s() - began_s)
+        return *outgoing(gradient.outgoing(), plan.shards), [loss, now_s() - began_s]
 
 
 def _devices(group: WorkerGroup) -> list[str]:

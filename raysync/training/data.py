@@ -12,6 +12,7 @@ from urllib.error import URLError
 import numpy as np
 import numpy.typing as npt
 import torch
+from numpy.random import default_rng
 from torch import Tensor
 
 from raysync.config import Data
@@ -134,7 +135,7 @@ def digits() -> DataSet:
     bunch = load_digits()
     x = (bunch.images * 15).astype(np.uint8)[:, None]  # (N, 1, 8, 8); the originals go from 0 to 16
     y = bunch.target
-    order = np.random.default_rng(0).permutation(len(x))  # the file is ordered by writer
+    order = default_rng(0).permutation(len(x))  # the file is ordered by writer
     x, y = x[order], y[order]
     return data_set("digits", (x[:-360], y[:-360]), (x[-360:], y[-360:]), classes=10)
 
@@ -145,7 +146,7 @@ def synthetic(
     """One random image a class with noise on it (standard deviation `noise` of 255): any size, no download."""
     if min(classes, train, test, *shape) < 1 or noise < 0:
         raise ConfigError("data synthetic: shape, classes, train and test must be at least 1, noise at least 0.")
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     centres = rng.integers(64, 192, size=(classes, *shape), dtype=np.uint8)
 
     def draw(count: int) -> tuple[Array, Array]:
@@ -274,7 +275,7 @@ def shards(data: Data, labels: Array, slots: list[str], seed: int) -> dict[str, 
         ConfigError: more slots than samples, an alpha so small that a slot gets none in 100 draws, or `dirichlet` where a
             sample has more than one label.
     """
-    rng = np.random.default_rng(hashed_seed(seed, "partition"))
+    rng = default_rng(hashed_seed(seed, "partition"))
     if len(labels) < len(slots):
         raise ConfigError(f"data: {len(labels)} training samples cannot be dealt out to {len(slots)} workers.")
     if data.partition == "shared":
@@ -345,6 +346,6 @@ class Batches:
 
     def _passed(self, number: int) -> Array:
         if number != self._pass:
-            rng = np.random.default_rng(hashed_seed(self._seed, "batch", self._slot, number))
+            rng = default_rng(hashed_seed(self._seed, "batch", self._slot, number))
             self._pass, self._order = number, rng.permutation(self._shard)
         return self._order

@@ -55,8 +55,8 @@ def prepare(experiment: Experiment, model: ModelSource | None = None, data: Data
     plan = ModelPlan(source, parameters, loaded.input_shape, loaded.classes, experiment.seed, loaded.tokens)
     size = FlatModel(plan.build()).size
     if experiment.cluster.server_shards > size:
-        raise ConfigError(f"cluster.server_shards: {experiment.cluster.server_shards} servers cannot share {size} parameters, "
-                          f"which is all that {plan.name} has.")
+        raise ConfigError(f"cluster.server_shards: {experiment.cluster.server_shards} servers cannot share the {size} "
+                          f"parameters that {plan.name} has.")
     if model is not None or data is not None:  # what was given as an object takes its place in the record, too
         named = {"model": experiment.model if model is None else Named(name=plan.name),
                  "data": experiment.data.model_copy(update={"name": loaded.name})}

@@ -38,7 +38,7 @@ def train(task, name):
         if isinstance(event, Pushed):
             computation = workers[event.worker]
             computation.compute(event.clock, BATCH)
-            gradients[event.worker, event.clock] = computation.model.outgoing.clone()
+            gradients[event.worker, event.clock] = computation.outgoing().clone()
         for decision in decisions:
             if isinstance(decision, Apply):
                 taken = [gradients.pop(push) for push in decision.pushes]
@@ -46,7 +46,7 @@ def train(task, name):
                             samples / task.workload_samples)
                 samples += BATCH * len(taken)
             elif isinstance(decision, Release):
-                workers[decision.worker].model.read_weights(store.publish())
+                workers[decision.worker].read_weights([store.publish()])
     return store.publish()[: flat.size]
 
 

@@ -111,13 +111,6 @@ def test_buffers_are_the_mean_of_the_live_workers_latest():
     assert it.publish().tolist() == [1.0, 6.0], "a leaver's push that is applied late brings no buffers"
 
 
-def test_a_published_vector_does_not_change_with_the_next_update():
-    it = store(lr=0.1)
-    before = it.publish()
-    apply(it, [1.0])
-    assert before[0] == 1.0
-
-
 def test_a_flat_model_is_the_module():
     """Parameters and gradients are views: what torch computes is in the vectors, and the other way round."""
     torch.manual_seed(0)
