@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from raysync.core.paradigm import Paradigm
 from raysync.errors import ConfigError, unknown_name
@@ -144,7 +144,9 @@ class Jitter(_Strict):
     sigma: float = Field(0.0, ge=0, le=2, description="standard deviation of the factor (of its logarithm, lognormal)")
 
 
-LabelSelector = dict[str, Annotated[str, Field(pattern=r"^!?(in\([^()]+\)|[A-Za-z0-9][A-Za-z0-9_.-]*)$")]]
+Condition = Annotated[str, Field(pattern=r"^!?(in\([^()]+\)|[A-Za-z0-9][A-Za-z0-9_.-]*)$"),
+                      AfterValidator(lambda text: text.replace(" ", ""))]  # Ray 2.60 takes the spaces for part of a value
+LabelSelector = dict[str, Condition]
 """Ray's: label -> `value`, `!value`, `in(a, b)` or `!in(a, b)`; a node must meet all of them."""
 
 

@@ -31,9 +31,8 @@ import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayError, RayTaskError
 
 from raysync.cluster.clock import now_s, sleep_s
-from raysync.cluster.server import ApplyPlan
+from raysync.cluster.messages import ApplyPlan, StepReport
 from raysync.cluster.shards import Parts, Shards
-from raysync.cluster.worker import StepReport
 from raysync.core.decisions import Apply, Decision, Drop, Hold, Note, Push, Release, SetTimer, Switch
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
 from raysync.core.journal import Ended, Entry, Evaluation, Line

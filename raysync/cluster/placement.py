@@ -6,7 +6,6 @@ among a group's label selectors is made here, by what the nodes have in total, n
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -133,7 +132,7 @@ def matches(labels: Mapping[str, str], selector: Mapping[str, str]) -> bool:
 
 def _meets(value: str | None, condition: str) -> bool:
     wanted = condition.removeprefix("!")
-    one_of = re.split(r",\s*", wanted[3:-1].strip()) if wanted.startswith("in(") else [wanted]
+    one_of = wanted[3:-1].split(",") if wanted.startswith("in(") else [wanted]
     return (value in one_of) != condition.startswith("!")
 
 
@@ -253,7 +252,7 @@ def _own(labels: Labels) -> str:
 
 
 def _show_labels(labels: Labels) -> str:
-    return ", ".join(f"{label}={value}" for label, value in labels.items())
+    return ", ".join(f"{label}={value}" for label, value in sorted(labels.items()))
 
 
 def _show(resources: Mapping[str, Any]) -> str:

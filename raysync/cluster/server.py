@@ -4,35 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import ray
 import torch
 
+from raysync.cluster.messages import ApplyPlan
 from raysync.cluster.placement import Place, here
 from raysync.cluster.transport import Payload, incoming, outgoing
 from raysync.config import Update
 from raysync.training.flat import FlatModel
 from raysync.training.models import ModelPlan
 from raysync.training.store import ParameterStore, part_of
-
-
-@dataclass(frozen=True, slots=True)
-class ApplyPlan:
-    """What the server must know of an Apply beside the gradients, in their order."""
-
-    workers: list[str | None]
-    """Who pushed; None for one that has left since."""
-    samples: list[int]
-    progress: float
-    """Of the run before this update."""
-    combined: bool = False
-    """Whether `combine` was called before, for the norms of all shards, which then come in place of the gradients."""
-
-    def fields(self) -> list[Any]:
-        """As it travels: of lists, strings and numbers, which Ray need not pickle."""
-        return [self.workers, self.samples, self.progress, self.combined]
 
 
 class Server:

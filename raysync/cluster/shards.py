@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from raysync.cluster.server import ApplyPlan
+from raysync.cluster.messages import ApplyPlan
 
 Parts = tuple[Any, ...]
 """References to the parts of one vector, a shard each."""

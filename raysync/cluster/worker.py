@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from raysync.cluster.clock import now_s, sleep_s
+from raysync.cluster.messages import StepReport
 from raysync.cluster.placement import Place, here
 from raysync.cluster.transport import Payload, incoming, outgoing
 from raysync.config import WorkerGroup
@@ -27,15 +28,6 @@ class WorkerPlan:
     seed: int
     shards: int
     """Of the server."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepReport:
-    """Small: what the controller learns of a step. Its fields travel as a list, which Ray need not pickle."""
-
-    loss: float
-    busy_s: float
-    """Seconds of computing, the emulated part included."""
 
 
 class Worker:
@@ -73,7 +65,7 @@ class Worker:
         loss = gradient.compute(clock, batch_size)
         computed_s = now_s() - began_s
         sleep_s(step_duration_s(plan.group, computed_s, plan.seed, plan.slot, clock) - computed_s)
-        return *outgoing(gradient.outgoing(), plan.shards), [loss, now_s() - began_s]
+        return *outgoing(gradient.outgoing(), plan.shards), StepReport(loss, now_s() - began_s).fields()
 
 
 def _devices(group: WorkerGroup) -> list[str]:

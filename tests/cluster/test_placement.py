@@ -1,15 +1,23 @@
-"""What certainly cannot be placed; the rest is for Ray to find out."""
+"""Who goes where: the rules by themselves, and fake nodes with different labels, types and GPU counts."""
+
+import json
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from raysync import config
-from raysync.cluster.placement import bundles, misfit
+from raysync.cluster.placement import Bundle, Node, chosen, covers, matches, misfit, plan, total
 
-TWO_NODES = [{"CPU": 10.1, "GPU": 1}, {"CPU": 10.1}]
+TWO_NODES = [Node({"CPU": 10.1, "GPU": 1}, {"zone": "a"}), Node({"CPU": 10.1}, {"zone": "b"})]
 
 
 def asked(*groups, **cluster):
-    return bundles(config.validate({"workers": list(groups), "cluster": {"server_cpus": 0, "evaluator_cpus": 0} | cluster}))
+    return plan(config.validate({"workers": list(groups), "cluster": {"server_cpus": 0, "evaluator_cpus": 0} | cluster}))
 
 
 @pytest.mark.parametrize(("groups", "who"), [
@@ -19,13 +27,108 @@ def asked(*groups, **cluster):
     ([{"name": "a", "gpus": 1}, {"name": "b", "gpus": 1}], "worker group 'b'"),
     ([{"name": "a", "gpus": 2}], "worker group 'a'"),
     ([{"name": "a", "count": 2, "cpus": 4}, {"name": "b", "count": 4, "cpus": 3}], None),
+    ([{"name": "a", "cpus": 8}, {"name": "b", "count": 3, "cpus": 4, "label_selector": {"zone": "b"}}], "worker group 'b'"),
+    ([{"name": "a", "gpus": 1, "label_selector": {"zone": "b"}}], "worker group 'a'"),
+    ([{"name": "a", "gpus": 1, "label_selector": {"zone": "!b"}}], None),
+    ([{"name": "a", "resources": {"tpu": 1}}], "worker group 'a'"),
 ])
 def test_misfit(groups, who):
-    """The last one fits as 4 + 3 + 3 twice, which laying out the largest first would not find."""
-    assert misfit(asked(*groups), TWO_NODES) == who
+    """The sixth fits as 4 + 3 + 3 twice, which laying out the largest first would not find."""
+    assert misfit(asked(*groups).bundles, TWO_NODES) == who
+
+
+amounts = st.dictionaries(st.sampled_from(["CPU", "GPU"]), st.integers(1, 4), min_size=1)
+labels = st.dictionaries(st.sampled_from(["zone", "kind"]), st.sampled_from(["a", "b"]))
+
+
+@given(st.lists(st.builds(Node, amounts, labels), min_size=1, max_size=3), st.data())
+def test_what_was_laid_out_is_never_called_a_misfit(nodes, data):
+    """Bundles that are cut out of the nodes fit, whatever their order and their labels."""
+    bundles = []
+    for node in nodes:
+        for _ in range(data.draw(st.integers(0, 3))):
+            left = {name: amount - total(b.resources for b, home in bundles if home is node).get(name, 0)
+                    for name, amount in node.resources.items()}
+            piece = {name: data.draw(st.integers(0, int(amount))) for name, amount in left.items()}
+            selector = data.draw(st.sampled_from([{}, node.labels]))
+            if any(piece.values()):
+                bundles.append((Bundle("it", {name: amount for name, amount in piece.items() if amount}, selector), node))
+    order = data.draw(st.permutations(bundles))
+    assert misfit([bundle for bundle, _ in order], nodes) is None
+
+
+@pytest.mark.parametrize(("selector", "fits"), [
+    ({}, True), ({"zone": "a"}, True), ({"zone": "b"}, False), ({"zone": "!a"}, False), ({"zone": "!b"}, True),
+    ({"zone": "in(a,b)"}, True), ({"zone": "in(b,c)"}, False), ({"zone": "!in(b,c)"}, True), ({"zone": "!in(a,c)"}, False),
+    ({"none": "a"}, False), ({"none": "!a"}, True), ({"none": "!in(a,b)"}, True), ({"zone": "a", "kind": "x"}, False),
+])
+def test_label_selectors_are_read_as_ray_reads_them(selector, fits):
+    """As measured with Ray 2.60: a label that a node lacks meets every negation."""
+    assert matches({"zone": "a", "kind": "y"}, selector) is fits
+
+
+def test_a_group_takes_the_first_of_its_selectors_that_can_be_had():
+    groups = [
+        {"name": "first", "gpus": 1, "label_selector": {"zone": "c"}, "fallback_label_selectors": [{"zone": "in(a,b)"}]},
+        {"name": "second", "gpus": 1, "label_selector": {"zone": "a"}, "fallback_label_selectors": [{}]},
+    ]
+    made = chosen(config.validate({"workers": groups, "cluster": {"server_cpus": 0, "evaluator_cpus": 0}}), TWO_NODES)
+    assert made.bundles[made.workers[0]].labels == {"zone": "in(a,b)"}
+    assert made.bundles[made.workers[1]].labels == {"zone": "a"}, "none can be had: the first is the one to complain about"
+    assert misfit(made.bundles, TWO_NODES) == "worker group 'second'"
 
 
 def test_every_actor_has_a_bundle():
-    everything = asked({"name": "a", "count": 2, "cpus": 0.5, "gpus": 0.25}, server_cpus=2)
-    assert everything == [("the server", {"CPU": 2}), ("the evaluator", {"CPU": 0.001}),
-                          *[("worker group 'a'", {"CPU": 0.5, "GPU": 0.25})] * 2]
+    everything = asked({"name": "a", "count": 2, "cpus": 0.5, "gpus": 0.25}, server_cpus=2, server_shards=2)
+    server, worker = Bundle("the server", {"CPU": 2}), Bundle("worker group 'a'", {"CPU": 0.5, "GPU": 0.25})
+    assert everything.bundles == (server, server, Bundle("the evaluator", {"CPU": 0.001}), worker, worker)
+    assert (everything.servers, everything.evaluator, everything.workers) == ((0, 1), 2, (3, 4))
+
+
+def test_servers_with_workers_ask_for_their_cpus_in_the_workers_bundles():
+    everything = asked({"name": "a", "count": 2}, server_cpus=2, server_shards=3, server_placement="with-workers")
+    assert [bundle.resources["CPU"] for bundle in everything.bundles] == [0.001, 1 + 2 + 2, 1 + 2]
+    assert everything.servers == (1, 2, 1)
+    assert covers({"CPU": 8.001}, total(bundle.resources for bundle in everything.bundles))
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(170)
+def test_fake_nodes(tmp_path):
+    script = Path(__file__).with_name("fake_nodes.py")
+    done = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True, timeout=160)
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = defaultdict(list)
+    for line in done.stdout.splitlines():
+        kind, _, rest = line.partition(" ")
+        if kind in ("placed", "told", "refused", "left"):
+            said[kind].append(json.loads(rest))
+
+    placed = said["placed"]
+    assert [(name, node) for name, node, *_ in placed] == [
+        ("server-0", "head"), ("server-1", "head"), ("evaluator", placed[2][1]), ("type-0", "fast"), ("type-1", "fast"),
+        ("label-0", "slow"), ("resource-0", "slow"), ("fallback-0", "fast"),
+        ("server-0", "slow"), ("server-1", "fast"), ("evaluator", placed[10][1]), ("a-0", "slow"), ("b-0", "fast")]
+    gpus = {name: numbers for name, _, numbers, _ in placed}
+    assert gpus["type-0"] == gpus["type-1"], "halves of one GPU"
+    assert len(gpus["type-0"]) == 1
+    assert len(set(gpus["label-0"])) == 2
+    assert {name: devices for name, *_, devices in placed}["label-0"] == ["cpu", "cpu"], "a replica a GPU; torch sees none"
+
+    [told] = said["told"]
+    assert "Worker group 'fallback' runs where zone=a: the cluster cannot hold it otherwise." in told
+    assert sum("this torch sees none" in sentence for sentence in told) == 4
+
+    [refused] = said["refused"]
+    offer = "3 node(s)"
+    for name, who, *parts in [
+        ("no such label", "'west'", "where zone=west", "No node has zone=west", offer, "profile=fast, zone=a"),
+        ("too many for label", "'greedy'", "4 x worker group 'greedy' of 1 CPU, 1 GPU where profile=fast", offer, "3 GPU"),
+        ("no such type", "'new'", "H100", "A100", "T4", offer),
+        ("no such resource", "'odd'", "1 tpu", "2 nvlink", offer),
+        ("does not pack", "does not fit together", "3 x worker group 'pairs' of 1 CPU, 2 GPU", offer),
+    ]:
+        assert refused[name].startswith("cluster: "), refused
+        assert all(part in refused[name] for part in (who, *parts)), refused[name]
+        assert len(refused[name].splitlines()) <= 2
+    assert said["left"] == [[10, 6, 2]], "everything was given back"

@@ -1,5 +1,7 @@
 """Whole runs on real Ray: few, short, and judged by their records."""
 
+import json
+
 import numpy as np
 import pytest
 from torch import nn
@@ -36,6 +38,19 @@ def run(session, tmp_path):
 def replays(record):
     with (record.path / "journal.jsonl").open() as file:
         return replay(file)
+
+
+def test_shards_devices_and_precision_change_where_it_is_computed_not_what(run):
+    """Two clipping server shards, placed with workers of two devices each, make the model that one server makes."""
+    settings = {"update": {"optimizer": "adamw", "lr": 0.01, "clip_norm": 0.1}, "paradigm": "bsp"}
+    whole = run(**settings)
+    split = run(**settings, workers=[{"name": "w", "count": 3, "devices_per_worker": 2}],
+                cluster={"server_shards": 2, "server_placement": "with-workers"})
+    assert np.allclose(split.evaluations.loss, whole.evaluations.loss, atol=1e-4)
+    assert whole.evaluations.loss.iloc[-1] < whole.evaluations.loss.iloc[0] - 0.1
+    places = json.loads((split.path / "environment.json").read_text())["places"]
+    assert list(places) == ["server-0", "server-1", "evaluator", "w-0", "w-1", "w-2"]
+    assert places["w-2"]["devices"] == ["cpu", "cpu"]
 
 
 @pytest.mark.parametrize("paradigm", [

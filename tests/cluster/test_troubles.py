@@ -72,7 +72,7 @@ def test_a_frozen_worker_misses_its_deadline(ray_cluster, tmp_path):
 def test_a_frozen_server_is_not_blamed_on_the_workers(ray_cluster, tmp_path):
     task = start(tmp_path, cluster={"step_deadline_s": 2.0})
     with Session() as session, pytest.raises(RunFailed, match="server: no answer for 2 s"):
-        train(session, task, "asp", 0.2, lambda crew: os.kill(pid_of(ray_cluster, crew.server), signal.SIGSTOP))
+        train(session, task, "asp", 0.2, lambda crew: os.kill(pid_of(ray_cluster, crew.servers[0]), signal.SIGSTOP))
 
 
 def test_an_actor_that_died_between_two_runs_is_replaced(ray_cluster, tmp_path):
@@ -113,7 +113,7 @@ def test_a_broken_update_is_reported_as_the_servers_error(ray_cluster, tmp_path)
     """Ray itself would show it as an error of the next worker's step."""
 
     def break_server(crew):
-        crew.server.__ray_call__.remote(lambda server: setattr(server, "_store", "broken"))
+        crew.servers[0].__ray_call__.remote(lambda server: setattr(server, "_store", "broken"))
 
     with Session() as session, pytest.raises(RunFailed, match="server: AttributeError: 'str' object") as raised:
         train(session, start(tmp_path), "bsp", 0.1, break_server)
@@ -125,7 +125,7 @@ def test_a_broken_update_is_reported_as_the_servers_error(ray_cluster, tmp_path)
 
 def test_a_dead_server_is_not_taken_for_dead_workers(ray_cluster, tmp_path):
     with Session() as session, pytest.raises(RunFailed, match="server: ActorDiedError"):
-        train(session, start(tmp_path), "asp", 0.1, lambda crew: ray_cluster.kill(crew.server))
+        train(session, start(tmp_path), "asp", 0.1, lambda crew: ray_cluster.kill(crew.servers[0]))
 
 
 def test_an_error_in_the_users_model_is_the_workers(ray_cluster, tmp_path):
@@ -160,7 +160,7 @@ def test_a_session_leaves_nothing_behind(ray_cluster, tmp_path):
     with Session() as session:
         run_in(session, start(tmp_path, workload={"samples": 80}), config.ParadigmChoice(name="asp"))
         crew = session._crew
-        actors = [crew.controller, crew.server, crew.evaluator, *crew.workers]
+        actors = [crew.controller, crew.servers[0], crew.evaluator, *crew.workers]
         processes = [psutil.Process(pid_of(ray_cluster, actor)) for actor in actors]
         group = crew.group
     _, alive = psutil.wait_procs(processes, timeout=20)

@@ -31,6 +31,18 @@ from raysync.errors import ConfigError
     ("target_accuracy: 1.5", "target_accuracy: .*got 1.5"),
     ("target_loss: 0", "target_loss: .*greater than 0; got 0"),
     ("name: a/b", "name: "),
+    ("workers: [{gpus: 1.5}]", r"workers\[0\]: gpus: 1.5 cannot be had; a share below 1, or a whole number"),
+    ("workers: [{gpus: 2, devices_per_worker: 4}]", r"devices_per_worker: 4 with gpus: 2; .* gpus: 4 \(or gpus: 0"),
+    ("workers: [{gpus: 0.5, devices_per_worker: 2}]", "devices_per_worker: 2 with gpus: 0.5"),
+    ("workers: [{devices_per_worker: 8}]\nbatch_size: 6", "batch_size: 6 samples cannot be shared by the 8 devices"),
+    ("workers: [{accelerator_type: A100}]", "accelerator_type: A100 needs gpus"),
+    ("workers: [{resources: {GPU: 1}}]", "resources: GPU is asked for by gpus"),
+    ("workers: [{resources: {tpu: 0}}]", "resources.tpu: .*greater than 0"),
+    ("workers: [{label_selector: {zone: 'in(a'}}]", r"workers\[0\].label_selector.zone: .*got 'in\(a'"),
+    ("workers: [{fallback_label_selectors: [{zone: a}]}]", "every node is allowed already"),
+    ("workers: [{precision: fp8}]", "'float32' or 'bf16'; got 'fp8'"),
+    ("cluster: {server_shards: 0}", "server_shards: .*got 0"),
+    ("cluster: {server_placement: with-workers, server_label_selector: {a: b}}", "go where those go"),
 ])
 def test_what_is_wrong_is_named(text, says):
     with pytest.raises(ConfigError, match=says) as raised:
@@ -80,6 +92,16 @@ def test_slots_are_named_after_their_group():
     experiment = config.validate({"workers": [{"name": "a", "count": 2}, {"name": "b"}]})
     assert list(experiment.slots()) == ["a-0", "a-1", "b-0"]
     assert experiment.worker_count == 3
+
+
+def test_a_worker_has_a_device_a_gpu_unless_it_says_so():
+    groups = [({}, 1), ({"gpus": 0.25}, 1), ({"gpus": 4}, 4), ({"gpus": 4, "devices_per_worker": 4}, 4),
+              ({"devices_per_worker": 2}, 2)]
+    assert [config.WorkerGroup(**settings).devices for settings, _ in groups] == [devices for _, devices in groups]
+
+
+def test_spaces_in_a_label_selector_are_not_part_of_a_label():
+    assert config.WorkerGroup(label_selector={"zone": "!in(a, b)"}).label_selector == {"zone": "!in(a,b)"}
 
 
 def test_marks_reach_from_0_to_1():

@@ -309,7 +309,7 @@ def test_adamw_with_warm_up_lowers_the_loss(tmp_path):
     before = evaluate(flat, store.publish(), task.data, 100)[1]
     moved, steps = [], 40
     for clock in range(steps):
-        old = store.publish()
+        old = store.publish().clone()
         flat.read_weights(old)
         flat.module.train()
         computation.compute(clock, 8)

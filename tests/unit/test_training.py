@@ -273,3 +273,8 @@ def test_a_larger_model_costs_more_a_step():
     """A hundredfold of arithmetic: no measurement is that unlucky."""
     small, large = (step_s(ModelPlan(name, {}, CIFAR, 10, 0)) for name in ("lenet", "resnet20"))
     assert 0 < small < large
+
+
+def test_more_server_shards_than_parameters():
+    with pytest.raises(ConfigError, match="server_shards: 9000 servers cannot share the 4810 parameters that mlp has"):
+        prepare(config.validate({"cluster": {"server_shards": 9000}}))

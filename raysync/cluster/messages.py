@@ -1,0 +1,39 @@
+"""What controller, server and worker tell each other beside tensors. Without torch, which the controller never needs.
+
+The fields travel as lists of strings and numbers, which Ray need not pickle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyPlan:
+    """What the server must know of an Apply beside the gradients, in their order."""
+
+    workers: list[str | None]
+    """Who pushed; None for one that has left since."""
+    samples: list[int]
+    progress: float
+    """Of the run before this update."""
+    combined: bool = False
+    """Whether `combine` was called before, for the norms of all shards, which then come in place of the gradients."""
+
+    def fields(self) -> list[Any]:
+        """As it travels."""
+        return [self.workers, self.samples, self.progress, self.combined]
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What the controller learns of a step."""
+
+    loss: float
+    busy_s: float
+    """Seconds of computing, the emulated part included."""
+
+    def fields(self) -> list[float]:
+        """As it travels."""
+        return [self.loss, self.busy_s]

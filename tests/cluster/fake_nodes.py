@@ -1,0 +1,80 @@
+"""Runs experiments on three fake nodes in one process, and prints where the actors sat and what was refused, as JSON.
+
+A process of its own, since the other tests are connected to a cluster already. The GPUs are numbers to Ray: torch sees none.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import ray
+from ray.cluster_utils import Cluster
+
+import raysync
+from raysync.errors import ConfigError
+
+NODES = {
+    "head": {"num_cpus": 2, "num_gpus": 0, "labels": {"profile": "head"}},
+    "fast": {"num_cpus": 4, "num_gpus": 3, "resources": {"accelerator_type:A100": 1},
+             "labels": {"profile": "fast", "zone": "a"}},
+    "slow": {"num_cpus": 4, "num_gpus": 3, "resources": {"accelerator_type:T4": 1, "nvlink": 2},
+             "labels": {"profile": "slow"}},
+}
+
+PLACED = {
+    "by label, type and resource": {
+        "workers": [
+            {"name": "type", "count": 2, "cpus": 0.5, "gpus": 0.5, "accelerator_type": "A100"},
+            {"name": "label", "cpus": 0.5, "gpus": 2, "label_selector": {"profile": "!in(head, fast)"}},
+            {"name": "resource", "cpus": 0.5, "resources": {"nvlink": 1}},
+            {"name": "fallback", "cpus": 0.5, "label_selector": {"zone": "b"},
+             "fallback_label_selectors": [{"zone": "c"}, {"zone": "a"}]},
+        ],
+        "cluster": {"server_shards": 2, "server_cpus": 0.5, "server_label_selector": {"profile": "head"},
+                    "evaluator_cpus": 0.5},
+    },
+    "servers with workers": {
+        "workers": [{"name": "a", "gpus": 1, "label_selector": {"profile": "slow"}},
+                    {"name": "b", "gpus": 1, "label_selector": {"profile": "fast"}}],
+        "cluster": {"server_shards": 2, "server_placement": "with-workers"},
+    },
+}
+REFUSED = {
+    "no such label": {"workers": [{"name": "west", "label_selector": {"zone": "west"}}]},
+    "too many for label": {"workers": [{"name": "greedy", "count": 4, "gpus": 1, "label_selector": {"profile": "fast"}}]},
+    "no such type": {"workers": [{"name": "new", "gpus": 1, "accelerator_type": "H100"}]},
+    "no such resource": {"workers": [{"name": "odd", "resources": {"tpu": 1}}]},
+    "does not pack": {"workers": [{"name": "pairs", "count": 3, "gpus": 2}], "cluster": {"placement_deadline_s": 1}},
+}
+
+
+def main(output):
+    cluster = Cluster(initialize_head=True, head_node_args={**NODES["head"], "include_dashboard": False})
+    for node in ("fast", "slow"):
+        cluster.add_node(**NODES[node])
+    try:
+        ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
+        profiles = {node["NodeID"]: node["Labels"]["profile"] for node in ray.nodes()}
+        tiny = {"data": {"name": "digits", "train_samples": 80, "test_samples": 20}, "batch_size": 8,
+                "workload": {"samples": 80}, "evaluation": {"marks": 1}, "output": output}
+        told, refused = [], {}
+        for experiment in PLACED.values():
+            record = raysync.run(tiny | experiment, notify=told.append)
+            places = json.loads((record.path / "environment.json").read_text())["places"]
+            for name, place in places.items():
+                print("placed", json.dumps([name, profiles[place["node_id"]], place["gpus"], place["devices"]]))
+        for name, experiment in REFUSED.items():
+            try:
+                raysync.run(tiny | experiment)
+            except ConfigError as error:
+                refused[name] = str(error)
+        print("told", json.dumps(told))
+        print("refused", json.dumps(refused))
+        print("left", json.dumps([ray.available_resources().get(name) for name in ("CPU", "GPU", "nvlink")]))
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+if __name__ == "__main__":
+    main(str(Path(sys.argv[1])))

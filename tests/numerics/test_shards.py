@@ -1,0 +1,58 @@
+"""A model split among several stores learns as a whole one does."""
+
+import pytest
+import torch
+from torch import nn
+
+from raysync.config import Update
+from raysync.training.flat import FlatModel
+from raysync.training.store import ParameterStore, part_of
+
+WORKERS = ["a#1", "b#1", "c#1"]
+
+
+def model():
+    torch.manual_seed(0)
+    return FlatModel(nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 2)))
+
+
+def train(shards, update, rounds=8):
+    """What the shards have published after some updates with the same gradients."""
+    flat = model()
+    stores = [ParameterStore(*part_of(flat, index, shards), update) for index in range(shards)]
+    generator = torch.Generator().manual_seed(1)
+    for number in range(rounds):
+        pushes = WORKERS[: 1 + number % 3]
+        vectors = [torch.randn(flat.size + flat.buffer_size, generator=generator).tensor_split(shards) for _ in pushes]
+        parts = [list(its) for its in zip(*vectors, strict=True)]
+        kept = [[part.clone() for part in its] for its in parts]
+        norms = [store.combine(its, [8, 3, 5][: len(pushes)], pushes) for store, its in zip(stores, parts, strict=True)]
+        assert {store.step(number / rounds, norms) for store in stores} == {number + 1}
+        assert all(torch.equal(part, copy) for its, copies in zip(parts, kept, strict=True)
+                   for part, copy in zip(its, copies, strict=True)), "what arrived is for reading only"
+    return torch.cat([store.publish() for store in stores])
+
+
+@pytest.mark.parametrize("update", [
+    Update(lr=0.1, momentum=0.9, weight_decay=0.01),
+    Update(lr=0.1, lr_scaling="none", combine="sum", clip_norm=0.5),
+    Update(optimizer="adamw", lr=0.01, weight_decay=0.1, clip_norm=1.0),
+], ids=["momentum", "sum and clip", "adamw and clip"])
+@pytest.mark.parametrize("shards", [2, 3, 47])
+def test_shards_equal_one_server(update, shards):
+    """To 1e-6, with buffers; of 47 some hold nothing but buffers."""
+    assert model().size == 57
+    whole = train(1, update)
+    assert (train(shards, update) - whole).abs().max().item() < 1e-6
+    assert (whole - train(1, update, rounds=7)).abs().max().item() > 1e-4, "the last update moves it"
+
+
+@pytest.mark.parametrize("shards", [1, 2, 5, 68])
+def test_parts_tile_the_vector_evenly(shards):
+    flat = model()
+    parts, sizes = zip(*(part_of(flat, index, shards) for index in range(shards)), strict=True)
+    assert torch.equal(torch.cat(parts), flat.initial())
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    assert sum(sizes) == flat.size
+    flat.read_weights(*(torch.full_like(part, index) for index, part in enumerate(parts)))
+    assert torch.equal(flat.weights, torch.cat([torch.full((len(p),), float(i)) for i, p in enumerate(parts)])[: flat.size])
