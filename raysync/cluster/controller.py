@@ -1,7 +1,7 @@
 """The controller actor: one machine, a clock, and the actor calls that its decisions mean.
 
-    Release -> worker.step.remote(clock, batch_size, *weights_refs)    returns (*gradient_refs, report_ref)
-    Apply   -> server.apply_and_publish.remote(plan, *gradient_refs)   returns (weights_ref, ack_ref)
+    Release -> worker.step.remote([clock, batch_size], *weights_refs)  returns (*gradient_refs, report_ref)
+    Apply   -> server.apply_and_publish.remote(plan, *gradient_refs)   returns weights_ref
 
 with one reference to gradient and weights a server shard.
 
@@ -87,6 +87,7 @@ class Update:
     weights: Parts | None
     """Of those with marks."""
     acks: Parts
+    """References that are there when it is done: a version each, or the weights, which nobody here looks at."""
     deadline_s: float
     at: float | None = None
     """Seconds since the run began: when it was known to be published; of those with marks."""
@@ -349,11 +350,14 @@ class _Run:
         self._version = decision.version
         self._samples += sum(plan.samples)
         marks = self._take_marks()
-        if marks or _pulls_next(rest):
-            self._weights, acks = self._server.apply_and_publish(plan, gradients)
+        if _pulls_next(rest) and not marks:
+            self._weights = self._server.apply_and_publish(plan, gradients)
+            self._send(self._weights, ())
         else:
-            self._weights, acks = None, self._server.apply(plan, gradients)
-        self._send(acks, marks)
+            self._weights = None
+            self._send(self._server.apply(plan, gradients), ())
+        if marks:
+            self._publish(marks)
         if self._progress >= 1:
             self._end("finished")
 
@@ -362,7 +366,7 @@ class _Run:
             self._publish(())
         size = decision.batch_size or self.plan.batch_size
         weights = (self._weights or ()) if decision.pull else ()
-        *gradient, report = self._steps[_slot(decision.worker)].remote(decision.clock, size, *weights)
+        *gradient, report = self._steps[_slot(decision.worker)].remote([decision.clock, size], *weights)
         self.pending[report] = Step(decision.worker, decision.clock, decision.version, decision.pull, size, tuple(gradient),
                                     now_s() + self.plan.step_deadline_s)
 

@@ -42,12 +42,11 @@ class Server:
         with self._sound() as store:
             return _apply(store, ApplyPlan(*fields), arrived)
 
-    @ray.method(num_returns=2)  # type: ignore[untyped-decorator]
-    def apply_and_publish(self, fields: list[Any], *arrived: Any) -> tuple[Payload, int]:
-        """One update; the weights it makes, and their version."""
+    def apply_and_publish(self, fields: list[Any], *arrived: Any) -> Payload:
+        """One update; the weights it makes."""
         with self._sound() as store:
-            version = _apply(store, ApplyPlan(*fields), arrived)
-            return outgoing(store.publish())[0], version
+            _apply(store, ApplyPlan(*fields), arrived)
+            return outgoing(store.publish())[0]
 
     @ray.method(num_returns=2)  # type: ignore[untyped-decorator]
     def publish(self) -> tuple[Payload, int]:

@@ -30,15 +30,16 @@ class Shards:
         fields, arrived = self._arriving(plan, gradients)
         return tuple(server.apply.remote(fields, *parts) for server, parts in zip(self._servers, arrived, strict=True))
 
-    def apply_and_publish(self, plan: ApplyPlan, gradients: Sequence[Parts]) -> tuple[Parts, Parts]:
-        """One update; the weights it makes, and the acknowledgements."""
+    def apply_and_publish(self, plan: ApplyPlan, gradients: Sequence[Parts]) -> Parts:
+        """One update; the weights it makes, which are there when it is done."""
         fields, arrived = self._arriving(plan, gradients)
-        return _split(server.apply_and_publish.remote(fields, *parts)
-                      for server, parts in zip(self._servers, arrived, strict=True))
+        return tuple(server.apply_and_publish.remote(fields, *parts)
+                     for server, parts in zip(self._servers, arrived, strict=True))
 
     def publish(self) -> tuple[Parts, Parts]:
         """The weights as they are, and the acknowledgements."""
-        return _split(server.publish.remote() for server in self._servers)
+        weights, acks = zip(*(server.publish.remote() for server in self._servers), strict=True)
+        return weights, acks
 
     def forget(self, worker: str) -> None:
         """A worker has left."""
@@ -52,8 +53,3 @@ class Shards:
             return plan.fields(), parts
         norms = tuple(server.combine.remote(plan.fields(), *its) for server, its in zip(self._servers, parts, strict=True))
         return replace(plan, combined=True).fields(), [norms] * len(self._servers)
-
-
-def _split(published: Any) -> tuple[Parts, Parts]:
-    weights, acks = zip(*published, strict=True)
-    return weights, acks

@@ -45,12 +45,11 @@ class Worker:
         self._gradient = GradientComputation(plan.model.build(), data, plan.batches, devices, plan.group.precision)
         return here(devices)
 
-    def step(self, clock: int, batch_size: int, *weights: Payload) -> tuple[Payload | list[float], ...]:
+    def step(self, batch: tuple[int, int], *weights: Payload) -> tuple[Payload | list[float], ...]:
         """One iteration.
 
         Args:
-            clock: which batch.
-            batch_size: of it.
+            batch: clock and size.
             weights: (P + Q,) from the server, in a part a shard; none: go on with the weights you have.
 
         Returns:
@@ -59,7 +58,7 @@ class Worker:
         plan, gradient = self._plan, self._gradient
         assert plan is not None, "step before reset"
         assert gradient is not None, "step before reset"
-        began_s = now_s()
+        began_s, (clock, batch_size) = now_s(), batch
         if weights:
             gradient.read_weights(incoming(*weights))
         loss = gradient.compute(clock, batch_size)

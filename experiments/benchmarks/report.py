@@ -1,0 +1,47 @@
+"""What the benchmarks share: ratios with an interval, and their tables in README.md."""
+
+import argparse
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+from scipy.stats import bootstrap
+
+README = Path(__file__).with_name("README.md")
+
+
+def interval(values: Sequence[float]) -> str:
+    """The median, with its 95 % percentile bootstrap interval."""
+    low, high = bootstrap((values,), np.median, method="percentile", rng=0).confidence_interval
+    return f"{median(values):.2f} ({low:.2f} to {high:.2f})"
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines) + "\n"
+
+
+def machine() -> str:
+    """What it was measured on."""
+    return (f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}, "
+            f"{time.strftime('%Y-%m-%d')}.\n")
+
+
+def main(script: str, about: str, measure: Callable[[], str]) -> None:
+    """Print what `measure` returns; with --write, put it into README.md between the marks of the script as well."""
+    parser = argparse.ArgumentParser(description=about.splitlines()[0])
+    parser.add_argument("--write", action="store_true", help="put the table into README.md")
+    write = parser.parse_args().write
+    text = measure()
+    print(text)
+    if write:
+        name = Path(script).name
+        begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
+        head, _, rest = README.read_text(encoding="utf-8").partition(begin)
+        README.write_text(head + begin + text + end + rest.partition(end)[2], encoding="utf-8")
