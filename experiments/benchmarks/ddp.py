@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from padded import Padded
-from report import interval, machine, main, markdown
+from report import interval, main, markdown, measured_on
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
@@ -63,7 +63,8 @@ def raysync_round_s(session: Session, padding: int, rounds: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         experiment = config.validate({
             "data": {"name": "synthetic", "test_samples": 100}, "batch_size": BATCH, "workers": [{"count": 2}],
-            "workload": {"iterations_per_worker": rounds}, "evaluation": {"marks": 1}, "update": {"lr": LR}, "output": folder})
+            "workload": {"iterations_per_worker": rounds}, "evaluation": {"marks": 1}, "update": {"lr": LR},
+            "output": folder})
         record = run_in(session, prepare(experiment, model=Padded(padding)), config.ParadigmChoice(name="bsp"))
         updates_s = record.pushes.applied_at_s.drop_duplicates().sort_values()
         return float(updates_s.diff().median())
@@ -80,7 +81,7 @@ def measure() -> str:
             rows.append([f"{padding / 1e6:g} M", f"{ours:.1f}", f"{theirs:.1f}", interval([a / b for a, b in pairs])])
             print(rows[-1], flush=True)
     table = markdown(["parameters", "raysync, ms a round", "DDP with gloo, ms a step", "ratio"], rows)
-    return f"{table}\n{PAIRS} interleaved pairs; medians, and the median ratio with its 95 % interval. {machine()}"
+    return f"{table}\n{PAIRS} interleaved pairs; medians, and the median ratio with its 95 % interval. {measured_on()}"
 
 
 if __name__ == "__main__":

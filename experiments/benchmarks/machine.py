@@ -8,15 +8,14 @@ timed is a fresh machine handling them, nothing else. Five rounds; in each the t
 their ratio is of one moment.
 """
 
-import argparse
 import gc
-import platform
 import time
 from collections.abc import Iterable
 from heapq import heappop, heappush
 from math import exp
-from pathlib import Path
 from statistics import median
+
+from report import interval, main, markdown, measured_on
 
 from raysync.core.decisions import Release
 from raysync.core.events import Event, Joined, Pushed
@@ -28,8 +27,6 @@ SMALL, LARGE, PUSHES, ROUNDS = 8, 10_000, 200_000, 5
 RULES = {
     "bsp": {}, "asp": {}, "ssp": {"staleness": 3}, "lagtuner": {"bound": "hard"}, "lagtuner ": {"bound": "literal"},
 }
-README = Path(__file__).with_name("README.md")
-BEGIN, END = "<!-- machine.py: begin -->\n", "<!-- machine.py: end -->\n"
 
 
 def recorded(name: str, parameters: dict, workers: int) -> list[Event]:
@@ -62,10 +59,9 @@ def pushes_per_s(name: str, parameters: dict, events: Iterable[Event]) -> float:
     return PUSHES / (time.perf_counter() - began)
 
 
-def table() -> str:
-    """The measurement as Markdown."""
-    lines = [f"| paradigm | {SMALL} workers, pushes/s | {LARGE:,} workers, pushes/s | ratio, median (range) |",
-             "|---|---|---|---|"]
+def measure() -> str:
+    """The table."""
+    rows = []
     for label, parameters in RULES.items():
         name = label.strip()
         sizes = {workers: recorded(name, parameters, workers) for workers in (SMALL, LARGE)}
@@ -75,21 +71,11 @@ def table() -> str:
                 rates[workers].append(pushes_per_s(name, parameters, events))
         ratios = [small / large for small, large in zip(rates[SMALL], rates[LARGE], strict=True)]
         given = ", ".join(f"{key}={value}" for key, value in parameters.items())
-        cells = [f"{name}({given})" if given else name, f"{median(rates[SMALL]):,.0f}", f"{median(rates[LARGE]):,.0f}",
-                 f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"]
-        lines.append(f"| {' | '.join(cells)} |")
-    lines.append(f"\n{PUSHES:,} pushes, {ROUNDS} rounds; Python {platform.python_version()}, {platform.machine()}, "
-                 f"{time.strftime('%Y-%m-%d')}.\n")
-    return "\n".join(lines)
+        rows.append([f"{name}({given})" if given else name, f"{median(rates[SMALL]):,.0f}", f"{median(rates[LARGE]):,.0f}",
+                     interval(ratios)])
+    header = ["paradigm", f"{SMALL} workers, pushes/s", f"{LARGE:,} workers, pushes/s", "ratio"]
+    return f"{markdown(header, rows)}\n{PUSHES:,} pushes, {ROUNDS} rounds. {measured_on()}"
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="put the table into README.md")
-    write = parser.parse_args().write
-    text = table()
-    print(text)
-    if write:
-        page = README.read_text(encoding="utf-8")
-        head, _, rest = page.partition(BEGIN)
-        README.write_text(head + BEGIN + text + END + rest.partition(END)[2], encoding="utf-8")
+    main(__file__, __doc__, measure)

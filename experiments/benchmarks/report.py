@@ -27,8 +27,8 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines) + "\n"
 
 
-def machine() -> str:
-    """What it was measured on."""
+def measured_on() -> str:
+    """The machine, and the day."""
     return (f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}, "
             f"{time.strftime('%Y-%m-%d')}.\n")
 

@@ -18,7 +18,7 @@ from statistics import median
 import numpy as np
 import ray
 import torch
-from report import interval, machine, main, markdown
+from report import interval, main, markdown, measured_on
 from torch.nn.functional import cross_entropy
 
 from raysync import config
@@ -181,7 +181,7 @@ def measure() -> str:
     against = [[f"{ours} / {theirs}", interval(ratios(rates[ours], rates[theirs]))] for ours, theirs in (
         ("raysync, bsp", "Ray's example, synchronous"), ("raysync, asp", "Ray's example, asynchronous"))]
     return (markdown(["", "gradients/s", "of the floor"], rows) + "\n" + markdown(["", "ratio"], against)
-            + f"\n{TURNS} turns; medians, and median ratios with their 95 % intervals. {machine()}")
+            + f"\n{TURNS} turns; medians, and median ratios with their 95 % intervals. {measured_on()}")
 
 
 def ratios(some: list[float], others: list[float]) -> list[float]:

@@ -298,7 +298,7 @@ class _Run:
                         self._check_server(pending.base, late)
                     self._lose(pending.worker, late)
                 case Update():
-                    self._check_server(pending.version, late)
+                    raise RunFailed(f"server: {late}")
                 case Scoring():
                     raise RunFailed(f"evaluator: no answer for {self.plan.evaluation_deadline_s:g} s")
 

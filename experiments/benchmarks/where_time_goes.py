@@ -1,0 +1,109 @@
+"""Where the processor time of a run goes, by py-spy (`pip install py-spy`).
+
+    python experiments/benchmarks/where_time_goes.py            prints the table
+    python experiments/benchmarks/where_time_goes.py --write    and puts it into README.md beside this file
+
+Five workers train the convnet under ASP. Each actor's processor time per gradient is the operating system's count; py-spy's
+samples of its main thread say what that thread did: torch and NumPy, raysync's own Python, Ray turning objects into bytes
+and back, or the rest of Ray. Other threads are all Ray's.
+"""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import psutil
+from report import main, markdown, measured_on
+
+from raysync import config
+from raysync.cluster.session import Session
+from raysync.runner import run_in
+from raysync.training.task import prepare
+
+WORKERS, ITERATIONS, BATCH, SECONDS = 5, 1500, 128, 6
+KINDS = {"Worker": WORKERS, "Server": 1, "Controller": 1}
+PARTS = ("torch", "raysync", "to and from bytes", "rest of Ray")
+
+
+def part_of(stack: str) -> str:
+    """Whose time a sample of py-spy is: the innermost frame that is somebody's."""
+    for frame in reversed(stack.split(";")):
+        if "/torch/" in f"/{frame}" or "(torch/" in frame or "numpy" in frame:
+            return "torch"
+        if "serialization.py" in frame or "cloudpickle" in frame or "msgpack" in frame or "deserialize_objects" in frame:
+            return "to and from bytes"
+        if "(raysync/" in frame:
+            return "raysync"
+        if "(ray/" in frame:
+            return "rest of Ray"
+    return "rest of Ray"
+
+
+def sampled(pid: int) -> Counter[str]:
+    """py-spy's samples of a process's main thread while it was busy."""
+    with tempfile.TemporaryDirectory() as folder:
+        raw = Path(folder, "raw")
+        subprocess.run(["py-spy", "record", "--pid", str(pid), "--duration", str(SECONDS), "--rate", "400", "--threads",
+                        "--format", "raw", "--output", raw], check=True, capture_output=True)
+        samples: Counter[str] = Counter()
+        for line in raw.read_text().splitlines():
+            stack, _, count = line.rpartition(" ")
+            if "MainThread" in stack:
+                samples[part_of(stack)] += int(count)
+        return samples
+
+
+def actors() -> dict[str, list[psutil.Process]]:
+    """The actors' processes, by kind."""
+    found = defaultdict(list)
+    for process in psutil.Process().children(recursive=True):
+        kind = " ".join(process.cmdline()).removeprefix("ray::").partition(".")[0].strip()
+        if kind in KINDS:
+            found[kind].append(process)
+    return found
+
+
+def busy_s(process: psutil.Process) -> float:
+    """Processor time that it has used."""
+    times = process.cpu_times()
+    return times.user + times.system
+
+
+def measure() -> str:
+    """The table."""
+    if shutil.which("py-spy") is None:
+        sys.exit("py-spy is not installed: pip install py-spy")
+    samples: dict[str, Counter[str]] = {}
+
+    def look() -> None:
+        for kind, processes in actors().items():
+            samples[kind] = sampled(processes[0].pid)
+
+    with tempfile.TemporaryDirectory() as output, Session() as session:
+        task = prepare(config.validate({
+            "model": "convnet", "data": {"name": "synthetic", "test_samples": 200}, "workers": [{"count": WORKERS}],
+            "batch_size": BATCH, "workload": {"iterations_per_worker": ITERATIONS}, "evaluation": {"marks": 1},
+            "output": output}))
+        asp = config.ParadigmChoice(name="asp")
+        run_in(session, task, asp)
+        before = {kind: sum(map(busy_s, processes)) for kind, processes in actors().items()}
+        run_in(session, task, asp)
+        used = {kind: sum(map(busy_s, processes)) - before[kind] for kind, processes in actors().items()}
+        observer = threading.Thread(target=look)  # in a run of its own: looking costs time, too
+        run_in(session, task, asp, watch=lambda measures: None if observer.ident else observer.start())
+        observer.join()
+    rows = []
+    for kind, count in KINDS.items():
+        name = f"{count} workers" if count > 1 else kind.lower()
+        shares = [f"{samples[kind][part] / samples[kind].total():.0%}" for part in PARTS]
+        rows.append([name, f"{1000 * used[kind] / (WORKERS * ITERATIONS):.2f}", *shares])
+    header = ["ASP", "ms of processor a gradient", *(f"main thread: {part}" for part in PARTS)]
+    return f"{markdown(header, rows)}\n{measured_on()}"
+
+
+if __name__ == "__main__":
+    main(__file__, __doc__, measure)
