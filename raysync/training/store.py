@@ -84,7 +84,7 @@ class ParameterStore:
         scale = self._pushes if self.update.lr_scaling == "linear" else 1
         self._optimizer.param_groups[0]["lr"] = scale * learning_rate(self.update, progress, self.version)
         self._optimizer.step()
-        self._parameter.grad = None
+        self._parameter.grad = None  # what arrived may go
         self.version += 1
         return self.version
 

@@ -28,6 +28,7 @@ def asked(*groups, **cluster):
     ([{"name": "a", "gpus": 2}], "worker group 'a'"),
     ([{"name": "a", "count": 2, "cpus": 4}, {"name": "b", "count": 4, "cpus": 3}], None),
     ([{"name": "a", "cpus": 8}, {"name": "b", "count": 3, "cpus": 4, "label_selector": {"zone": "b"}}], "worker group 'b'"),
+    ([{"name": "a", "cpus": 8, "label_selector": {"zone": "b"}}, {"name": "b", "count": 2, "cpus": 7}], "worker group 'b'"),
     ([{"name": "a", "gpus": 1, "label_selector": {"zone": "b"}}], "worker group 'a'"),
     ([{"name": "a", "gpus": 1, "label_selector": {"zone": "!b"}}], None),
     ([{"name": "a", "resources": {"tpu": 1}}], "worker group 'a'"),
@@ -76,6 +77,15 @@ def test_a_group_takes_the_first_of_its_selectors_that_can_be_had():
     assert made.bundles[made.workers[0]].labels == {"zone": "in(a,b)"}
     assert made.bundles[made.workers[1]].labels == {"zone": "a"}, "none can be had: the first is the one to complain about"
     assert misfit(made.bundles, TWO_NODES) == "worker group 'second'"
+
+
+def test_a_fallback_is_chosen_beside_those_who_chose_before():
+    """Each alone would fit into zone a."""
+    groups = [{"name": name, "cpus": 8, "label_selector": {"zone": "a"}, "fallback_label_selectors": [{"zone": "b"}]}
+              for name in ("first", "second")]
+    made = chosen(config.validate({"workers": groups, "cluster": {"server_cpus": 0, "evaluator_cpus": 0}}), TWO_NODES)
+    assert [made.bundles[index].labels["zone"] for index in made.workers] == ["a", "b"]
+    assert misfit(made.bundles, TWO_NODES) is None
 
 
 def test_every_actor_has_a_bundle():
