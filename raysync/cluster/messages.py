@@ -1,4 +1,4 @@
-"""What controller, server and worker tell each other beside tensors. Without torch, which the controller never needs.
+"""What controller, server and worker tell each other beside tensors.
 
 The fields travel as lists of strings and numbers, which Ray need not pickle.
 """
