@@ -194,12 +194,12 @@ class Session:
         return self._ready(task, paradigm)
 
     def _crew_for(self, experiment: Experiment) -> Crew:
-        asked, threads = plan(experiment), self._threads(experiment)
+        asked, threads, events = plan(experiment), self._threads(experiment), experiment.cluster.task_events
         crew = self._crew
-        if crew is not None and crew.whole and crew.asked == asked and crew.threads == threads:
+        if crew is not None and crew.whole and (crew.asked, crew.threads, crew.task_events) == (asked, threads, events):
             return crew
         self._disband()
-        self._crew = Crew(asked, threads, *reserve(experiment), experiment.cluster.task_events)
+        self._crew = Crew(asked, threads, *reserve(experiment), events)
         for who, labels in sorted(fallbacks(asked, self._crew.plan).items()):
             self._notify(f"{who} runs where {labels}: the cluster cannot hold it otherwise.".capitalize())
         self._crew.hire(experiment)
