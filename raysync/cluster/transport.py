@@ -2,9 +2,9 @@
 
 `object-ref`: returned from actor calls, in one part a server shard, and passed on as top-level references. A large part is a
 NumPy view of the flat float32 vector, which Ray shares without a copy within a node (a torch tensor through the object store
-costs about ten times as much). A small one travels inside Ray's own messages, and there plain bytes save pickling: that gave
-a twelfth more gradients per second of a small model. What arrives is read-only. Another transport is another pair of these
-two functions.
+costs about ten times as much). A small one travels inside Ray's own messages, and there plain bytes save pickling: 7 to 8 %
+more gradients per second of a small model, measured in six interleaved pairs. What arrives is read-only. Another transport
+is another pair of these two functions.
 """
 
 from __future__ import annotations

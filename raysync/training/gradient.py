@@ -87,6 +87,7 @@ class GradientComputation:
         if self._threads is None:
             return self._replicas[0].compute(x, y, 1.0)
         count = len(self._replicas)
+        assert batch_size >= count, "a device without a sample would make the loss NaN, which reads as diverged"
         xs, ys = x.tensor_split(count), y.tensor_split(count)
         shares = [len(part) / batch_size for part in ys]
         losses = list(self._threads.map(_Replica.compute, self._replicas, xs, ys, shares))
