@@ -13,7 +13,7 @@ from inspect import getdoc, signature
 from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich import box
@@ -37,6 +37,8 @@ errors = Console(stderr=True, emoji=False)
 
 File = Annotated[Path, typer.Argument(help="Experiment file (YAML).", show_default=False)]
 Settings = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a setting: a.b=value.")]
+EngineName = Annotated[Literal["ray", "virtual"] | None, typer.Option(
+    "--engine", help="ray: real actors; virtual: a virtual clock in one process. Default: as the file says, else ray.")]
 OptionalFile = Annotated[Path | None, typer.Argument(help="Experiment file; default: digits on four unequal workers.")]
 
 
@@ -46,18 +48,20 @@ class Kind(StrEnum):
     paradigms = "paradigms"
     models = "models"
     datasets = "datasets"
+    clusters = "clusters"
 
 
 @app.command()
-def run(file: File, settings: Settings = []) -> None:  # noqa: B006 - typer copies it
+def run(file: File, engine: EngineName = None, settings: Settings = []) -> None:  # noqa: B006 - typer copies it
     """Train one experiment."""
-    experiment = config.load(file, settings)
+    experiment = config.load(file, _with_engine(settings, engine))
     _train(experiment, [experiment.paradigm], [experiment.seed])
 
 
 @app.command()
-def compare(file: OptionalFile = None, settings: Settings = []) -> None:  # noqa: B006
+def compare(file: OptionalFile = None, engine: EngineName = None, settings: Settings = []) -> None:  # noqa: B006
     """Train the same experiment under several paradigms, one after the other, and print one table."""
+    settings = _with_engine(settings, engine)
     if file is None:
         with as_file(files("raysync") / "comparison.yaml") as path:
             experiment = config.load(path, settings)
@@ -103,6 +107,10 @@ def replay(record: Annotated[Path, typer.Argument(help="Folder of a run.", show_
     console.print(f"{replayed.events} events replayed, all {replayed.decisions} decisions identical.", highlight=False)
 
 
+def _with_engine(settings: Sequence[str], engine: str | None) -> list[str]:
+    return [*settings, *([f"engine={engine}"] if engine else [])]
+
+
 def main() -> None:
     """Entry point: a user's mistake is answered without a traceback, exit status 2."""
     sys.path.insert(0, str(Path.cwd()))  # the user's own package.module:Name
@@ -120,17 +128,19 @@ def main() -> None:
 
 def _train(experiment: Experiment, choices: Sequence[ParadigmChoice], seeds: Sequence[int]) -> None:
     """Train each paradigm with each seed in one session; print the table and where the records are."""
-    from raysync.cluster.session import Session
-    from raysync.runner import run_in
+    from raysync.runner import engine_for, run_in
     from raysync.training.task import prepare
 
     task = prepare(experiment)
     done: dict[str, list[RunRecord | None]] = {choice.label: [] for choice in choices}
-    with _live(task.data.tokens) as live, Session(live.say, address=os.environ.get("RAY_ADDRESS")) as session:
+    ray_address = os.environ.get("RAY_ADDRESS")
+    with _live(task.data.tokens) as live, engine_for(experiment, live.say, ray_address) as engine:
+        for group, step_s in task.estimated_s.items():
+            live.say(f"Nobody said how long a step of {group!r} lasts: {step_s:.2g} s, from its floating-point operations.")
         for seed, choice in product(seeds, choices):
             label = choice.label if len(seeds) == 1 else f"{choice.label}, seed {seed}"
             try:
-                record = run_in(session, task.with_seed(seed), choice, watch=live.follow(label), notify=live.say)
+                record = run_in(engine, task.with_seed(seed), choice, watch=live.follow(label), notify=live.say)
             except RunFailed as failure:
                 live.say(f"{label} failed: {failure}")
                 done[choice.label].append(None)

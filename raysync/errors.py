@@ -30,7 +30,9 @@ class RunFailed(RaysyncError):
     """A run ended as `failed`; its record is kept."""
 
 
-def unknown_name(what: str, given: object, allowed: Iterable[str], where: str = "") -> ConfigError:
+def unknown_name(
+    what: str, given: object, allowed: Iterable[str], where: str = "", shown: Iterable[str] | None = None,
+) -> ConfigError:
     """The error for a name that is not on a list, with the nearest one that is.
 
     Args:
@@ -38,9 +40,10 @@ def unknown_name(what: str, given: object, allowed: Iterable[str], where: str = 
         given: what the user wrote.
         allowed: the names that exist.
         where: path of the setting in the experiment file ("workers[0].speed"), if there is one.
+        shown: the list as the message has it; default: `allowed`, sorted.
     """
     names = sorted(allowed)
     nearest = get_close_matches(str(given), names, n=1)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
     place = f"{where}: " if where else ""
-    return ConfigError(f"{place}unknown {what} {given!r}{hint}\nAllowed: {', '.join(names)}.")
+    return ConfigError(f"{place}unknown {what} {given!r}{hint}\nAllowed: {', '.join(names if shown is None else shown)}.")

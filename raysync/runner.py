@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from raysync import config
-from raysync.cluster.session import Session
 from raysync.config import Experiment, ParadigmChoice
 from raysync.core.events import Left
 from raysync.core.journal import Ended, Entry, Line
+from raysync.core.paradigm import Paradigm
 from raysync.errors import RunFailed
 from raysync.record.measures import Measures
 from raysync.record.reader import RunRecord, load
@@ -25,8 +26,39 @@ Watch = Callable[[Measures], None]
 Notify = Callable[[str], None]
 
 
+class Engine(Protocol):
+    """What trains: `cluster.session.Session` or `virtual.engine.VirtualEngine`."""
+
+    @property
+    def places(self) -> Mapping[str, Any]:
+        """Actor -> dataclass that says where it sits, of the latest run."""
+
+    def run(self, task: Task, paradigm: Paradigm) -> Iterator[list[Line]]:
+        """Train, and yield what happens, in order; the last line is an `Ended`."""
+
+
 def _quiet(_: object) -> None:
     pass
+
+
+@contextmanager
+def engine_for(experiment: Experiment, notify: Notify = _quiet, address: str | None = None) -> Iterator[Engine]:
+    """The engine that an experiment names; it serves any number of runs.
+
+    Args:
+        experiment: to run.
+        notify: is told, in a sentence, what the user should know.
+        address: the cluster to join where `cluster.address` is `auto`; None: a private one.
+    """
+    if experiment.engine == "virtual":
+        from raysync.virtual.engine import VirtualEngine
+
+        yield VirtualEngine()
+        return
+    from raysync.cluster.session import Session  # Ray takes its time to import
+
+    with Session(notify, address) as session:
+        yield session
 
 
 def run(
@@ -59,22 +91,22 @@ def run(
     elif not isinstance(experiment, Experiment):
         experiment = config.validate(experiment)
     task = prepare(experiment, model, data)
-    with Session(notify) as session:
-        return run_in(session, task, experiment.paradigm, watch=watch, notify=notify)
+    with engine_for(experiment, notify) as engine:
+        return run_in(engine, task, experiment.paradigm, watch=watch, notify=notify)
 
 
 def run_in(
-    session: Session, task: Task, choice: ParadigmChoice, *, watch: Watch = _quiet, notify: Notify = _quiet,
+    engine: Engine, task: Task, choice: ParadigmChoice, *, watch: Watch = _quiet, notify: Notify = _quiet,
 ) -> RunRecord:
-    """Train a task under a paradigm in a session that may serve further runs; see `run`."""
+    """Train a task under a paradigm on an engine that may serve further runs; see `run`."""
     began = datetime.now()
     experiment = task.experiment.model_copy(update={"paradigm": choice})
     measures = Measures(task.workload_samples, experiment.target_accuracy, experiment.target_loss)
-    stream = session.run(task, choice.make())
+    stream = engine.run(task, choice.make())
     first = next(stream)  # whatever the user asked for that cannot be is known by now: no record of that
     folder = new_folder(experiment.output, experiment.name, choice.label)
     with RecordWriter(folder, experiment.to_yaml(), choice.make(), measures, _about(task, choice), began,
-                      {name: asdict(place) for name, place in session.places.items()}) as writer:
+                      {name: asdict(place) for name, place in engine.places.items()}) as writer:
         try:
             _write(writer, first, watch, notify)
             for lines in stream:
@@ -100,6 +132,9 @@ def _write(writer: RecordWriter, lines: list[Line], watch: Watch, notify: Notify
         if isinstance(line, Entry) and isinstance(line.event, Left):
             notify(f"Worker {line.event.worker} is gone after {line.event.at:.1f} s ({line.report.get('why')}); "
                    "the run goes on without it.")
+        if isinstance(line, Ended):
+            for trouble in line.troubles_without_effect:
+                notify(f"Nobody met {trouble}.")
     watch(writer.measures)
 
 
@@ -107,6 +142,8 @@ def _about(task: Task, choice: ParadigmChoice) -> dict[str, Any]:
     experiment = task.experiment
     return {
         "engine": experiment.engine,
+        "timing": experiment.timing,
+        "profile": experiment.profile,
         "paradigm": choice.name,
         "paradigm_parameters": choice.make().parameters(),
         "model": task.model.name,

@@ -215,7 +215,7 @@ class Session:
 
     def _reset(self, crew: Crew, task: Task, paradigm: Paradigm) -> RunPlan:
         experiment, data = task.experiment, self._shared(task.data)
-        cluster, slots = experiment.cluster, experiment.slots()
+        cluster, slots = experiment.cluster, task.groups
         plans = [WorkerPlan(slot, group, task.model, task.batches(slot), experiment.seed, cluster.server_shards)
                  for slot, group in slots.items()]
         resets = {f"server-{shard}": server.reset.remote(task.model, experiment.update, shard, cluster.server_shards)

@@ -42,7 +42,7 @@ class Worker:
         """Begin a run."""
         devices = _devices(plan.group)
         self._plan = plan
-        self._gradient = GradientComputation(plan.model.build(), data, plan.batches, devices, plan.group.precision)
+        self._gradient = GradientComputation(plan.model.build(), data, devices, plan.group.precision)
         return here(devices)
 
     def step(self, batch: tuple[int, int], *weights: Payload) -> tuple[Payload | list[float], ...]:
@@ -61,7 +61,7 @@ class Worker:
         began_s, (clock, batch_size) = now_s(), batch
         if weights:
             gradient.read_weights(incoming(*weights))
-        loss = gradient.compute(clock, batch_size)
+        loss = gradient.compute(plan.batches, clock, batch_size)
         computed_s = now_s() - began_s
         sleep_s(step_duration_s(plan.group, computed_s, plan.seed, plan.slot, clock) - computed_s)
         return *outgoing(gradient.outgoing(), plan.shards), StepReport(loss, now_s() - began_s).fields()

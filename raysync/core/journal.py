@@ -63,6 +63,8 @@ class Ended:
     at: float
     """Seconds since the run began: the last publication; of a run that the driver closed (stopped), the last event."""
     error: str = ""
+    troubles_without_effect: tuple[str, ...] = ()
+    """Those of the experiment that nobody met, as its file has them."""
 
 
 Line = Entry | Evaluation | Ended
@@ -102,7 +104,8 @@ def decode(text: str) -> Line:
         if "evaluation" in data:
             return Evaluation(**data["evaluation"])
         if "ended" in data:
-            return Ended(**data["ended"])
+            ended = data["ended"]
+            return Ended(**ended | {"troubles_without_effect": tuple(ended.get("troubles_without_effect", ()))})
         report = data.pop("report", {})
         decisions = tuple(_build(decision.pop("do"), decision) for decision in data.pop("decisions"))
         return Entry(_build(data.pop("event"), data), decisions, report)

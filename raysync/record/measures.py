@@ -171,6 +171,7 @@ class Measures:
         return {
             "status": self.ended.status if self.ended else "unfinished",
             "error": self.ended.error if self.ended else "",
+            "troubles_without_effect": list(self.ended.troubles_without_effect) if self.ended else [],
             "samples": self.samples,
             "pushes": sum(self.outcomes.values()),
             "updates": self.updates,

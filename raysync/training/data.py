@@ -321,6 +321,10 @@ class Batches:
         self._pass = -1
         self._order = shard
 
+    def seed(self, clock: int) -> int:
+        """What the model itself draws from when it computes that batch."""
+        return hashed_seed(self._seed, "step", self._slot, clock) >> 1
+
     def draw(self, data: DataSet, clock: int, size: int) -> tuple[Tensor, Tensor]:
         """Samples (size, C, ...) and labels (size,) of one batch, augmented as the same key always is.
 

@@ -39,7 +39,7 @@ class _Replica:
 
 
 class GradientComputation:
-    """Computes the gradients of one slot, on one or several devices.
+    """Computes gradients on one or several devices.
 
     With several, each has a replica of the model and takes an equal part of the batch; their gradients, weighted by samples,
     become one before anything is pushed (LagTuner, section 5.1: workers of 4 GPUs). Without batch-norm that is the gradient
@@ -48,14 +48,12 @@ class GradientComputation:
     """
 
     def __init__(
-        self, module: nn.Module, data: DataSet, batches: Batches,
-        devices: Sequence[str] = ("cpu",), precision: str = "float32",
+        self, module: nn.Module, data: DataSet, devices: Sequence[str] = ("cpu",), precision: str = "float32",
     ) -> None:
         """
         Args:
             module: fresh; it is moved to the first device, and copied to the others.
             data: whose training set is learned.
-            batches: of this slot.
             devices: as torch names them; `cpu` may come several times.
             precision: `float32`, or `bf16` for torch's autocast of the forward pass.
         """
@@ -63,7 +61,6 @@ class GradientComputation:
         self._replicas = [_Replica(one, device, precision) for one, device in zip(modules, devices, strict=True)]
         self.model = self._replicas[0].model
         self._data = data
-        self._batches = batches
         self._threads = ThreadPoolExecutor(len(devices)) if len(devices) > 1 else None
 
     def read_weights(self, parts: Sequence[Tensor]) -> None:
@@ -71,19 +68,23 @@ class GradientComputation:
         for replica in self._replicas:
             replica.model.read_weights(*(replica.device.upload(part) for part in parts))
 
-    def compute(self, clock: int, batch_size: int) -> float:
+    def compute(self, batches: Batches, clock: int, batch_size: int) -> float:
         """Forward and backward of one batch at the model's present weights.
 
-        Afterwards `outgoing` gives the gradient of the batch's mean loss.
+        Afterwards `outgoing` gives the gradient of the batch's mean loss. What the model draws (dropout) is a function of
+        (seed, slot, clock), as the batch is.
 
         Args:
+            batches: of the slot.
             clock: which batch.
             batch_size: of it, at least the number of devices.
 
         Returns:
             The batch's mean cross-entropy, in nats.
         """
-        x, y = self._batches.draw(self._data, clock, batch_size)
+        x, y = batches.draw(self._data, clock, batch_size)
+        for replica in self._replicas:
+            replica.device.seed(batches.seed(clock))
         if self._threads is None:
             return self._replicas[0].compute(x, y, 1.0)
         count = len(self._replicas)
@@ -93,6 +94,10 @@ class GradientComputation:
         losses = list(self._threads.map(_Replica.compute, self._replicas, xs, ys, shares))
         self._join()
         return sum(losses)
+
+    def read_buffers(self, vector: Tensor) -> None:
+        """Take the buffers of a vector (P + Q,): for one replica that computes for several workers in turn."""
+        self.model.read_buffers(vector)
 
     def outgoing(self) -> Tensor:
         """The gradient with the buffers behind it, (P + Q,), in this process's memory; valid until the next `compute`."""

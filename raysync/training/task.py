@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from raysync.config import Experiment, Named
+from raysync.config import Experiment, Named, WorkerGroup
 from raysync.errors import ConfigError
+from raysync.training.cost import step_flops
 from raysync.training.data import Array, Batches, DataSet, load, shards, subset
 from raysync.training.flat import FlatModel
 from raysync.training.models import ModelPlan, ModelSource
+
+CORE_FLOPS_PER_S = 1e11
+"""What the virtual engine takes a worker for that does not say how fast it is: about one core of a CPU."""
 
 
 @dataclass(frozen=True)
@@ -20,8 +24,12 @@ class Task:
     model: ModelPlan
     parameters: int
     """Trainable parameters of the model."""
+    vector_bytes: int
+    """Of what a push and a pull bring: parameters and buffers."""
+    groups: dict[str, WorkerGroup]
+    """Worker slot -> its group; `flops_per_s` has become `step_s`."""
     shards: dict[str, Array]
-    """Worker slot -> indices of its training samples."""
+    """Worker slot -> indices of its training samples; empty if nothing is trained."""
     workload_samples: int
 
     def batches(self, slot: str) -> Batches:
@@ -31,8 +39,14 @@ class Task:
     def with_seed(self, seed: int) -> Task:
         """The same task with other randomness: initial weights, shards and batches."""
         experiment = self.experiment.model_copy(update={"seed": seed})
-        dealt = shards(experiment.data, self.data.train_y, list(self.shards), seed)
-        return replace(self, experiment=experiment, model=replace(self.model, seed=seed), shards=dealt)
+        model, dealt = replace(self.model, seed=seed), _deal(experiment, self.data)
+        return replace(self, experiment=experiment, model=model, shards=dealt)
+
+    @property
+    def estimated_s(self) -> dict[str, float]:
+        """Group -> seconds of its step, for groups of which nobody said how long that lasts."""
+        silent = {group.name for group in self.experiment.workers if not group.emulates_steps}
+        return {group.name: group.step_s for group in self.groups.values() if group.name in silent and group.step_s}
 
 
 def prepare(experiment: Experiment, model: ModelSource | None = None, data: DataSet | None = None) -> Task:
@@ -53,7 +67,8 @@ def prepare(experiment: Experiment, model: ModelSource | None = None, data: Data
     choice = experiment.model
     source, parameters = (choice.name, choice.parameters) if model is None else (model, {})
     plan = ModelPlan(source, parameters, loaded.input_shape, loaded.classes, experiment.seed, loaded.tokens)
-    size = FlatModel(plan.build()).size
+    flat = FlatModel(plan.build())
+    size = flat.size
     if experiment.cluster.server_shards > size:
         raise ConfigError(f"cluster.server_shards: {experiment.cluster.server_shards} servers cannot share the {size} "
                           f"parameters that {plan.name} has.")
@@ -61,5 +76,21 @@ def prepare(experiment: Experiment, model: ModelSource | None = None, data: Data
         named = {"model": experiment.model if model is None else Named(name=plan.name),
                  "data": experiment.data.model_copy(update={"name": loaded.name})}
         experiment = experiment.model_copy(update=named)
-    dealt = shards(experiment.data, loaded.train_y, list(experiment.slots()), experiment.seed)
-    return Task(experiment, loaded, plan, size, dealt, experiment.workload_samples(len(loaded.train_x)))
+    return Task(experiment, loaded, plan, size, 4 * (size + flat.buffer_size), _timed(experiment, plan),
+                _deal(experiment, loaded), experiment.workload_samples(len(loaded.train_x)))
+
+
+def _deal(experiment: Experiment, data: DataSet) -> dict[str, Array]:
+    if experiment.timing == "only":
+        return {}
+    return shards(experiment.data, data.train_y, list(experiment.slots()), experiment.seed)
+
+
+def _timed(experiment: Experiment, plan: ModelPlan) -> dict[str, WorkerGroup]:
+    """The slots, with the seconds of a step where a rate is given; the virtual engine needs them of everybody."""
+    silent = CORE_FLOPS_PER_S if experiment.engine == "virtual" else None
+    rates = {group.name: group.flops_per_s or (None if group.emulates_steps else silent) for group in experiment.workers}
+    flops = max(1.0, step_flops(plan, experiment.batch_size)) if any(rates.values()) else 0.0
+    timed = {group.name: group.model_copy(update={"step_s": flops / rate, "flops_per_s": None}) if (
+        rate := rates[group.name]) else group for group in experiment.workers}
+    return {slot: timed[group.name] for slot, group in experiment.slots().items()}

@@ -30,14 +30,14 @@ def train(task, name):
     flat = FlatModel(task.model.build())
     store = ParameterStore(flat.initial(), flat.size, experiment.update)
     machine = Machine(config.ParadigmChoice(name=name).make(), task.workload_samples)
-    workers = {f"{slot}#1": GradientComputation(task.model.build(), task.data, task.batches(slot)) for slot in task.shards}
+    workers = {f"{slot}#1": GradientComputation(task.model.build(), task.data) for slot in task.shards}
     gradients, samples = {}, 0
     step_s = {worker: 1.0 + index for index, worker in enumerate(workers)}
     events = simulate(machine, joins(*workers), lambda worker, _: step_s[worker], WORKERS * ROUNDS)
     for event, decisions in events:
         if isinstance(event, Pushed):
             computation = workers[event.worker]
-            computation.compute(event.clock, BATCH)
+            computation.compute(task.batches(event.worker.removesuffix("#1")), event.clock, BATCH)
             gradients[event.worker, event.clock] = computation.outgoing().clone()
         for decision in decisions:
             if isinstance(decision, Apply):

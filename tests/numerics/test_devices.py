@@ -16,10 +16,10 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees
 
 def gradient(devices, precision="float32", model=None, batch_size=30, clocks=1):
     task = prepare(config.validate(SETTINGS), model=model)
-    computation = GradientComputation(task.model.build(), task.data, task.batches("w-0"), devices, precision)
+    computation = GradientComputation(task.model.build(), task.data, devices, precision)
     torch.manual_seed(0)
     computation.read_weights([0.1 * torch.randn(computation.model.size + computation.model.buffer_size)])
-    losses = [computation.compute(clock, batch_size) for clock in range(clocks)]
+    losses = [computation.compute(task.batches("w-0"), clock, batch_size) for clock in range(clocks)]
     return losses[-1], computation.outgoing().clone(), computation
 
 
@@ -88,9 +88,9 @@ def test_models_train_on_a_gpu_in_bf16(name):
     plan = ModelPlan(name, {}, (3, 32, 32), 10, 0)
     data = {"name": "synthetic", "parameters": {"shape": [3, 32, 32], "train": 300}}
     task = prepare(config.validate(SETTINGS | {"data": data}))
-    computation = GradientComputation(plan.build(), task.data, task.batches("w-0"), ["cuda:0"], "bf16")
+    computation = GradientComputation(plan.build(), task.data, ["cuda:0"], "bf16")
     losses = []
     for clock in range(30):
-        losses.append(computation.compute(clock, 30))
+        losses.append(computation.compute(task.batches("w-0"), clock, 30))
         computation.read_weights([computation.model.initial() - 0.02 * computation.outgoing()])
     assert losses[-1] < losses[0]

@@ -303,7 +303,7 @@ def test_adamw_with_warm_up_lowers_the_loss(tmp_path):
         "model": {"name": "char-lm", "width": 32}, "workers": [{"name": "w"}],
         "data": {"name": "text", "parameters": {"file": str(tmp_path / "t"), "context": 16}},
         "update": {"optimizer": "adamw", "lr": 0.01, "schedule": {"name": "cosine", "warmup": 0.2}}}))
-    computation = GradientComputation(task.model.build(), task.data, task.batches("w-0"))
+    computation = GradientComputation(task.model.build(), task.data)
     flat = computation.model
     store = ParameterStore(flat.initial(), flat.size, task.experiment.update)
     before = evaluate(flat, store.publish(), task.data, 100)[1]
@@ -312,7 +312,7 @@ def test_adamw_with_warm_up_lowers_the_loss(tmp_path):
         old = store.publish().clone()
         flat.read_weights(old)
         flat.module.train()
-        computation.compute(clock, 8)
+        computation.compute(task.batches("w-0"), clock, 8)
         store.apply([flat.outgoing], [8], ["w-0"], clock / steps)
         moved.append((store.publish() - old).norm().item())
     assert moved[0] == 0

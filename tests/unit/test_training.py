@@ -261,10 +261,10 @@ def test_a_resnet_trains():
     """The shortcut without parameters carries gradients: the loss of a small batch falls."""
     task = prepare(config.validate({"model": "resnet20", "data": {"name": "synthetic", "parameters": {
         "shape": [3, 16, 16], "train": 64, "test": 16}}, "workers": [{"name": "w"}]}))
-    computation = GradientComputation(task.model.build(), task.data, task.batches("w-0"))
+    computation = GradientComputation(task.model.build(), task.data)
     losses = []
     for _ in range(8):
-        losses.append(computation.compute(0, 32))
+        losses.append(computation.compute(task.batches("w-0"), 0, 32))
         computation.model.weights -= 0.1 * computation.model.gradient
     assert losses[-1] < losses[0] / 2
 

@@ -1,0 +1,21 @@
+"""The experiment file: what is trained, on what, by whom, under which rule. Every field says its meaning and unit.
+
+`load` reads YAML, lays a cluster profile and `--set` overrides over it and validates; whatever is wrong becomes a
+`ConfigError` with the path of the setting.
+"""
+
+from __future__ import annotations
+
+from raysync.config.base import Named, ParadigmChoice
+from raysync.config.experiment import STANDARD_COMPARISON, Experiment
+from raysync.config.files import load, parse, validate
+from raysync.config.learning import Data, EvaluationPlan, Schedule, Update, Workload
+from raysync.config.profiles import profiles
+from raysync.config.troubles import Crash, Drift, Latency, SlowDown, Trouble
+from raysync.config.workers import Cluster, Jitter, Link, Network, WorkerGroup
+
+__all__ = [
+    "STANDARD_COMPARISON", "Cluster", "Crash", "Data", "Drift", "EvaluationPlan", "Experiment", "Jitter", "Latency", "Link",
+    "Named", "Network", "ParadigmChoice", "Schedule", "SlowDown", "Trouble", "Update", "WorkerGroup", "Workload",
+    "load", "parse", "profiles", "validate",
+]

@@ -1,0 +1,58 @@
+"""What all parts of an experiment file share."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from raysync.core.paradigm import Paradigm
+from raysync.paradigms import make
+
+
+class Strict(BaseModel):
+    """A block of settings: unknown ones are refused, numbers are finite, nothing changes afterwards."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Named(BaseModel):
+    """Something by name, with parameters: `ssp`, or `{name: ssp, staleness: 3}`."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str = Field(description="a registered name, or the user's own package.module:Name")
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Everything beside the name."""
+        return dict(self.model_extra or {})
+
+
+def by_name(value: object) -> object:
+    """`ssp` is short for `{name: ssp}`."""
+    return {"name": value} if isinstance(value, str) else value
+
+
+class ParadigmChoice(Named):
+    """A synchronisation rule."""
+
+    @model_validator(mode="after")
+    def _exists(self) -> ParadigmChoice:
+        self.make()
+        return self
+
+    def make(self) -> Paradigm:
+        """A fresh paradigm."""
+        return make(self.name, **self.parameters)
+
+    @property
+    def label(self) -> str:
+        """What tables and folders call it: the name and the parameters that were given."""
+        short = self.name.rpartition(":")[2]
+        given = ", ".join(f"{name}={value}" for name, value in self.parameters.items())
+        return f"{short}({given})" if given else short
+
+
+Choice = Annotated[Named, BeforeValidator(by_name)]
+Rule = Annotated[ParadigmChoice, BeforeValidator(by_name)]

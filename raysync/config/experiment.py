@@ -1,0 +1,114 @@
+"""The whole of an experiment file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import BeforeValidator, Field, model_validator
+
+from raysync.config.base import Choice, Named, ParadigmChoice, Rule, Strict, by_name
+from raysync.config.learning import Data, EvaluationPlan, Update, Workload
+from raysync.config.troubles import Crash, Trouble
+from raysync.config.workers import Cluster, Network, WorkerGroup
+from raysync.errors import unknown_name
+
+STANDARD_COMPARISON = (
+    ParadigmChoice(name="bsp"),
+    ParadigmChoice(name="asp"),
+    ParadigmChoice.model_validate({"name": "ssp", "staleness": 3}),
+    ParadigmChoice.model_validate({"name": "lagtuner", "bound": "hard"}),
+    ParadigmChoice.model_validate({"name": "lagtuner", "bound": "literal"}),
+)
+
+
+class Experiment(Strict):
+    """One experiment file."""
+
+    name: str = Field("experiment", pattern=r"^[A-Za-z0-9_.+-]+$", description="folder of its records")
+    seed: int = Field(0, ge=0)
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field((), description="`compare` repeats every paradigm with each")
+    engine: Literal["ray", "virtual"] = Field("ray", description="ray: real actors, real seconds; virtual: one process, a "
+                                                                "virtual clock, the same on every run")
+    timing: Literal["with-gradients", "only"] = Field("with-gradients", description="only: nothing is trained, to learn who "
+                                                                                   "waits for whom; virtual engine only")
+    model: Choice = Named(name="mlp")
+    data: Annotated[Data, BeforeValidator(by_name)] = Data()
+    paradigm: Rule = ParadigmChoice(name="bsp")
+    paradigms: tuple[Rule, ...] = Field(STANDARD_COMPARISON, min_length=1, description="what `compare` compares")
+    update: Update = Update()
+    workload: Workload = Workload(epochs=1)
+    batch_size: int = Field(32, gt=0, description="samples of one worker's iteration")
+    profile: str | None = Field(None, description="a cluster by name (`raysync list clusters`) or file; it brings `workers` "
+                                                  "and `network`")
+    workers: tuple[WorkerGroup, ...] = Field((WorkerGroup(count=4),), min_length=1)
+    network: Network = Network()
+    troubles: tuple[Trouble, ...] = Field((), description="what goes wrong on purpose")
+    evaluation: EvaluationPlan = EvaluationPlan()
+    target_accuracy: float | None = Field(None, gt=0, le=1, description="for the time to accuracy; a fraction of 1")
+    target_loss: float | None = Field(None, gt=0, description="for the time to loss; mean cross-entropy in nats")
+    cluster: Cluster = Cluster()
+    output: Path = Field(Path("runs"), description="records go to OUTPUT/NAME/TIME-PARADIGM-ID/")
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Experiment:
+        names = [group.name for group in self.workers]
+        if len(set(names)) < len(names):
+            raise ValueError(f"worker groups need different names, got {names}")
+        labels = [choice.label for choice in self.paradigms]
+        if len(set(labels)) < len(labels):
+            raise ValueError(f"paradigms: each one once, got {', '.join(labels)}")
+        for group in self.workers:
+            if group.devices > self.batch_size:
+                raise ValueError(f"batch_size: {self.batch_size} samples cannot be shared by the {group.devices} devices of "
+                                 f"each worker in group {group.name!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _fits_engine(self) -> Experiment:
+        if self.engine == "virtual":
+            return self
+        if self.timing == "only":
+            raise ValueError("timing: only needs engine: virtual; on Ray it is the gradients that take the time")
+        for group in self.workers:
+            if group.speed > 1 and not group.emulates_steps:
+                raise ValueError(f"workers: {group.name!r} has a speed above 1 and no step_s, flops_per_s or trace: this "
+                                 "machine cannot compute faster than it does")
+        return self
+
+    @model_validator(mode="after")
+    def _troubles_befall_somebody(self) -> Experiment:
+        counts = {group.name: group.count for group in self.workers}
+        for index, trouble in enumerate(self.troubles):
+            names = [trouble.worker] if isinstance(trouble, Crash) else trouble.workers
+            allowed = set(self.slots()) | (set() if isinstance(trouble, Crash) else set(counts))
+            for name in names:
+                if name not in allowed:
+                    shown = [f"{group}-0 to {group}-{count - 1}" if count > 1 else f"{group}-0"
+                             for group, count in counts.items()]
+                    raise unknown_name("worker", name, allowed, where=f"troubles[{index}]", shown=shown)
+        return self
+
+    @property
+    def worker_count(self) -> int:
+        """Workers of all groups."""
+        return sum(group.count for group in self.workers)
+
+    def slots(self) -> dict[str, WorkerGroup]:
+        """`group-index` of every worker, in the order of the file."""
+        return {f"{group.name}-{index}": group for group in self.workers for index in range(group.count)}
+
+    def workload_samples(self, train_samples: int) -> int:
+        """Size of the whole work in samples, for a training set of that size."""
+        work = self.workload
+        if work.epochs is not None:
+            return max(1, round(work.epochs * train_samples))
+        if work.samples is not None:
+            return work.samples
+        assert work.iterations_per_worker is not None
+        return self.worker_count * work.iterations_per_worker * self.batch_size
+
+    def to_yaml(self) -> str:
+        """The resolved experiment as a file that `load` takes; what a profile brought is in it."""
+        return yaml.safe_dump(self.model_dump(mode="json", exclude={"profile"}), sort_keys=False)

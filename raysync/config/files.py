@@ -1,0 +1,163 @@
+"""From the text of an experiment file, with overrides and a cluster profile, to a validated experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from raysync.config.experiment import Experiment
+from raysync.config.profiles import load_profile
+from raysync.errors import ConfigError, unknown_name
+
+
+def load(path: Path, overrides: Iterable[str] = ()) -> Experiment:
+    """Read an experiment file.
+
+    Args:
+        path: of a YAML file.
+        overrides: `a.b=value`; the value is YAML. A list is entered by index: `workers.0.speed=0.5`.
+
+    Raises:
+        ConfigError: there is no such file, it is not YAML, or a setting is not allowed.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'not a text file'}).") from error
+    return parse(text, overrides, source=str(path))
+
+
+def parse(text: str, overrides: Iterable[str] = (), *, source: str) -> Experiment:
+    """The experiment in a YAML text; `source` names it in errors.
+
+    A profile among the overrides takes the place of the workers and the network of the file; the other overrides come after.
+    """
+    settings = _yaml(text, source)
+    if settings is None:
+        settings = {}
+    if not isinstance(settings, dict):
+        raise ConfigError(f"{source}: an experiment file is a mapping of settings, got {type(settings).__name__}.")
+    settings = _with_profile(settings, source)
+    overrides = list(overrides)
+    for override in sorted(overrides, key=lambda override: not override.startswith("profile=")):
+        _override(settings, override)
+        if override.startswith("profile=") and settings["profile"] is not None:
+            settings |= load_profile(str(settings["profile"]), override)
+    return _validate(settings, source)
+
+
+def validate(settings: Mapping[str, Any], *, source: str = "experiment") -> Experiment:
+    """The experiment that plain data describes.
+
+    Raises:
+        ConfigError: naming the path of the first setting that is not allowed, its value, and what is.
+    """
+    return _validate(_with_profile(dict(settings), source), source)
+
+
+def _validate(settings: dict[str, Any], source: str) -> Experiment:
+    try:
+        return Experiment.model_validate(settings)
+    except ValidationError as error:
+        raise _explain(error, source) from error
+
+
+def _with_profile(settings: dict[str, Any], source: str) -> dict[str, Any]:
+    """The settings with those of the profile that they name."""
+    name = settings.get("profile")
+    if name is None:
+        return settings
+    brought = load_profile(str(name), f"{source}: profile")
+    if twice := sorted(brought.keys() & settings.keys()):
+        raise ConfigError(f"{source}: profile {name} brings {' and '.join(twice)}, and the file gives that, too; leave out "
+                          f"one.\nA part can be changed: --set {twice[0]}...=VALUE.")
+    return settings | brought
+
+
+def _yaml(text: str, source: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" at line {mark.line + 1}" if mark else ""
+        raise ConfigError(f"{source}: not YAML{line}: {getattr(error, 'problem', None) or 'unreadable'}.") from error
+
+
+def _override(settings: dict[str, Any], override: str) -> None:
+    path, equals, text = override.partition("=")
+    if not equals or not path:
+        raise ConfigError(f"--set {override!r}: write it as key=value or a.b=value.")
+    *parents, last = path.split(".")
+    here: Any = settings
+    for part in parents:
+        here = _enter(here, part, override)
+    value = _yaml(text, f"--set {override}")
+    if isinstance(here, list):
+        here[_index(here, last, override)] = value
+    elif isinstance(here, dict):
+        here[last] = value
+    else:
+        raise ConfigError(f"--set {override!r}: {here!r} holds no {last!r}.")
+
+
+def _enter(here: Any, part: str, override: str) -> Any:
+    if isinstance(here, list):
+        return here[_index(here, part, override)]
+    if isinstance(here, dict):
+        inner = here.get(part)
+        if inner is None or isinstance(inner, str):  # `paradigm: ssp` and --set paradigm.staleness=3
+            here[part] = {} if inner is None else {"name": inner}
+        return here[part]
+    raise ConfigError(f"--set {override!r}: {here!r} holds no {part!r}.")
+
+
+def _index(items: list[Any], part: str, override: str) -> int:
+    if not part.isdecimal() or int(part) >= len(items):
+        raise ConfigError(f"--set {override!r}: {part!r} is not an index into a list of {len(items)}.")
+    return int(part)
+
+
+def _explain(error: ValidationError, source: str) -> ConfigError:
+    first = error.errors()[0]
+    path, model = _in_file(first["loc"])
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
+    where = f"{source}: {place}" if place else source
+    if first["type"] == "extra_forbidden":
+        return unknown_name("setting", path[-1], model.model_fields, where=where)
+    if first["type"] == "union_tag_invalid":
+        kinds = [kind.strip(" '") for kind in first["ctx"]["expected_tags"].split(",")]
+        return unknown_name("kind", first["ctx"]["tag"], kinds, where=where)
+    if first["type"] == "value_error":
+        return ConfigError(f"{where}: {first['ctx']['error']}")
+    given = "" if first["type"] == "missing" else f"; got {first['input']!r}"
+    return ConfigError(f"{where}: {first['msg']}{given}.")
+
+
+def _in_file(location: Iterable[str | int]) -> tuple[list[str | int], type[BaseModel]]:
+    """A place that pydantic gave as the file has it, and the model of the block around it.
+
+    Pydantic puts the kind of a trouble behind its index; the file does not.
+    """
+    path: list[str | int] = []
+    model: type[BaseModel] = Experiment
+    inside: list[type[BaseModel]] = [Experiment]
+    for part in location:
+        if isinstance(part, str) and len(inside) > 1:
+            inside = [one for one in inside if part in get_args(one.model_fields["kind"].annotation)]
+            continue
+        path.append(part)
+        if isinstance(part, str):
+            model = inside[0] if inside else model
+            inside = _models_in(model.model_fields[part].annotation) if part in model.model_fields else []
+    return path, model
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    """The model classes in `tuple[Model, ...]`, `A | B` and the like."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for argument in get_args(annotation) for model in _models_in(argument)]

@@ -1,0 +1,103 @@
+"""When vectors arrive: the workers' links, the links of the servers that they share, and the servers' work.
+
+    upload     through the server's shared link, bytes / bandwidth of the worker's link at the same time, then the latency
+    update     waits for its gradients and for the update before it; then update_s + pushes x bytes / update_bytes_per_s
+    download   once the update is done, as the upload
+
+A shared link carries one transfer at a time, in order of request, each way by itself: 16 workers that push at once take 16
+times as long as one. A transfer is on both links at once (it is not stored between them), so it takes as long as the slower
+of the two, and longer if the shared one is taken. A worker has one transfer at a time each way: nothing queues at its own
+link.
+
+The upload begins with the Apply that uses the push, not with the push: so Ray does it, which fetches what an actor call
+needs when the call is made. What is dropped never travels. With m servers each has its own link and carries 1/m of the
+bytes, at the same time: they are alike, so one of them is followed. A server that sits with a worker has that worker's
+part of the vector at hand: 1/m of the worker's bytes do not travel; the shared link is then the worker's own (of several,
+the slowest).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from raysync.config import Experiment, WorkerGroup
+from raysync.emulation import one_way_s
+
+
+class SharedLink:
+    """One way of a server's link."""
+
+    def __init__(self, s_per_byte: float) -> None:
+        self._s_per_byte = s_per_byte
+        self._free_at = 0.0
+
+    def carry(self, size_bytes: float, now: float) -> float:
+        """When a transfer that is requested now is through; requests come in the order of their times."""
+        begin = now if now > self._free_at else self._free_at
+        self._free_at = begin + size_bytes * self._s_per_byte
+        return self._free_at
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Between one worker and the servers, each way."""
+
+    latency_s: float
+    transfer_s: float
+    """Of a vector over the worker's own link, without the latency."""
+    shared_bytes: float
+    """Of a vector, on the shared link of one server."""
+
+
+class Network:
+    """Workers, servers and what is between them, for vectors of one size."""
+
+    def __init__(self, experiment: Experiment, groups: Mapping[str, WorkerGroup], vector_bytes: int) -> None:
+        """
+        Args:
+            experiment: its `network`, and how many servers it has, where.
+            groups: worker slot -> group.
+            vector_bytes: of a gradient, and of the weights.
+        """
+        network, servers = experiment.network, experiment.cluster.server_shards
+        together = experiment.cluster.server_placement == "with-workers"
+        hosts = set(list(groups)[:servers]) if together else set()
+        links = {group.name: (network.link, group.link) for group in groups.values()}
+        at_servers = [link.bandwidth_bytes_per_s for host in hosts for link in links[groups[host].name]]
+        limits = [rate for rate in (network.server_bandwidth_bytes_per_s, *at_servers) if rate is not None]
+        self.ways: dict[str, Way] = {}
+        """Worker slot -> its connection."""
+        for slot, group in groups.items():
+            away = 1 - 1 / servers if slot in hosts else 1.0
+            latency_s = sum(link.latency_s for link in links[group.name])
+            transfer_s = max(one_way_s(link, vector_bytes) - link.latency_s for link in links[group.name])
+            self.ways[slot] = Way(latency_s, away * transfer_s, away * vector_bytes / servers)
+        s_per_byte = 1 / min(limits) if limits else 0.0
+        self._up, self._down = SharedLink(s_per_byte), SharedLink(s_per_byte)
+        self._update_s = network.update_s
+        self._reading_s = vector_bytes / servers / (network.update_bytes_per_s or float("inf"))
+        self.updated_at = 0.0
+        """When the latest update was, or will be, done; in seconds since the run began."""
+
+    def update(self, gradients: Iterable[tuple[Way, float]], now: float) -> None:
+        """The update of an Apply: moves `updated_at`.
+
+        Args:
+            gradients: of each push the way it takes, and the latency that troubles add, in seconds.
+            now: when it was decided.
+        """
+        begin, reading_s = self.updated_at, 0.0
+        for way, added_s in gradients:
+            arrived_at = self._arrival(self._up, way, now, added_s)
+            begin = arrived_at if arrived_at > begin else begin
+            reading_s += self._reading_s
+        self.updated_at = max(begin, now) + self._update_s + reading_s
+
+    def download(self, way: Way, now: float, added_s: float) -> float:
+        """When the newest weights are at a worker that is released now."""
+        return self._arrival(self._down, way, now if now > self.updated_at else self.updated_at, added_s)
+
+    def _arrival(self, shared: SharedLink, way: Way, now: float, added_s: float) -> float:
+        through_at, own_at = shared.carry(way.shared_bytes, now), now + way.transfer_s
+        return (through_at if through_at > own_at else own_at) + way.latency_s + added_s
