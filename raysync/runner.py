@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from raysync import config
 from raysync.config import Experiment, ParadigmChoice
 from raysync.core.events import Left
-from raysync.core.journal import Ended, Entry, Line
+from raysync.core.journal import Ended, Entry, Line, Remark
 from raysync.core.paradigm import Paradigm
 from raysync.errors import RunFailed
 from raysync.record.measures import Measures
@@ -132,6 +132,8 @@ def _write(writer: RecordWriter, lines: list[Line], watch: Watch, notify: Notify
         if isinstance(line, Entry) and isinstance(line.event, Left):
             notify(f"Worker {line.event.worker} is gone after {line.event.at:.1f} s ({line.report.get('why')}); "
                    "the run goes on without it.")
+        if isinstance(line, Remark):
+            notify(line.text)
         if isinstance(line, Ended):
             for trouble in line.troubles_without_effect:
                 notify(f"Nobody met {trouble}.")

@@ -3,15 +3,16 @@
     Release -> worker.step.remote([clock, batch_size], *weights_refs)  returns (*gradient_refs, report_ref)
     Apply   -> server.apply_and_publish.remote(plan, *gradient_refs)   returns weights_ref
 
-with one reference to gradient and weights a server shard.
+with one reference to gradient and weights a server shard. What troubles do to a step goes with it; where they crash the
+worker, it is sent `crash` in place of `step`; a crash at a time kills its actor.
 
 It handles references and small reports, never a tensor. The *future* weights go into the next step, so a Release costs no
 extra round trip, and a barrier needs no code: the machine simply has not released anyone. Gradients and weights are
 return values of actor calls, owned by this actor: a gradient survives the worker that made it. Nothing is nested in a
 return value, which Ray would never free (Ray 2.60, results below 100 KiB).
 
-The one blocking call is `ray.wait` on what is under way, with a timeout at the next deadline, timer, or report that the
-driver is due. An update is waited for only if its weights are to be evaluated: a step that answers shows that the update
+The one blocking call is `ray.wait` on what is under way, with a timeout at the next deadline, timer, crash, or report that
+the driver is due. An update is waited for only if its weights are to be evaluated: a step that answers shows that the update
 whose weights it pulled is done, and all before that; a step that fails may have failed with the update, whose error is then
 looked up. `run` is a generator: what happened streams to the driver, which alone writes the record, so this actor
 keeps no history.
@@ -20,30 +21,39 @@ keeps no history.
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from math import inf, isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayError, RayTaskError
 
 from raysync.cluster.clock import now_s, sleep_s
+from raysync.cluster.evaluations import Evaluations
 from raysync.cluster.messages import ApplyPlan, StepReport
+from raysync.cluster.pending import Comeback, Life, Pending, Scoring, Sent, Step, Update, reason
 from raysync.cluster.shards import Parts, Shards
+from raysync.config import Experiment
 from raysync.core.decisions import Apply, Decision, Drop, Hold, Note, Push, Release, SetTimer, Switch
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
-from raysync.core.journal import Ended, Entry, Evaluation, Line
+from raysync.core.journal import Ended, Entry, Evaluation, Line, Remark
 from raysync.core.machine import Machine
 from raysync.core.paradigm import Paradigm
 from raysync.errors import RunFailed
+from raysync.troubles import UNHARMED, Troubles
+
+if TYPE_CHECKING:
+    from raysync.cluster.posts import Post  # imports torch, which this actor does without where nobody comes back
 
 REPORT_EVERY_S = 0.25
 """How often the driver hears of what happened."""
 SERVER_VERDICT_S = 10.0
 """How long a failed step waits for the server's own error, which explains it better."""
+START_DEADLINE_S = 120.0
+"""How long an actor may take to start: to import torch, to build the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,53 +62,11 @@ class RunPlan:
 
     paradigm: Paradigm
     workload_samples: int
-    batch_size: int
-    marks: tuple[float, ...]
-    """Progress at which to evaluate, rising, the last one 1."""
-    step_deadline_s: float
-    evaluation_deadline_s: float
-    clips: bool
-    """Whether updates look at the norm of the whole gradient."""
+    experiment: Experiment
     actor_ids: dict[str, str]
     """Worker slot -> Ray's id of its actor."""
-
-
-@dataclass(slots=True)
-class Step:
-    """A worker's iteration under way."""
-
-    worker: str
-    clock: int
-    base: int
-    pulls: bool
-    batch_size: int
-    gradient: Parts
-    deadline_s: float
-
-
-@dataclass(slots=True)
-class Update:
-    """An update, or a publication without one, under way on the server."""
-
-    version: int
-    progress: float
-    marks: tuple[float, ...]
-    """Marks on the progress at which these weights are evaluated."""
-    weights: Parts | None
-    """Of those with marks."""
-    acks: Parts
-    """References that are there when it is done: a version each, or the weights, which nobody here looks at."""
-    deadline_s: float
-    at: float | None = None
-    """Seconds since the run began: when it was known to be published; of those with marks."""
-
-
-@dataclass(slots=True)
-class Scoring:
-    """An evaluation under way."""
-
-    update: Update
-    deadline_s: float
+    posts: dict[str, Post]
+    """Of the slots whose workers come back after a crash."""
 
 
 class Controller:
@@ -106,7 +74,7 @@ class Controller:
 
     def run(self, plan: RunPlan, servers: list[Any], evaluator: Any, workers: dict[str, Any]) -> Iterator[list[Line]]:
         """Train to the end of the workload, and report as it happens; the last line is an `Ended`."""
-        run = _Run(plan, Shards(servers, plan.clips), evaluator, workers)
+        run = _Run(plan, Shards(servers, plan.experiment.update.clip_norm is not None), evaluator, workers)
         reported_s, error = now_s(), ""
         try:
             run.start()
@@ -120,7 +88,7 @@ class Controller:
         except Exception as bug:  # of the user's paradigm, or ours: what led to it must still reach the journal
             logging.getLogger(__name__).exception("the run broke")
             error = f"controller: {type(bug).__name__}: {' '.join([str(bug), *getattr(bug, '__notes__', [])])}"
-        run.lines.append(Ended("failed" if error else run.status, run.last_at, error))
+        run.lines.append(Ended("failed" if error else run.status, run.last_at, error, run.troubles.without_effect()))
         yield run.take_lines()
 
 
@@ -131,52 +99,63 @@ class _Run:
         self.plan = plan
         self.machine = Machine(plan.paradigm, plan.workload_samples)
         self.lines: list[Line] = []
-        self.pending: dict[Any, Step | Update | Scoring] = {}
+        self.pending: dict[Any, Pending] = {}
         """Reference under way -> what it belongs to; the oldest first."""
         self.status = ""
         """How the training ended; empty while it goes on. Evaluations may still be pending then."""
         self.last_at = 0.0
         """Seconds since the run began: the latest publication."""
+        self.troubles = Troubles(plan.experiment)
+        self._batch_size = plan.experiment.batch_size
+        self._deadline_s = plan.experiment.cluster.step_deadline_s
+        evaluation = plan.experiment.evaluation
+        self._evaluations = Evaluations(evaluator, evaluation.progress_marks(), evaluation.deadline_s)
         self._server = server
-        self._evaluator = evaluator
         self._workers = workers
-        self._steps = {slot: worker.step.options(num_returns=server.count + 1) for slot, worker in workers.items()}
+        self._lives: dict[str, Life] = {}
+        """Slot -> its worker of now, or the last one."""
+        self._coming: set[str] = set()
+        """Who is on the way back."""
+        self._agenda: list[tuple[float, int, Callable[[Any], None], Any]] = []
+        """Heap of what happens at a time (seconds since the run began), as on the virtual engine."""
+        self._scheduled = 0
         self._gradients: dict[Push, tuple[Parts, int]] = {}
         self._weights: Parts | None = None
         """Of the newest version; None if that is not published."""
-        self._sent: deque[Update] = deque()
-        """Updates that are not yet known to be done, the oldest first."""
+        self._sent = Sent()
         self._version = 0
         self._samples = 0
         """Of the updates that were sent to the server."""
-        self._marks = list(reversed(plan.marks))
-        self._to_evaluate: deque[Update] = deque()
         self._began_s = now_s()
 
     def start(self) -> None:
         """Publish the initial model and let every worker join."""
-        self._publish(self._take_marks())
-        for slot in self.plan.actor_ids:
+        self._publish(self._evaluations.take_marks(self._progress))
+        for index, crash in self.troubles.crashes.items():
+            if crash.at_s is not None:
+                self._schedule(crash.at_s, self._crash, index)
+        for slot, actor_id in self.plan.actor_ids.items():
             if not self.status:
-                self._handle(Joined(at=self._now(), worker=f"{slot}#1"))
+                self._join((slot, 1, self._workers[slot], actor_id))
 
     @property
     def goes_on(self) -> bool:
-        """Whether something is under way, or will be when a timer fires."""
-        return bool(self.pending or (self.machine.timers and not self.status))
+        """Whether something is under way, or will be at its time."""
+        return bool(self.pending or ((self.machine.timers or self._agenda) and not self.status))
 
     def wait(self, until_s: float) -> None:
         """Wait for the next thing to happen, at most until that time of the clock, and act on it."""
         assert self.goes_on, "nothing will ever happen"
         deadlines_s = [pending.deadline_s for pending in self.pending.values()]
-        timers_s = [self._began_s + at for at in self.machine.timers.values()] if not self.status else []
-        timeout_s = max(0.0, min([until_s, *deadlines_s, *timers_s]) - now_s())
+        times = [*self.machine.timers.values(), *(at for at, *_ in self._agenda[:1])] if not self.status else []
+        timeout_s = max(0.0, min([until_s, *deadlines_s, *(self._began_s + at for at in times)]) - now_s())
         if self.pending:
             ready, _ = ray.wait(list(self.pending), num_returns=1, timeout=timeout_s)
             for reference in ready:
                 self._arrived(reference)
         else:
-            sleep_s(timeout_s)  # all wait for a timer
+            sleep_s(timeout_s)  # all wait for a timer, or for one of them to come back
+        self._keep_agenda()
         self._fire_timers()
         self._miss_deadlines()
 
@@ -187,6 +166,10 @@ class _Run:
 
     def _now(self) -> float:
         return now_s() - self._began_s
+
+    def _schedule(self, at: float, happens: Callable[[Any], None], argument: Any) -> None:
+        self._scheduled += 1
+        heappush(self._agenda, (at, self._scheduled, happens, argument))
 
     @property
     def _progress(self) -> float:
@@ -204,10 +187,10 @@ class _Run:
                 assert version == pending.version, f"the server is at {version}, not at {pending}"
                 if all(other is not pending for other in self.pending.values()):  # each shard has answered
                     self._published(pending)
-                    self._evaluate_next()
             case Scoring(update=update):
                 self._scored(update, *self._result(reference, "evaluator"))
-                self._evaluate_next()
+            case Comeback():
+                self._started(reference, pending)
 
     def _published(self, update: Update) -> None:
         """Stamp it, and those before it: the server works in order, but Ray tells of what is ready in any."""
@@ -215,33 +198,33 @@ class _Run:
         for earlier in (*self.pending.values(), update):
             if isinstance(earlier, Update) and earlier.version <= update.version and earlier.at is None:
                 earlier.at = self.last_at
-        self._done(update.version)
-
-    def _done(self, version: int) -> None:
-        """The server is known to have come to that version."""
-        while self._sent and self._sent[0].version <= version:
-            self._sent.popleft()
+        self._sent.done(update.version)
+        self.pending |= self._evaluations.next()
 
     def _result(self, reference: Any, who: str) -> Any:
         try:
             return ray.get(reference)
         except RayError as error:
-            raise RunFailed(f"{who}: {_reason(error)}") from error
+            raise RunFailed(f"{who}: {reason(error)}") from error
 
     def _stepped(self, reference: Any, step: Step) -> None:
         try:
             report = StepReport(*ray.get(reference))
         except RayError as error:
             died = isinstance(error, ActorDiedError | ActorUnavailableError)
-            if not died or getattr(error, "actor_id", None) != self.plan.actor_ids[_slot(step.worker)]:
+            if not died or getattr(error, "actor_id", None) != step.life.actor_id:
                 raise self._blame(step, error) from error
-            self._lose(step.worker, "its actor died")
+            if step.crash is None:
+                self._lose(step.life, "its actor died")
+            else:
+                self._crash(step.crash)
             return
+        worker = step.life.name
         if step.pulls:
-            self._done(step.base)
-        self._gradients[step.worker, step.clock] = (step.gradient, step.batch_size)
-        event = Pushed(at=self._now(), worker=step.worker, clock=step.clock, base=step.base,
-                       samples=step.batch_size, busy_s=report.busy_s)
+            self._sent.done(step.base)
+        self._gradients[worker, step.clock] = (step.gradient, step.batch_size)
+        event = Pushed(at=self._now(), worker=worker, clock=step.clock, base=step.base, samples=step.batch_size,
+                       busy_s=report.busy_s)
         self._handle(event, {"loss": report.loss})
         if not isfinite(report.loss):
             if not self.status:
@@ -251,31 +234,34 @@ class _Run:
     def _blame(self, step: Step, error: RayError) -> RunFailed:
         """A step fails with the update that it waits for: then the server's own error is the one to tell."""
         with suppress(GetTimeoutError):
-            if failure := self._server_failure(step.base, SERVER_VERDICT_S):
+            if failure := self._sent.failure(step.base, SERVER_VERDICT_S):
                 return RunFailed(f"server: {failure}")
-        return RunFailed(f"{f'worker {step.worker}' if isinstance(error, RayTaskError) else 'server'}: {_reason(error)}")
-
-    def _server_failure(self, version: int, patience_s: float) -> str | None:
-        """The error of the first update up to that version that failed; None if all are done.
-
-        Raises:
-            GetTimeoutError: one is still under way.
-        """
-        try:
-            ray.get([ack for update in self._sent if update.version <= version for ack in update.acks], timeout=patience_s)
-        except GetTimeoutError:
-            raise
-        except RayError as error:
-            return _reason(error)
-        return None
+        return RunFailed(f"{f'worker {step.life.name}' if isinstance(error, RayTaskError) else 'server'}: {reason(error)}")
 
     def _scored(self, update: Update, accuracy: float, loss: float) -> None:
         assert update.at is not None, "evaluated before it was published"
         for mark in update.marks:
             self.lines.append(Evaluation(mark=mark, progress=update.progress, version=update.version, at=update.at,
                                          accuracy=accuracy, loss=loss))
+        self._evaluations.done()
+        self.pending |= self._evaluations.next()
         if not isfinite(loss):
             self._end("diverged")
+
+    def _started(self, reference: Any, comeback: Comeback) -> None:
+        try:
+            place = ray.get(reference)
+        except RayError as error:
+            self._give_up(comeback, reason(error))
+            return
+        self._schedule(comeback.due_at, self._join, (comeback.slot, comeback.number, comeback.actor, place.actor_id))
+
+    # ---- what its time has come for ----
+
+    def _keep_agenda(self) -> None:
+        while self._agenda and not self.status and self._now() >= self._agenda[0][0]:
+            _, _, happens, argument = heappop(self._agenda)
+            happens(argument)
 
     def _fire_timers(self) -> None:
         for key, at in list(self.machine.timers.items()):
@@ -291,32 +277,62 @@ class _Run:
                 self._arrived(reference)
                 continue
             del self.pending[reference]
-            late = f"no answer for {self.plan.step_deadline_s:g} s"
+            late = f"no answer for {self._deadline_s:g} s"
             match pending:
                 case Step():
                     if pending.pulls:  # it may still wait for its weights
-                        self._check_server(pending.base, late)
-                    self._lose(pending.worker, late)
+                        self._sent.check(pending.base, late)
+                    self._lose(pending.life, late)
                 case Update():
                     raise RunFailed(f"server: {late}")
                 case Scoring():
-                    raise RunFailed(f"evaluator: no answer for {self.plan.evaluation_deadline_s:g} s")
+                    raise RunFailed(f"evaluator: no answer for {self._evaluations.deadline_s:g} s")
+                case Comeback():
+                    self._give_up(pending, f"not ready after {START_DEADLINE_S:g} s")
 
-    def _check_server(self, version: int, late: str) -> None:
-        """At a deadline: the server has failed if it has not come to that version."""
-        try:
-            failure = self._server_failure(version, 0)
-        except GetTimeoutError:
-            failure = late
-        if failure:
-            raise RunFailed(f"server: {failure}")
+    # ---- who comes and goes ----
 
-    def _lose(self, worker: str, why: str) -> None:
-        ray.kill(self._workers[_slot(worker)])  # frozen or unreachable, it must not keep its device
-        self._server.forget(worker)
-        self._handle(Left(at=self._now(), worker=worker), {"why": why})
-        if not self.status and not self.machine.roster.members:
-            raise RunFailed(f"every worker is gone; the last was {worker}: {why}")
+    def _join(self, who: tuple[str, int, Any, str]) -> None:
+        slot, number, actor, actor_id = who
+        step = actor.step.options(num_returns=self._server.count + 1)
+        life = self._lives[slot] = Life(f"{slot}#{number}", slot, number, actor, actor_id, step)
+        self._coming.discard(life.name)
+        self._handle(Joined(at=self._now(), worker=life.name))
+
+    def _crash(self, index: int) -> None:
+        crash = self.troubles.crashes[index]
+        life = self._lives[crash.worker]
+        if life.name not in self.machine.roster.members:
+            return  # it is gone already
+        self.troubles.took_effect(index)
+        if crash.rejoin_after_s is not None:
+            self._replace(life, crash.rejoin_after_s)
+        self._lose(life, f"crashed: {self.troubles.described(index)}")
+
+    def _replace(self, life: Life, after_s: float) -> None:
+        """At once: a process takes seconds to start."""
+        actor, ready = self.plan.posts[life.slot].fill()
+        comeback = Comeback(life.slot, life.number + 1, actor, self._now() + after_s, now_s() + START_DEADLINE_S)
+        self._coming.add(comeback.name)
+        self.pending[ready] = comeback
+
+    def _give_up(self, comeback: Comeback, why: str) -> None:
+        ray.kill(comeback.actor)
+        self._coming.discard(comeback.name)
+        said = f"{comeback.name} did not start: {why}"
+        self.lines.append(Remark(self._now(), f"{said}; the run goes on without it."))
+        self._need_somebody(said)
+
+    def _lose(self, life: Life, why: str) -> None:
+        ray.kill(life.actor)  # frozen or unreachable, it must not keep its device
+        self.pending = {ref: it for ref, it in self.pending.items() if not (isinstance(it, Step) and it.life is life)}
+        self._server.forget(life.name)
+        self._handle(Left(at=self._now(), worker=life.name), {"why": why})
+        self._need_somebody(f"the last was {life.name}: {why}")
+
+    def _need_somebody(self, last: str) -> None:
+        if not self.status and not self.machine.roster.members and not self._coming:
+            raise RunFailed(f"every worker is gone; {last}")
 
     # ---- what the machine decides ----
 
@@ -349,7 +365,7 @@ class _Run:
         gradients = [gradient for gradient, _ in taken]
         self._version = decision.version
         self._samples += sum(plan.samples)
-        marks = self._take_marks()
+        marks = self._evaluations.take_marks(self._progress)
         if _pulls_next(rest) and not marks:
             self._weights = self._server.apply_and_publish(plan, gradients)
             self._send(self._weights, ())
@@ -364,11 +380,21 @@ class _Run:
     def _release(self, decision: Release) -> None:
         if decision.pull and self._weights is None:
             self._publish(())
-        size = decision.batch_size or self.plan.batch_size
+        size = decision.batch_size or self._batch_size
         weights = (self._weights or ()) if decision.pull else ()
-        *gradient, report = self._steps[_slot(decision.worker)].remote([decision.clock, size], *weights)
-        self.pending[report] = Step(decision.worker, decision.clock, decision.version, decision.pull, size, tuple(gradient),
-                                    now_s() + self.plan.step_deadline_s)
+        life = self._lives[_slot(decision.worker)]
+        (*gradient, report), crash = self._send_off(life, decision.clock, size, weights)
+        self.pending[report] = Step(life, decision.clock, decision.version, decision.pull, size, tuple(gradient),
+                                    now_s() + self._deadline_s, crash)
+
+    def _send_off(self, life: Life, clock: int, size: int, weights: Parts) -> tuple[Sequence[Any], int | None]:
+        """Call the worker; returns the references to what it returns, and the index of the crash that it dies of."""
+        suffered = self.troubles.befall(life.slot, clock, self.machine.roster.now)
+        crash = self.troubles.crash_at_clock(life.slot, clock)
+        if crash is not None:
+            return [life.actor.crash.remote(*weights)], crash
+        batch = [clock, size] if suffered is UNHARMED else [clock, size, suffered.factor, suffered.latency_s]
+        return life.step.remote(batch, *weights), None
 
     def _publish(self, marks: tuple[float, ...]) -> None:
         self._weights, acks = self._server.publish()
@@ -377,35 +403,16 @@ class _Run:
     def _send(self, acks: Parts, marks: tuple[float, ...]) -> None:
         """Remember what was sent to the server; wait for it if its weights are to be evaluated."""
         update = Update(self._version, self._progress, marks, self._weights if marks else None, acks,
-                        now_s() + self.plan.step_deadline_s)
-        self._sent.append(update)
+                        now_s() + self._deadline_s)
+        self._sent.add(update)
         if marks:
             self.pending.update((ack, update) for ack in acks)
-            self._to_evaluate.append(update)
-
-    def _evaluate_next(self) -> None:
-        """One evaluation at a time, of weights that are published.
-
-        What waits are references: of weights above 100 KiB in the object store, which Ray spills to disk when it is full;
-        smaller ones in this process, at most one a mark.
-        """
-        evaluating = any(isinstance(pending, Scoring) for pending in self.pending.values())
-        if self._to_evaluate and self._to_evaluate[0].at is not None and not evaluating:
-            update = self._to_evaluate.popleft()
-            assert update.weights is not None, "an evaluation of weights that were not published"
-            scores = self._evaluator.evaluate.remote(*update.weights)
-            self.pending[scores] = Scoring(update, now_s() + self.plan.evaluation_deadline_s)
-
-    def _take_marks(self) -> tuple[float, ...]:
-        taken = []
-        while self._marks and self._marks[-1] <= self._progress:
-            taken.append(self._marks.pop())
-        return tuple(taken)
+            self._evaluations.add(update)
 
     def _end(self, status: str) -> None:
-        """Training is over: what the workers still compute is not waited for."""
+        """Training is over: what the workers still compute is not waited for, nor who comes back."""
         self.status = status
-        self.pending = {ref: it for ref, it in self.pending.items() if not isinstance(it, Step)}
+        self.pending = {ref: it for ref, it in self.pending.items() if not isinstance(it, Step | Comeback)}
 
 
 def _pulls_next(rest: list[Decision]) -> bool:
@@ -420,9 +427,3 @@ def _pulls_next(rest: list[Decision]) -> bool:
 
 def _slot(worker: str) -> str:
     return worker.rpartition("#")[0]
-
-
-def _reason(error: RayError) -> str:
-    """The user's part of a Ray error, in a few lines."""
-    cause = error.cause if isinstance(error, RayTaskError) else error
-    return f"{type(cause).__name__}: {cause}".strip()

@@ -19,12 +19,13 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutErro
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from raysync.cluster.controller import Controller, RunPlan
+from raysync.cluster.controller import START_DEADLINE_S, Controller, RunPlan
 from raysync.cluster.evaluator import Evaluator
 from raysync.cluster.placement import Place, Plan, fallbacks, plan, reserve, total
+from raysync.cluster.posts import Post
 from raysync.cluster.server import Server
 from raysync.cluster.worker import Worker, WorkerPlan
-from raysync.config import Experiment
+from raysync.config import Crash, Experiment
 from raysync.core.events import Left
 from raysync.core.journal import Ended, Entry, Line
 from raysync.core.paradigm import Paradigm
@@ -37,8 +38,6 @@ WARM_BYTES = 64 << 20
 FREE_EVERY_MS = 50
 """How often a private cluster frees vectors that nobody needs any more. Ray's default, a second, makes the object store hold
 all that a second brings: with 25 million parameters five times as much memory, always new pages, and slower rounds."""
-START_DEADLINE_S = 120.0
-"""How long actors may take to start (importing torch, building the model), beside the step they may still be in."""
 
 
 @dataclass
@@ -62,17 +61,22 @@ class Crew:
         """Start the actors, each in its bundle."""
         cluster, plan, threads = experiment.cluster, self.plan, self.threads
         for index in plan.servers:
-            self.servers.append(self._actor(Server, index, _share(cluster.server_cpus, 0), threads[index]))
-        self.evaluator = self._actor(Evaluator, plan.evaluator, _share(cluster.evaluator_cpus, cluster.evaluator_gpus),
-                                     threads[plan.evaluator])
-        self.controller = self._actor(Controller, plan.servers[0], _share(0, 0))
+            self.servers.append(_actor(Server, self.options(index, cluster.server_cpus), threads[index]))
+        self.evaluator = _actor(Evaluator, self.options(plan.evaluator, cluster.evaluator_cpus, cluster.evaluator_gpus),
+                                threads[plan.evaluator])
+        self.controller = _actor(Controller, self.options(plan.servers[0], 0))
         for index, group in zip(plan.workers, experiment.slots().values(), strict=True):
-            self.workers.append(self._actor(Worker, index, _share(group.cpus, group.gpus), threads[index]))
+            self.workers.append(_actor(Worker, self.options(index, group.cpus, group.gpus), threads[index]))
 
-    def _actor(self, cls: type, index: int, options: dict[str, Any], *arguments: Any) -> Any:
+    def options(self, index: int, cpus: float, gpus: float = 0) -> dict[str, Any]:
+        """Ray's, of an actor with that share of a bundle."""
         place = PlacementGroupSchedulingStrategy(placement_group=self.group, placement_group_bundle_index=index)
-        options |= {"scheduling_strategy": place, "enable_task_events": self.task_events}
-        return ray.remote(cls).options(**options).remote(*arguments)
+        return {"scheduling_strategy": place, "enable_task_events": self.task_events, "num_cpus": cpus, "num_gpus": gpus}
+
+    def post(self, number: int, plan: WorkerPlan, data: Any) -> Post:
+        """How the n-th worker is started anew."""
+        index, group = self.plan.workers[number], plan.group
+        return Post(self.options(index, group.cpus, group.gpus), self.threads[index], plan, data)
 
     def dismiss(self) -> None:
         """Kill the actors and give their resources back."""
@@ -84,8 +88,8 @@ class Crew:
             remove_placement_group(self.group)
 
 
-def _share(cpus: float, gpus: float) -> dict[str, Any]:
-    return {"num_cpus": cpus, "num_gpus": gpus}
+def _actor(cls: type, options: dict[str, Any], *arguments: Any) -> Any:
+    return ray.remote(cls).options(**options).remote(*arguments)
 
 
 class Session:
@@ -216,8 +220,8 @@ class Session:
     def _reset(self, crew: Crew, task: Task, paradigm: Paradigm) -> RunPlan:
         experiment, data = task.experiment, self._shared(task.data)
         cluster, slots = experiment.cluster, task.groups
-        plans = [WorkerPlan(slot, group, task.model, task.batches(slot), experiment.seed, cluster.server_shards)
-                 for slot, group in slots.items()]
+        plans = [WorkerPlan(slot, group, task.model, task.batches(slot), experiment.seed, task.vector_bytes,
+                            cluster.server_shards) for slot, group in slots.items()]
         resets = {f"server-{shard}": server.reset.remote(task.model, experiment.update, shard, cluster.server_shards)
                   for shard, server in enumerate(crew.servers)}
         resets["evaluator"] = crew.evaluator.reset.remote(task.model, experiment.evaluation.batch_size, data)
@@ -227,11 +231,11 @@ class Session:
         blind = {group.name for slot, group in slots.items() if group.gpus and "cpu" in self.places[slot].devices}
         for name in sorted(blind):
             self._notify(f"Worker group {name!r} has GPUs, but this torch sees none: it computes on the CPU.")
-        return RunPlan(
-            paradigm=paradigm, workload_samples=task.workload_samples, batch_size=experiment.batch_size,
-            marks=tuple(experiment.evaluation.progress_marks()), step_deadline_s=cluster.step_deadline_s,
-            evaluation_deadline_s=experiment.evaluation.deadline_s, clips=experiment.update.clip_norm is not None,
-            actor_ids={slot: self.places[slot].actor_id for slot in slots})
+        comebacks = {crash.worker for crash in experiment.troubles
+                     if isinstance(crash, Crash) and crash.rejoin_after_s is not None}
+        posts = {plan.slot: crew.post(number, plan, data) for number, plan in enumerate(plans) if plan.slot in comebacks}
+        actor_ids = {slot: self.places[slot].actor_id for slot in slots}
+        return RunPlan(paradigm, task.workload_samples, experiment, actor_ids, posts)
 
     def _shared(self, data: DataSet) -> Any:
         """A reference to the data set: one copy a node."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +12,7 @@ from raysync.cluster.messages import StepReport
 from raysync.cluster.placement import Place, here
 from raysync.cluster.transport import Payload, incoming, outgoing
 from raysync.config import WorkerGroup
-from raysync.emulation import step_duration_s
+from raysync.emulation import one_way_s, step_duration_s
 from raysync.training.data import Batches, DataSet
 from raysync.training.gradient import GradientComputation
 from raysync.training.models import ModelPlan
@@ -26,6 +27,8 @@ class WorkerPlan:
     model: ModelPlan
     batches: Batches
     seed: int
+    vector_bytes: int
+    """Of what a push and a pull bring."""
     shards: int
     """Of the server."""
 
@@ -45,11 +48,12 @@ class Worker:
         self._gradient = GradientComputation(plan.model.build(), data, devices, plan.group.precision)
         return here(devices)
 
-    def step(self, batch: tuple[int, int], *weights: Payload) -> tuple[Payload | list[float], ...]:
+    def step(self, batch: tuple[int, int, *tuple[float, ...]], *weights: Payload) -> tuple[Payload | list[float], ...]:
         """One iteration.
 
         Args:
-            batch: clock and size.
+            batch: clock and size; of a step that troubles befall also what multiplies its duration, and seconds that they
+                add to each way.
             weights: (P + Q,) from the server, in a part a shard; none: go on with the weights you have.
 
         Returns:
@@ -58,13 +62,21 @@ class Worker:
         plan, gradient = self._plan, self._gradient
         assert plan is not None, "step before reset"
         assert gradient is not None, "step before reset"
-        began_s, (clock, batch_size) = now_s(), batch
+        clock, batch_size, *befallen = batch
+        factor, added_s = befallen or (1.0, 0.0)
+        ways = 2 if weights else 1  # the way of the gradient, too: what an actor returns leaves at once
+        sleep_s(ways * one_way_s(plan.group.link, plan.vector_bytes, added_s))
+        began_s = now_s()
         if weights:
             gradient.read_weights(incoming(*weights))
         loss = gradient.compute(plan.batches, clock, batch_size)
         computed_s = now_s() - began_s
-        sleep_s(step_duration_s(plan.group, computed_s, plan.seed, plan.slot, clock) - computed_s)
+        sleep_s(step_duration_s(plan.group, computed_s, plan.seed, plan.slot, clock, factor) - computed_s)
         return *outgoing(gradient.outgoing(), plan.shards), StepReport(loss, now_s() - began_s).fields()
+
+    def crash(self, *weights: Payload) -> None:
+        """Begin an iteration and die, as a process does that is killed."""
+        os._exit(1)
 
 
 def _devices(group: WorkerGroup) -> list[str]:

@@ -3,10 +3,11 @@
     {"journal": 1, "paradigm": {"class": ..., "parameters": ...}, "workload_samples": ..., ...}
     {"event": "Pushed", "at": 1.5, "worker": "fast-0#1", ..., "decisions": [{"do": "Apply", ...}, ...], "report": {...}}
     {"evaluation": {...}}
+    {"remark": {"at": 7.5, "text": ...}}
     {"ended": {"status": "finished", "at": 20.1}}
 
-`report` is what came with the event and decides nothing (the loss of a push, the reason of a Left); evaluations and the
-closing line are for readers. Replay needs the header and the events alone. No file is touched here: text in, text out.
+`report` is what came with the event and decides nothing (the loss of a push, the reason of a Left); evaluations, remarks
+and the closing line are for readers. Replay needs the header and the events alone. No file is touched: text in, text out.
 """
 
 from __future__ import annotations
@@ -67,7 +68,16 @@ class Ended:
     """Those of the experiment that nobody met, as its file has them."""
 
 
-Line = Entry | Evaluation | Ended
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """Something that a person should know and that is no event."""
+
+    at: float
+    """Seconds since the run began."""
+    text: str
+
+
+Line = Entry | Evaluation | Remark | Ended
 
 
 def header(paradigm: Paradigm, workload_samples: int | None, **more: Any) -> str:
@@ -86,6 +96,8 @@ def encode(line: Line) -> str:
                 data["report"] = report
         case Evaluation():
             data = {"evaluation": _plain(line)}
+        case Remark():
+            data = {"remark": _plain(line)}
         case Ended():
             data = {"ended": _plain(line)}
         case _:
@@ -103,6 +115,8 @@ def decode(text: str) -> Line:
         data = json.loads(text)
         if "evaluation" in data:
             return Evaluation(**data["evaluation"])
+        if "remark" in data:
+            return Remark(**data["remark"])
         if "ended" in data:
             ended = data["ended"]
             return Ended(**ended | {"troubles_without_effect": tuple(ended.get("troubles_without_effect", ()))})
@@ -135,7 +149,7 @@ def _values(thing: Any) -> dict[str, Any]:
     return {name: getattr(thing, name) for name in _FIELDS[type(thing)]}
 
 
-def _plain(thing: Evaluation | Ended) -> dict[str, Any]:
+def _plain(thing: Evaluation | Remark | Ended) -> dict[str, Any]:
     return {field.name: getattr(thing, field.name) for field in fields(thing)}
 
 

@@ -1,0 +1,30 @@
+"""How a worker is started anew in the middle of a run, in the place of one that crashed.
+
+Only a controller whose run has such comebacks imports this file, and torch with it, before the run begins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from raysync.cluster.worker import Worker, WorkerPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """A worker slot: where its actor sits, and what it is told."""
+
+    options: dict[str, Any]
+    """Ray's, of the actor: its bundle, and its share of that."""
+    threads: int
+    plan: WorkerPlan
+    data: Any
+    """Reference to the data set."""
+
+    def fill(self) -> tuple[Any, Any]:
+        """Start a worker; returns its handle, and a reference to its `Place`, which is there when it is ready."""
+        worker = ray.remote(Worker).options(**self.options).remote(self.threads)
+        return worker, worker.reset.remote(self.plan, self.data)
