@@ -40,8 +40,8 @@ class Experiment(Strict):
     update: Update = Update()
     workload: Workload = Workload(epochs=1)
     batch_size: int = Field(32, gt=0, description="samples of one worker's iteration")
-    profile: str | None = Field(None, description="a cluster by name (`raysync list clusters`) or file; it brings `workers` "
-                                                  "and `network`")
+    profile: str | None = Field(None, description="a cluster by name (`raysync list clusters`) or file; it brings workers, "
+                                                  "network, and where the servers are")
     workers: tuple[WorkerGroup, ...] = Field((WorkerGroup(count=4),), min_length=1)
     network: Network = Network()
     troubles: tuple[Trouble, ...] = Field((), description="what goes wrong on purpose")

@@ -46,7 +46,7 @@ def parse(text: str, overrides: Iterable[str] = (), *, source: str) -> Experimen
     for override in sorted(overrides, key=lambda override: not override.startswith("profile=")):
         _override(settings, override)
         if override.startswith("profile=") and settings["profile"] is not None:
-            settings |= load_profile(str(settings["profile"]), override)
+            settings = _laid_over(settings, load_profile(str(settings["profile"]), override))
     return _validate(settings, source)
 
 
@@ -72,10 +72,25 @@ def _with_profile(settings: dict[str, Any], source: str) -> dict[str, Any]:
     if name is None:
         return settings
     brought = load_profile(str(name), f"{source}: profile")
-    if twice := sorted(brought.keys() & settings.keys()):
+    if twice := sorted(_names(brought) & _names(settings)):
         raise ConfigError(f"{source}: profile {name} brings {' and '.join(twice)}, and the file gives that, too; leave out "
                           f"one.\nA part can be changed: --set {twice[0]}...=VALUE.")
+    return _laid_over(settings, brought)
+
+
+def _laid_over(settings: dict[str, Any], brought: dict[str, Any]) -> dict[str, Any]:
+    """Settings with those of a profile over them; what else the file says of the Ray cluster stays."""
+    cluster = settings.get("cluster")
+    if isinstance(cluster, dict) and isinstance(brought.get("cluster"), dict):
+        brought = brought | {"cluster": cluster | brought["cluster"]}
     return settings | brought
+
+
+def _names(settings: Mapping[str, Any]) -> set[str]:
+    """What settings give, those of the Ray cluster one by one."""
+    cluster = settings.get("cluster")
+    inner = {f"cluster.{name}" for name in cluster} if isinstance(cluster, dict) else set()
+    return (set(settings) - {"cluster"}) | inner
 
 
 def _yaml(text: str, source: str) -> Any:

@@ -12,7 +12,7 @@ import yaml
 
 from raysync.errors import ConfigError, unknown_name
 
-BROUGHT = {"workers", "network"}
+BROUGHT = {"workers", "network", "cluster"}
 """The settings of an experiment that a profile may hold, beside `about`, a text."""
 
 
