@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,6 +32,9 @@ from raysync.errors import ConfigError, RunFailed
 from raysync.paradigms import PARADIGMS
 from raysync.record.measures import Measures
 from raysync.record.reader import RunRecord
+
+SHOW_EVERY_S = 0.1
+"""How often a progress line changes at most: some of its figures cost time in proportion to the workers."""
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
                   help="Experiments with synchronisation paradigms in distributed deep learning, on Ray.")
@@ -248,10 +252,13 @@ class _Live:
     def follow(self, label: str) -> Callable[[Measures], None]:
         """A `watch` that keeps one line up to date."""
         task = self._progress.add_task(escape(label), total=1.0, facts="starting")
-        is_terminal, tenths = self._progress.console.is_terminal, 0
+        is_terminal, tenths, shown_s = self._progress.console.is_terminal, 0, 0.0
 
         def watch(measures: Measures) -> None:
-            nonlocal tenths
+            nonlocal tenths, shown_s
+            if measures.ended is None and time.monotonic() < shown_s + SHOW_EVERY_S:
+                return
+            shown_s = time.monotonic()
             facts = (f"{self._result(measures)}{measures.throughput_samples_per_s:6,.0f} samples/s │ "
                      f"wait {measures.wait_fraction:3.0%}")
             status = measures.ended.status if measures.ended else ""
