@@ -12,12 +12,13 @@ link.
 The upload begins with the Apply that uses the push, not with the push: so Ray does it, which fetches what an actor call
 needs when the call is made. What is dropped never travels. With m servers each has its own link and carries 1/m of the
 bytes, at the same time: they are alike, so one of them is followed. A server that sits with a worker has that worker's
-part of the vector at hand: 1/m of the worker's bytes do not travel; the shared link is then the worker's own (of several,
-the slowest).
+part of the vector at hand: 1/m of the worker's bytes do not travel (with the only server, nothing does: no latency either);
+the shared link is then the worker's own (of several, the slowest).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -62,14 +63,15 @@ class Network:
         """
         network, servers = experiment.network, experiment.cluster.server_shards
         together = experiment.cluster.server_placement == "with-workers"
-        hosts = set(list(groups)[:servers]) if together else set()
+        slots = list(groups)
+        hosts = Counter(slots[shard % len(slots)] for shard in range(servers)) if together else Counter[str]()
         links = {group.name: (network.link, group.link) for group in groups.values()}
         at_servers = [link.bandwidth_bytes_per_s for host in hosts for link in links[groups[host].name]]
         limits = [rate for rate in (network.server_bandwidth_bytes_per_s, *at_servers) if rate is not None]
         self.ways: dict[str, Way] = {}
         """Worker slot -> its connection."""
         for slot, group in groups.items():
-            away = 1 - 1 / servers if slot in hosts else 1.0
+            away = 1 - hosts[slot] / servers
             latency_s = sum(link.latency_s for link in links[group.name])
             transfer_s = max(one_way_s(link, vector_bytes) - link.latency_s for link in links[group.name])
             self.ways[slot] = Way(latency_s, away * transfer_s, away * vector_bytes / servers)
@@ -99,5 +101,7 @@ class Network:
         return self._arrival(self._down, way, now if now > self.updated_at else self.updated_at, added_s)
 
     def _arrival(self, shared: SharedLink, way: Way, now: float, added_s: float) -> float:
+        if not way.shared_bytes:
+            return now  # the only server sits with this worker
         through_at, own_at = shared.carry(way.shared_bytes, now), now + way.transfer_s
         return (through_at if through_at > own_at else own_at) + way.latency_s + added_s
