@@ -23,6 +23,8 @@ from raysync.virtual.engine import VirtualEngine
 from tests.virtual.oracle import Oracle
 from tests.virtual.parts import DATA, entries, learn, push_times, replayed
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SETTINGS = {"engine": "virtual", "batch_size": 8, "update": {"lr": 0.1},
             "workers": [{"name": "a", "step_s": 1}, {"name": "b", "step_s": 2.5}, {"name": "c", "step_s": 4}],
             "workload": {"samples": 160}, "evaluation": {"marks": 2}}

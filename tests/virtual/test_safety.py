@@ -48,7 +48,7 @@ def spells():
 
 
 def troubles(slots):
-    whom = st.one_of(st.just({}), st.builds(lambda count: {"count": count}, st.integers(1, 3)))
+    whom = st.one_of(st.just({}), st.builds(lambda count: {"count": count}, st.integers(1, min(3, len(slots)))))
     kinds = [
         st.builds(lambda factor: {"kind": "slow-down", "factor": factor}, st.sampled_from([0.5, 3, 8])),
         st.builds(lambda added_s: {"kind": "latency", "added_s": added_s}, st.sampled_from([0.1, 1.5])),
