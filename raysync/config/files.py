@@ -34,8 +34,8 @@ def load(path: Path, overrides: Iterable[str] = ()) -> Experiment:
 def parse(text: str, overrides: Iterable[str] = (), *, source: str) -> Experiment:
     """The experiment in a YAML text; `source` names it in errors.
 
-    A profile among the overrides takes the place of the file's own, and what it brings that of what the file gives; the other
-    overrides come after.
+    A profile among the overrides takes the place of the file's own, and what it brings that of what the file gives; the
+    other overrides come after.
     """
     settings = _yaml(text, source)
     if settings is None:

@@ -94,8 +94,8 @@ def test_files_that_the_experiment_names(call, tmp_path, file, text, says):
 
 def test_a_virtual_run_from_the_command_line(call, tmp_path):
     """Says how long the steps were taken to last, who crashed, and which trouble nobody met; the record is there."""
-    text = """{name: v, timing: only, workers: [{name: a, count: 2}, {name: b, step_s: 1}], workload: {samples: 640}, troubles: [
-        {kind: crash, worker: a-1, at_clock: 1}, {kind: crash, worker: b-0, at_s: 1000}]}"""
+    text = """{name: v, timing: only, workers: [{name: a, count: 2}, {name: b, step_s: 1}], workload: {samples: 640},
+        troubles: [{kind: crash, worker: a-1, at_clock: 1}, {kind: crash, worker: b-0, at_s: 1000}]}"""
     code, out, err = call("run", write(tmp_path / "x.yaml", text), "--engine", "virtual", "--set", "data.train_samples=50")
     assert code == 0, err
     assert "Nobody said how long a step of 'a' lasts: " in err

@@ -84,7 +84,8 @@ def test_the_profiles_that_come_with_raysync_are_experiments_on_both_engines():
 def test_names_are_looked_up_on_the_shelf(monkeypatch, folder):
     """The nearest name is suggested; a file in this folder is named with ./ or .yaml."""
     write("shelf/8-k80.yaml", PROFILE)
-    monkeypatch.setattr(import_module("raysync.config.profiles"), "_shelf", lambda: iter([("8-k80", folder / "shelf/8-k80.yaml")]))
+    shelf = [("8-k80", folder / "shelf/8-k80.yaml")]
+    monkeypatch.setattr(import_module("raysync.config.profiles"), "_shelf", lambda: iter(shelf))
     assert config.profiles() == {"8-k80": "two unequal workers"}
     assert names(parse("profile: 8-k80")) == ["fast", "slow"]
     with pytest.raises(ConfigError, match="unknown cluster profile '8-k8'; did you mean '8-k80'"):
@@ -168,7 +169,8 @@ def test_what_is_wrong_with_a_trace_file_is_named(folder, text, says):
 
 
 @pytest.mark.parametrize(("given", "says"), [
-    ("[1, -1]", "workers[0].trace: step 2 lasts -1 s"), ("[1, '-1']", "workers[0].trace[1]: Input should be a valid number; got '-1'"),
+    ("[1, -1]", "workers[0].trace: step 2 lasts -1 s"),
+    ("[1, '-1']", "workers[0].trace[1]: Input should be a valid number; got '-1'"),
     ("[.nan]", "step 1 lasts nan s"), ("[a]", "workers[0].trace[0]: "), ("7", "workers[0].trace: "),
     (".", "cannot be read (Is a directory)")])
 def test_what_is_wrong_with_a_trace_in_the_file(folder, given, says):

@@ -287,7 +287,8 @@ def flops(model, batch_size=6, shape=DIGITS, **parameters):
 
 def test_floating_point_operations_of_a_step_against_the_closed_form():
     """A linear layer of m x n takes 2mn a sample forward, as many for its weights' gradient, as many for its inputs'."""
-    assert flops(lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10))) == 6 * 4 * 64 * 10, "nobody asks for the first's inputs'"
+    linear = flops(lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
+    assert linear == 6 * 4 * 64 * 10, "nobody asks for the gradient of the first one's inputs"
     assert flops("mlp", hidden=[64]) == 6 * (4 * 64 * 64 + 6 * 64 * 10)
     assert flops("mlp", batch_size=32) == 32 * flops("mlp", batch_size=1)
     convolution = 2 * 3 * 9 * 6 * 6  # of 3 filters of 3 x 3 at 6 x 6 places
@@ -296,7 +297,8 @@ def test_floating_point_operations_of_a_step_against_the_closed_form():
 
 def test_who_does_not_say_how_long_a_step_lasts_is_taken_for_a_core_of_a_cpu_on_the_virtual_engine_alone():
     """A rate given is the time of a step on both engines."""
-    groups = [{"name": "silent", "count": 2, "speed": 0.5}, {"name": "rated", "flops_per_s": 1e9}, {"name": "timed", "step_s": 3},
+    groups = [{"name": "silent", "count": 2, "speed": 0.5}, {"name": "rated", "flops_per_s": 1e9},
+              {"name": "timed", "step_s": 3},
               {"name": "traced", "trace": [1, 2]}]
     settings = {"workers": groups, "model": "mlp", "data": {"name": "digits", "train_samples": 50}, "batch_size": 8}
     expected = flops("mlp", batch_size=8)

@@ -82,5 +82,6 @@ class Oracle:
     def vector(self):
         """Parameters, and behind them the mean of the live workers' statistics."""
         flat = [value.reshape(-1) for value in self.versions[-1]]
-        statistics = [torch.cat([b.reshape(-1).double() for b in buffers]) for buffers in self.statistics.values() if buffers]
+        statistics = [torch.cat([buffer.reshape(-1).double() for buffer in buffers])
+                      for buffers in self.statistics.values() if buffers]
         return torch.cat([*flat, *([torch.stack(statistics).mean(dim=0).float()] if statistics else [])])

@@ -73,7 +73,8 @@ def test_a_run_is_what_plain_torch_makes_of_its_journal(paradigm, devices):
     oracle = Oracle(task).follow(lines)
     assert (learner.weights() - oracle.vector()).abs().max().item() < 1e-5
     assert replayed(task, lines, ParadigmChoice(name=paradigm)).difference is None
-    stale = [e.event for e in entries(lines, Pushed) for d in e.decisions if isinstance(d, Apply) and d.version > e.event.base + 1]
+    stale = [entry for entry in entries(lines, Pushed) for decision in entry.decisions
+             if isinstance(decision, Apply) and decision.version > entry.event.base + 1]
     assert bool(stale) == (paradigm != "bsp"), "weights of an older version were used"
     if paradigm.endswith("Sticky"):
         pulls = {(r.worker, r.clock): r.pull for e in entries(lines, object) for r in e.decisions if isinstance(r, Release)}
@@ -84,7 +85,7 @@ def test_a_run_is_what_plain_torch_makes_of_its_journal(paradigm, devices):
 def test_the_last_weights_are_evaluated_as_they_are():
     """An independent evaluation of the oracle's model: accuracy, and the loss with the mean of the workers' statistics."""
     task = task_of()
-    lines, learner = learn(task, "asp")
+    lines, _ = learn(task, "asp")
     oracle = Oracle(task).follow(lines)
     module, rest = task.model.build().eval(), oracle.vector()
     with torch.no_grad():
@@ -232,7 +233,8 @@ class Broken(nn.Module):
 
 def test_a_model_that_breaks_fails_the_run_with_its_worker_and_keeps_the_record(tmp_path):
     settings = SETTINGS | {"output": str(tmp_path), "network": {"link": {"latency_s": 1}}}
-    with pytest.raises(raysync.RunFailed, match=r"worker a-0#1: ValueError: the user's own\nThe record up to then: ") as failed:
+    says = r"worker a-0#1: ValueError: the user's own\nThe record up to then: "
+    with pytest.raises(raysync.RunFailed, match=says) as failed:
         raysync.run(settings, model=Broken, data=DATA)
     record = raysync.load(str(failed.value).rpartition(" ")[2])
     assert record.summary["status"] == "failed"
@@ -259,12 +261,13 @@ class Buggy(Paradigm):
 
 def test_a_paradigm_that_breaks_fails_the_run_and_says_at_which_event(tmp_path):
     with pytest.raises(raysync.RunFailed, match=r"KeyError: 'mine' at Pushed\(at=3.0, worker='a-0#1', clock=2"):
-        raysync.run(SETTINGS | {"output": str(tmp_path), "paradigm": "tests.virtual.test_learning:Buggy"}, model=plain, data=DATA)
+        raysync.run(SETTINGS | {"output": str(tmp_path), "paradigm": "tests.virtual.test_learning:Buggy"}, model=plain,
+                    data=DATA)
 
 
 @dataclass
 class Patient(Paradigm):
-    """Applies what it has every 10 seconds, by a timer that each push sets anew for a moment, and drops every fourth push."""
+    """Applies what it has every 10 seconds, by a timer that each push sets anew, and drops every fourth push."""
 
     name = "patient"
 

@@ -1,4 +1,4 @@
-"""Random clusters and troubles under every paradigm: nothing illegal happens, and nobody is stuck once the troubles are over.
+"""Random clusters and troubles under every paradigm: nothing illegal happens, and nobody is stuck after the troubles.
 
 Two phases, as TigerBeetle's simulator has them: with troubles, each line is checked as it comes; from the time and clock on
 at which no trouble begins or lasts any more, each worker that is left makes ten iterations within a bound of virtual time.
@@ -41,7 +41,8 @@ def networks():
 
 def spells():
     once = st.builds(lambda start, lasts: {"start_s": start, "lasts_s": lasts}, st.floats(0, 20), st.floats(0.1, 10))
-    clocks = st.builds(lambda start, lasts: {"start_clock": start, "lasts_clocks": lasts}, st.integers(0, 15), st.integers(1, 5))
+    clocks = st.builds(lambda start, lasts: {"start_clock": start, "lasts_clocks": lasts}, st.integers(0, 15),
+                       st.integers(1, 5))
     times = st.builds(lambda times: {"times": times, "end_s": 25, "lasts_s": 5}, st.integers(1, 4))
     often = st.just({"mean_gap_clocks": 3, "lasts_clocks": 1, "end_clock": 18})
     return st.one_of(once, clocks, times, often)
@@ -57,7 +58,8 @@ def troubles(slots):
     moment = st.one_of(st.builds(lambda at: {"at_s": at}, st.floats(0, 25)),
                        st.builds(lambda clock: {"at_clock": clock}, st.integers(0, 15)))
     back = st.one_of(st.just({}), st.builds(lambda s: {"rejoin_after_s": s}, st.sampled_from([0, 0.3, 4])))
-    crash = st.builds(lambda slot, when, then: {"kind": "crash", "worker": slot} | when | then, st.sampled_from(slots), moment, back)
+    crash = st.builds(lambda slot, when, then: {"kind": "crash", "worker": slot} | when | then, st.sampled_from(slots),
+                      moment, back)
     spelled = [st.builds(lambda kind, when, who: kind | when | who, kind, spells(), whom) for kind in kinds]
     return st.lists(st.one_of(*spelled, crash, crash, crash), max_size=6)
 
@@ -66,7 +68,8 @@ def troubles(slots):
 def plans(draw):
     groups = draw(workers())
     slots = [f"{group['name']}-{n}" for group in groups for n in range(group["count"])]
-    return {"seed": draw(st.integers(0, 1000)), "workers": groups, "network": draw(networks()), "troubles": draw(troubles(slots)),
+    return {"seed": draw(st.integers(0, 1000)), "workers": groups, "network": draw(networks()),
+            "troubles": draw(troubles(slots)),
             "cluster": {"server_shards": draw(st.integers(1, 3)), "step_deadline_s": 1e6,
                         "server_placement": draw(st.sampled_from(["apart", "with-workers"]))}}
 
@@ -112,9 +115,10 @@ def test_nobody_is_stuck_once_the_troubles_are_over(plan, rule):
                     return
                 assert checker.now < since + bound_s, f"stuck: {start} at {since} s, {checker.advanced} at {checker.now} s"
             elif checker.now > OVER_S and min(checker.clocks.values(), default=0) > OVER_CLOCK:
-                # A worker that is far ahead waits until the slowest has caught up; each clock of that takes one step at most.
+                # A worker that is far ahead waits until the slowest has caught up, a clock in one step at most.
                 lead = max(checker.clocks.values()) - min(checker.clocks.values())
                 since, start = checker.now, {worker: checker.advanced.get(worker, 0) for worker in checker.clocks}
                 bound_s = (lead + ITERATIONS + 2) * 2 * checker.longest_s
             else:
-                assert checker.now < OVER_S + (OVER_CLOCK + pending + 10) * 2 * max(checker.longest_s, 5), "stuck in troubles"
+                bound_s = OVER_S + (OVER_CLOCK + pending + 10) * 2 * max(checker.longest_s, 5)
+                assert checker.now < bound_s, "stuck in troubles"
