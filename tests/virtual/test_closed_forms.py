@@ -113,6 +113,12 @@ def test_servers_at_workers_share_the_slowest_link_of_those():
     assert push_times(run(task, "bsp")) == {"a-0": [2 + 1], "b-0": [4 + 1], "c-0": [8 + 1]}
 
 
+def test_servers_read_their_parts_of_a_gradient_at_the_same_time():
+    task = timed(workers=[{"step_s": 1}], network={"update_s": 0.5, "update_bytes_per_s": BYTES},
+                 cluster={"server_shards": 4}, workload={"samples": 2})
+    assert push_times(run(task, "asp")) == {"worker-0": [1, 1 + 0.5 + 0.25 + 1]}
+
+
 def test_a_step_longer_than_the_deadline_counts_its_worker_as_gone():
     task = timed(workers=[{"name": "a", "step_s": 1}, {"name": "b", "step_s": 8}], cluster={"step_deadline_s": 7.5},
                  workload={"samples": 9})

@@ -74,6 +74,14 @@ def test_a_crash_at_a_clock_comes_as_the_iteration_begins():
     assert churn(lines) == [("Left", "a-0#1", 4.5)]
 
 
+def test_a_crash_at_the_very_start():
+    task = timed(workers=TWO, troubles=[crash("a-0", at_s=0, rejoin_after_s=3), crash("b-0", at_clock=0)],
+                 workload={"samples": 2})
+    lines = run(task, "asp")
+    assert churn(lines) == [("Left", "a-0#1", 0), ("Left", "b-0#1", 0), ("Joined", "a-0#2", 3)]
+    assert push_times(lines) == {"a-0": [4, 5]}
+
+
 def test_a_worker_may_crash_again_and_again():
     """Each crash meets the life that is there; one that finds the slot empty is never met."""
     task = timed(workers=TWO, workload={"samples": 30}, troubles=[

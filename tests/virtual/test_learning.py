@@ -28,7 +28,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 SETTINGS = {"engine": "virtual", "batch_size": 8, "update": {"lr": 0.1},
             "workers": [{"name": "a", "step_s": 1}, {"name": "b", "step_s": 2.5}, {"name": "c", "step_s": 4}],
             "workload": {"samples": 160}, "evaluation": {"marks": 2}}
-CRASH = {"kind": "crash", "worker": "b-0", "at_s": 6, "rejoin_after_s": 3}
+CRASH = {"kind": "crash", "worker": "b-0", "at_s": 7, "rejoin_after_s": 3}
+"""Under BSP half a second after b's second push, which waits for c's."""
 
 
 @dataclass
@@ -292,8 +293,10 @@ def test_timers_drops_and_batch_sizes_of_a_users_paradigm():
     task = task_of(plain)
     lines, learner = learn(task, "tests.virtual.test_learning:Patient")
     times = push_times(lines)
-    assert times["a-0"] == [1 + 10 * n for n in range(len(times["a-0"]))]
+    assert lines[-1].status == "finished", lines[-1]
+    assert times["a-0"] == [1 + 10 * n for n in range(len(times["c-0"]))]
     assert times["c-0"] == [4 + 10 * n for n in range(len(times["c-0"]))]
+    assert not learner._gradients, "what was applied or dropped is not kept"
     assert {entry.event.samples for entry in entries(lines, Pushed) if entry.event.clock} == {4}
     assert (learner.weights() - Oracle(task).follow(lines).vector()).abs().max().item() < 1e-5
     assert replayed(task, lines, ParadigmChoice(name="tests.virtual.test_learning:Patient")).machine.roster.dropped > 3
