@@ -51,8 +51,7 @@ def parse(text: str, overrides: Iterable[str] = (), *, source: str) -> Experimen
     elif settings["profile"] is not None:
         settings |= load_profile(str(settings["profile"]), f"--set {chosen[-1]}")
     for override in overrides:
-        if override not in chosen:
-            _override(settings, override)
+        _override(settings, override)
     return _validate(settings, source)
 
 

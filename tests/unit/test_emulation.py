@@ -61,14 +61,14 @@ def test_a_count_draws_that_many_by_the_seed():
 
 @pytest.mark.parametrize("by", ["clock", "seconds"])
 def test_spells_a_number_of_times(by):
-    """Each slot has its own three spells of 2 that begin between 10 and 1000; they may overlap."""
+    """Each slot has its own three spells of 2 that begin between 500 and 1000; they may overlap."""
     unit = {"clock": ("start_clock", "end_clock", "lasts_clocks"), "seconds": ("start_s", "end_s", "lasts_s")}[by]
-    plan = troubles(SLOW | {"times": 3} | dict(zip(unit, (10, 1000, 2), strict=True)))
+    plan = troubles(SLOW | {"times": 3} | dict(zip(unit, (500, 1000, 2), strict=True)))
     keys = suffering(plan, by, range(1100))
     assert len({tuple(one) for one in keys.values()}) == len(SLOTS), "every slot has its own"
-    assert all(3 <= len(one) <= 6 and one[0] >= 10 and one[-1] < 1002 for one in keys.values())
+    assert all(3 <= len(one) <= 6 and one[0] >= 500 and one[-1] < 1002 for one in keys.values())
     assert sum(map(len, keys.values())) == pytest.approx(6 * len(SLOTS), abs=3)
-    assert stdev(key for one in keys.values() for key in one) > 150, "anywhere between start and end"
+    assert stdev(key for one in keys.values() for key in one) > 100, "anywhere between start and end"
 
 
 @pytest.mark.parametrize("by", ["clock", "seconds"])

@@ -65,10 +65,11 @@ def task_of(model=net, data=DATA, **settings):
 
 
 @pytest.mark.parametrize("paradigm", PARADIGMS)
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", [(1, 1, 1), (2, 2, 2), (1, 2, 3)])
 def test_a_run_is_what_plain_torch_makes_of_its_journal(paradigm, devices):
     """Gradients of version `base` exactly, updates, and batch-norm statistics that stay with their worker."""
-    task = task_of(troubles=[CRASH], workers=[group | {"devices_per_worker": devices} for group in SETTINGS["workers"]])
+    task = task_of(troubles=[CRASH], workers=[group | {"devices_per_worker": count} for group, count in zip(
+        SETTINGS["workers"], devices, strict=True)])
     lines, learner = learn(task, paradigm)
     assert lines[-1].status == "finished", lines[-1]
     oracle = Oracle(task).follow(lines)
@@ -101,6 +102,16 @@ def test_the_last_weights_are_evaluated_as_they_are():
     assert evaluations[-1].loss == pytest.approx(nn.functional.cross_entropy(logits, y).item(), abs=1e-5)
     assert evaluations[-1].accuracy == (logits.argmax(dim=1) == y).float().mean().item()
     assert evaluations[-1].version == 20
+
+
+def test_each_group_computes_in_its_own_precision():
+    def first_losses(**more):
+        lines, _ = learn(task_of(plain, workers=[{"name": "a", "step_s": 1}, {"name": "b", "step_s": 1} | more]), "bsp")
+        return [entry.report["loss"] for entry in entries(lines, Pushed)[:2]]
+
+    (a, b), (same, rounded) = first_losses(), first_losses(precision="bf16")
+    assert a == same
+    assert 0 < abs(b - rounded) < 0.05
 
 
 def test_an_evaluation_has_the_time_of_its_publication():

@@ -77,7 +77,7 @@ def plans(draw):
 rules = st.sampled_from(list(RULES))
 
 
-@settings(max_examples=150)
+@settings(max_examples=120)
 @given(plans(), rules, st.integers(1, 150))
 def test_nothing_illegal_happens(plan, rule, pushes):
     """And the journal replays to the same decisions, and the end is the last update or nobody left."""
@@ -97,7 +97,7 @@ def test_nothing_illegal_happens(plan, rule, pushes):
         assert left_for_good == set(lives), "it fails only if every slot was taken away"
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(plans(), rules)
 def test_nobody_is_stuck_once_the_troubles_are_over(plan, rule):
     name, parameters = RULES[rule]
