@@ -237,9 +237,9 @@ class _Run:
                                 self._progress)
         self._samples += sum([step.batch_size for step in steps])
         self._network.update([(step.worker.way, step.latency_s) for step in steps], self._now)
-        self._evaluate()
         if self._samples >= self._task.workload_samples:
             self.status = "finished"
+        self._evaluate()  # the last one may find that it diverged
 
     def _release(self, decision: Release) -> None:
         worker = self._workers[decision.worker.rpartition("#")[0]]

@@ -12,12 +12,13 @@ link.
 The upload begins with the Apply that uses the push, not with the push: so Ray does it, which fetches what an actor call
 needs when the call is made. What is dropped never travels. With m servers each has its own link and carries 1/m of the
 bytes, at the same time: they are alike, so one of them is followed. A server that sits with a worker has that worker's
-part of the vector at hand: 1/m of the worker's bytes do not travel; the shared link is then the worker's own (of several,
-the slowest).
+part of the vector at hand: 1/m of the worker's bytes do not travel (with the only server, nothing does: no latency either);
+the shared link is then the worker's own (of several, the slowest).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -48,14 +49,15 @@ class Network:
         """
         network, servers = experiment.network, experiment.cluster.server_shards
         together = experiment.cluster.server_placement == "with-workers"
-        hosts = set(list(groups)[:servers]) if together else set()
+        slots = list(groups)
+        hosts = Counter(slots[shard % len(slots)] for shard in range(servers)) if together else Counter[str]()
         links = {group.name: (network.link, group.link) for group in groups.values()}
         at_servers = [link.bandwidth_bytes_per_s for host in hosts for link in links[groups[host].name]]
         limits = [rate for rate in (network.server_bandwidth_bytes_per_s, *at_servers) if rate is not None]
         self.ways: dict[str, Way] = {}
         """Worker slot -> its connection."""
         for slot, group in groups.items():
-            away = 1 - 1 / servers if slot in hosts else 1.0
+            away = 1 - hosts[slot] / servers
             latency_s = sum(link.latency_s for link in links[group.name])
             transfer_s = max(one_way_s(link, vector_bytes) - link.latency_s for link in links[group.name])
             self.ways[slot] = Way(latency_s, away * transfer_s, away * vector_bytes / servers)
@@ -75,6 +77,8 @@ class Network:
         """
         begin, free_at = max(now, self.updated_at), max(now, self._up_free_at)
         for way, added_s in gradients:
+            if not way.shared_bytes:
+                continue  # the only server sits with this worker
             free_at += way.shared_bytes * self._s_per_byte
             arrived_at = max(free_at, now + way.transfer_s) + way.latency_s + added_s
             begin = arrived_at if arrived_at > begin else begin
@@ -84,5 +88,7 @@ class Network:
     def download(self, way: Way, now: float, added_s: float) -> float:
         """When the newest weights are at a worker that is released now."""
         begin = max(now, self.updated_at)
+        if not way.shared_bytes:
+            return begin
         self._down_free_at = max(begin, self._down_free_at) + way.shared_bytes * self._s_per_byte
         return max(self._down_free_at, begin + way.transfer_s) + way.latency_s + added_s
