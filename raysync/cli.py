@@ -234,7 +234,7 @@ def _sizes(measure: bool) -> dict[str, dict[str, str]]:
 class _Live:
     """A progress line per run; where there is no terminal (the log of a job), a printed line per tenth."""
 
-    def __init__(self, progress: Progress, tokens: bool, timing_only: bool) -> None:
+    def __init__(self, progress: Progress, tokens: bool, timing_only: bool = False) -> None:
         """
         Args:
             progress: draws the lines.
@@ -259,7 +259,8 @@ class _Live:
             if measures.ended is None and time.monotonic() < shown_s + SHOW_EVERY_S:
                 return
             shown_s = time.monotonic()
-            facts = (f"{self._result(measures)}{measures.throughput_samples_per_s:6,.0f} samples/s │ "
+            result = self._result(measures)
+            facts = (f"{f'{result} │ ' if result else ''}{measures.throughput_samples_per_s:6,.0f} samples/s │ "
                      f"wait {measures.wait_fraction:3.0%}")
             status = measures.ended.status if measures.ended else ""
             if status not in ("", "finished"):
@@ -275,8 +276,8 @@ class _Live:
         if self._timing_only:
             return ""
         if self._tokens:
-            return f"perplexity {'-' if measures.perplexity is None else _perplexity(measures.perplexity):>5} │ "
-        return f"accuracy {'-' if measures.accuracy is None else f'{measures.accuracy:.1%}':>5} │ "
+            return f"perplexity {'-' if measures.perplexity is None else _perplexity(measures.perplexity):>5}"
+        return f"accuracy {'-' if measures.accuracy is None else f'{measures.accuracy:.1%}':>5}"
 
 
 @contextmanager

@@ -5,9 +5,9 @@
     Crash        -> Left, and later Joined under the next id of the slot
 
 A heap of (time, sequence number, what happens) is worked off in its order; nothing else moves the clock, and what is
-random is hashed from the seed, so a run is the same on every run. `Pushed` is the end of the worker's computing. A
-gradient is computed when its `Pushed` comes, on the weights of the worker's last pull, so none is computed that nobody
-pushes.
+random is hashed from the seed, so a run is the same on every run (on one machine, with one number of torch threads).
+`Pushed` is the end of the worker's computing. A gradient is computed when its `Pushed` comes, on the weights of the worker's
+last pull, so none is computed that nobody pushes.
 
 What differs from the Ray engine: a decision takes no time, nor does its way to a worker; evaluation takes none; a worker
 whose step computes for longer than `cluster.step_deadline_s` is counted as gone, but a server is never late.
@@ -129,7 +129,7 @@ class _Run:
         self._evaluate()
         for index, crash in self.troubles.crashes.items():
             if crash.at_s is not None:
-                self._schedule(crash.at_s, self._crash, index)
+                self._schedule(crash.at_s, self._crash, (index, None))
         for slot in self._task.groups:
             self._join((slot, 1))
 
@@ -181,10 +181,11 @@ class _Run:
     def _miss_deadline(self, worker: _Worker) -> None:
         self._lose(worker, f"no answer for {self._deadline_s:g} s")
 
-    def _crash(self, index: int) -> None:
+    def _crash(self, index_and_victim: tuple[int, _Worker | None]) -> None:
+        index, victim = index_and_victim
         crash = self.troubles.crashes[index]
         worker = self._workers.get(crash.worker)
-        if worker is None:
+        if worker is None or victim not in (None, worker):
             return  # it is gone already
         self.troubles.took_effect(index)
         if crash.rejoin_after_s is not None:
@@ -252,7 +253,7 @@ class _Run:
                 worker.weights = self._learner.weights()
         crash = self.troubles.crash_at_clock(slot, clock) if self._troubled else None
         if crash is not None:
-            self._schedule(begin, self._crash, crash)
+            self._schedule(begin, self._crash, (crash, worker))
             return
         busy_s = step_duration_s(worker.group, 0.0, self._seed, slot, clock, suffered.factor)
         if busy_s > self._deadline_s:

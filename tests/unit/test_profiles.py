@@ -97,10 +97,10 @@ def test_names_are_looked_up_on_the_shelf(monkeypatch, folder):
 @pytest.mark.parametrize(("profile", "experiment", "says"), [
     (None, "profile: ./p.yaml", r"profile ./p.yaml: cannot be read \(No such file"),
     ("a: b: c", "profile: ./p.yaml", "profile ./p.yaml: not YAML"),
-    ("- 1", "profile: ./p.yaml", "profile ./p.yaml: a mapping with network, workers and about is expected"),
+    ("- 1", "profile: ./p.yaml", "profile ./p.yaml: a mapping with cluster, network, workers and about is expected"),
     ("wrokers: []", "profile: ./p.yaml", "profile ./p.yaml: wrokers: unknown setting 'wrokers'; did you mean 'workers'"),
     ("{1: 2, x: 3}", "profile: ./p.yaml", "profile ./p.yaml: 1: unknown setting 1"),
-    ("batch_size: 3", "profile: ./p.yaml", "Allowed: about, network, workers"),
+    ("batch_size: 3", "profile: ./p.yaml", "Allowed: about, cluster, network, workers"),
     (PROFILE, "{profile: ./p.yaml, workers: [{}]}", "profile ./p.yaml brings workers, and the file gives that, too"),
     (PROFILE, "{profile: ./p.yaml, workers: [{}], network: {}}", "brings network and workers"),
     ("workers: [{speed: -1}]", "profile: ./p.yaml", r"x.yaml, profile ./p.yaml: workers\[0\].speed: .*got -1"),
