@@ -1,12 +1,15 @@
-"""The command line: `raysync run`, `compare`, `list`, `replay`."""
+"""The command line: `raysync run`, `compare`, `calibrate`, `list`, `replay`."""
 
 from __future__ import annotations
 
 import os
+import platform
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from enum import StrEnum
 from importlib.resources import as_file, files
 from inspect import getdoc, signature
@@ -29,6 +32,9 @@ from raysync.errors import ConfigError, RunFailed
 from raysync.paradigms import PARADIGMS
 from raysync.record.measures import Measures
 from raysync.record.reader import RunRecord
+
+SHOW_EVERY_S = 0.1
+"""How often a progress line changes at most: some of its figures cost time in proportion to the workers."""
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
                   help="Experiments with synchronisation paradigms in distributed deep learning, on Ray.")
@@ -62,11 +68,7 @@ def run(file: File, engine: EngineName = None, settings: Settings = []) -> None:
 def compare(file: OptionalFile = None, engine: EngineName = None, settings: Settings = []) -> None:  # noqa: B006
     """Train the same experiment under several paradigms, one after the other, and print one table."""
     settings = _with_engine(settings, engine)
-    if file is None:
-        with as_file(files("raysync") / "comparison.yaml") as path:
-            experiment = config.load(path, settings)
-    else:
-        experiment = config.load(file, settings)
+    experiment = _load(file, settings)
     _train(experiment, experiment.paradigms, experiment.seeds or [experiment.seed])
 
 
@@ -78,6 +80,9 @@ def list_(
     """List the paradigms, models or data sets that come with raysync, with their settings."""
     from raysync.training import data, models
 
+    if kind is Kind.clusters:
+        _list_clusters()
+        return
     shelves: dict[Kind, Mapping[str, Callable[..., Any]]] = {
         Kind.paradigms: PARADIGMS, Kind.models: models.MODELS, Kind.datasets: data.DATASETS}
     table = Table(box=None, pad_edge=False)
@@ -94,6 +99,38 @@ def list_(
 
 
 @app.command()
+def calibrate(
+    profile: Annotated[Path, typer.Argument(help="The cluster profile to write (YAML).", show_default=False)],
+    file: OptionalFile = None, settings: Settings = [],  # noqa: B006
+) -> None:
+    """Measure this machine for an experiment's model, and write a profile for the virtual engine (half a minute)."""
+    from raysync.calibration import calibrate as measure
+    from raysync.calibration import profile as written
+    from raysync.runner import engine_for
+    from raysync.training.task import prepare
+
+    if profile.suffix != ".yaml":
+        raise ConfigError(f"{profile}: a profile is named by a path that ends in .yaml.")
+    if not profile.absolute().parent.is_dir():
+        raise ConfigError(f"{profile}: there is no folder {profile.parent}.")
+    experiment = _load(file, [*settings, "engine=ray", "timing=with-gradients"])
+    task = prepare(experiment)
+    with _live(task.data.tokens) as live, engine_for(experiment, live.say, os.environ.get("RAY_ADDRESS")) as engine:
+        measured = measure(engine, task)
+    about = (f"Measured by raysync calibrate on {platform.node() or 'this machine'} ({os.cpu_count()} cores), "
+             f"{datetime.now():%Y-%m-%d}, with {task.model.name} and batches of {experiment.batch_size}.")
+    profile.write_text(written(experiment, measured, about), encoding="utf-8")
+    bandwidth = measured.bandwidth_bytes_per_s
+    console.print(f"step {1000 * measured.step_s:.3g} ms ({measured.flops_per_s / 1e9:.3g} GFLOP/s), "
+                  f"latency {1000 * measured.latency_s:.3g} ms each way, "
+                  f"bandwidth {f'{bandwidth / 1e9:.3g} GB/s' if bandwidth else 'too high to measure'}, "
+                  f"update {1000 * measured.update_s:.3g} ms + {measured.update_bytes_per_s / 1e9:.3g} GB/s",
+                  highlight=False, soft_wrap=True)
+    console.print(f"Try it: raysync compare{f' {file}' if file else ''} --engine virtual --set profile={profile}",
+                  markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command()
 def replay(record: Annotated[Path, typer.Argument(help="Folder of a run.", show_default=False)]) -> None:
     """Feed a run's journal to a fresh machine; every decision must come out the same."""
     journal = record / "journal.jsonl"
@@ -105,6 +142,30 @@ def replay(record: Annotated[Path, typer.Argument(help="Folder of a run.", show_
         errors.print(f"Differs at {replayed.difference}", markup=False, highlight=False)
         raise typer.Exit(1)
     console.print(f"{replayed.events} events replayed, all {replayed.decisions} decisions identical.", highlight=False)
+
+
+def _load(file: Path | None, settings: Sequence[str]) -> Experiment:
+    """An experiment file, or the one that comes with raysync."""
+    if file is not None:
+        return config.load(file, settings)
+    with as_file(files("raysync") / "comparison.yaml") as path:
+        return config.load(path, settings)
+
+
+def _list_clusters() -> None:
+    table = Table(box=None, pad_edge=False)
+    for column in ("name", "workers", "what it is"):
+        table.add_column(column, no_wrap=column == "name")
+    for name, about in config.profiles().items():
+        experiment = config.validate({"profile": name, "engine": "virtual"})
+        table.add_row(escape(name), _workers(experiment), escape(about.splitlines()[0]))
+    console.print(table)
+    console.print("Name one: --set profile=NAME; your own: --set profile=FILE.yaml (`raysync calibrate` writes one).",
+                  markup=False, highlight=False)
+
+
+def _workers(experiment: Experiment) -> str:
+    return " + ".join(f"{group.count} {group.name}" for group in experiment.workers)
 
 
 def _with_engine(settings: Sequence[str], engine: str | None) -> list[str]:
@@ -134,7 +195,8 @@ def _train(experiment: Experiment, choices: Sequence[ParadigmChoice], seeds: Seq
     task = prepare(experiment)
     done: dict[str, list[RunRecord | None]] = {choice.label: [] for choice in choices}
     ray_address = os.environ.get("RAY_ADDRESS")
-    with _live(task.data.tokens) as live, engine_for(experiment, live.say, ray_address) as engine:
+    timing_only = experiment.timing == "only"
+    with _live(task.data.tokens, timing_only) as live, engine_for(experiment, live.say, ray_address) as engine:
         for group, step_s in task.estimated_s.items():
             live.say(f"Nobody said how long a step of {group!r} lasts: {step_s:.2g} s, from its floating-point operations.")
         for seed, choice in product(seeds, choices):
@@ -172,14 +234,16 @@ def _sizes(measure: bool) -> dict[str, dict[str, str]]:
 class _Live:
     """A progress line per run; where there is no terminal (the log of a job), a printed line per tenth."""
 
-    def __init__(self, progress: Progress, tokens: bool) -> None:
+    def __init__(self, progress: Progress, tokens: bool, timing_only: bool = False) -> None:
         """
         Args:
             progress: draws the lines.
             tokens: of a language model: perplexity takes the place of accuracy.
+            timing_only: nothing is learned, and nothing said of it.
         """
         self._progress = progress
         self._tokens = tokens
+        self._timing_only = timing_only
 
     def say(self, text: str) -> None:
         """Print a sentence above the lines."""
@@ -188,11 +252,15 @@ class _Live:
     def follow(self, label: str) -> Callable[[Measures], None]:
         """A `watch` that keeps one line up to date."""
         task = self._progress.add_task(escape(label), total=1.0, facts="starting")
-        is_terminal, tenths = self._progress.console.is_terminal, 0
+        is_terminal, tenths, shown_s = self._progress.console.is_terminal, 0, 0.0
 
         def watch(measures: Measures) -> None:
-            nonlocal tenths
-            facts = (f"{self._result(measures)} │ {measures.throughput_samples_per_s:6,.0f} samples/s │ "
+            nonlocal tenths, shown_s
+            if measures.ended is None and time.monotonic() < shown_s + SHOW_EVERY_S:
+                return
+            shown_s = time.monotonic()
+            result = self._result(measures)
+            facts = (f"{f'{result} │ ' if result else ''}{measures.throughput_samples_per_s:6,.0f} samples/s │ "
                      f"wait {measures.wait_fraction:3.0%}")
             status = measures.ended.status if measures.ended else ""
             if status not in ("", "finished"):
@@ -205,18 +273,20 @@ class _Live:
         return watch
 
     def _result(self, measures: Measures) -> str:
+        if self._timing_only:
+            return ""
         if self._tokens:
             return f"perplexity {'-' if measures.perplexity is None else _perplexity(measures.perplexity):>5}"
         return f"accuracy {'-' if measures.accuracy is None else f'{measures.accuracy:.1%}':>5}"
 
 
 @contextmanager
-def _live(tokens: bool) -> Iterator[_Live]:
+def _live(tokens: bool, timing_only: bool = False) -> Iterator[_Live]:
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=8), TextColumn("{task.percentage:3.0f}% │"),
                TextColumn("{task.fields[facts]}"))
     with Progress(*columns, console=errors) as progress:
         try:
-            yield _Live(progress, tokens)
+            yield _Live(progress, tokens, timing_only)
         except ConfigError:
             for task in progress.task_ids:  # nothing ran: the error's two lines say it all
                 progress.remove_task(task)
@@ -256,6 +326,8 @@ Column = tuple[str, str, Callable[[float], str], bool]
 
 def _results(experiment: Experiment, tokens: bool) -> list[Column]:
     """The columns that say how good the model became, and how soon it met the targets."""
+    if experiment.timing == "only":
+        return [("seconds", "seconds", "{:,.1f}".format, True)]
     accuracy, loss = experiment.target_accuracy, experiment.target_loss
     columns: list[Column] = [("final\nperplexity", "final_perplexity", _perplexity, True) if tokens else
                              ("final\naccuracy", "final_accuracy", "{:.1%}".format, True)]
@@ -272,10 +344,9 @@ def _perplexity(value: float) -> str:
 
 
 def _title(experiment: Experiment, seeds: Sequence[int]) -> str:
-    workers = " + ".join(f"{group.count} {group.name}" for group in experiment.workers)
     repeats = "mean (± standard deviation) over seeds" if len(seeds) > 1 else "seed"
     repeats += f" {', '.join(map(str, seeds))}"
-    return f"{experiment.model.name} on {experiment.data.name}, workers {workers}, {repeats}"
+    return f"{experiment.model.name} on {experiment.data.name}, workers {_workers(experiment)}, {repeats}"
 
 
 def _cell(values: list[float | None], show: Callable[[float], str], *, spread: bool) -> str:

@@ -154,11 +154,9 @@ class Troubles:
 
 
 def _victims(experiment: Experiment, trouble: Spelled, purpose: str) -> list[str]:
-    slots = experiment.slots()
-    if trouble.workers:
-        slots = {slot: group for slot, group in slots.items() if {slot, group.name} & set(trouble.workers)}
+    slots = experiment.slots_of(trouble.workers)
     if trouble.count is None:
-        return list(slots)
+        return slots
     return sorted(slots, key=lambda slot: hashed_seed(experiment.seed, f"{purpose} victim", slot))[: trouble.count]
 
 

@@ -14,6 +14,17 @@ def pytest_addoption(parser):
     parser.addoption("--rewrite-scripts", action="store_true", help="write the machine's answers into tests/scripts/*.txt")
 
 
+@pytest.fixture
+def one_thread():
+    """For tiny models: on a busy machine torch's threads would wait for each other a hundred times as long."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="session")
 def ray_cluster():
     """One private Ray cluster for all tests that need one; sessions join it and leave it as it was."""

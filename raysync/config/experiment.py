@@ -40,8 +40,8 @@ class Experiment(Strict):
     update: Update = Update()
     workload: Workload = Workload(epochs=1)
     batch_size: int = Field(32, gt=0, description="samples of one worker's iteration")
-    profile: str | None = Field(None, description="a cluster by name (`raysync list clusters`) or file; it brings `workers` "
-                                                  "and `network`")
+    profile: str | None = Field(None, description="a cluster by name (`raysync list clusters`) or file; it brings workers, "
+                                                  "network, and where the servers are")
     workers: tuple[WorkerGroup, ...] = Field((WorkerGroup(count=4),), min_length=1)
     network: Network = Network()
     troubles: tuple[Trouble, ...] = Field((), description="what goes wrong on purpose")
@@ -88,6 +88,10 @@ class Experiment(Strict):
                     shown = [f"{group}-0 to {group}-{count - 1}" if count > 1 else f"{group}-0"
                              for group, count in counts.items()]
                     raise unknown_name("worker", name, allowed, where=f"troubles[{index}]", shown=shown)
+            if not isinstance(trouble, Crash) and trouble.count is not None:
+                there = len(self.slots_of(trouble.workers))
+                if trouble.count > there:
+                    raise ValueError(f"troubles[{index}]: count: {trouble.count} of {there} worker{'s' * (there > 1)}")
         return self
 
     @property
@@ -98,6 +102,10 @@ class Experiment(Strict):
     def slots(self) -> dict[str, WorkerGroup]:
         """`group-index` of every worker, in the order of the file."""
         return {f"{group.name}-{index}": group for group in self.workers for index in range(group.count)}
+
+    def slots_of(self, names: tuple[str, ...]) -> list[str]:
+        """The slots that a trouble's `workers` names, by slot or group; none named: all."""
+        return [slot for slot, group in self.slots().items() if not names or {slot, group.name} & set(names)]
 
     def workload_samples(self, train_samples: int) -> int:
         """Size of the whole work in samples, for a training set of that size."""

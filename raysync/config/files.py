@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from raysync.config.experiment import Experiment
-from raysync.config.profiles import load_profile
+from raysync.config.profiles import BROUGHT, load_profile
 from raysync.errors import ConfigError, unknown_name
 
 
@@ -34,19 +34,24 @@ def load(path: Path, overrides: Iterable[str] = ()) -> Experiment:
 def parse(text: str, overrides: Iterable[str] = (), *, source: str) -> Experiment:
     """The experiment in a YAML text; `source` names it in errors.
 
-    A profile among the overrides takes the place of the workers and the network of the file; the other overrides come after.
+    A profile among the overrides takes the place of the file's own, and what it brings that of what the file gives; the
+    other overrides come after.
     """
     settings = _yaml(text, source)
     if settings is None:
         settings = {}
     if not isinstance(settings, dict):
         raise ConfigError(f"{source}: an experiment file is a mapping of settings, got {type(settings).__name__}.")
-    settings = _with_profile(settings, source)
     overrides = list(overrides)
-    for override in sorted(overrides, key=lambda override: not override.startswith("profile=")):
+    chosen = [override for override in overrides if override.startswith("profile=")]
+    for override in chosen:
         _override(settings, override)
-        if override.startswith("profile=") and settings["profile"] is not None:
-            settings |= load_profile(str(settings["profile"]), override)
+    if not chosen:
+        settings = _with_profile(settings, source)
+    elif settings["profile"] is not None:
+        settings = _laid_over(settings, load_profile(str(settings["profile"]), f"--set {chosen[-1]}"))
+    for override in overrides:
+        _override(settings, override)
     return _validate(settings, source)
 
 
@@ -63,7 +68,9 @@ def _validate(settings: dict[str, Any], source: str) -> Experiment:
     try:
         return Experiment.model_validate(settings)
     except ValidationError as error:
-        raise _explain(error, source) from error
+        profile = settings.get("profile")
+        brought = profile is not None and error.errors()[0]["loc"][:1] in [(name,) for name in BROUGHT]
+        raise _explain(error, f"{source}, profile {profile}" if brought else source) from error
 
 
 def _with_profile(settings: dict[str, Any], source: str) -> dict[str, Any]:
@@ -72,10 +79,25 @@ def _with_profile(settings: dict[str, Any], source: str) -> dict[str, Any]:
     if name is None:
         return settings
     brought = load_profile(str(name), f"{source}: profile")
-    if twice := sorted(brought.keys() & settings.keys()):
+    if twice := sorted(_names(brought) & _names(settings)):
         raise ConfigError(f"{source}: profile {name} brings {' and '.join(twice)}, and the file gives that, too; leave out "
                           f"one.\nA part can be changed: --set {twice[0]}...=VALUE.")
+    return _laid_over(settings, brought)
+
+
+def _laid_over(settings: dict[str, Any], brought: dict[str, Any]) -> dict[str, Any]:
+    """Settings with those of a profile over them; what else the file says of the Ray cluster stays."""
+    cluster = settings.get("cluster")
+    if isinstance(cluster, dict) and isinstance(brought.get("cluster"), dict):
+        brought = brought | {"cluster": cluster | brought["cluster"]}
     return settings | brought
+
+
+def _names(settings: Mapping[str, Any]) -> set[str]:
+    """What settings give, those of the Ray cluster one by one."""
+    cluster = settings.get("cluster")
+    inner = {f"cluster.{name}" for name in cluster} if isinstance(cluster, dict) else set()
+    return (set(settings) - {"cluster"}) | inner
 
 
 def _yaml(text: str, source: str) -> Any:
@@ -131,6 +153,10 @@ def _explain(error: ValidationError, source: str) -> ConfigError:
     if first["type"] == "union_tag_invalid":
         kinds = [kind.strip(" '") for kind in first["ctx"]["expected_tags"].split(",")]
         return unknown_name("kind", first["ctx"]["tag"], kinds, where=where)
+    if first["type"] == "union_tag_not_found":
+        known = sorted(kind for one in _models_in(Experiment.model_fields[str(path[0])].annotation)
+                       for kind in get_args(one.model_fields["kind"].annotation))
+        return ConfigError(f"{where}: give its kind: {', '.join(known[:-1])} or {known[-1]}; got {first['input']!r}.")
     if first["type"] == "value_error":
         return ConfigError(f"{where}: {first['ctx']['error']}")
     given = "" if first["type"] == "missing" else f"; got {first['input']!r}"

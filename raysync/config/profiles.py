@@ -12,7 +12,7 @@ import yaml
 
 from raysync.errors import ConfigError, unknown_name
 
-BROUGHT = {"workers", "network"}
+BROUGHT = {"workers", "network", "cluster"}
 """The settings of an experiment that a profile may hold, beside `about`, a text."""
 
 
@@ -40,12 +40,14 @@ def load_profile(name: str, where: str) -> dict[str, Any]:
     else:
         raise unknown_name("cluster profile", name, shelf, where=where)
     if unknown := settings.keys() - BROUGHT - {"about"}:
-        raise unknown_name("setting", min(unknown), BROUGHT | {"about"}, where=f"profile {name}: {min(unknown)}")
+        first = min(unknown, key=str)
+        raise unknown_name("setting", first, BROUGHT | {"about"}, where=f"profile {name}: {first}")
     return {key: settings[key] for key in BROUGHT & settings.keys()}
 
 
 def _shelf() -> Iterator[tuple[str, Traversable]]:
-    for file in (files("raysync") / "clusters").iterdir():
+    folder = files("raysync") / "clusters"
+    for file in folder.iterdir() if folder.is_dir() else ():
         if file.name.endswith(".yaml"):
             yield file.name.removesuffix(".yaml"), file
 
@@ -68,4 +70,4 @@ def _from_its_folder(settings: dict[str, Any], folder: Path) -> None:
     groups = settings.get("workers")
     for group in groups if isinstance(groups, list) else []:
         if isinstance(group, dict) and isinstance(group.get("trace"), str):
-            group["trace"] = str(folder / group["trace"])
+            group["trace"] = str(folder / Path(group["trace"]).expanduser())

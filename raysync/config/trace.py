@@ -12,12 +12,14 @@ def seconds_from(trace: object) -> object:
     Raises:
         ValueError: there is no such file, it holds no numbers, or one that is no duration.
     """
+    place = ""
     if isinstance(trace, str | Path):
-        trace = _read(Path(trace).expanduser())
+        path = Path(trace).expanduser()
+        trace, place = _read(path), f"{path}: "
     if isinstance(trace, list | tuple):
         for number, seconds in enumerate(trace, 1):
             if isinstance(seconds, int | float) and not 0 < seconds < inf:
-                raise ValueError(f"step {number} lasts {seconds:g} s; it must be above 0 and finite")
+                raise ValueError(f"{place}step {number} lasts {seconds:g} s; it must be above 0 and finite")
     return trace
 
 

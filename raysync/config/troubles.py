@@ -23,8 +23,8 @@ class _Spells(Strict):
     lasts_s: float | None = Field(None, gt=0, description="length of a spell; default: to the end of the run")
     lasts_clocks: int | None = Field(None, ge=1)
     times: int | None = Field(None, ge=1, description="that many spells a worker, begun anywhere between start and end")
-    mean_gap_s: float | None = Field(None, gt=0, description="spells begin as a Poisson process with this mean gap")
-    mean_gap_clocks: float | None = Field(None, gt=0)
+    mean_gap_s: float | None = Field(None, ge=0.001, description="spells begin as a Poisson process with this mean gap")
+    mean_gap_clocks: float | None = Field(None, ge=0.01)
     end_s: float | None = Field(None, gt=0, description="no spell begins after it; needs times or mean_gap")
     end_clock: int | None = Field(None, ge=1)
 

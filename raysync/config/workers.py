@@ -63,7 +63,7 @@ class WorkerGroup(Strict):
     flops_per_s: float | None = Field(None, gt=0, description="emulation: a step lasts as long as its floating-point "
                                                               "operations do at this rate; default, on the virtual engine "
                                                               "alone: 1e11, about one core of a CPU")
-    trace: Annotated[tuple[float, ...], BeforeValidator(seconds_from)] = Field(
+    trace: Annotated[tuple[Annotated[float, Field(strict=True)], ...], BeforeValidator(seconds_from)] = Field(
         (), description="emulation: seconds of the steps, in turn and again from the start, or a text file of them; the "
                         "n-th of N workers begins n/N of the way through")
     jitter: Jitter = Jitter()

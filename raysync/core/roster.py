@@ -115,7 +115,9 @@ class Roster:
     def held_within(self, lead: int) -> list[str]:
         """The held whose lead is at most that, the furthest behind first, then in order of arrival."""
         limit = self.slow + lead
-        paces = sorted(pace for pace in self._held_at if pace <= limit)
+        paces = [pace for pace in self._held_at if pace <= limit]
+        if len(paces) > 1:
+            paces.sort()
         return [worker for pace in paces for worker in self._held_at[pace]]
 
     def names(self, workers: Iterable[str], count: int) -> str:

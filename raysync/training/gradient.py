@@ -61,7 +61,8 @@ class GradientComputation:
         self._replicas = [_Replica(one, device, precision) for one, device in zip(modules, devices, strict=True)]
         self.model = self._replicas[0].model
         self._data = data
-        self._threads = ThreadPoolExecutor(len(devices)) if len(devices) > 1 else None
+        apart = len(set(devices)) == len(devices)  # replicas on one device draw from one generator: in turn, or it's a race
+        self._threads = ThreadPoolExecutor(len(devices)) if len(devices) > 1 and apart else None
 
     def read_weights(self, parts: Sequence[Tensor]) -> None:
         """Take the parameters of a vector (P + Q,) from the server, in one or several parts."""
@@ -85,19 +86,21 @@ class GradientComputation:
         x, y = batches.draw(self._data, clock, batch_size)
         for replica in self._replicas:
             replica.device.seed(batches.seed(clock))
-        if self._threads is None:
-            return self._replicas[0].compute(x, y, 1.0)
         count = len(self._replicas)
+        if count == 1:
+            return self._replicas[0].compute(x, y, 1.0)
         assert batch_size >= count, "a device without a sample would make the loss NaN, which reads as diverged"
         xs, ys = x.tensor_split(count), y.tensor_split(count)
         shares = [len(part) / batch_size for part in ys]
-        losses = list(self._threads.map(_Replica.compute, self._replicas, xs, ys, shares))
+        each = map if self._threads is None else self._threads.map
+        losses = list(each(_Replica.compute, self._replicas, xs, ys, shares))
         self._join()
         return sum(losses)
 
     def read_buffers(self, vector: Tensor) -> None:
-        """Take the buffers of a vector (P + Q,): for one replica that computes for several workers in turn."""
-        self.model.read_buffers(vector)
+        """Take the buffers of a vector (P + Q,), each replica: for a computation that serves several workers in turn."""
+        for replica in self._replicas:
+            replica.model.read_buffers(vector)
 
     def outgoing(self) -> Tensor:
         """The gradient with the buffers behind it, (P + Q,), in this process's memory; valid until the next `compute`."""

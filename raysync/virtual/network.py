@@ -12,31 +12,18 @@ link.
 The upload begins with the Apply that uses the push, not with the push: so Ray does it, which fetches what an actor call
 needs when the call is made. What is dropped never travels. With m servers each has its own link and carries 1/m of the
 bytes, at the same time: they are alike, so one of them is followed. A server that sits with a worker has that worker's
-part of the vector at hand: 1/m of the worker's bytes do not travel; the shared link is then the worker's own (of several,
-the slowest).
+part of the vector at hand: 1/m of the worker's bytes do not travel (with the only server, nothing does: no latency either);
+the shared link is then the worker's own (of several, the slowest).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from raysync.config import Experiment, WorkerGroup
 from raysync.emulation import one_way_s
-
-
-class SharedLink:
-    """One way of a server's link."""
-
-    def __init__(self, s_per_byte: float) -> None:
-        self._s_per_byte = s_per_byte
-        self._free_at = 0.0
-
-    def carry(self, size_bytes: float, now: float) -> float:
-        """When a transfer that is requested now is through; requests come in the order of their times."""
-        begin = now if now > self._free_at else self._free_at
-        self._free_at = begin + size_bytes * self._s_per_byte
-        return self._free_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,42 +49,46 @@ class Network:
         """
         network, servers = experiment.network, experiment.cluster.server_shards
         together = experiment.cluster.server_placement == "with-workers"
-        hosts = set(list(groups)[:servers]) if together else set()
+        slots = list(groups)
+        hosts = Counter(slots[shard % len(slots)] for shard in range(servers)) if together else Counter[str]()
         links = {group.name: (network.link, group.link) for group in groups.values()}
         at_servers = [link.bandwidth_bytes_per_s for host in hosts for link in links[groups[host].name]]
         limits = [rate for rate in (network.server_bandwidth_bytes_per_s, *at_servers) if rate is not None]
         self.ways: dict[str, Way] = {}
         """Worker slot -> its connection."""
         for slot, group in groups.items():
-            away = 1 - 1 / servers if slot in hosts else 1.0
+            away = 1 - hosts[slot] / servers
             latency_s = sum(link.latency_s for link in links[group.name])
             transfer_s = max(one_way_s(link, vector_bytes) - link.latency_s for link in links[group.name])
             self.ways[slot] = Way(latency_s, away * transfer_s, away * vector_bytes / servers)
-        s_per_byte = 1 / min(limits) if limits else 0.0
-        self._up, self._down = SharedLink(s_per_byte), SharedLink(s_per_byte)
+        self._s_per_byte = 1 / min(limits) if limits else 0.0
+        self._up_free_at = self._down_free_at = 0.0
         self._update_s = network.update_s
         self._reading_s = vector_bytes / servers / (network.update_bytes_per_s or float("inf"))
         self.updated_at = 0.0
         """When the latest update was, or will be, done; in seconds since the run began."""
 
-    def update(self, gradients: Iterable[tuple[Way, float]], now: float) -> None:
+    def update(self, gradients: Sequence[tuple[Way, float]], now: float) -> None:
         """The update of an Apply: moves `updated_at`.
 
         Args:
             gradients: of each push the way it takes, and the latency that troubles add, in seconds.
             now: when it was decided.
         """
-        begin, reading_s = self.updated_at, 0.0
+        begin, free_at = max(now, self.updated_at), max(now, self._up_free_at)
         for way, added_s in gradients:
-            arrived_at = self._arrival(self._up, way, now, added_s)
+            if not way.shared_bytes:
+                continue  # the only server sits with this worker
+            free_at += way.shared_bytes * self._s_per_byte
+            arrived_at = max(free_at, now + way.transfer_s) + way.latency_s + added_s
             begin = arrived_at if arrived_at > begin else begin
-            reading_s += self._reading_s
-        self.updated_at = max(begin, now) + self._update_s + reading_s
+        self._up_free_at = free_at
+        self.updated_at = begin + self._update_s + len(gradients) * self._reading_s
 
     def download(self, way: Way, now: float, added_s: float) -> float:
         """When the newest weights are at a worker that is released now."""
-        return self._arrival(self._down, way, now if now > self.updated_at else self.updated_at, added_s)
-
-    def _arrival(self, shared: SharedLink, way: Way, now: float, added_s: float) -> float:
-        through_at, own_at = shared.carry(way.shared_bytes, now), now + way.transfer_s
-        return (through_at if through_at > own_at else own_at) + way.latency_s + added_s
+        begin = max(now, self.updated_at)
+        if not way.shared_bytes:
+            return begin
+        self._down_free_at = max(begin, self._down_free_at) + way.shared_bytes * self._s_per_byte
+        return max(self._down_free_at, begin + way.transfer_s) + way.latency_s + added_s

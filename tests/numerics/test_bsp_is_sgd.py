@@ -1,23 +1,21 @@
 """BSP with n workers is single-process training on the n-fold batch."""
 
+import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
 from raysync import config
-from raysync.core.decisions import Apply, Release
-from raysync.core.events import Pushed
-from raysync.core.machine import Machine
-from raysync.training.flat import FlatModel
-from raysync.training.gradient import GradientComputation
-from raysync.training.store import ParameterStore
 from raysync.training.task import prepare
-from tests.driving import joins, simulate
+from tests.virtual.parts import learn
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 WORKERS, ROUNDS, BATCH = 4, 12, 16
 SETTINGS = {
+    "engine": "virtual",
     "data": {"name": "digits", "train_samples": 600},
     "batch_size": BATCH,
-    "workers": [{"name": "w", "count": WORKERS}],
+    "workers": [{"name": f"w{n}", "step_s": 1 + n} for n in range(WORKERS)],
     "update": {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-3, "lr_scaling": "none",
                "schedule": {"name": "milestones", "milestones": [0.5]}},
     "workload": {"iterations_per_worker": ROUNDS},
@@ -25,29 +23,10 @@ SETTINGS = {
 
 
 def train(task, name):
-    """The parts of an engine in a dozen lines: machine, gradients and store, on a virtual clock."""
-    experiment = task.experiment
-    flat = FlatModel(task.model.build())
-    store = ParameterStore(flat.initial(), flat.size, experiment.update)
-    machine = Machine(config.ParadigmChoice(name=name).make(), task.workload_samples)
-    workers = {f"{slot}#1": GradientComputation(task.model.build(), task.data) for slot in task.shards}
-    gradients, samples = {}, 0
-    step_s = {worker: 1.0 + index for index, worker in enumerate(workers)}
-    events = simulate(machine, joins(*workers), lambda worker, _: step_s[worker], WORKERS * ROUNDS)
-    for event, decisions in events:
-        if isinstance(event, Pushed):
-            computation = workers[event.worker]
-            computation.compute(task.batches(event.worker.removesuffix("#1")), event.clock, BATCH)
-            gradients[event.worker, event.clock] = computation.outgoing().clone()
-        for decision in decisions:
-            if isinstance(decision, Apply):
-                taken = [gradients.pop(push) for push in decision.pushes]
-                store.apply(taken, [BATCH] * len(taken), [worker for worker, _ in decision.pushes],
-                            samples / task.workload_samples)
-                samples += BATCH * len(taken)
-            elif isinstance(decision, Release):
-                workers[decision.worker].read_weights([store.publish()])
-    return store.publish()[: flat.size]
+    """The parameters after a run on the virtual engine."""
+    lines, learner = learn(task, name)
+    assert lines[-1].status == "finished"
+    return learner.weights()
 
 
 def train_alone(task):
@@ -64,7 +43,6 @@ def train_alone(task):
         optimizer.step()
         scheduler.step()
     return torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()])
-
 
 
 
@@ -85,6 +63,6 @@ def test_asp_is_something_else():
 
 def test_a_worker_alone_is_plain_sgd_under_every_paradigm():
     task = prepare(config.validate(
-        SETTINGS | {"workers": [{"name": "w"}], "workload": {"iterations_per_worker": WORKERS * ROUNDS}}))
+        SETTINGS | {"workers": [{"step_s": 1}], "workload": {"iterations_per_worker": WORKERS * ROUNDS}}))
     results = [train(task, name) for name in ("bsp", "asp", "ssp", "lagtuner")]
     assert all(torch.equal(result, results[0]) for result in results)

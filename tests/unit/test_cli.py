@@ -49,6 +49,15 @@ def write(path, text):
     ("data: {name: text, parameters: {file: /dev/null}}", "file '/dev/null' is empty"),
     ("data: text", "model mlp: does not take tokens from 0 to 9 of shape (64,)"),
     ("data: {name: digits, train_samples: 3}", "3 training samples cannot be dealt out to 4 workers"),
+    ("timing: only", "timing: only needs engine: virtual"),
+    ("{engine: virtual, workers: [{trace: nowhere.txt}]}", "workers[0].trace: nowhere.txt cannot be read (No such file"),
+    ("{engine: virtual, workers: [{trace: /dev/null}]}", "workers[0].trace: /dev/null holds no step times"),
+    ("{engine: virtual, workers: [{trace: x.yaml}]}", "x.yaml must hold seconds and nothing else"),
+    ("profile: 9-k80", "x.yaml: profile: unknown cluster profile '9-k80'"),
+    ("profile: ./nowhere.yaml", "profile ./nowhere.yaml: cannot be read (No such file or directory)"),
+    ("profile: ./x.yaml", "profile ./x.yaml: profile: unknown setting 'profile'"),
+    ("troubles: [{kind: crush, worker: worker-0}]", "troubles[0]: unknown kind 'crush'; did you mean 'crash'?"),
+    ("troubles: [{kind: crash, worker: workre-0, at_s: 1}]", "unknown worker 'workre-0'; did you mean 'worker-0'?"),
 ])
 @pytest.mark.parametrize("command", ["run", "compare"])
 def test_bad_input(call, tmp_path, monkeypatch, command, text, says):
@@ -65,6 +74,36 @@ def test_bad_input(call, tmp_path, monkeypatch, command, text, says):
     assert "Traceback" not in err
     assert out == ""
     assert [path.name for path in tmp_path.iterdir()] == ["x.yaml"]
+
+
+@pytest.mark.parametrize(("file", "text", "says"), [
+    ("t.txt", "1 -2", "x.yaml: workers[0].trace: t.txt: step 2 lasts -2 s; it must be above 0 and finite"),
+    ("t.txt", "1 quick", "x.yaml: workers[0].trace: t.txt must hold seconds and nothing else"),
+    ("p.yaml", "{about: mine, worker: []}", "profile p.yaml: worker: unknown setting 'worker'; did you mean 'workers'?"),
+    ("p.yaml", "workers: [{speed: -1}]", "x.yaml, profile p.yaml: workers[0].speed: "),
+    ("p.yaml", "workers: [{trace: t.txt}]", "x.yaml, profile p.yaml: workers[0].trace: t.txt cannot be read"),
+])
+def test_files_that_the_experiment_names(call, tmp_path, file, text, says):
+    write(tmp_path / file, text)
+    named = "profile: p.yaml" if file == "p.yaml" else "workers: [{trace: t.txt}]"
+    code, out, err = call("run", write(tmp_path / "x.yaml", named), "--engine", "virtual")
+    assert (code, out) == (2, "")
+    assert says in err.replace("\n", " ")
+    assert len(err.strip().splitlines()) <= 2
+
+
+def test_a_virtual_run_from_the_command_line(call, tmp_path):
+    """Says how long the steps were taken to last, who crashed, and which trouble nobody met; the record is there."""
+    text = """{name: v, timing: only, workers: [{name: a, count: 2}, {name: b, step_s: 1}], workload: {samples: 640},
+        troubles: [{kind: crash, worker: a-1, at_clock: 1}, {kind: crash, worker: b-0, at_s: 1000}]}"""
+    code, out, err = call("run", write(tmp_path / "x.yaml", text), "--engine", "virtual", "--set", "data.train_samples=50")
+    assert code == 0, err
+    assert "Nobody said how long a step of 'a' lasts: " in err
+    assert "Worker a-1#1 is gone after" in err
+    assert "Nobody met troubles[1] {kind: crash, worker: b-0, at_s: 1000.0}." in err
+    assert "bsp" in out
+    [record] = (tmp_path / "runs/v").iterdir()
+    assert call("replay", str(record))[0] == 0
 
 
 def test_a_file_that_is_not_there(call):

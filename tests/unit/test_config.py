@@ -18,7 +18,7 @@ from raysync.errors import ConfigError
     ("workers: [{cuont: 1}]", r"workers\[0\].cuont: unknown setting 'cuont'; did you mean 'count'"),
     ("workers: [{jitter: {sgima: 1}}]", r"workers\[0\].jitter.sgima: .*did you mean 'sigma'"),
     ("workers: [{name: a}, {name: a}]", "different names"),
-    ("workers: [{speed: 2}]", "needs step_s"),
+    ("workers: [{speed: 2}]", "has a speed above 1 and no step_s, flops_per_s or trace"),
     ("updat: 1", "updat: unknown setting 'updat'; did you mean 'update'"),
     ("update: {combine: sum}", "scales twice"),
     ("update: {optimizer: adam, momentum: 0.9}", "belong to sgd"),
@@ -43,11 +43,76 @@ from raysync.errors import ConfigError
     ("workers: [{precision: fp8}]", "'float32' or 'bf16'; got 'fp8'"),
     ("cluster: {server_shards: 0}", "server_shards: .*got 0"),
     ("cluster: {server_placement: with-workers, server_label_selector: {a: b}}", "go where those go"),
+    ("timing: only", "timing: only needs engine: virtual"),
+    ("engine: simulated", "'ray' or 'virtual'; got 'simulated'"),
+    ("workers: [{speed: 0}]", r"workers\[0\].speed: .*greater than 0; got 0"),
+    ("workers: [{step_s: -1}]", r"workers\[0\].step_s: .*got -1"),
+    ("workers: [{step_s: 1, flops_per_s: 1}]", "give one of step_s, flops_per_s and trace; got step_s and flops_per_s"),
+    ("workers: [{step_s: 1, trace: [1]}]", "got step_s and trace"),
+    ("workers: [{jitter: {distribution: gamma}}]", r"workers\[0\].jitter.distribution: .*'exponential'; got 'gamma'"),
+    ("workers: [{link: {latency_s: -1}}]", r"workers\[0\].link.latency_s: .*got -1"),
+    ("workers: [{link: {bandwidth_bytes_per_s: 0}}]", r"workers\[0\].link.bandwidth_bytes_per_s: .*got 0"),
+    ("network: {link: {latency: 1}}", "network.link.latency: unknown setting 'latency'; did you mean 'latency_s'"),
+    ("network: {server_bandwidth_bytes_per_s: -5}", "network.server_bandwidth_bytes_per_s: .*greater than 0; got -5"),
+    ("network: {update_s: .inf}", "network.update_s: .*finite"),
 ])
 def test_what_is_wrong_is_named(text, says):
     with pytest.raises(ConfigError, match=says) as raised:
         config.parse(text, source="x.yaml")
     assert len(str(raised.value).splitlines()) <= 2
+
+
+SLOW, CRASH, DRIFT = "kind: slow-down, factor: 2", "kind: crash, worker: worker-0", "kind: drift, added_s: 1"
+
+
+@pytest.mark.parametrize(("trouble", "says"), [
+    ("kind: slowdown, factor: 2", r"troubles\[0\]: unknown kind 'slowdown'; did you mean 'slow-down'\?\n"
+                                  "Allowed: crash, drift, latency, slow-down."),
+    ("factor: 2", r"x.yaml: troubles\[0\]: give its kind: crash, drift, latency or slow-down"),
+    ("kind: slow-down", r"troubles\[0\].factor: Field required"),
+    ("kind: slow-down, factro: 2, factor: 2", r"troubles\[0\].factro: unknown setting 'factro'; did you mean 'factor'"),
+    ("kind: slow-down, factor: 0", r"troubles\[0\].factor: .*got 0"),
+    ("kind: latency, added_s: -1", r"troubles\[0\].added_s: .*got -1"),
+    (f"{SLOW}, start_s: -1", r"troubles\[0\].start_s: .*got -1"),
+    (f"{SLOW}, start_s: 1, lasts_clocks: 2", r"troubles\[0\]: start_s goes by seconds and lasts_clocks by clocks"),
+    (f"{SLOW}, mean_gap_clocks: 1, lasts_s: 2", "lasts_s goes by seconds and mean_gap_clocks by clocks"),
+    (f"{SLOW}, times: 2, mean_gap_s: 1, lasts_s: 1, end_s: 9", "give times or mean_gap, not both"),
+    (f"{SLOW}, times: 2, end_s: 9", "need lasts_s or lasts_clocks"),
+    (f"{SLOW}, mean_gap_s: 9", "need lasts_s or lasts_clocks"),
+    (f"{SLOW}, times: 2, lasts_s: 9", "times needs end_s or end_clock"),
+    (f"{SLOW}, lasts_s: 2, end_s: 9", "an end needs times or mean_gap"),
+    (f"{SLOW}, times: 2, lasts_s: 1, start_s: 9, end_s: 9", r"the end \(9\) must come after the start \(9\)"),
+    (f"{SLOW}, count: 0", r"troubles\[0\].count: .*got 0"),
+    (f"{SLOW}, count: 5", r"troubles\[0\]: count: 5 of 4 workers"),
+    (f"{SLOW}, workers: [worker-1], count: 2", r"troubles\[0\]: count: 2 of 1 worker"),
+    (f"{SLOW}, workers: [wroker]", r"troubles\[0\]: unknown worker 'wroker'; did you mean 'worker'\?\n"
+                                   "Allowed: worker-0 to worker-3"),
+    (f"{SLOW}, workers: [worker-4]", "unknown worker 'worker-4'; did you mean 'worker-3'"),
+    (DRIFT, "give one of period_s and period_clocks"),
+    (f"{DRIFT}, period_s: 1, period_clocks: 1", "give one of period_s and period_clocks"),
+    (CRASH, "give one of at_s and at_clock"),
+    (f"{CRASH}, at_s: 1, at_clock: 1", "give one of at_s and at_clock"),
+    ("kind: crash, at_s: 1", r"troubles\[0\].worker: Field required"),
+    ("kind: crash, worker: worker, at_s: 1", "unknown worker 'worker'; did you mean 'worker-"),
+    (f"{CRASH}, at_s: 1, rejoin_after: 1", "did you mean 'rejoin_after_s'"),
+])
+def test_what_is_wrong_with_a_trouble_is_named(trouble, says):
+    with pytest.raises(ConfigError, match=says) as raised:
+        config.parse(f"troubles: [{{{trouble}}}]", source="x.yaml")
+    assert len(str(raised.value).splitlines()) <= 2
+
+
+def test_a_trouble_that_is_none():
+    for text in ("troubles: [crash]", "troubles: {kind: crash}", "troubles: crash", "troubles: [[]]", "1: 2"):
+        with pytest.raises(ConfigError) as raised:
+            config.parse(text, source="x.yaml")
+        assert len(str(raised.value).splitlines()) <= 2
+
+
+def test_troubles_survive_the_resolved_experiment():
+    text = f"troubles: [{{{SLOW}, times: 2, lasts_s: 1, end_s: 5}}, {{{CRASH}, at_clock: 0}}, {{{DRIFT}, period_s: 2}}]"
+    experiment = config.parse(text, source="x")
+    assert config.parse(experiment.to_yaml(), source="y").troubles == experiment.troubles
 
 
 def test_a_file_that_is_not_there_and_one_that_is_no_text(tmp_path):

@@ -7,10 +7,11 @@ from torch import nn
 
 from raysync import config
 from raysync.config import Data
+from raysync.emulation import step_duration_s
 from raysync.errors import ConfigError
 from raysync.training import data
 from raysync.training.augment import crop_and_flip
-from raysync.training.cost import step_s
+from raysync.training.cost import step_flops, step_s
 from raysync.training.data import Batches, data_set, load, shards
 from raysync.training.evaluation import evaluate
 from raysync.training.flat import FlatModel
@@ -278,3 +279,34 @@ def test_a_larger_model_costs_more_a_step():
 def test_more_server_shards_than_parameters():
     with pytest.raises(ConfigError, match="server_shards: 9000 servers cannot share the 4810 parameters that mlp has"):
         prepare(config.validate({"cluster": {"server_shards": 9000}}))
+
+
+def flops(model, batch_size=6, shape=DIGITS, **parameters):
+    return step_flops(ModelPlan(model, parameters, shape, classes=10, seed=0), batch_size)
+
+
+def test_floating_point_operations_of_a_step_against_the_closed_form():
+    """A linear layer of m x n takes 2mn a sample forward, as many for its weights' gradient, as many for its inputs'."""
+    linear = flops(lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
+    assert linear == 6 * 4 * 64 * 10, "nobody asks for the gradient of the first one's inputs"
+    assert flops("mlp", hidden=[64]) == 6 * (4 * 64 * 64 + 6 * 64 * 10)
+    assert flops("mlp", batch_size=32) == 32 * flops("mlp", batch_size=1)
+    convolution = 2 * 3 * 9 * 6 * 6  # of 3 filters of 3 x 3 at 6 x 6 places
+    assert flops("convnet") == 6 * (2 * convolution + 6 * 12 * 10)
+
+
+def test_who_does_not_say_how_long_a_step_lasts_is_taken_for_a_core_of_a_cpu_on_the_virtual_engine_alone():
+    """A rate given is the time of a step on both engines."""
+    groups = [{"name": "silent", "count": 2, "speed": 0.5}, {"name": "rated", "flops_per_s": 1e9},
+              {"name": "timed", "step_s": 3},
+              {"name": "traced", "trace": [1, 2]}]
+    settings = {"workers": groups, "model": "mlp", "data": {"name": "digits", "train_samples": 50}, "batch_size": 8}
+    expected = flops("mlp", batch_size=8)
+    for engine in ("virtual", "ray"):
+        task = prepare(config.validate(settings | {"engine": engine}))
+        silent = expected / 1e11 if engine == "virtual" else None
+        assert [task.groups[slot].step_s for slot in ("silent-0", "silent-1", "rated-0", "timed-0", "traced-0")] == [
+            silent, silent, expected / 1e9, 3, None]
+        assert task.estimated_s == ({"silent": silent} if silent else {})
+        assert step_duration_s(task.groups["rated-0"], 99, 0, "rated-0", 0) == expected / 1e9
+        assert task.groups["silent-0"].speed == 0.5

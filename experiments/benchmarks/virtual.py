@@ -1,0 +1,223 @@
+"""What the virtual engine costs: pushes per second, beside SimPy; with gradients, beside plain torch; memory.
+
+    pip install -e '.[bench]'                           SimPy
+    python experiments/benchmarks/virtual.py            prints the tables
+    python experiments/benchmarks/virtual.py --write    and puts them into README.md beside this file
+
+Pushes per second are of the whole engine (machine, clock, network, lines of the journal), in processor seconds, without a
+record. What is compared runs in turn, in each round, and ratios are of one round.
+"""
+
+import random
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from math import ceil
+from statistics import median
+from tempfile import TemporaryDirectory
+
+import simpy
+import torch
+from report import interval, main, markdown, measured_on
+
+from raysync import config
+from raysync.runner import engine_for, run_in
+from raysync.training.task import Task, prepare
+from raysync.virtual.engine import VirtualEngine
+
+SIZES, PUSHES, ROUNDS = (8, 100, 1_000, 10_000), 50_000, 7
+RULES = {"bsp": {}, "asp": {}, "ssp": {"staleness": 3}, "lagtuner": {}}
+STALENESS, BATCH = 3, 32
+LINK = {"link": {"latency_s": 0.01}, "server_bandwidth_bytes_per_s": 1e7, "update_s": 0.001}
+"""Beside a step of one second: a network that is there, and not the bottleneck of 8 workers."""
+LENET = {"data": {"name": "synthetic", "parameters": {"shape": [3, 32, 32], "train": 4_000, "test": 500}}, "model": "lenet",
+         "workers": [{"name": "w", "count": 8, "step_s": 0.1, "jitter": {"sigma": 0.1}}], "evaluation": {"marks": 1},
+         "workload": {"samples": 300 * BATCH}, "engine": "virtual", "batch_size": BATCH}
+MEMORY_RUN = """
+import sys; sys.path.insert(0, {here!r}); import virtual; print(virtual.recorded_peak_mib({folder!r}))
+"""
+
+
+def timing_task(paradigm: str, workers: int, pushes: int = PUSHES, **more: object) -> Task:
+    """Exponential step times of mean one second, and nothing trained."""
+    group = {"name": "w", "count": workers, "step_s": 1.0, "jitter": {"distribution": "exponential"}}
+    return prepare(config.validate({
+        "engine": "virtual", "timing": "only", "batch_size": 1, "workload": {"samples": pushes}, "workers": [group],
+        "paradigm": {"name": paradigm, **RULES[paradigm]}, **more}))
+
+
+def virtual_run(task: Task) -> tuple[float, float]:
+    """Processor seconds and virtual seconds of a run without a record."""
+    began = time.process_time()
+    for lines in VirtualEngine().run(task, task.experiment.paradigm.make()):
+        last = lines[-1]
+    return time.process_time() - began, last.at
+
+
+def scale() -> str:
+    """Pushes per second of each paradigm at each size."""
+    rows = []
+    for paradigm in RULES:
+        tasks = {workers: timing_task(paradigm, workers) for workers in SIZES}
+        rates: dict[int, list[float]] = {workers: [] for workers in SIZES}
+        for _ in range(ROUNDS):
+            for workers, task in tasks.items():
+                rates[workers].append(PUSHES / virtual_run(task)[0])
+        ratios = [large / small for small, large in zip(rates[SIZES[0]], rates[SIZES[-1]], strict=True)]
+        rows.append([paradigm, *(f"{median(rates[workers]):,.0f}" for workers in SIZES), interval(ratios),
+                     f"{max(rates[SIZES[0]]):,.0f}"])
+    header = ["paradigm", *(f"{workers:,} workers" for workers in SIZES), f"ratio of {SIZES[-1]:,} to {SIZES[0]}",
+              f"best of {SIZES[0]}"]
+    return markdown(header, rows)
+
+
+class SimPySSP:
+    """Workers with exponential step times under an SSP bound, as one would write them for SimPy.
+
+    `bare`: steps and the bound alone. `network`: each push takes the server's shared link, the server's time for an update
+    and the link back, each a resource of capacity one; whoever may go on is told when the update is done.
+    """
+
+    def __init__(self, workers: int, network: bool, vector_bytes: int) -> None:
+        self.env = simpy.Environment()
+        self.clocks, self.at_clock = [0] * workers, {0: workers}
+        self.slow = self.pushes = 0
+        self.waiting: dict[int, list[simpy.Event]] = {}
+        self.done = self.env.event()
+        self.transfer_s = vector_bytes / LINK["server_bandwidth_bytes_per_s"]
+        self.up, self.server, self.down = (simpy.Resource(self.env) for _ in range(3))
+        for worker in range(workers):
+            self.env.process(self.work(worker, network))
+
+    def work(self, worker: int, network: bool) -> Iterator[simpy.Event]:
+        """One worker."""
+        while True:
+            yield self.env.timeout(random.expovariate(1.0))
+            if network:
+                yield from self.through(self.up, self.transfer_s, LINK["link"]["latency_s"])
+                yield from self.through(self.server, LINK["update_s"], 0.0)
+            self.push(worker)
+            if self.clocks[worker] - self.slow > STALENESS:
+                told = self.env.event()
+                self.waiting.setdefault(self.clocks[worker], []).append(told)
+                yield told
+            if network:
+                yield from self.through(self.down, self.transfer_s, LINK["link"]["latency_s"])
+
+    def through(self, shared: simpy.Resource, taken_s: float, latency_s: float) -> Iterator[simpy.Event]:
+        """Take a shared resource for a while."""
+        with shared.request() as turn:
+            yield turn
+            yield self.env.timeout(taken_s)
+        if latency_s:
+            yield self.env.timeout(latency_s)
+
+    def push(self, worker: int) -> None:
+        """Count a push, and tell those who may go on."""
+        clock = self.clocks[worker]
+        self.clocks[worker] = clock + 1
+        self.at_clock[clock] -= 1
+        self.at_clock[clock + 1] = self.at_clock.get(clock + 1, 0) + 1
+        self.pushes += 1
+        if self.pushes == PUSHES:
+            self.done.succeed()
+        while not self.at_clock[self.slow]:
+            self.slow += 1
+            for told in self.waiting.pop(self.slow + STALENESS, ()):
+                told.succeed()
+
+
+def simpy_run(workers: int, network: bool, vector_bytes: int) -> tuple[float, float]:
+    """Processor seconds and virtual seconds."""
+    random.seed(0)
+    began = time.process_time()
+    model = SimPySSP(workers, network, vector_bytes)
+    model.env.run(until=model.done)
+    return time.process_time() - began, model.env.now
+
+
+def beside_simpy() -> str:
+    """SSP here and in SimPy."""
+    rows = []
+    for network in (False, True):
+        for workers in (SIZES[0], SIZES[-1]):
+            task = timing_task("ssp", workers, **({"network": LINK} if network else {}))
+            ours, theirs = [], []
+            for _ in range(ROUNDS):
+                ours.append(virtual_run(task))
+                theirs.append(simpy_run(workers, network, task.vector_bytes))
+            ratios = [other / one for (one, _), (other, _) in zip(ours, theirs, strict=True)]
+            rows.append(["with links and server" if network else "bare", f"{workers:,}",
+                         *(f"{PUSHES / median([seconds for seconds, _ in runs]):,.0f}" for runs in (ours, theirs)),
+                         interval(ratios), *(f"{PUSHES / runs[0][1]:,.1f}" for runs in (ours, theirs))])
+    return markdown(["SSP(3)", "workers", "raysync, pushes/s", "SimPy, pushes/s", "ratio", "raysync, per virtual s",
+                     "SimPy, per virtual s"], rows)
+
+
+def with_gradients() -> str:
+    """A run beside the same gradients in a plain loop: the same batches, forward and backward, nothing else."""
+    task = prepare(config.validate(LENET))
+    evaluations = 2
+    torch.set_num_threads(1)
+    ratios, whole, plain = [], [], []
+    for _ in range(ROUNDS):
+        with TemporaryDirectory() as folder, engine_for(task.experiment) as engine:
+            placed = task.experiment.model_copy(update={"output": config.validate({"output": folder}).output})
+            began = time.process_time()
+            pushes = run_in(engine, Task(**{**vars(task), "experiment": placed}), task.experiment.paradigm).pushes
+            whole.append(time.process_time() - began)
+        plain.append(_plain_loop(task, list(zip(pushes.worker, pushes.clock, strict=True)), evaluations))
+        ratios.append(whole[-1] / plain[-1])
+    return (f"lenet, batches of {BATCH}, {len(pushes)} gradients, BSP, {evaluations} evaluations, a record, one thread:\n"
+            f"{median(whole):.2f} processor seconds; the same in a plain loop {median(plain):.2f}; "
+            f"ratio {interval(ratios)}.\n")
+
+
+def _plain_loop(task: Task, pushes: list[tuple[str, int]], evaluations: int) -> float:
+    """Processor seconds of the same batches, forward and backward, and of as many evaluations."""
+    module, data = task.model.build(), task.data
+    batches = {slot: task.batches(slot) for slot in task.groups}
+    began = time.process_time()
+    for worker, clock in pushes:
+        x, y = batches[worker.partition("#")[0]].draw(data, clock, BATCH)
+        module.zero_grad()
+        torch.nn.functional.cross_entropy(module(x), y).backward()
+    module.eval()
+    with torch.no_grad():
+        for _ in range(evaluations):
+            module(data.samples(data.test_x))
+    return time.process_time() - began
+
+
+def recorded_peak_mib(folder: str) -> str:
+    """Peak memory and seconds of a recorded run of a million pushes of 10,000 workers; in a process of its own."""
+    task = timing_task("ssp", SIZES[-1], pushes=1_000_000, output=folder)
+    base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    began = time.perf_counter()
+    with engine_for(task.experiment) as engine:
+        record = run_in(engine, task, task.experiment.paradigm)
+    size = sum(file.stat().st_size for file in record.path.iterdir()) / 2**20
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return (f"10,000 workers, SSP(3), a million pushes with their record ({size:,.0f} MiB on disk):\n"
+            f"peak {ceil(peak):,} MiB, of which {ceil(base):,} before the run (Python, torch), "
+            f"in {time.perf_counter() - began:.0f} s.")
+
+
+def memory() -> str:
+    """Of a large recorded run."""
+    with TemporaryDirectory() as folder:
+        here = str(__file__).rpartition("/")[0]
+        code = MEMORY_RUN.format(here=here, folder=folder)
+        return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+
+
+def measure() -> str:
+    """All of it."""
+    about = f"{PUSHES:,} pushes, {ROUNDS} rounds. {measured_on()}"
+    return "\n".join([scale(), beside_simpy(), with_gradients(), memory(), about])
+
+
+if __name__ == "__main__":
+    main(__file__, __doc__, measure)

@@ -1,0 +1,125 @@
+"""Measure the machine at hand, for a cluster profile: what a step, a transfer and an update cost here.
+
+    flops_per_s             operations of a step (torch's count) / its seconds, one thread
+    update_s, _bytes_per_s  from updates of one and of eight gradients, in this process
+    latency_s, bandwidth    from what lies between Release and Pushed beside computing, on the Ray engine with one worker
+                            under ASP: 2 x (latency + bytes / bandwidth) + update, for a vector of 4 kB and for the model's
+                            (at least 4 MB: differences of smaller ones drown in noise)
+
+So latency is what the virtual engine means by it: whatever an iteration costs beside computing and the server's work, calls
+and the controller's share included, half of it each way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+import yaml
+from torch import nn
+from torch.utils.benchmark import Timer
+
+from raysync import config
+from raysync.config import Experiment, Update
+from raysync.runner import Engine, run_in
+from raysync.training.cost import step_flops, step_s
+from raysync.training.data import DataSet, data_set
+from raysync.training.store import ParameterStore
+from raysync.training.task import Task, prepare
+
+SMALL_BYTES = 4_000
+LARGE_BYTES = 4_000_000
+GRADIENTS = 8
+ITERATIONS = 300
+WARM = 50
+"""The first pushes, which meet cold caches and a cold object store, do not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What costs here."""
+
+    step_s: float
+    """Of a batch of the experiment's model, one thread."""
+    flops_per_s: float
+    latency_s: float
+    bandwidth_bytes_per_s: float | None
+    """None if a large vector takes no longer than a small one."""
+    update_s: float
+    update_bytes_per_s: float
+
+
+def calibrate(engine: Engine, task: Task) -> Measured:
+    """Measure here what the virtual engine must know for a task.
+
+    Args:
+        engine: a session of the Ray engine.
+        task: its model, batch size and update are measured.
+    """
+    seconds = step_s(task.model, task.experiment.batch_size)
+    one_s, eight_s = (_update_s(task.vector_bytes, count, task.experiment.update) for count in (1, GRADIENTS))
+    reading_s = max(1e-9, (eight_s - one_s) / (GRADIENTS - 1))
+    update_s = max(0.0, one_s - reading_s)
+    small_s = _between_s(engine, SMALL_BYTES) - _update_s(SMALL_BYTES, 1, task.experiment.update)
+    large_bytes = max(task.vector_bytes, LARGE_BYTES)
+    large_s = _between_s(engine, large_bytes) - _update_s(large_bytes, 1, task.experiment.update)
+    bandwidth = 2 * (large_bytes - SMALL_BYTES) / (large_s - small_s) if large_s > small_s else None
+    return Measured(
+        step_s=seconds, flops_per_s=step_flops(task.model, task.experiment.batch_size) / seconds,
+        latency_s=max(0.0, small_s / 2), bandwidth_bytes_per_s=bandwidth,
+        update_s=update_s, update_bytes_per_s=task.vector_bytes / reading_s)
+
+
+def profile(experiment: Experiment, measured: Measured, about: str) -> str:
+    """The text of a cluster profile: the experiment's workers, with the rate measured where they name none."""
+    workers = []
+    for group in experiment.workers:
+        given = group.model_dump(mode="json", exclude_defaults=True, exclude={"name", "count"})
+        rate = {} if group.emulates_steps else {"flops_per_s": _rounded(measured.flops_per_s)}
+        workers.append({"name": group.name, "count": group.count, **given, **rate})
+    link = {"latency_s": measured.latency_s, "bandwidth_bytes_per_s": measured.bandwidth_bytes_per_s}
+    network = {"link": {name: _rounded(value) for name, value in link.items() if value is not None},
+               "update_s": _rounded(measured.update_s), "update_bytes_per_s": _rounded(measured.update_bytes_per_s)}
+    settings = {"about": about, "workers": workers, "network": network}
+    return yaml.safe_dump(settings, sort_keys=False, width=120)
+
+
+def _rounded(value: float) -> float:
+    """Three digits: more is not known."""
+    return float(f"{value:.3g}")
+
+
+def _update_s(vector_bytes: int, gradients: int, update: Update) -> float:
+    """Seconds of one update of a store, one thread: a median."""
+    size = vector_bytes // 4
+    store = ParameterStore(torch.zeros(size), size, update)
+    vectors = [torch.full((size,), 1e-6) for _ in range(gradients)]
+    workers = [f"w-{index}#1" for index in range(gradients)]
+
+    def once() -> None:
+        store.apply(vectors, [1] * gradients, workers, progress=0.0)
+        store.publish()
+
+    return float(Timer("once()", globals={"once": once}, num_threads=1).blocked_autorange(min_run_time=0.2).median)
+
+
+def _between_s(engine: Engine, vector_bytes: int) -> float:
+    """Seconds between Release and Pushed beside computing, of a model of that size: a median."""
+    features = max(1, vector_bytes // 40 - 1)
+    with TemporaryDirectory() as folder:
+        experiment = config.validate({
+            "name": "calibration", "output": folder, "paradigm": "asp", "batch_size": 1, "workers": [{"name": "w"}],
+            "workload": {"iterations_per_worker": ITERATIONS}, "evaluation": {"marks": 1}})
+        task = prepare(experiment, nn.Sequential(nn.Flatten(), nn.Linear(features, 10)), _noise(features))
+        pushes = run_in(engine, task, experiment.paradigm).pushes
+    between = pushes.pushed_at_s - pushes.released_at_s - pushes.busy_s
+    return float(median(between[pushes.clock >= WARM]))
+
+
+def _noise(features: int) -> DataSet:
+    """A few samples of that many features."""
+    x, y = np.zeros((10, features), np.float32), np.arange(10)
+    return data_set("noise", (x, y), (x, y), classes=10)

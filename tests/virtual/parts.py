@@ -1,0 +1,83 @@
+"""What the tests of the virtual engine share: tiny tasks, runs as lists of lines, and a learner that can be looked into."""
+
+from unittest.mock import patch
+
+import numpy as np
+from torch import nn
+
+import raysync
+from raysync import config
+from raysync.config import ParadigmChoice
+from raysync.core.events import Joined, Left, Pushed
+from raysync.core.journal import Entry, encode, header
+from raysync.core.replay import replay
+from raysync.training.task import prepare
+from raysync.virtual import engine
+from raysync.virtual.engine import VirtualEngine
+from raysync.virtual.learner import Learner
+
+BYTES = 64
+"""Of a vector of `SMALL`: 12 weights and 4 biases of 4 bytes."""
+SMALL = nn.Linear(3, 4)
+_X, _Y = np.random.default_rng(0).normal(size=(96, 3)), np.arange(96) % 4
+DATA = raysync.data_set("points", (_X, _Y), (_X[:16], _Y[:16]))
+
+TIMING = {"engine": "virtual", "timing": "only", "batch_size": 1}
+"""Pushes are counted: a workload of n samples is n pushes."""
+
+
+def timed(**settings):
+    """A task that trains nothing, of vectors of `BYTES`."""
+    return prepare(config.validate(TIMING | settings), SMALL, DATA)
+
+
+def run(task, paradigm="bsp", **parameters):
+    """All lines of a run."""
+    choice = paradigm if isinstance(paradigm, ParadigmChoice) else ParadigmChoice(name=paradigm, **parameters)
+    return [line for lines in VirtualEngine().run(task, choice.make()) for line in lines]
+
+
+def learn(task, paradigm="bsp", **parameters):
+    """All lines of a run, and its learner as the run left it."""
+    made = []
+
+    class Kept(Learner):
+        def __init__(self, task):
+            super().__init__(task)
+            made.append(self)
+
+    with patch.object(engine, "Learner", Kept):
+        lines = run(task, paradigm, **parameters)
+    return lines, made[0]
+
+
+def entries(lines, kind):
+    return [line for line in lines if isinstance(line, Entry) and isinstance(line.event, kind)]
+
+
+def push_times(lines):
+    """Slot -> when its lives pushed."""
+    times = {}
+    for entry in entries(lines, Pushed):
+        times.setdefault(slot_of(entry.event.worker), []).append(entry.event.at)
+    return times
+
+
+def busy(lines):
+    """(worker, clock) -> how long that step computed."""
+    return {(entry.event.worker, entry.event.clock): entry.event.busy_s for entry in entries(lines, Pushed)}
+
+
+def churn(lines):
+    """Who left and joined, when, without the joins of the beginning."""
+    return [(type(entry.event).__name__, entry.event.worker, entry.event.at) for entry in entries(lines, (Left, Joined))
+            if isinstance(entry.event, Left) or not entry.event.worker.endswith("#1")]
+
+
+def slot_of(worker):
+    return worker.rpartition("#")[0]
+
+
+def replayed(task, lines, choice):
+    """The journal of a run, fed to a fresh machine."""
+    return replay([header(choice.make(), task.workload_samples) + "\n", *(encode(line) + "\n" for line in lines)])

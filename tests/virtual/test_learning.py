@@ -1,0 +1,313 @@
+"""A virtual run learns what its journal says: every gradient on the weights of its base, every update as torch makes it."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import raysync
+from raysync import config
+from raysync.config import ParadigmChoice
+from raysync.core.decisions import Apply, Release
+from raysync.core.events import Pushed
+from raysync.core.journal import Evaluation
+from raysync.core.paradigm import Paradigm
+from raysync.training.task import prepare
+from raysync.virtual.engine import VirtualEngine
+from tests.virtual.oracle import Oracle
+from tests.virtual.parts import DATA, entries, learn, push_times, replayed
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SETTINGS = {"engine": "virtual", "batch_size": 8, "update": {"lr": 0.1},
+            "workers": [{"name": "a", "step_s": 1}, {"name": "b", "step_s": 2.5}, {"name": "c", "step_s": 4}],
+            "workload": {"samples": 160}, "evaluation": {"marks": 2}}
+CRASH = {"kind": "crash", "worker": "b-0", "at_s": 7, "rejoin_after_s": 3}
+"""Under BSP half a second after b's second push, which waits for c's."""
+
+
+@dataclass
+class Sticky(Paradigm):
+    """ASP whose workers pull every third time."""
+
+    name = "sticky"
+
+    def on_push(self, roster, push):
+        return [Apply((push,)), Release(push[0], pull=push[1] % 3 == 2)]
+
+    def on_leave(self, roster, worker):
+        return []
+
+    def explain(self, roster, worker):
+        raise AssertionError
+
+
+PARADIGMS = ["bsp", "asp", "ssp", "lagtuner", "tests.virtual.test_learning:Sticky"]
+
+
+def net(dropout=0.0, norm=True):
+    return nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8) if norm else nn.Identity(), nn.ReLU(), nn.Dropout(dropout),
+                         nn.Linear(8, 4))
+
+
+def plain():
+    return net(norm=False)
+
+
+def task_of(model=net, data=DATA, **settings):
+    return prepare(config.validate(SETTINGS | settings), model, data)
+
+
+@pytest.mark.parametrize("paradigm", PARADIGMS)
+@pytest.mark.parametrize("devices", [(1, 1, 1), (2, 2, 2), (1, 2, 3)])
+def test_a_run_is_what_plain_torch_makes_of_its_journal(paradigm, devices):
+    """Gradients of version `base` exactly, updates, and batch-norm statistics that stay with their worker."""
+    task = task_of(troubles=[CRASH], workers=[group | {"devices_per_worker": count} for group, count in zip(
+        SETTINGS["workers"], devices, strict=True)])
+    lines, learner = learn(task, paradigm)
+    assert lines[-1].status == "finished", lines[-1]
+    oracle = Oracle(task).follow(lines)
+    assert (learner.weights() - oracle.vector()).abs().max().item() < 1e-5
+    assert replayed(task, lines, ParadigmChoice(name=paradigm)).difference is None
+    stale = [entry for entry in entries(lines, Pushed) for decision in entry.decisions
+             if isinstance(decision, Apply) and decision.version > entry.event.base + 1]
+    assert bool(stale) == (paradigm != "bsp"), "weights of an older version were used"
+    if paradigm.endswith("Sticky"):
+        pulls = {(r.worker, r.clock): r.pull for e in entries(lines, object) for r in e.decisions if isinstance(r, Release)}
+        assert {event.event.clock % 3 for event in entries(lines, Pushed) if pulls[event.event.worker, event.event.clock]
+                and event.event.worker == "a-0#1"} == {0}
+
+
+def test_the_last_weights_are_evaluated_as_they_are():
+    """An independent evaluation of the oracle's model: accuracy, and the loss with the mean of the workers' statistics."""
+    task = task_of()
+    lines, _ = learn(task, "asp")
+    oracle = Oracle(task).follow(lines)
+    module, rest = task.model.build().eval(), oracle.vector()
+    with torch.no_grad():
+        for value in [*module.parameters(), *module.buffers()]:
+            value.copy_(rest[: value.numel()].view_as(value))
+            rest = rest[value.numel() :]
+        logits = module(task.data.samples(task.data.test_x))
+    evaluations = [line for line in lines if isinstance(line, Evaluation)]
+    assert [one.mark for one in evaluations] == [0, 0.5, 1]
+    assert [one.progress for one in evaluations] == [0, 0.5, 1]
+    y = torch.from_numpy(task.data.test_y)
+    assert evaluations[-1].loss == pytest.approx(nn.functional.cross_entropy(logits, y).item(), abs=1e-5)
+    assert evaluations[-1].accuracy == (logits.argmax(dim=1) == y).float().mean().item()
+    assert evaluations[-1].version == 20
+
+
+def test_each_group_computes_in_its_own_precision():
+    def first_losses(**more):
+        lines, _ = learn(task_of(plain, workers=[{"name": "a", "step_s": 1}, {"name": "b", "step_s": 1} | more]), "bsp")
+        return [entry.report["loss"] for entry in entries(lines, Pushed)[:2]]
+
+    (a, b), (same, rounded) = first_losses(), first_losses(precision="bf16")
+    assert a == same
+    assert 0 < abs(b - rounded) < 0.05
+
+
+def test_an_evaluation_has_the_time_of_its_publication():
+    task = task_of(workers=[{"step_s": 1}], network={"link": {"latency_s": 0.5}, "update_s": 2},
+                   evaluation={"marks": 20})
+    lines, _ = learn(task, "asp")
+    assert [line.at for line in lines if isinstance(line, Evaluation)] == [0.0] + [4.0 * (n + 1) for n in range(20)]
+    assert lines[-1].at == 80.0
+
+
+def test_dropout_is_a_function_of_slot_and_clock():
+    """At a rate of next to 0 the weights stand still: then a step's loss must not depend on who computed before."""
+    def losses(model, paradigm, **settings):
+        lines, _ = learn(task_of(model, update={"lr": 1e-30}, **settings), paradigm)
+        return {(e.event.worker, e.event.clock): e.report["loss"] for e in entries(lines, Pushed)}
+
+    def dropping():
+        return net(dropout=0.5, norm=False)
+
+    for devices in (1, 3):
+        groups = {"workers": [group | {"devices_per_worker": devices} for group in SETTINGS["workers"]]}
+        bsp, asp = losses(dropping, "bsp", **groups), losses(dropping, "asp", **groups)
+        both = bsp.keys() & asp.keys()
+        assert len(both) > 12
+        assert {key: bsp[key] for key in both} == {key: asp[key] for key in both}
+        still = losses(plain, "bsp", **groups)
+        assert all(abs(still[key] - bsp[key]) > 1e-4 for key in bsp), "it does drop out"
+
+
+def test_a_run_leaves_the_callers_random_numbers_alone():
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    learn(task_of(lambda: net(dropout=0.5)))
+    assert torch.equal(torch.rand(2), expected)
+
+
+DETERMINED = {
+    "engine": "virtual", "seed": 3, "model": "mlp", "data": {"name": "digits", "train_samples": 400, "test_samples": 100},
+    "paradigm": "asp", "workload": {"epochs": 2}, "evaluation": {"marks": 4},
+    "workers": [{"name": "a", "count": 3, "step_s": 1, "jitter": {"sigma": 0.3}}, {"name": "b", "step_s": 2}],
+    "network": {"link": {"latency_s": 0.01}, "server_bandwidth_bytes_per_s": 1e6},
+    "troubles": [{"kind": "slow-down", "factor": 3, "mean_gap_s": 5, "lasts_s": 2, "count": 2},
+                 {"kind": "crash", "worker": "a-1", "at_clock": 3, "rejoin_after_s": 4}]}
+
+
+def journal(record):
+    return (record.path / "journal.jsonl").read_text()
+
+
+def test_the_same_experiment_is_the_same_run_bit_for_bit(tmp_path):
+    """In this process and in another one, whose sets and dicts are ordered by another hash."""
+    text = ("import raysync, torch; torch.set_num_threads(1)  # as here: with another number, sums are rounded otherwise\n"
+            f"print(raysync.run({DETERMINED | {'output': str(tmp_path)}!r}).path)")
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", text], env=os.environ | {"PYTHONHASHSEED": "7", "PYTHONPATH": str(root)},
+                          capture_output=True, text=True, check=True)
+    here = [raysync.run(DETERMINED | {"output": str(tmp_path)}) for _ in range(2)]
+    there = raysync.load(done.stdout.strip())
+    assert journal(here[0]) == journal(here[1]) == journal(there)
+    assert here[0].summary["status"] == "finished"
+    assert '"Left"' in journal(there)
+    assert journal(raysync.run(DETERMINED | {"output": str(tmp_path), "seed": 4})) != journal(there)
+
+
+@pytest.mark.parametrize("paradigm", PARADIGMS)
+def test_final_weights_are_the_same_bit_for_bit(paradigm):
+    def final(**settings):
+        task = task_of(lambda: net(dropout=0.3), troubles=[CRASH], **settings)
+        lines, learner = learn(task, paradigm)
+        return lines, learner.weights()
+
+    (lines, weights), (again, same), (_, other) = final(), final(), final(seed=1)
+    assert lines == again
+    assert torch.equal(weights, same)
+    assert not torch.equal(weights, other)
+
+
+def test_jitter_is_a_function_of_slot_and_clock_under_every_paradigm():
+    """Common random numbers: two paradigms meet the same step times, with gradients or without."""
+    seen = {}
+    for timing in ("only", "with-gradients"):
+        for paradigm in PARADIGMS:
+            task = task_of(timing=timing, workers=[{"count": 3, "step_s": 1, "jitter": {"sigma": 0.5}}])
+            if timing == "only":
+                lines = [line for batch in VirtualEngine().run(task, ParadigmChoice(name=paradigm).make())
+                         for line in batch]
+            else:
+                lines, _ = learn(task, paradigm)
+            for entry in entries(lines, Pushed):
+                key = (entry.event.worker, entry.event.clock)
+                assert seen.setdefault(key, entry.event.busy_s) == entry.event.busy_s
+    assert len(set(seen.values())) == len(seen) >= 20
+
+
+class Cliff(nn.Module):
+    """NaN in training (or in evaluation alone), once its weight has moved."""
+
+    def __init__(self, where):
+        super().__init__()
+        self.inner, self.where = nn.Linear(3, 4), where
+        self.start = self.inner.weight[0, 0].item()
+
+    def forward(self, x):
+        moved = self.inner.weight[0, 0].item() != self.start
+        broken = moved and self.training == (self.where == "training")
+        return self.inner(x) * (float("nan") if broken else 1)
+
+
+@pytest.mark.parametrize(("where", "samples"), [("training", 160), ("evaluation", 160), ("evaluation", 8)])
+def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(where, samples):
+    """Wherever it shows: in a push, at a mark on the way, or at the very last evaluation."""
+    lines, _ = learn(task_of(lambda: Cliff(where), workload={"samples": samples}), "asp")
+    assert lines[-1].status == "diverged"
+    assert len(entries(lines, Pushed)) < 20
+    evaluations = [line for line in lines if isinstance(line, Evaluation)]
+    assert len(evaluations) >= 2, "the model as it then was"
+    assert isfinite(evaluations[0].loss)
+
+
+class Broken(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(3, 4)
+
+    def forward(self, x):
+        if self.training and float(x.sum()) != 0:
+            raise ValueError("the user's own")
+        return self.inner(x)
+
+
+def test_a_model_that_breaks_fails_the_run_with_its_worker_and_keeps_the_record(tmp_path):
+    settings = SETTINGS | {"output": str(tmp_path), "network": {"link": {"latency_s": 1}}}
+    says = r"worker a-0#1: ValueError: the user's own\nThe record up to then: "
+    with pytest.raises(raysync.RunFailed, match=says) as failed:
+        raysync.run(settings, model=Broken, data=DATA)
+    record = raysync.load(str(failed.value).rpartition(" ")[2])
+    assert record.summary["status"] == "failed"
+    assert len(entries(record.journal(), object)) == 3
+
+
+@dataclass
+class Buggy(Paradigm):
+    """Forgets what it must do at the third push."""
+
+    name = "buggy"
+
+    def on_push(self, roster, push):
+        if push[1] == 2:
+            raise KeyError("mine")
+        return [Apply((push,)), Release(push[0])]
+
+    def on_leave(self, roster, worker):
+        return []
+
+    def explain(self, roster, worker):
+        return "never"
+
+
+def test_a_paradigm_that_breaks_fails_the_run_and_says_at_which_event(tmp_path):
+    with pytest.raises(raysync.RunFailed, match=r"KeyError: 'mine' at Pushed\(at=3.0, worker='a-0#1', clock=2"):
+        raysync.run(SETTINGS | {"output": str(tmp_path), "paradigm": "tests.virtual.test_learning:Buggy"}, model=plain,
+                    data=DATA)
+
+
+@dataclass
+class Patient(Paradigm):
+    """Applies what it has every 10 seconds, by a timer that each push sets anew, and drops every fourth push."""
+
+    name = "patient"
+
+    def on_push(self, roster, push):
+        from raysync.core.decisions import Drop, SetTimer
+
+        dropped = [Drop(push, why="the fourth")] if push[1] % 4 == 3 else []
+        return [*dropped, SetTimer("tick", roster.now + 0.5), SetTimer("tick", 10.0 * (1 + roster.now // 10))]
+
+    def on_timer(self, roster, key):
+        update = [Apply(tuple(roster.buffered))] if roster.buffered else []
+        return [*update, *(Release(worker, batch_size=4) for worker in roster.held)]
+
+    def on_leave(self, roster, worker):
+        return []
+
+    def explain(self, roster, worker):
+        return "the next tick"
+
+
+def test_timers_drops_and_batch_sizes_of_a_users_paradigm():
+    task = task_of(plain)
+    lines, learner = learn(task, "tests.virtual.test_learning:Patient")
+    times = push_times(lines)
+    assert lines[-1].status == "finished", lines[-1]
+    assert times["a-0"] == [1 + 10 * n for n in range(len(times["c-0"]))]
+    assert times["c-0"] == [4 + 10 * n for n in range(len(times["c-0"]))]
+    assert not learner._gradients, "what was applied or dropped is not kept"
+    assert {entry.event.samples for entry in entries(lines, Pushed) if entry.event.clock} == {4}
+    assert (learner.weights() - Oracle(task).follow(lines).vector()).abs().max().item() < 1e-5
+    assert replayed(task, lines, ParadigmChoice(name="tests.virtual.test_learning:Patient")).machine.roster.dropped > 3
