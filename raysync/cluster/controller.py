@@ -3,8 +3,8 @@
     Release -> worker.step.remote([clock, batch_size], *weights_refs)  returns (*gradient_refs, report_ref)
     Apply   -> server.apply_and_publish.remote(plan, *gradient_refs)   returns weights_ref
 
-with one reference to gradient and weights a server shard. What troubles do to a step goes with it; where they crash the
-worker, it is sent `crash` in place of `step`; a crash at a time kills its actor.
+with one reference to gradient and weights a server shard. What troubles add to a step goes with it; a worker that
+they crash has its actor killed, at its time or in place of the step, and a new one started if it is to come back.
 
 It handles references and small reports, never a tensor. The *future* weights go into the next step, so a Release costs no
 extra round trip, and a barrier needs no code: the machine simply has not released anyone. Gradients and weights are
@@ -21,7 +21,7 @@ keeps no history.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -214,10 +214,7 @@ class _Run:
             died = isinstance(error, ActorDiedError | ActorUnavailableError)
             if not died or getattr(error, "actor_id", None) != step.life.actor_id:
                 raise self._blame(step, error) from error
-            if step.crash is None:
-                self._lose(step.life, "its actor died")
-            else:
-                self._crash(step.crash)
+            self._lose(step.life, "its actor died")
             return
         worker = step.life.name
         if step.pulls:
@@ -378,23 +375,20 @@ class _Run:
             self._end("finished")
 
     def _release(self, decision: Release) -> None:
+        life, clock = self._lives[_slot(decision.worker)], decision.clock
+        suffered = self.troubles.befall(life.slot, clock, self.machine.roster.now)
+        crash = self.troubles.crash_at_clock(life.slot, clock)
+        if crash is not None:
+            self._schedule(self.machine.roster.now, self._crash, crash)  # once the decisions in hand are carried out
+            return
         if decision.pull and self._weights is None:
             self._publish(())
         size = decision.batch_size or self._batch_size
         weights = (self._weights or ()) if decision.pull else ()
-        life = self._lives[_slot(decision.worker)]
-        (*gradient, report), crash = self._send_off(life, decision.clock, size, weights)
-        self.pending[report] = Step(life, decision.clock, decision.version, decision.pull, size, tuple(gradient),
-                                    now_s() + self._deadline_s, crash)
-
-    def _send_off(self, life: Life, clock: int, size: int, weights: Parts) -> tuple[Sequence[Any], int | None]:
-        """Call the worker; returns the references to what it returns, and the index of the crash that it dies of."""
-        suffered = self.troubles.befall(life.slot, clock, self.machine.roster.now)
-        crash = self.troubles.crash_at_clock(life.slot, clock)
-        if crash is not None:
-            return [life.actor.crash.remote(*weights)], crash
         batch = [clock, size] if suffered is UNHARMED else [clock, size, suffered.factor, suffered.latency_s]
-        return life.step.remote(batch, *weights), None
+        *gradient, report = life.step.remote(batch, *weights)
+        self.pending[report] = Step(life, clock, decision.version, decision.pull, size, tuple(gradient),
+                                    now_s() + self._deadline_s)
 
     def _publish(self, marks: tuple[float, ...]) -> None:
         self._weights, acks = self._server.publish()

@@ -39,8 +39,6 @@ class Step:
     batch_size: int
     gradient: Parts
     deadline_s: float
-    crash: int | None
-    """Index of the trouble that it dies of."""
 
 
 @dataclass(slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 import torch
@@ -73,10 +72,6 @@ class Worker:
         computed_s = now_s() - began_s
         sleep_s(step_duration_s(plan.group, computed_s, plan.seed, plan.slot, clock, factor) - computed_s)
         return *outgoing(gradient.outgoing(), plan.shards), StepReport(loss, now_s() - began_s).fields()
-
-    def crash(self, *weights: Payload) -> None:
-        """Begin an iteration and die, as a process does that is killed."""
-        os._exit(1)
 
 
 def _devices(group: WorkerGroup) -> list[str]:

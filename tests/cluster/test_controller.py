@@ -1,13 +1,13 @@
 """The controller's bookkeeping, without a cluster."""
 
+from raysync import config
 from raysync.cluster.controller import RunPlan, Update, _Run
 from raysync.cluster.shards import Shards
 from raysync.paradigms import make
 
 
 def test_publications_are_stamped_in_their_order_whatever_order_ray_tells_of_them_in():
-    plan = RunPlan(paradigm=make("asp"), workload_samples=10, batch_size=1, marks=(0.0, 1.0), step_deadline_s=1.0,
-                   evaluation_deadline_s=1.0, clips=False, actor_ids={})
+    plan = RunPlan(make("asp"), workload_samples=10, experiment=config.validate({}), actor_ids={}, posts={})
     run = _Run(plan, Shards([], clips=False), None, {})
     first, second, third = (Update(version, 0.0, (), None, (), deadline_s=9.0) for version in (1, 2, 3))
     run.pending = {"first": first, "third": third}

@@ -186,3 +186,40 @@ def test_the_controllers_memory_stays_flat(ray_cluster, tmp_path):
         record = run_in(session, task, config.ParadigmChoice(name="asp"), watch=watch)
     assert record.summary["pushes"] >= 3000
     assert max(seen) - seen[0] < 60, f"MiB over the run: {seen}"
+
+
+def test_troubles_befall_real_workers_and_a_crashed_one_comes_back(ray_cluster, tmp_path):
+    """One worker dies as it begins its sixth iteration; the other is killed after a second: the run waits for the first."""
+    troubles = [
+        {"kind": "slow-down", "workers": ["w-0"], "start_clock": 2, "lasts_clocks": 2, "factor": 4},
+        {"kind": "latency", "workers": ["w-1"], "start_clock": 1, "lasts_clocks": 2, "added_s": 0.05},
+        {"kind": "crash", "worker": "w-0", "at_clock": 5, "rejoin_after_s": 0.1},
+        {"kind": "crash", "worker": "w-1", "at_s": 1.0},
+        {"kind": "crash", "worker": "w-1", "at_clock": 10_000},
+    ]
+    link = {"latency_s": 0.01, "bandwidth_bytes_per_s": 1e7}
+    task = start(tmp_path, troubles=troubles, workers=[{"name": "w", "count": 2, "step_s": 0.05, "link": link}])
+    said = []
+    with Session() as session:
+        record = run_in(session, task, config.ParadigmChoice(name="asp"), notify=said.append)
+        processes = [process for process in psutil.process_iter(["name"]) if process.info["name"].startswith("ray::Worker")]
+    pushes, summary = record.pushes.set_index(["worker", "clock"]).sort_index(), record.summary
+    assert summary["status"] == "finished"
+    assert [worker for worker, _ in left(record)] == ["w-0#1", "w-1#1"]
+    assert "crashed: troubles[2]" in left(record)[0][1]
+    assert "crashed: troubles[3]" in left(record)[1][1]
+    assert pushes.loc["w-0#1"].index.max() == 4, "it died as it began iteration 5"
+    assert len(pushes.loc["w-0#2"]) > 10, "who came back did the rest"
+    assert not pushes.index.duplicated().any()
+    with (record.path / "journal.jsonl").open() as file:
+        assert replay(file).difference is None
+    slowed = pushes.loc["w-0#1"].busy_s
+    assert slowed.loc[[2, 3]].min() >= 4 * 0.05 > slowed.drop([2, 3]).min()
+    way_s = 0.01 + task.vector_bytes / 1e7
+    between = pushes.pushed_at_s - pushes.released_at_s - pushes.busy_s
+    assert between.min() >= 2 * way_s
+    assert between.loc["w-1#1"].loc[[1, 2]].min() >= 2 * (way_s + 0.05) > between.loc["w-1#1"].loc[3:].min()
+    assert ["troubles[4]" in trouble for trouble in summary["troubles_without_effect"]] == [True]
+    assert any("Nobody met troubles[4]" in text for text in said)
+    assert processes, "the one that came back is still there when the run ends"
+    assert not psutil.wait_procs(processes, timeout=20)[1], "and gone with the session"
