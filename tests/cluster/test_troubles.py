@@ -198,7 +198,8 @@ def test_troubles_befall_real_workers_and_a_crashed_one_comes_back(ray_cluster, 
         {"kind": "crash", "worker": "w-1", "at_clock": 10_000},
     ]
     link = {"latency_s": 0.01, "bandwidth_bytes_per_s": 1e7}
-    task = start(tmp_path, troubles=troubles, workers=[{"name": "w", "count": 2, "step_s": 0.05, "link": link}])
+    task = start(tmp_path, troubles=troubles, workload={"samples": 560},
+                 workers=[{"name": "w", "count": 2, "step_s": 0.05, "link": link}])
     said = []
     with Session() as session:
         record = run_in(session, task, config.ParadigmChoice(name="asp"), notify=said.append)
