@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from math import ceil
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -27,7 +28,7 @@ from raysync.runner import engine_for, run_in
 from raysync.training.task import Task, prepare
 from raysync.virtual.engine import VirtualEngine
 
-SIZES, PUSHES, ROUNDS = (8, 100, 1_000, 10_000), 50_000, 7
+SIZES, PUSHES, ROUNDS = (8, 100, 1_000, 10_000), 150_000, 5
 RULES = {"bsp": {}, "asp": {}, "ssp": {"staleness": 3}, "lagtuner": {}}
 STALENESS, BATCH = 3, 32
 LINK = {"link": {"latency_s": 0.01}, "server_bandwidth_bytes_per_s": 1e7, "update_s": 0.001}
@@ -166,7 +167,7 @@ def with_gradients() -> str:
         with TemporaryDirectory() as folder, engine_for(task.experiment) as engine:
             placed = task.experiment.model_copy(update={"output": config.validate({"output": folder}).output})
             began = time.process_time()
-            pushes = run_in(engine, Task(**{**vars(task), "experiment": placed}), task.experiment.paradigm).pushes
+            pushes = run_in(engine, replace(task, experiment=placed), task.experiment.paradigm).pushes
             whole.append(time.process_time() - began)
         plain.append(_plain_loop(task, list(zip(pushes.worker, pushes.clock, strict=True)), evaluations))
         ratios.append(whole[-1] / plain[-1])

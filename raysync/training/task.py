@@ -91,6 +91,7 @@ def _timed(experiment: Experiment, plan: ModelPlan) -> dict[str, WorkerGroup]:
     silent = CORE_FLOPS_PER_S if experiment.engine == "virtual" else None
     rates = {group.name: group.flops_per_s or (None if group.emulates_steps else silent) for group in experiment.workers}
     flops = max(1.0, step_flops(plan, experiment.batch_size)) if any(rates.values()) else 0.0
-    timed = {group.name: group.model_copy(update={"step_s": flops / rate, "flops_per_s": None}) if (
-        rate := rates[group.name]) else group for group in experiment.workers}
+    steps_s = {name: flops / rate for name, rate in rates.items() if rate}
+    timed = {group.name: group.model_copy(update={"step_s": steps_s.get(group.name, group.step_s), "flops_per_s": None})
+             for group in experiment.workers}
     return {slot: timed[group.name] for slot, group in experiment.slots().items()}

@@ -60,6 +60,7 @@ class _Step:
     """An iteration under way."""
 
     worker: _Worker
+    way: Way
     clock: int
     base: int
     batch_size: int
@@ -233,11 +234,11 @@ class _Run:
 
     def _apply(self, decision: Apply) -> None:
         steps = [self._steps.pop(push) for push in decision.pushes]
+        samples = [step.batch_size for step in steps]
         if self._learner is not None:
-            self._learner.apply(decision.pushes, [step.batch_size for step in steps], self.machine.roster.members,
-                                self._progress)
-        self._samples += sum([step.batch_size for step in steps])
-        self._network.update([(step.worker.way, step.latency_s) for step in steps], self._now)
+            self._learner.apply(decision.pushes, samples, self.machine.roster.members, self._progress)
+        self._samples += sum(samples)
+        self._network.update(steps, self._now)
         if self._samples >= self._task.workload_samples:
             self.status = "finished"
         self._evaluate()  # the last one may find that it diverged
@@ -261,7 +262,7 @@ class _Run:
             return
         size = decision.batch_size or self._batch_size
         self._schedule(begin + busy_s, self._push,
-                       _Step(worker, clock, decision.version, size, busy_s, suffered.latency_s))
+                       _Step(worker, worker.way, clock, decision.version, size, busy_s, suffered.latency_s))
 
     def _evaluate(self, *marks: float) -> None:
         """The model as it now is, for the marks that progress has passed (and others)."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from raysync.config import Experiment, WorkerGroup
 from raysync.emulation import one_way_s
@@ -35,6 +36,14 @@ class Way:
     """Of a vector over the worker's own link, without the latency."""
     shared_bytes: float
     """Of a vector, on the shared link of one server."""
+
+
+class Gradient(Protocol):
+    """What travels to the server."""
+
+    way: Way
+    latency_s: float
+    """That troubles add."""
 
 
 class Network:
@@ -68,27 +77,26 @@ class Network:
         self.updated_at = 0.0
         """When the latest update was, or will be, done; in seconds since the run began."""
 
-    def update(self, gradients: Sequence[tuple[Way, float]], now: float) -> None:
-        """The update of an Apply: moves `updated_at`.
-
-        Args:
-            gradients: of each push the way it takes, and the latency that troubles add, in seconds.
-            now: when it was decided.
-        """
-        begin, free_at = max(now, self.updated_at), max(now, self._up_free_at)
-        for way, added_s in gradients:
-            if not way.shared_bytes:
-                continue  # the only server sits with this worker
-            free_at += way.shared_bytes * self._s_per_byte
-            arrived_at = max(free_at, now + way.transfer_s) + way.latency_s + added_s
-            begin = arrived_at if arrived_at > begin else begin
+    def update(self, gradients: Sequence[Gradient], now: float) -> None:
+        """The update of an Apply, decided now: moves `updated_at`."""
+        begin = now if now > self.updated_at else self.updated_at
+        free_at = now if now > self._up_free_at else self._up_free_at
+        for gradient in gradients:
+            way = gradient.way
+            if way.shared_bytes:  # else the only server sits with this worker
+                free_at += way.shared_bytes * self._s_per_byte
+                own_at = now + way.transfer_s
+                arrived_at = (free_at if free_at > own_at else own_at) + way.latency_s + gradient.latency_s
+                begin = arrived_at if arrived_at > begin else begin
         self._up_free_at = free_at
         self.updated_at = begin + self._update_s + len(gradients) * self._reading_s
 
     def download(self, way: Way, now: float, added_s: float) -> float:
-        """When the newest weights are at a worker that is released now."""
-        begin = max(now, self.updated_at)
+        """When the newest weights are at a worker that is released now; troubles add so many seconds of latency."""
+        begin = now if now > self.updated_at else self.updated_at
         if not way.shared_bytes:
             return begin
-        self._down_free_at = max(begin, self._down_free_at) + way.shared_bytes * self._s_per_byte
-        return max(self._down_free_at, begin + way.transfer_s) + way.latency_s + added_s
+        free_at = begin if begin > self._down_free_at else self._down_free_at
+        self._down_free_at = free_at = free_at + way.shared_bytes * self._s_per_byte
+        own_at = begin + way.transfer_s
+        return (free_at if free_at > own_at else own_at) + way.latency_s + added_s
