@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from raysync.core.decisions import Apply, Decision, Drop, Hold, Note, Release, SetTimer, Switch
 from raysync.core.events import Event, Left
-from raysync.core.journal import Ended, Entry, Evaluation, decode, encode, header, read
+from raysync.core.journal import Ended, Entry, Evaluation, Remark, decode, encode, header, read
 from raysync.core.machine import Machine
 from raysync.core.replay import replay
 from raysync.errors import ConfigError
@@ -32,6 +32,7 @@ events = st.one_of(*[st.builds(kind) for kind in get_args(Event)])
 lines = st.one_of(
     st.builds(Entry, events, st.lists(decisions, max_size=4).map(tuple), st.dictionaries(text, numbers | text)),
     st.builds(Evaluation, at=numbers, mark=numbers, progress=numbers, accuracy=numbers, loss=numbers),
+    st.builds(Remark, numbers, text),
     st.builds(Ended, text, numbers, text),
 )
 
