@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from raysync import config
 from raysync.config import Experiment, ParadigmChoice
-from raysync.core.events import Left
+from raysync.core.events import Joined, Left
 from raysync.core.journal import Ended, Entry, Line, Remark
 from raysync.core.paradigm import Paradigm
 from raysync.errors import RunFailed
@@ -132,6 +132,8 @@ def _write(writer: RecordWriter, lines: list[Line], watch: Watch, notify: Notify
         if isinstance(line, Entry) and isinstance(line.event, Left):
             notify(f"Worker {line.event.worker} is gone after {line.event.at:.1f} s ({line.report.get('why')}); "
                    "the run goes on without it.")
+        if isinstance(line, Entry) and isinstance(line.event, Joined) and not line.event.worker.endswith("#1"):
+            notify(f"Worker {line.event.worker} has joined after {line.event.at:.1f} s, in the place of the one that left.")
         if isinstance(line, Remark):
             notify(line.text)
         if isinstance(line, Ended):

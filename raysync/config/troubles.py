@@ -78,7 +78,7 @@ class SlowDown(_Spells):
     """Computing takes longer: for ever (a slow device), for a while, or now and then (transient stragglers)."""
 
     kind: Literal["slow-down"]
-    factor: float = Field(gt=0, description="what the duration of a step is multiplied by")
+    factor: float = Field(ge=1, description="what the duration of a step is multiplied by")
 
 
 class Latency(_Spells):

@@ -51,7 +51,7 @@ def spells():
 def troubles(slots):
     whom = st.one_of(st.just({}), st.builds(lambda count: {"count": count}, st.integers(1, min(3, len(slots)))))
     kinds = [
-        st.builds(lambda factor: {"kind": "slow-down", "factor": factor}, st.sampled_from([0.5, 3, 8])),
+        st.builds(lambda factor: {"kind": "slow-down", "factor": factor}, st.sampled_from([1.5, 3, 8])),
         st.builds(lambda added_s: {"kind": "latency", "added_s": added_s}, st.sampled_from([0.1, 1.5])),
         st.builds(lambda period: {"kind": "drift", "added_s": 1, "period_s": period}, st.sampled_from([0.5, 4])),
     ]
