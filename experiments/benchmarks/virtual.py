@@ -28,7 +28,7 @@ from raysync.runner import engine_for, run_in
 from raysync.training.task import Task, prepare
 from raysync.virtual.engine import VirtualEngine
 
-SIZES, PUSHES, ROUNDS = (8, 100, 1_000, 10_000), 150_000, 5
+SIZES, PUSHES, ROUNDS = (8, 100, 1_000, 10_000), 100_000, 5
 RULES = {"bsp": {}, "asp": {}, "ssp": {"staleness": 3}, "lagtuner": {}}
 STALENESS, BATCH = 3, 32
 LINK = {"link": {"latency_s": 0.01}, "server_bandwidth_bytes_per_s": 1e7, "update_s": 0.001}

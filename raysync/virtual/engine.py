@@ -10,7 +10,10 @@ random is hashed from the seed, so a run is the same on every run (on one machin
 last pull, so none is computed that nobody pushes.
 
 What differs from the Ray engine: a decision takes no time, nor does its way to a worker; evaluation takes none; a worker
-whose step computes for longer than `cluster.step_deadline_s` is counted as gone, but a server is never late.
+whose step computes for longer than `cluster.step_deadline_s` is counted as gone (there its transfers count, too), but a
+server is never late. What a link or a trouble adds to the way of a gradient comes after `Pushed` here; a worker on Ray
+sleeps for both ways before it computes, so cycles are as long, and pushes are learned of later. A crash at a clock comes
+here when the weights have arrived, there at the Release.
 """
 
 from __future__ import annotations
