@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, settings
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True,
                           suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", settings.get_profile("repeatable"), max_examples=40)
 settings.load_profile("repeatable")
 
 

@@ -181,7 +181,7 @@ class Conformance(RuleBasedStateMachine):
 def test_conformance(rule_name):
     name, parameters = RULES[rule_name]
     case = type(f"Conformance_{rule_name}", (Conformance,), {"name": name, "parameters": parameters})
-    run_state_machine_as_test(case, settings=settings(max_examples=60, stateful_step_count=60))
+    run_state_machine_as_test(case, settings=settings(max_examples=settings().max_examples * 3 // 5, stateful_step_count=60))
 
 
 def test_paradigms_do_not_change_the_roster():

@@ -56,7 +56,7 @@ def test_lagtuner_without_a_range_decides_as_ssp(schedule, bound):
     assert releases(lagtuner) == releases(trace("ssp", schedule, staleness=bound))
 
 
-@settings(max_examples=200)
+@settings(max_examples=2 * settings().max_examples)
 @given(schedules(), st.integers(0, 3), st.integers(0, 5), st.sampled_from(["align", "wait"]),
        st.sampled_from(["push", "busy"]))
 def test_lagtuner_hard_never_releases_above_s_upper(schedule, s_lower, width, predict, interval):
