@@ -77,7 +77,7 @@ def list_(
     kind: Annotated[Kind, typer.Argument(show_default=False)],
     measure: Annotated[bool, typer.Option("--measure", help="Models: time a step here (a minute or two).")] = False,
 ) -> None:
-    """List the paradigms, models or data sets that come with raysync, with their settings."""
+    """List the paradigms, models, data sets or clusters that come with raysync, with their settings."""
     from raysync.training import data, models
 
     if kind is Kind.clusters:

@@ -38,7 +38,7 @@ class Learner:
         self._evaluated = FlatModel(task.model.build().to(self._device))
         self._batches = {slot: task.batches(slot) for slot in task.groups}
         self._computations: dict[tuple[int, str], GradientComputation] = {}
-        self._buffers: dict[str, Tensor] = {}  # worker -> (P + Q,) or what is left of it, its latest statistics
+        self._buffers: dict[str, Tensor] = {}  # worker -> (P + Q,), its latest statistics at the end
         self._gradients: dict[Push, Tensor] = {}
         self._weights: Tensor | None = None
 
