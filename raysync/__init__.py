@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from raysync.core.paradigm import Paradigm
     from raysync.errors import ConfigError, ProtocolViolation, RunFailed
     from raysync.record.reader import RunRecord, load
+    from raysync.record.sweeps import SweepRecord, load_sweep
     from raysync.runner import run
     from raysync.training.data import DataSet, data_set
 
@@ -27,14 +28,16 @@ _HOMES = {
     "ProtocolViolation": "raysync.errors",
     "RunFailed": "raysync.errors",
     "RunRecord": "raysync.record.reader",
+    "SweepRecord": "raysync.record.sweeps",
     "data_set": "raysync.training.data",
     "load": "raysync.record.reader",
+    "load_sweep": "raysync.record.sweeps",
     "run": "raysync.runner",
 }
 
 __all__ = [
     "ConfigError", "DataSet", "Experiment", "Machine", "Paradigm", "ProtocolViolation", "RunFailed", "RunRecord",
-    "data_set", "load", "run",
+    "SweepRecord", "data_set", "load", "load_sweep", "run",
 ]
 
 

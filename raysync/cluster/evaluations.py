@@ -46,7 +46,8 @@ class Evaluations:
         update = self._waiting.popleft()
         assert update.weights is not None, "an evaluation of weights that were not published"
         self._evaluating = True
-        return {self._evaluator.evaluate.remote(*update.weights): Scoring(update, now_s() + self.deadline_s)}
+        reference = self._evaluator.evaluate.remote(1 in update.marks, *update.weights)
+        return {reference: Scoring(update, now_s() + self.deadline_s)}
 
     def done(self) -> None:
         """The evaluation under way has ended."""

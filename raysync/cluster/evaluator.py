@@ -7,6 +7,7 @@ import torch
 
 from raysync.cluster.placement import Place, here
 from raysync.cluster.transport import Payload, incoming
+from raysync.config import EvaluationPlan
 from raysync.training.data import DataSet
 from raysync.training.evaluation import evaluate
 from raysync.training.flat import FlatModel
@@ -20,17 +21,21 @@ class Evaluator:
         torch.set_num_threads(threads)
         self._model: FlatModel | None = None
         self._data: DataSet | None = None
-        self._batch_size = 0
+        self._plan = EvaluationPlan()
 
-    def reset(self, model: ModelPlan, batch_size: int, data: DataSet) -> Place:
+    def reset(self, model: ModelPlan, plan: EvaluationPlan, data: DataSet) -> Place:
         """Begin a run."""
         has_gpu = bool(ray.get_runtime_context().get_accelerator_ids().get("GPU"))
         device = "cuda:0" if has_gpu and torch.cuda.is_available() else "cpu"
-        self._model, self._data, self._batch_size = FlatModel(model.build().to(device)), data, batch_size
+        self._model, self._data, self._plan = FlatModel(model.build().to(device)), data, plan
         return here([device])
 
-    def evaluate(self, *weights: Payload) -> tuple[float, float]:
-        """Accuracy (a fraction of 1) and mean cross-entropy (nats) of weights (P + Q,), in a part a shard."""
+    def evaluate(self, on_all: bool, *weights: Payload) -> tuple[float, float]:
+        """Accuracy (a fraction of 1) and mean cross-entropy (nats) of weights (P + Q,), in a part a shard.
+
+        On the whole test set, or on as much of it as the plan says.
+        """
         assert self._model is not None, "evaluate before reset"
         assert self._data is not None, "evaluate before reset"
-        return evaluate(self._model, torch.cat(incoming(*weights)), self._data, self._batch_size)
+        samples = None if on_all else self._plan.samples
+        return evaluate(self._model, torch.cat(incoming(*weights)), self._data, self._plan.batch_size, samples)

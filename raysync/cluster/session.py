@@ -224,7 +224,7 @@ class Session:
                             cluster.server_shards) for slot, group in slots.items()]
         resets = {f"server-{shard}": server.reset.remote(task.model, experiment.update, shard, cluster.server_shards)
                   for shard, server in enumerate(crew.servers)}
-        resets["evaluator"] = crew.evaluator.reset.remote(task.model, experiment.evaluation.batch_size, data)
+        resets["evaluator"] = crew.evaluator.reset.remote(task.model, experiment.evaluation, data)
         resets |= {plan.slot: worker.reset.remote(plan, data) for worker, plan in zip(crew.workers, plans, strict=True)}
         deadline_s = START_DEADLINE_S + cluster.step_deadline_s  # a kept worker may still compute its last step
         self.places = dict(zip(resets, ray.get(list(resets.values()), timeout=deadline_s), strict=True))

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from raysync.config.base import Choice, Named, ParadigmChoice, Rule, Strict, by_name
 from raysync.config.learning import Data, EvaluationPlan, Update, Workload
+from raysync.config.sweep import Published, Sweep
 from raysync.config.troubles import Crash, Trouble
 from raysync.config.workers import Cluster, Network, WorkerGroup
 from raysync.errors import unknown_name
@@ -49,6 +50,8 @@ class Experiment(Strict):
     target_accuracy: float | None = Field(None, gt=0, le=1, description="for the time to accuracy; a fraction of 1")
     target_loss: float | None = Field(None, gt=0, description="for the time to loss; mean cross-entropy in nats")
     cluster: Cluster = Cluster()
+    sweep: Sweep | None = Field(None, description="what `raysync sweep` varies")
+    published: Published | None = Field(None, description="a published table, for reports")
     output: Path = Field(Path("runs"), description="records go to OUTPUT/NAME/TIME-PARADIGM-ID/")
 
     @model_validator(mode="after")

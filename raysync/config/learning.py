@@ -80,6 +80,8 @@ class EvaluationPlan(Strict):
 
     marks: int = Field(20, ge=1, le=1000, description="evaluations spread evenly over the progress, beside the one at 0")
     batch_size: int = Field(1000, gt=0)
+    samples: int | None = Field(None, gt=0, description="use only the first that many test samples, but for the evaluation "
+                                                        "at 1, which always takes all; default: all")
     deadline_s: float = Field(600, gt=0, description="an evaluation that takes longer ends the run as failed")
     threads: int | None = Field(None, gt=0, description="torch threads of the evaluator; default: a fair share")
 

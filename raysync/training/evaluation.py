@@ -11,14 +11,17 @@ from raysync.training.flat import FlatModel
 
 
 @torch.no_grad()
-def evaluate(model: FlatModel, weights: Tensor, data: DataSet, batch_size: int) -> tuple[float, float]:
-    """Evaluate on the whole test set.
+def evaluate(
+    model: FlatModel, weights: Tensor, data: DataSet, batch_size: int, samples: int | None = None,
+) -> tuple[float, float]:
+    """Evaluate on the test set.
 
     Args:
         model: where the weights are laid into.
         weights: parameters and buffers, (P + Q,).
         data: whose test set is used.
         batch_size: samples a forward pass.
+        samples: how many of the test set, from the first; None: all.
 
     Returns:
         Accuracy (a fraction of 1) and mean cross-entropy (nats), of all labels: one a sample, or one a token.
@@ -28,10 +31,11 @@ def evaluate(model: FlatModel, weights: Tensor, data: DataSet, batch_size: int) 
     model.module.eval()
     device = model.weights.device
     correct, loss = 0, 0.0
-    for start in range(0, len(data.test_x), batch_size):
+    test_x, test_y = data.test_x[:samples], data.test_y[:samples]
+    for start in range(0, len(test_x), batch_size):
         part = slice(start, start + batch_size)
-        y = torch.tensor(data.test_y[part]).to(device)
-        logits = model.module(data.samples(data.test_x[part]).to(device))
+        y = torch.tensor(test_y[part]).to(device)
+        logits = model.module(data.samples(test_x[part]).to(device))
         correct += int((logits.argmax(dim=1) == y).sum())
         loss += float(cross_entropy(logits, y, reduction="sum"))
-    return correct / data.test_y.size, loss / data.test_y.size
+    return correct / test_y.size, loss / test_y.size

@@ -276,7 +276,7 @@ class _Run:
             due.append(self._marks.pop())
         if not due:
             return
-        accuracy, loss = self._learner.evaluate()
+        accuracy, loss = self._learner.evaluate(on_all=1 in due)
         for mark in due:
             self.lines.append(Evaluation(mark=mark, progress=self._progress, version=self.machine.roster.version,
                                          at=self._network.updated_at, accuracy=accuracy, loss=loss))

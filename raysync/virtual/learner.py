@@ -90,9 +90,14 @@ class Learner:
         self._buffers.pop(worker, None)
         self._store.forget(worker)
 
-    def evaluate(self) -> tuple[float, float]:
-        """Accuracy (a fraction of 1) and mean cross-entropy (nats) of the newest weights on the test set."""
-        return evaluate(self._evaluated, self.weights(), self._task.data, self._task.experiment.evaluation.batch_size)
+    def evaluate(self, on_all: bool) -> tuple[float, float]:
+        """Accuracy (a fraction of 1) and mean cross-entropy (nats) of the newest weights on the test set.
+
+        Args:
+            on_all: of it, not only on as much as the experiment's plan says.
+        """
+        plan = self._task.experiment.evaluation
+        return evaluate(self._evaluated, self.weights(), self._task.data, plan.batch_size, None if on_all else plan.samples)
 
     def _computation(self, group: WorkerGroup) -> GradientComputation:
         key = (group.devices, group.precision)

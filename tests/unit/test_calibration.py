@@ -1,11 +1,13 @@
 """What `raysync calibrate` measures is what the virtual engine means by it."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from raysync import cli, config
+from raysync import config
 from raysync.calibration import Measured, calibrate, profile
+from raysync.cli import listing, train
 from raysync.errors import ConfigError
 from raysync.training.task import prepare
 from raysync.virtual.engine import VirtualEngine
@@ -52,11 +54,11 @@ def test_a_profile_holds_the_workers_and_what_was_measured(tmp_path):
 def test_a_profile_that_cannot_be_written_is_refused_before_anything_is_measured(tmp_path, monkeypatch, path, says):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=says):
-        cli.calibrate(cli.Path(path), None, [])
+        train.calibrate(Path(path), None, [])
 
 
 def test_clusters_are_listed_with_their_workers(capsys):
-    cli.list_(cli.Kind.clusters, measure=False)
+    listing.list_(listing.Kind.clusters, measure=False)
     shown = capsys.readouterr().out
     assert all(name in shown for name in config.profiles())
     assert "1 gtx1060 + 1" in shown

@@ -6,6 +6,7 @@ import pytest
 import ray
 
 from raysync import cli
+from raysync.cli import table
 from raysync.core.journal import header
 from raysync.paradigms import make
 
@@ -153,7 +154,7 @@ def unreachable(address, **_):
 
 
 def test_the_table_of_several_seeds():
-    assert cli._cell([0.5, 0.7], "{:.1f}".format, spread=True) == "0.6 ± 0.1"
-    assert cli._cell([0.5, 0.7], "{:.1f}".format, spread=False) == "0.6"
-    assert cli._cell([0.5, None], "{:.1f}".format, spread=True) == "0.5 (1 of 2)"
-    assert cli._cell([None], "{:.1f}".format, spread=True) == "-"
+    assert table.cell([0.5, 0.7], "{:.1f}".format, spread=True) == "0.6 ± 0.1"
+    assert table.cell([0.5, 0.7], "{:.1f}".format, spread=False) == "0.6"
+    assert table.cell([0.5, None], "{:.1f}".format, spread=True) == "0.5 (1 of 2)"
+    assert table.cell([None], "{:.1f}".format, spread=True) == "-"

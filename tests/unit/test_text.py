@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from raysync import cli, config
+from raysync import config
+from raysync.cli import table
+from raysync.cli.live import Live
 from raysync.config import Data
 from raysync.core.journal import Evaluation
 from raysync.errors import ConfigError
@@ -353,17 +355,17 @@ def test_perplexity_is_e_to_the_loss():
 ])
 def test_the_table_shows_what_fits_the_data_and_the_targets(settings, tokens, heads, capsys):
     experiment = config.validate(settings)
-    columns = cli._results(experiment, tokens)
+    columns = table.results(experiment, tokens)
     assert [name.replace("\n", " ") for name, *_ in columns] == heads
     summary = measured(1.25).summary()
     assert all(key in summary for _, key, *_ in columns)
-    cli._print_table({"bsp": [{**summary, "status": "finished"}]}, experiment, [0], tokens)
+    table.print_table({"bsp": [{**summary, "status": "finished"}]}, experiment, [0], tokens)
     assert ("3.49" if tokens else "50.0%") in capsys.readouterr().out
 
 
 def test_the_progress_line_shows_perplexity_for_tokens():
-    live = {tokens: cli._Live(None, tokens) for tokens in (True, False)}
+    live = {tokens: Live(None, tokens) for tokens in (True, False)}
     assert live[True]._result(measured(1.25)) == "perplexity  3.49"
     assert live[True]._result(measured()) == "perplexity     -"
     assert live[False]._result(measured(1.25)) == "accuracy 50.0%"
-    assert cli._perplexity(23456.0) == "2.3e+04"
+    assert table.perplexity_text(23456.0) == "2.3e+04"

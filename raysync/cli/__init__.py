@@ -1,0 +1,27 @@
+"""The command line: `raysync run`, `compare`, `calibrate`, `list`, `replay`. One file a group of commands."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from raysync.cli import listing, train  # noqa: F401 - their commands
+from raysync.cli.app import app, console, errors
+from raysync.errors import ConfigError, RunFailed
+
+__all__ = ["app", "console", "errors", "main"]
+
+
+def main() -> None:
+    """Entry point: a user's mistake is answered without a traceback, exit status 2."""
+    sys.path.insert(0, str(Path.cwd()))  # the user's own package.module:Name
+    try:
+        app()
+    except ConfigError as error:
+        errors.print(f"raysync: {error}", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(2)
+    except RunFailed as error:
+        errors.print(f"raysync: the run failed: {error}", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,43 @@
+"""What all commands share: the application, where they print, their common arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+
+from raysync import config
+from raysync.config import Experiment
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
+                  help="Experiments with synchronisation paradigms in distributed deep learning, on Ray.")
+console = Console(emoji=False)
+errors = Console(stderr=True, emoji=False)
+
+File = Annotated[Path, typer.Argument(help="Experiment file (YAML).", show_default=False)]
+Settings = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a setting: a.b=value.")]
+EngineName = Annotated[Literal["ray", "virtual"] | None, typer.Option(
+    "--engine", help="ray: real actors; virtual: a virtual clock in one process. Default: as the file says, else ray.")]
+OptionalFile = Annotated[Path | None, typer.Argument(help="Experiment file; default: digits on four unequal workers.")]
+
+
+def load_experiment(file: Path | None, settings: Sequence[str]) -> Experiment:
+    """An experiment file, or the one that comes with raysync."""
+    if file is not None:
+        return config.load(file, settings)
+    with as_file(files("raysync") / "comparison.yaml") as path:
+        return config.load(path, settings)
+
+
+def workers_of(experiment: Experiment) -> str:
+    """Its worker groups in a few words."""
+    return " + ".join(f"{group.count} {group.name}" for group in experiment.workers)
+
+
+def with_engine(settings: Sequence[str], engine: str | None) -> list[str]:
+    """The overrides with that of `--engine`."""
+    return [*settings, *([f"engine={engine}"] if engine else [])]

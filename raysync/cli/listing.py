@@ -1,0 +1,79 @@
+"""`raysync list`: what comes with raysync."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from inspect import getdoc, signature
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from raysync import config
+from raysync.cli.app import app, console, workers_of
+from raysync.paradigms import PARADIGMS
+
+
+class Kind(StrEnum):
+    """What `raysync list` lists."""
+
+    paradigms = "paradigms"
+    models = "models"
+    datasets = "datasets"
+    clusters = "clusters"
+
+
+@app.command(name="list")
+def list_(
+    kind: Annotated[Kind, typer.Argument(show_default=False)],
+    measure: Annotated[bool, typer.Option("--measure", help="Models: time a step here (a minute or two).")] = False,
+) -> None:
+    """List the paradigms, models, data sets or clusters that come with raysync, with their settings."""
+    from raysync.training import data, models
+
+    if kind is Kind.clusters:
+        _list_clusters()
+        return
+    shelves: dict[Kind, Mapping[str, Callable[..., Any]]] = {
+        Kind.paradigms: PARADIGMS, Kind.models: models.MODELS, Kind.datasets: data.DATASETS}
+    table = Table(box=None, pad_edge=False)
+    sizes = _sizes(measure) if kind is Kind.models else {}
+    for column in ("name", *next(iter(sizes.values()), {}), "settings", "what it is"):
+        table.add_column(column, no_wrap=column == "name")
+    for name, thing in shelves[kind].items():
+        known = signature(thing).parameters.values()
+        settings = [f"{p.name}={p.default!r}" for p in known if p.default is not p.empty]
+        cells = [name, *sizes.get(name, {}).values(), ", ".join(settings) or "-", (getdoc(thing) or "").splitlines()[0]]
+        table.add_row(*map(escape, cells))
+    console.print(table)
+    console.print("Your own: package.module:Name in the experiment file.")
+
+
+def _list_clusters() -> None:
+    table = Table(box=None, pad_edge=False)
+    for column in ("name", "workers", "what it is"):
+        table.add_column(column, no_wrap=column == "name")
+    for name, about in config.profiles().items():
+        experiment = config.validate({"profile": name, "engine": "virtual"})
+        table.add_row(escape(name), workers_of(experiment), escape(about.splitlines()[0]))
+    console.print(table)
+    console.print("Name one: --set profile=NAME; your own: --set profile=FILE.yaml (`raysync calibrate` writes one).",
+                  markup=False, highlight=False)
+
+
+def _sizes(measure: bool) -> dict[str, dict[str, str]]:
+    """Columns of `list models`: parameters and, if they are measured, milliseconds a step, for the samples named."""
+    from raysync.training.cost import STEP_BATCH, step_s
+    from raysync.training.flat import FlatModel
+    from raysync.training.models import MODELS, listed
+
+    sizes = {}
+    for name in MODELS:
+        plan = listed(name)
+        samples = "x".join(map(str, plan.input_shape)) + (" tokens" if plan.tokens else "")
+        sizes[name] = {"samples": samples, "parameters": f"{FlatModel(plan.build()).size:,}"}
+        if measure:
+            sizes[name][f"ms a step of {STEP_BATCH}"] = f"{1000 * step_s(plan):,.1f}"
+    return sizes

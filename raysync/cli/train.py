@@ -1,0 +1,111 @@
+"""`raysync run`, `compare`, `calibrate` and `replay`: single runs, and what is done with them."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import product
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from raysync import config
+from raysync.cli.app import EngineName, File, OptionalFile, Settings, app, console, errors, load_experiment, with_engine
+from raysync.cli.live import live
+from raysync.cli.table import print_table
+from raysync.config import Experiment, ParadigmChoice
+from raysync.core.replay import replay as replay_journal
+from raysync.errors import ConfigError, RunFailed
+from raysync.record.reader import RunRecord
+
+
+@app.command()
+def run(file: File, engine: EngineName = None, settings: Settings = []) -> None:  # noqa: B006 - typer copies it
+    """Train one experiment."""
+    experiment = config.load(file, with_engine(settings, engine))
+    _train(experiment, [experiment.paradigm], [experiment.seed])
+
+
+@app.command()
+def compare(file: OptionalFile = None, engine: EngineName = None, settings: Settings = []) -> None:  # noqa: B006
+    """Train the same experiment under several paradigms, one after the other, and print one table."""
+    settings = with_engine(settings, engine)
+    experiment = load_experiment(file, settings)
+    _train(experiment, experiment.paradigms, experiment.seeds or [experiment.seed])
+
+
+@app.command()
+def calibrate(
+    profile: Annotated[Path, typer.Argument(help="The cluster profile to write (YAML).", show_default=False)],
+    file: OptionalFile = None, settings: Settings = [],  # noqa: B006
+) -> None:
+    """Measure this machine for an experiment's model, and write a profile for the virtual engine (half a minute)."""
+    from raysync.calibration import calibrate as measure
+    from raysync.calibration import profile as written
+    from raysync.runner import engine_for
+    from raysync.training.task import prepare
+
+    if profile.suffix != ".yaml":
+        raise ConfigError(f"{profile}: a profile is named by a path that ends in .yaml.")
+    if not profile.absolute().parent.is_dir():
+        raise ConfigError(f"{profile}: there is no folder {profile.parent}.")
+    experiment = load_experiment(file, [*settings, "engine=ray", "timing=with-gradients"])
+    task = prepare(experiment)
+    with live(task.data.tokens) as shown, engine_for(experiment, shown.say, os.environ.get("RAY_ADDRESS")) as engine:
+        measured = measure(engine, task)
+    about = (f"Measured by raysync calibrate on {platform.node() or 'this machine'} ({os.cpu_count()} cores), "
+             f"{datetime.now():%Y-%m-%d}, with {task.model.name} and batches of {experiment.batch_size}.")
+    profile.write_text(written(experiment, measured, about), encoding="utf-8")
+    bandwidth = measured.bandwidth_bytes_per_s
+    console.print(f"step {1000 * measured.step_s:.3g} ms ({measured.flops_per_s / 1e9:.3g} GFLOP/s), "
+                  f"latency {1000 * measured.latency_s:.3g} ms each way, "
+                  f"bandwidth {f'{bandwidth / 1e9:.3g} GB/s' if bandwidth else 'too high to measure'}, "
+                  f"update {1000 * measured.update_s:.3g} ms + {measured.update_bytes_per_s / 1e9:.3g} GB/s",
+                  highlight=False, soft_wrap=True)
+    console.print(f"Try it: raysync compare{f' {file}' if file else ''} --engine virtual --set profile={profile}",
+                  markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def replay(record: Annotated[Path, typer.Argument(help="Folder of a run.", show_default=False)]) -> None:
+    """Feed a run's journal to a fresh machine; every decision must come out the same."""
+    journal = record / "journal.jsonl"
+    if not journal.is_file():
+        raise ConfigError(f"{record}: not the record of a run (no journal.jsonl in it).")
+    with journal.open(encoding="utf-8") as file:
+        replayed = replay_journal(file)
+    if replayed.difference:
+        errors.print(f"Differs at {replayed.difference}", markup=False, highlight=False)
+        raise typer.Exit(1)
+    console.print(f"{replayed.events} events replayed, all {replayed.decisions} decisions identical.", highlight=False)
+
+
+def _train(experiment: Experiment, choices: Sequence[ParadigmChoice], seeds: Sequence[int]) -> None:
+    """Train each paradigm with each seed in one session; print the table and where the records are."""
+    from raysync.runner import engine_for, run_in
+    from raysync.training.task import prepare
+
+    task = prepare(experiment)
+    done: dict[str, list[RunRecord | None]] = {choice.label: [] for choice in choices}
+    ray_address = os.environ.get("RAY_ADDRESS")
+    timing_only = experiment.timing == "only"
+    with live(task.data.tokens, timing_only) as shown, engine_for(experiment, shown.say, ray_address) as engine:
+        for group, step_s in task.estimated_s.items():
+            shown.say(f"Nobody said how long a step of {group!r} lasts: {step_s:.2g} s, from its floating-point operations.")
+        for seed, choice in product(seeds, choices):
+            label = choice.label if len(seeds) == 1 else f"{choice.label}, seed {seed}"
+            try:
+                record = run_in(engine, task.with_seed(seed), choice, watch=shown.follow(label), notify=shown.say)
+            except RunFailed as failure:
+                shown.say(f"{label} failed: {failure}")
+                done[choice.label].append(None)
+            else:
+                done[choice.label].append(record)
+    summaries = {label: [record.summary if record else None for record in runs] for label, runs in done.items()}
+    print_table(summaries, experiment, seeds, task.data.tokens)
+    console.print(f"Records: {experiment.output / experiment.name}", highlight=False, soft_wrap=True)
+    if any(record is None for runs in done.values() for record in runs):
+        raise typer.Exit(1)
