@@ -6,9 +6,9 @@ empty head bundle, which Tune lays into the first. A virtual trial is the functi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import chdir, contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from contextlib import chdir, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from math import exp
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from ray import tune
 from ray.util import get_current_placement_group
 
 from raysync import config
-from raysync.cluster.placement import asked_of_ray, placed
+from raysync.cluster.placement import Plan, asked_of_ray, never_fits, placed, plan
 from raysync.config import Experiment
 from raysync.core.journal import Evaluation
 from raysync.errors import ConfigError
@@ -42,6 +42,8 @@ class Trials:
     text: str
     """The experiment file."""
     overrides: tuple[str, ...]
+    impossible: set[str] = field(default_factory=set)
+    """Placements that Ray cannot make, as text."""
 
     def experiment(self, point: Point, name: str = "trial") -> Experiment:
         """The experiment of a trial, whose records go to the folder of that name.
@@ -55,13 +57,26 @@ class Trials:
         cluster = made.cluster.model_copy(update={"address": "auto"})  # the one that Tune runs on
         return made.model_copy(update={"name": name, "output": self.folder / RECORDS, "cluster": cluster, "sweep": None})
 
+    def find_impossible(self, points: Iterable[Point]) -> None:
+        """Try to place each trial while nothing runs yet: later, one that cannot be placed would wait for ever."""
+        tried: dict[str, Plan] = {}
+        for point in points:
+            experiment = self.experiment(point)
+            with suppress(ConfigError):  # `train` raises it again
+                if experiment.engine == "ray":
+                    made = placed(experiment)
+                    tried[repr(made)] = made
+        self.impossible.update(text for text, made in tried.items() if never_fits(made))
+
     def resources(self, point: Point) -> tune.PlacementGroupFactory:
         """What Tune reserves. A trial that cannot be gets little: it fails at its start, with the reason."""
         try:
             experiment = self.experiment(point)
             if experiment.engine == "ray":
-                asked = asked_of_ray(placed(experiment))
-                return tune.PlacementGroupFactory([{}, *asked.pop("bundles")], **asked)
+                made = placed(experiment)
+                if repr(made) not in self.impossible:
+                    asked = asked_of_ray(made)
+                    return tune.PlacementGroupFactory([{}, *asked.pop("bundles")], **asked)
         except ConfigError:
             pass
         return tune.PlacementGroupFactory([{"CPU": 1}])
@@ -101,7 +116,9 @@ def _engine(experiment: Experiment) -> Iterator[Engine]:
         return
     from raysync.cluster.session import Session
 
-    with Session(notify=print, within=get_current_placement_group()) as session:
+    group = get_current_placement_group()
+    fits = group is not None and len(group.bundle_specs) == len(plan(experiment).bundles)
+    with Session(notify=print, within=group if fits else None) as session:  # else it says what does not fit
         yield session
 
 
