@@ -198,12 +198,13 @@ def asked_of_ray(made: Plan) -> dict[str, Any]:
             "bundle_label_selector": [bundle.labels for bundle in made.bundles]}
 
 
-def never_fits(made: Plan) -> bool:
-    """Whether Ray cannot place the plan though nothing else runs: what `placed` lets pass need not fit together."""
+def misfit_together(made: Plan) -> str | None:
+    """Why Ray cannot place the plan though nothing else runs, or None: what `placed` lets pass need not fit together."""
     group = placement_group(**asked_of_ray(made))
     try:
         ready, _ = ray.wait([group.ready()], timeout=VERDICT_S)
-        return not ready and _idle(made.bundles, _nodes())
+        nodes = _nodes()
+        return _together(made.bundles, nodes) if not ready and _idle(made.bundles, nodes) else None
     finally:
         remove_placement_group(group)
 
@@ -266,11 +267,15 @@ def _any(nodes: Sequence[Node], resource: str) -> bool:
 def _late(bundles: Sequence[Bundle], nodes: Sequence[Node], deadline_s: float) -> str:
     free = ray.available_resources()
     if _idle(bundles, nodes):
-        return (f"cluster: it does not fit together, though nothing else runs: each of these lies on one node. "
-                f"Asked: {_counted(bundles)}.\n{_offer(nodes)}.")
+        return _together(bundles, nodes)
     who = misfit(bundles, [Node(free, {})]) if not any(bundle.labels for bundle in bundles) else None
     return (f"cluster: {who or 'the whole'} found no free resources within {deadline_s:g} s; others use them.\n"
             f"Asked: {_counted(bundles)}. Free now: {_show(free)}.")
+
+
+def _together(bundles: Sequence[Bundle], nodes: Sequence[Node]) -> str:
+    return (f"cluster: it does not fit together, though nothing else runs: each of these lies on one node. "
+            f"Asked: {_counted(bundles)}.\n{_offer(nodes)}.")
 
 
 def _counted(bundles: Sequence[Bundle]) -> str:

@@ -16,7 +16,7 @@ from ray import tune
 from ray.util import get_current_placement_group
 
 from raysync import config
-from raysync.cluster.placement import Plan, asked_of_ray, never_fits, placed, plan
+from raysync.cluster.placement import Plan, asked_of_ray, misfit_together, placed
 from raysync.config import Experiment
 from raysync.core.journal import Evaluation
 from raysync.errors import ConfigError
@@ -42,8 +42,8 @@ class Trials:
     text: str
     """The experiment file."""
     overrides: tuple[str, ...]
-    impossible: set[str] = field(default_factory=set)
-    """Placements that Ray cannot make, as text."""
+    impossible: dict[str, str] = field(default_factory=dict)
+    """Placements that Ray cannot make, as text -> why."""
 
     def experiment(self, point: Point, name: str = "trial") -> Experiment:
         """The experiment of a trial, whose records go to the folder of that name.
@@ -66,17 +66,26 @@ class Trials:
                 if experiment.engine == "ray":
                     made = placed(experiment)
                     tried[repr(made)] = made
-        self.impossible.update(text for text, made in tried.items() if never_fits(made))
+        self.impossible.update({text: why for text, made in tried.items() if (why := misfit_together(made))})
+
+    def place(self, experiment: Experiment) -> Plan:
+        """Where its actors go.
+
+        Raises:
+            ConfigError: the cluster cannot hold it.
+        """
+        made = placed(experiment)
+        if why := self.impossible.get(repr(made)):
+            raise ConfigError(why)
+        return made
 
     def resources(self, point: Point) -> tune.PlacementGroupFactory:
         """What Tune reserves. A trial that cannot be gets little: it fails at its start, with the reason."""
         try:
             experiment = self.experiment(point)
             if experiment.engine == "ray":
-                made = placed(experiment)
-                if repr(made) not in self.impossible:
-                    asked = asked_of_ray(made)
-                    return tune.PlacementGroupFactory([{}, *asked.pop("bundles")], **asked)
+                asked = asked_of_ray(self.place(experiment))
+                return tune.PlacementGroupFactory([{}, *asked.pop("bundles")], **asked)
         except ConfigError:
             pass
         return tune.PlacementGroupFactory([{"CPU": 1}])
@@ -93,7 +102,7 @@ def train(point: Point, trials: Trials) -> None:
         if experiment.engine == "virtual":
             torch.set_num_threads(1)  # as many as it has CPUs
         task = prepare(experiment)
-        with _engine(experiment) as engine:
+        with _engine(trials, experiment) as engine:
             run_in(engine, task, experiment.paradigm, watch=_Reporter(experiment.timing == "only"), notify=print)
 
 
@@ -108,7 +117,7 @@ def name_of(point: Point, trial_id: str) -> str:
 
 
 @contextmanager
-def _engine(experiment: Experiment) -> Iterator[Engine]:
+def _engine(trials: Trials, experiment: Experiment) -> Iterator[Engine]:
     if experiment.engine == "virtual":
         from raysync.virtual.engine import VirtualEngine
 
@@ -116,9 +125,8 @@ def _engine(experiment: Experiment) -> Iterator[Engine]:
         return
     from raysync.cluster.session import Session
 
-    group = get_current_placement_group()
-    fits = group is not None and len(group.bundle_specs) == len(plan(experiment).bundles)
-    with Session(notify=print, within=group if fits else None) as session:  # else it says what does not fit
+    trials.place(experiment)  # what cannot be placed was given no room
+    with Session(notify=print, within=get_current_placement_group()) as session:
         yield session
 
 
