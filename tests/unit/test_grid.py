@@ -30,6 +30,7 @@ def test_the_points_are_the_product_times_the_draws(values, samples):
     combinations = [tuple(map(grid.plain, one)) for one in product(*values.values())]
     assert [tuple(point[key] for key in values) for point in points] == [one for one in combinations for _ in range(samples)]
     draws = [point["batch_size"] for point in points]
+    assert all(type(draw) is int for draw in draws)
     assert draws == draws[:samples] * len(combinations)
 
 
@@ -39,6 +40,11 @@ def test_a_value_comes_back_from_what_a_trial_is_told(value):
     assert key == "key"
     assert yaml.safe_load(text) == value
     assert "\n" not in text
+
+
+def test_what_is_no_scalar_is_text_for_tables():
+    assert grid.plain({"name": "ssp", "bound": 3}) == "{name: ssp, bound: 3}"
+    assert (grid.plain(None), grid.plain([1, 2]), grid.plain(0.5)) == ("null", "[1, 2]", 0.5)
 
 
 @given(GRIDS, st.data())
@@ -122,7 +128,7 @@ def test_there_must_be_something_to_go_on_with(written):
 def test_a_trial_is_the_file_with_its_settings(written, tmp_path):
     file = written({"grid": {"workers.*.speed": [0.5], "paradigm": [{"name": "ssp", "staleness": 6}]}},
                    workers=[{"name": "a"}, {"name": "b", "speed": 2}], update={"lr": 0.3})
-    made = plan(file, ["seed=7"])
+    made = plan(file, ["seed=7", "cluster.address=somewhere:6379", "sweep.stop={training_iteration: 3}"])
     [point] = made.points
     experiment = made.trials.experiment(point, "00000")
     assert experiment == config.load(file, ["seed=7"]).model_copy(update={
