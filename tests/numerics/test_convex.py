@@ -95,7 +95,7 @@ def test_it_begins_at_0_with_the_bias_as_last_column():
     bias = torch.zeros(CLASSES, FEATURES + 1)
     bias[:, -1] = torch.arange(CLASSES)
     model.read_weights(bias.ravel())
-    assert model.module(torch.ones(1, FEATURES)).tolist() == [[0, 1, 2, 3]]
+    assert model.module(torch.zeros(1, FEATURES)).tolist() == [[0, 1, 2, 3]]
 
 
 vectors = arrays(np.float32, 5, elements=st.floats(-1e3, 1e3, width=32))
@@ -203,22 +203,27 @@ def test_the_comparator_is_the_minimum_over_the_ball(comparator, radius, seed):
         assert its(other)[0] >= best.value - best.gap
 
 
-def test_regret_of_a_short_run(comparator, monkeypatch, tmp_path):
+@pytest.mark.parametrize(("label", "s"), [("ssp(staleness=3)", 3), ("asp", 15)])
+def test_regret_of_a_short_run(comparator, monkeypatch, tmp_path, label, s):
     """The recorded losses are those of the stale weights, computed again; regret is positive and below the bounds."""
     import regret
 
     base = config.load(FOLDER / "regret.yaml", ["workload.samples=1600", f"output={tmp_path}"])
     monkeypatch.setattr(regret, "MARKS", [25, 100])
-    ssp = base.paradigms[1]
-    assert (ssp.label, regret.staleness_bound(ssp)) == ("ssp(staleness=3)", 3)
-    assert regret.described(ssp, 0, 10.0, "runs").update.lr == pytest.approx(base.update.lr, rel=1e-6)
-    record = raysync.run(base.model_copy(update={"paradigm": ssp}))
+    [choice] = [choice for choice in base.paradigms if choice.label == label]
+    kappa = 2 * (s + 1) * 4
+    described = regret.described(choice, 0, 10.0, str(tmp_path))
+    assert described.update.lr == pytest.approx(10 / sqrt(kappa))
+    assert s != 3 or described.update.lr == pytest.approx(base.update.lr, rel=1e-6)
+    record = raysync.run(described.model_copy(update={"workload": base.workload}))
     pushes = record.pushes.query("outcome == 'applied'").sort_values("version")
     rows, facts = regret.analysed(regret.prepare(record.config), pushes)
     assert facts["loss_error_max"] < 1e-5
     assert facts["gradient_max"] <= LIPSCHITZ_OF_UNIT_NORM
     assert facts["norm_max"] <= 10 * (1 + 1e-9)
     for row in rows:
-        assert 0 < row["regret"] < row["delay_bound"] < row["bound"] == pytest.approx(80 * sqrt(32 * row["T"]))
+        for_any_rule = 20 * sqrt(row["T"]) * (sqrt(kappa) + 7 / sqrt(kappa))
+        assert row["bound"] == pytest.approx(80 * sqrt(kappa * row["T"]))
+        assert 0 < row["regret"] < row["delay_bound"] <= for_any_rule < row["bound"]
         assert row["never_learning"] > 0
     del sys.modules["regret"]
