@@ -125,7 +125,7 @@ def checks(regret: pd.DataFrame, runs: pd.DataFrame) -> str:
         f"{(regret.gap / regret.regret).max():.0e} of the regret.",
         f"- The losses computed again from the order of the pushes differ from the recorded ones by at most "
         f"{runs.loss_error_max.max():.0e} nats.",
-        f"- {runs.cpu_s.sum() / 60:.0f} minutes of CPU time in all; {runs.machine.iloc[0]}, {runs.date.max()}.",
+        f"- Measured on {runs.machine.iloc[0]}, {runs.date.max()}.",
     ])
 
 

@@ -78,7 +78,6 @@ def again(task: Task, x: Array, pushes: pd.DataFrame, batches: list[Array]) -> I
 
 def measure(choice: ParadigmChoice, seed: int, radius: float) -> tuple[list[dict], dict]:
     """One run: its regret at each mark, and what it was like as a whole."""
-    began = time.process_time()
     torch.set_num_threads(1)  # a tiny model
     with TemporaryDirectory() as folder, threadpool_limits(1):
         experiment = described(choice, seed, radius, folder)
@@ -90,8 +89,7 @@ def measure(choice: ParadigmChoice, seed: int, radius: float) -> tuple[list[dict
         common = {"paradigm": choice.label, "s": staleness_bound(choice), "radius": radius, "seed": seed}
         summary = {key: record.summary[key] for key in ("lead_max", "staleness_mean", "staleness_max", "final_accuracy")}
         calls = {"extra_mean": np.mean(granted), "extra_max": max(granted)} if granted else {}
-    about = {"cpu_s": time.process_time() - began, "date": time.strftime("%Y-%m-%d"),
-             "machine": f"{os.cpu_count()} cores, {platform.machine()}"}
+    about = {"date": time.strftime("%Y-%m-%d"), "machine": f"{os.cpu_count()} cores, {platform.machine()}"}
     return [common | row for row in rows], common | facts | summary | calls | about
 
 

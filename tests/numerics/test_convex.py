@@ -5,6 +5,7 @@ from math import sqrt
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -201,6 +202,16 @@ def test_the_comparator_is_the_minimum_over_the_ball(comparator, radius, seed):
         other = best.w + scale * radius * rng.normal(size=12)
         other *= min(1.0, radius / np.linalg.norm(other))
         assert its(other)[0] >= best.value - best.gap
+
+
+def test_delays_are_charged_with_the_steps_that_were_missed(comparator):
+    """Three updates with steps 1, 1 / sqrt(2), 1 / sqrt(3), F = 2; the second lacked the first, the third the second."""
+    import regret
+
+    delays = regret.delay_bound(pd.DataFrame({"version": [1, 2, 3], "base": [0, 0, 1]}), 1.0, 2.0)
+    a, b, c = 1, 1 / sqrt(2), 1 / sqrt(3)
+    assert delays == pytest.approx([4 + a, 4 / b + a + b + 2 * a, 4 / c + a + b + c + 2 * (a + b)])
+    del sys.modules["regret"]
 
 
 @pytest.mark.parametrize(("label", "s"), [("ssp(staleness=3)", 3), ("asp", 15)])
