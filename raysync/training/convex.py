@@ -25,7 +25,7 @@ class UnitNorm(nn.Module):
 
 
 def logistic_regression(input_shape: tuple[int, ...], classes: int, *, unit_norm: bool = False) -> nn.Module:
-    """Softmax of a linear map of (x, 1), from weights 0; `unit_norm` divides each (x, 1) by its Euclidean norm.
+    """Softmax regression from weights 0; `unit_norm` divides each (x, 1) by its length.
 
     The mean cross-entropy is convex in the weights, which are one matrix (classes, features + 1): the bias is its last
     column. With `unit_norm` it is Lipschitz with `LIPSCHITZ_OF_UNIT_NORM`, whatever the data. What a given matrix predicts

@@ -1,7 +1,7 @@
 """Logistic regression is as convex and as steep as stated, projection is what it says, and w* is the best there is."""
 
 import sys
-from math import sqrt
+from math import log, sqrt
 from pathlib import Path
 
 import numpy as np
@@ -237,4 +237,5 @@ def test_regret_of_a_short_run(comparator, monkeypatch, tmp_path, label, s):
         assert row["bound"] == pytest.approx(80 * sqrt(kappa * row["T"]))
         assert 0 < row["regret"] < row["delay_bound"] <= for_any_rule < row["bound"]
         assert row["never_learning"] > 0
+        assert row["regret"] - row["never_learning"] == pytest.approx(pushes.loss[: row["T"]].sum() - row["T"] * log(10))
     del sys.modules["regret"]
