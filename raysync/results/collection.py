@@ -4,8 +4,8 @@
     collect([Path("runs/compare/...")])  one run
     collect([Path("sweeps/...")])        the trials of a sweep
 
-A *scenario* is everything that a paradigm meets: model, data, workers, update rule, ... Runs of one scenario and one paradigm
-differ in their seed alone: they are its *repeats*.
+A *scenario* is everything that a paradigm meets: model, data, workers, update rule, ... Runs of one scenario and one
+paradigm differ in their seed alone: they are its *repeats*.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from raysync.results.scenarios import differences, setting_text, trial_paradigm
 
 Quality = Literal["accuracy", "perplexity", "nothing"]
 
+OF_FINISHED_RUNS = ("final_accuracy", "best_accuracy", "converged_accuracy", "final_loss", "final_perplexity", "seconds")
+
 
 @dataclass(frozen=True)
 class Run:
@@ -44,7 +46,10 @@ class Run:
         return str(self.record.summary["status"])
 
     def value(self, key: str) -> float | None:
-        """A number of `summary.json`; None where the run has none (a target not reached, a model that diverged)."""
+        """A number of `summary.json`; None where the run has none: a target not reached, or a result (a final accuracy, the
+        seconds of the whole training) of a run that did not finish, which is of less work than that of the others."""
+        if key in OF_FINISHED_RUNS and self.status != "finished":
+            return None
         value = self.record.summary.get(key)
         return float(value) if isinstance(value, int | float) and isfinite(value) else None
 
@@ -118,7 +123,8 @@ class Collection:
     @cached_property
     def paradigms(self) -> tuple[str, ...]:
         """In the order of the experiment's `paradigms`, others as they appear; of a sweep, as they appear."""
-        there = list(dict.fromkeys(one.paradigm for one in (*self.runs, *self.failed)))
+        everything: list[Run | Failed] = [*self.runs, *self.failed]
+        there = list(dict.fromkeys(one.paradigm for one in everything))
         listed = [] if self.sweep is not None else [choice.label for choice in self.experiment.paradigms]
         return tuple(sorted(there, key=lambda label: listed.index(label) if label in listed else len(listed)))
 
@@ -128,7 +134,7 @@ class Collection:
         A paradigm of which every trial of the scenario failed without a record has an empty list.
         """
         groups: dict[str, dict[str, list[Run]]] = {}
-        everything = [*self.runs, *self.failed]
+        everything: list[Run | Failed] = [*self.runs, *self.failed]
         for scenario in dict.fromkeys(one.scenario for one in everything):
             there = {one.paradigm for one in everything if one.scenario == scenario}
             groups[scenario] = {
@@ -207,10 +213,9 @@ def _holds_records(folder: Path) -> bool:
 
 def _of_sweep(path: Path) -> Collection:
     sweep = load_sweep(path)
-    check_sweep = _rows(sweep)
     varied = [key for key in sweep.varied if key.partition(".")[0] not in ("paradigm", "seed")]
     runs, failed = [], []
-    for row in check_sweep:
+    for row in _rows(sweep):
         scenario = ", ".join(f"{key}={setting_text(row[f'config/{key}'])}" for key in varied)
         trial = int(row["trial"])
         if trial in sweep.records:

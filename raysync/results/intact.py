@@ -53,4 +53,5 @@ def _check_header(record: RunRecord) -> None:
 def _damaged(record: RunRecord, part: str, error: Exception) -> ConfigError:
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     reason = reason.removeprefix(f"{record.path / 'config.yaml'}: ")
-    return ConfigError(f"{record.path}: its {part} cannot be read: damaged, or written by a newer raysync.\n({reason[:200]})")
+    return ConfigError(f"{record.path}: its {part} cannot be read: damaged, or written by a newer raysync.\n"
+                       f"({reason[:200]})")

@@ -17,7 +17,8 @@ COMPARED = ("engine", "timing", "model", "data", "workload", "batch_size", "work
             "troubles", "evaluation", "target_accuracy", "target_loss")
 """The settings that make a scenario. Not among them: paradigm, seed, names and places of files."""
 
-UNIMPORTANT = ("data.data_dir", "cluster.address", "cluster.dashboard", "cluster.task_events", "cluster.placement_deadline_s")
+UNIMPORTANT = ("data.data_dir", "cluster.address", "cluster.dashboard", "cluster.task_events",
+               "cluster.placement_deadline_s")
 """They change nothing that is measured."""
 
 PROFILED = ("workers", "network", "cluster")

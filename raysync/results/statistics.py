@@ -5,15 +5,15 @@ them: with 3 seeds it is 4.3 standard errors wide each way. A percentile bootstr
 samples, never leaves [min, max], and covers the mean about three times in four instead of 19 in 20; it is offered
 (`method="bootstrap"`, BCa) for 10 repeats or more, where nothing normal need be assumed.
 
-*Missing.* A repeat without a value (target not reached, diverged, failed) stays in `total`: a mean over those that have one says
-over how many. Such a mean is of the lucky ones; whoever shows it must show `count` of `total` too.
+*Missing.* A repeat without a value (target not reached, diverged, failed) stays in `total`: a mean over those that have one
+says over how many. Such a mean is of the lucky ones; whoever shows it must show `count` of `total` too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, isfinite, log
+from math import exp, inf, isfinite, log
 from typing import Literal
 
 import numpy as np
@@ -124,8 +124,8 @@ def _pairs(
     return [(ours[seed], theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]
 
 
-def median_run(runs: Sequence[Run], key: str = "final_accuracy") -> Run | None:
-    """The run in the middle by its result; None of no runs.
+def median_run(runs: Sequence[Run], key: str = "final_accuracy", lost: int = 0) -> Run | None:
+    """The run in the middle by its result; None of no runs, or if one that left no record is in the middle.
 
     Source: LagTuner, section 5.2: "three independent runs ... median results based on test accuracy". A run without a
     result (diverged, failed) counts as worse than any with one; of an even number the worse of the two in the middle; a
@@ -134,12 +134,13 @@ def median_run(runs: Sequence[Run], key: str = "final_accuracy") -> Run | None:
     Args:
         runs: repeats.
         key: of `summary.json`: an accuracy, where more is better, or else (a loss, a perplexity, seconds) where less is.
+        lost: repeats that left no record.
     """
-    sign = 1.0 if "accuracy" in key and not key.startswith("time") else -1.0
+    sign = 1.0 if key.endswith("_accuracy") else -1.0
 
     def rank(run: Run) -> tuple[float, int]:
         value = run.value(key)
-        return (-float("inf") if value is None else sign * value, -run.seed)
+        return (-inf if value is None else sign * value, -run.seed)
 
-    ranked = sorted(runs, key=rank)
+    ranked = [*[None] * lost, *sorted(runs, key=rank)]
     return ranked[(len(ranked) - 1) // 2] if ranked else None
