@@ -176,19 +176,43 @@ def fallbacks(asked: Plan, made: Plan) -> dict[str, str]:
             for bundle, made_bundle in zip(asked.bundles, made.bundles, strict=True) if bundle.labels != made_bundle.labels}
 
 
+def placed(experiment: Experiment) -> Plan:
+    """The plan of an experiment on the cluster as it is.
+
+    Raises:
+        ConfigError: the cluster certainly cannot hold it.
+    """
+    nodes = _nodes()
+    made = chosen(experiment, nodes)
+    if who := misfit(made.bundles, nodes):
+        raise ConfigError(f"cluster: {who} does not fit. Asked: {_counted(made.bundles)}.\n"
+                          f"{_offer(nodes)}.{_hint(experiment, who, nodes)}")
+    return made
+
+
+def asked_of_ray(made: Plan) -> dict[str, Any]:
+    """The arguments of Ray's `placement_group` for a plan."""
+    return {"bundles": [bundle.resources for bundle in made.bundles], "strategy": "PACK",
+            "bundle_label_selector": [bundle.labels for bundle in made.bundles]}
+
+
+def cpus(experiment: Experiment) -> float:
+    """That a cluster needs for it, at least."""
+    return total(bundle.resources for bundle in plan(experiment).bundles).get("CPU", 1)
+
+
+def _nodes() -> list[Node]:
+    return [Node(node["Resources"], node["Labels"]) for node in ray.nodes() if node["Alive"]]
+
+
 def reserve(experiment: Experiment) -> tuple[Plan, PlacementGroup]:
     """The plan of an experiment on the cluster as it is, and its placement group, ready.
 
     Raises:
         ConfigError: the cluster cannot hold it, or has no place for it within the placement deadline.
     """
-    nodes = [Node(node["Resources"], node["Labels"]) for node in ray.nodes() if node["Alive"]]
-    made = chosen(experiment, nodes)
-    if who := misfit(made.bundles, nodes):
-        raise ConfigError(f"cluster: {who} does not fit. Asked: {_counted(made.bundles)}.\n"
-                          f"{_offer(nodes)}.{_hint(experiment, who, nodes)}")
-    group = placement_group([bundle.resources for bundle in made.bundles], strategy="PACK",
-                            bundle_label_selector=[bundle.labels for bundle in made.bundles])
+    made = placed(experiment)
+    group = placement_group(**asked_of_ray(made))
     deadline_s = experiment.cluster.placement_deadline_s
     try:
         ray.get(group.ready(), timeout=deadline_s)
@@ -196,7 +220,7 @@ def reserve(experiment: Experiment) -> tuple[Plan, PlacementGroup]:
         remove_placement_group(group)
         if not isinstance(error, GetTimeoutError):
             raise
-        raise ConfigError(_late(made.bundles, nodes, deadline_s)) from None
+        raise ConfigError(_late(made.bundles, _nodes(), deadline_s)) from None
     return made, group
 
 

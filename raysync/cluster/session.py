@@ -5,23 +5,21 @@ torch is imported once per process, so the second run of a comparison starts at 
 
 from __future__ import annotations
 
-import logging
-import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayError
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from raysync.cluster.connection import Connection
 from raysync.cluster.controller import START_DEADLINE_S, Controller, RunPlan
 from raysync.cluster.evaluator import Evaluator
-from raysync.cluster.placement import Place, Plan, fallbacks, plan, reserve, total
+from raysync.cluster.placement import Place, Plan, cpus, fallbacks, placed, plan, reserve
 from raysync.cluster.posts import Post
 from raysync.cluster.server import Server
 from raysync.cluster.worker import Worker, WorkerPlan
@@ -29,15 +27,9 @@ from raysync.config import Crash, Experiment
 from raysync.core.events import Left
 from raysync.core.journal import Ended, Entry, Line
 from raysync.core.paradigm import Paradigm
-from raysync.errors import ConfigError, RunFailed
+from raysync.errors import RunFailed
 from raysync.training.data import DataSet
 from raysync.training.task import Task
-
-WARM_BYTES = 64 << 20
-"""How much of a private object store is touched before the first run: first touches are about ten times slower."""
-FREE_EVERY_MS = 50
-"""How often a private cluster frees vectors that nobody needs any more. Ray's default, a second, makes the object store hold
-all that a second brings: with 25 million parameters five times as much memory, always new pages, and slower rounds."""
 
 
 @dataclass
@@ -79,13 +71,11 @@ class Crew:
         return Post(self.options(index, group.cpus, group.gpus), self.threads[index], plan, data)
 
     def dismiss(self) -> None:
-        """Kill the actors and give their resources back."""
+        """Kill the actors."""
         for actor in (self.controller, *self.workers, self.evaluator, *self.servers):
             if actor is not None:
                 with suppress(RayError):  # the cluster itself may be gone
                     ray.kill(actor)
-        with suppress(RayError):
-            remove_placement_group(self.group)
 
 
 def _actor(cls: type, options: dict[str, Any], *arguments: Any) -> Any:
@@ -95,20 +85,23 @@ def _actor(cls: type, options: dict[str, Any], *arguments: Any) -> Any:
 class Session:
     """Use it as a context manager: when it ends, actors, placement group and private cluster are gone."""
 
-    def __init__(self, notify: Callable[[str], None] = lambda text: None, address: str | None = None) -> None:
+    def __init__(
+        self, notify: Callable[[str], None] = lambda text: None, address: str | None = None,
+        within: PlacementGroup | None = None,
+    ) -> None:
         """
         Args:
             notify: is told, in a sentence, what the user should know.
             address: the cluster to join for experiments whose `cluster.address` is `auto`, as Ray's RAY_ADDRESS names it;
                 None: a private one.
+            within: the placement group to use, with the bundles of `placement.placed`; None: one is made, and removed.
         """
         self._notify = notify
-        self._address = address
+        self._connection = Connection(notify, address)
+        self._within = within
         self.places: dict[str, Place] = {}
         """Where the actors of the latest run sit: `server-0`, `evaluator`, and the worker slots."""
         self._crew: Crew | None = None
-        self._private = False
-        self._connected = False
         self._data: tuple[DataSet, Any] | None = None
 
     def __enter__(self) -> Session:
@@ -124,7 +117,7 @@ class Session:
             ConfigError: there is no such cluster, or it cannot hold the experiment.
             RunFailed: the actors do not start, or the controller died.
         """
-        self._connect(task.experiment)
+        self._connection.open(task.experiment.cluster, cpus(task.experiment))
         crew, plan = self._ready(task, paradigm)
         crew.whole = False  # until this run has ended well
         ended, lost = None, False
@@ -143,43 +136,8 @@ class Session:
     def close(self) -> None:
         """Take down what this session started."""
         self._disband()
-        if self._connected:
-            ray.shutdown()
-        self._connected = False
+        self._connection.close()
         self._data = None
-
-    # ---- connection ----
-
-    def _connect(self, experiment: Experiment) -> None:
-        address = experiment.cluster.address
-        if self._connected:
-            return
-        if ray.is_initialized():  # a cluster that is already joined is joined as it is, and left as it was
-            if address != "auto":
-                raise ConfigError(f"cluster.address: Ray is already connected here; {address!r} cannot be had, only auto.")
-            return
-        if address == "auto":
-            address = self._address or "local"
-        options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-        if address == "local":
-            self._start_private(experiment, options)
-            return
-        try:
-            ray.init(address=address, **options)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            reason = str(error).splitlines()[0]
-            raise ConfigError(f"cluster.address: no Ray cluster at {address!r} ({reason}).") from error
-        self._connected = True
-
-    def _start_private(self, experiment: Experiment, options: dict[str, Any]) -> None:
-        cores = os.cpu_count() or 1
-        needed = math.ceil(total(bundle.resources for bundle in plan(experiment).bundles).get("CPU", 1))
-        if needed > cores:
-            self._notify(f"{needed} CPUs are declared to Ray on a machine of {cores}: its cores are shared.")
-        self._private = self._connected = True
-        ray.init(address="local", num_cpus=max(needed, cores), include_dashboard=experiment.cluster.dashboard,
-                 _node_ip_address="127.0.0.1", _system_config={"free_objects_period_milliseconds": FREE_EVERY_MS}, **options)
-        ray.get(ray.put(np.zeros(WARM_BYTES, np.uint8)))
 
     # ---- actors ----
 
@@ -203,17 +161,21 @@ class Session:
         if crew is not None and crew.whole and (crew.asked, crew.threads, crew.task_events) == (asked, threads, events):
             return crew
         self._disband()
-        self._crew = Crew(asked, threads, *reserve(experiment), events)
+        self._crew = Crew(asked, threads, *self._place(experiment), events)
         for who, labels in sorted(fallbacks(asked, self._crew.plan).items()):
             self._notify(f"{who} runs where {labels}: the cluster cannot hold it otherwise.".capitalize())
         self._crew.hire(experiment)
         return self._crew
 
+    def _place(self, experiment: Experiment) -> tuple[Plan, PlacementGroup]:
+        return reserve(experiment) if self._within is None else (placed(experiment), self._within)
+
     def _threads(self, experiment: Experiment) -> tuple[int, ...]:
         """torch threads of the actor in each bundle: its CPUs on a cluster; on a private one a fair share of the cores."""
         asked = plan(experiment)
         share = max(1, (os.cpu_count() or 1) // len(asked.bundles))
-        threads = [share if self._private else max(1, int(bundle.resources.get("CPU", 1))) for bundle in asked.bundles]
+        private = self._connection.private
+        threads = [share if private else max(1, int(bundle.resources.get("CPU", 1))) for bundle in asked.bundles]
         threads[asked.evaluator] = experiment.evaluation.threads or threads[asked.evaluator]
         return tuple(threads)
 
@@ -247,3 +209,6 @@ class Session:
         if self._crew is not None:
             crew, self._crew = self._crew, None
             crew.dismiss()
+            if self._within is None:
+                with suppress(RayError):  # the cluster itself may be gone
+                    remove_placement_group(crew.group)

@@ -19,7 +19,8 @@ def load(path: Path, overrides: Iterable[str] = ()) -> Experiment:
 
     Args:
         path: of a YAML file.
-        overrides: `a.b=value`; the value is YAML. A list is entered by index: `workers.0.speed=0.5`.
+        overrides: `a.b=value`; the value is YAML. A list is entered by index, `workers.0.speed=0.5`, or in all its items:
+            `workers.*.speed=0.5`.
 
     Raises:
         ConfigError: there is no such file, it is not YAML, or a setting is not allowed.
@@ -31,8 +32,8 @@ def load(path: Path, overrides: Iterable[str] = ()) -> Experiment:
     return parse(text, overrides, source=str(path))
 
 
-def parse(text: str, overrides: Iterable[str] = (), *, source: str) -> Experiment:
-    """The experiment in a YAML text; `source` names it in errors.
+def parse(text: str, overrides: Iterable[str] = (), *, source: str, said: str = "--set") -> Experiment:
+    """The experiment in a YAML text; in errors, `source` names it, and `said` is where the overrides are from.
 
     A profile among the overrides takes the place of the file's own, and what it brings that of what the file gives; the
     other overrides come after.
@@ -45,13 +46,13 @@ def parse(text: str, overrides: Iterable[str] = (), *, source: str) -> Experimen
     overrides = list(overrides)
     chosen = [override for override in overrides if override.startswith("profile=")]
     for override in chosen:
-        _override(settings, override)
+        _override(settings, override, said)
     if not chosen:
         settings = _with_profile(settings, source)
     elif settings["profile"] is not None:
-        settings = _laid_over(settings, load_profile(str(settings["profile"]), f"--set {chosen[-1]}"))
+        settings = _laid_over(settings, load_profile(str(settings["profile"]), f"{said} {chosen[-1]}"))
     for override in overrides:
-        _override(settings, override)
+        _override(settings, override, said)
     return _validate(settings, source)
 
 
@@ -109,38 +110,43 @@ def _yaml(text: str, source: str) -> Any:
         raise ConfigError(f"{source}: not YAML{line}: {getattr(error, 'problem', None) or 'unreadable'}.") from error
 
 
-def _override(settings: dict[str, Any], override: str) -> None:
+def _override(settings: dict[str, Any], override: str, said: str) -> None:
+    named = f"{said} {override!r}"
     path, equals, text = override.partition("=")
     if not equals or not path:
-        raise ConfigError(f"--set {override!r}: write it as key=value or a.b=value.")
+        raise ConfigError(f"{named}: write it as key=value or a.b=value.")
     *parents, last = path.split(".")
-    here: Any = settings
+    places: list[Any] = [settings]
     for part in parents:
-        here = _enter(here, part, override)
-    value = _yaml(text, f"--set {override}")
-    if isinstance(here, list):
-        here[_index(here, last, override)] = value
-    elif isinstance(here, dict):
-        here[last] = value
-    else:
-        raise ConfigError(f"--set {override!r}: {here!r} holds no {last!r}.")
+        places = [inner for here in places for inner in _enter(here, part, named)]
+    for here in places:
+        value = _yaml(text, f"{said} {override}")  # each its own
+        if isinstance(here, list):
+            for index in _indices(here, last, named):
+                here[index] = value
+        elif isinstance(here, dict):
+            here[last] = value
+        else:
+            raise ConfigError(f"{named}: {here!r} holds no {last!r}.")
 
 
-def _enter(here: Any, part: str, override: str) -> Any:
+def _enter(here: Any, part: str, named: str) -> list[Any]:
     if isinstance(here, list):
-        return here[_index(here, part, override)]
+        return [here[index] for index in _indices(here, part, named)]
     if isinstance(here, dict):
         inner = here.get(part)
         if inner is None or isinstance(inner, str):  # `paradigm: ssp` and --set paradigm.staleness=3
             here[part] = {} if inner is None else {"name": inner}
-        return here[part]
-    raise ConfigError(f"--set {override!r}: {here!r} holds no {part!r}.")
+        return [here[part]]
+    raise ConfigError(f"{named}: {here!r} holds no {part!r}.")
 
 
-def _index(items: list[Any], part: str, override: str) -> int:
+def _indices(items: list[Any], part: str, named: str) -> Iterable[int]:
+    if part == "*":
+        return range(len(items))
     if not part.isdecimal() or int(part) >= len(items):
-        raise ConfigError(f"--set {override!r}: {part!r} is not an index into a list of {len(items)}.")
-    return int(part)
+        raise ConfigError(f"{named}: {part!r} is not an index into a list of {len(items)}.")
+    return [int(part)]
 
 
 def _explain(error: ValidationError, source: str) -> ConfigError:

@@ -1,7 +1,8 @@
 """What a sweep leaves behind: one table over the records of its trials.
 
     SWEEP/sweep.yaml                   the experiment file with its `sweep:` block, overrides laid over it
-    SWEEP/records/0007/TIME-BSP-ID/    the record of trial 7 (the newest, if the trial began more than once)
+    SWEEP/records/00007/trial.yaml     the settings of trial 7, and whether it ended
+    SWEEP/records/00007/TIME-BSP-ID/   its record (the newest, if it began more than once)
     SWEEP/sweep.parquet, sweep.csv     one row a trial
     SWEEP/tune/                        Ray Tune's own files: TensorBoard events and progress.csv of each trial
 
@@ -12,20 +13,20 @@ a value that is no number is text, `{name: ssp, staleness: 3}`), and the scalar 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import yaml
 
 from raysync import config
 from raysync.config import Experiment
 from raysync.errors import ConfigError
 from raysync.record.reader import RunRecord, load
 
-FILE, TABLE, RECORDS = "sweep.yaml", "sweep.parquet", "records"
+FILE, TABLE, RECORDS, NOTE = "sweep.yaml", "sweep.parquet", "records", "trial.yaml"
 VARIED = "config/"
 
 
@@ -71,35 +72,59 @@ def load_sweep(path: str | Path) -> SweepRecord:
     return SweepRecord(folder)
 
 
-def record_of(sweep: Path, trial: int) -> Path | None:
-    """The newest record of a trial."""
-    folder = sweep / RECORDS / f"{trial:04d}"
-    return max((one.parent for one in folder.glob("*/config.yaml")), default=None, key=lambda one: one.name)
+@dataclass(frozen=True)
+class TrialNote:
+    """What the sweep knows of a trial beside its record."""
+
+    name: str
+    """Of its folder."""
+    settings: dict[str, Any]
+    """Setting that is varied -> value."""
+    ended: bool = True
+    """By itself or because Ray Tune had seen enough; not by an interruption of the sweep."""
+    error: str = ""
+    """Why it broke."""
 
 
-def row(sweep: Path, trial: int, varied: Mapping[str, Any], error: str = "") -> dict[str, Any]:
-    """The row of a trial.
-
-    Args:
-        sweep: its folder.
-        trial: number.
-        varied: setting -> value.
-        error: why nothing was recorded, if that is so.
-    """
-    folder = record_of(sweep, trial)
-    head = {"trial": trial, "record": None if folder is None else str(folder.relative_to(sweep))}
-    settings = {f"{VARIED}{key}": value for key, value in varied.items()}
-    if folder is None:
-        return {**head, "status": "failed", "error": error, **settings}
-    summary = {key: value for key, value in load(folder).summary.items() if not isinstance(value, list | dict)}
-    return {**head, "status": summary.pop("status"), "error": summary.pop("error") or error, **settings, **summary}
+def trial_name(number: int) -> str:
+    """Of the folder of a point of the grid."""
+    return f"{number:05d}"
 
 
-def write_table(sweep: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write `sweep.parquet` and `sweep.csv`, in the order of the trials."""
-    table = pd.DataFrame.from_records(list(rows)).sort_values("trial")
+def write_note(sweep: Path, note: TrialNote) -> None:
+    """Write `trial.yaml`."""
+    folder = sweep / RECORDS / note.name
+    folder.mkdir(parents=True, exist_ok=True)
+    text = yaml.safe_dump({"settings": note.settings, "ended": note.ended, "error": note.error}, sort_keys=False)
+    (folder / NOTE).write_text(text, encoding="utf-8")
+
+
+def notes(sweep: Path) -> list[TrialNote]:
+    """Of all trials that began, in the order of their names."""
+    files = sorted((sweep / RECORDS).glob(f"*/{NOTE}"))
+    return [TrialNote(file.parent.name, **yaml.safe_load(file.read_text(encoding="utf-8"))) for file in files]
+
+
+def write_table(sweep: Path) -> None:
+    """Write `sweep.parquet` and `sweep.csv` of the trials that began."""
+    rows = [{"trial": number, **_row(sweep, note)} for number, note in enumerate(notes(sweep))]
+    table = pd.DataFrame.from_records(rows)
     for name, column in table.items():
-        if any(isinstance(value, str) for value in column):  # Parquet wants one type a column
+        values = [one.get(str(name)) for one in rows]
+        if any(isinstance(value, str) for value in values):  # Parquet wants one type a column
             table[name] = column.map(str, na_action="ignore")
+        elif None in values and all(type(value) is int for value in values if value is not None):
+            table[name] = column.astype("Int64")  # a gap would make them floats
     table.to_parquet(sweep / TABLE, index=False)
     table.to_csv(sweep / "sweep.csv", index=False)
+
+
+def _row(sweep: Path, note: TrialNote) -> dict[str, Any]:
+    settings = {f"{VARIED}{key}": value for key, value in note.settings.items()}
+    folders = (file.parent for file in (sweep / RECORDS / note.name).glob("*/config.yaml"))
+    newest = max(folders, default=None, key=lambda folder: folder.name)
+    if newest is None:
+        return {"record": None, "status": "failed" if note.error else "unfinished", "error": note.error, **settings}
+    summary = {key: value for key, value in load(newest).summary.items() if not isinstance(value, list | dict)}
+    status, error = summary.pop("status"), summary.pop("error") or note.error
+    return {"record": str(newest.relative_to(sweep)), "status": status, "error": error, **settings, **summary}

@@ -37,11 +37,16 @@ def schema_of(row: type) -> pa.Schema:
     return pa.schema([(field.name, _TYPES[str(field.type).removesuffix(" | None")]) for field in fields(row)])
 
 
-def new_folder(output: Path, name: str, kind: str) -> Path:
-    """`OUTPUT/NAME/TIME-KIND-ID`, made; the id keeps runs of the same second apart."""
+def folder_name(output: Path, name: str, kind: str) -> Path:
+    """`OUTPUT/NAME/TIME-KIND-ID`; the id keeps runs of the same second apart."""
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     plain = re.sub(r"[^A-Za-z0-9=.]+", "-", kind).strip("-")
-    folder = output.expanduser() / name / f"{stamp}-{plain}-{uuid4().hex[:4]}"
+    return output.expanduser() / name / f"{stamp}-{plain}-{uuid4().hex[:4]}"
+
+
+def new_folder(output: Path, name: str, kind: str) -> Path:
+    """Such a folder, made."""
+    folder = folder_name(output, name, kind)
     folder.mkdir(parents=True)
     return folder
 

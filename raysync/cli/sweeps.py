@@ -1,0 +1,54 @@
+"""`raysync sweep`: a grid of trials under Ray Tune."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from raysync.cli.app import EngineName, File, Settings, app, console, errors, with_engine
+
+
+@app.command()
+def sweep(
+    file: File, engine: EngineName = None, settings: Settings = [],  # noqa: B006 - typer copies it
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the latest sweep of this file.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="More than 1,000 trials are meant.")] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show Ray Tune's own table of trials.")] = False,
+) -> None:
+    """Run the trials of the file's `sweep:` block under Ray Tune, side by side where the cluster can hold them."""
+    os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # before Tune is imported: its newer output cannot be turned off
+    from raysync.tuning.standing import Standing
+    from raysync.tuning.sweep import plan as planned
+    from raysync.tuning.sweep import run
+
+    plan = planned(file, with_engine(settings, engine), resume=resume, many=yes)
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=16), TextColumn("{task.fields[facts]}"),
+               TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+    with Progress(*columns, console=errors, disable=verbose) as progress:
+        line = progress.add_task(f"{plan.count} trials", total=plan.count, facts="starting")
+        told = 0
+
+        def say(text: str) -> None:
+            progress.console.print(text, markup=False, highlight=False)
+
+        def show(standing: Standing) -> None:
+            nonlocal told
+            facts = f"{standing.done} done, {standing.running} running, {standing.failed} failed"
+            progress.update(line, completed=standing.progress, facts=facts)
+            tenths = int(10 * standing.done / plan.count)
+            if not errors.is_terminal and told < tenths:
+                told = tenths
+                say(f"{facts} of {plan.count}")
+
+        record, ended = run(plan, notify=say, show=show, address=os.environ.get("RAY_ADDRESS"), verbose=verbose)
+    counts = Counter(record.table.status)
+    console.print(f"{len(record.table)} trials: {', '.join(f'{count} {status}' for status, count in counts.items())}.",
+                  highlight=False)
+    console.print(f"Table: {record.path / 'sweep.csv'}", highlight=False, soft_wrap=True)
+    if not ended:
+        errors.print(f"Interrupted. Go on: raysync sweep {file} --resume", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(130)

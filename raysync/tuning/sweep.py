@@ -1,0 +1,216 @@
+"""Runs a sweep: plans it, hands it to Ray Tune, and writes the table of what came out.
+
+A trial's end is noted beside its records as it happens. `--resume` reads these notes and gives Tune what is left, as a new
+run: after Ctrl-C, Tune itself counts the trials under way as ended and restores none of them (Ray 2.60).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ray import tune
+from ray.tune.experiment import Trial
+from ray.tune.search import BasicVariantGenerator
+
+from raysync import config
+from raysync.cluster.connection import Connection
+from raysync.cluster.placement import cpus
+from raysync.config import Experiment, Sweep
+from raysync.errors import ConfigError
+from raysync.record.sweeps import FILE, SweepRecord, TrialNote, load_sweep, notes, trial_name, write_note, write_table
+from raysync.record.writer import folder_name
+from raysync.tuning.grid import Point, check_keys, count, points, space
+from raysync.tuning.library import check_metrics, scheduler, searcher
+from raysync.tuning.standing import Standing, Teller, told
+from raysync.tuning.trial import Trials, name_of, settings_of, train
+
+MOST_UNASKED = 1000
+"""Trials that are run without asking."""
+TUNE = "tune"
+"""Tune's own folder within that of a sweep."""
+
+Notify = Callable[[str], None]
+Show = Callable[[Standing], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A sweep that has been checked."""
+
+    experiment: Experiment
+    sweep: Sweep
+    trials: Trials
+    points: tuple[Point, ...]
+    """Of a grid, those still to run; a searcher makes its own."""
+    count: int
+    """Trials still to run."""
+    resume: bool
+
+
+def plan(file: Path, settings: Iterable[str] = (), *, resume: bool = False, many: bool = False) -> Plan:
+    """Read a sweep file and check each of its trials.
+
+    Args:
+        file: an experiment file with a `sweep:` block.
+        settings: overrides, `key=value`.
+        resume: go on with the latest sweep of this file.
+        many: allow more than `MOST_UNASKED` trials.
+
+    Raises:
+        ConfigError: no sweep in it, a setting that does not exist, too many trials, nothing to go on with.
+    """
+    source, settings = str(file), tuple(settings)
+    experiment = config.load(file, settings)
+    sweep = experiment.sweep
+    if sweep is None:
+        raise ConfigError(f"{source}: no `sweep:` block in it; write sweep: {{grid: {{seed: [0, 1, 2], ...}}}}.")
+    check_keys(sweep, source)
+    check_metrics(sweep, source)
+    if count(sweep) > MOST_UNASKED and not many:
+        raise ConfigError(f"{source}: sweep: {count(sweep):,} trials; say --yes if more than {MOST_UNASKED:,} are meant.")
+    made = [] if sweep.search is not None else points(sweep, experiment.seed, source)
+    trials = Trials(_folder(experiment, source, resume), Path.cwd(), source, file.read_text(encoding="utf-8"), settings)
+    for point in made:
+        trials.experiment(point)
+    done = {note.name for note in notes(trials.folder) if note.ended and not note.error}
+    left = tuple({"trial": number} | point for number, point in enumerate(made) if trial_name(number) not in done)
+    _tune_config(sweep, left, len(left), source)
+    return Plan(experiment, sweep, trials, left, sweep.samples - len(done) if sweep.search else len(left), resume)
+
+
+def run(
+    plan: Plan, *, notify: Notify, show: Show, address: str | None = None, verbose: bool = False,
+) -> tuple[SweepRecord, bool]:
+    """Run the trials of a sweep, and write its table, also when it is interrupted.
+
+    Args:
+        plan: of the sweep.
+        notify: is told, in a sentence, what the user should know.
+        show: hears how the sweep stands, some times a second.
+        address: the cluster to join where `cluster.address` is `auto`; None: a private one.
+        verbose: Tune prints its own table.
+
+    Returns:
+        What the sweep left, and whether all of its trials came to an end: not if it was interrupted.
+
+    Raises:
+        ConfigError: there is no such cluster.
+    """
+    connection, scribe = Connection(notify, address), _Scribe(plan.trials.folder, notify, show)
+    if plan.count <= 0:
+        return load_sweep(plan.trials.folder), True
+    try:
+        connection.open(plan.experiment.cluster, _cpus(plan))
+        _begin(plan)
+        with told(scribe), _quiet(verbose):
+            _tuner(plan, verbose).fit()
+    finally:
+        connection.close()
+        if notes(plan.trials.folder):
+            write_table(plan.trials.folder)
+    return load_sweep(plan.trials.folder), scribe.done == plan.count
+
+
+class _Scribe:
+    """Notes what becomes of the trials."""
+
+    def __init__(self, folder: Path, notify: Notify, show: Show) -> None:
+        self.stand = show
+        self.done = 0
+        """Trials that came to an end."""
+        self._folder = folder
+        self._notify = notify
+
+    def started(self, trial: Trial) -> None:
+        self._write(trial, ended=False)
+
+    def ended(self, trial: Trial) -> None:
+        self.done += 1
+        self._write(trial, ended=True)
+
+    def failed(self, trial: Trial) -> None:
+        self.done += 1
+        error = trial.get_pickled_error() or trial.get_error()
+        told = " ".join(str(getattr(error, "cause", None) or error).split())
+        self._write(trial, ended=True, error=told)
+        settings = ", ".join(f"{key}={value}" for key, value in settings_of(trial.config).items())
+        self._notify(f"The trial with {settings} failed: {told}")
+
+    def _write(self, trial: Trial, *, ended: bool, error: str = "") -> None:
+        name = name_of(trial.config, trial.trial_id)
+        write_note(self._folder, TrialNote(name, settings_of(trial.config), ended, error))
+
+
+def _folder(experiment: Experiment, source: str, resume: bool) -> Path:
+    """Of the sweep; a new one is made when it begins."""
+    beside = experiment.output.expanduser() / experiment.name
+    if not resume:
+        return folder_name(experiment.output, experiment.name, "sweep").absolute()
+    folders = sorted(one.parent for one in beside.glob(f"*-sweep-*/{FILE}"))
+    if not folders:
+        raise ConfigError(f"{source}: no sweep of it to go on with in {beside}.")
+    if config.load(folders[-1] / FILE) != config.validate(yaml.safe_load(experiment.to_yaml())):
+        raise ConfigError(f"{source}: not what {folders[-1]} began with; a sweep goes on with the same settings.")
+    return folders[-1].absolute()
+
+
+def _begin(plan: Plan) -> None:
+    plan.trials.folder.mkdir(parents=True, exist_ok=plan.resume)
+    (plan.trials.folder / FILE).write_text(plan.experiment.to_yaml(), encoding="utf-8")
+
+
+def _cpus(plan: Plan) -> float:
+    """That the largest trial needs."""
+    experiments = [plan.trials.experiment(point) for point in plan.points] or [plan.experiment]
+    return max(cpus(one) if one.engine == "ray" else 1 for one in experiments)
+
+
+def _tuner(plan: Plan, verbose: bool) -> tune.Tuner:
+    folder, sweep, source = plan.trials.folder, plan.sweep, plan.trials.source
+    function = tune.with_resources(tune.with_parameters(train, trials=plan.trials), plan.trials.resources)
+    return tune.Tuner(
+        function, param_space=space(sweep, source) if sweep.search else dict.fromkeys(plan.points[0]),
+        tune_config=_tune_config(sweep, plan.points, plan.count, source, folder / TUNE if plan.resume else None),
+        run_config=tune.RunConfig(name=TUNE, storage_path=str(folder), stop=dict(sweep.stop) or None, callbacks=[Teller()],
+                                  verbose=1 if verbose else 0))
+
+
+def _tune_config(
+    sweep: Sweep, left: Iterable[Point], samples: int, source: str, learned: Path | None = None,
+) -> tune.TuneConfig:
+    """
+    Args:
+        sweep: to run.
+        left: points of its grid.
+        samples: how many trials.
+        source: the file, for errors.
+        learned: folder of the Tune run whose searcher goes on.
+    """
+    looks: dict[str, Any] = {"metric": sweep.metric, "mode": sweep.mode} if sweep.search or sweep.scheduler else {}
+    search = searcher(sweep, source)
+    if search is None:
+        search = BasicVariantGenerator(points_to_evaluate=[dict(one) for one in left], max_concurrent=sweep.concurrent or 0)
+    else:
+        looks["max_concurrent_trials"] = sweep.concurrent
+        if learned is not None:
+            search.restore_from_dir(str(learned))
+    return tune.TuneConfig(search_alg=search, scheduler=scheduler(sweep, source), num_samples=samples,
+                           time_budget_s=sweep.time_budget_s, reuse_actors=True, **looks)
+
+
+@contextmanager
+def _quiet(verbose: bool) -> Iterator[None]:
+    """Tune's own words only if they are wanted."""
+    logger = logging.getLogger("ray.tune")
+    level = logger.level
+    logger.setLevel(level if verbose else logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,131 @@
+"""One trial: an experiment inside the placement group that Tune reserved for it.
+
+The bundles of the group are those of `placement.plan`; the function itself, which only waits for the run's lines, has an
+empty head bundle, which Tune lays into the first. A virtual trial is the function alone: one CPU, one thread of torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager, nullcontext
+from dataclasses import dataclass
+from math import exp
+from pathlib import Path
+
+from ray import tune
+from ray.util import get_current_placement_group
+
+from raysync import config
+from raysync.cluster.placement import asked_of_ray, placed
+from raysync.config import Experiment
+from raysync.core.journal import Evaluation
+from raysync.errors import ConfigError
+from raysync.record.measures import LARGEST_EXPONENT, Measures
+from raysync.record.sweeps import RECORDS, trial_name
+from raysync.runner import Engine, run_in
+from raysync.tuning.grid import Point, override
+
+REPORTED = ("accuracy", "loss", "perplexity", "progress", "seconds", "samples", "throughput_samples_per_s", "wait_fraction",
+            "staleness_max", "lead_max")
+"""What a trial tells Tune at every evaluation: the evaluation, and the measures of its run so far."""
+
+
+@dataclass(frozen=True)
+class Trials:
+    """What all trials of a sweep have in common."""
+
+    folder: Path
+    """Of the sweep, absolute."""
+    home: Path
+    """Where the sweep was started: relative paths of the file count from there, not from Tune's folder of the trial."""
+    source: str
+    text: str
+    """The experiment file."""
+    overrides: tuple[str, ...]
+
+    def experiment(self, point: Point, name: str = "trial") -> Experiment:
+        """The experiment of a trial, whose records go to the folder of that name.
+
+        Raises:
+            ConfigError: the file with these settings is none.
+        """
+        settings = [override(key, value) for key, value in settings_of(point).items()]
+        made = config.parse(self.text, [*self.overrides, *settings], said="sweep:",
+                            source=f"{self.source} with {', '.join(settings)}" if settings else self.source)
+        cluster = made.cluster.model_copy(update={"address": "auto"})  # the one that Tune runs on
+        return made.model_copy(update={"name": name, "output": self.folder / RECORDS, "cluster": cluster, "sweep": None})
+
+    def resources(self, point: Point) -> tune.PlacementGroupFactory:
+        """What Tune reserves. A trial that cannot be gets little: it fails at its start, with the reason."""
+        try:
+            experiment = self.experiment(point)
+            if experiment.engine == "ray":
+                asked = asked_of_ray(placed(experiment))
+                return tune.PlacementGroupFactory([{}, *asked.pop("bundles")], **asked)
+        except ConfigError:
+            pass
+        return tune.PlacementGroupFactory([{"CPU": 1}])
+
+
+def train(point: Point, trials: Trials) -> None:
+    """The function that Tune runs in a process of its own."""
+    import torch
+
+    from raysync.training.task import prepare
+
+    with chdir(trials.home) if trials.home.is_dir() else nullcontext():
+        experiment = trials.experiment(point, name_of(point, tune.get_context().get_trial_id()))
+        if experiment.engine == "virtual":
+            torch.set_num_threads(1)  # as many as it has CPUs
+        task = prepare(experiment)
+        with _engine(experiment) as engine:
+            run_in(engine, task, experiment.paradigm, watch=_Reporter(experiment.timing == "only"), notify=print)
+
+
+def settings_of(point: Point) -> Point:
+    """Without the number."""
+    return {key: value for key, value in point.items() if key != "trial"}
+
+
+def name_of(point: Point, trial_id: str) -> str:
+    """Of a trial's folder: the number of a point of the grid, or the id that Tune gave to a searcher's."""
+    return trial_name(point["trial"]) if "trial" in point else trial_id
+
+
+@contextmanager
+def _engine(experiment: Experiment) -> Iterator[Engine]:
+    if experiment.engine == "virtual":
+        from raysync.virtual.engine import VirtualEngine
+
+        yield VirtualEngine()
+        return
+    from raysync.cluster.session import Session
+
+    with Session(notify=print, within=get_current_placement_group()) as session:
+        yield session
+
+
+class _Reporter:
+    """Tells Tune of each evaluation; of a run without any, of its end."""
+
+    def __init__(self, timing_only: bool) -> None:
+        self._timing_only = timing_only
+        self._told = 0
+
+    def __call__(self, measures: Measures) -> None:
+        for one in measures.evaluations[self._told :]:
+            tune.report({**_so_far(measures), **_of(one)})
+        self._told = len(measures.evaluations)
+        if self._timing_only and measures.ended is not None:
+            tune.report(_so_far(measures))
+
+
+def _so_far(measures: Measures) -> dict[str, float]:
+    return {"progress": measures.progress, "seconds": measures.seconds, "samples": measures.samples,
+            "throughput_samples_per_s": measures.throughput_samples_per_s, "wait_fraction": measures.wait_fraction,
+            "staleness_max": measures.staleness_max, "lead_max": measures.lead_max}
+
+
+def _of(evaluation: Evaluation) -> dict[str, float]:
+    return {"accuracy": evaluation.accuracy, "loss": evaluation.loss, "progress": evaluation.progress,
+            "perplexity": exp(min(evaluation.loss, LARGEST_EXPONENT))}
