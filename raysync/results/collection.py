@@ -182,9 +182,14 @@ def collect(paths: Sequence[Path]) -> Collection:
     scenarios = differences(records)
     runs = [Run(record, record.config.paradigm.label, record.config.seed, scenario)
             for record, scenario in zip(records, scenarios, strict=True)]
-    newest = {(run.scenario, run.paradigm, run.seed): run for run in sorted(runs, key=lambda run: run.record.path.name)}
-    kept = tuple(run for run in runs if newest[run.scenario, run.paradigm, run.seed] is run)
+    kept = _newest(runs)
     return Collection(tuple(paths), kept, superseded=len(runs) - len(kept))
+
+
+def _newest(runs: Sequence[Run]) -> tuple[Run, ...]:
+    """Of each scenario, paradigm and seed. In virtual time its repetition is the same run, and no evidence."""
+    newest = {(run.scenario, run.paradigm, run.seed): run for run in sorted(runs, key=lambda run: run.record.path.name)}
+    return tuple(run for run in runs if newest[run.scenario, run.paradigm, run.seed] is run)
 
 
 def _records(path: Path) -> list[RunRecord]:
@@ -228,7 +233,8 @@ def _of_sweep(path: Path) -> Collection:
     if not runs:
         first = failed[0].error if failed else ""
         raise ConfigError(f"{path}: nothing to report on: none of its {len(failed)} trials left a record.\n{first}".strip())
-    return Collection((path,), tuple(runs), tuple(failed), sweep=sweep)
+    kept = _newest(runs)
+    return Collection((path,), kept, tuple(failed), len(runs) - len(kept), sweep)
 
 
 def _rows(sweep: SweepRecord) -> Iterable[dict[Any, Any]]:

@@ -101,9 +101,9 @@ def setting_text(value: Any) -> str:
     if isinstance(value, dict) and "name" in value:
         given = ", ".join(f"{name}={inner}" for name, inner in value.items() if name != "name")
         return f"{value['name']}({given})" if given else str(value["name"])
-    if isinstance(value, float):
-        return f"{value:g}"
-    return "none" if value is None else str(value)
+    if value is None or value != value:  # a table's NaN
+        return "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def trial_paradigm(sweep: SweepRecord, row: Mapping[Any, Any]) -> str:

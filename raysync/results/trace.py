@@ -4,9 +4,9 @@
     process "server"    updates (versions), drops, switches, decisions of the paradigm's controller, evaluations
     process "lead"      a counter a worker: clocks ahead of the slowest, at each release
 
-What lies between a release and its push beside the step is transfer, and comes first: the weights' way to the worker (on Ray,
-all that an emulated link adds, and the report's way back). A gradient's way to the server overlaps what follows its push,
-and is not drawn. A step that was never pushed (its worker left, or the run ended) is not drawn either.
+What lies between a release and its push beside the step is transfer, and comes first: the weights' way to the worker (on
+Ray, all that an emulated link adds, and the report's way back). A gradient's way to the server overlaps what follows its
+push, and is not drawn. A step that was never pushed (its worker left, or the run ended) is not drawn either.
 
 Format: "Trace Event Format", Google; times in microseconds.
 """
@@ -33,9 +33,10 @@ NS_PER_S = 1_000_000_000
 TraceEvent = dict[str, Any]
 
 
-def write_trace(record: RunRecord, path: Path) -> None:
-    """Write `trace` of a run to a file, as JSON."""
-    path.write_text(json.dumps(trace(record), separators=(",", ":")), encoding="utf-8")
+def write_trace(record: RunRecord, path: Path) -> Path:
+    """Write `trace` of a run to a file, as JSON; returns the file."""
+    path.write_text(json.dumps(trace(record), separators=(",", ":"), allow_nan=False), encoding="utf-8")
+    return path
 
 
 def trace(record: RunRecord) -> TraceEvent:
@@ -92,17 +93,16 @@ def _holds(lines: Iterable[Line]) -> dict[tuple[str, int], str]:
 
 def _slices(record: RunRecord, tracks: dict[str, int], holds: dict[tuple[str, int], str]) -> Iterator[TraceEvent]:
     """Transfer, step and wait of every push, and the lead at its release."""
-    for row in record.pushes.itertuples(index=False):
-        worker, clock, track = str(row.worker), int(row.clock), tracks[str(row.worker)]
-        released, pushed = float(row.released_at_s), float(row.pushed_at_s)
-        began = min(max(released, pushed - float(row.busy_s)), pushed)
-        about = {"clock": clock, "base": int(row.base), "samples": int(row.samples), "outcome": str(row.outcome),
-                 "loss": _number(row.loss), "staleness": _number(row.staleness)}
+    for row in record.pushes.to_dict("records"):
+        worker, clock, track = row["worker"], row["clock"], tracks[row["worker"]]
+        released, pushed = row["released_at_s"], row["pushed_at_s"]
+        began = min(max(released, pushed - row["busy_s"]), pushed)
+        about = {name: row[name] for name in ("clock", "base", "samples", "outcome")}
+        about |= {"loss": _number(row["loss"]), "staleness": _number(row["staleness"])}
         yield from _slice("transfer", "transfer", track, released, began, {"clock": clock})
         yield from _slice(f"step {clock}", "step", track, began, pushed, about)
-        yield from _slice("wait", "wait", track, pushed, pushed + float(row.wait_s),
-                          {"why": holds.get((worker, clock), "")})
-        yield {"ph": "C", "pid": LEAD, "name": f"lead {worker}", "ts": _us(released), "args": {"clocks": int(row.lead)}}
+        yield from _slice("wait", "wait", track, pushed, pushed + row["wait_s"], {"why": holds.get((worker, clock), "")})
+        yield {"ph": "C", "pid": LEAD, "name": f"lead {worker}", "ts": _us(released), "args": {"clocks": row["lead"]}}
 
 
 def _slice(name: str, category: str, track: int, begin_s: float, end_s: float, args: TraceEvent) -> Iterator[TraceEvent]:
