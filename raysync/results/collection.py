@@ -231,7 +231,7 @@ def _of_sweep(path: Path) -> Collection:
             seed = int(row.get("config/seed", sweep.experiment.seed))
             failed.append(Failed(trial, scenario, trial_paradigm(sweep, row), seed, str(row["error"] or "")))
     if not runs:
-        first = failed[0].error if failed else ""
+        first = next((one.error.splitlines()[0] for one in failed if one.error), "")
         raise ConfigError(f"{path}: nothing to report on: none of its {len(failed)} trials left a record.\n{first}".strip())
     kept = _newest(runs)
     return Collection((path,), kept, tuple(failed), len(runs) - len(kept), sweep)
