@@ -1,10 +1,10 @@
 """The page that answers "which paradigm?", and its figures as pictures.
 
 The page is one file that asks nothing of the network (its content security policy forbids it): Jinja2 fills
-`template/page.html`, with escaping on; plotly.js draws the figures in the browser, from `vendor/plotly-basic.min.js`, the bundle of
-lines, points and bars. Pictures are drawn by the same plotly.js in a headless Chrome or Chromium, through kaleido (`raysync[png]`):
-so there is one description of a figure, where matplotlib would need a second one of each, which sooner or later shows
-something else.
+`template/page.html`, with escaping on; in the browser plotly.js draws the figures, its bundle of lines, points and bars
+(`vendor/`). Pictures are drawn by the same plotly.js in a headless Chrome or Chromium, through kaleido (`raysync[png]`): so
+there is one description of a figure, where matplotlib would need a second one of each, which sooner or later shows something
+else.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from importlib.resources import files
+from importlib.resources import as_file, files
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from raysync.errors import ConfigError
 from raysync.results import context
@@ -38,6 +38,9 @@ PICTURE_WIDTH = 860
 PICTURE_SCALE = 2.5
 """860 pixels are then 2,150: 300 a inch at 18 cm."""
 
+OPTIONAL = ("converged_accuracy", "dropped")
+"""Columns that are left out where no run converged, or no push was dropped."""
+
 
 def write_html(collection: Collection, path: Path) -> None:
     """Write the page.
@@ -53,7 +56,7 @@ def write_html(collection: Collection, path: Path) -> None:
     path.write_text(page.render(
         name=collection.name, title=context.title(collection), overall=overall(collection),
         scenarios=[{
-            "title": scenario or "all runs", "answer": written[scenario], "measures": columns(collection, scenario),
+            "title": scenario or "all runs", "answer": written[scenario], "measures": shown_columns(collection, scenario),
             "rows": _rows(collection, scenario),
             "sections": [(section, list(there)) for section, there in groupby(of_scenario, key=lambda one: one.section)],
         } for scenario, of_scenario in zip(scenarios, figures, strict=True)],
@@ -93,17 +96,22 @@ def write_png(collection: Collection, folder: Path) -> list[Path]:
         plain = re.sub(r"[^A-Za-z0-9=.]+", "-", scenario).strip("-")
         for figure in figures_in(collection, scenario):
             pictures[folder / f"{f'{plain}-' if plain else ''}{figure.key}.png"] = _picture(figure)
-    with files("raysync.results").joinpath("vendor", "plotly-basic.min.js") as bundle:
-        kaleido.write_fig_from_object_sync(
-            [{"fig": picture, "path": str(path), "opts": {"format": "png", "scale": PICTURE_SCALE}}
-             for path, picture in pictures.items()],
-            kopts={"page_generator": kaleido.PageGenerator(plotly=str(bundle))})
+    wanted = [{"fig": picture, "path": str(path), "opts": {"format": "png", "scale": PICTURE_SCALE}}
+              for path, picture in pictures.items()]
+    with as_file(files("raysync.results") / "vendor" / "plotly-basic.min.js") as bundle:
+        page = kaleido.PageGenerator(plotly=str(bundle), mathjax=False)
+        try:
+            kaleido.write_fig_from_object_sync(wanted, kopts={"page_generator": page})
+        except kaleido.errors.ChromeNotFoundError as error:
+            raise ConfigError("pictures need Chrome or Chromium, and none was found; install one: your system's chromium "
+                              "package, or `kaleido_get_chrome`") from error
     return list(pictures)
 
 
 def _kaleido() -> Any:
     try:
         import kaleido
+        import kaleido.errors
     except ImportError as error:
         raise ConfigError("pictures need kaleido; install it: pip install 'raysync[png]'") from error
     return kaleido
@@ -115,8 +123,10 @@ def _picture(figure: Figure) -> dict[str, Any]:
     margin = {"l": 60, "r": 20, "t": 70, "b": 50}
     layout = layout_of(figure) | {"width": PICTURE_WIDTH, "height": figure.height + 60, "showlegend": True, "legend": legend,
                                   "margin": margin}
-    painted_figure: dict[str, Any] = painted({"data": figure.traces, "layout": layout}, "light")
-    return painted_figure
+    for view in figure.views[:1]:
+        layout[view.axis] = layout[view.axis] | {"range": [view.low, view.high]}
+    complete: dict[str, Any] = painted({"data": figure.traces, "layout": layout}, "light")
+    return complete
 
 
 def _part(name: str) -> str:
@@ -131,11 +141,32 @@ def _json(figure: Figure) -> str:
 
 def _rows(collection: Collection, scenario: str) -> list[dict[str, Any]]:
     """The table of paradigms as the page shows it."""
-    frame, measures = table(collection, scenario), columns(collection, scenario)
+    frame, measures = table(collection, scenario), shown_columns(collection, scenario)
     return [{
         "paradigm": paradigm, "hue": collection.paradigms.index(str(paradigm)) % HUES, "statuses": row["statuses"],
-        "cells": [{"key": measure.key, "text": cell(row, measure), "notes": _notes(row, measure)} for measure in measures],
+        "label": _breakable(str(paradigm)),
+        "cells": [{"key": measure.key, "parts": _parts(cell(row, measure)), "notes": _notes(row, measure)}
+                  for measure in measures],
     } for paradigm, row in frame.iterrows()]
+
+
+def shown_columns(collection: Collection, scenario: str) -> list[Measure]:
+    """The columns of a scenario's table on the page: not those that say nothing of any paradigm, if they may be missing."""
+    frame = table(collection, scenario)
+    silent = {measure.key for measure in columns(collection, scenario) if measure.key in OPTIONAL
+              and not frame[measure.key].fillna(0.0).any() and f"{measure.key}_published" not in frame}
+    return [measure for measure in columns(collection, scenario) if measure.key not in silent]
+
+
+def _breakable(label: str) -> Markup:
+    """A long name may be broken before its parameters."""
+    return escape(label).replace("(", Markup("<wbr>("))
+
+
+def _parts(text: str) -> list[str]:
+    """Where a cell may be broken: before `(2 of 3)`."""
+    value, bracket, rest = text.partition(" (")
+    return [value, f"({rest}"] if bracket else [value]
 
 
 def _notes(row: pd.Series[Any], measure: Measure) -> list[str]:
@@ -154,7 +185,7 @@ def _notes(row: pd.Series[Any], measure: Measure) -> list[str]:
 
 def _columns(collection: Collection) -> list[Measure]:
     """Of all scenarios' tables."""
-    there = {measure.key: measure for scenario in collection.scenarios() for measure in columns(collection, scenario)}
+    there = {measure.key: measure for scenario in collection.scenarios() for measure in shown_columns(collection, scenario)}
     return list(there.values())
 
 
@@ -178,7 +209,7 @@ def _counts(collection: Collection) -> str:
 
 def _troubles(collection: Collection) -> list[dict[str, str]]:
     """Runs that did not finish, and why."""
+    runs = [run for groups in collection.scenarios().values() for repeats in groups.values() for run in repeats]
     return [{"status": run.status, "label": ", ".join(filter(None, (run.scenario, run.paradigm, f"seed {run.seed}"))),
-             "error": str(run.record.summary.get("error") or "")} for run in collection.runs if run.status != "finished"
+             "error": str(run.record.summary.get("error") or "")} for run in runs if run.status != "finished"
             ] + [{"status": "failed", "label": one.label, "error": one.error} for one in collection.failed]
-

@@ -6,9 +6,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from raysync.results.figures.parts import Figure, Series, Trace, axis, numbers, plain, rows_axis, rows_height
+from raysync.results.figures.parts import (
+    Figure,
+    Series,
+    Trace,
+    axis,
+    heading,
+    numbers,
+    plain,
+    row_names,
+    rows_axis,
+    rows_height,
+)
 from raysync.results.figures.story import Happening
-from raysync.results.figures.thin import POINTS, kept
+from raysync.results.figures.thin import POINTS, evenly, kept
 
 SECTION = "What was decided, what happened"
 
@@ -36,6 +47,7 @@ def _notes(series: Series, kind: str) -> list[Happening]:
 def _points(series: Series, x: Sequence[float], y: Sequence[float], template: str) -> Trace:
     keep = kept(np.asarray(y), POINTS)
     return {**series.trace, "type": "scatter", "mode": "markers", "marker": {"color": series.pale(60), "size": 7},
+            "cliponaxis": False,
             "x": numbers(np.asarray(x)[keep]), "y": numbers(np.asarray(y)[keep]), "hovertemplate": template}
 
 
@@ -88,19 +100,19 @@ def _happenings(all_series: Sequence[Series]) -> list[Figure]:
     traces: list[Trace] = []
     rows = 0
     for series in all_series:
-        lanes = {index: _lane(series, index) for index, _ in found[series.index]}
-        rows += len(lanes)
+        happened = found[series.index]
+        names = row_names(series, dict.fromkeys(_lane(series, index) for index, _ in happened))
+        rows += len(names) + 1 if names else 0
+        traces += [heading(series, names, [0.0])] if names else []
         for kind in kinds:
-            pairs = [(index, one) for index, one in found[series.index] if one.kind == kind]
-            keep = np.unique(np.linspace(0, len(pairs) - 1, min(POINTS, len(pairs))).astype(int)) if pairs else []
-            pairs = [pairs[place] for place in keep]
+            pairs = [(index, one) for index, one in happened if one.kind == kind]
+            pairs = [pairs[place] for place in evenly(len(pairs))]
             if pairs:
                 traces.append({
                     **series.trace, "type": "scatter", "mode": "markers", "x": numbers([one.at for _, one in pairs]),
-                    "y": [lanes[index] for index, _ in pairs], "text": [plain(one.text) for _, one in pairs],
+                    "y": [names[_lane(series, index)] for index, _ in pairs], "text": [plain(one.text) for _, one in pairs],
                     "marker": {"symbol": symbols[kind], "size": 11, "color": series.color},
-                    "showlegend": not any(trace["legendgroup"] == str(series.index) for trace in traces),
-                    "hovertemplate": "%{text}<br>%{x} s"})
+                    "showlegend": kind == min(one.kind for _, one in happened), "hovertemplate": "%{text}<br>%{x} s"})
     legend = ", ".join(f"{WORDS[symbol]} {plain(kind)}" for kind, symbol in symbols.items())
     return [Figure("happenings", SECTION, "What happened",
                    f"Events and decisions of each run against seconds: {legend}.", traces,
@@ -109,5 +121,4 @@ def _happenings(all_series: Sequence[Series]) -> list[Figure]:
 
 
 def _lane(series: Series, index: int) -> str:
-    seed = f", seed {series.runs[index].seed}" if len(series.runs) > 1 else ""
-    return plain(series.label) + seed
+    return f"seed {series.runs[index].seed}"

@@ -10,12 +10,22 @@ import numpy as np
 import pandas as pd
 
 from raysync.results.collection import Run, Success
-from raysync.results.figures.parts import Figure, Floats, Series, Trace, axis, curve, line, numbers, over_seeds, plain, started_at
-from raysync.results.figures.thin import POINTS, common, kept
+from raysync.results.figures.parts import (
+    Figure,
+    Series,
+    Trace,
+    View,
+    axis,
+    curve,
+    line,
+    numbers,
+    over_seeds,
+    plain,
+    started_at,
+)
+from raysync.results.figures.thin import Floats, common, evenly, kept
 
 SECTION = "How well, how soon"
-TARGETS = 120
-"""Points of the time-to-target curve."""
 
 
 @dataclass(frozen=True)
@@ -95,23 +105,37 @@ def _against(all_series: Sequence[Series], success: Success, measure: Measure, x
         f"{measure.name}-{of}", SECTION, f"{measure.name.capitalize()} against {of}",
         " ".join(filter(None, [
             f"Test {measure.name}{' in %' if measure.rises else ''} against {unit}.", over_seeds(all_series),
-            "Dotted: a run that did not finish." if any(series.others for series in all_series) else "",
+            "Dotted, with a cross: a run that did not finish." if any(series.others for series in all_series) else "",
             "Diamond: the rule switched." if any("diamond" in str(trace.get("marker")) for trace in traces) else "",
-            "Horizontal: the target." if shapes else ""])),
+            "Dotted line across: the target." if shapes else ""])),
         traces, {"xaxis": axis("seconds" if x == "time" else "samples", rangemode="tozero"),
-                 "yaxis": axis(measure.title, **measure.axis), "shapes": shapes})
+                 "yaxis": axis(measure.title, **measure.axis), "shapes": shapes},
+        views=_views(all_series, measure, "yaxis"))
+
+
+def _views(all_series: Sequence[Series], measure: Measure, of_axis: str) -> tuple[View, ...]:
+    """All of an accuracy, or its upper part, where most evaluations are and paradigms differ."""
+    values = np.concatenate([points(run, measure, "time")[1] for series in all_series for run in series.runs])
+    if not measure.rises or len(values) < 2:
+        return ()
+    lowest, most, best = np.quantile(values, [0.0, 0.25, 1.0])
+    margin = 0.05 * (best - most)
+    if best - most > 0.6 * (best - lowest) or margin <= 0:
+        return ()
+    whole = 0.03 * (best - lowest)
+    return (View("all", lowest - whole, best + whole, of_axis), View("upper part", most, best + margin, of_axis))
 
 
 def _lone(series: Series, run: Run, x: Floats, y: Floats) -> list[Trace]:
     """A run that did not finish, by itself, with a cross where it ended."""
     if not len(x):
         return []
-    keep = kept(y, POINTS)
-    dotted = {**series.line, "dash": "dot", "width": 1.5}
-    symbols = {"mode": "lines+markers", "marker": {"symbol": "x-thin", "size": [0] * (len(keep) - 1) + [11], "color": series.color,
-                                                   "line": {"width": 2, "color": series.color}}}
-    return [line(series, x[keep], y[keep], **symbols) | {"line": dotted, "showlegend": False,
-            "hovertemplate": f"%{{y}} at %{{x}}<br>seed {run.seed}: {plain(run.status)}"}]
+    keep = kept(y)
+    cross = {"symbol": "x-thin", "size": [0] * (len(keep) - 1) + [11], "color": series.color,
+             "line": {"width": 2, "color": series.color}}
+    return [line(series, x[keep], y[keep], mode="lines+markers", marker=cross, showlegend=False,
+                 hovertemplate=f"%{{y}} at %{{x}}<br>seed {run.seed}: {plain(run.status)}")
+            | {"line": {**series.line, "dash": "dot", "width": 1.5}}]
 
 
 def _switches(series: Series, x: Floats, y: Floats) -> list[Trace]:
@@ -149,16 +173,18 @@ def times_to(x: Floats, y: Floats, targets: Floats, *, rises: bool) -> Floats:
     return np.append(x, np.inf)[first]
 
 
+def _best_so_far(y: Floats, measure: Measure) -> Floats:
+    return np.maximum.accumulate(y) if measure.rises else np.minimum.accumulate(y)
+
+
 def _time_to(all_series: Sequence[Series], success: Success, measure: Measure) -> list[Figure]:
     curves = {series.index: [points(run, measure, "time") for run in series.regular] for series in all_series}
-    values = [y for pairs in curves.values() for _, y in pairs if len(y)]
-    if not values:
+    met_values = [_best_so_far(y, measure) for pairs in curves.values() for _, y in pairs if len(y)]
+    if not met_values:
         return []
-    worst, best = (np.min, np.max) if measure.rises else (np.max, np.min)
-    start, end = float(worst([y[0] for y in values])), float(best([best(y) for y in values]))
     target = measure.target(success)
-    spaced = np.linspace(start, end, TARGETS) if measure.rises else np.geomspace(start, end, TARGETS)
-    targets = np.unique([*spaced, *([target] if target is not None else [])])
+    levels = np.unique(np.concatenate(met_values))
+    targets = np.unique([*levels[evenly(len(levels))], *([target] if target is not None else [])])
     traces: list[Trace] = []
     for series in all_series:
         pairs = [pair for pair in curves[series.index] if len(pair[0])]
@@ -173,9 +199,10 @@ def _time_to(all_series: Sequence[Series], success: Success, measure: Measure) -
         f"time-to-{measure.name}", SECTION, f"Time to {measure.name}, for every target",
         " ".join(filter(None, [
             f"Seconds from the first release until test {measure.name} first met each target.", over_seeds(all_series), ends,
-            "Vertical: the experiment's target." if shapes else ""])),
+            "Dotted line: the experiment's target." if shapes else ""])),
         traces, {"xaxis": axis(f"target: {measure.title}", **measure.axis, **direction),
-                 "yaxis": axis("seconds", rangemode="tozero"), "shapes": shapes})]
+                 "yaxis": axis("seconds", rangemode="tozero"), "shapes": shapes},
+        views=_views(all_series, measure, "xaxis")[::-1])]
 
 
 def _work_done(all_series: Sequence[Series]) -> Figure:
@@ -189,6 +216,6 @@ def _work_done(all_series: Sequence[Series]) -> Figure:
                 curves.append((np.append(0.0, done.applied_at_s), np.append(0.0, done.samples.cumsum())))
         grid, values = common([(x[keep], y[keep]) for x, y in curves for keep in [kept(y)]])
         traces += curve(series, grid, values) if len(grid) else []
-    return Figure("samples-time", SECTION, "Work done against time",
+    return Figure("samples-time", "How fast", "Work done against time",
                   f"Samples applied against seconds since the first release. {over_seeds(all_series)}".strip(), traces,
                   {"xaxis": axis("seconds", rangemode="tozero"), "yaxis": axis("samples", rangemode="tozero")})

@@ -7,7 +7,7 @@ page gives them their value in the reader's theme, `colours.painted` for a pictu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
@@ -27,14 +27,18 @@ Floats = NDArray[np.float64]
 ROW_PX = 22
 """Height of a lane or a bar."""
 
+INVISIBLE = "\u2060"
+"""Categories of an axis that read alike are told apart by how many of these they end in."""
+
 
 @dataclass(frozen=True)
 class View:
-    """A part of a figure's x axis that a button shows."""
+    """A part of a figure that a button shows."""
 
     label: str
     low: float
     high: float
+    axis: str = "xaxis"
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,7 @@ class Figure:
     wide: bool = False
     """It wants the whole width of a page."""
     views: tuple[View, ...] = ()
+    """The first is shown at first."""
 
     @property
     def height(self) -> int:
@@ -144,14 +149,15 @@ def _short(value: float, digits: int) -> float | int | None:
 
 def line(series: Series, x: ArrayLike, y: ArrayLike, **more: Any) -> Trace:
     """A curve of a series."""
-    return {**series.trace, "type": "scatter", "mode": "lines", "line": series.line, "x": numbers(x), "y": numbers(y), **more}
+    return {**series.trace, "type": "scatter", "mode": "lines", "line": series.line, "x": numbers(x), "y": numbers(y),
+            **more}
 
 
 def band(series: Series, x: ArrayLike, low: ArrayLike, high: ArrayLike) -> Trace:
     """The area between two curves."""
     forth, low, high = np.asarray(x), np.asarray(low), np.asarray(high)
-    return {**series.trace, "type": "scatter", "mode": "lines", "line": {"width": 0, "color": series.color}, "fill": "toself",
-            "fillcolor": series.pale(18), "hoverinfo": "skip", "showlegend": False,
+    return {**series.trace, "type": "scatter", "mode": "lines", "line": {"width": 0, "color": series.color},
+            "fill": "toself", "fillcolor": series.pale(18), "hoverinfo": "skip", "showlegend": False,
             "x": numbers(np.concatenate([forth, forth[::-1]])), "y": numbers(np.concatenate([high, low[::-1]]))}
 
 
@@ -183,13 +189,23 @@ def rows_height(rows: int, around_px: int = 70) -> int:
     return rows * ROW_PX + around_px
 
 
-def row_names(series: Series, names: Iterable[str]) -> tuple[str, dict[str, str]]:
-    """The lanes of one paradigm: its own name as a heading, and a name for each lane that no other paradigm's lane has.
+def row_names(series: Series, names: Iterable[str]) -> dict[str, str]:
+    """Lane -> its category, which no other paradigm's lane of that name has: invisible characters make the difference."""
+    return {name: f"{plain(name)}{INVISIBLE * series.index}" for name in names}
 
-    Lanes of the same worker need different names, as they are categories of one axis; invisible characters make them so.
+
+def heading(series: Series, names: Mapping[str, str], at: Sequence[float]) -> Trace:
+    """The lanes of a paradigm, in order: first one for its name, then its workers'. Drawn before what is in them.
+
+    Args:
+        series: the paradigm.
+        names: lane -> category.
+        at: where along the x axis its name stands; once for each part of it that is looked at.
     """
-    mark = "​" * series.index
-    return f"<b>{plain(series.label)}</b>", {name: f"{plain(name)}{mark}" for name in names}
+    return {**series.trace, "type": "scatter", "mode": "text", "showlegend": False, "hoverinfo": "skip", "cliponaxis": False,
+            "x": [*at, *[at[0]] * len(names)], "y": [*[INVISIBLE * (series.index + 1)] * len(at), *names.values()],
+            "text": [*[f"<b>{plain(series.label)}</b>"] * len(at), *[""] * len(names)],
+            "textposition": "middle right", "textfont": {"color": "$text"}}
 
 
 def over_seeds(all_series: Sequence[Series]) -> str:

@@ -7,11 +7,25 @@ from collections.abc import Sequence
 import pandas as pd
 
 from raysync.record.rows import group_of
-from raysync.results.figures.parts import Figure, Series, Trace, axis, numbers, plain, row_names, rows_axis, rows_height
+from raysync.results.figures.parts import (
+    Figure,
+    Series,
+    Trace,
+    axis,
+    heading,
+    numbers,
+    plain,
+    row_names,
+    rows_axis,
+    rows_height,
+)
 
-SECTION = "Where the time went"
+SECTION = "What the workers did"
 WORKERS = 10
 """More are shown by group."""
+
+BAR_PX = 16
+"""Height of one paradigm's bar beside others."""
 
 ACTIVITIES = {"busy_s": ("computing", 100), "transfer_s": ("transfer", 55), "wait_s": ("waiting", 22)}
 """Column -> its name, and how opaque it is drawn."""
@@ -35,12 +49,12 @@ def spent(pushes: pd.DataFrame) -> pd.DataFrame:
     """
     frame = pushes.assign(transfer_s=(pushes.pushed_at_s - pushes.released_at_s - pushes.busy_s).clip(lower=0.0),
                           samples=pushes.samples.where(pushes.outcome == "applied", 0))
-    return frame.groupby("slot", sort=False)[[*ACTIVITIES, "samples"]].sum().sort_index(key=_in_order)
+    return frame.groupby("slot", sort=False)[[*ACTIVITIES, "samples"]].sum().loc[slots_in_order(frame.slot)]
 
 
-def _in_order(slots: pd.Index) -> pd.Index:
-    """By group, then by number: gpu-2 before gpu-10."""
-    return slots.map(lambda slot: (slot.rpartition("-")[0], int(slot.rpartition("-")[2])))
+def slots_in_order(slots: pd.Series[str]) -> list[str]:
+    """Each once; by group, then by number: gpu-2 before gpu-10."""
+    return sorted(slots.unique(), key=lambda slot: (slot.rpartition("-")[0], int(slot.rpartition("-")[2])))
 
 
 def _mean(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -64,20 +78,18 @@ def _spending(all_series: Sequence[Series]) -> Figure:
     tables = [_by_group(table, "mean") for table in tables] if many else tables
     traces: list[Trace] = []
     for series, table in zip(all_series, tables, strict=True):
-        heading, names = row_names(series, map(str, table.index))
+        names = row_names(series, map(str, table.index))
+        traces.append(heading(series, names, [0.0]))
         total = table[list(ACTIVITIES)].sum(axis=1)
         for column, (activity, percent) in ACTIVITIES.items():
-            head = [heading] if column == "busy_s" else []
-            if not table[column].any() and not head:
-                continue
-            shares = (100 * table[column] / total.where(total > 0, 1.0)).round(1)
+            shares = 100 * table[column] / total.where(total > 0, 1.0)
             traces.append({
                 **series.trace, "type": "bar", "orientation": "h", "showlegend": column == "busy_s",
                 "marker": {"color": series.pale(percent) if percent < 100 else series.color},
-                "y": head + [names[str(slot)] for slot in table.index], "x": [0] * len(head) + numbers(table[column]),
-                "text": [""] * len(head) + [f"{activity}, {share:g} % of {plain(slot)}'s time"
-                                            for slot, share in shares.items()],
+                "y": list(names.values()), "x": numbers(table[column]),
+                "text": [f"{activity}, {share:.3g} % of {plain(slot)}'s time" for slot, share in shares.items()],
                 "textposition": "none", "hovertemplate": "%{x} s %{text}<extra></extra>"})
+    longest = max(float(table[list(ACTIVITIES)].sum(axis=1).max()) for table in tables)
     rows = sum(len(table) + 1 for table in tables)
     transfer = any(table.transfer_s.any() for table in tables)
     of = "of a worker of each group, on average" if many else "of each worker"
@@ -85,8 +97,8 @@ def _spending(all_series: Sequence[Series]) -> Figure:
         "spending", SECTION, "Where the time went",
         f"Seconds {of}: computing (full colour), {'transfer (paler), ' if transfer else ''}waiting (palest)"
         + (", mean over seeds." if any(len(series.runs) > 1 for series in all_series) else "."),
-        traces, {"barmode": "stack", "bargap": 0.2, "xaxis": axis("seconds"), "yaxis": rows_axis(rows),
-                 "height": rows_height(rows)})
+        traces, {"barmode": "stack", "bargap": 0.2, "xaxis": axis("seconds", range=[0, 1.02 * longest]),
+                 "yaxis": rows_axis(rows), "height": rows_height(rows)}, wide=True)
 
 
 def contributions(pushes: pd.DataFrame) -> pd.DataFrame:
@@ -108,7 +120,8 @@ def _contribution(all_series: Sequence[Series]) -> list[Figure]:
     tables = [_mean([contributions(frame) for frame in series.pushes if len(frame)]) for series in all_series]
     if max(len(table) for table in tables) < 2:
         return []
-    sizes = tables[0].assign(one=1.0 / len(tables[0]))
+    sizes = _mean(tables)
+    sizes = sizes.assign(one=1.0 / len(sizes))
     many = _many(tables)
     if many:
         tables, sizes = [_by_group(table, "sum") for table in tables], _by_group(sizes, "sum")
@@ -118,9 +131,10 @@ def _contribution(all_series: Sequence[Series]) -> list[Figure]:
         for series, table in zip(all_series, tables, strict=True)]
     names = [plain(slot) for slot in sizes.index]
     for name, column, symbol in (("share of speed", "speed", "diamond-open"), ("equal share", "one", "line-ew-open")):
-        traces.append({"type": "scatter", "mode": "markers", "name": name, "x": names, "y": numbers(100 * sizes[column]),
-                       "marker": {"symbol": symbol, "size": 12 if column == "speed" else 26, "color": "$text",
-                                  "line": {"color": "$text", "width": 2}}, "hovertemplate": f"{name}: %{{y}} %<extra></extra>"})
+        traces.append({
+            "type": "scatter", "mode": "markers", "name": name, "x": names, "y": numbers(100 * sizes[column]),
+            "marker": {"symbol": symbol, "size": 12 if column == "speed" else 26, "color": "$text",
+                       "line": {"color": "$text", "width": 2}}, "hovertemplate": f"{name}: %{{y}} %<extra></extra>"})
     return [Figure(
         "contribution", SECTION, "Contribution of each " + ("group of workers" if many else "worker"),
         "Share of the applied samples, in %. Diamond: its share of the workers' computing speed; line: an equal share.",
@@ -131,20 +145,16 @@ def _contribution(all_series: Sequence[Series]) -> list[Figure]:
 def _drops(all_series: Sequence[Series]) -> list[Figure]:
     traces: list[Trace] = []
     for series in all_series:
-        runs = max(1, sum(map(len, series.pushes)) and len(series.pushes))
         dropped = pd.concat([frame[frame.outcome == "dropped"] for frame in series.pushes])
         counts = dropped.why.value_counts()
         if len(counts):
             traces.append({**series.trace, "type": "bar", "orientation": "h", "marker": {"color": series.color},
-                           "y": [plain(why) for why in counts.index], "x": numbers(counts / runs),
+                           "y": [plain(why) for why in counts.index], "x": numbers(counts / len(series.runs)),
                            "hovertemplate": "%{x} pushes a run<br>%{y}"})
     if not traces:
         return []
     reasons = len({why for trace in traces for why in trace["y"]})
     return [Figure("drops", SECTION, "Dropped pushes", "Pushes a run that were computed and not applied, by reason.", traces,
                    {"barmode": "group", "xaxis": axis("pushes a run", rangemode="tozero"),
-                    "yaxis": rows_axis(reasons), "height": 110 + reasons * (16 + ROW_OF_SERIES * len(traces))})]
+                    "yaxis": rows_axis(reasons), "height": 110 + reasons * (16 + BAR_PX * len(traces))})]
 
-
-ROW_OF_SERIES = 16
-"""Height of one paradigm's bar beside others, in pixels."""

@@ -49,7 +49,9 @@ def common(curves: Sequence[tuple[ArrayLike, ArrayLike]], points: int = POINTS) 
     return grid[keep], values[:, keep]
 
 
-def binned(times: Sequence[ArrayLike], values: Sequence[ArrayLike], how: str, bins: int = POINTS // 2) -> tuple[Floats, Floats]:
+def binned(
+    times: Sequence[ArrayLike], values: Sequence[ArrayLike], how: str, bins: int = POINTS // 2,
+) -> tuple[Floats, Floats]:
     """Values over time, one per bin, of several runs; bins in which a run has none are left out.
 
     Args:
@@ -86,5 +88,10 @@ def shares_up_to(values: ArrayLike, points: int = POINTS) -> tuple[Floats, Float
     """The cumulative distribution: each value that occurs, and the share of values up to it."""
     found, counts = np.unique(np.asarray(values, dtype=float), return_counts=True)
     shares = np.cumsum(counts) / max(1, counts.sum())
-    keep = np.unique(np.linspace(0, len(found) - 1, min(points, len(found))).astype(int)) if len(found) else np.arange(0)
+    keep = evenly(len(found), points)
     return found[keep], shares[keep]
+
+
+def evenly(count: int, points: int = POINTS) -> NDArray[np.intp]:
+    """Indices of at most so many of `count` things, evenly spread, with the first and the last."""
+    return np.unique(np.linspace(0, count - 1, min(points, count)).round()).astype(np.intp) if count else np.arange(0)

@@ -15,12 +15,14 @@ from raysync.results.figures.parts import (
     Trace,
     View,
     axis,
+    heading,
     numbers,
     plain,
     row_names,
     rows_axis,
     rows_height,
 )
+from raysync.results.figures.spending import slots_in_order
 from raysync.results.figures.story import Story
 
 SECTION = "Iteration by iteration"
@@ -32,6 +34,10 @@ LANES = 8
 
 BARS = 1_200
 """Iterations in a view, all paradigms together, at most: it is narrowed until that many are left."""
+
+
+SHORTEST_S = 1e-9
+"""Shorter bars are rounding."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +59,15 @@ def figures(all_series: Sequence[Series]) -> list[Figure]:
     views = _views(lanes)
     rows, traces = 0, []
     for one in lanes:
-        heading, names = row_names(one.series, sorted(one.pushes.slot.unique()))
+        names = row_names(one.series, slots_in_order(one.pushes.slot))
         rows += 1 + len(names)
-        traces += _bars(one, heading, names, views) + _decisions(one, names, views)
+        traces.append(heading(one.series, names, [view.low for view in views]))
+        traces += _bars(one, names, views) + _decisions(one, names, views)
     seeds = {one.run.seed for one in lanes}
-    caption = ("Each bar an iteration from its release: computing (full colour), transfer (paler), then waiting (palest), in "
-               "seconds. Triangles: decisions of a controller.")
-    caption += f" Seed {seeds.pop()}." if len(seeds) == 1 else ""
+    notes = any(trace["type"] == "scatter" and trace["mode"] == "markers" for trace in traces)
+    caption = ("Each bar is an iteration, from its release: transfer (paler), computing (full colour), waiting (palest), in "
+               f"seconds.{' Triangles: decisions about a worker.' if notes else ''}"
+               f"{f' Seed {seeds.pop()}.' if len(seeds) == 1 else ''}")
     return [Figure("timeline", SECTION, "Timeline of iterations", caption, traces,
                    {"barmode": "overlay", "bargap": 0.25, "height": rows_height(rows),
                     "xaxis": axis("seconds since the first release", range=[views[0].low, views[0].high]),
@@ -97,28 +105,26 @@ def _inside(begin: pd.Series, end: pd.Series, views: Sequence[View]) -> pd.Serie
     return pd.Series(np.logical_or.reduce([(end >= view.low) & (begin <= view.high) for view in views]), index=begin.index)
 
 
-def _bars(lanes: Lanes, heading: str, names: dict[str, str], views: Sequence[View]) -> list[Trace]:
+def _bars(lanes: Lanes, names: dict[str, str], views: Sequence[View]) -> list[Trace]:
     frame, series = lanes.pushes, lanes.series
     frame = frame[_inside(frame.released_at_s, frame.pushed_at_s + frame.wait_s, views)]
     began = (frame.pushed_at_s - frame.busy_s).clip(lower=frame.released_at_s)
-    parts = [("transfer", frame.released_at_s, began - frame.released_at_s, 55),
-             ("computing", began, frame.pushed_at_s - began, 100),
-             ("waiting", frame.pushed_at_s, frame.wait_s, 22)]
-    details = {"transfer": pd.Series("", index=frame.index), "computing": _of_iterations(frame), "waiting": _of_waits(lanes, frame)}
+    parts = [("computing", began, frame.pushed_at_s - began, 100, _of_iterations(frame)),
+             ("transfer", frame.released_at_s, began - frame.released_at_s, 55, None),
+             ("waiting", frame.pushed_at_s, frame.wait_s, 22, _of_waits(lanes, frame))]
     traces: list[Trace] = []
-    for activity, base, length, percent in parts:
-        head = activity == "computing"
-        long = length > 1e-9
-        if not long.any() and not head:
-            continue
-        traces.append({
-            **series.trace, "type": "bar", "orientation": "h", "showlegend": head,
-            "marker": {"color": series.pale(percent) if percent < 100 else series.color,
-                       "line": {"color": "$card", "width": 1 if head else 0}},
-            "y": [heading] * head + [names[slot] for slot in frame.slot[long]],
-            "base": [0] * head + numbers(base[long], 7), "x": [0] * head + numbers(length[long]),
-            "text": [""] * head + [plain(text) for text in details[activity][long]], "textposition": "none",
-            "hovertemplate": f"{activity} %{{x}} s, until %{{value}} s<br>%{{text}}<extra></extra>".replace(", until %{value} s", "")})
+    for activity, base, length, percent, texts in parts:
+        drawn = length > SHORTEST_S
+        if drawn.any():
+            traces.append({
+                **series.trace, "type": "bar", "orientation": "h", "showlegend": activity == "computing",
+                "marker": {"color": series.pale(percent) if percent < 100 else series.color,
+                           "line": {"color": "$card", "width": 1 if activity == "computing" else 0}},
+                "y": [names[slot] for slot in frame.slot[drawn]], "base": numbers(base[drawn], 7),
+                "customdata": numbers(length[drawn]), "x": numbers(length[drawn], 7), "textposition": "none",
+                "hovertemplate": f"{activity} %{{customdata}} s<br>%{{text}}<extra></extra>"}
+                | ({"text": list(map(plain, texts[drawn]))} if texts is not None else {
+                    "hovertemplate": f"{activity} %{{customdata}} s<extra></extra>"}))
     return traces
 
 

@@ -23,6 +23,7 @@
   }
 
   const plotOf = figure => figure.querySelector(".plot");
+  const rangeOf = view => [view.dataset.low, view.dataset.high].map(Number);
   const seen = trace => trace.legendgroup === undefined || !hidden.has(trace.legendgroup);
 
   function draw(figure) {
@@ -31,7 +32,7 @@
     for (const trace of traces) trace.visible = seen(trace);
     layout.dragmode = touch ? false : "zoom";
     const view = figure.querySelector(".views [aria-pressed=true]");
-    if (view) layout.xaxis.range = [view.dataset.low, view.dataset.high].map(Number);
+    if (view) layout[view.dataset.axis].range = rangeOf(view);
     Plotly.react(plot, traces, layout, settings);
     figure.dataset.drawn = "yes";
   }
@@ -72,8 +73,7 @@
   for (const view of document.querySelectorAll(".views button")) {
     view.addEventListener("click", () => {
       for (const one of view.parentNode.children) one.setAttribute("aria-pressed", String(one === view));
-      const range = [view.dataset.low, view.dataset.high].map(Number);
-      Plotly.relayout(plotOf(view.closest("figure")), {"xaxis.range": range});
+      Plotly.relayout(plotOf(view.closest("figure")), {[view.dataset.axis + ".range"]: rangeOf(view)});
     });
   }
 
