@@ -10,18 +10,18 @@ paradigm differ in their seed alone: they are its *repeats*.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from raysync.config import Experiment, Published
 from raysync.errors import ConfigError
 from raysync.record.reader import RunRecord, load
-from raysync.record.sweeps import FILE, SweepRecord, load_sweep
-from raysync.results.intact import check
+from raysync.record.sweeps import FILE, SweepRecord
+from raysync.results.intact import check, whole_sweep
 from raysync.results.scenarios import differences, setting_text, trial_paradigm
 
 Quality = Literal["accuracy", "perplexity", "nothing"]
@@ -197,7 +197,7 @@ def _records(path: Path) -> list[RunRecord]:
     if not path.is_dir():
         raise ConfigError(f"{path}: there is no such folder; name that of a run, of a sweep, or of several runs.")
     if (path / FILE).is_file():
-        return list(load_sweep(path).records.values())
+        return list(whole_sweep(path).records.values())
     if _is_record(path):
         return [load(path)]
     there = [load(one) for one in sorted(path.iterdir()) if one.is_dir() and _is_record(one)]
@@ -217,10 +217,10 @@ def _holds_records(folder: Path) -> bool:
 
 
 def _of_sweep(path: Path) -> Collection:
-    sweep = load_sweep(path)
+    sweep = whole_sweep(path)
     varied = [key for key in sweep.varied if key.partition(".")[0] not in ("paradigm", "seed")]
     runs, failed = [], []
-    for row in _rows(sweep):
+    for row in sweep.table.to_dict("records"):
         scenario = ", ".join(f"{key}={setting_text(row[f'config/{key}'])}" for key in varied)
         trial = int(row["trial"])
         if trial in sweep.records:
@@ -235,10 +235,3 @@ def _of_sweep(path: Path) -> Collection:
         raise ConfigError(f"{path}: nothing to report on: none of its {len(failed)} trials left a record.\n{first}".strip())
     kept = _newest(runs)
     return Collection((path,), kept, tuple(failed), len(runs) - len(kept), sweep)
-
-
-def _rows(sweep: SweepRecord) -> Iterable[dict[Any, Any]]:
-    try:
-        return sweep.table.to_dict("records")
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{sweep.path}: its table cannot be read ({error}).") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pyarrow.parquet as pq
 
@@ -10,6 +11,7 @@ from raysync.core.journal import JOURNAL_SCHEMA
 from raysync.errors import ConfigError, RaysyncError
 from raysync.record.reader import RunRecord
 from raysync.record.rows import PushRow
+from raysync.record.sweeps import SweepRecord, load_sweep
 from raysync.record.writer import schema_of
 
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError, RaysyncError)
@@ -28,14 +30,29 @@ def check(record: RunRecord) -> None:
         try:
             getattr(record, part)
         except UNREADABLE as error:
-            raise _damaged(record, part, error) from error
+            raise _damaged(record.path, part, error) from error
     if record.complete:
         try:
             missing = set(schema_of(PushRow).names) - set(pq.read_schema(record.path / "pushes.parquet").names)
         except UNREADABLE as error:
-            raise _damaged(record, "pushes", error) from error
+            raise _damaged(record.path, "pushes", error) from error
         if missing:
             raise ConfigError(f"{record.path}: damaged, or of another raysync: its pushes have no {min(missing)}.")
+
+
+def whole_sweep(path: Path) -> SweepRecord:
+    """A sweep whose experiment and table can be read.
+
+    Raises:
+        ConfigError: there is none, it has no table yet, or it is damaged.
+    """
+    sweep = load_sweep(path)
+    for part in ("experiment", "table"):
+        try:
+            getattr(sweep, part)
+        except UNREADABLE as error:
+            raise _damaged(path, part, error) from error
+    return sweep
 
 
 def _check_header(record: RunRecord) -> None:
@@ -50,8 +67,6 @@ def _check_header(record: RunRecord) -> None:
                           f"{JOURNAL_SCHEMA}.")
 
 
-def _damaged(record: RunRecord, part: str, error: Exception) -> ConfigError:
+def _damaged(path: Path, part: str, error: Exception) -> ConfigError:
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    reason = reason.removeprefix(f"{record.path / 'config.yaml'}: ")
-    return ConfigError(f"{record.path}: its {part} cannot be read: damaged, or written by a newer raysync.\n"
-                       f"({reason[:200]})")
+    return ConfigError(f"{path}: its {part} cannot be read: damaged, or written by a newer raysync.\n({reason[:200]})")

@@ -73,13 +73,14 @@ def estimate(values: Sequence[float | None], confidence: float = CONFIDENCE, met
 
 
 def _interval(values: Sequence[float], confidence: float, method: Method) -> tuple[float, float]:
-    if max(values) == min(values):
-        return values[0], values[0]
+    error = stats.sem(values)
+    if max(values) == min(values) or error == 0:
+        return min(values), max(values)
     if method == "bootstrap" and len(values) >= 10:
         drawn = stats.bootstrap((sorted(values),), np.mean, confidence_level=confidence, n_resamples=BOOTSTRAP_SAMPLES,
                                 rng=np.random.default_rng(BOOTSTRAP_SEED)).confidence_interval
         return float(drawn.low), float(drawn.high)
-    low, high = stats.t.interval(confidence, len(values) - 1, np.mean(values), stats.sem(values))
+    low, high = stats.t.interval(confidence, len(values) - 1, np.mean(values), error)
     return float(low), float(high)
 
 
@@ -128,8 +129,8 @@ def median_run(runs: Sequence[Run], key: str = "final_accuracy", lost: int = 0) 
     """The run in the middle by its result; None of no runs, or if one that left no record is in the middle.
 
     Source: LagTuner, section 5.2: "three independent runs ... median results based on test accuracy". A run without a
-    result (diverged, failed) counts as worse than any with one; of an even number the worse of the two in the middle; a
-    tie goes to the smaller seed.
+    result (diverged, failed) counts as worse than any with one; of an even number the worse of the two in the middle; of
+    equals the smaller seed counts as better.
 
     Args:
         runs: repeats.

@@ -44,7 +44,7 @@ def test_a_diverged_trial_is_a_run_and_a_lost_one_is_listed(sweep):
 def test_a_folder_of_records(runs_folder):
     collection = collect([runs_folder])
     [groups] = collection.scenarios().values()
-    assert {label: [run.seed for run in runs] for label, runs in groups.items()} == dict.fromkeys(LABELS, [0, 1])
+    assert {label: [run.seed for run in runs] for label, runs in groups.items()} == {label: [0, 1] for label in LABELS}
     assert tuple(groups) == LABELS, "in the order of the file's `paradigms`"
     assert collection.runs[0].scenario == ""
     one = collect([collection.runs[0].record.path])
@@ -146,6 +146,8 @@ def test_a_sweep_of_which_nothing_is_left(sweep_folder, tmp_path):
     assert "none of its 1 trials left a record.\ntoo large" in fails(tmp_path)
     (tmp_path / "sweep.parquet").write_bytes(b"PAR1")
     assert "its table cannot be read" in fails(tmp_path)
+    (tmp_path / "sweep.yaml").write_text("hyperdrive: 9")
+    assert "its experiment cannot be read" in fails(tmp_path)
 
 
 def record_in(folder):
