@@ -21,6 +21,7 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
+from raysync.config import Published
 from raysync.errors import ConfigError
 from raysync.results import context
 from raysync.results.answer import answers, overall
@@ -141,11 +142,11 @@ def _json(figure: Figure) -> str:
 
 def _rows(collection: Collection, scenario: str) -> list[dict[str, Any]]:
     """The table of paradigms as the page shows it."""
-    frame, measures = table(collection, scenario), shown_columns(collection, scenario)
+    frame, measures, published = table(collection, scenario), shown_columns(collection, scenario), collection.published
     return [{
-        "paradigm": paradigm, "hue": collection.paradigms.index(str(paradigm)) % HUES, "statuses": row["statuses"],
+        "paradigm": paradigm, "index": collection.paradigms.index(str(paradigm)), "statuses": row["statuses"],
         "label": _breakable(str(paradigm)),
-        "cells": [{"key": measure.key, "parts": _parts(cell(row, measure)), "notes": _notes(row, measure)}
+        "cells": [{"key": measure.key, "parts": _parts(cell(row, measure)), "notes": _notes(row, measure, published)}
                   for measure in measures],
     } for paradigm, row in frame.iterrows()]
 
@@ -169,18 +170,17 @@ def _parts(text: str) -> list[str]:
     return [value, f"({rest}"] if bracket else [value]
 
 
-def _notes(row: pd.Series[Any], measure: Measure) -> list[str]:
-    """What stands below a measured value: the published one, and the ratios of both."""
-    def of(suffix: str) -> float | None:
-        value = row.get(f"{measure.key}_{suffix}")
-        return None if value is None or pd.isna(value) else float(value)
-
-    published, ratio, their_ratio = of("published"), of("ratio"), of("published_ratio")
-    notes = [f"published {measure.show(published)}"] if published is not None else []
-    if their_ratio is not None:
-        notes.append(f"{ratio_text(ratio)}×, published {ratio_text(their_ratio)}×" if ratio is not None
-                     else f"published {ratio_text(their_ratio)}×")
-    return notes
+def _notes(row: pd.Series[Any], measure: Measure, published: Published | None) -> list[str]:
+    """What stands below a measured value: its ratio, and the published value with its ratio."""
+    rows = published.rows.get(str(row.name), {}) if published is not None else {}
+    if measure.key not in rows:
+        return []
+    value = rows[measure.key]
+    ratio, their_ratio = (row.get(f"{measure.key}_{name}") for name in ("ratio", "published_ratio"))
+    theirs = "not reached" if value is None else measure.show(value)
+    theirs += f" ({ratio_text(their_ratio)}×)" if their_ratio is not None and pd.notna(their_ratio) else ""
+    ours = [f"{ratio_text(ratio)}×"] if ratio is not None and pd.notna(ratio) else []
+    return [*ours, f"published {theirs}"]
 
 
 def _columns(collection: Collection) -> list[Measure]:

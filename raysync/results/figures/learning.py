@@ -50,7 +50,7 @@ class Measure:
 
 
 ACCURACY = Measure("accuracy", "test accuracy (%)", True, {})
-PERPLEXITY = Measure("perplexity", "test perplexity", False, {"type": "log", "dtick": "D1"})
+PERPLEXITY = Measure("perplexity", "test perplexity", False, {"type": "log"})
 
 
 def figures(all_series: Sequence[Series], success: Success) -> list[Figure]:

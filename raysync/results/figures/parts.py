@@ -27,6 +27,9 @@ Floats = NDArray[np.float64]
 ROW_PX = 22
 """Height of a lane or a bar."""
 
+AROUND_PX = 80
+"""What a figure with lanes needs above and below them."""
+
 INVISIBLE = "\u2060"
 """Categories of an axis that read alike are told apart by how many of these they end in."""
 
@@ -179,14 +182,10 @@ def axis(title: str, **more: Any) -> dict[str, Any]:
     return {"title": {"text": title}, **more}
 
 
-def rows_axis(rows: int) -> dict[str, Any]:
-    """An axis of names, the first on top."""
-    return {"type": "category", "autorange": "reversed", "showgrid": False, "fixedrange": rows < 30, "ticksuffix": " "}
-
-
-def rows_height(rows: int, around_px: int = 70) -> int:
-    """Of a figure with that many lanes."""
-    return rows * ROW_PX + around_px
+def rows_layout(rows: int) -> dict[str, Any]:
+    """Of a figure with that many lanes, the first on top; the page makes it smaller when a paradigm is hidden."""
+    lanes = {"type": "category", "range": [rows - 0.5, -0.5], "showgrid": False, "fixedrange": True, "ticksuffix": " "}
+    return {"height": rows * ROW_PX + AROUND_PX, "yaxis": lanes}
 
 
 def row_names(series: Series, names: Iterable[str]) -> dict[str, str]:
