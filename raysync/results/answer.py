@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from raysync.results.collection import Collection, Run, Success
 from raysync.results.shown import Measure, final_measure, interval_text, ratio_text, target_text, time_measure
@@ -237,10 +238,11 @@ def _quality_of(first: Standing, ranked: Sequence[Standing], final: Measure) -> 
 
 
 def _with_interval(value: Estimate, measure: Measure, unit: str = "") -> str:
-    """`3.42 s (95% interval 3.10 to 3.74; 2 of 3 repeats)`, all with the mean's digits."""
+    """`3.42 s (95% interval 3.10 to 3.74; 2 of 3 repeats)`, with the mean's digits; no time below 0, no share above 1."""
     assert value.mean is not None
     form = measure.form(value.mean)
-    interval = interval_text(value.low, value.high, lambda end: format(end, form))
+    most = 1.0 if form.endswith("%") else inf
+    interval = interval_text(value.low, value.high, lambda end: format(min(max(end, 0.0), most), form))
     of = "" if value.complete else f"{value.count} of {_repeats(value.total)}"
     inside = "; ".join(filter(None, (interval, of)))
     return f"{format(value.mean, form)}{unit}{f' ({inside})' if inside else ''}"

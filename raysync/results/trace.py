@@ -28,6 +28,7 @@ from raysync.results.intact import UNREADABLE
 WORKERS, SERVER, LEAD = 1, 2, 3
 UPDATES, CONTROLLER, EVALUATIONS = 1, 2, 3
 TRACKS = {UPDATES: "updates", CONTROLLER: "controller", EVALUATIONS: "evaluations"}
+AT_END = "no release: the run ended"
 NS_PER_S = 1_000_000_000
 
 TraceEvent = dict[str, Any]
@@ -101,7 +102,7 @@ def _slices(record: RunRecord, tracks: dict[str, int], holds: dict[tuple[str, in
         about |= {"loss": _number(row["loss"]), "staleness": _number(row["staleness"])}
         yield from _slice("transfer", "transfer", track, released, began, {"clock": clock})
         yield from _slice(f"step {clock}", "step", track, began, pushed, about)
-        yield from _slice("wait", "wait", track, pushed, pushed + row["wait_s"], {"why": holds.get((worker, clock), "")})
+        yield from _slice("wait", "wait", track, pushed, pushed + row["wait_s"], {"why": holds.get((worker, clock), AT_END)})
         yield {"ph": "C", "pid": LEAD, "name": f"lead {worker}", "ts": _us(released), "args": {"clocks": row["lead"]}}
 
 
