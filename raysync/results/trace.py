@@ -26,7 +26,10 @@ from raysync.record.reader import RunRecord
 from raysync.results.intact import UNREADABLE
 
 WORKERS, SERVER, LEAD = 1, 2, 3
-UPDATES, CONTROLLER, EVALUATIONS = 1, 2, 3
+UPDATES, CONTROLLER, EVALUATIONS = 4, 5, 6
+FIRST_WORKER = 11
+"""No two processes or tracks have the same number: Perfetto, as Linux, takes a thread's for unique over all processes."""
+
 TRACKS = {UPDATES: "updates", CONTROLLER: "controller", EVALUATIONS: "evaluations"}
 AT_END = "no release: the run ended"
 NS_PER_S = 1_000_000_000
@@ -53,7 +56,7 @@ def trace(record: RunRecord) -> TraceEvent:
         lines = list(record.journal())
     except UNREADABLE as error:
         raise ConfigError(f"{record.path}: its journal is damaged ({str(error).splitlines()[0][:150]}).") from error
-    tracks = {worker: track for track, worker in enumerate(_workers(lines), start=1)}
+    tracks = {worker: track for track, worker in enumerate(_workers(lines), start=FIRST_WORKER)}
     events = [*_names(tracks, record), *_slices(record, tracks, _holds(lines)), *_marks(lines, tracks)]
     return {"displayTimeUnit": "ms", "otherData": {"record": str(record.path)}, "traceEvents": events}
 
