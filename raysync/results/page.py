@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Sequence
 from importlib.resources import as_file, files
 from itertools import groupby
 from pathlib import Path
@@ -53,16 +54,18 @@ def write_html(collection: Collection, path: Path) -> None:
     scenarios = list(collection.scenarios())
     figures = [figures_in(collection, scenario) for scenario in scenarios]
     written = answers(collection)
+    tables = {scenario: table(collection, scenario) for scenario in scenarios}
+    shown = {scenario: shown_columns(collection, scenario, tables[scenario]) for scenario in scenarios}
     page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True).from_string(_part("page.html"))
     path.write_text(page.render(
         name=collection.name, title=context.title(collection), overall=overall(collection),
         scenarios=[{
-            "title": scenario or "all runs", "answer": written[scenario], "measures": shown_columns(collection, scenario),
-            "rows": _rows(collection, scenario),
+            "title": scenario or "all runs", "answer": written[scenario], "measures": shown[scenario],
+            "rows": _rows(collection, tables[scenario], shown[scenario]),
             "sections": [(section, list(there)) for section, there in groupby(of_scenario, key=lambda one: one.section)],
         } for scenario, of_scenario in zip(scenarios, figures, strict=True)],
         data=[{figure.key: Markup(_json(figure)) for figure in of_scenario} for of_scenario in figures],
-        columns=_columns(collection), repeats=_repeats(collection), published=collection.published,
+        columns=list({measure.key: measure for measures in shown.values() for measure in measures}.values()), repeats=_repeats(collection), published=collection.published,
         paradigms=collection.paradigms, hues=HUES, points=POINTS, colours=COLOURS,
         commands=context.commands(collection), configuration=context.configuration(collection),
         environment=context.environment(collection), runs=collection.runs, counts=_counts(collection),
@@ -140,9 +143,9 @@ def _json(figure: Figure) -> str:
     return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
-def _rows(collection: Collection, scenario: str) -> list[dict[str, Any]]:
+def _rows(collection: Collection, frame: pd.DataFrame, measures: Sequence[Measure]) -> list[dict[str, Any]]:
     """The table of paradigms as the page shows it."""
-    frame, measures, published = table(collection, scenario), shown_columns(collection, scenario), collection.published
+    published = collection.published
     return [{
         "paradigm": paradigm, "index": collection.paradigms.index(str(paradigm)), "statuses": row["statuses"],
         "label": _breakable(str(paradigm)),
@@ -151,12 +154,12 @@ def _rows(collection: Collection, scenario: str) -> list[dict[str, Any]]:
     } for paradigm, row in frame.iterrows()]
 
 
-def shown_columns(collection: Collection, scenario: str) -> list[Measure]:
+def shown_columns(collection: Collection, scenario: str, frame: pd.DataFrame) -> list[Measure]:
     """The columns of a scenario's table on the page: not those that say nothing of any paradigm, if they may be missing."""
-    frame = table(collection, scenario)
-    silent = {measure.key for measure in columns(collection, scenario) if measure.key in OPTIONAL
+    measures = columns(collection, scenario)
+    silent = {measure.key for measure in measures if measure.key in OPTIONAL
               and not frame[measure.key].fillna(0.0).any() and f"{measure.key}_published" not in frame}
-    return [measure for measure in columns(collection, scenario) if measure.key not in silent]
+    return [measure for measure in measures if measure.key not in silent]
 
 
 def _breakable(label: str) -> Markup:
@@ -181,12 +184,6 @@ def _notes(row: pd.Series[Any], measure: Measure, published: Published | None) -
     theirs += f" ({ratio_text(their_ratio)}×)" if their_ratio is not None and pd.notna(their_ratio) else ""
     ours = [f"{ratio_text(ratio)}×"] if ratio is not None and pd.notna(ratio) else []
     return [*ours, f"published {theirs}"]
-
-
-def _columns(collection: Collection) -> list[Measure]:
-    """Of all scenarios' tables."""
-    there = {measure.key: measure for scenario in collection.scenarios() for measure in shown_columns(collection, scenario)}
-    return list(there.values())
 
 
 def _repeats(collection: Collection) -> str:
