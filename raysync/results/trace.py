@@ -37,10 +37,9 @@ NS_PER_S = 1_000_000_000
 TraceEvent = dict[str, Any]
 
 
-def write_trace(record: RunRecord, path: Path) -> Path:
-    """Write `trace` of a run to a file, as JSON; returns the file."""
+def write_trace(record: RunRecord, path: Path) -> None:
+    """Write `trace` of a run to a file, as JSON."""
     path.write_text(json.dumps(trace(record), separators=(",", ":"), allow_nan=False), encoding="utf-8")
-    return path
 
 
 def trace(record: RunRecord) -> TraceEvent:

@@ -42,9 +42,13 @@ def test_who_cannot_be_told_apart_is_no_winner(made):
 
 def test_the_same_to_a_reader(made):
     """However sure a difference of a thousandth is."""
-    text = answer(made({"bsp": times(10.01, 20.02, 30.03), "asp": times(10, 20, 30), "ssp": times(30, 60, 90)}))
+    results = {"bsp": times(10.01, 20.02, 30.03), "asp": times(10, 20, 30), "ssp": times(30, 60, 90)}
+    text = answer(made(results))
     assert "asp reaches 90.0% first" in text
     assert "and so does bsp, the same to 0.5%; ssp, the next, takes 3.00 times as long." in text
+    assert leader(made(results)) == ("asp", False), "of the same nobody leads"
+    doubtful = answer(made({"bsp": times(10.01, 20.04, 60), "asp": times(10, 20, 30)}))
+    assert "the same" not in doubtful, "one end of the interval is not enough"
 
 
 def test_one_seed_has_no_interval(made):
