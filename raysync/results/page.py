@@ -56,6 +56,7 @@ def write_html(collection: Collection, path: Path) -> None:
     written = answers(collection)
     tables = {scenario: table(collection, scenario) for scenario in scenarios}
     shown = {scenario: shown_columns(collection, scenario, tables[scenario]) for scenario in scenarios}
+    every = {measure.key: measure for measures in shown.values() for measure in measures}
     page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True).from_string(_part("page.html"))
     path.write_text(page.render(
         name=collection.name, title=context.title(collection), overall=overall(collection),
@@ -65,7 +66,7 @@ def write_html(collection: Collection, path: Path) -> None:
             "sections": [(section, list(there)) for section, there in groupby(of_scenario, key=lambda one: one.section)],
         } for scenario, of_scenario in zip(scenarios, figures, strict=True)],
         data=[{figure.key: Markup(_json(figure)) for figure in of_scenario} for of_scenario in figures],
-        columns=list({measure.key: measure for measures in shown.values() for measure in measures}.values()), repeats=_repeats(collection), published=collection.published,
+        columns=list(every.values()), repeats=_repeats(collection), published=collection.published,
         paradigms=collection.paradigms, hues=HUES, points=POINTS, colours=COLOURS,
         commands=context.commands(collection), configuration=context.configuration(collection),
         environment=context.environment(collection), runs=collection.runs, counts=_counts(collection),
@@ -168,9 +169,8 @@ def _breakable(label: str) -> Markup:
 
 
 def _parts(text: str) -> list[str]:
-    """Where a cell may be broken: before `(2 of 3)`."""
-    value, bracket, rest = text.partition(" (")
-    return [value, f"({rest}"] if bracket else [value]
+    """Where a cell may be broken: `3.42`, `± 0.31`, `(2 of 3)`."""
+    return re.split(r" (?=[±(])", text)
 
 
 def _notes(row: pd.Series[Any], measure: Measure, published: Published | None) -> list[str]:

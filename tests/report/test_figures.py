@@ -310,7 +310,10 @@ def test_drops_are_counted_by_reason(own_copy):
         late = pushes.index < 4
         pushes.assign(outcome=pushes.outcome.mask(late, "dropped"), why=pushes.why.mask(late, "came <late>")).to_parquet(
             record / "pushes.parquet")
-    drops = figures_by_key(collect([own_copy]))["drops"]
+    collection = collect([own_copy])
+    for series in series_of(collection.paradigms, collection.scenarios()[""]):
+        assert all(spent(frame).samples.sum() == frame[frame.outcome == "applied"].samples.sum() for frame in series.pushes)
+    drops = figures_by_key(collection)["drops"]
     assert [(trace["x"], trace["y"]) for trace in drops.traces] == [([4], ["came &lt;late&gt;"])] * 3
 
 

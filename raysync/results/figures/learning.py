@@ -35,6 +35,7 @@ class Measure:
     name: str
     title: str
     rises: bool
+    unit: str
     axis: dict[str, Any]
 
     def of(self, evaluations: pd.DataFrame) -> Floats:
@@ -49,8 +50,8 @@ class Measure:
         return 100 * success.target if self.rises else float(np.exp(success.target))
 
 
-ACCURACY = Measure("accuracy", "test accuracy (%)", True, {})
-PERPLEXITY = Measure("perplexity", "test perplexity", False, {"type": "log"})
+ACCURACY = Measure("accuracy", "test accuracy (%)", True, " %", {})
+PERPLEXITY = Measure("perplexity", "test perplexity", False, "", {"type": "log"})
 
 
 def figures(all_series: Sequence[Series], success: Success) -> list[Figure]:
@@ -91,10 +92,11 @@ def _workload(run: Run) -> float:
 
 def _against(all_series: Sequence[Series], success: Success, measure: Measure, x: str) -> Figure:
     traces: list[Trace] = []
+    told = f"%{{y}}{measure.unit} at %{{x}} {'s' if x == 'time' else x}"
     for series in all_series:
         grid, values = common([points(run, measure, x) for run in series.regular])
         if len(grid):
-            traces += curve(series, grid, values)
+            traces += curve(series, grid, values, hovertemplate=told)
             traces += _switches(series, grid, values.mean(axis=0)) if x == "time" else []
         for run in series.others:
             traces += _lone(series, run, *points(run, measure, x))
@@ -191,7 +193,8 @@ def _time_to(all_series: Sequence[Series], success: Success, measure: Measure) -
         if pairs:
             times = np.array([times_to(x, y, targets, rises=measure.rises) for x, y in pairs])
             met = np.isfinite(times).all(axis=0)
-            traces += curve(series, targets[met], times[:, met], hovertemplate="%{y} s to %{x}") if met.any() else []
+            told = f"%{{y}} s to %{{x}}{measure.unit}"
+            traces += curve(series, targets[met], times[:, met], hovertemplate=told) if met.any() else []
     direction: dict[str, Any] = {} if measure.rises else {"autorange": "reversed"}
     shapes = _target_line(target, "x")
     ends = "A curve ends at the best that every seed reached." if over_seeds(all_series) else ""
@@ -215,7 +218,7 @@ def _work_done(all_series: Sequence[Series]) -> Figure:
             if run in series.regular and len(done):
                 curves.append((np.append(0.0, done.applied_at_s), np.append(0.0, done.samples.cumsum())))
         grid, values = common([(x[keep], y[keep]) for x, y in curves for keep in [kept(y)]])
-        traces += curve(series, grid, values) if len(grid) else []
+        traces += curve(series, grid, values, hovertemplate="%{y} samples after %{x} s") if len(grid) else []
     return Figure("samples-time", "How fast", "Work done against time",
                   f"Samples applied against seconds since the first release. {over_seeds(all_series)}".strip(), traces,
                   {"xaxis": axis("seconds", rangemode="tozero"), "yaxis": axis("samples", rangemode="tozero")})

@@ -115,9 +115,10 @@
   addEventListener("beforeprint", () => {
     root.dataset.theme = "light";
     for (const figure of shown()) {
-      figure.style.width = "660px";
+      const width = figure.classList.contains("wide") ? 680 : 334;
+      figure.style.width = width + "px";
       draw(figure);
-      Plotly.relayout(plotOf(figure), {width: 625, height: plotOf(figure).clientHeight});
+      Plotly.relayout(plotOf(figure), {width: width - 24, height: plotOf(figure).clientHeight});
     }
   });
   addEventListener("afterprint", () => {
