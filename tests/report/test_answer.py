@@ -31,10 +31,12 @@ def test_a_clear_winner(made):
 
 
 def test_who_cannot_be_told_apart_is_no_winner(made):
-    collection = made({"bsp": times(20, 42, 57), "asp": times(10, 20, 30), "ssp": times(14, 16, 33)})
+    collection = made({"bsp": times(20, 42, 57), "asp": times(10, 20, 30), "ssp": times(14, 16, 33),
+                       "x": times(12, 19, 33)})
     text = answer(collection)
     assert "asp reaches 90.0% after 20.0 s" in text
     assert "the best mean, but with 3 common seeds it cannot be told apart from ssp (1.07 times as long, 95% " in text
+    assert "), x (1.08 times as long, 95% interval " in text
     assert "; bsp takes 2.00 times as long (" in text
     assert " first" not in text
     assert leader(collection) == ("asp", False)
@@ -61,8 +63,9 @@ def test_one_seed_has_no_interval(made):
 
 def test_reaching_it_always_comes_before_reaching_it_soon(made):
     text = answer(made({"bsp": times(20, 21, 22), "asp": times(10, None, 11), "ssp": times(None, None, None)}))
-    assert text.startswith("bsp reaches 90.0% ")
-    assert "2 of 3 common seeds" in text
+    assert text.startswith("bsp reaches 90.0% after 21.0 s (95% interval 18.5 to 23.5); no other paradigm does so in as many "
+                           "of its repeats. ")
+    assert leader(made({"bsp": times(20, 21, 22), "asp": times(10, 10.5, None)})) == ("bsp", False)
     assert "Not every repeat reached 90.0%: asp 2 of 3, ssp 0 of 3; times are of those that did, and there asp took" in text
 
 
@@ -127,6 +130,11 @@ def test_no_result_at_all(made, results):
     text = answer(made(results))
     assert "No run finished its work." in text
     assert leader(made(results)) == (None, False)
+
+
+def test_pairs_in_which_one_did_not_reach_it(made):
+    text = answer(made({"bsp": times(20, 41, 60, None), "asp": times(10, 20, None, 30)}))
+    assert "bsp, the next, takes 2.02 times as long (95% interval 1.73 to 2.37, 2 of 4 common seeds)." in text
 
 
 def test_no_seed_in_common(made):
