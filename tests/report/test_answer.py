@@ -63,8 +63,8 @@ def test_one_seed_has_no_interval(made):
 
 def test_reaching_it_always_comes_before_reaching_it_soon(made):
     text = answer(made({"bsp": times(20, 21, 22), "asp": times(10, None, 11), "ssp": times(None, None, None)}))
-    assert text.startswith("bsp reaches 90.0% after 21.0 s (95% interval 18.5 to 23.5); no other paradigm does so in as many "
-                           "of its repeats. ")
+    assert text.startswith("bsp reaches 90.0% after 21.0 s (95% interval 18.5 to 23.5); no other paradigm does so in as "
+                           "many of its repeats. ")
     assert leader(made({"bsp": times(20, 21, 22), "asp": times(10, 10.5, None)})) == ("bsp", False)
     assert "Not every repeat reached 90.0%: asp 2 of 3, ssp 0 of 3; times are of those that did, and there asp took" in text
 
