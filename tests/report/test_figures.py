@@ -22,7 +22,7 @@ from raysync.results.figures.parts import INVISIBLE, numbers
 from raysync.results.figures.spending import contributions, spent
 from raysync.results.figures.story import story_of
 from raysync.results.figures.thin import POINTS, binned, common, evenly, kept, shares_up_to
-from tests.report.parts import BASE
+from tests.report.parts import BASE, cut
 
 FINITE = st.floats(-1e6, 1e6)
 CURVES = st.lists(FINITE, min_size=1, max_size=60).map(np.array)
@@ -285,10 +285,16 @@ def test_one_paradigm_that_never_waits_has_no_empty_figures(sweep):
 
 
 def test_where_nothing_is_learnt_there_is_no_accuracy(tmp_path, torch_of_one_thread):
-    raysync.run(BASE | {"output": str(tmp_path), "timing": "only", "paradigm": "asp", "target_accuracy": None})
+    """And a run that was killed does not end the curve of those that finished."""
+    for seed in (0, 1):
+        record = raysync.run(BASE | {"output": str(tmp_path), "timing": "only", "paradigm": "asp", "target_accuracy": None,
+                                     "seed": seed})
+    (record.path / "summary.json").unlink()
+    cut(record.path / "journal.jsonl")
     figures = figures_by_key(collect([tmp_path / "tiny"]))
     assert set(figures) == {"samples-time", "spending", "contribution", "timeline"} | LEADS
-    assert figures["samples-time"].traces[0]["y"][-1] == pytest.approx(1600, rel=0.05)
+    [work] = figures["samples-time"].traces
+    assert work["y"][-1] == pytest.approx(1600, rel=0.05)
 
 
 def test_of_tokens_perplexity_falls(tmp_path, torch_of_one_thread):
@@ -323,6 +329,18 @@ def test_a_run_that_diverged_is_drawn_by_itself(sweep):
     dotted = [trace for trace in figures["accuracy-samples"].traces if trace["line"].get("dash") == "dot"]
     assert [trace["hovertemplate"].partition("<br>")[2] for trace in dotted] == ["seed 3: diverged"]
     assert "did not finish" in figures["accuracy-samples"].caption
+
+
+def test_a_run_that_did_not_come_to_a_push_is_no_obstacle(own_copy):
+    first, second, *_ = sorted(own_copy.iterdir())
+    for record, lines in ((first, 1), (second, 3)):  # killed at once, killed after the first workers had joined
+        (record / "summary.json").unlink()
+        journal = record / "journal.jsonl"
+        journal.write_text("".join(journal.read_text().splitlines(keepends=True)[:lines]))
+    figures = figures_by_key(collect([own_copy]))
+    assert set(figures) >= EVERY_RUN | LEADS
+    alone = collect([first])
+    assert set(figures_by_key(alone)) == set()
 
 
 # ---- the story of a run ----

@@ -13,6 +13,7 @@ from raysync.errors import ConfigError
 from raysync.results import page
 from raysync.results.answer import answers
 from raysync.results.collection import collect
+from raysync.results.figures import Figure
 from raysync.results.figures.colours import COLOURS
 from raysync.results.tables import cell, columns, table
 
@@ -247,6 +248,12 @@ def test_what_a_user_writes_is_text(own_copy, tmp_path):
     assert "<script>alert" not in text
     assert "<img" not in text
     assert len(re.findall("</script>", text)) == len(re.findall("<script", text.replace("<scripts", "")))
+
+
+def test_no_figure_can_end_its_script():
+    figure = Figure("key", "section", "title", "caption.", [{"text": ["</script>", "<!--"]}])
+    assert "<" not in page._json(figure)
+    assert json.loads(page._json(figure))["traces"] == figure.traces
 
 
 def test_published_values_stand_below_the_measured(own_copy, tmp_path):

@@ -23,6 +23,7 @@ from raysync.results.figures.parts import (
     plain,
     started_at,
 )
+from raysync.results.figures.story import workload_of
 from raysync.results.figures.thin import Floats, common, evenly, kept
 
 SECTION = "How well, how soon"
@@ -73,21 +74,9 @@ def points(run: Run, measure: Measure, x: str) -> tuple[Floats, Floats]:
     if x == "time":
         forth = np.asarray(frame["at"], dtype=float) - started_at(run)
     else:
-        summary = run.record.summary
-        workload = summary["samples"] / frame.progress.max() if len(frame) and summary["status"] == "finished" else None
-        forth = np.asarray(frame.progress, dtype=float) * (workload or _workload(run))
+        forth = np.asarray(frame.progress, dtype=float) * workload_of(run.record)
     fine = np.isfinite(values) & np.isfinite(forth)
     return forth[fine], values[fine]
-
-
-def _workload(run: Run) -> float:
-    """Samples of a progress of 1, from the pushes that were applied."""
-    frame = run.record.evaluations
-    last = frame.iloc[-1] if len(frame) else None
-    if last is None or last.progress <= 0:
-        return 1.0
-    pushes = run.record.pushes
-    return float(pushes[pushes.version <= last.version].samples.sum() / last.progress)
 
 
 def _against(all_series: Sequence[Series], success: Success, measure: Measure, x: str) -> Figure:

@@ -126,8 +126,9 @@ def started_at(run: Run) -> float:
 def _pushes(run: Run) -> pd.DataFrame:
     start = started_at(run)
     frame = run.record.pushes
+    slots = {worker: worker.rpartition("#")[0] for worker in frame.worker.unique()}
     return frame.assign(
-        slot=frame.worker.str.rpartition("#")[0],
+        slot=frame.worker.map(slots),
         released_at_s=frame.released_at_s - start, pushed_at_s=frame.pushed_at_s - start,
         applied_at_s=frame.applied_at_s - start,
     ).sort_values("pushed_at_s", kind="stable", ignore_index=True)

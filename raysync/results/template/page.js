@@ -96,13 +96,13 @@
 
   const scenario = document.getElementById("scenario");
   function choose() {
-    for (const one of document.querySelectorAll(".scenario")) one.hidden = one.dataset.scenario !== scenario.value;
+    for (const one of document.querySelectorAll(".scenario")) one.hidden = one.dataset.scenario !== (scenario?.value ?? "0");
     const there = new Set(shown().flatMap(figure => JSON.parse(figure.querySelector("script").textContent).traces)
       .map(trace => trace.legendgroup));
     for (const chip of document.querySelectorAll(".chips button")) chip.hidden = !there.has(chip.dataset.series);
     drawShown();
   }
-  if (scenario) scenario.addEventListener("change", choose);
+  scenario?.addEventListener("change", choose);
 
   const theme = document.getElementById("theme");
   theme.addEventListener("change", () => {
@@ -127,5 +127,5 @@
     redraw();
   });
 
-  scenario ? choose() : drawShown();                     // a browser may have kept another choice
+  choose();                                              // a browser may have kept another scenario than the first
 })();
