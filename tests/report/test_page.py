@@ -303,6 +303,18 @@ def test_pictures_need_kaleido(runs, tmp_path, monkeypatch):
     assert not (tmp_path / "pictures").exists()
 
 
+def test_pictures_need_a_browser(runs, tmp_path, monkeypatch):
+    kaleido = pytest.importorskip("kaleido")
+    from kaleido.errors import ChromeNotFoundError
+
+    def none_found(*_, **__):
+        raise ChromeNotFoundError
+
+    monkeypatch.setattr(kaleido, "write_fig_from_object_sync", none_found)
+    with pytest.raises(ConfigError, match="need Chrome or Chromium"):
+        page.write_png(runs, tmp_path / "pictures")
+
+
 def test_pictures(runs, tmp_path, monkeypatch, executable):
     pytest.importorskip("kaleido")
     figures = page.figures_in(runs, "")
