@@ -135,7 +135,8 @@ def test_switches_drops_and_remarks(own_copy):
     write_trace(raysync.load(folder), folder / "trace.json")
     assert found == [
         ("switch to asp", 1e6, {"why": "it is time"}), ("dropped fast-0#1 3", 1e6, {"why": "too stale"}),
-        ("seen", 1.5e6, {"worker": "", "wait": None, "all": [1, None]}), ("the sun shines", 2e6, {}), ("evaluation: accuracy nan%", 3e6, {"accuracy": None, "loss": None, "version": 1}),
+        ("seen", 1.5e6, {"worker": "", "wait": None, "all": [1, None]}),
+        ("the sun shines", 2e6, {}), ("evaluation: accuracy nan%", 3e6, {"accuracy": None, "loss": None, "version": 1}),
         ("failed", 4e6, {"error": "it broke"})]
 
 
