@@ -346,7 +346,11 @@ def test_a_run_that_did_not_come_to_a_push_is_no_obstacle(own_copy):
 # ---- the story of a run ----
 
 
-def test_switches_and_notes_of_any_kind_are_marked(own_copy):
+@pytest.mark.parametrize("opening", [0, 4_000])
+def test_switches_and_notes_of_any_kind_are_marked(own_copy, monkeypatch, opening):
+    """Also behind the opening of a long journal."""
+    monkeypatch.setattr("raysync.results.figures.story.OPENING", opening)
+
     def change(index, entry):
         if index == 20:
             return [Switch("asp", "half of it is done")]
