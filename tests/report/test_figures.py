@@ -358,9 +358,9 @@ def test_switches_and_notes_of_any_kind_are_marked(own_copy, monkeypatch, openin
 
     edited(own_copy, change)
     figures = figures_by_key(collect([own_copy]))
-    texts = {text for trace in figures["happenings"].traces for text in trace["text"]}
-    assert "switch, to asp, because half of it is done" in texts
-    assert "straggler slow-0#1, share 0.5123, &lt;b&gt; 1" in texts
+    texts = [text for trace in figures["happenings"].traces for text in trace["text"]]
+    assert texts.count("switch, to asp, because half of it is done") == 6  # one a run
+    assert texts.count("straggler slow-0#1, share 0.5123, &lt;b&gt; 1") == 6
     assert "◆ switch" in figures["happenings"].caption
     assert [trace for trace in figures["accuracy-time"].traces if trace.get("marker", {}).get("symbol") == "diamond"]
 
