@@ -23,7 +23,7 @@ def sweep(
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show Ray Tune's own table of trials.")] = False,
 ) -> None:
     """Run the trials of the file's `sweep:` block under Ray Tune, side by side where the cluster can hold them."""
-    os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # before Tune is imported: its newer output cannot be turned off
+    os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # before Tune is imported: its newer output is never quiet, and shows no settings
     from raysync.tuning.standing import Standing
     from raysync.tuning.sweep import plan as planned
     from raysync.tuning.sweep import run

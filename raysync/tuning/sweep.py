@@ -186,7 +186,13 @@ def _tuner(plan: Plan, verbose: bool) -> tune.Tuner:
         function, param_space=space(sweep, source) if sweep.search else dict.fromkeys(plan.points[0]),
         tune_config=_tune_config(sweep, plan.points, plan.count, source, folder / TUNE if plan.resume else None),
         run_config=tune.RunConfig(name=TUNE, storage_path=str(folder), stop=dict(sweep.stop) or None, callbacks=[Teller()],
-                                  verbose=1 if verbose else 0))
+                                  verbose=2 if verbose else 0, progress_reporter=_reporter(sweep) if verbose else None))
+
+
+def _reporter(sweep: Sweep) -> tune.CLIReporter:
+    """Tune's table, with what is varied and what is reported."""
+    return tune.CLIReporter(parameter_columns=[*sweep.grid, *sweep.sample], metric_columns=["progress", "accuracy", "loss"],
+                            max_column_length=40)
 
 
 def _tune_config(

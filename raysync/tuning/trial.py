@@ -139,7 +139,7 @@ class _Reporter:
 
     def __call__(self, measures: Measures) -> None:
         for one in measures.evaluations[self._told :]:
-            tune.report({**_so_far(measures), **_of(one)})
+            tune.report({**_so_far(measures), **_of(one, measures)})
         self._told = len(measures.evaluations)
         if self._timing_only and measures.ended is not None:
             tune.report(_so_far(measures))
@@ -151,6 +151,8 @@ def _so_far(measures: Measures) -> dict[str, float]:
             "staleness_max": measures.staleness_max, "lead_max": measures.lead_max}
 
 
-def _of(evaluation: Evaluation) -> dict[str, float]:
-    return {"accuracy": evaluation.accuracy, "loss": evaluation.loss, "progress": evaluation.progress,
-            "perplexity": exp(min(evaluation.loss, LARGEST_EXPONENT))}
+def _of(evaluation: Evaluation, measures: Measures) -> dict[str, float]:
+    """What was evaluated, at its own time: several evaluations may be told of together."""
+    return {"accuracy": evaluation.accuracy, "loss": evaluation.loss, "perplexity": exp(min(evaluation.loss, LARGEST_EXPONENT)),
+            "progress": evaluation.progress, "samples": round(evaluation.progress * measures.workload_samples),
+            "seconds": max(0.0, evaluation.at - (measures.started_at or 0.0))}

@@ -50,7 +50,10 @@ def test_a_sweep(ray_cluster, tmp_path, monkeypatch):
     assert sorted(record.varied) == sorted(SWEEP["grid"])
     reported = {file.parent.name: pd.read_csv(file) for file in record.path.glob("tune/*/progress.csv")}
     first = next(frame for name, frame in reported.items() if "_00000_" in name)
-    assert list(first.accuracy) == list(record.records[0].evaluations.accuracy)
+    evaluations = record.records[0].evaluations
+    assert list(first.accuracy) == list(evaluations.accuracy)
+    assert list(first.seconds) == pytest.approx(list(evaluations["at"]))
+    assert list(first.samples) == [0, *first.samples[1:-1], record.records[0].summary["samples"]]
     assert len(list(record.path.glob("tune/*/events.out.tfevents*"))) >= 4
 
     # it goes on with what was interrupted or failed, and with nothing else
