@@ -153,6 +153,7 @@ def _so_far(measures: Measures) -> dict[str, float]:
 
 def _of(evaluation: Evaluation, measures: Measures) -> dict[str, float]:
     """What was evaluated, at its own time: several evaluations may be told of together."""
-    return {"accuracy": evaluation.accuracy, "loss": evaluation.loss, "perplexity": exp(min(evaluation.loss, LARGEST_EXPONENT)),
+    return {"accuracy": evaluation.accuracy, "loss": evaluation.loss,
+            "perplexity": exp(min(evaluation.loss, LARGEST_EXPONENT)),
             "progress": evaluation.progress, "samples": round(evaluation.progress * measures.workload_samples),
             "seconds": max(0.0, evaluation.at - (measures.started_at or 0.0))}
