@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -68,6 +68,7 @@ def run(
     data: DataSet | None = None,
     watch: Watch = _quiet,
     notify: Notify = _quiet,
+    tensorboard: bool = False,
 ) -> RunRecord:
     """Train one experiment and return its record.
 
@@ -78,6 +79,7 @@ def run(
         data: a `raysync.DataSet` in place of the experiment's data set; `raysync.data_set` makes one of arrays.
         watch: is called with the measures so far, a few times a second.
         notify: is told what the user should know, a sentence at a time.
+        tensorboard: also write TensorBoard's event file into the record, while the run goes on.
 
     Raises:
         ConfigError: something in the experiment cannot be.
@@ -92,11 +94,12 @@ def run(
         experiment = config.validate(experiment)
     task = prepare(experiment, model, data)
     with engine_for(experiment, notify) as engine:
-        return run_in(engine, task, experiment.paradigm, watch=watch, notify=notify)
+        return run_in(engine, task, experiment.paradigm, watch=watch, notify=notify, tensorboard=tensorboard)
 
 
 def run_in(
     engine: Engine, task: Task, choice: ParadigmChoice, *, watch: Watch = _quiet, notify: Notify = _quiet,
+    tensorboard: bool = False,
 ) -> RunRecord:
     """Train a task under a paradigm on an engine that may serve further runs; see `run`."""
     began = datetime.now()
@@ -106,11 +109,13 @@ def run_in(
     first = next(stream)  # whatever the user asked for that cannot be is known by now: no record of that
     folder = new_folder(experiment.output, experiment.name, choice.label)
     with RecordWriter(folder, experiment.to_yaml(), choice.make(), measures, _about(task, choice), began,
-                      {name: asdict(place) for name, place in engine.places.items()}) as writer:
+                      {name: asdict(place) for name, place in engine.places.items()}) as writer, \
+            _event_log(folder, began, tensorboard) as log:
+        watches = (log, watch)
         try:
-            _write(writer, first, watch, notify)
+            _write(writer, first, watches, notify)
             for lines in stream:
-                _write(writer, lines, watch, notify)
+                _write(writer, lines, watches, notify)
         except RunFailed as failure:
             writer.write([Ended("failed", measures.now, str(failure))])
         except BaseException as error:
@@ -126,7 +131,15 @@ def run_in(
     return load(folder)
 
 
-def _write(writer: RecordWriter, lines: list[Line], watch: Watch, notify: Notify) -> None:
+def _event_log(folder: Path, began: datetime, wanted: bool) -> AbstractContextManager[Watch]:
+    if not wanted:
+        return nullcontext(_quiet)
+    from raysync.record.tensorboard import EventLog  # tensorboardX takes its time to import
+
+    return EventLog(folder, began)
+
+
+def _write(writer: RecordWriter, lines: list[Line], watches: Iterable[Watch], notify: Notify) -> None:
     writer.write(lines)
     for line in lines:
         if isinstance(line, Entry) and isinstance(line.event, Left):
@@ -139,7 +152,8 @@ def _write(writer: RecordWriter, lines: list[Line], watch: Watch, notify: Notify
         if isinstance(line, Ended):
             for trouble in line.troubles_without_effect:
                 notify(f"Nobody met {trouble}.")
-    watch(writer.measures)
+    for watch in watches:
+        watch(writer.measures)
 
 
 def _about(task: Task, choice: ParadigmChoice) -> dict[str, Any]:
@@ -153,6 +167,7 @@ def _about(task: Task, choice: ParadigmChoice) -> dict[str, Any]:
         "model": task.model.name,
         "parameters": task.parameters,
         "dataset": task.data.name,
+        "tokens": task.data.tokens,
         "workers": experiment.worker_count,
         "seed": experiment.seed,
         "target_accuracy": experiment.target_accuracy,

@@ -1,11 +1,14 @@
-"""The command line: `raysync run`, `compare`, `sweep`, `calibrate`, `list`, `replay`. One file a group of commands."""
+"""The command line: `raysync run`, `compare`, `sweep`, `report`, `calibrate`, `list`, `replay`.
+
+One file a group of commands.
+"""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from raysync.cli import listing, sweeps, train  # noqa: F401 - their commands
+from raysync.cli import listing, reports, sweeps, train  # noqa: F401 - their commands
 from raysync.cli.app import app, console, errors
 from raysync.errors import ConfigError, RunFailed
 

@@ -21,20 +21,29 @@ from raysync.core.replay import replay as replay_journal
 from raysync.errors import ConfigError, RunFailed
 from raysync.record.reader import RunRecord
 
+TensorBoard = Annotated[bool, typer.Option(
+    "--tensorboard", help="Also write TensorBoard's event files into the records, while the runs go on.")]
+
 
 @app.command()
-def run(file: File, engine: EngineName = None, settings: Settings = []) -> None:  # noqa: B006 - typer copies it
+def run(
+    file: File, engine: EngineName = None, settings: Settings = [],  # noqa: B006 - typer copies it
+    tensorboard: TensorBoard = False,
+) -> None:
     """Train one experiment."""
     experiment = config.load(file, with_engine(settings, engine))
-    _train(experiment, [experiment.paradigm], [experiment.seed])
+    _train(experiment, [experiment.paradigm], [experiment.seed], tensorboard)
 
 
 @app.command()
-def compare(file: OptionalFile = None, engine: EngineName = None, settings: Settings = []) -> None:  # noqa: B006
+def compare(
+    file: OptionalFile = None, engine: EngineName = None, settings: Settings = [],  # noqa: B006
+    tensorboard: TensorBoard = False,
+) -> None:
     """Train the same experiment under several paradigms, one after the other, and print one table."""
     settings = with_engine(settings, engine)
     experiment = load_experiment(file, settings)
-    _train(experiment, experiment.paradigms, experiment.seeds or [experiment.seed])
+    _train(experiment, experiment.paradigms, experiment.seeds or [experiment.seed], tensorboard)
 
 
 @app.command()
@@ -83,7 +92,7 @@ def replay(record: Annotated[Path, typer.Argument(help="Folder of a run.", show_
     console.print(f"{replayed.events} events replayed, all {replayed.decisions} decisions identical.", highlight=False)
 
 
-def _train(experiment: Experiment, choices: Sequence[ParadigmChoice], seeds: Sequence[int]) -> None:
+def _train(experiment: Experiment, choices: Sequence[ParadigmChoice], seeds: Sequence[int], tensorboard: bool) -> None:
     """Train each paradigm with each seed in one session; print the table and where the records are."""
     from raysync.runner import engine_for, run_in
     from raysync.training.task import prepare
@@ -98,7 +107,8 @@ def _train(experiment: Experiment, choices: Sequence[ParadigmChoice], seeds: Seq
         for seed, choice in product(seeds, choices):
             label = choice.label if len(seeds) == 1 else f"{choice.label}, seed {seed}"
             try:
-                record = run_in(engine, task.with_seed(seed), choice, watch=shown.follow(label), notify=shown.say)
+                record = run_in(engine, task.with_seed(seed), choice, watch=shown.follow(label), notify=shown.say,
+                                tensorboard=tensorboard)
             except RunFailed as failure:
                 shown.say(f"{label} failed: {failure}")
                 done[choice.label].append(None)

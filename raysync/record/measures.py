@@ -135,6 +135,12 @@ class Measures:
         return waited / there if there else 0.0
 
     @property
+    def leads(self) -> dict[str, int]:
+        """Of each member, in clocks ahead of the slowest, now."""
+        roster = self._rows.roster
+        return {worker: roster.lead(worker) for worker in roster.members}
+
+    @property
     def accuracy(self) -> float | None:
         """Of the latest evaluation."""
         return self.evaluations[-1].accuracy if self.evaluations else None

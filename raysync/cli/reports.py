@@ -1,0 +1,81 @@
+"""`raysync report`: from records to something that a person reads."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from raysync.cli.app import app, console
+from raysync.errors import ConfigError
+
+
+class Format(StrEnum):
+    """What a report can be."""
+
+    html = "html"
+    md = "md"
+    png = "png"
+    trace = "trace"
+
+
+Paths = Annotated[list[Path], typer.Argument(
+    metavar="PATH...", show_default=False, help="Folders of runs, of a sweep, or of several runs (runs/NAME).")]
+Kind = Annotated[Format, typer.Option(
+    "--format", help="html: one page; md: Markdown; png: a picture of each figure; trace: the timeline of one run, for "
+                     "ui.perfetto.dev.")]
+Output = Annotated[Path | None, typer.Option(
+    "--output", "-o", help="Where to. Default: into the (first) folder; Markdown to the terminal.")]
+Median = Annotated[bool, typer.Option("--median", help="Of md: the values of the median run in place of means.")]
+
+
+@app.command()
+def report(paths: Paths, kind: Kind = Format.html, output: Output = None, median: Median = False) -> None:
+    """Which paradigm? The answer with its uncertainty, tables and figures, from the records of runs or of a sweep."""
+    from raysync.results.collection import collect
+
+    if median and kind is not Format.md:
+        raise ConfigError(f"--median: of the tables of --format md; not of {kind.value}.")
+    _check_output(output, kind)
+    collection = collect(paths)
+    if kind is Format.md:
+        from raysync.results.markdown import markdown
+
+        text = markdown(collection, median=median)
+        if output is None:
+            typer.echo(text, nl=False)
+            return
+        output.write_text(text, encoding="utf-8")
+        _say(output)
+    elif kind is Format.trace:
+        from raysync.results.trace import write_trace
+
+        if len(collection.runs) > 1:
+            raise ConfigError(f"--format trace: it shows one run, there are {len(collection.runs)}; name one of them: "
+                              f"{collection.runs[0].record.path}, ...")
+        run = collection.runs[0].record
+        _say(write_trace(run, output or run.path / "trace.json"))
+    else:
+        from raysync.results.page import write_html, write_png
+
+        there = output or paths[0] / ("report.html" if kind is Format.html else "report")
+        (write_html if kind is Format.html else write_png)(collection, there)
+        _say(there)
+
+
+def _check_output(output: Path | None, kind: Format) -> None:
+    """Before anything is read: a mistake must not cost a minute."""
+    if output is None:
+        return
+    if not output.absolute().parent.is_dir():
+        raise ConfigError(f"--output {output}: there is no folder {output.parent}.")
+    if output.is_dir() and kind is not Format.png:
+        raise ConfigError(f"--output {output}: that is a folder; --format {kind.value} is written to a file.")
+    if output.is_file() and kind is Format.png:
+        raise ConfigError(f"--output {output}: that is a file; --format png is written to a folder.")
+
+
+def _say(path: Path) -> None:
+    console.print(f"Written: {path}", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,76 @@
+"""TensorBoard event files of a run, written while it goes on: `tensorboard --logdir runs/NAME`.
+
+By tensorboardX, with which Ray Tune writes its own: `torch.utils.tensorboard` needs all of TensorBoard installed where the
+run is, and what keeps records may not know torch. Steps are samples applied, so that paradigms are compared at the same
+work; the time of an event is when the run began plus the run's own seconds, so TensorBoard's "relative" axis shows virtual
+seconds, too.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+from tensorboardX import SummaryWriter
+
+from raysync.core.journal import Evaluation
+from raysync.record.measures import Measures
+
+EVERY = 0.01
+"""Progress after which the measures are written even without an evaluation."""
+
+LEADS_SHOWN = 64
+"""Beyond that many members, no lead of each: nobody reads so many curves."""
+
+
+class EventLog:
+    """The event file of one run. Use it as a context manager, and call it with the measures as they change."""
+
+    def __init__(self, folder: Path, began: datetime) -> None:
+        """
+        Args:
+            folder: of the record.
+            began: when the run was asked for.
+        """
+        self._writer = SummaryWriter(str(folder))
+        self._began = began.timestamp()
+        self._evaluations = 0
+        self._progress = -1.0
+        self._ended = False
+
+    def __enter__(self) -> EventLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._writer.close()
+
+    def __call__(self, measures: Measures) -> None:
+        """Write what is new: evaluations, and the measures with each, after each hundredth of the work, and at the end."""
+        new = measures.evaluations[self._evaluations :]
+        self._evaluations += len(new)
+        for one in new:
+            self._evaluated(one, measures.workload_samples)
+        ended = measures.ended is not None and not self._ended
+        if new or ended or measures.progress >= self._progress + EVERY:
+            self._progress, self._ended = measures.progress, measures.ended is not None
+            self._measured(measures)
+            self._writer.flush()
+
+    def _evaluated(self, one: Evaluation, workload_samples: int) -> None:
+        samples = round(one.progress * workload_samples)
+        self._scalar("evaluation/accuracy", one.accuracy, samples, one.at)
+        self._scalar("evaluation/loss", one.loss, samples, one.at)
+
+    def _measured(self, measures: Measures) -> None:
+        summary = measures.summary()
+        for tag, key in (("run/samples_per_s", "throughput_samples_per_s"), ("run/wait_share", "wait_fraction"),
+                         ("staleness/mean", "staleness_mean"), ("staleness/max", "staleness_max"), ("lead/max", "lead_max")):
+            if summary[key] is not None:
+                self._scalar(tag, summary[key], measures.samples, measures.now)
+        leads = measures.leads
+        if len(leads) <= LEADS_SHOWN:
+            for worker, lead in leads.items():
+                self._scalar(f"lead/{worker.replace('#', '.')}", lead, measures.samples, measures.now)
+
+    def _scalar(self, tag: str, value: float, samples: int, at: float) -> None:
+        self._writer.add_scalar(tag, value, samples, walltime=self._began + at)

@@ -1,0 +1,277 @@
+"""The answer in a sentence or two, with its uncertainty.
+
+The leader is the paradigm that met the target in the largest share of its repeats and, among equals, in the shortest mean
+time. It is *clearly* ahead of another where the 95 % interval of their paired ratio over common seeds leaves out 1. These
+intervals are of one pair at a time: with many paradigms, one in twenty such statements is expected to be chance.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from raysync.results.collection import Collection, Run, Success
+from raysync.results.shown import Measure, final_measure, interval_text, ratio_text, target_text, time_measure
+from raysync.results.statistics import Estimate, estimate, paired_difference, paired_ratio
+from raysync.results.tables import by_seed
+
+ALIKE = 0.005
+"""Times that differ by less, all of the interval, are the same to a reader, however sure the difference is."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A paradigm in one scenario, by one measure."""
+
+    paradigm: str
+    value: Estimate
+    seeds: dict[int, float | None]
+
+
+@dataclass(frozen=True)
+class Versus:
+    """The leader against another: other / leader, of times and perplexities; leader - other, of accuracies."""
+
+    other: Standing
+    by: Estimate
+    equal: float
+    """What `by` is of equals: 1 or 0."""
+
+    @property
+    def clear(self) -> bool:
+        """Whether the interval leaves out equality, by more than a reader cares for."""
+        return self.by.excludes(self.equal) and not self.alike
+
+    @property
+    def alike(self) -> bool:
+        """Whether both are the same to a reader."""
+        ends = [end for end in (self.by.mean, self.by.low, self.by.high) if end is not None]
+        return bool(ends) and self.equal == 1 and all(abs(end - 1) < ALIKE for end in ends)
+
+
+def answers(collection: Collection) -> dict[str, str]:
+    """Scenario -> its answer."""
+    return {scenario: answer(collection, scenario) for scenario in collection.scenarios()}
+
+
+def answer(collection: Collection, scenario: str = "") -> str:
+    """Which paradigm reaches the target first, by how much, at what accuracy; or why that cannot be said.
+
+    Without a target, and where none reached it: who is best after the same work, and who is done with it first.
+    """
+    success, groups = collection.success(scenario), collection.scenarios()[scenario]
+    final = final_measure(success)
+    times = standings(collection, scenario, time_measure(success))
+    sentences = []
+    if success.target_kind is not None and times and times[0].value.count == 0:
+        total = sum(one.value.total for one in times)
+        sentences.append(f"No repeat reached {target_text(success)} (0 of {total}).")
+        success = Success(success.quality, None, None)
+        times = standings(collection, scenario, time_measure(success))
+    elif success.target_kind is None and final is not None:
+        sentences.append("No target was given.")
+    if success.target_kind is not None:
+        sentences += [_first(success, times), _partial(success, times)]
+        sentences += [] if final is None else [_quality_of(times[0], standings(collection, scenario, final), final)]
+    else:
+        sentences += [] if final is None else [_best(standings(collection, scenario, final), final)]
+        sentences.append(_first(success, times))
+    sentences += [_troubles(collection, scenario), _seeds(groups)]
+    return " ".join(filter(None, sentences))
+
+
+def overall(collection: Collection) -> str:
+    """Of several scenarios: who leads in how many of them; "" of one."""
+    scenarios = list(collection.scenarios())
+    if len(scenarios) < 2:
+        return ""
+    clear, narrow = Counter[str](), Counter[str]()
+    for scenario in scenarios:
+        name, is_clear = leader(collection, scenario)
+        if name is not None:
+            (clear if is_clear else narrow)[name] += 1
+    if not clear and not narrow:
+        return f"In none of {len(scenarios)} scenarios is there a result."
+    both = clear + narrow
+    parts = [f"{name} leads in {both[name]}{f' (clearly in {clear[name]})' if clear[name] else ''}"
+             for name, _ in both.most_common()]
+    return f"Of {len(scenarios)} scenarios {_listed(parts)}."
+
+
+def leader(collection: Collection, scenario: str = "") -> tuple[str | None, bool]:
+    """Who reaches the target first (without one, or where none does: who is done first), and whether it clearly does.
+
+    Returns:
+        The paradigm, None where no run has a result; clearly: ahead of each other paradigm, see above.
+    """
+    success = collection.success(scenario)
+    times = standings(collection, scenario, time_measure(success))
+    if times and times[0].value.count == 0:
+        times = standings(collection, scenario, time_measure(Success("nothing", None, None)))
+    if not times or times[0].value.count == 0:
+        return None, False
+    others = _against(times, _slower)
+    return times[0].paradigm, bool(others) and all(one.clear for one in others)
+
+
+def standings(collection: Collection, scenario: str, measure: Measure) -> list[Standing]:
+    """The paradigms by a measure, best first: more repeats with a value, then the better mean."""
+    sign = -1.0 if measure.key.endswith("_accuracy") else 1.0
+    found = []
+    for paradigm, repeats in collection.scenarios()[scenario].items():
+        lost = len(collection.failures(scenario, paradigm))
+        values = [*(run.value(measure.key) for run in repeats), *[None] * lost]
+        found.append(Standing(paradigm, estimate(values), by_seed(repeats, measure.key)))
+    return sorted(found, key=lambda one: (-one.value.count / one.value.total, sign * (one.value.mean or 0.0)))
+
+
+def _slower(first: Standing, other: Standing) -> Versus:
+    return Versus(other, paired_ratio(other.seeds, first.seeds), 1.0)
+
+
+def _less_accurate(first: Standing, other: Standing) -> Versus:
+    return Versus(other, paired_difference(first.seeds, other.seeds), 0.0)
+
+
+def _against(ranked: Sequence[Standing], compare: Callable[[Standing, Standing], Versus]) -> list[Versus]:
+    """The leader against each other that has a value, in the order of the ranking."""
+    return [compare(ranked[0], other) for other in ranked[1:] if other.value.count]
+
+
+def _first(success: Success, times: Sequence[Standing]) -> str:
+    """Who is first, after how long, and how far behind the others are."""
+    measure, best = time_measure(success), times[0]
+    if best.value.mean is None:
+        return "No run finished its work."
+    reached = f"reaches {target_text(success)}" if success.target_kind else "does the whole work"
+    after = f"after {_with_interval(best.value, measure, ' s')}"
+    others = _against(times, _slower)
+    if not others:
+        alone = "no other paradigm does" if len(times) > 1 else "there is no other paradigm to compare it with"
+        return f"{best.paradigm} {reached} {after}; {alone}."
+    return _compared(best.paradigm, f"{reached} first, {after}", f"{reached} {after}", others,
+                     lambda by: f"{ratio_text(by)} times as long", "takes")
+
+
+def _best(ranked: Sequence[Standing], final: Measure) -> str:
+    """Who has the best model after the same work."""
+    best, word = ranked[0], final.heading.removeprefix("final ")
+    if best.value.mean is None:
+        return ""
+    has = f"{word} of {_with_interval(best.value, final)} after the same work"
+    if word == "accuracy":
+        others = _against(ranked, _less_accurate)
+        amount, verb = (lambda by: f"{100 * by:.2g} points less"), "has"
+    else:
+        others = _against(ranked, _slower)
+        amount, verb = (lambda by: f"{ratio_text(by)} times that"), "has"
+    if not others:
+        return f"{best.paradigm} has a final {has}."
+    return _compared(best.paradigm, f"has the best final {has}", f"has a final {has}", others, amount, verb)
+
+
+def _compared(name: str, wins: str, leads: str, others: Sequence[Versus], amount: Callable[[float], str], verb: str) -> str:
+    """The leader against the next; where that is not clear, who else is as good, and who is the first that is not."""
+    alike = [one.other.paradigm for one in others if one.alike]
+    rest = [one for one in others if not one.alike]
+    text = f"{name} {wins}" if not rest or rest[0].clear or rest[0].by.low is None else f"{name} {leads}, the best mean"
+    if alike:
+        text += f", and so {'do' if len(alike) > 1 else 'does'} {_listed(alike)}, the same to {ALIKE:.1%}"
+    if not rest:
+        return f"{text}."
+    if rest[0].by.mean is None:
+        return f"{text}; {rest[0].other.paradigm} is the next, but no seed has a result of both."
+    if rest[0].clear or rest[0].by.low is None:
+        return f"{text}; {rest[0].other.paradigm}, the next, {verb} {_by(rest[0], amount)}."
+    doubtful = [one for one in rest if not one.clear]
+    shown = ", ".join(f"{one.other.paradigm} ({_by(one, amount, ', ')})" for one in doubtful[:3])
+    more = f" and {len(doubtful) - 3} more" if len(doubtful) > 3 else ""
+    text += f", but with {_seed_count(rest[0].by.count)} it cannot be told apart from {shown}{more}"
+    clear = next((one for one in rest if one.clear), None)
+    return f"{text}; {clear.other.paradigm} {verb} {_by(clear, amount)}." if clear else f"{text}."
+
+
+def _by(versus: Versus, amount: Callable[[float], str], separator: str = " (") -> str:
+    """`1.16 times as long (95% interval 1.05 to 1.28)`."""
+    if versus.by.mean is None:
+        return "no seed has a result of both"
+    number = ratio_text if versus.equal == 1 else _points
+    interval = interval_text(versus.by.low, versus.by.high, number)
+    pairs = "" if versus.by.complete else f"{versus.by.count} of {versus.by.total} common seeds"
+    inside = ", ".join(filter(None, (interval, pairs)))
+    closing = ")" if separator == " (" else ""
+    return f"{amount(versus.by.mean)}{f'{separator}{inside}{closing}' if inside else ''}"
+
+
+def _points(value: float) -> str:
+    return f"{100 * value:.2g}"
+
+
+def _partial(success: Success, times: Sequence[Standing]) -> str:
+    """Who did not always reach the target."""
+    partial = [one for one in times if not one.value.complete]
+    if not partial:
+        return ""
+    listed = ", ".join(f"{one.paradigm} {one.value.count} of {one.value.total}" for one in partial)
+    text = f"Not every repeat reached {target_text(success)}: {listed}; times are of those that did."
+    best = times[0].value
+    quicker = [one.paradigm for one in partial if one.value.mean is not None and best.mean is not None
+               and one.value.count / one.value.total < best.count / best.total and one.value.mean < best.mean]
+    return f"{text[:-1]}, and there {_listed(quicker)} took less." if quicker else text
+
+
+def _quality_of(first: Standing, ranked: Sequence[Standing], final: Measure) -> str:
+    """How good the first one's model became, and whether another's is clearly better."""
+    mine = next(one for one in ranked if one.paradigm == first.paradigm)
+    if mine.value.mean is None:
+        return ""
+    text = f"Its {final.heading} is {_with_interval(mine.value, final)}"
+    accuracy = final.key.endswith("_accuracy")
+    for other in ranked:
+        versus = _less_accurate(other, mine) if accuracy else _slower(other, mine)
+        if other is not mine and versus.clear and versus.by.mean is not None and versus.by.mean > versus.equal:
+            gap = f"{100 * versus.by.mean:.2g} points more" if accuracy else f"{ratio_text(1 / versus.by.mean)} times that"
+            return f"{text}; {other.paradigm} has {gap}."
+    return f"{text}."
+
+
+def _with_interval(value: Estimate, measure: Measure, unit: str = "") -> str:
+    """`3.42 s (95% interval 3.10 to 3.74; 2 of 3 repeats)`, all with the mean's digits."""
+    assert value.mean is not None
+    form = measure.form(value.mean)
+    interval = interval_text(value.low, value.high, lambda end: format(end, form))
+    of = "" if value.complete else f"{value.count} of {_repeats(value.total)}"
+    inside = "; ".join(filter(None, (interval, of)))
+    return f"{format(value.mean, form)}{unit}{f' ({inside})' if inside else ''}"
+
+
+def _troubles(collection: Collection, scenario: str) -> str:
+    """How many runs did not finish."""
+    statuses: dict[str, list[str]] = {}
+    for paradigm, repeats in collection.scenarios()[scenario].items():
+        there = [*(run.status for run in repeats), *("failed" for _ in collection.failures(scenario, paradigm))]
+        for status, count in Counter(there).items():
+            if status != "finished":
+                statuses.setdefault(status, []).append(f"{paradigm} {count} of {len(there)}")
+    return " ".join(f"{status.capitalize()}: {', '.join(who)}." for status, who in statuses.items())
+
+
+def _seeds(groups: dict[str, list[Run]]) -> str:
+    """What may not be concluded."""
+    if max((len(repeats) for repeats in groups.values()), default=0) == 1:
+        return "One seed: no interval, so a difference cannot be told from chance."
+    return ""
+
+
+def _listed(words: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def _repeats(count: int) -> str:
+    return f"{count} repeat{'s' * (count != 1)}"
+
+
+def _seed_count(count: int) -> str:
+    return f"{count} common seed{'s' * (count != 1)}"

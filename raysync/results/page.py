@@ -1,0 +1,215 @@
+"""The page that answers "which paradigm?", and its figures as pictures.
+
+The page is one file that asks nothing of the network (its content security policy forbids it): Jinja2 fills
+`template/page.html`, with escaping on; in the browser plotly.js draws the figures, its bundle of lines, points and bars
+(`vendor/`). Pictures are drawn by the same plotly.js in a headless Chrome or Chromium, through kaleido (`raysync[png]`): so
+there is one description of a figure, where matplotlib would need a second one of each, which sooner or later shows something
+else.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from importlib.resources import as_file, files
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup, escape
+
+from raysync.errors import ConfigError
+from raysync.results import context
+from raysync.results.answer import answers, overall
+from raysync.results.collection import Collection
+from raysync.results.figures import Figure, figures_of, series_of
+from raysync.results.figures.colours import COLOURS, HUES, painted
+from raysync.results.figures.dress import layout_of
+from raysync.results.figures.thin import POINTS
+from raysync.results.shown import Measure, ratio_text
+from raysync.results.tables import cell, columns, table
+
+PICTURE_WIDTH = 860
+"""Of a picture, in pixels before scaling."""
+
+PICTURE_SCALE = 2.5
+"""860 pixels are then 2,150: 300 a inch at 18 cm."""
+
+OPTIONAL = ("converged_accuracy", "dropped")
+"""Columns that are left out where no run converged, or no push was dropped."""
+
+
+def write_html(collection: Collection, path: Path) -> None:
+    """Write the page.
+
+    Args:
+        collection: what it is about.
+        path: the file.
+    """
+    scenarios = list(collection.scenarios())
+    figures = [figures_in(collection, scenario) for scenario in scenarios]
+    written = answers(collection)
+    page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True).from_string(_part("page.html"))
+    path.write_text(page.render(
+        name=collection.name, title=context.title(collection), overall=overall(collection),
+        scenarios=[{
+            "title": scenario or "all runs", "answer": written[scenario], "measures": shown_columns(collection, scenario),
+            "rows": _rows(collection, scenario),
+            "sections": [(section, list(there)) for section, there in groupby(of_scenario, key=lambda one: one.section)],
+        } for scenario, of_scenario in zip(scenarios, figures, strict=True)],
+        data=[{figure.key: Markup(_json(figure)) for figure in of_scenario} for of_scenario in figures],
+        columns=_columns(collection), repeats=_repeats(collection), published=collection.published,
+        paradigms=collection.paradigms, hues=HUES, points=POINTS, colours=COLOURS,
+        commands=context.commands(collection), configuration=context.configuration(collection),
+        environment=context.environment(collection), runs=collection.runs, counts=_counts(collection),
+        troubles=_troubles(collection),
+        css=Markup(_part("page.css")), js=Markup(_part("page.js")),
+        plotly=Markup((files("raysync.results") / "vendor" / "plotly-basic.min.js").read_text(encoding="utf-8")),
+    ), encoding="utf-8")
+
+
+def figures_in(collection: Collection, scenario: str) -> list[Figure]:
+    """The figures of a scenario that have something to show, in the order of the page."""
+    return figures_of(series_of(collection.paradigms, collection.scenarios()[scenario]), collection.success(scenario))
+
+
+def write_png(collection: Collection, folder: Path) -> list[Path]:
+    """Write each figure as a picture with its legend, light, about 18 cm wide at 300 dots an inch.
+
+    Args:
+        collection: what the figures are of.
+        folder: is made; pictures are `FIGURE.png`, of several scenarios `SCENARIO-FIGURE.png`.
+
+    Returns:
+        The pictures.
+
+    Raises:
+        ConfigError: kaleido, or a Chrome or Chromium for it, is not installed.
+    """
+    kaleido = _kaleido()
+    folder.mkdir(parents=True, exist_ok=True)
+    pictures: dict[Path, dict[str, Any]] = {}
+    for scenario in collection.scenarios():
+        plain = re.sub(r"[^A-Za-z0-9=.]+", "-", scenario).strip("-")
+        for figure in figures_in(collection, scenario):
+            pictures[folder / f"{f'{plain}-' if plain else ''}{figure.key}.png"] = _picture(figure)
+    wanted = [{"fig": picture, "path": str(path), "opts": {"format": "png", "scale": PICTURE_SCALE}}
+              for path, picture in pictures.items()]
+    with as_file(files("raysync.results") / "vendor" / "plotly-basic.min.js") as bundle:
+        page = kaleido.PageGenerator(plotly=str(bundle), mathjax=False)
+        try:
+            kaleido.write_fig_from_object_sync(wanted, kopts={"page_generator": page})
+        except kaleido.errors.ChromeNotFoundError as error:
+            raise ConfigError("pictures need Chrome or Chromium, and none was found; install one: your system's chromium "
+                              "package, or `kaleido_get_chrome`") from error
+    return list(pictures)
+
+
+def _kaleido() -> Any:
+    try:
+        import kaleido
+        import kaleido.errors
+    except ImportError as error:
+        raise ConfigError("pictures need kaleido; install it: pip install 'raysync[png]'") from error
+    return kaleido
+
+
+def _picture(figure: Figure) -> dict[str, Any]:
+    """For a paper: with its legend, on white."""
+    legend = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "xanchor": "left"}
+    margin = {"l": 60, "r": 20, "t": 70, "b": 50}
+    layout = layout_of(figure) | {"width": PICTURE_WIDTH, "height": figure.height + 60, "showlegend": True, "legend": legend,
+                                  "margin": margin}
+    for view in figure.views[:1]:
+        layout[view.axis] = layout[view.axis] | {"range": [view.low, view.high]}
+    complete: dict[str, Any] = painted({"data": figure.traces, "layout": layout}, "light")
+    return complete
+
+
+def _part(name: str) -> str:
+    return (files("raysync.results") / "template" / name).read_text(encoding="utf-8")
+
+
+def _json(figure: Figure) -> str:
+    """Safe inside a script element: no `<` is left."""
+    data = {"traces": figure.traces, "layout": layout_of(figure)}
+    return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+
+
+def _rows(collection: Collection, scenario: str) -> list[dict[str, Any]]:
+    """The table of paradigms as the page shows it."""
+    frame, measures = table(collection, scenario), shown_columns(collection, scenario)
+    return [{
+        "paradigm": paradigm, "hue": collection.paradigms.index(str(paradigm)) % HUES, "statuses": row["statuses"],
+        "label": _breakable(str(paradigm)),
+        "cells": [{"key": measure.key, "parts": _parts(cell(row, measure)), "notes": _notes(row, measure)}
+                  for measure in measures],
+    } for paradigm, row in frame.iterrows()]
+
+
+def shown_columns(collection: Collection, scenario: str) -> list[Measure]:
+    """The columns of a scenario's table on the page: not those that say nothing of any paradigm, if they may be missing."""
+    frame = table(collection, scenario)
+    silent = {measure.key for measure in columns(collection, scenario) if measure.key in OPTIONAL
+              and not frame[measure.key].fillna(0.0).any() and f"{measure.key}_published" not in frame}
+    return [measure for measure in columns(collection, scenario) if measure.key not in silent]
+
+
+def _breakable(label: str) -> Markup:
+    """A long name may be broken before its parameters."""
+    return escape(label).replace("(", Markup("<wbr>("))
+
+
+def _parts(text: str) -> list[str]:
+    """Where a cell may be broken: before `(2 of 3)`."""
+    value, bracket, rest = text.partition(" (")
+    return [value, f"({rest}"] if bracket else [value]
+
+
+def _notes(row: pd.Series[Any], measure: Measure) -> list[str]:
+    """What stands below a measured value: the published one, and the ratios of both."""
+    def of(suffix: str) -> float | None:
+        value = row.get(f"{measure.key}_{suffix}")
+        return None if value is None or pd.isna(value) else float(value)
+
+    published, ratio, their_ratio = of("published"), of("ratio"), of("published_ratio")
+    notes = [f"published {measure.show(published)}"] if published is not None else []
+    if their_ratio is not None:
+        notes.append(f"{ratio_text(ratio)}×, published {ratio_text(their_ratio)}×" if ratio is not None
+                     else f"published {ratio_text(their_ratio)}×")
+    return notes
+
+
+def _columns(collection: Collection) -> list[Measure]:
+    """Of all scenarios' tables."""
+    there = {measure.key: measure for scenario in collection.scenarios() for measure in shown_columns(collection, scenario)}
+    return list(there.values())
+
+
+def _repeats(collection: Collection) -> str:
+    """What the numbers are means of."""
+    seeds = sorted({run.seed for run in collection.runs})
+    if len(seeds) == 1:
+        return f"Seed {seeds[0]}: one run a paradigm, so no interval."
+    listed = ", ".join(map(str, seeds)) if len(seeds) <= 12 else f"{seeds[0]} to {seeds[-1]}"
+    return (f"Mean over seeds {listed}; ±: half of the 95% interval of the mean (Student's t). “2 of 3”: two of three "
+            "repeats have a value; the mean is of those.")
+
+
+def _counts(collection: Collection) -> str:
+    statuses = Counter(run.status for run in collection.runs)
+    statuses["failed"] += len(collection.failed)
+    parts = ", ".join(f"{count} {status}" for status, count in statuses.most_common() if count)
+    older = f"; {collection.superseded} older records of the same are left out" if collection.superseded else ""
+    return f"{len(collection.runs) + len(collection.failed)} runs: {parts}{older}"
+
+
+def _troubles(collection: Collection) -> list[dict[str, str]]:
+    """Runs that did not finish, and why."""
+    runs = [run for groups in collection.scenarios().values() for repeats in groups.values() for run in repeats]
+    return [{"status": run.status, "label": ", ".join(filter(None, (run.scenario, run.paradigm, f"seed {run.seed}"))),
+             "error": str(run.record.summary.get("error") or "")} for run in runs if run.status != "finished"
+            ] + [{"status": "failed", "label": one.label, "error": one.error} for one in collection.failed]

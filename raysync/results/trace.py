@@ -1,0 +1,161 @@
+"""The timeline of one run as a Chrome trace, for ui.perfetto.dev, chrome://tracing or any other viewer of the format.
+
+    process "workers"   a track a worker: transfer, step, wait (with the reason of the Hold); leaving and joining
+    process "server"    updates (versions), drops, switches, decisions of the paradigm's controller, evaluations
+    process "lead"      a counter a worker: clocks ahead of the slowest, at each release
+
+What lies between a release and its push beside the step is transfer, and comes first: the weights' way to the worker (on
+Ray, all that an emulated link adds, and the report's way back). A gradient's way to the server overlaps what follows its
+push, and is not drawn. A step that was never pushed (its worker left, or the run ended) is not drawn either.
+
+Format: "Trace Event Format", Google; times in microseconds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from raysync.core.decisions import Apply, Decision, Drop, Hold, Note, Switch
+from raysync.core.events import Joined, Left, Pushed
+from raysync.core.journal import Ended, Entry, Evaluation, Line, Remark
+from raysync.errors import ConfigError
+from raysync.record.reader import RunRecord
+from raysync.results.intact import UNREADABLE
+
+WORKERS, SERVER, LEAD = 1, 2, 3
+UPDATES, CONTROLLER, EVALUATIONS = 1, 2, 3
+TRACKS = {UPDATES: "updates", CONTROLLER: "controller", EVALUATIONS: "evaluations"}
+NS_PER_S = 1_000_000_000
+
+TraceEvent = dict[str, Any]
+
+
+def write_trace(record: RunRecord, path: Path) -> Path:
+    """Write `trace` of a run to a file, as JSON; returns the file."""
+    path.write_text(json.dumps(trace(record), separators=(",", ":"), allow_nan=False), encoding="utf-8")
+    return path
+
+
+def trace(record: RunRecord) -> TraceEvent:
+    """The timeline of a run.
+
+    Returns:
+        `{"traceEvents": [...], ...}` as the format has it.
+
+    Raises:
+        ConfigError: the journal is damaged.
+    """
+    try:
+        lines = list(record.journal())
+    except UNREADABLE as error:
+        raise ConfigError(f"{record.path}: its journal is damaged ({str(error).splitlines()[0][:150]}).") from error
+    tracks = {worker: track for track, worker in enumerate(_workers(lines), start=1)}
+    events = [*_names(tracks, record), *_slices(record, tracks, _holds(lines)), *_marks(lines, tracks)]
+    return {"displayTimeUnit": "ms", "otherData": {"record": str(record.path)}, "traceEvents": events}
+
+
+def _workers(lines: Iterable[Line]) -> list[str]:
+    """Every life of every worker, sorted by its slot's first appearance."""
+    joined = [line.event.worker for line in lines if isinstance(line, Entry) and isinstance(line.event, Joined)]
+    slots = list(dict.fromkeys(worker.rpartition("#")[0] for worker in joined))
+    return sorted(joined, key=lambda worker: slots.index(worker.rpartition("#")[0]))
+
+
+def _names(tracks: dict[str, int], record: RunRecord) -> Iterator[TraceEvent]:
+    """What the viewer calls processes and tracks, and their order."""
+    label = f"{record.config.paradigm.label}, seed {record.config.seed}"
+    for process, name in ((WORKERS, f"workers: {label}"), (SERVER, "server"), (LEAD, "lead, clocks")):
+        yield {"ph": "M", "pid": process, "name": "process_name", "args": {"name": name}}
+        yield {"ph": "M", "pid": process, "name": "process_sort_index", "args": {"sort_index": process}}
+    threads = [*((WORKERS, track, worker) for worker, track in tracks.items()),
+               *((SERVER, track, name) for track, name in TRACKS.items())]
+    for process, track, name in threads:
+        yield {"ph": "M", "pid": process, "tid": track, "name": "thread_name", "args": {"name": name}}
+        yield {"ph": "M", "pid": process, "tid": track, "name": "thread_sort_index", "args": {"sort_index": track}}
+
+
+def _holds(lines: Iterable[Line]) -> dict[tuple[str, int], str]:
+    """Push -> why its worker was held after it."""
+    clocks: dict[str, int] = {}
+    reasons: dict[tuple[str, int], str] = {}
+    for line in lines:
+        if isinstance(line, Entry):
+            if isinstance(line.event, Pushed):
+                clocks[line.event.worker] = line.event.clock
+            for decision in line.decisions:
+                if isinstance(decision, Hold) and decision.worker in clocks:
+                    reasons.setdefault((decision.worker, clocks[decision.worker]), decision.why)
+    return reasons
+
+
+def _slices(record: RunRecord, tracks: dict[str, int], holds: dict[tuple[str, int], str]) -> Iterator[TraceEvent]:
+    """Transfer, step and wait of every push, and the lead at its release."""
+    for row in record.pushes.to_dict("records"):
+        worker, clock, track = row["worker"], row["clock"], tracks[row["worker"]]
+        released, pushed = row["released_at_s"], row["pushed_at_s"]
+        began = min(max(released, pushed - row["busy_s"]), pushed)
+        about = {name: row[name] for name in ("clock", "base", "samples", "outcome")}
+        about |= {"loss": _number(row["loss"]), "staleness": _number(row["staleness"])}
+        yield from _slice("transfer", "transfer", track, released, began, {"clock": clock})
+        yield from _slice(f"step {clock}", "step", track, began, pushed, about)
+        yield from _slice("wait", "wait", track, pushed, pushed + row["wait_s"], {"why": holds.get((worker, clock), "")})
+        yield {"ph": "C", "pid": LEAD, "name": f"lead {worker}", "ts": _us(released), "args": {"clocks": row["lead"]}}
+
+
+def _slice(name: str, category: str, track: int, begin_s: float, end_s: float, args: TraceEvent) -> Iterator[TraceEvent]:
+    """A bar on a worker's track; none where it would have no length."""
+    begin, end = round(begin_s * NS_PER_S), round(end_s * NS_PER_S)  # whole, so that neighbours touch and never overlap
+    if end > begin:
+        yield {"ph": "X", "pid": WORKERS, "tid": track, "name": name, "cat": category, "ts": begin / 1000,
+               "dur": (end - begin) / 1000, "args": args}
+
+
+def _marks(lines: Iterable[Line], tracks: dict[str, int]) -> Iterator[TraceEvent]:
+    """What happened at a moment."""
+    for line in lines:
+        match line:
+            case Entry(event=event, decisions=decisions):
+                if isinstance(event, Joined | Left):
+                    name = "joined" if isinstance(event, Joined) else "left"
+                    yield _mark(name, "member", event.at, WORKERS, tracks[event.worker], dict(line.report))
+                for decision in decisions:
+                    yield from _of_decision(decision, event.at, tracks)
+            case Evaluation():
+                args = {"accuracy": _number(line.accuracy), "loss": _number(line.loss), "version": line.version}
+                yield _mark(f"evaluation: accuracy {line.accuracy:.1%}", "evaluation", line.at, SERVER, EVALUATIONS, args)
+            case Remark(at=at, text=text):
+                yield _mark(text, "remark", at, SERVER, CONTROLLER, {})
+            case Ended(status=status, at=at, error=error):
+                yield _mark(status, "end", at, SERVER, UPDATES, {"error": error} if error else {})
+
+
+def _of_decision(decision: Decision, at: float, tracks: dict[str, int]) -> Iterator[TraceEvent]:
+    match decision:
+        case Apply(pushes=pushes, version=version):
+            made_of = ", ".join(f"{worker} {clock}" for worker, clock in pushes[:20])
+            more = f" and {len(pushes) - 20} more" if len(pushes) > 20 else ""
+            yield _mark(f"version {version}", "update", at, SERVER, UPDATES, {"pushes": f"{made_of}{more}"})
+        case Drop(push=(worker, clock), why=why):
+            yield _mark(f"dropped {worker} {clock}", "drop", at, SERVER, UPDATES, {"why": why})
+        case Switch(to=to, why=why):
+            yield _mark(f"switch to {to}", "switch", at, SERVER, CONTROLLER, {"why": why})
+        case Note(kind=kind, worker=worker, values=values):
+            yield _mark(kind, "note", at, SERVER, CONTROLLER, {"worker": worker, **values})
+            if worker in tracks:
+                yield _mark(kind, "note", at, WORKERS, tracks[worker], dict(values))
+
+
+def _mark(name: str, category: str, at: float, process: int, track: int, args: TraceEvent) -> TraceEvent:
+    return {"ph": "i", "s": "t", "pid": process, "tid": track, "name": name, "cat": category, "ts": _us(at), "args": args}
+
+
+def _us(at: float) -> float:
+    return round(at * NS_PER_S) / 1000
+
+
+def _number(value: Any) -> float | None:
+    """What JSON can say: NaN and infinity it cannot."""
+    return None if value is None or value != value or abs(value) == float("inf") else float(value)

@@ -1,0 +1,43 @@
+"""What the tests of reports share beside their fixtures."""
+
+import json
+import os
+
+from raysync import config
+
+PARADIGMS = ({"name": "bsp"}, {"name": "asp"}, {"name": "lagtuner", "bound": "hard"})
+LABELS = ("bsp", "asp", "lagtuner(bound=hard)")
+LEARNING_RATES = (0.05, 0.2)
+SEEDS = (0, 1, 2)
+DIVERGED, LOST = 18, 19
+"""Trials of the sweep beside the grid: one that diverged, one that left no record."""
+
+BASE = {
+    "name": "tiny", "engine": "virtual", "model": {"name": "mlp", "hidden": [16]}, "data": "digits", "batch_size": 16,
+    "workload": {"samples": 1600}, "evaluation": {"marks": 10}, "target_accuracy": 0.6,
+    "workers": [{"name": "fast", "count": 2, "step_s": 0.02, "jitter": {"sigma": 0.1}},
+                {"name": "slow", "step_s": 0.02, "speed": 0.5, "jitter": {"sigma": 0.1}}],
+    "network": {"link": {"latency_s": 0.001}, "update_s": 0.0005},
+}
+
+
+class StandIn:
+    """A record without files: what collection, statistics, tables and answers look at."""
+
+    def __init__(self, settings, summary, path):
+        self.config = config.validate(settings)
+        self.summary = {"status": "finished", "parameters": 10, "profile": None} | summary
+        self.environment = {"packages": {"raysync": "0"}, "python": "3", "platform": "here", "started": "2026-01-02T03:04"}
+        self.path = path
+
+
+def newer(folder):
+    """The folder's journals as a raysync of the next schema would begin them."""
+    for journal in folder.glob("*/journal.jsonl"):
+        first, _, rest = journal.read_text().partition("\n")
+        journal.write_text(json.dumps(json.loads(first) | {"journal": 2}) + "\n" + rest)
+
+
+def cut(path, share=0.5):
+    """Keep only the beginning of a file."""
+    os.truncate(path, int(path.stat().st_size * share))

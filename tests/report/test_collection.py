@@ -1,0 +1,206 @@
+"""What is found in the folders that a person names, and what is said of those that cannot be read."""
+
+import shutil
+
+import pytest
+import yaml
+
+from raysync.errors import ConfigError
+from raysync.record.sweeps import TrialNote, write_note, write_table
+from raysync.results.collection import OF_FINISHED_RUNS, Run, collect
+from raysync.results.scenarios import differences, setting_text
+from tests.report.parts import BASE, DIVERGED, LABELS, LEARNING_RATES, LOST, SEEDS, StandIn, cut, newer
+
+SCENARIOS = ("update.lr=0.05", "update.lr=0.2")
+
+
+def test_a_sweep_by_scenario_paradigm_and_seed(sweep):
+    groups = sweep.scenarios()
+    assert tuple(groups) == SCENARIOS
+    for scenario, lr in zip(SCENARIOS, LEARNING_RATES, strict=True):
+        assert tuple(groups[scenario]) == sweep.paradigms == LABELS
+        for label, runs in groups[scenario].items():
+            assert [run.seed for run in runs][:3] == list(SEEDS)
+            assert {run.paradigm for run in runs} == {label}
+            assert {run.record.config.update.lr for run in runs[:3]} == {lr}
+    assert len(sweep.runs) == 19
+    assert sweep.name == "tiny"
+    assert sweep.success(SCENARIOS[0]).time_key == "time_to_accuracy_s"
+
+
+def test_a_diverged_trial_is_a_run_and_a_lost_one_is_listed(sweep):
+    diverged = sweep.runs[DIVERGED]
+    assert diverged.status == "diverged"
+    assert all(diverged.value(key) is None for key in OF_FINISHED_RUNS)
+    assert diverged.value("throughput_samples_per_s") > 0
+    [lost] = sweep.failed
+    assert (lost.trial, lost.scenario, lost.paradigm, lost.seed) == (LOST, SCENARIOS[1], "asp", 4)
+    assert lost.error == "no place for it"
+    assert lost.label == "update.lr=0.2, asp, seed 4"
+    assert sweep.failures(SCENARIOS[1], "asp") == [lost]
+    assert sweep.failures(SCENARIOS[0], "asp") == []
+
+
+def test_a_folder_of_records(runs_folder):
+    collection = collect([runs_folder])
+    [groups] = collection.scenarios().values()
+    assert {label: [run.seed for run in runs] for label, runs in groups.items()} == {label: [0, 1] for label in LABELS}
+    assert tuple(groups) == LABELS, "in the order of the file's `paradigms`"
+    assert collection.runs[0].scenario == ""
+    one = collect([collection.runs[0].record.path])
+    assert len(one.runs) == 1
+
+
+def test_runs_and_a_sweep_together_differ_in_words(runs_folder, sweep_folder):
+    collection = collect([runs_folder, sweep_folder])
+    assert [run.scenario for run in collection.runs if run.status == "finished"] == [
+        *["update.lr=0.05, update.momentum=0, troubles=crash"] * 6,
+        *["update.lr=0.05, update.momentum=0, troubles=none"] * 9,
+        *["update.lr=0.2, update.momentum=0, troubles=none"] * 9]
+
+
+def test_the_newest_of_a_seed_counts(own_copy):
+    first = sorted(own_copy.iterdir())[0]
+    again = shutil.copytree(first, own_copy / f"99999999-{first.name}")
+    collection = collect([own_copy])
+    assert collection.superseded == 1
+    assert len(collection.runs) == 6
+    assert again in [run.record.path for run in collection.runs]
+    assert first not in [run.record.path for run in collection.runs]
+
+
+def texts(*settings, profiles=()):
+    names = profiles or [None] * len(settings)
+    return differences([StandIn({"engine": "virtual"} | one, {"profile": profile}, None)
+                        for one, profile in zip(settings, names, strict=True)])
+
+
+@pytest.mark.parametrize(("settings", "said"), [
+    (({}, {"seed": 3, "paradigm": "asp", "name": "other", "output": "elsewhere"}), ["", ""]),
+    (({}, {"data": {"data_dir": "elsewhere"}}), ["", ""]),
+    (({"model": "mlp"}, {"model": "lenet"}), ["model=mlp", "model=lenet"]),
+    (({"batch_size": 8}, {"batch_size": 16, "update": {"lr": 0.5}}),
+     ["batch_size=8, update.lr=0.05", "batch_size=16, update.lr=0.5"]),
+    (({"workers": [{"count": 2}]}, {"workers": [{"count": 3}]}), ["workers=2 worker", "workers=3 worker"]),
+    (({"workers": [{"speed": 1}]}, {"workers": [{"speed": 0.5}]}),
+     ["workers=1 worker, workers.0.speed=1", "workers=1 worker, workers.0.speed=0.5"]),
+    (({}, {"troubles": [{"kind": "drift", "added_s": 1, "period_s": 2}]}), ["troubles=none", "troubles=drift"]),
+    (({"target_accuracy": 0.5}, {}), ["target_accuracy=0.5", "target_accuracy=none"]),
+])
+def test_what_sets_records_apart(settings, said):
+    assert texts(*settings) == said
+
+
+def test_a_profile_stands_for_what_it_brings():
+    settings = [{"profile": name} for name in ("8-k80", "16-k80", "8-k80")]
+    assert texts(*settings, profiles=["8-k80", "16-k80", "8-k80"]) == ["profile=8-k80", "profile=16-k80", "profile=8-k80"]
+
+
+@pytest.mark.parametrize(("value", "text"), [
+    ("{name: mlp, hidden: [64]}", "mlp(hidden=[64])"), ({"name": "ssp", "staleness": 3}, "ssp(staleness=3)"), (3.0, "3"),
+    (0.1, "0.1"), (None, "none"), (float("nan"), "none"), ("lenet", "lenet"), ("{broken", "{broken"),
+])
+def test_values_in_words(value, text):
+    assert setting_text(value) == text
+
+
+@pytest.mark.parametrize(("settings", "summary", "said"), [
+    ({}, {}, ("accuracy", 0.9, "time_to_accuracy_s")),
+    ({"target_accuracy": None}, {}, ("accuracy", None, "seconds")),
+    ({"target_accuracy": None, "target_loss": 0.5}, {}, ("accuracy", 0.5, "time_to_loss_s")),
+    ({"target_loss": 0.5}, {"tokens": True}, ("perplexity", 0.5, "time_to_loss_s")),
+    ({"data": "text"}, {}, ("perplexity", 0.9, "time_to_accuracy_s")),
+    ({"timing": "only"}, {}, ("nothing", None, "seconds")),
+])
+def test_by_what_runs_are_judged(made, settings, summary, said):
+    success = made({"bsp": [summary]}, **settings).success("")
+    assert (success.quality, success.target, success.time_key) == said
+
+
+def test_a_number_that_is_none():
+    run = Run(StandIn(BASE, {"a": None, "b": float("nan"), "c": float("inf"), "d": 2, "e": "text"}, None), "bsp", 0)
+    assert [run.value(key) for key in "abcdef"] == [None, None, None, 2.0, None, None]
+
+
+def fails(*paths):
+    with pytest.raises(ConfigError) as raised:
+        collect(list(paths))
+    text = str(raised.value)
+    assert len(text.splitlines()) <= 2
+    assert str(paths[0]) in text
+    return text
+
+
+def test_nothing_to_report_on(tmp_path, runs_folder):
+    assert "no such folder" in fails(tmp_path / "nowhere")
+    assert "nothing to report on" in fails(tmp_path)
+    assert f"name one of: {runs_folder}" in fails(runs_folder.parent)
+    (tmp_path / "sweep.yaml").write_text("sweep: {grid: {seed: [0]}}")
+    assert "the sweep still runs" in fails(tmp_path)
+
+
+def test_a_sweep_of_which_nothing_is_left(sweep_folder, tmp_path):
+    shutil.copy(sweep_folder / "sweep.yaml", tmp_path)
+    write_note(tmp_path, TrialNote("00000", {"seed": 0, "paradigm.nonsense": 3}, error="too large\nfor here"))
+    write_table(tmp_path)
+    assert "none of its 1 trials left a record.\ntoo large" in fails(tmp_path)
+    (tmp_path / "sweep.parquet").write_bytes(b"PAR1")
+    assert "its table cannot be read" in fails(tmp_path)
+    (tmp_path / "sweep.yaml").write_text("hyperdrive: 9")
+    assert "its experiment cannot be read" in fails(tmp_path)
+
+
+def record_in(folder):
+    return sorted(folder.iterdir())[0]
+
+
+@pytest.mark.parametrize(("file", "damage"), [
+    ("summary.json", cut), ("environment.json", cut), ("evaluations.parquet", cut), ("pushes.parquet", cut),
+    ("config.yaml", lambda path: path.write_text("a: b: c")), ("journal.jsonl", lambda path: path.write_text("")),
+    ("config.yaml", lambda path: path.unlink()), ("journal.jsonl", lambda path: path.unlink()),
+    ("pushes.parquet", lambda path: path.unlink()),
+    ("pushes.parquet", lambda path: shutil.copy(path.parent / "evaluations.parquet", path)),
+])
+def test_a_damaged_record(own_copy, file, damage):
+    damage(record_in(own_copy) / file)
+    assert str(record_in(own_copy)) in fails(own_copy)
+
+
+def test_a_journal_that_is_damaged_in_its_middle_matters_to_a_run_that_was_killed(own_copy):
+    record = record_in(own_copy)
+    lines = (record / "journal.jsonl").read_text().splitlines()
+    (record / "journal.jsonl").write_text("\n".join([*lines[:40], lines[40][:20], *lines[41:]]) + "\n")
+    assert len(collect([own_copy]).runs) == 6
+    (record / "summary.json").unlink()
+    assert "its summary cannot be read" in fails(own_copy)
+
+
+def test_a_record_of_a_newer_raysync(own_copy):
+    record = record_in(own_copy)
+    settings = yaml.safe_load((record / "config.yaml").read_text())
+    (record / "config.yaml").write_text(yaml.safe_dump(settings | {"hyperdrive": 9}))
+    assert "written by a newer raysync" in fails(own_copy)
+    newer(own_copy)
+    assert "a newer raysync wrote it: its journal has schema 2, this one reads 1" in fails(own_copy)
+
+
+def test_a_run_that_was_killed_is_unfinished(own_copy):
+    record = record_in(own_copy)
+    for name in ("summary.json", "evaluations.parquet"):
+        (record / name).unlink()
+    cut(record / "pushes.parquet")
+    cut(record / "journal.jsonl")
+    [killed] = [run for run in collect([own_copy]).runs if run.record.path == record]
+    assert killed.status == "unfinished"
+    assert killed.value("final_accuracy") is None
+    assert killed.value("updates") > 0
+
+
+def test_other_files_beside_the_records_are_passed_over(own_copy):
+    (own_copy / "report").mkdir()
+    (own_copy / "report.html").write_text("")
+    assert len(collect([own_copy]).runs) == 6
+
+
+def test_records_say_whether_tokens_are_predicted(runs_folder):
+    assert collect([runs_folder]).runs[0].record.summary["tokens"] is False
