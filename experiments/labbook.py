@@ -28,7 +28,7 @@ from labtables import Results, markdown  # noqa: E402
 from raysync import config  # noqa: E402
 from raysync.record.sweeps import SweepRecord, load_sweep  # noqa: E402
 
-MARK = re.compile(r"(<!-- (table|fact): (\S+) -->)(.*?)(<!-- end -->)", re.DOTALL)
+MARK = re.compile(r"(<!-- (table|fact): (.+?) -->)(.*?)(<!-- end -->)", re.DOTALL)
 KEPT = ("status", "paradigm", "parameters", "seed", "target_accuracy", "final_accuracy", "time_to_accuracy_s", "seconds",
         "throughput_samples_per_s", "wait_fraction", "staleness_mean", "staleness_max", "lead_max", "wall_seconds")
 """What tables need of a trial."""

@@ -25,9 +25,10 @@ PRE_STUDIES = {"lr-two-gpus": "two GPUs", "lr-four-equal": "four equal workers",
 
 def tables(results: Results) -> dict[str, str]:
     """By the names of their marks."""
-    return {"sweeps": sweeps(results), "pre-study": pre_study(results), "table-2": table_2(results), "jitter": by_jitter(results),
-            "alexnet": timed(results.trials("alexnet")), "figure-2": timed(results.trials("figure-2")),
-            "pace": pace(results), "stragglers": timed(results.trials("stragglers")),
+    return {"sweeps": sweeps(results), "pre-study": pre_study(results), "table-2": table_2(results),
+            "jitter": by_jitter(results), "alexnet": timed(results.trials("alexnet")),
+            "figure-2": timed(results.trials("figure-2")), "pace": pace(results),
+            "stragglers": timed(results.trials("stragglers")),
             "stragglers-two-gpus": paced(results.trials("stragglers-two-gpus")), "lead": lead(results),
             "literal": literal(results)}
 

@@ -106,7 +106,7 @@ def test_what_is_taken_over_from_a_sweep_gives_the_same_numbers(sweep_folder, tm
     assert labtables.mean(good, "seconds").mean == pytest.approx(estimate(list(theirs.seconds)).mean, rel=1e-5)
     asp = trials[(trials["config/update.lr"] == 0.05) & (trials.rule == "asp")]
     asps = sweep.table.set_index("trial").loc[asp.trial]
-    expected = paired_ratio(dict(zip(theirs.seed, theirs.seconds, strict=True)), dict(zip(asps.seed, asps.seconds, strict=True)))
+    expected = paired_ratio(*(dict(zip(rows.seed, rows.seconds, strict=True)) for rows in (theirs, asps)))
     assert labtables.ratio(good, asp, "seconds").mean == pytest.approx(expected.mean, rel=1e-5)
     curves = results.curves("tiny")
     for trial, record in sweep.records.items():
