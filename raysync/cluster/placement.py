@@ -23,6 +23,8 @@ Amounts = dict[str, float]
 """Resource -> how much of it."""
 Labels = dict[str, str]
 
+VERDICT_S = 2.0
+"""How long Ray may take to place something where nothing else runs: it takes milliseconds."""
 LEAST = 0.001
 """Ray wants something in every bundle; and an accelerator type is named by asking for a little of it."""
 
@@ -196,6 +198,23 @@ def asked_of_ray(made: Plan) -> dict[str, Any]:
             "bundle_label_selector": [bundle.labels for bundle in made.bundles]}
 
 
+def misfit_together(made: Plan) -> str | None:
+    """Why Ray cannot place the plan though nothing else runs, or None: what `placed` lets pass need not fit together."""
+    group = placement_group(**asked_of_ray(made))
+    try:
+        ready, _ = ray.wait([group.ready()], timeout=VERDICT_S)
+        nodes = _nodes()
+        return _together(made.bundles, nodes) if not ready and _idle(made.bundles, nodes) else None
+    finally:
+        remove_placement_group(group)
+
+
+def _idle(bundles: Sequence[Bundle], nodes: Sequence[Node]) -> bool:
+    """Whether nobody uses any of the resources that the bundles ask for."""
+    there, free = total(node.resources for node in nodes), ray.available_resources()
+    return all(free.get(name, 0) >= there.get(name, 0) for bundle in bundles for name in bundle.resources)
+
+
 def cpus(experiment: Experiment) -> float:
     """That a cluster needs for it, at least."""
     return total(bundle.resources for bundle in plan(experiment).bundles).get("CPU", 1)
@@ -246,14 +265,17 @@ def _any(nodes: Sequence[Node], resource: str) -> bool:
 
 
 def _late(bundles: Sequence[Bundle], nodes: Sequence[Node], deadline_s: float) -> str:
-    asked, there, free = (total(bundle.resources for bundle in bundles), total(node.resources for node in nodes),
-                          ray.available_resources())
-    if all(free.get(name, 0) >= there.get(name, 0) for name in asked):
-        return (f"cluster: it does not fit together, though nothing else runs: each of these lies on one node. "
-                f"Asked: {_counted(bundles)}.\n{_offer(nodes)}.")
+    free = ray.available_resources()
+    if _idle(bundles, nodes):
+        return _together(bundles, nodes)
     who = misfit(bundles, [Node(free, {})]) if not any(bundle.labels for bundle in bundles) else None
     return (f"cluster: {who or 'the whole'} found no free resources within {deadline_s:g} s; others use them.\n"
             f"Asked: {_counted(bundles)}. Free now: {_show(free)}.")
+
+
+def _together(bundles: Sequence[Bundle], nodes: Sequence[Node]) -> str:
+    return (f"cluster: it does not fit together, though nothing else runs: each of these lies on one node. "
+            f"Asked: {_counted(bundles)}.\n{_offer(nodes)}.")
 
 
 def _counted(bundles: Sequence[Bundle]) -> str:

@@ -69,6 +69,13 @@ class Experiment(Strict):
         return self
 
     @model_validator(mode="after")
+    def _projects_on_one_server(self) -> Experiment:
+        if self.update.project_radius is not None and self.cluster.server_shards > 1:
+            raise ValueError(f"update.project_radius: needs cluster.server_shards: 1, not {self.cluster.server_shards}; a "
+                             "shard does not know the norm of the whole model")
+        return self
+
+    @model_validator(mode="after")
     def _fits_engine(self) -> Experiment:
         if self.engine == "virtual":
             return self

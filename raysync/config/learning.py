@@ -48,6 +48,8 @@ class Update(Strict):
     lr_scaling: Literal["linear", "none"] = Field("linear", description="linear: times the number of pushes in the update")
     combine: Literal["mean", "sum"] = Field("mean", description="of an update's gradients; mean weighs by samples")
     clip_norm: float | None = Field(None, gt=0, description="largest Euclidean norm of the combined gradient")
+    project_radius: float | None = Field(None, gt=0, description="all parameters, as one vector, are kept in the Euclidean "
+                                                                 "ball of that radius around 0; one server only")
 
     @model_validator(mode="after")
     def _fits(self) -> Update:

@@ -15,6 +15,7 @@ from raysync.core.reference import call, load_reference
 from raysync.errors import ConfigError, unknown_name
 from raysync.randomness import hashed_seed
 from raysync.training import resnet
+from raysync.training.convex import logistic_regression
 from raysync.training.transformer import char_lm
 
 Shape = tuple[int, ...]
@@ -77,10 +78,12 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "mlp": mlp, "convnet": convnet, "lenet": lenet, "fashion-cnn": fashion_cnn, "alexnet-small": alexnet_small,
     "resnet20": resnet.resnet20, "resnet32": resnet.resnet32, "resnet56": resnet.resnet56, "resnet110": resnet.resnet110,
     "resnet18": resnet.resnet18, "resnet50": resnet.resnet50, "char-lm": char_lm,
+    "logistic-regression": logistic_regression,
 }
 
 
-MADE_FOR: dict[str, Shape] = {"mlp": (1, 8, 8), "convnet": (1, 28, 28), "fashion-cnn": (1, 28, 28), "char-lm": (64,)}
+MADE_FOR: dict[str, Shape] = {"mlp": (1, 8, 8), "convnet": (1, 28, 28), "fashion-cnn": (1, 28, 28), "char-lm": (64,),
+                              "logistic-regression": (1, 8, 8)}
 """Samples that a model is listed with; (3, 32, 32) for all others."""
 
 FOR_TOKENS = {"char-lm"}

@@ -25,6 +25,8 @@ class ParameterStore:
 
     `combine` and `step` make an update together: what they do is elementwise, so a model split among several stores learns
     as a whole one does, but for the norm that `clip_norm` looks at, which the stores tell each other between the two.
+    `project_radius` keeps the parameters in a ball around 0 (projected SGD, Zinkevich 2003): the initial ones, and those
+    after each step. It takes a store that keeps the whole model.
     """
 
     def __init__(self, initial: Tensor, size: int, update: Update) -> None:
@@ -42,6 +44,7 @@ class ParameterStore:
         self._pushes = 0
         self._buffers: dict[str, Tensor] = {}
         self._optimizer = _optimizer(self._parameter, update)
+        self._project()
 
     def combine(self, vectors: Sequence[Tensor], samples: Sequence[int], workers: Sequence[str | None]) -> float:
         """The gradient of the next update.
@@ -84,6 +87,7 @@ class ParameterStore:
         scale = self._pushes if self.update.lr_scaling == "linear" else 1
         self._optimizer.param_groups[0]["lr"] = scale * learning_rate(self.update, progress, self.version)
         self._optimizer.step()
+        self._project()
         self._parameter.grad = None  # what arrived may go
         self.version += 1
         return self.version
@@ -93,6 +97,12 @@ class ParameterStore:
     ) -> int:
         """`combine` and `step`, for a store that keeps the whole model."""
         return self.step(progress, [self.combine(vectors, samples, workers)])
+
+    def _project(self) -> None:
+        """The nearest point of the ball, if the parameters lie outside of it; exact but for float32's rounding."""
+        if self.update.project_radius is not None:
+            parameters = self._parameter.detach()
+            parameters.mul_((self.update.project_radius / torch.linalg.vector_norm(parameters)).clamp(max=1.0))
 
     def forget(self, worker: str) -> None:
         """A worker has left: its buffers no longer count."""

@@ -61,7 +61,7 @@ def searcher(sweep: Sweep, source: str) -> Searcher | None:
     try:
         return _made(SEARCH_ALG_IMPORT[name](), sweep.search, where)
     except (ImportError, AssertionError) as error:
-        raise ConfigError(f"{where}: {name} is not installed: {str(error).splitlines()[0]}") from error
+        raise ConfigError(f"{where}: {name}: {str(error).splitlines()[0]}") from error
 
 
 def _made(make: Callable[..., Any], choice: Named, where: str) -> Any:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from ray import tune
+from ray import cloudpickle, tune
 from ray.tune.experiment import Trial
 from ray.tune.search import BasicVariantGenerator
 
@@ -107,6 +107,7 @@ def run(
         return load_sweep(plan.trials.folder), True
     try:
         connection.open(plan.experiment.cluster, _cpus(plan))
+        plan.trials.find_impossible(plan.points or [{}])
         _begin(plan)
         with told(scribe), _quiet(verbose):
             _tuner(plan, verbose).fit()
@@ -136,15 +137,22 @@ class _Scribe:
 
     def failed(self, trial: Trial) -> None:
         self.done += 1
-        error = trial.get_pickled_error() or trial.get_error()
-        told = " ".join(str(getattr(error, "cause", None) or error).split())
-        self._write(trial, ended=True, error=told)
+        error = _died_of(trial)
+        self._write(trial, ended=True, error=error)
         settings = ", ".join(f"{key}={value}" for key, value in settings_of(trial.config).items())
-        self._notify(f"The trial with {settings} failed: {told}")
+        self._notify(f"The trial with {settings} failed: {error}")
 
     def _write(self, trial: Trial, *, ended: bool, error: str = "") -> None:
         name = name_of(trial.config, trial.trial_id)
         write_note(self._folder, TrialNote(name, settings_of(trial.config), ended, error))
+
+
+def _died_of(trial: Trial) -> str:
+    """In a line. (`trial.get_error()` finds the error only once Tune has stored it, some time later.)"""
+    if trial.pickled_error_file is None:
+        return Path(trial.error_file).read_text(encoding="utf-8").strip().splitlines()[-1]
+    error = cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
+    return " ".join(str(getattr(error, "cause", None) or error).split())
 
 
 def _folder(experiment: Experiment, source: str, resume: bool) -> Path:
@@ -207,10 +215,12 @@ def _tune_config(
 @contextmanager
 def _quiet(verbose: bool) -> Iterator[None]:
     """Tune's own words only if they are wanted."""
-    logger = logging.getLogger("ray.tune")
-    level = logger.level
-    logger.setLevel(level if verbose else logging.CRITICAL)
+    loggers = [] if verbose else [logging.getLogger(name) for name in ("ray.tune", "optuna")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

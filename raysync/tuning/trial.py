@@ -6,9 +6,9 @@ empty head bundle, which Tune lays into the first. A virtual trial is the functi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import chdir, contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from contextlib import chdir, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from math import exp
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from ray import tune
 from ray.util import get_current_placement_group
 
 from raysync import config
-from raysync.cluster.placement import asked_of_ray, placed
+from raysync.cluster.placement import Plan, asked_of_ray, misfit_together, placed
 from raysync.config import Experiment
 from raysync.core.journal import Evaluation
 from raysync.errors import ConfigError
@@ -42,6 +42,8 @@ class Trials:
     text: str
     """The experiment file."""
     overrides: tuple[str, ...]
+    impossible: dict[str, str] = field(default_factory=dict)
+    """Placements that Ray cannot make, as text -> why."""
 
     def experiment(self, point: Point, name: str = "trial") -> Experiment:
         """The experiment of a trial, whose records go to the folder of that name.
@@ -55,12 +57,34 @@ class Trials:
         cluster = made.cluster.model_copy(update={"address": "auto"})  # the one that Tune runs on
         return made.model_copy(update={"name": name, "output": self.folder / RECORDS, "cluster": cluster, "sweep": None})
 
+    def find_impossible(self, points: Iterable[Point]) -> None:
+        """Try to place each trial while nothing runs yet: later, one that cannot be placed would wait for ever."""
+        tried: dict[str, Plan] = {}
+        for point in points:
+            experiment = self.experiment(point)
+            with suppress(ConfigError):  # `train` raises it again
+                if experiment.engine == "ray":
+                    made = placed(experiment)
+                    tried[repr(made)] = made
+        self.impossible.update({text: why for text, made in tried.items() if (why := misfit_together(made))})
+
+    def place(self, experiment: Experiment) -> Plan:
+        """Where its actors go.
+
+        Raises:
+            ConfigError: the cluster cannot hold it.
+        """
+        made = placed(experiment)
+        if why := self.impossible.get(repr(made)):
+            raise ConfigError(why)
+        return made
+
     def resources(self, point: Point) -> tune.PlacementGroupFactory:
         """What Tune reserves. A trial that cannot be gets little: it fails at its start, with the reason."""
         try:
             experiment = self.experiment(point)
             if experiment.engine == "ray":
-                asked = asked_of_ray(placed(experiment))
+                asked = asked_of_ray(self.place(experiment))
                 return tune.PlacementGroupFactory([{}, *asked.pop("bundles")], **asked)
         except ConfigError:
             pass
@@ -78,7 +102,7 @@ def train(point: Point, trials: Trials) -> None:
         if experiment.engine == "virtual":
             torch.set_num_threads(1)  # as many as it has CPUs
         task = prepare(experiment)
-        with _engine(experiment) as engine:
+        with _engine(trials, experiment) as engine:
             run_in(engine, task, experiment.paradigm, watch=_Reporter(experiment.timing == "only"), notify=print)
 
 
@@ -93,7 +117,7 @@ def name_of(point: Point, trial_id: str) -> str:
 
 
 @contextmanager
-def _engine(experiment: Experiment) -> Iterator[Engine]:
+def _engine(trials: Trials, experiment: Experiment) -> Iterator[Engine]:
     if experiment.engine == "virtual":
         from raysync.virtual.engine import VirtualEngine
 
@@ -101,6 +125,7 @@ def _engine(experiment: Experiment) -> Iterator[Engine]:
         return
     from raysync.cluster.session import Session
 
+    trials.place(experiment)  # what cannot be placed was given no room
     with Session(notify=print, within=get_current_placement_group()) as session:
         yield session
 

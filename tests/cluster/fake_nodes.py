@@ -12,6 +12,7 @@ from ray.cluster_utils import Cluster
 
 import raysync
 from raysync.errors import ConfigError
+from raysync.tuning.sweep import plan, run
 
 NODES = {
     "head": {"num_cpus": 2, "num_gpus": 0, "labels": {"profile": "head"}},
@@ -48,6 +49,24 @@ REFUSED = {
 }
 
 
+SWEPT = {"workers": [
+    [{"name": "w", "gpus": 1, "label_selector": {"profile": "slow"}, "resources": {"nvlink": 2}}],
+    [{"name": "w", "count": 3, "gpus": 2}],
+]}
+"""The second one fits nowhere, but only Ray finds out."""
+
+
+def swept(folder, tiny):
+    """Status, error and the node of each worker, of a sweep's trials."""
+    file = folder / "sweep.yaml"
+    file.write_text(json.dumps({**tiny, "cluster": {"placement_deadline_s": 1}, "sweep": {"grid": SWEPT}}))
+    record, _ = run(plan(file), notify=print, show=lambda standing: None)
+    profiles = {node["NodeID"]: node["Labels"]["profile"] for node in ray.nodes()}
+    places = {trial: one.environment["places"] for trial, one in record.records.items()}
+    where = {trial: {name: profiles[place["node_id"]] for name, place in of.items()} for trial, of in places.items()}
+    return [[row.status, row.error, where.get(row.trial)] for row in record.table.itertuples()]
+
+
 def main(output):
     cluster = Cluster(initialize_head=True, head_node_args={**NODES["head"], "include_dashboard": False})
     for node in ("fast", "slow"):
@@ -68,6 +87,7 @@ def main(output):
                 raysync.run(tiny | experiment)
             except ConfigError as error:
                 refused[name] = str(error)
+        print("swept", json.dumps(swept(Path(output), tiny)))
         print("told", json.dumps(told))
         print("refused", json.dumps(refused))
         print("left", json.dumps([ray.available_resources().get(name) for name in ("CPU", "GPU", "nvlink")]))

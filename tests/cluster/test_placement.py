@@ -111,7 +111,7 @@ def test_fake_nodes(tmp_path):
     said = defaultdict(list)
     for line in done.stdout.splitlines():
         kind, _, rest = line.partition(" ")
-        if kind in ("placed", "told", "refused", "left"):
+        if kind in ("placed", "swept", "told", "refused", "left"):
             said[kind].append(json.loads(rest))
 
     placed = said["placed"]
@@ -124,6 +124,11 @@ def test_fake_nodes(tmp_path):
     assert len(gpus["type-0"]) == 1
     assert len(set(gpus["label-0"])) == 2
     assert {name: devices for name, *_, devices in placed}["label-0"] == ["cpu", "cpu"], "a replica a GPU; torch sees none"
+
+    [[finished, impossible]] = said["swept"]
+    assert (finished[0], finished[2]["w-0"]) == ("finished", "slow"), "a trial's actors go where its groups say"
+    assert impossible[0] == "failed", "and do not wait for ever"
+    assert "does not fit together, though nothing else runs" in impossible[1]
 
     [told] = said["told"]
     assert "Worker group 'fallback' runs where zone=a: the cluster cannot hold it otherwise." in told

@@ -37,9 +37,9 @@ def not_a_module():
 
 @pytest.mark.parametrize(("name", "shape", "parameters"), [
     ("convnet", MNIST, 1_960), ("lenet", CIFAR, 62_006), ("fashion-cnn", MNIST, 29_034), ("mlp", DIGITS, 4_810),
-    ("alexnet-small", CIFAR, 2_235_978), ("resnet20", CIFAR, 269_722), ("resnet32", CIFAR, 464_154),
-    ("resnet56", CIFAR, 853_018), ("resnet110", CIFAR, 1_727_962), ("resnet18", CIFAR, 11_173_962),
-    ("resnet50", CIFAR, 23_520_842)])
+    ("logistic-regression", DIGITS, 650), ("alexnet-small", CIFAR, 2_235_978),
+    ("resnet20", CIFAR, 269_722), ("resnet32", CIFAR, 464_154), ("resnet56", CIFAR, 853_018),
+    ("resnet110", CIFAR, 1_727_962), ("resnet18", CIFAR, 11_173_962), ("resnet50", CIFAR, 23_520_842)])
 def test_sizes_of_the_models(name, shape, parameters):
     assert sum(parameter.numel() for parameter in build(name, shape).parameters()) == parameters
 
