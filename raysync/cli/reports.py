@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from raysync.cli.app import app, console
 from raysync.errors import ConfigError
+
+if TYPE_CHECKING:
+    from raysync.results.collection import Collection
 
 
 class Format(StrEnum):
@@ -40,29 +43,41 @@ def report(paths: Paths, kind: Kind = Format.html, output: Output = None, median
         raise ConfigError(f"--median: of the tables of --format md; not of {kind.value}.")
     _check_output(output, kind)
     collection = collect(paths)
+    if kind is Format.md and output is None:
+        from raysync.results.markdown import markdown
+
+        typer.echo(markdown(collection, median=median), nl=False)
+        return
+    there = output or _place(collection, kind)
+    try:
+        _write(collection, kind, there, median)
+    except OSError as error:
+        raise ConfigError(f"{there}: cannot be written ({error.strerror or error}).") from error
+    console.print(f"Written: {there}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _place(collection: Collection, kind: Format) -> Path:
+    """Where a report goes if nobody says where: into the first folder that was named, or that of the only run."""
+    names = {Format.html: "report.html", Format.png: "report", Format.trace: "trace.json"}
+    return (collection.runs[0].record.path if kind is Format.trace else collection.paths[0]) / names[kind]
+
+
+def _write(collection: Collection, kind: Format, there: Path, median: bool) -> None:
     if kind is Format.md:
         from raysync.results.markdown import markdown
 
-        text = markdown(collection, median=median)
-        if output is None:
-            typer.echo(text, nl=False)
-            return
-        output.write_text(text, encoding="utf-8")
-        _say(output)
+        there.write_text(markdown(collection, median=median), encoding="utf-8")
     elif kind is Format.trace:
         from raysync.results.trace import write_trace
 
         if len(collection.runs) > 1:
             raise ConfigError(f"--format trace: it shows one run, there are {len(collection.runs)}; name one of them: "
                               f"{collection.runs[0].record.path}, ...")
-        run = collection.runs[0].record
-        _say(write_trace(run, output or run.path / "trace.json"))
+        write_trace(collection.runs[0].record, there)
     else:
         from raysync.results.page import write_html, write_png
 
-        there = output or paths[0] / ("report.html" if kind is Format.html else "report")
         (write_html if kind is Format.html else write_png)(collection, there)
-        _say(there)
 
 
 def _check_output(output: Path | None, kind: Format) -> None:
@@ -75,7 +90,3 @@ def _check_output(output: Path | None, kind: Format) -> None:
         raise ConfigError(f"--output {output}: that is a folder; --format {kind.value} is written to a file.")
     if output.is_file() and kind is Format.png:
         raise ConfigError(f"--output {output}: that is a file; --format png is written to a folder.")
-
-
-def _say(path: Path) -> None:
-    console.print(f"Written: {path}", markup=False, highlight=False, soft_wrap=True)

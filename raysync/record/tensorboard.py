@@ -3,7 +3,8 @@
 By tensorboardX, with which Ray Tune writes its own: `torch.utils.tensorboard` needs all of TensorBoard installed where the
 run is, and what keeps records may not know torch. Steps are samples applied, so that paradigms are compared at the same
 work; the time of an event is when the run began plus the run's own seconds, so TensorBoard's "relative" axis shows virtual
-seconds, too.
+seconds, too. The file is written at once, without the queue and the thread of a SummaryWriter: these lag behind what a
+person follows, and what they hold is lost with a run that is killed.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
-from tensorboardX import SummaryWriter
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event
+from tensorboardX.summary import scalar
 
 from raysync.core.journal import Evaluation
 from raysync.record.measures import Measures
@@ -32,7 +35,7 @@ class EventLog:
             folder: of the record.
             began: when the run was asked for.
         """
-        self._writer = SummaryWriter(str(folder))
+        self._writer = EventsWriter(str(folder / "events"))
         self._began = began.timestamp()
         self._evaluations = 0
         self._progress = -1.0
@@ -73,4 +76,4 @@ class EventLog:
                 self._scalar(f"lead/{worker.replace('#', '.')}", lead, measures.samples, measures.now)
 
     def _scalar(self, tag: str, value: float, samples: int, at: float) -> None:
-        self._writer.add_scalar(tag, value, samples, walltime=self._began + at)
+        self._writer.write_event(Event(step=samples, wall_time=self._began + at, summary=scalar(tag, value)))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from raysync.results.collection import Collection, Run, Success
 from raysync.results.shown import Measure, final_measure, interval_text, ratio_text, target_text, time_measure
@@ -28,6 +29,11 @@ class Standing:
     value: Estimate
     seeds: dict[int, float | None]
 
+    @property
+    def share(self) -> float:
+        """Of the repeats, that have a value."""
+        return self.value.count / self.value.total
+
 
 @dataclass(frozen=True)
 class Versus:
@@ -40,8 +46,8 @@ class Versus:
 
     @property
     def clear(self) -> bool:
-        """Whether the interval leaves out equality, by more than a reader cares for."""
-        return self.by.excludes(self.equal) and not self.alike
+        """Whether the other is worse: all of the interval, and by more than a reader cares for."""
+        return self.by.low is not None and self.by.low > self.equal and not self.alike
 
     @property
     def alike(self) -> bool:
@@ -111,7 +117,7 @@ def leader(collection: Collection, scenario: str = "") -> tuple[str | None, bool
         times = standings(collection, scenario, time_measure(Success("nothing", None, None)))
     if not times or times[0].value.count == 0:
         return None, False
-    others = _against(times, _slower)
+    others = [_slower(times[0], other) for other in times[1:] if other.value.count]
     return times[0].paradigm, bool(others) and all(one.clear for one in others)
 
 
@@ -123,7 +129,7 @@ def standings(collection: Collection, scenario: str, measure: Measure) -> list[S
         lost = len(collection.failures(scenario, paradigm))
         values = [*(run.value(measure.key) for run in repeats), *[None] * lost]
         found.append(Standing(paradigm, estimate(values), by_seed(repeats, measure.key)))
-    return sorted(found, key=lambda one: (-one.value.count / one.value.total, sign * (one.value.mean or 0.0)))
+    return sorted(found, key=lambda one: (-one.share, sign * (one.value.mean or 0.0)))
 
 
 def _slower(first: Standing, other: Standing) -> Versus:
@@ -135,8 +141,8 @@ def _less_accurate(first: Standing, other: Standing) -> Versus:
 
 
 def _against(ranked: Sequence[Standing], compare: Callable[[Standing, Standing], Versus]) -> list[Versus]:
-    """The leader against each other that has a value, in the order of the ranking."""
-    return [compare(ranked[0], other) for other in ranked[1:] if other.value.count]
+    """The leader against each other that has a value in as large a share of its repeats, in the order of the ranking."""
+    return [compare(ranked[0], other) for other in ranked[1:] if other.share == ranked[0].share]
 
 
 def _first(success: Success, times: Sequence[Standing]) -> str:
@@ -148,7 +154,9 @@ def _first(success: Success, times: Sequence[Standing]) -> str:
     after = f"after {_with_interval(best.value, measure, ' s')}"
     others = _against(times, _slower)
     if not others:
-        alone = "no other paradigm does" if len(times) > 1 else "there is no other paradigm to compare it with"
+        alone = "there is no other paradigm to compare it with"
+        if len(times) > 1:
+            alone = "no other paradigm does" + (" so in as many of its repeats" if times[1].value.count else "")
         return f"{best.paradigm} {reached} {after}; {alone}."
     return _compared(best.paradigm, f"{reached} first, {after}", f"{reached} {after}", others,
                      lambda by: f"{ratio_text(by)} times as long", "takes")
@@ -217,7 +225,7 @@ def _partial(success: Success, times: Sequence[Standing]) -> str:
     text = f"Not every repeat reached {target_text(success)}: {listed}; times are of those that did."
     best = times[0].value
     quicker = [one.paradigm for one in partial if one.value.mean is not None and best.mean is not None
-               and one.value.count / one.value.total < best.count / best.total and one.value.mean < best.mean]
+               and one.share < times[0].share and one.value.mean < best.mean]
     return f"{text[:-1]}, and there {_listed(quicker)} took less." if quicker else text
 
 
@@ -230,17 +238,18 @@ def _quality_of(first: Standing, ranked: Sequence[Standing], final: Measure) -> 
     accuracy = final.key.endswith("_accuracy")
     for other in ranked:
         versus = _less_accurate(other, mine) if accuracy else _slower(other, mine)
-        if other is not mine and versus.clear and versus.by.mean is not None and versus.by.mean > versus.equal:
+        if other is not mine and versus.clear and versus.by.mean is not None:
             gap = f"{100 * versus.by.mean:.2g} points more" if accuracy else f"{ratio_text(1 / versus.by.mean)} times that"
             return f"{text}; {other.paradigm} has {gap}."
     return f"{text}."
 
 
 def _with_interval(value: Estimate, measure: Measure, unit: str = "") -> str:
-    """`3.42 s (95% interval 3.10 to 3.74; 2 of 3 repeats)`, all with the mean's digits."""
+    """`3.42 s (95% interval 3.10 to 3.74; 2 of 3 repeats)`, with the mean's digits; no time below 0, no share above 1."""
     assert value.mean is not None
     form = measure.form(value.mean)
-    interval = interval_text(value.low, value.high, lambda end: format(end, form))
+    most = 1.0 if form.endswith("%") else inf
+    interval = interval_text(value.low, value.high, lambda end: format(min(max(end, 0.0), most), form))
     of = "" if value.complete else f"{value.count} of {_repeats(value.total)}"
     inside = "; ".join(filter(None, (interval, of)))
     return f"{format(value.mean, form)}{unit}{f' ({inside})' if inside else ''}"

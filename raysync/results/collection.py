@@ -133,14 +133,17 @@ class Collection:
 
         A paradigm of which every trial of the scenario failed without a record has an empty list.
         """
-        groups: dict[str, dict[str, list[Run]]] = {}
+        return self._scenarios
+
+    @cached_property
+    def _scenarios(self) -> dict[str, dict[str, list[Run]]]:
+        order = {label: place for place, label in enumerate(self.paradigms)}
         everything: list[Run | Failed] = [*self.runs, *self.failed]
-        for scenario in dict.fromkeys(one.scenario for one in everything):
-            there = {one.paradigm for one in everything if one.scenario == scenario}
-            groups[scenario] = {
-                label: sorted((run for run in self.runs if (run.scenario, run.paradigm) == (scenario, label)),
-                              key=lambda run: run.seed)
-                for label in self.paradigms if label in there}
+        groups: dict[str, dict[str, list[Run]]] = {one.scenario: {} for one in everything}
+        for one in sorted(everything, key=lambda one: (order[one.paradigm], one.seed)):
+            repeats = groups[one.scenario].setdefault(one.paradigm, [])
+            if isinstance(one, Run):
+                repeats.append(one)
         return groups
 
     def failures(self, scenario: str, paradigm: str) -> list[Failed]:

@@ -58,8 +58,10 @@ def configuration(collection: Collection) -> dict[str, str]:
         "target": target_text(collection.success(collection.runs[0].scenario)) or "none",
         "seeds": ", ".join(map(str, seeds(collection))),
     }
+    also = {"engine": {"timing"}, "workers": {"profile"}, "network": {"profile"},
+            "target": {"target_accuracy", "target_loss"}}
     for name in found:
-        if name.replace(" ", "_") in varied or (name in ("workers", "network") and "profile" in varied):
+        if ({name.replace(" ", "_")} | also.get(name, set())) & varied:
             found[name] = "varies, see the scenarios"
     return found
 

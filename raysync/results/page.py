@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Sequence
 from importlib.resources import as_file, files
 from itertools import groupby
 from pathlib import Path
@@ -21,6 +22,7 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
+from raysync.config import Published
 from raysync.errors import ConfigError
 from raysync.results import context
 from raysync.results.answer import answers, overall
@@ -52,16 +54,19 @@ def write_html(collection: Collection, path: Path) -> None:
     scenarios = list(collection.scenarios())
     figures = [figures_in(collection, scenario) for scenario in scenarios]
     written = answers(collection)
+    tables = {scenario: table(collection, scenario) for scenario in scenarios}
+    shown = {scenario: shown_columns(collection, scenario, tables[scenario]) for scenario in scenarios}
+    every = {measure.key: measure for measures in shown.values() for measure in measures}
     page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True).from_string(_part("page.html"))
     path.write_text(page.render(
         name=collection.name, title=context.title(collection), overall=overall(collection),
         scenarios=[{
-            "title": scenario or "all runs", "answer": written[scenario], "measures": shown_columns(collection, scenario),
-            "rows": _rows(collection, scenario),
+            "title": scenario or "all runs", "answer": written[scenario], "measures": shown[scenario],
+            "rows": _rows(collection, tables[scenario], shown[scenario]),
             "sections": [(section, list(there)) for section, there in groupby(of_scenario, key=lambda one: one.section)],
         } for scenario, of_scenario in zip(scenarios, figures, strict=True)],
         data=[{figure.key: Markup(_json(figure)) for figure in of_scenario} for of_scenario in figures],
-        columns=_columns(collection), repeats=_repeats(collection), published=collection.published,
+        columns=list(every.values()), repeats=_repeats(collection), published=collection.published,
         paradigms=collection.paradigms, hues=HUES, points=POINTS, colours=COLOURS,
         commands=context.commands(collection), configuration=context.configuration(collection),
         environment=context.environment(collection), runs=collection.runs, counts=_counts(collection),
@@ -139,23 +144,23 @@ def _json(figure: Figure) -> str:
     return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
-def _rows(collection: Collection, scenario: str) -> list[dict[str, Any]]:
+def _rows(collection: Collection, frame: pd.DataFrame, measures: Sequence[Measure]) -> list[dict[str, Any]]:
     """The table of paradigms as the page shows it."""
-    frame, measures = table(collection, scenario), shown_columns(collection, scenario)
+    published = collection.published
     return [{
-        "paradigm": paradigm, "hue": collection.paradigms.index(str(paradigm)) % HUES, "statuses": row["statuses"],
+        "paradigm": paradigm, "index": collection.paradigms.index(str(paradigm)), "statuses": row["statuses"],
         "label": _breakable(str(paradigm)),
-        "cells": [{"key": measure.key, "parts": _parts(cell(row, measure)), "notes": _notes(row, measure)}
+        "cells": [{"key": measure.key, "parts": _parts(cell(row, measure)), "notes": _notes(row, measure, published)}
                   for measure in measures],
     } for paradigm, row in frame.iterrows()]
 
 
-def shown_columns(collection: Collection, scenario: str) -> list[Measure]:
+def shown_columns(collection: Collection, scenario: str, frame: pd.DataFrame) -> list[Measure]:
     """The columns of a scenario's table on the page: not those that say nothing of any paradigm, if they may be missing."""
-    frame = table(collection, scenario)
-    silent = {measure.key for measure in columns(collection, scenario) if measure.key in OPTIONAL
+    measures = columns(collection, scenario)
+    silent = {measure.key for measure in measures if measure.key in OPTIONAL
               and not frame[measure.key].fillna(0.0).any() and f"{measure.key}_published" not in frame}
-    return [measure for measure in columns(collection, scenario) if measure.key not in silent]
+    return [measure for measure in measures if measure.key not in silent]
 
 
 def _breakable(label: str) -> Markup:
@@ -164,29 +169,21 @@ def _breakable(label: str) -> Markup:
 
 
 def _parts(text: str) -> list[str]:
-    """Where a cell may be broken: before `(2 of 3)`."""
-    value, bracket, rest = text.partition(" (")
-    return [value, f"({rest}"] if bracket else [value]
+    """Where a cell may be broken: `3.42`, `± 0.31`, `(2 of 3)`."""
+    return re.split(r" (?=[±(])", text)
 
 
-def _notes(row: pd.Series[Any], measure: Measure) -> list[str]:
-    """What stands below a measured value: the published one, and the ratios of both."""
-    def of(suffix: str) -> float | None:
-        value = row.get(f"{measure.key}_{suffix}")
-        return None if value is None or pd.isna(value) else float(value)
-
-    published, ratio, their_ratio = of("published"), of("ratio"), of("published_ratio")
-    notes = [f"published {measure.show(published)}"] if published is not None else []
-    if their_ratio is not None:
-        notes.append(f"{ratio_text(ratio)}×, published {ratio_text(their_ratio)}×" if ratio is not None
-                     else f"published {ratio_text(their_ratio)}×")
-    return notes
-
-
-def _columns(collection: Collection) -> list[Measure]:
-    """Of all scenarios' tables."""
-    there = {measure.key: measure for scenario in collection.scenarios() for measure in shown_columns(collection, scenario)}
-    return list(there.values())
+def _notes(row: pd.Series[Any], measure: Measure, published: Published | None) -> list[str]:
+    """What stands below a measured value: its ratio, and the published value with its ratio."""
+    rows = published.rows.get(str(row.name), {}) if published is not None else {}
+    if measure.key not in rows:
+        return []
+    value = rows[measure.key]
+    ratio, their_ratio = (row.get(f"{measure.key}_{name}") for name in ("ratio", "published_ratio"))
+    theirs = "not reached" if value is None else measure.show(value)
+    theirs += f" ({ratio_text(their_ratio)}×)" if their_ratio is not None and pd.notna(their_ratio) else ""
+    ours = [f"{ratio_text(ratio)}×"] if ratio is not None and pd.notna(ratio) else []
+    return [*ours, f"published {theirs}"]
 
 
 def _repeats(collection: Collection) -> str:

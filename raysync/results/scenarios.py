@@ -21,40 +21,49 @@ UNIMPORTANT = ("data.data_dir", "cluster.address", "cluster.dashboard", "cluster
                "cluster.placement_deadline_s")
 """They change nothing that is measured."""
 
-PROFILED = ("workers", "network", "cluster")
-"""What a cluster profile brings."""
+BLOCKS = {"workers": "cluster", "network": "cluster", "cluster": "cluster", "troubles": "troubles"}
+"""The settings that are told in a word, and in which: what a cluster profile brings, and what goes wrong."""
 
 
 def differences(records: Sequence[RunRecord]) -> list[str]:
     """For each record, the settings in which it differs from others, paradigm and seed aside; "" if in none."""
     flat = [_flat(record.config) for record in records]
+    varied = _varied(flat)
+    alike: dict[str, list[dict[str, Any]]] = {}
+    for record, settings in zip(records, flat, strict=True):
+        for block in set(BLOCKS.values()):
+            alike.setdefault(_word(record, block), []).append(settings)
+    unclear = {word: set(_varied(there)) for word, there in alike.items()}
+    return [", ".join(_parts(record, settings, varied, unclear)) for record, settings in zip(records, flat, strict=True)]
+
+
+def _varied(flat: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The settings that differ."""
     keys = dict.fromkeys(key for settings in flat for key in settings)
-    varied = [key for key in keys if len({repr(settings.get(key)) for settings in flat}) > 1]
-    return [", ".join(_parts(index, records, flat, varied)) for index in range(len(records))]
+    return [key for key in keys if len({repr(settings.get(key)) for settings in flat}) > 1]
 
 
-def _parts(index: int, records: Sequence[RunRecord], flat: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> list[str]:
-    """The differing settings of one record; workers and troubles in a word where that tells them apart."""
+def _parts(
+    record: RunRecord, settings: Mapping[str, Any], varied: Sequence[str], unclear: Mapping[str, set[str]],
+) -> list[str]:
+    """The differing settings of one record; a cluster and its troubles in a word, where that tells them apart."""
     parts: dict[str, None] = {}
     for key in varied:
         head = key.partition(".")[0]
-        if head not in (*PROFILED, "troubles"):
-            if key in flat[index]:
-                parts[f"{_short(key)}={setting_text(flat[index][key])}"] = None
-            continue
-        block = ("troubles",) if head == "troubles" else PROFILED
-        if head in ("workers", "troubles") or _profile(records[index]) is not None:
-            parts[_word(records[index], block)] = None
-        alike = [other for other, record in zip(flat, records, strict=True)
-                 if _word(record, block) == _word(records[index], block)]
-        if any(repr(other.get(key)) != repr(flat[index].get(key)) for other in alike) and key in flat[index]:
-            parts[f"{key}={setting_text(flat[index][key])}"] = None
+        if head in BLOCKS:
+            word = _word(record, BLOCKS[head])
+            if head in ("workers", "troubles") or _profile(record) is not None:
+                parts[word] = None
+            if key not in unclear[word]:
+                continue
+        if key in settings:
+            parts[f"{_short(key)}={setting_text(settings[key])}"] = None
     return list(parts)
 
 
-def _word(record: RunRecord, block: Sequence[str]) -> str:
+def _word(record: RunRecord, block: str) -> str:
     """A cluster, or its troubles, in a word."""
-    if block == ("troubles",):
+    if block == "troubles":
         return f"troubles={' + '.join(trouble.kind for trouble in record.config.troubles) or 'none'}"
     profile = _profile(record)
     return f"profile={profile}" if profile else f"workers={workers_text(record.config)}"

@@ -14,9 +14,10 @@ Form = Callable[[float], str]
 
 def seconds_form(value: float) -> str:
     """Three digits: 0.0123, 1.23, 12.3, 1,234."""
-    if value >= 100 or value <= 0:
+    rounded = float(f"{value:.3g}")  # 99.99 is 100
+    if rounded >= 100 or rounded <= 0:
         return ",.0f"
-    return f".{min(9, 2 - floor(log10(value)))}f"
+    return f".{min(9, 2 - floor(log10(rounded)))}f"
 
 
 def percent_form(_: float) -> str:

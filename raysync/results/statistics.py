@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, inf, isfinite, log
+from math import exp, inf, isfinite, log, sqrt
 from typing import Literal
 
 import numpy as np
@@ -73,7 +73,7 @@ def estimate(values: Sequence[float | None], confidence: float = CONFIDENCE, met
 
 
 def _interval(values: Sequence[float], confidence: float, method: Method) -> tuple[float, float]:
-    error = stats.sem(values)
+    error = np.std(values, ddof=1) / sqrt(len(values))
     if max(values) == min(values) or error == 0:
         return min(values), max(values)
     if method == "bootstrap" and len(values) >= 10:

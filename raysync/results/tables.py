@@ -37,12 +37,13 @@ def table(collection: Collection, scenario: str = "", *, median: bool = False) -
     for paradigm, repeats in groups.items():
         lost = len(collection.failures(scenario, paradigm))
         row = _counts(repeats, lost)
-        shown: list[Run | None] = [*repeats, *[None] * lost]
+        shown = repeats
         if median:
-            shown = [median_run(repeats, final, lost)]
-            row["seed"] = shown[0].seed if shown[0] is not None else None
+            middle = median_run(repeats, final, lost)
+            shown = [] if middle is None else [middle]
+            row["seed"] = None if middle is None else middle.seed
         for measure in columns(collection, scenario):
-            row |= _columns(measure.key, estimate([run.value(measure.key) if run else None for run in shown]))
+            row |= _columns(measure.key, estimate([run.value(measure.key) for run in shown]))
         if published is not None:
             row |= _published(published, paradigm, groups)
         rows[paradigm] = row

@@ -26,17 +26,20 @@ from raysync.record.reader import RunRecord
 from raysync.results.intact import UNREADABLE
 
 WORKERS, SERVER, LEAD = 1, 2, 3
-UPDATES, CONTROLLER, EVALUATIONS = 1, 2, 3
+UPDATES, CONTROLLER, EVALUATIONS = 4, 5, 6
+FIRST_WORKER = 11
+"""No two processes or tracks have the same number: Perfetto, as Linux, takes a thread's for unique over all processes."""
+
 TRACKS = {UPDATES: "updates", CONTROLLER: "controller", EVALUATIONS: "evaluations"}
+AT_END = "no release: the run ended"
 NS_PER_S = 1_000_000_000
 
 TraceEvent = dict[str, Any]
 
 
-def write_trace(record: RunRecord, path: Path) -> Path:
-    """Write `trace` of a run to a file, as JSON; returns the file."""
+def write_trace(record: RunRecord, path: Path) -> None:
+    """Write `trace` of a run to a file, as JSON."""
     path.write_text(json.dumps(trace(record), separators=(",", ":"), allow_nan=False), encoding="utf-8")
-    return path
 
 
 def trace(record: RunRecord) -> TraceEvent:
@@ -52,7 +55,7 @@ def trace(record: RunRecord) -> TraceEvent:
         lines = list(record.journal())
     except UNREADABLE as error:
         raise ConfigError(f"{record.path}: its journal is damaged ({str(error).splitlines()[0][:150]}).") from error
-    tracks = {worker: track for track, worker in enumerate(_workers(lines), start=1)}
+    tracks = {worker: track for track, worker in enumerate(_workers(lines), start=FIRST_WORKER)}
     events = [*_names(tracks, record), *_slices(record, tracks, _holds(lines)), *_marks(lines, tracks)]
     return {"displayTimeUnit": "ms", "otherData": {"record": str(record.path)}, "traceEvents": events}
 
@@ -101,7 +104,7 @@ def _slices(record: RunRecord, tracks: dict[str, int], holds: dict[tuple[str, in
         about |= {"loss": _number(row["loss"]), "staleness": _number(row["staleness"])}
         yield from _slice("transfer", "transfer", track, released, began, {"clock": clock})
         yield from _slice(f"step {clock}", "step", track, began, pushed, about)
-        yield from _slice("wait", "wait", track, pushed, pushed + row["wait_s"], {"why": holds.get((worker, clock), "")})
+        yield from _slice("wait", "wait", track, pushed, pushed + row["wait_s"], {"why": holds.get((worker, clock), AT_END)})
         yield {"ph": "C", "pid": LEAD, "name": f"lead {worker}", "ts": _us(released), "args": {"clocks": row["lead"]}}
 
 

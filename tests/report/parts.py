@@ -2,6 +2,7 @@
 
 import json
 import os
+from functools import cache
 
 from raysync import config
 
@@ -21,11 +22,16 @@ BASE = {
 }
 
 
+@cache
+def validated(settings):
+    return config.validate(json.loads(settings))
+
+
 class StandIn:
     """A record without files: what collection, statistics, tables and answers look at."""
 
     def __init__(self, settings, summary, path):
-        self.config = config.validate(settings)
+        self.config = validated(json.dumps(settings))
         self.summary = {"status": "finished", "parameters": 10, "profile": None} | summary
         self.environment = {"packages": {"raysync": "0"}, "python": "3", "platform": "here", "started": "2026-01-02T03:04"}
         self.path = path

@@ -166,6 +166,13 @@ def test_a_damaged_record(own_copy, file, damage):
     assert str(record_in(own_copy)) in fails(own_copy)
 
 
+def test_a_damaged_record_of_a_sweep(sweep_folder, tmp_path):
+    folder = shutil.copytree(sweep_folder, tmp_path / "sweep")
+    [file] = folder.glob("records/00005/*/evaluations.parquet")
+    cut(file)
+    assert f"{file.parent}: its evaluations cannot be read" in fails(folder)
+
+
 def test_a_journal_that_is_damaged_in_its_middle_matters_to_a_run_that_was_killed(own_copy):
     record = record_in(own_copy)
     lines = (record / "journal.jsonl").read_text().splitlines()

@@ -15,8 +15,7 @@ from raysync.results.figures.parts import (
     numbers,
     plain,
     row_names,
-    rows_axis,
-    rows_height,
+    rows_layout,
 )
 from raysync.results.figures.story import Happening
 from raysync.results.figures.thin import POINTS, evenly, kept
@@ -116,7 +115,7 @@ def _happenings(all_series: Sequence[Series]) -> list[Figure]:
     legend = ", ".join(f"{WORDS[symbol]} {plain(kind)}" for kind, symbol in symbols.items())
     return [Figure("happenings", SECTION, "What happened",
                    f"Events and decisions of each run against seconds: {legend}.", traces,
-                   {"xaxis": axis("seconds", rangemode="tozero"), "yaxis": rows_axis(rows), "height": rows_height(rows, 90)},
+                   {"xaxis": axis("seconds", rangemode="tozero"), **rows_layout(rows)},
                    wide=True)]
 
 

@@ -23,6 +23,7 @@ from raysync.results.figures.parts import (
     plain,
     started_at,
 )
+from raysync.results.figures.story import workload_of
 from raysync.results.figures.thin import Floats, common, evenly, kept
 
 SECTION = "How well, how soon"
@@ -35,6 +36,7 @@ class Measure:
     name: str
     title: str
     rises: bool
+    unit: str
     axis: dict[str, Any]
 
     def of(self, evaluations: pd.DataFrame) -> Floats:
@@ -49,8 +51,8 @@ class Measure:
         return 100 * success.target if self.rises else float(np.exp(success.target))
 
 
-ACCURACY = Measure("accuracy", "test accuracy (%)", True, {})
-PERPLEXITY = Measure("perplexity", "test perplexity", False, {"type": "log", "dtick": "D1"})
+ACCURACY = Measure("accuracy", "test accuracy (%)", True, " %", {})
+PERPLEXITY = Measure("perplexity", "test perplexity", False, "", {"type": "log"})
 
 
 def figures(all_series: Sequence[Series], success: Success) -> list[Figure]:
@@ -72,29 +74,18 @@ def points(run: Run, measure: Measure, x: str) -> tuple[Floats, Floats]:
     if x == "time":
         forth = np.asarray(frame["at"], dtype=float) - started_at(run)
     else:
-        summary = run.record.summary
-        workload = summary["samples"] / frame.progress.max() if len(frame) and summary["status"] == "finished" else None
-        forth = np.asarray(frame.progress, dtype=float) * (workload or _workload(run))
+        forth = np.asarray(frame.progress, dtype=float) * workload_of(run.record)
     fine = np.isfinite(values) & np.isfinite(forth)
     return forth[fine], values[fine]
 
 
-def _workload(run: Run) -> float:
-    """Samples of a progress of 1, from the pushes that were applied."""
-    frame = run.record.evaluations
-    last = frame.iloc[-1] if len(frame) else None
-    if last is None or last.progress <= 0:
-        return 1.0
-    pushes = run.record.pushes
-    return float(pushes[pushes.version <= last.version].samples.sum() / last.progress)
-
-
 def _against(all_series: Sequence[Series], success: Success, measure: Measure, x: str) -> Figure:
     traces: list[Trace] = []
+    told = f"%{{y}}{measure.unit} at %{{x}} {'s' if x == 'time' else x}"
     for series in all_series:
         grid, values = common([points(run, measure, x) for run in series.regular])
         if len(grid):
-            traces += curve(series, grid, values)
+            traces += curve(series, grid, values, hovertemplate=told)
             traces += _switches(series, grid, values.mean(axis=0)) if x == "time" else []
         for run in series.others:
             traces += _lone(series, run, *points(run, measure, x))
@@ -191,7 +182,8 @@ def _time_to(all_series: Sequence[Series], success: Success, measure: Measure) -
         if pairs:
             times = np.array([times_to(x, y, targets, rises=measure.rises) for x, y in pairs])
             met = np.isfinite(times).all(axis=0)
-            traces += curve(series, targets[met], times[:, met], hovertemplate="%{y} s to %{x}") if met.any() else []
+            told = f"%{{y}} s to %{{x}}{measure.unit}"
+            traces += curve(series, targets[met], times[:, met], hovertemplate=told) if met.any() else []
     direction: dict[str, Any] = {} if measure.rises else {"autorange": "reversed"}
     shapes = _target_line(target, "x")
     ends = "A curve ends at the best that every seed reached." if over_seeds(all_series) else ""
@@ -215,7 +207,7 @@ def _work_done(all_series: Sequence[Series]) -> Figure:
             if run in series.regular and len(done):
                 curves.append((np.append(0.0, done.applied_at_s), np.append(0.0, done.samples.cumsum())))
         grid, values = common([(x[keep], y[keep]) for x, y in curves for keep in [kept(y)]])
-        traces += curve(series, grid, values) if len(grid) else []
+        traces += curve(series, grid, values, hovertemplate="%{y} samples after %{x} s") if len(grid) else []
     return Figure("samples-time", "How fast", "Work done against time",
                   f"Samples applied against seconds since the first release. {over_seeds(all_series)}".strip(), traces,
                   {"xaxis": axis("seconds", rangemode="tozero"), "yaxis": axis("samples", rangemode="tozero")})

@@ -27,6 +27,9 @@ Floats = NDArray[np.float64]
 ROW_PX = 22
 """Height of a lane or a bar."""
 
+AROUND_PX = 80
+"""What a figure with lanes needs above and below them."""
+
 INVISIBLE = "\u2060"
 """Categories of an axis that read alike are told apart by how many of these they end in."""
 
@@ -123,8 +126,9 @@ def started_at(run: Run) -> float:
 def _pushes(run: Run) -> pd.DataFrame:
     start = started_at(run)
     frame = run.record.pushes
+    slots = {worker: worker.rpartition("#")[0] for worker in frame.worker.unique()}
     return frame.assign(
-        slot=frame.worker.str.rpartition("#")[0],
+        slot=frame.worker.map(slots),
         released_at_s=frame.released_at_s - start, pushed_at_s=frame.pushed_at_s - start,
         applied_at_s=frame.applied_at_s - start,
     ).sort_values("pushed_at_s", kind="stable", ignore_index=True)
@@ -179,14 +183,10 @@ def axis(title: str, **more: Any) -> dict[str, Any]:
     return {"title": {"text": title}, **more}
 
 
-def rows_axis(rows: int) -> dict[str, Any]:
-    """An axis of names, the first on top."""
-    return {"type": "category", "autorange": "reversed", "showgrid": False, "fixedrange": rows < 30, "ticksuffix": " "}
-
-
-def rows_height(rows: int, around_px: int = 70) -> int:
-    """Of a figure with that many lanes."""
-    return rows * ROW_PX + around_px
+def rows_layout(rows: int) -> dict[str, Any]:
+    """Of a figure with that many lanes, the first on top; the page makes it smaller when a paradigm is hidden."""
+    lanes = {"type": "category", "range": [rows - 0.5, -0.5], "showgrid": False, "fixedrange": True, "ticksuffix": " "}
+    return {"height": rows * ROW_PX + AROUND_PX, "yaxis": lanes}
 
 
 def row_names(series: Series, names: Iterable[str]) -> dict[str, str]:

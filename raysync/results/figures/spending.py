@@ -16,8 +16,7 @@ from raysync.results.figures.parts import (
     numbers,
     plain,
     row_names,
-    rows_axis,
-    rows_height,
+    rows_layout,
 )
 
 SECTION = "What the workers did"
@@ -98,7 +97,7 @@ def _spending(all_series: Sequence[Series]) -> Figure:
         f"Seconds {of}: computing (full colour), {'transfer (paler), ' if transfer else ''}waiting (palest)"
         + (", mean over seeds." if any(len(series.runs) > 1 for series in all_series) else "."),
         traces, {"barmode": "stack", "bargap": 0.2, "xaxis": axis("seconds", range=[0, 1.02 * longest]),
-                 "yaxis": rows_axis(rows), "height": rows_height(rows)}, wide=True)
+                 **rows_layout(rows)}, wide=True)
 
 
 def contributions(pushes: pd.DataFrame) -> pd.DataFrame:
@@ -156,5 +155,5 @@ def _drops(all_series: Sequence[Series]) -> list[Figure]:
     reasons = len({why for trace in traces for why in trace["y"]})
     return [Figure("drops", SECTION, "Dropped pushes", "Pushes a run that were computed and not applied, by reason.", traces,
                    {"barmode": "group", "xaxis": axis("pushes a run", rangemode="tozero"),
-                    "yaxis": rows_axis(reasons), "height": 110 + reasons * (16 + BAR_PX * len(traces))})]
+                    "yaxis": {"type": "category"}, "height": 110 + reasons * (16 + BAR_PX * len(traces))})]
 

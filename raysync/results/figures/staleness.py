@@ -33,6 +33,7 @@ def _of(frame: pd.DataFrame, column: str) -> pd.DataFrame:
 
 def _over_time(all_series: Sequence[Series], column: str, how: str, title: str, what: str) -> Figure:
     traces: list[Trace] = []
+    unit = "clocks" if column == "lead" else "versions"
     for series in all_series:
         frames = [_of(frame, column) for run, frame in zip(series.runs, series.pushes, strict=True) if run in series.regular]
         if not frames:
@@ -41,12 +42,12 @@ def _over_time(all_series: Sequence[Series], column: str, how: str, title: str, 
         bins = int(np.clip(min(map(len, frames), default=0) // (3 * max(1, workers)), 1, POINTS // 2))
         when = "released_at_s" if column == "lead" else "applied_at_s"
         middles, values = binned([frame[when] for frame in frames], [frame[column] for frame in frames], how, bins)
-        traces += curve(series, middles, values) if len(middles) else []
+        traces += curve(series, middles, values, hovertemplate=f"%{{y}} {unit} at %{{x}} s") if len(middles) else []
     each = "The largest" if how == "max" else "The mean"
     return Figure(f"{column}-time", SECTION, f"{title} over time",
                   f"{each} {title.lower()} in each stretch of the run: {what}. {over_seeds(all_series)}".strip(), traces,
                   {"xaxis": axis("seconds", rangemode="tozero"),
-                   "yaxis": axis("clocks" if column == "lead" else "versions", rangemode="tozero")})
+                   "yaxis": axis(unit, rangemode="tozero")})
 
 
 def _distribution(all_series: Sequence[Series], column: str, title: str, what: str) -> Figure:

@@ -70,6 +70,12 @@ def story_of(record: RunRecord, start: float) -> Story:
     return Story(tuple(happenings), holds)
 
 
+def workload_of(record: RunRecord) -> int:
+    """Samples of the whole work, as the journal's header has them: a progress of 1."""
+    with (record.path / "journal.jsonl").open(encoding="utf-8") as file:
+        return int(read(file)[0]["workload_samples"])
+
+
 def _telling(lines: Iterable[str]) -> Iterator[str]:
     for number, line in enumerate(lines):
         if number <= OPENING or any(word in line for word in TELLING):

@@ -19,8 +19,7 @@ from raysync.results.figures.parts import (
     numbers,
     plain,
     row_names,
-    rows_axis,
-    rows_height,
+    rows_layout,
 )
 from raysync.results.figures.spending import slots_in_order
 from raysync.results.figures.story import Story
@@ -29,8 +28,10 @@ SECTION = "Iteration by iteration"
 ROUNDS = 7
 """Iterations of the slowest worker that a view shows."""
 
-LANES = 8
-"""Workers of a paradigm; of more, some of each group."""
+LANES = 48
+"""Workers of all paradigms together, but at least `LANES_MIN` of each; of more, some of each group."""
+
+LANES_MIN = 3
 
 BARS = 1_200
 """Iterations in a view, all paradigms together, at most: it is narrowed until that many are left."""
@@ -52,7 +53,8 @@ class Lanes:
 
 def figures(all_series: Sequence[Series]) -> list[Figure]:
     """Of a scenario: one run a paradigm, that of the smallest seed."""
-    lanes = [Lanes(series, series.runs[0], _few_workers(series.pushes[0]), series.stories[0])
+    workers = max(LANES_MIN, LANES // max(1, len(all_series)))
+    lanes = [Lanes(series, series.runs[0], _few_workers(series.pushes[0], workers), series.stories[0])
              for series in all_series if series.runs and len(series.pushes[0])]
     if not lanes:
         return []
@@ -69,17 +71,16 @@ def figures(all_series: Sequence[Series]) -> list[Figure]:
                f"seconds.{' Triangles: decisions about a worker.' if notes else ''}"
                f"{f' Seed {seeds.pop()}.' if len(seeds) == 1 else ''}")
     return [Figure("timeline", SECTION, "Timeline of iterations", caption, traces,
-                   {"barmode": "overlay", "bargap": 0.25, "height": rows_height(rows),
-                    "xaxis": axis("seconds since the first release", range=[views[0].low, views[0].high]),
-                    "yaxis": rows_axis(rows)}, wide=True, views=tuple(views))]
+                   {"barmode": "overlay", "bargap": 0.25, **rows_layout(rows),
+                    "xaxis": axis("seconds since the first release", range=[views[0].low, views[0].high])},
+                   wide=True, views=tuple(views))]
 
 
-def _few_workers(pushes: pd.DataFrame) -> pd.DataFrame:
-    """Those of a handful of workers: in turn the first of each group, the second of each, ..."""
-    slots = pushes[["slot", "group"]].drop_duplicates().sort_values("slot")
-    turn = slots.groupby("group").cumcount()
-    chosen = slots.assign(turn=turn).sort_values(["turn", "group"]).slot.head(LANES)
-    return pushes[pushes.slot.isin(chosen)]
+def _few_workers(pushes: pd.DataFrame, workers: int) -> pd.DataFrame:
+    """Those of so many workers: in turn the first of each group, the second of each, ..."""
+    slots = pd.DataFrame({"slot": slots_in_order(pushes.slot)})
+    slots["turn"] = slots.groupby(slots.slot.str.rpartition("-")[0]).cumcount()
+    return pushes[pushes.slot.isin(slots.sort_values("turn", kind="stable").slot.head(workers))]
 
 
 def _views(lanes: Sequence[Lanes]) -> list[View]:

@@ -3,6 +3,7 @@
   const root = document.documentElement;
   const figures = [...document.querySelectorAll("figure")];
   const hidden = new Set();      // of paradigms, by number
+  const ROW_PX = 22;             // as figures/parts.py has it
   const touch = matchMedia("(pointer: coarse)").matches;
   const settings = {
     responsive: true, displaylogo: false, displayModeBar: touch ? true : "hover",
@@ -26,6 +27,14 @@
   const rangeOf = view => [view.dataset.low, view.dataset.high].map(Number);
   const seen = trace => trace.legendgroup === undefined || !hidden.has(trace.legendgroup);
 
+  // Lanes of a hidden paradigm are gone: the axis counts those that are left.
+  function lanes(traces, layout) {
+    if (!layout.yaxis.range || layout.yaxis.type !== "category") return {};
+    const rows = new Set(traces.filter(seen).flatMap(trace => trace.y)).size;
+    const all = new Set(traces.flatMap(trace => trace.y)).size;
+    return {"yaxis.range": [Math.max(rows, 1) - 0.5, -0.5], height: layout.height + (rows - all) * ROW_PX};
+  }
+
   function draw(figure) {
     const plot = plotOf(figure);
     const {traces, layout} = JSON.parse(figure.querySelector("script").textContent, painter());
@@ -33,6 +42,12 @@
     layout.dragmode = touch ? false : "zoom";
     const view = figure.querySelector(".views [aria-pressed=true]");
     if (view) layout[view.dataset.axis].range = rangeOf(view);
+    const fitted = lanes(traces, layout);
+    if (fitted.height) {
+      plot.lanes = {traces, layout: {height: layout.height, yaxis: {...layout.yaxis}}};
+      [layout.yaxis.range, layout.height] = [fitted["yaxis.range"], fitted.height];
+      plot.style.height = fitted.height + "px";
+    }
     Plotly.react(plot, traces, layout, settings);
     figure.dataset.drawn = "yes";
   }
@@ -65,7 +80,9 @@
       chip.setAttribute("aria-pressed", String(!off));
       for (const figure of figures.filter(one => one.dataset.drawn)) {
         const plot = plotOf(figure);
-        Plotly.restyle(plot, {visible: plot.data.map(seen)});
+        const fitted = plot.lanes ? lanes(plot.lanes.traces, plot.lanes.layout) : {};
+        if (fitted.height) plot.style.height = fitted.height + "px";
+        Plotly.update(plot, {visible: plot.data.map(seen)}, fitted);
       }
     });
   }
@@ -79,13 +96,13 @@
 
   const scenario = document.getElementById("scenario");
   function choose() {
-    for (const one of document.querySelectorAll(".scenario")) one.hidden = one.dataset.scenario !== scenario.value;
+    for (const one of document.querySelectorAll(".scenario")) one.hidden = one.dataset.scenario !== (scenario?.value ?? "0");
     const there = new Set(shown().flatMap(figure => JSON.parse(figure.querySelector("script").textContent).traces)
       .map(trace => trace.legendgroup));
     for (const chip of document.querySelectorAll(".chips button")) chip.hidden = !there.has(chip.dataset.series);
     drawShown();
   }
-  if (scenario) scenario.addEventListener("change", choose);
+  scenario?.addEventListener("change", choose);
 
   const theme = document.getElementById("theme");
   theme.addEventListener("change", () => {
@@ -98,9 +115,10 @@
   addEventListener("beforeprint", () => {
     root.dataset.theme = "light";
     for (const figure of shown()) {
-      figure.style.width = "660px";
+      const width = figure.classList.contains("wide") ? 680 : 334;
+      figure.style.width = width + "px";
       draw(figure);
-      Plotly.relayout(plotOf(figure), {width: 625, height: plotOf(figure).clientHeight});
+      Plotly.relayout(plotOf(figure), {width: width - 24, height: plotOf(figure).clientHeight});
     }
   });
   addEventListener("afterprint", () => {
@@ -109,5 +127,5 @@
     redraw();
   });
 
-  scenario ? choose() : drawShown();                     // a browser may have kept another choice
+  choose();                                              // a browser may have kept another scenario than the first
 })();

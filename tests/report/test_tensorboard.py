@@ -1,0 +1,92 @@
+"""TensorBoard's event files: there while the run goes on, and the same numbers as the record's."""
+
+import struct
+import sys
+
+import pytest
+import yaml
+from tensorboardX.proto.event_pb2 import Event
+
+import raysync
+from raysync import cli
+from raysync.record.measures import Measures
+from tests.report.parts import BASE
+
+
+def scalars(folder):
+    """Tag -> (step, wall time, value) in order. The file is TFRecords: length, checksum, event, checksum."""
+    found = {}
+    [file] = folder.glob("events.out.tfevents.*")
+    data = file.read_bytes()
+    while data:
+        (length,) = struct.unpack("<Q", data[:8])
+        event, data = Event.FromString(data[12 : 12 + length]), data[16 + length :]
+        for value in event.summary.value:
+            found.setdefault(value.tag, []).append((event.step, event.wall_time, value.simple_value))
+    return found
+
+
+@pytest.fixture
+def settings(tmp_path, one_thread):
+    return BASE | {"output": str(tmp_path), "paradigm": {"name": "ssp", "staleness": 3}}
+
+
+def test_the_numbers_of_the_record(settings):
+    record = raysync.run(settings, tensorboard=True)
+    found, evaluations, summary = scalars(record.path), record.evaluations, record.summary
+    for tag, column in (("evaluation/accuracy", evaluations.accuracy), ("evaluation/loss", evaluations.loss)):
+        steps, walls, values = zip(*found[tag], strict=True)
+        assert steps == tuple(round(one * 1600) for one in evaluations.progress)
+        assert values == pytest.approx(column.tolist())
+        since = (evaluations["at"] - evaluations["at"][0]).tolist()
+        assert [wall - walls[0] for wall in walls] == pytest.approx(since, abs=1e-5)
+    for tag, key in (("run/samples_per_s", "throughput_samples_per_s"), ("run/wait_share", "wait_fraction"),
+                     ("staleness/mean", "staleness_mean"), ("staleness/max", "staleness_max"), ("lead/max", "lead_max")):
+        step, _, value = found[tag][-1]
+        assert (step, value) == (summary["samples"], pytest.approx(summary[key]))
+    assert {tag for tag in found if "-" in tag} == {"lead/fast-0.1", "lead/fast-1.1", "lead/slow-0.1"}
+    assert max(value for _, _, value in found["lead/fast-0.1"]) <= summary["lead_max"] + 1
+    assert all([step for step, _, _ in rows] == sorted(step for step, _, _ in rows) for rows in found.values())
+
+
+def test_a_long_run_can_be_followed(settings, tmp_path):
+    """At each evaluation its numbers are on disk already, and those of the run about as often as progress shows."""
+    seen = []
+
+    def watch(measures: Measures):
+        [folder] = (tmp_path / "tiny").iterdir()
+        seen.append((len(measures.evaluations), len(scalars(folder).get("evaluation/accuracy", ())), measures.progress))
+
+    record = raysync.run(settings, tensorboard=True, watch=watch)
+    assert len(seen) > 5
+    assert all(on_disk == made for made, on_disk, _ in seen)
+    assert len(scalars(record.path)["run/samples_per_s"]) <= 100 + len(record.evaluations)
+
+
+def test_timing_only_and_many_workers(settings):
+    """Nothing is evaluated; nobody reads the leads of a hundred workers."""
+    workers = [{"name": "many", "count": 100, "step_s": 0.1}]
+    much = settings | {"timing": "only", "workers": workers, "workload": {"samples": 16_000}}
+    record = raysync.run(much, tensorboard=True)
+    found = scalars(record.path)
+    assert set(found) == {"run/samples_per_s", "run/wait_share", "staleness/mean", "staleness/max", "lead/max"}
+    assert 2 <= len(found["lead/max"]) <= 102
+
+
+def test_without_it_there_is_no_file_and_no_library(settings, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "raysync.record.tensorboard", None)
+    record = raysync.run(settings)
+    assert not list(record.path.glob("events*"))
+
+
+def test_from_the_command_line(settings, tmp_path, monkeypatch, capsys):
+    (tmp_path / "x.yaml").write_text(yaml.safe_dump(settings))
+    for command in ("run", "compare"):
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        monkeypatch.setattr(sys, "argv", ["raysync", command, str(tmp_path / "x.yaml"), "--tensorboard", "--set",
+                                          "paradigms=[bsp]", "--set", f"name={command}"])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert not ended.value.code, capsys.readouterr().err
+        [folder] = (tmp_path / command).iterdir()
+        assert scalars(folder)["evaluation/accuracy"]
