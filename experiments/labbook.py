@@ -137,11 +137,11 @@ def main() -> None:
     given = parser.parse_args()
     if given.runs is not None:
         take_over(given.runs)
-    differ = [page for page, text in pages().items() if page.read_text(encoding="utf-8") != text]
-    for page in differ:
+    differ = {page: text for page, text in pages().items() if page.read_text(encoding="utf-8") != text}
+    for page, text in differ.items():
         print(f"{page.relative_to(HERE)}: {'differs' if given.check else 'filled'}")
         if not given.check:
-            page.write_text(pages()[page], encoding="utf-8")
+            page.write_text(text, encoding="utf-8")
     sys.exit(bool(given.check and differ))
 
 

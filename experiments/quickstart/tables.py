@@ -27,7 +27,7 @@ def tables(results: Results) -> dict[str, str]:
 
 
 def facts(results: Results) -> dict[str, str]:
-    """By the names of their marks: a paradigm's time to accuracy in BSP's on each cluster, of the model with a hidden layer."""
+    """By the names of their marks: a paradigm's time to accuracy in BSP's on each cluster, under HIDDEN."""
     trials, found = results.trials("quickstart"), {}
     trials = trials[trials["config/model"].map(setting_text) == HIDDEN]
     for profile, scenario in trials.groupby("config/profile"):
