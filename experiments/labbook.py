@@ -83,7 +83,7 @@ def index_row(folder: Path, entry: dict[str, Any], facts: dict[str, str]) -> lis
     minutes, where = str(entry.get("minutes", "")), entry.get("date_machine", "")
     if (folder / "results" / "sweeps.csv").is_file():
         sweeps = Results(folder).sweeps
-        minutes = f"{sweeps.minutes.sum():.0f}"
+        minutes = f"{max(1, sweeps.minutes.sum()):.0f}"
         where = f"{sweeps.date.max()}, {sweeps.cores.max()} cores, {sweeps.machine.iloc[-1]}"
     return [f"[{folder.name}]({folder.name}/README.md)", entry["claim"], f"`{entry['command']}`", minutes,
             entry["measured"].format(**facts), entry["verdict"], where]

@@ -36,17 +36,17 @@ def tables(results: Results) -> dict[str, str]:
 def facts(results: Results) -> dict[str, str]:
     """By the names of their marks."""
     one = at(results.trials("table-2"), JITTER, 0.01)
-    stragglers, pace_of = results.trials("stragglers"), results.trials("figure-2-pace")
+    pace_of = results.trials("figure-2-pace")
     slow = pace_of[pace_of["config/troubles"] != "[]"]
     leads = at(at(results.trials("lead"), SPEED, PROFILE_SPEED), JITTER, 0.01)
     return {
         **{f"{name}, {rule}": ratio_cell(to_asp(trials, rule, key)) for name, trials, key in (
-            ("table-2", one, TIME), ("table-2 pace", one, "seconds"), ("stragglers", stragglers, TIME),
+            ("table-2", one, TIME), ("table-2 pace", one, "seconds"), ("stragglers", results.trials("stragglers"), TIME),
             ("stragglers pace", slow, "seconds"), ("figure-2", results.trials("figure-2"), TIME))
            for rule in dict.fromkeys(trials.rule)},
         "literal at 5 %": ratio_cell(to_asp(at(results.trials("table-2"), JITTER, 0.05), LITERAL, "seconds")),
         **{f"lead, {rule}": format(repeats.lead_max.max(), ",.0f") for rule, repeats in leads.groupby("rule")},
-        "pace of mean ssp": ratio_cell(mean_of_ssp(slow)),
+        "pace of mean ssp": ratio_cell(mean_ssp_to_asp(slow, "seconds")),
         **{f"target, {name}": f"{target(results, name):.0%}" for name in PRE_STUDIES},
         **{f"lr, {name}": f"{best_lr(results, name):g}" for name in PRE_STUDIES},
     }
@@ -83,40 +83,34 @@ def sweeps(results: Results) -> str:
 
 # ---- the pre-study ----
 
-def late_accuracy(results: Results, sweep: str) -> pd.DataFrame:
-    """Each trial with the means over its last evaluations and over those around 70 % of the run."""
+def studied(results: Results, sweep: str) -> pd.DataFrame:
+    """Each trial with its learning rate, and its means over the last evaluations and over those around 70 % of the run."""
     curves = results.curves(sweep).groupby("trial").accuracy
     trials = results.trials(sweep).set_index("trial")
-    return trials.assign(late=curves.apply(lambda one: one.iloc[-LATE:].mean()),
+    rate = trials.get("config/update.lr", results.experiment(sweep).update.lr)
+    return trials.assign(rate=rate, late=curves.apply(lambda one: one.iloc[-LATE:].mean()),
                          around=curves.apply(lambda one: one.iloc[AROUND_70].mean()))
 
 
 def best_lr(results: Results, sweep: str) -> float:
     """With the best mean over the last evaluations."""
-    trials = late_accuracy(results, sweep)
-    if "config/update.lr" not in trials:
-        return results.experiment(sweep).update.lr
-    return float(trials.groupby("config/update.lr").late.mean().idxmax())
+    return float(studied(results, sweep).groupby("rate").late.mean().idxmax())
 
 
 def target(results: Results, sweep: str) -> float:
     """What BSP has around 70 % of its run at the best learning rate, rounded down to a whole percent."""
-    trials = late_accuracy(results, sweep)
-    if "config/update.lr" in trials:
-        trials = trials[trials["config/update.lr"] == best_lr(results, sweep)]
-    return floor(round(100 * trials.around.mean(), 6)) / 100  # 36 % is not 35.999...
+    trials = studied(results, sweep)
+    mean_around = trials[trials.rate == best_lr(results, sweep)].around.mean()
+    return floor(round(100 * mean_around, 6)) / 100  # 36 % is not 35.999...
 
 
 def pre_study(results: Results) -> str:
     """Learning rates and targets."""
     rows = []
     for sweep, name in PRE_STUDIES.items():
-        trials = late_accuracy(results, sweep)
-        rates = trials["config/update.lr"] if "config/update.lr" in trials else results.experiment(sweep).update.lr
-        for rate, repeats in trials.groupby(rates if isinstance(rates, pd.Series) else [rates] * len(trials)):
-            chosen = rate == best_lr(results, sweep)
-            rows.append([name, f"{rate:g}", listed(repeats.late), listed(repeats.around),
-                         f"chosen; target {target(results, sweep):.0%}" if chosen else ""])
+        for rate, repeats in studied(results, sweep).groupby("rate"):
+            chosen = f"chosen; target {target(results, sweep):.0%}" if rate == best_lr(results, sweep) else ""
+            rows.append([name, f"{rate:g}", listed(repeats.late), listed(repeats.around), chosen])
     return markdown(["cluster", "lr", "BSP's accuracy: last five evaluations", "around 70 % of the run", ""], rows)
 
 
@@ -188,11 +182,15 @@ def by_jitter(results: Results) -> str:
 
 # ---- SSP 3 to 15, each and on average ----
 
-def mean_of_ssp(trials: pd.DataFrame) -> Estimate:
-    """Seconds of SSP 3 to 15, averaged for each seed, in ASP's."""
-    ssp = trials[trials.rule.str.startswith("ssp")].groupby("seed").seconds.mean()
-    return paired_ratio({int(seed): float(value) for seed, value in ssp.items()},
-                        by_seed(trials[trials.rule == "asp"], "seconds"))
+def mean_of_ssp(trials: pd.DataFrame, key: str) -> dict[int, float | None]:
+    """Seed -> mean of a measure over SSP 3 to 15, of those that have it; the paper's "average SSP"."""
+    means = trials[trials.rule.str.startswith("ssp")].groupby("seed")[key].mean()
+    return {int(seed): float(value) for seed, value in means.items()}
+
+
+def mean_ssp_to_asp(trials: pd.DataFrame, key: str) -> Estimate:
+    """The same as a ratio to ASP's."""
+    return paired_ratio(mean_of_ssp(trials, key), by_seed(trials[trials.rule == "asp"], key))
 
 
 def pace(results: Results) -> str:
@@ -203,7 +201,8 @@ def pace(results: Results) -> str:
     for name in dict.fromkeys(trials.rule):
         cells = [[ratio_cell(to_asp(part, name, "seconds")), largest(part[part.rule == name])] for part in parts]
         rows.append([f"`{name}`", *cells[0], *cells[1]])
-    rows.append(["mean of SSP 3 to 15", ratio_cell(mean_of_ssp(parts[0])), "", ratio_cell(mean_of_ssp(parts[1])), ""])
+    means = [ratio_cell(mean_ssp_to_asp(part, "seconds")) for part in parts]
+    rows.append(["mean of SSP 3 to 15", means[0], "", means[1], ""])
     return markdown(["paradigm", "s for all the work, in ASP's", "lead max", "with stragglers, in ASP's", "lead max"], rows)
 
 
