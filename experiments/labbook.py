@@ -94,13 +94,19 @@ def take_over(runs: Path) -> None:
     for folder in entries():
         taken = {}
         for file in sorted(folder.glob("*.yaml")):
-            newest = max(runs.glob(f"{config.load(file).name}/*-sweep-*/sweep.parquet"), default=None)
-            if newest is not None:
-                taken[file.stem] = load_sweep(newest.parent)
-                copy(taken[file.stem], folder / "results", file.stem)
+            sweep = newest(runs / config.load(file).name)
+            if sweep is not None:
+                taken[file.stem] = sweep
+                copy(sweep, folder / "results", file.stem)
         module = tables_of(folder)
         if taken and hasattr(module, "draw"):
             module.draw(Results(folder), taken)
+
+
+def newest(folder: Path) -> SweepRecord | None:
+    """The newest sweep of an experiment that was not interrupted."""
+    sweeps = (load_sweep(table.parent) for table in sorted(folder.glob("*-sweep-*/sweep.parquet"), reverse=True))
+    return next((sweep for sweep in sweeps if not {"stopped", "unfinished"} & set(sweep.table.status)), None)
 
 
 def copy(sweep: SweepRecord, results: Path, name: str) -> None:

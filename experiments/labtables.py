@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import pandas as pd
@@ -27,6 +27,13 @@ from raysync.results.statistics import Estimate, estimate, paired_ratio
 NOT_REACHED = "not reached"
 
 
+@cache
+def _trials(file: Path) -> pd.DataFrame:
+    """A sweep's table, which nobody changes."""
+    table = pd.read_csv(file)
+    return table.assign(rule=table["config/paradigm"].map(rule) if "config/paradigm" in table else table.paradigm)
+
+
 @dataclass(frozen=True)
 class Results:
     """The committed results of a folder."""
@@ -35,10 +42,7 @@ class Results:
 
     def trials(self, sweep: str) -> pd.DataFrame:
         """One row a trial; column `rule`: the paradigm as tables call it."""
-        table = pd.read_csv(self.folder / "results" / f"{sweep}.csv")
-        if "config/paradigm" in table:
-            return table.assign(rule=table["config/paradigm"].map(rule))
-        return table.assign(rule=table.paradigm)
+        return _trials(self.folder / "results" / f"{sweep}.csv")
 
     def curves(self, sweep: str) -> pd.DataFrame:
         """One row an evaluation: trial, progress, seconds, accuracy."""
@@ -60,6 +64,7 @@ class Results:
         return published
 
 
+@cache
 def rule(text: str) -> str:
     """The paradigm of a trial as tables call it, from the text that a sweep's table has."""
     value = yaml.safe_load(text)

@@ -38,14 +38,13 @@ def facts(results: Results) -> dict[str, str]:
     one = at(results.trials("table-2"), JITTER, 0.01)
     pace_of = results.trials("figure-2-pace")
     slow = pace_of[pace_of["config/troubles"] != "[]"]
-    leads = at(at(results.trials("lead"), SPEED, PROFILE_SPEED), JITTER, 0.01)
     return {
         **{f"{name}, {rule}": ratio_cell(to_asp(trials, rule, key)) for name, trials, key in (
             ("table-2", one, TIME), ("table-2 pace", one, "seconds"), ("stragglers", results.trials("stragglers"), TIME),
             ("stragglers pace", slow, "seconds"), ("figure-2", results.trials("figure-2"), TIME))
            for rule in dict.fromkeys(trials.rule)},
         "literal at 5 %": ratio_cell(to_asp(at(results.trials("table-2"), JITTER, 0.05), LITERAL, "seconds")),
-        **{f"lead, {rule}": format(repeats.lead_max.max(), ",.0f") for rule, repeats in leads.groupby("rule")},
+        **{f"lead, {rule}": format(repeats.lead_max.max(), ",.0f") for rule, repeats in one.groupby("rule")},
         "pace of mean ssp": ratio_cell(mean_ssp_to_asp(slow, "seconds")),
         **{f"target, {name}": f"{target(results, name):.0%}" for name in PRE_STUDIES},
         **{f"lr, {name}": f"{best_lr(results, name):g}" for name in PRE_STUDIES},

@@ -53,9 +53,8 @@ def test_a_mark_that_nothing_fills_is_noticed():
 
 
 def test_every_table_is_on_its_page(pages):
-    for folder in labbook.entries():
-        module = labbook.tables_of(folder)
-        for name in module.tables(labtables.Results(folder)) if module is not None else ():
+    for folder in (LAGTUNER, EXPERIMENTS / "quickstart", EXPERIMENTS / "architectures", EXPERIMENTS / "hybrid-ps"):
+        for name in labbook.tables_of(folder).tables(labtables.Results(folder)):
             assert f"<!-- table: {name} -->" in pages[folder / "README.md"]
 
 
@@ -72,18 +71,25 @@ def test_a_verdict_is_one_of_four():
 
 
 @pytest.mark.parametrize("file", SWEEPS, ids=lambda file: file.stem)
-def test_every_sweep_can_be_planned_and_has_its_results(file, tmp_path):
+def test_every_sweep_has_its_results(file):
+    from raysync.tuning.grid import points
+
+    experiment, results = config.load(file), labtables.Results(file.parent)
+    trials, planned = results.trials(file.stem), points(experiment.sweep, experiment.seed, str(file))
+    assert len(planned) == len(trials) == results.sweeps.trials[file.stem]
+    assert set(trials.status) == {"finished"}
+    for number, point in enumerate(planned):
+        assert trials.trial[number] == number
+        assert {key: trials[f"config/{key}"][number] for key in point} == point
+
+
+@pytest.mark.parametrize("file", [file for file in SWEEPS if labtables.Results(file.parent).sweeps.trials[file.stem] < 20],
+                         ids=lambda file: file.stem)
+def test_a_sweep_can_be_planned(file, tmp_path):
+    """Each trial is an experiment; the larger sweeps vary the same settings, and planning them takes seconds."""
     from raysync.tuning.sweep import plan
 
-    planned = plan(file, [f"output={tmp_path}"])
-    results = labtables.Results(file.parent)
-    trials = results.trials(file.stem)
-    assert planned.count == len(trials) == results.sweeps.trials[file.stem]
-    assert set(trials.status) == {"finished"}
-    for number, point in enumerate(planned.points):
-        row = trials.iloc[number]
-        for key, value in point.items():
-            assert row["trial" if key == "trial" else f"config/{key}"] == value
+    assert plan(file, [f"output={tmp_path}"]).count == labtables.Results(file.parent).sweeps.trials[file.stem]
 
 
 def test_results_are_of_sweeps_that_are_there():
@@ -162,3 +168,14 @@ def test_the_readme_of_lagtuner_names_every_file_in_its_folder():
     text = (LAGTUNER / "README.md").read_text()
     assert all(file.name in text for file in LAGTUNER.glob("*.yaml"))
     assert all(re.search(rf"\({file.name}\)", text) for file in LAGTUNER.glob("*.svg"))
+
+
+def test_the_newest_sweep_that_was_not_interrupted_is_taken(sweep_folder, tmp_path):
+    for day, status in ((1, None), (2, None), (3, "stopped")):
+        folder = tmp_path / f"2026010{day}-000000-sweep-abcd"
+        folder.mkdir()
+        (folder / "sweep.yaml").write_text((sweep_folder / "sweep.yaml").read_text())
+        table = load_sweep(sweep_folder).table
+        table.assign(status=status or table.status).to_parquet(folder / "sweep.parquet")
+    assert labbook.newest(tmp_path).path.name.startswith("20260102")
+    assert labbook.newest(tmp_path / "nothing") is None
