@@ -15,6 +15,15 @@ def pytest_addoption(parser):
     parser.addoption("--rewrite-scripts", action="store_true", help="write the machine's answers into tests/scripts/*.txt")
 
 
+def pytest_collection_modifyitems(items):
+    """Two processes: what starts Ray is one after the other in one of them, the rest beside it."""
+    for item in items:
+        if item.get_closest_marker("ray"):
+            item.add_marker(pytest.mark.xdist_group("ray"))
+        elif "report" in item.path.parts:
+            item.add_marker(pytest.mark.xdist_group("report"))  # its records are made once
+
+
 @pytest.fixture
 def one_thread():
     """For tiny models: on a busy machine torch's threads would wait for each other a hundred times as long."""

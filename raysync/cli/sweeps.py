@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from raysync.cli.app import EngineName, File, Settings, app, console, errors, with_engine
+
+if TYPE_CHECKING:
+    from raysync.record.sweeps import SweepRecord
 
 
 @app.command()
@@ -48,7 +51,23 @@ def sweep(
     counts = Counter(record.table.status)
     console.print(f"{len(record.table)} trials: {', '.join(f'{count} {status}' for status, count in counts.items())}.",
                   highlight=False)
-    console.print(f"Table: {record.path / 'sweep.csv'}", highlight=False, soft_wrap=True)
+    if record.records:
+        _answer(record)
+    console.print(f"Table: {record.path / 'sweep.csv'}\nReport: raysync report {record.path}", markup=False,
+                  highlight=False, soft_wrap=True)
     if not ended:
         errors.print(f"Interrupted. Go on: raysync sweep {file} --resume", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(130)
+
+
+def _answer(record: SweepRecord) -> None:
+    """Which paradigm, in each scenario."""
+    from raysync.results.answer import answers, overall
+    from raysync.results.collection import collect
+
+    collection = collect([record.path])
+    found = answers(collection)
+    for scenario, text in found.items():
+        console.print(f"{scenario}: {text}" if scenario else text, markup=False, highlight=False)
+    if across := overall(collection):
+        console.print(across, markup=False, highlight=False)

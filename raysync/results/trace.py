@@ -152,11 +152,21 @@ def _of_decision(decision: Decision, at: float, tracks: dict[str, int]) -> Itera
 
 
 def _mark(name: str, category: str, at: float, process: int, track: int, args: TraceEvent) -> TraceEvent:
-    return {"ph": "i", "s": "t", "pid": process, "tid": track, "name": name, "cat": category, "ts": _us(at), "args": args}
+    return {"ph": "i", "s": "t", "pid": process, "tid": track, "name": name, "cat": category, "ts": _us(at),
+            "args": _sayable(args)}
 
 
 def _us(at: float) -> float:
     return round(at * NS_PER_S) / 1000
+
+
+def _sayable(value: Any) -> Any:
+    """Data of a paradigm's Note or an actor's report, without the numbers that JSON cannot say."""
+    if isinstance(value, dict):
+        return {name: _sayable(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_sayable(inner) for inner in value]
+    return _number(value) if isinstance(value, float) else value
 
 
 def _number(value: Any) -> float | None:

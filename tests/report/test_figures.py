@@ -346,7 +346,11 @@ def test_a_run_that_did_not_come_to_a_push_is_no_obstacle(own_copy):
 # ---- the story of a run ----
 
 
-def test_switches_and_notes_of_any_kind_are_marked(own_copy):
+@pytest.mark.parametrize("opening", [0, 4_000])
+def test_switches_and_notes_of_any_kind_are_marked(own_copy, monkeypatch, opening):
+    """Also behind the opening of a long journal."""
+    monkeypatch.setattr("raysync.results.figures.story.OPENING", opening)
+
     def change(index, entry):
         if index == 20:
             return [Switch("asp", "half of it is done")]
@@ -354,9 +358,9 @@ def test_switches_and_notes_of_any_kind_are_marked(own_copy):
 
     edited(own_copy, change)
     figures = figures_by_key(collect([own_copy]))
-    texts = {text for trace in figures["happenings"].traces for text in trace["text"]}
-    assert "switch, to asp, because half of it is done" in texts
-    assert "straggler slow-0#1, share 0.5123, &lt;b&gt; 1" in texts
+    texts = [text for trace in figures["happenings"].traces for text in trace["text"]]
+    assert texts.count("switch, to asp, because half of it is done") == 6  # one a run
+    assert texts.count("straggler slow-0#1, share 0.5123, &lt;b&gt; 1") == 6
     assert "◆ switch" in figures["happenings"].caption
     assert [trace for trace in figures["accuracy-time"].traces if trace.get("marker", {}).get("symbol") == "diamond"]
 

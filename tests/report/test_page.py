@@ -184,6 +184,15 @@ def test_it_fits_and_has_its_theme(opened, file, width, theme):
     assert max(right + inside) <= width
 
 
+def test_a_long_scenario_fits_a_phone(opened, sweep_file):
+    tab = opened(sweep_file, 400)
+    name = tab.locator("#scenario option").first.inner_text()
+    rename = "(option, name) => { option.text = name }"
+    tab.locator("#scenario option").first.evaluate(rename, "model=mlp(hidden=[128, 128]), " * 4)
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 400
+    tab.locator("#scenario option").first.evaluate(rename, name)
+
+
 def test_the_theme_can_be_chosen(opened, file):
     tab = opened(file, theme="light")
     tab.locator("#theme").select_option("dark")
@@ -301,6 +310,18 @@ def test_pictures_need_kaleido(runs, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"pip install 'raysync\[png\]'"):
         page.write_png(runs, tmp_path / "pictures")
     assert not (tmp_path / "pictures").exists()
+
+
+def test_pictures_need_a_browser(runs, tmp_path, monkeypatch):
+    kaleido = pytest.importorskip("kaleido")
+    from kaleido.errors import ChromeNotFoundError
+
+    def none_found(*_, **__):
+        raise ChromeNotFoundError
+
+    monkeypatch.setattr(kaleido, "write_fig_from_object_sync", none_found)
+    with pytest.raises(ConfigError, match="need Chrome or Chromium"):
+        page.write_png(runs, tmp_path / "pictures")
 
 
 def test_pictures(runs, tmp_path, monkeypatch, executable):

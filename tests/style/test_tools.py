@@ -38,7 +38,7 @@ def test_layers_and_purity():
 
 
 def test_every_branch_of_core_and_paradigms_is_covered(tmp_path):
-    runs("-m", "pytest", "-q", "-p", "no:cacheprovider", "--hypothesis-profile=quick", *PURE_TESTS,
+    runs("-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "--hypothesis-profile=quick", *PURE_TESTS,
          "--cov=raysync.core", "--cov=raysync.paradigms",
          "--cov-branch", "--cov-fail-under=100", "--cov-report=term-missing:skip-covered",
          f"--cov-config={ROOT / 'setup.cfg'}", COVERAGE_FILE=str(tmp_path / "coverage"))

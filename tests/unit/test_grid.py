@@ -115,9 +115,13 @@ def test_what_cannot_be_is_said_before_anything_starts(written, sweep, says):
     assert not Path("runs").exists()
 
 
-def test_a_thousand_trials_and_more_only_if_they_are_meant(written):
-    file = written({"grid": {"seed": list(range(40)), "batch_size": list(range(1, 31))}})
-    assert plan(file, many=True).count == 1200
+def test_many_trials_only_if_they_are_meant(written, monkeypatch):
+    monkeypatch.setattr("raysync.tuning.sweep.MOST_UNASKED", 5)
+    assert plan(written({"grid": {"seed": list(range(5))}})).count == 5
+    file = written({"grid": {"seed": list(range(6))}})
+    with pytest.raises(ConfigError, match="6 trials; say --yes if more than 5"):
+        plan(file)
+    assert plan(file, many=True).count == 6
 
 
 def test_there_must_be_something_to_go_on_with(written):
