@@ -1,0 +1,65 @@
+"""The pictures of the pages, drawn from records and results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib as mpl
+import pandas as pd
+from labtables import rule
+from matplotlib import pyplot as plt
+
+from raysync.record.sweeps import SweepRecord
+
+mpl.use("Agg")
+mpl.rcParams["svg.hashsalt"] = "raysync"  # the same picture, byte for byte
+mpl.rcParams["svg.fonttype"] = "none"
+COLOURS = {"bsp": "#636363", "asp": "#756bb1", "ssp(staleness=3)": "#9ecae1", "ssp(staleness=6)": "#4292c6",
+           "ssp(staleness=15)": "#08519c", "lagtuner(bound=hard)": "#e6550d", "lagtuner(bound=literal)": "#31a354"}
+LEADING = ("asp", "ssp(staleness=15)", "lagtuner(bound=hard)", "lagtuner(bound=literal)")
+"""Paradigms whose leads are shown."""
+POINTS = 300
+"""Of a line, about."""
+
+
+def draw_leads(sweep: SweepRecord, file: Path) -> None:
+    """The faster GPU's lead over time, a panel for each jitter; seed 0, the profile's speed."""
+    table = sweep.table
+    table = table[(table["config/workers.1.speed"] == 2.77) & (table.seed == 0)]
+    table = table[table["config/paradigm"].map(rule).isin(LEADING)]
+    sigmas = sorted(table["config/workers.*.jitter.sigma"].unique())
+    figure, panels = plt.subplots(1, len(sigmas), figsize=(9, 3.4), sharey=True, layout="constrained")
+    for panel, sigma in zip(panels, sigmas, strict=True):
+        there = table[table["config/workers.*.jitter.sigma"] == sigma]
+        for trial, text in zip(there.trial, there["config/paradigm"], strict=True):
+            pushes = sweep.records[int(trial)].pushes
+            pushes = pushes[pushes.group == "gtx1080ti"]
+            thinned = pushes.iloc[:: max(1, len(pushes) // POINTS)]
+            name = rule(text)
+            broad = {"linewidth": 3.5, "alpha": 0.4} if name == "asp" else {"linewidth": 1.2}  # others lie on it
+            panel.plot(thinned.released_at_s, thinned.lead + 1, label=name, color=COLOURS[name], **broad)
+        panel.set(title=f"jitter {sigma:.0%}", xlabel="seconds (virtual)", yscale="log")
+    panels[0].set_ylabel("lead of the faster GPU + 1, clocks")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(LEADING))
+    _save(figure, file)
+
+
+def draw_curves(trials: pd.DataFrame, curves: pd.DataFrame, file: Path) -> None:
+    """Accuracy against time, mean over the seeds, and against samples."""
+    figure, panels = plt.subplots(1, 2, figsize=(9, 3.8), sharey=True, layout="constrained")
+    both = curves.merge(trials[["trial", "rule"]], on="trial")
+    for name in dict.fromkeys(trials.rule):
+        means = both[both.rule == name].groupby("progress")[["seconds", "accuracy"]].mean()
+        panels[0].plot(means.seconds, means.accuracy, label=name, color=COLOURS[name], linewidth=1.2)
+        panels[1].plot(means.index, means.accuracy, color=COLOURS[name], linewidth=1.2)
+    for panel, label in zip(panels, ("seconds (virtual)", "share of the work"), strict=True):
+        panel.axhline(trials.target_accuracy.iloc[0], color="black", linestyle=":", linewidth=0.8)
+        panel.set_xlabel(label)
+    panels[0].set_ylabel("accuracy, mean over the seeds")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    _save(figure, file)
+
+
+def _save(figure: plt.Figure, file: Path) -> None:
+    figure.savefig(file, metadata={"Date": None})
+    plt.close(figure)

@@ -1,0 +1,37 @@
+"""The table of README.md."""
+
+from __future__ import annotations
+
+from labtables import Results, markdown, mean_cell, ratio, ratio_cell
+
+from raysync.results.scenarios import setting_text
+from raysync.results.shown import percent_form, seconds_form
+
+TIME = "time_to_accuracy_s"
+HIDDEN = "mlp(hidden=[128])"
+"""The model that the prose is about."""
+
+
+def tables(results: Results) -> dict[str, str]:
+    """By the names of their marks."""
+    trials = results.trials("quickstart")
+    rows = []
+    for (model, profile), scenario in trials.groupby(["config/model", "config/profile"], sort=False):
+        for name in dict.fromkeys(scenario.rule):
+            repeats = scenario[scenario.rule == name]
+            rows.append([f"`{setting_text(model)}`", profile, f"`{name}`", mean_cell(repeats, TIME, seconds_form),
+                         ratio_cell(ratio(repeats, scenario[scenario.rule == "bsp"], TIME)),
+                         mean_cell(repeats, "final_accuracy", percent_form)])
+    target = f"{trials.target_accuracy.iloc[0]:.0%}"
+    return {"quickstart": markdown(["model", "cluster", "paradigm", f"s to {target}", "in BSP's", "final accuracy"], rows)}
+
+
+def facts(results: Results) -> dict[str, str]:
+    """By the names of their marks: a paradigm's time to accuracy in BSP's on each cluster, under HIDDEN."""
+    trials, found = results.trials("quickstart"), {}
+    trials = trials[trials["config/model"].map(setting_text) == HIDDEN]
+    for profile, scenario in trials.groupby("config/profile"):
+        for name in dict.fromkeys(scenario.rule):
+            one = ratio(scenario[scenario.rule == name], scenario[scenario.rule == "bsp"], TIME)
+            found[f"{profile}, {name}"] = ratio_cell(one)
+    return found

@@ -1,0 +1,181 @@
+"""The lab book: its pages say what the committed results say, its sweeps can be run, its clocks are what they claim."""
+
+import re
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from raysync import config
+from raysync.record.sweeps import load_sweep
+from raysync.results.statistics import estimate, paired_ratio
+from raysync.training.cost import step_flops
+from raysync.training.models import ModelPlan
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+sys.path.insert(0, str(EXPERIMENTS))
+
+import labbook  # noqa: E402
+import labtables  # noqa: E402
+
+FILES = sorted(set(EXPERIMENTS.glob("*/*.yaml")) - set(EXPERIMENTS.glob("clusters/*")))
+SWEEPS = [file for file in FILES if config.load(file).sweep is not None]
+LAGTUNER = EXPERIMENTS / "lagtuner"
+
+
+@pytest.fixture(scope="module")
+def pages():
+    return labbook.pages()
+
+
+def test_every_page_is_what_the_committed_results_give_byte_for_byte(pages):
+    assert {page.parent.name for page in pages} >= {"lagtuner", "quickstart", "architectures", "hybrid-ps", "experiments"}
+    for page, text in pages.items():
+        assert page.read_bytes() == text.encode(), f"{page}: run python experiments/labbook.py"
+
+
+def test_what_is_typed_into_a_table_or_a_number_of_the_prose_does_not_stay(pages):
+    for page, text in pages.items():
+        marks = list(labbook.MARK.finditer(text))
+        for match in marks:
+            assert match.group(4).strip(), f"{page}: {match.group(1)} is empty"
+        typed = labbook.MARK.sub(lambda match: f"{match[1]}9.99{match[5]}", text)
+        tables = {match[3]: match[4].strip("\n") for match in marks if match[2] == "table"}
+        facts = {match[3]: match[4] for match in marks if match[2] == "fact"}
+        assert labbook.filled(typed, tables, facts) == text
+    assert sum(len(labbook.MARK.findall(text)) for text in pages.values()) > 10
+
+
+def test_a_mark_that_nothing_fills_is_noticed():
+    with pytest.raises(KeyError, match="typo"):
+        labbook.filled("<!-- table: typo --><!-- end -->", {}, {})
+
+
+def test_every_table_is_on_its_page(pages):
+    for folder in (LAGTUNER, EXPERIMENTS / "quickstart", EXPERIMENTS / "architectures", EXPERIMENTS / "hybrid-ps"):
+        for name in labbook.tables_of(folder).tables(labtables.Results(folder)):
+            assert f"<!-- table: {name} -->" in pages[folder / "README.md"]
+
+
+def test_the_index_lists_every_folder():
+    index = (EXPERIMENTS / "README.md").read_text()
+    for folder in EXPERIMENTS.iterdir():
+        if folder.is_dir() and folder.name != "__pycache__":
+            assert f"]({folder.name}" in index, folder.name
+
+
+def test_a_verdict_is_one_of_four():
+    verdicts = {entry["verdict"] for entry in labbook.entries().values()}
+    assert verdicts <= {"reproduces", "partly", "does not", "-", "holds (ours)"}
+
+
+@pytest.mark.parametrize("file", SWEEPS, ids=lambda file: file.stem)
+def test_every_sweep_has_its_results(file):
+    from raysync.tuning.grid import points
+
+    experiment, results = config.load(file), labtables.Results(file.parent)
+    trials, planned = results.trials(file.stem), points(experiment.sweep, experiment.seed, str(file))
+    assert len(planned) == len(trials) == results.sweeps.trials[file.stem]
+    assert set(trials.status) == {"finished"}
+    for number, point in enumerate(planned):
+        assert trials.trial[number] == number
+        assert {key: trials[f"config/{key}"][number] for key in point} == point
+
+
+@pytest.mark.parametrize("file", [file for file in SWEEPS if labtables.Results(file.parent).sweeps.trials[file.stem] < 20],
+                         ids=lambda file: file.stem)
+def test_a_sweep_can_be_planned(file, tmp_path):
+    """Each trial is an experiment; the larger sweeps vary the same settings, and planning them takes seconds."""
+    from raysync.tuning.sweep import plan
+
+    assert plan(file, [f"output={tmp_path}"]).count == labtables.Results(file.parent).sweeps.trials[file.stem]
+
+
+def test_results_are_of_sweeps_that_are_there():
+    for folder in labbook.entries():
+        for file in folder.glob("results/*.csv"):
+            name = file.name.partition(".")[0]
+            assert name in ("sweeps", "carried-over") or folder / f"{name}.yaml" in SWEEPS
+
+
+def test_what_is_taken_over_from_a_sweep_gives_the_same_numbers(sweep_folder, tmp_path):
+    sweep = load_sweep(sweep_folder)
+    labbook.copy(sweep, tmp_path / "results", "tiny")
+    labbook.copy(sweep, tmp_path / "results", "tiny")  # again: it takes the place of itself
+    results = labtables.Results(tmp_path)
+    trials = results.trials("tiny")
+    assert list(results.sweeps.index) == ["tiny"]
+    assert len(trials) == len(sweep.table)
+    good = trials[(trials["config/update.lr"] == 0.05) & (trials.rule == "lagtuner(bound=hard)")]
+    theirs = sweep.table.set_index("trial").loc[good.trial]
+    assert labtables.mean(good, "seconds").mean == pytest.approx(estimate(list(theirs.seconds)).mean, rel=1e-5)
+    asp = trials[(trials["config/update.lr"] == 0.05) & (trials.rule == "asp")]
+    asps = sweep.table.set_index("trial").loc[asp.trial]
+    expected = paired_ratio(*(dict(zip(rows.seed, rows.seconds, strict=True)) for rows in (theirs, asps)))
+    assert labtables.ratio(good, asp, "seconds").mean == pytest.approx(expected.mean, rel=1e-5)
+    curves = results.curves("tiny")
+    for trial, record in sweep.records.items():
+        mine = curves[curves.trial == trial]
+        assert list(mine.accuracy) == pytest.approx(list(record.evaluations.accuracy), rel=1e-5)
+
+
+def test_repeats_differ_in_their_seed_alone():
+    with pytest.raises(AssertionError, match="not repeats"):
+        labtables.by_seed(pd.DataFrame({"seed": [0, 0], "seconds": [1.0, 2.0]}), "seconds")
+
+
+@pytest.mark.parametrize(("file", "model", "profile"), [
+    ("table-2", "resnet110", "gtx1060+gtx1080ti"), ("figure-2", "alexnet-small", "soscip-4x4-p100")])
+def test_the_clock_is_that_of_the_papers_model_on_the_profile(file, model, profile, one_thread):
+    """A step, and the way of a vector, take as long as the profile says they do for that model."""
+    ours, theirs = config.load(LAGTUNER / f"{file}.yaml"), config.validate({"profile": profile, "engine": "virtual"})
+    big, small = (ModelPlan(name, {}, (3, 32, 32), 10, 0) for name in (model, "lenet"))
+    numbers = [sum(one.numel() for one in plan.build().state_dict().values()) for plan in (big, small)]
+    for mine, its in zip(ours.workers, theirs.workers, strict=True):
+        assert mine.step_s / mine.speed == pytest.approx(step_flops(big, 128) / its.flops_per_s / its.speed, rel=0.005)
+    for key in ("update_bytes_per_s", "server_bandwidth_bytes_per_s"):
+        mine, its = getattr(ours.network, key), getattr(theirs.network, key)
+        assert (mine is None) == (its is None)
+        assert mine is None or numbers[1] / mine == pytest.approx(numbers[0] / its, rel=0.01)
+    assert numbers[1] / ours.network.link.bandwidth_bytes_per_s == pytest.approx(
+        numbers[0] / theirs.network.link.bandwidth_bytes_per_s, rel=0.01)
+    assert ours.network.link.latency_s == theirs.network.link.latency_s
+    assert ours.network.update_s == theirs.network.update_s
+
+
+def test_all_files_of_a_cluster_have_the_same_workers():
+    by_cluster = {"two": ("table-2", "lr-two-gpus", "lead", "stragglers-two-gpus"),
+                  "four": ("figure-2", "lr-four-equal", "figure-2-pace", "stragglers")}
+    for names in by_cluster.values():
+        files = [config.load(LAGTUNER / f"{name}.yaml") for name in names]
+        assert all((one.workers, one.network, one.batch_size) == (files[0].workers, files[0].network, files[0].batch_size)
+                   for one in files)
+
+
+def test_learning_rates_and_targets_are_those_of_the_pre_study():
+    tables, results = labbook.tables_of(LAGTUNER), labtables.Results(LAGTUNER)
+    for study, names in {"lr-two-gpus": ["table-2"], "lr-four-equal": ["figure-2", "stragglers"],
+                         "lr-alexnet": ["alexnet"]}.items():
+        for name in names:
+            experiment = results.experiment(name)
+            assert experiment.update.lr == tables.best_lr(results, study)
+            assert experiment.target_accuracy == pytest.approx(tables.target(results, study))
+            assert not set(results.trials(name).seed) & set(results.trials(study).seed)
+
+
+def test_the_readme_of_lagtuner_names_every_file_in_its_folder():
+    text = (LAGTUNER / "README.md").read_text()
+    assert all(file.name in text for file in LAGTUNER.glob("*.yaml"))
+    assert all(re.search(rf"\({file.name}\)", text) for file in LAGTUNER.glob("*.svg"))
+
+
+def test_the_newest_sweep_that_was_not_interrupted_is_taken(sweep_folder, tmp_path):
+    for day, status in ((1, None), (2, None), (3, "stopped")):
+        folder = tmp_path / f"2026010{day}-000000-sweep-abcd"
+        folder.mkdir()
+        (folder / "sweep.yaml").write_text((sweep_folder / "sweep.yaml").read_text())
+        table = load_sweep(sweep_folder).table
+        table.assign(status=status or table.status).to_parquet(folder / "sweep.parquet")
+    assert labbook.newest(tmp_path).path.name.startswith("20260102")
+    assert labbook.newest(tmp_path / "nothing") is None
