@@ -15,6 +15,7 @@ def pytest_addoption(parser):
     parser.addoption("--rewrite-scripts", action="store_true", help="write the machine's answers into tests/scripts/*.txt")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(items):
     """Two processes: what starts Ray is one after the other in one of them, the rest beside it."""
     for item in items:
