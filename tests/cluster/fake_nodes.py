@@ -82,12 +82,12 @@ def main(output):
             places = json.loads((record.path / "environment.json").read_text())["places"]
             for name, place in places.items():
                 print("placed", json.dumps([name, profiles[place["node_id"]], place["gpus"], place["devices"]]))
+        print("swept", json.dumps(swept(Path(output), tiny)))
         for name, experiment in REFUSED.items():
             try:
                 raysync.run(tiny | experiment)
             except ConfigError as error:
                 refused[name] = str(error)
-        print("swept", json.dumps(swept(Path(output), tiny)))
         print("told", json.dumps(told))
         print("refused", json.dumps(refused))
         print("left", json.dumps([ray.available_resources().get(name) for name in ("CPU", "GPU", "nvlink")]))
