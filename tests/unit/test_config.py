@@ -26,7 +26,7 @@ from raysync.errors import ConfigError
     ("update: {schedule: {name: cosin}}", "'cosine' or 'inverse-sqrt'; got 'cosin'"),
     ("workload: {epochs: 1, samples: 3}", "exactly one of"),
     ("workload: {}", "exactly one of"),
-    ("a: [", "x.yaml: not YAML at line 1"),
+    ("a: [", "x.yaml: not YAML at line"),
     ("- 1", "an experiment file is a mapping"),
     ("target_accuracy: 1.5", "target_accuracy: .*got 1.5"),
     ("target_loss: 0", "target_loss: .*greater than 0; got 0"),
