@@ -104,6 +104,7 @@ def run(
     """
     connection, scribe = Connection(notify, address), _Scribe(plan.trials.folder, notify, show)
     if plan.count <= 0:
+        write_table(plan.trials.folder)  # a sweep that was killed at its end has none yet
         return load_sweep(plan.trials.folder), True
     try:
         connection.open(plan.experiment.cluster, _cpus(plan))

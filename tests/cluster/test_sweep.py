@@ -68,3 +68,9 @@ def test_a_sweep(ray_cluster, tmp_path, monkeypatch):
     for column in ("status", "final_accuracy"):
         assert again.table[column].equals(record.table[column])
     assert load_sweep(record.path).experiment == again.experiment
+
+    # and where nothing is left, with nothing; a table that is not there is written
+    write_note(record.path, TrialNote("00004", notes(record.path)[4].settings))
+    (record.path / "sweep.parquet").unlink()
+    last, ended, _, stood = swept(resume=True)
+    assert (ended, stood, len(last.table)) == (True, [], 5)

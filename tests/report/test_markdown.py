@@ -70,8 +70,8 @@ def test_context(sweep, runs_folder):
     assert configuration(collection)["update"] == "optimizer: sgd, lr: 0.05"
     assert environment(collection).count("Python ") == 1
     assert dates(collection).startswith("20")
-    one = collect([collection.runs[0].record.path])
-    assert title(one).endswith(", seed 0")
+    first = collection.runs[0]
+    assert title(collect([first.record.path])).endswith(f", seed {first.seed}")
 
 
 @pytest.mark.parametrize(("words", "line"), [
