@@ -34,6 +34,8 @@ MOST_UNASKED = 1000
 """Trials that are run without asking."""
 TUNE = "tune"
 """Tune's own folder within that of a sweep."""
+SEARCHER_STATES = "searcher-state-*.pkl"
+"""What `Searcher.restore_from_dir` looks for there."""
 
 Notify = Callable[[str], None]
 Show = Callable[[Standing], None]
@@ -183,9 +185,11 @@ def _cpus(plan: Plan) -> float:
 def _tuner(plan: Plan, verbose: bool) -> tune.Tuner:
     folder, sweep, source = plan.trials.folder, plan.sweep, plan.trials.source
     function = tune.with_resources(tune.with_parameters(train, trials=plan.trials), plan.trials.resources)
+    learned = folder / TUNE if any((folder / TUNE).glob(SEARCHER_STATES)) else None
+    choices = space(sweep, source) if learned is None else {}  # a searcher that goes on has them
     return tune.Tuner(
-        function, param_space=space(sweep, source) if sweep.search else dict.fromkeys(plan.points[0]),
-        tune_config=_tune_config(sweep, plan.points, plan.count, source, folder / TUNE if plan.resume else None),
+        function, param_space=choices if sweep.search else dict.fromkeys(plan.points[0]),
+        tune_config=_tune_config(sweep, plan.points, plan.count, source, learned),
         run_config=tune.RunConfig(name=TUNE, storage_path=str(folder), stop=dict(sweep.stop) or None, callbacks=[Teller()],
                                   verbose=2 if verbose else 0, progress_reporter=_reporter(sweep) if verbose else None))
 
