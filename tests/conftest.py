@@ -1,6 +1,7 @@
 """Shared fixtures and options. See tests/README.md for what each folder proves."""
 
 import logging
+from contextlib import contextmanager
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -25,8 +26,8 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.xdist_group("report"))  # its records are made once
 
 
-@pytest.fixture
-def one_thread():
+@contextmanager
+def single_threaded():
     """For tiny models: on a busy machine torch's threads would wait for each other a hundred times as long."""
     import torch
 
@@ -34,6 +35,12 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def one_thread():
+    with single_threaded():
+        yield
 
 
 @pytest.fixture(scope="session")

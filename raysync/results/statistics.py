@@ -42,18 +42,9 @@ class Estimate:
     """Repeats."""
 
     @property
-    def half_width(self) -> float | None:
-        """Half of the interval's width."""
-        return None if self.low is None or self.high is None else (self.high - self.low) / 2
-
-    @property
     def complete(self) -> bool:
         """Whether every repeat had a value."""
         return self.count == self.total
-
-    def excludes(self, value: float) -> bool:
-        """Whether the interval is there and does not hold the value."""
-        return self.low is not None and self.high is not None and not self.low <= value <= self.high
 
 
 def estimate(values: Sequence[float | None], confidence: float = CONFIDENCE, method: Method = "t") -> Estimate:

@@ -54,9 +54,7 @@ def points(sweep: Sweep, seed: int, source: str) -> list[Point]:
     Raises:
         ConfigError: a rule excludes nothing, or everything is excluded, or a distribution cannot be drawn from.
     """
-    domains = {key: domain(key, distribution, source) for key, distribution in sweep.sample.items()}
-    random = np.random.RandomState(seed)
-    draws = [{key: plain(one.sample(random_state=random)) for key, one in domains.items()} for _ in range(sweep.samples)]
+    draws = _draws(sweep, seed, source)
     combinations = [dict(zip(sweep.grid, values, strict=True)) for values in product(*sweep.grid.values())]
     for index, rule in enumerate(sweep.exclude):
         if not any(_meets(combination, rule) for combination in combinations):
@@ -65,6 +63,18 @@ def points(sweep: Sweep, seed: int, source: str) -> list[Point]:
     if not kept:
         raise ConfigError(f"{source}: sweep: all {len(combinations)} combinations are excluded; nothing is left to run.")
     return [{key: plain(value) for key, value in one.items()} | draw for one in kept for draw in draws]
+
+
+def examples(sweep: Sweep, seed: int, source: str) -> list[Point]:
+    """Of what a searcher may ask for: each value of the grid beside the first of the others, with one draw."""
+    first = {key: plain(values[0]) for key, values in sweep.grid.items()} | _draws(sweep, seed, source)[0]
+    return [first, *(first | {key: plain(value)} for key, values in sweep.grid.items() for value in values[1:])]
+
+
+def _draws(sweep: Sweep, seed: int, source: str) -> list[Point]:
+    domains = {key: domain(key, distribution, source) for key, distribution in sweep.sample.items()}
+    random = np.random.RandomState(seed)
+    return [{key: plain(one.sample(random_state=random)) for key, one in domains.items()} for _ in range(sweep.samples)]
 
 
 def space(sweep: Sweep, source: str) -> dict[str, Any]:

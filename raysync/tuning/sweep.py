@@ -25,7 +25,7 @@ from raysync.config import Experiment, Sweep
 from raysync.errors import ConfigError
 from raysync.record.sweeps import FILE, SweepRecord, TrialNote, load_sweep, notes, trial_name, write_note, write_table
 from raysync.record.writer import folder_name
-from raysync.tuning.grid import Point, check_keys, count, points, space
+from raysync.tuning.grid import Point, check_keys, count, examples, points, space
 from raysync.tuning.library import check_metrics, scheduler, searcher
 from raysync.tuning.standing import Standing, Teller, told
 from raysync.tuning.trial import Trials, name_of, settings_of, train
@@ -50,6 +50,8 @@ class Plan:
     trials: Trials
     points: tuple[Point, ...]
     """Of a grid, those still to run; a searcher makes its own."""
+    examples: tuple[Point, ...]
+    """The same; of a searcher, what shows each of its choices."""
     count: int
     """Trials still to run."""
     resume: bool
@@ -78,12 +80,15 @@ def plan(file: Path, settings: Iterable[str] = (), *, resume: bool = False, many
         raise ConfigError(f"{source}: sweep: {count(sweep):,} trials; say --yes if more than {MOST_UNASKED:,} are meant.")
     made = [] if sweep.search is not None else points(sweep, experiment.seed, source)
     trials = Trials(_folder(experiment, source, resume), Path.cwd(), source, file.read_text(encoding="utf-8"), settings)
-    for point in made:
+    shown = made if sweep.search is None else examples(sweep, experiment.seed, source)
+    for point in shown:
         trials.experiment(point)
     done = {note.name for note in notes(trials.folder) if note.ended and not note.error}
     left = tuple({"trial": number} | point for number, point in enumerate(made) if trial_name(number) not in done)
-    _tune_config(sweep, left, len(left), source)
-    return Plan(experiment, sweep, trials, left, sweep.samples - len(done) if sweep.search else len(left), resume)
+    _tune_config(sweep, left, len(left), source)  # refuses what Tune does not have
+    if sweep.search is not None:
+        return Plan(experiment, sweep, trials, (), tuple(shown), sweep.samples - len(done), resume)
+    return Plan(experiment, sweep, trials, left, left, len(left), resume)
 
 
 def run(
@@ -110,7 +115,7 @@ def run(
         return load_sweep(plan.trials.folder), True
     try:
         connection.open(plan.experiment.cluster, _cpus(plan))
-        plan.trials.find_impossible(plan.points or [{}])
+        plan.trials.find_impossible(plan.examples)
         _begin(plan)
         with told(scribe), _quiet(verbose):
             _tuner(plan, verbose).fit()
@@ -178,7 +183,7 @@ def _begin(plan: Plan) -> None:
 
 def _cpus(plan: Plan) -> float:
     """That the largest trial needs."""
-    experiments = [plan.trials.experiment(point) for point in plan.points] or [plan.experiment]
+    experiments = [plan.trials.experiment(point) for point in plan.examples]
     return max(cpus(one) if one.engine == "ray" else 1 for one in experiments)
 
 

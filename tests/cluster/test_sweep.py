@@ -9,6 +9,7 @@ import yaml
 
 from raysync.record.sweeps import TrialNote, load_sweep, notes, write_note
 from raysync.tuning.sweep import plan, run
+from raysync.tuning.trial import REPORTED
 from tests.cluster.parts import TINY
 
 pytestmark = pytest.mark.ray
@@ -50,6 +51,7 @@ def test_a_sweep(ray_cluster, tmp_path, monkeypatch):
     assert sorted(record.varied) == sorted(SWEEP["grid"])
     reported = {file.parent.name: pd.read_csv(file) for file in record.path.glob("tune/*/progress.csv")}
     first = next(frame for name, frame in reported.items() if "_00000_" in name)
+    assert set(REPORTED) <= set(first.columns)
     evaluations = record.records[0].evaluations
     assert list(first.accuracy) == list(evaluations.accuracy)
     assert list(first.seconds) == pytest.approx(list(evaluations["at"]))

@@ -3,22 +3,19 @@
 import shutil
 
 import pytest
-import torch
 import yaml
 
 import raysync
 from raysync.record.sweeps import RECORDS, TrialNote, trial_name, write_note, write_table
 from raysync.results.collection import Collection, Failed, Run, collect
+from tests.conftest import single_threaded
 from tests.report.parts import BASE, DIVERGED, LEARNING_RATES, LOST, PARADIGMS, SEEDS, StandIn
 
 
 @pytest.fixture(scope="session")
 def torch_of_one_thread():
-    """See `one_thread`."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    with single_threaded():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -107,6 +107,9 @@ def written(tmp_path, monkeypatch):
     ({"grid": {"seed": [0]}, "sample": {"seed": {"randint": [0, 9]}}}, "both in grid and in sample"),
     ({"sample": {"update.lr": {"loguniform": [0, 1]}}}, r"loguniform\(0, 1\) cannot be drawn from"),
     ({"sample": {"update.lr": {"logunif": [0, 1]}}}, "'loguniform'"),
+    ({"sample": {"update.lrr": {"uniform": [0, 1]}}, "search": "optuna"}, "did you mean 'lr'"),
+    ({"grid": {"seed": [0, 1], "paradigm": ["bsp", "sps"]}, "search": "optuna"}, "did you mean 'ssp'"),
+    ({"sample": {"update.lr": {"loguniform": [0, 1]}}, "search": "optuna"}, r"loguniform\(0, 1\) cannot be drawn from"),
 ])
 def test_what_cannot_be_is_said_before_anything_starts(written, sweep, says):
     with pytest.raises(ConfigError, match=says) as caught:
