@@ -69,6 +69,14 @@ class Experiment(Strict):
         return self
 
     @model_validator(mode="after")
+    def _paradigms_fit(self) -> Experiment:
+        named = {"paradigm": self.paradigm} | {f"paradigms[{index}]": choice for index, choice in enumerate(self.paradigms)}
+        for where, choice in named.items():
+            if why := choice.make().misfit(self.worker_count):
+                raise ValueError(f"{where}: {choice.name}: {why}")
+        return self
+
+    @model_validator(mode="after")
     def _projects_on_one_server(self) -> Experiment:
         if self.update.project_radius is not None and self.cluster.server_shards > 1:
             raise ValueError(f"update.project_radius: needs cluster.server_shards: 1, not {self.cluster.server_shards}; a "

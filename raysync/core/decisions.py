@@ -23,6 +23,8 @@ class Apply:
     """Stamped: the model version that this update makes."""
     phase: str = ""
     """Which of the experiment's `update` settings holds, for paradigms that switch; "" is the only one."""
+    publish: bool = True
+    """False: workers that pull later still get the weights that were published before this update."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class SetTimer:
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """The rule changes from here on; every member's lead becomes 0."""
+    """The rule changes from here on; every member's lead becomes 0, and `Paradigm.on_switch` decides about the held."""
 
     to: str
     why: str

@@ -96,7 +96,7 @@ class Machine:
                     return
                 if worker not in roster.computing or member.clock != clock:
                     raise ProtocolViolation(f"{worker!r} was not released for iteration {clock}: {event}")
-                newest = roster.version if member.pull else member.version
+                newest = roster.published if member.pull else member.version
                 if not member.version <= base <= newest:
                     raise ProtocolViolation(f"{worker!r} may read versions {member.version} to {newest}: {event}")
                 if event.samples <= 0 or not 0 <= event.busy_s < inf:
@@ -121,8 +121,8 @@ class Machine:
         done: list[Decision] = []
         for decision in wanted:
             match decision:
-                case Apply(pushes=pushes, phase=phase):
-                    done.append(Apply(pushes, roster.apply(pushes), phase))
+                case Apply(pushes=pushes, phase=phase, publish=publish):
+                    done.append(Apply(pushes, roster.apply(pushes, publish=publish), phase, publish))
                 case Release(worker=worker, pull=pull):
                     member = roster.release(worker, pull=pull)
                     done.append(Release(worker, member.clock, member.version, pull, decision.batch_size))
@@ -138,6 +138,7 @@ class Machine:
                 case Switch():
                     roster.rebase()
                     done.append(decision)
+                    done += self._commit(self.paradigm.on_switch(roster))
                 case Note():
                     done.append(decision)
                 case Hold():

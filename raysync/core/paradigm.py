@@ -42,9 +42,21 @@ class Paradigm(ABC):
         """A timer that this paradigm set has fired."""
         raise AssertionError(f"{self.name} set no timer {key!r}")
 
+    def on_switch(self, roster: Roster) -> list[Decision]:
+        """A Switch of this paradigm has taken effect: all leads are 0. Says who of the held may go on."""
+        raise AssertionError(f"{self.name} does not switch")
+
     @abstractmethod
     def explain(self, roster: Roster, worker: str) -> str:
         """Why this worker is held: one line for a person, naming at most three others."""
+
+    def misfit(self, workers: int) -> str:
+        """Why a run cannot start under this paradigm with so many workers: value and what is allowed; empty if it can."""
+        return ""
+
+    def phases(self) -> tuple[str, ...]:
+        """The values of `Apply.phase` that it may give, for `update.phases`."""
+        return ("",)
 
     def parameters(self) -> dict[str, Any]:
         """What the constructor takes."""

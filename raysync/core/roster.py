@@ -57,6 +57,8 @@ class Roster:
         """Seconds since the run began: time of the event in hand."""
         self.version = 0
         """Updates applied so far."""
+        self.published = 0
+        """The version that workers pull: the newest, unless an Apply says otherwise."""
         self.samples_applied = 0
         self.received = 0
         self.applied = 0
@@ -125,6 +127,11 @@ class Roster:
         shown = ", ".join(islice(workers, NAMES_SHOWN))
         return shown if count <= NAMES_SHOWN else f"{shown} and {count - NAMES_SHOWN} more"
 
+    def count_held_within(self, lead: int) -> int:
+        """How many those are, without naming them."""
+        limit = self.slow + lead
+        return sum(len(workers) for pace, workers in self._held_at.items() if pace <= limit)
+
     # ---- what only Machine calls ----
 
     def join(self, worker: str) -> None:
@@ -177,7 +184,7 @@ class Roster:
         self._unhold(worker, member.pace)
         self.computing[worker] = None
         if pull:
-            member.version = self.version
+            member.version = self.published
         else:
             assert member.base >= 0, f"{worker} never pulled: its first Release must"
             member.version = member.base
@@ -185,13 +192,15 @@ class Roster:
         member.telemetry.released_at = self.now
         return member
 
-    def apply(self, pushes: tuple[Push, ...]) -> int:
+    def apply(self, pushes: tuple[Push, ...], *, publish: bool = True) -> int:
         """Use up buffered pushes in one update; returns the version it makes."""
         assert pushes, "an Apply of nothing"
         for push in pushes:
             self.samples_applied += self.buffered.pop(push).samples
         self.applied += len(pushes)
         self.version += 1
+        if publish:
+            self.published = self.version
         return self.version
 
     def drop(self, push: Push) -> None:
@@ -242,7 +251,7 @@ class Roster:
 
     def dump(self) -> dict[str, Any]:
         """The state as JSON-native data; what can be counted again is left out."""
-        plain = ("workload_samples", "now", "version", "samples_applied", "received", "applied", "dropped",
+        plain = ("workload_samples", "now", "version", "published", "samples_applied", "received", "applied", "dropped",
                  "slow", "fast", "floor_clock", "departed")
         return {name: getattr(self, name) for name in plain} | {
             "members": {worker: asdict(member) for worker, member in self.members.items()},

@@ -84,13 +84,13 @@ class PushRows:
                 self._pushed(event, entry)
         for decision in entry.decisions:
             match decision:
-                case Apply(pushes=pushes, version=version):
+                case Apply(pushes=pushes, version=version, publish=publish):
                     for push in pushes:
                         row = self._open[push]
                         row.outcome, row.version, row.applied_at_s = "applied", version, event.at
                         row.staleness = version - 1 - row.base
                         yield from self._completed(push)
-                    roster.apply(pushes)
+                    roster.apply(pushes, publish=publish)
                     self.updates += 1
                     if roster.progress is not None and roster.progress >= 1:
                         return

@@ -32,6 +32,17 @@ RULES = {
     "lagtuner": ("lagtuner", {"s_lower": 1, "s_upper": 4}),
     "lagtuner-wait": ("lagtuner", {"s_lower": 0, "s_upper": 3, "predict": "wait"}),
     "lagtuner-busy": ("lagtuner", {"s_lower": 1, "s_upper": 1, "interval": "busy"}),
+    "hybrid-sync": ("hybrid-sync", {}),
+    "hybrid-2-1": ("hybrid", {"k": 2, "staleness_tolerance": 1, "pull_interval": 2}),
+    "hybrid-all-2": ("hybrid", {"k": "all", "staleness_tolerance": 2, "pull_interval": 3}),
+    "hybrid-1-0": ("hybrid", {"k": 1, "staleness_tolerance": 0, "pull_interval": 2}),
+    "hybrid-global": ("hybrid", {"k": 3, "staleness_tolerance": "inf", "pull_interval": 3, "snapshot": "global"}),
+    "hybrid-async": ("hybrid-async", {}),
+    "k-async": ("k-async", {"k": 3}),
+    "k-sync": ("k-sync", {"k": 2}),
+    "k-batch-sync": ("k-batch-sync", {"k": 3}),
+    "k-batch-async": ("k-batch-async", {"k": 3}),
+    "backup-workers": ("backup-workers", {"backups": 1}),
     "lagtuner-literal": ("lagtuner", {"s_lower": 1, "s_upper": 4, "bound": "literal"}),
 }
 
@@ -43,6 +54,8 @@ def lead_bound(name, parameters):
             return 0
         case "ssp", {"staleness": staleness}:
             return staleness
+        case "hybrid", {"staleness_tolerance": int(tolerance)}:
+            return tolerance + 1
         case "lagtuner", {"s_upper": s_upper, **rest} if rest.get("bound") != "literal":
             return s_upper
     return None

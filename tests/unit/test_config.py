@@ -9,7 +9,7 @@ from raysync.errors import ConfigError
 @pytest.mark.parametrize(("text", "says"), [
     ("paradigm: spp", "x.yaml: paradigm: unknown paradigm 'spp'; did you mean 'ssp'"),
     ("paradigm: {name: lagtuner, s_lower: 9, s_upper: 3}", "must not be above s_upper"),
-    ("paradigm: {name: ssp, staleness: -1}", "greater than or equal to 0, got -1"),
+    ("paradigm: {name: ssp, staleness: -1}", "greater than or equal to 0; got -1"),
     ("paradigms: [bsp, {name: ssp, stalenes: 3}]", r"paradigms\[1\]: .*did you mean 'staleness'"),
     ("paradigms: []", "paradigms: "),
     ("paradigms: [bsp, asp, bsp]", "each one once, got bsp, asp, bsp"),

@@ -28,6 +28,9 @@ class Scripted(Paradigm):
     def on_leave(self, roster, worker):
         return []
 
+    def on_switch(self, roster):
+        return []
+
     def explain(self, roster, worker):
         return "the script says so"
 

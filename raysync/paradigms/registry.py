@@ -1,0 +1,94 @@
+"""How a paradigm is made by name, also one that is made of others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from raysync.core.paradigm import Paradigm
+from raysync.core.reference import load_reference
+from raysync.errors import ConfigError, unknown_name
+
+PARADIGMS: dict[str, type[Paradigm]] = {}
+"""The rules that come with raysync; the package fills it."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A paradigm under another name, with other defaults."""
+
+    about: str
+    paradigm: str
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+PRESETS: dict[str, Preset] = {}
+
+Spec = str | dict[str, Any]
+"""How one paradigm names another: `ssp`, or `{name: ssp, staleness: 3}`."""
+
+
+def make(name: str, /, **parameters: Any) -> Paradigm:
+    """Build a paradigm.
+
+    Args:
+        name: a key of `PARADIGMS` or `PRESETS`, or `package.module:Class` of the user's own `@dataclass` subclass of
+            `Paradigm`.
+        parameters: those of its constructor; types and ranges are those of its annotations.
+
+    Raises:
+        ConfigError: unknown name or parameter (with the nearest one), or a value that is not allowed.
+    """
+    preset = PRESETS.get(name)
+    cls = _class(preset.paradigm if preset else name)
+    names = [field.name for field in fields(cls) if field.init]
+    for parameter in parameters:
+        if parameter not in names:
+            if not names:
+                raise ConfigError(f"paradigm {name}: takes no parameters, got {parameter!r}.")
+            raise unknown_name("parameter", parameter, names, where=f"paradigm {name}")
+    try:
+        paradigm = TypeAdapter(cls).validate_python({**(preset.parameters if preset else {}), **parameters})
+    except ValidationError as error:
+        first, *others = error.errors()
+        if first["type"] == "value_error":  # a check of several parameters together, in __post_init__
+            raise ConfigError(f"paradigm {first['ctx']['error']}") from error
+        where = first["loc"][:1] if others else first["loc"]
+        allowed = dict.fromkeys(each["msg"] for each in (first, *others) if each["loc"][:1] == first["loc"][:1])
+        raise ConfigError(f"paradigm {name}: {'.'.join(map(str, where))}: {', or: '.join(allowed)}; "
+                          f"got {first['input']!r}.") from error
+    assert isinstance(paradigm, Paradigm)
+    return paradigm
+
+
+def make_inner(spec: Spec, where: str) -> Paradigm:
+    """Build the paradigm that another one names.
+
+    Args:
+        spec: its name, or a mapping with `name` and its parameters.
+        where: the other one's parameter, for the error.
+
+    Raises:
+        ConfigError: as `make`; or the mapping has no name.
+    """
+    settings = {"name": spec} if isinstance(spec, str) else dict(spec)
+    name = settings.pop("name", None)
+    if not isinstance(name, str):
+        raise ConfigError(f"paradigm {where}: no name in {spec!r}; write {{name: ssp, staleness: 3}}.")
+    try:
+        return make(name, **settings)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def _class(name: str) -> type[Paradigm]:
+    if ":" not in name:
+        if name not in PARADIGMS:
+            raise unknown_name("paradigm", name, [*PARADIGMS, *PRESETS])
+        return PARADIGMS[name]
+    cls = load_reference(name, f"paradigm {name}")
+    if not (isinstance(cls, type) and issubclass(cls, Paradigm) and "__dataclass_params__" in vars(cls)):
+        raise ConfigError(f"paradigm {name!r} is not a @dataclass that extends raysync.Paradigm.")
+    return cls
