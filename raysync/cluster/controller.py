@@ -121,7 +121,7 @@ class _Run:
         self._scheduled = 0
         self._gradients: dict[Push, tuple[Parts, int]] = {}
         self._weights: Parts | None = None
-        """Of the newest version; None if that is not published."""
+        """What a Release pulls; None if it must be published first."""
         self._sent = Sent()
         self._version = 0
         self._samples = 0
@@ -360,17 +360,21 @@ class _Run:
             workers=[worker if worker in members else None for worker, _ in decision.pushes],
             samples=[size for _, size in taken], progress=self._progress)
         gradients = [gradient for gradient, _ in taken]
+        if not decision.publish and self._weights is None:
+            self._publish(())
+        kept = None if decision.publish else self._weights
         self._version = decision.version
         self._samples += sum(plan.samples)
         marks = self._evaluations.take_marks(self._progress)
-        if _pulls_next(rest) and not marks:
+        if decision.publish and _pulls_next(rest) and not marks:
             self._weights = self._server.apply_and_publish(plan, gradients)
             self._send(self._weights, ())
         else:
-            self._weights = None
+            self._weights = kept
             self._send(self._server.apply(plan, gradients), ())
         if marks:
             self._publish(marks)
+            self._weights = kept or self._weights
         if self._progress >= 1:
             self._end("finished")
 

@@ -239,7 +239,8 @@ class _Run:
         steps = [self._steps.pop(push) for push in decision.pushes]
         samples = [step.batch_size for step in steps]
         if self._learner is not None:
-            self._learner.apply(decision.pushes, samples, self.machine.roster.members, self._progress)
+            self._learner.apply(decision.pushes, samples, self.machine.roster.members, self._progress,
+                                publish=decision.publish)
         self._samples += sum(samples)
         self._network.update(steps, self._now)
         if self._samples >= self._task.workload_samples:

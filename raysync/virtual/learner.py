@@ -43,7 +43,7 @@ class Learner:
         self._weights: Tensor | None = None
 
     def weights(self) -> Tensor:
-        """The newest weights, (P + Q,); they stay as they are."""
+        """The published weights, (P + Q,); they stay as they are."""
         if self._weights is None:
             self._weights = self._store.publish().clone()
         return self._weights
@@ -67,7 +67,9 @@ class Learner:
             self._buffers[worker] = gradient
         return loss
 
-    def apply(self, pushes: Sequence[Push], samples: Sequence[int], members: Collection[str], progress: float) -> None:
+    def apply(
+        self, pushes: Sequence[Push], samples: Sequence[int], members: Collection[str], progress: float, *, publish: bool,
+    ) -> None:
         """One update.
 
         Args:
@@ -75,11 +77,15 @@ class Learner:
             samples: batch size of each.
             members: who has not left; the statistics of others no longer count.
             progress: of the run before it.
+            publish: False: `weights` stay those from before.
         """
+        if not publish:
+            self.weights()
         gradients = [self._gradients.pop(push) for push in pushes]
         workers = [worker if worker in members else None for worker, _ in pushes]
         self._store.apply(gradients, samples, workers, progress)
-        self._weights = None
+        if publish:
+            self._weights = None
 
     def drop(self, push: Push) -> None:
         """Forget a gradient."""
