@@ -1,0 +1,158 @@
+"""Where a network is cut into modules.
+
+A network can be cut between the items of its sequence: those of an nn.Sequential (nested ones opened), torchvision's ResNets
+between their layers and blocks, or what a module of the user's names itself in an attribute `sequence`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from raysync.errors import ConfigError, unknown_name
+
+Cost = Callable[[nn.Module, Tensor], float]
+"""Of an item, and of a forward pass of samples through it."""
+
+
+def sequence_of(module: nn.Module, name: str = "model") -> dict[str, nn.Module]:
+    """The items between which a network can be cut, in their order, by the names that the network has for them.
+
+    Args:
+        module: an nn.Sequential, a torchvision ResNet, or any module with an attribute `sequence`: modules that, one after
+            another, compute what it computes.
+        name: of the model, for the error.
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    if isinstance(module, nn.Sequential):
+        return _opened(module)
+    if hasattr(module, "sequence"):
+        return {str(index): item for index, item in enumerate(module.sequence)}
+    if type(module).__name__ == "ResNet" and hasattr(module, "layer4"):  # torchvision's, without importing it
+        stem = {part: getattr(module, part) for part in ("conv1", "bn1", "relu", "maxpool")}
+        layers = nn.Sequential()
+        for part in ("layer1", "layer2", "layer3", "layer4"):
+            layers.add_module(part, getattr(module, part))
+        return stem | _opened(layers) | {"avgpool": module.avgpool, "flatten": nn.Flatten(), "fc": module.fc}
+    raise ConfigError(f"model {name}: it cannot be cut: it is no nn.Sequential and has no attribute `sequence`, a list of "
+                      "modules that one after another compute what it computes.")
+
+
+def _opened(module: nn.Sequential, path: str = "") -> dict[str, nn.Module]:
+    items: dict[str, nn.Module] = {}
+    for name, child in module.named_children():
+        if type(child) is nn.Sequential:
+            items |= _opened(child, f"{path}{name}.")
+        else:
+            items[f"{path}{name}"] = child
+    return items
+
+
+def by_parameters(item: nn.Module, _: Tensor) -> float:
+    """Its trainable parameters."""
+    return float(sum(parameter.numel() for parameter in item.parameters() if parameter.requires_grad))
+
+
+def by_operations(item: nn.Module, x: Tensor) -> float:
+    """The floating-point operations of its forward pass, as torch counts them; backward costs in proportion."""
+    with FlopCounterMode(display=False) as counter:
+        item(x)
+    return float(counter.get_total_flops())
+
+
+COSTS: dict[str, Cost] = {"parameters": by_parameters, "operations": by_operations}
+
+
+def cut(
+    module: nn.Module, modules: int, samples: Tensor, balance: str = "operations", at: Sequence[str] = (),
+    name: str = "model",
+) -> list[nn.Sequential]:
+    """Cut a network; together the parts compute what it computes, and they are made of its own items.
+
+    Args:
+        module: the network; it must give the same in `sequence_of`'s order.
+        modules: K, how many parts.
+        samples: (N, ...): input for the measurement of the costs, and to compare the parts with the whole.
+        balance: `operations` or `parameters`: what the largest part is to have as little of as can be.
+        at: K - 1 names of items that begin a part, in place of `balance`.
+        name: of the model, for errors.
+
+    Raises:
+        ConfigError: the network cannot be cut, or not so often; no item has such a name; two parts share a parameter; or
+            the parts together compute something else.
+    """
+    items = sequence_of(module, name)
+    starts = _named(list(items), modules, at, name) if at else _balanced(items, modules, samples, balance, name)
+    parts = [nn.Sequential(*list(items.values())[begin:end]) for begin, end in pairwise([*starts, len(items)])]
+    _check(module, parts, samples, name)
+    owners = Counter(id(parameter) for part in parts for parameter in part.parameters())
+    if max(owners.values()) > 1:
+        raise ConfigError(f"model {name}: two of its modules share a parameter; cut it elsewhere.")
+    return parts
+
+
+def _named(names: list[str], modules: int, at: Sequence[str], model: str) -> list[int]:
+    if len(at) != modules - 1:
+        raise ConfigError(f"model {model}: {modules} modules need {modules - 1} cuts, got {len(at)}: {', '.join(at)}.")
+    for given in at:
+        if given not in names:
+            raise unknown_name("place to cut", given, names[1:], where=f"model {model}", shown=names[1:])
+    starts = [0, *(names.index(given) for given in at)]
+    if any(later <= earlier for earlier, later in pairwise(starts)):
+        raise ConfigError(f"model {model}: cuts must come in the order of the network, and not before its first item "
+                          f"({names[0]}); got {', '.join(at)}.")
+    return starts
+
+
+def _balanced(items: dict[str, nn.Module], modules: int, samples: Tensor, balance: str, model: str) -> list[int]:
+    """The starts of the parts: of all ways to cut the one whose largest part is smallest; each part has parameters."""
+    learns = [by_parameters(item, samples) > 0 for item in items.values()]
+    if modules > sum(learns):
+        raise ConfigError(f"model {model}: it can be cut into at most {sum(learns)} modules with parameters, not {modules}.")
+    costs = [*_costs(items.values(), samples, COSTS[balance])]
+    whole, with_parameters = [0.0, *accumulate(costs)], [0, *accumulate(map(int, learns))]
+    count = len(costs)
+    best: list[dict[int, tuple[float, list[int]]]] = [{0: (0.0, [])}]  # parts -> end -> (largest part, starts)
+    for _ in range(modules):
+        ends: dict[int, tuple[float, list[int]]] = {}
+        for begin, (largest, starts) in best[-1].items():
+            for end in range(begin + 1, count + 1):
+                if with_parameters[end] == with_parameters[begin]:
+                    continue
+                candidate = (max(largest, whole[end] - whole[begin]), [*starts, begin])
+                if end not in ends or candidate < ends[end]:
+                    ends[end] = candidate
+        best.append(ends)
+    return best[-1][count][1]
+
+
+@torch.no_grad()
+def _costs(items: Iterable[nn.Module], samples: Tensor, cost: Cost) -> Iterable[float]:
+    x = samples
+    for item in items:
+        training = item.training
+        item.eval()
+        yield cost(item, x)
+        x = item(x)
+        item.train(training)
+
+
+@torch.no_grad()
+def _check(module: nn.Module, parts: Sequence[nn.Module], samples: Tensor, name: str) -> None:
+    training = module.training
+    module.eval()
+    expected, x = module(samples), samples
+    for part in parts:
+        x = part.eval()(x)
+    module.train(training)
+    for part in parts:
+        part.train(training)
+    if x.shape != expected.shape or not torch.allclose(x, expected, rtol=1e-4, atol=1e-5):
+        raise ConfigError(f"model {name}: its `sequence` does not compute what it computes.")

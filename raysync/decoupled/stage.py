@@ -1,0 +1,160 @@
+"""The arithmetic of one stage: a batch forward, and later backward, at the weights that the forward pass had.
+
+Shape legend: P = trainable parameters of the module, Q = elements of its buffers, N = samples of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+
+from raysync.training.flat import FlatModel
+
+Weights = Literal["stash", "latest"]
+
+
+@dataclass
+class _Stashed:
+    """A batch between its forward and its backward pass."""
+
+    x: Tensor
+    seed: int
+    y: Tensor | None
+    """Output with its graph; None if the backward pass computes it again."""
+    weights: Tensor | None
+    """(P,), that the graph was made with."""
+
+
+class StageComputation:
+    """One module of one group. Weights come as flat vectors and are never written to, so old ones can stay in use.
+
+    `weights`: which ones the backward pass takes.
+        * `stash`: those of the forward pass; the gradient is exactly that of the batch at these. In flight are the graph
+          and, where they have changed since, the weights: 2(K - k) of each at most. (PipeDream's weight stashing.)
+        * `latest`: the present ones: the batch is run forward again. In flight is its input alone. FDG's program is neither:
+          old activations with weights that were changed in place, which today's torch refuses.
+
+    Buffers (batch-norm's statistics) are the stage's own and change with each forward pass; running one again leaves them
+    alone.
+    """
+
+    def __init__(self, module: nn.Module, weights: Weights = "stash", shrink: float = 1.0) -> None:
+        """
+        Args:
+            module: part of a network.
+            weights: as above.
+            shrink: beta: what the gradient from the next module is multiplied by (FDG's gradient shrinking); module k's own
+                gradient is so scaled by beta^(K - k).
+        """
+        self._flat = FlatModel(module.train())
+        self._module = module
+        self._names = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+        self._shapes = [parameter.shape for parameter in module.parameters() if parameter.requires_grad]
+        self._mode: Weights = weights
+        self._shrink = shrink
+        self._weights = self._flat.weights.detach().clone().requires_grad_()  # (P,)
+        self._stashed: dict[int, _Stashed] = {}
+        self.size = self._flat.size
+        """P."""
+
+    def initial(self) -> Tensor:
+        """Parameters and buffers, (P + Q,)."""
+        return self._flat.initial()
+
+    def read_weights(self, vector: Tensor) -> None:
+        """Use these weights from here on: (P + Q,), of which the buffers are left alone. It must not change afterwards."""
+        self._weights = vector[: self.size].detach().requires_grad_()
+
+    @property
+    def in_flight(self) -> int:
+        """Batches between their passes."""
+        return len(self._stashed)
+
+    def forward(self, batch: int, x: Tensor, seed: int) -> Tensor:
+        """Run a batch forward.
+
+        Args:
+            batch: its number.
+            x: (N, ...), from the module before, or samples.
+            seed: of what the module draws (dropout).
+
+        Returns:
+            (N, ...), for the next module.
+        """
+        assert batch not in self._stashed, f"batch {batch} is in flight already"
+        x = x.detach()
+        if self._mode == "latest":
+            with torch.no_grad():
+                y = self._run(x, seed)
+            self._stashed[batch] = _Stashed(x, seed, None, None)
+            return y
+        x.requires_grad_(x.is_floating_point())
+        y = self._run(x, seed)
+        self._stashed[batch] = _Stashed(x, seed, y, self._weights)
+        return y.detach()
+
+    def backward(self, batch: int, dy: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Run a batch backward.
+
+        Args:
+            batch: its number.
+            dy: the gradient of the loss by what `forward` returned.
+
+        Returns:
+            `outgoing` (P + Q,): the gradient by the weights, and behind it the buffers as they now are; and the gradient by
+            x, None where x is no float.
+        """
+        stashed = self._stashed.pop(batch)
+        if stashed.y is None:
+            stashed.x.requires_grad_(stashed.x.is_floating_point())
+            stashed.y, stashed.weights = self._run(stashed.x, stashed.seed, again=True), self._weights
+        return self._gradients(stashed, self._shrink * dy)
+
+    def learn(self, batch: int, x: Tensor, labels: Tensor, seed: int) -> tuple[float, Tensor, Tensor | None]:
+        """The last module: forward, loss and backward in one.
+
+        Args:
+            batch: its number.
+            x: (N, ...).
+            labels: (N,), or (N, T).
+            seed: as in `forward`.
+
+        Returns:
+            The mean cross-entropy in nats, and what `backward` returns.
+        """
+        x = x.detach().requires_grad_(x.is_floating_point())
+        loss = cross_entropy(self._run(x, seed), labels)
+        outgoing, dx = self._gradients(_Stashed(x, seed, loss, self._weights), torch.ones(()))
+        return loss.item(), outgoing, dx
+
+    def _run(self, x: Tensor, seed: int, *, again: bool = False) -> Tensor:
+        parts = self._weights.split([shape.numel() for shape in self._shapes])
+        named = {name: part.view(shape) for name, part, shape in zip(self._names, parts, self._shapes, strict=True)}
+        if again:
+            named |= {name: buffer.clone() for name, buffer in self._module.named_buffers()}
+        with _seeded(seed):
+            y: Tensor = functional_call(self._module, named, (x,))
+        return y
+
+    def _gradients(self, stashed: _Stashed, dy: Tensor) -> tuple[Tensor, Tensor | None]:
+        assert stashed.y is not None, "nothing to differentiate"
+        assert stashed.weights is not None, "no weights to differentiate by"
+        wanted = [stashed.weights, *([stashed.x] if stashed.x.requires_grad else [])]
+        gradient, *dx = torch.autograd.grad(stashed.y, wanted, dy)
+        self._flat.gradient.copy_(gradient)
+        self._flat.write_buffers()
+        return self._flat.outgoing, dx[0] if dx else None
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield

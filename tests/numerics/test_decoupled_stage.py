@@ -1,0 +1,192 @@
+"""A stage's gradients against torch's of the whole network, at the weights that it promises; and where networks are cut."""
+
+from itertools import combinations, pairwise
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from raysync.decoupled.cut import COSTS, cut, sequence_of
+from raysync.decoupled.stage import StageComputation
+from raysync.errors import ConfigError
+from raysync.training.models import ModelPlan, listed
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def smooth():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 6), nn.Tanh(), nn.Linear(6, 4))
+
+
+def drawn(shape, classes=4):
+    torch.manual_seed(2)
+    return torch.randn(8, *shape), torch.randint(classes, (8,))
+
+
+def flat(parameters):
+    return torch.cat([parameter.reshape(-1) for parameter in parameters])
+
+
+def whole_gradient(module, x, y):
+    loss = cross_entropy(module(x), y)
+    return loss.item(), flat(torch.autograd.grad(loss, list(module.parameters())))
+
+
+def through(stages, x, y, batch=1):
+    """A batch through all stages; the loss and the concatenated gradients."""
+    for stage in stages[:-1]:
+        x = stage.forward(batch, x, 0)
+    loss, outgoing, dy = stages[-1].learn(batch, x, y, 0)
+    gradients = [outgoing[: stages[-1].size].clone()]
+    for stage in reversed(stages[:-1]):
+        outgoing, dy = stage.backward(batch, dy)
+        gradients.insert(0, outgoing[: stage.size].clone())
+    return loss, torch.cat(gradients)
+
+
+@pytest.mark.parametrize("weights", ["stash", "latest"])
+@pytest.mark.parametrize("modules", [1, 2, 3])
+def test_at_the_same_weights_the_parts_have_the_gradient_of_the_whole(modules, weights):
+    x, y = drawn((5,))
+    loss, expected = whole_gradient(smooth(), x, y)
+    stages = [StageComputation(part, weights) for part in cut(smooth(), modules, x)]
+    got_loss, got = through(stages, x, y)
+    assert got_loss == pytest.approx(loss, abs=1e-6)
+    torch.testing.assert_close(got, expected)
+    assert [stage.in_flight for stage in stages] == [0] * modules
+
+
+def vector(module):
+    return flat(module.parameters()).detach().clone()
+
+
+@pytest.mark.parametrize("weights", ["stash", "latest"])
+def test_weights_that_change_in_between(weights):
+    """`stash`: the gradient at the weights of the forward pass, by torch and by finite differences; `latest`: at the new ones."""
+    x, dy = torch.randn(8, 5), torch.randn(8, 7)
+    old = nn.Sequential(nn.Linear(5, 7), nn.Tanh())
+    new = nn.Sequential(nn.Linear(5, 7), nn.Tanh())
+    stage = StageComputation(nn.Sequential(nn.Linear(5, 7), nn.Tanh()), weights)
+    stage.read_weights(vector(old))
+    torch.testing.assert_close(stage.forward(1, x, 0), old(x).detach())
+    stage.read_weights(vector(new))
+    got = stage.backward(1, dy)[0].clone()
+    at = old if weights == "stash" else new
+    torch.testing.assert_close(got, flat(torch.autograd.grad(at(x), list(at.parameters()), dy)))
+    direction = torch.randn_like(got)
+    direction /= direction.norm()
+    ends = []
+    for sign in (1, -1):
+        moved = vector(at) + sign * 1e-2 * direction
+        torch.nn.utils.vector_to_parameters(moved, at.parameters())
+        ends.append(float((at(x).detach() * dy).sum()))
+        torch.nn.utils.vector_to_parameters(moved - sign * 1e-2 * direction, at.parameters())
+    assert float(got @ direction) == pytest.approx((ends[0] - ends[1]) / 2e-2, rel=2e-2, abs=2e-2)
+
+
+def test_several_batches_in_flight_each_at_its_own_weights():
+    x = [torch.randn(3, 5) for _ in range(4)]
+    stage = StageComputation(nn.Linear(5, 2))
+    seen = []
+    for batch in range(4):
+        seen.append(torch.randn(12))
+        stage.read_weights(seen[batch])
+        stage.forward(batch, x[batch], 0)
+    assert stage.in_flight == 4
+    for batch in range(4):
+        dx = stage.backward(batch, torch.ones(3, 2))[1]
+        torch.testing.assert_close(dx, torch.ones(3, 2) @ seen[batch][:10].view(2, 5))
+
+
+def test_shrinking_scales_what_comes_from_behind_and_compounds():
+    x, y = drawn((5,))
+    plain, shrunk = ([StageComputation(part, shrink=beta) for part in cut(smooth(), 3, x)] for beta in (1.0, 0.5))
+    _, expected = through(plain, x, y)
+    _, got = through(shrunk, x, y)
+    scales = torch.cat([torch.full((stage.size,), 0.5 ** (2 - index)) for index, stage in enumerate(plain)])
+    torch.testing.assert_close(got, expected * scales)
+
+
+def test_running_a_batch_again_draws_the_same_and_leaves_the_statistics_alone():
+    x, dy = torch.randn(8, 5), torch.randn(8, 5)
+    module = nn.Sequential(nn.Linear(5, 5), nn.BatchNorm1d(5), nn.Dropout(0.5))
+    stash, latest = (StageComputation(nn.Sequential(nn.Linear(5, 5), nn.BatchNorm1d(5), nn.Dropout(0.5)), weights)
+                     for weights in ("stash", "latest"))
+    for stage in (stash, latest):
+        stage.read_weights(vector(module))
+    torch.testing.assert_close(stash.forward(1, x, 7), latest.forward(1, x, 7))
+    one, two = stash.backward(1, dy), latest.backward(1, dy)
+    torch.testing.assert_close(one, two)  # gradient, and behind it the statistics after one forward pass
+    assert float(one[0][-1]) == 1.0  # num_batches_tracked
+
+
+@pytest.mark.parametrize("name", ["alexnet-small", "resnet20", "resnet18", "lenet"])
+@pytest.mark.parametrize("balance", COSTS)
+def test_parts_are_the_network(name, balance):
+    plan = listed(name)
+    module, x = plan.build(), torch.randn(2, *plan.input_shape)
+    parts = cut(module, 3, x, balance)
+    assert torch.equal(flat(module.parameters()), flat(p for part in parts for p in part.parameters()))
+    items = list(sequence_of(module).values())
+    assert [item for part in parts for item in part][: len(items)] == items or name == "resnet18"
+
+
+@pytest.mark.parametrize("modules", [1, 2, 3, 4])
+def test_the_largest_part_is_as_small_as_can_be(modules):
+    torch.manual_seed(0)
+    widths = [4, 9, 3, 17, 5, 6]
+    module = nn.Sequential(*(nn.Linear(wide, narrow) for wide, narrow in pairwise(widths)))
+    sizes = [wide * narrow + narrow for wide, narrow in pairwise(widths)]
+
+    def largest(starts):
+        return max(sum(sizes[begin:end]) for begin, end in zip(starts, [*starts[1:], len(sizes)], strict=True))
+
+    parts = cut(module, modules, torch.randn(2, 4), "parameters")
+    got = max(sum(parameter.numel() for parameter in part.parameters()) for part in parts)
+    assert got == min(largest([0, *starts]) for starts in combinations(range(1, len(sizes)), modules - 1))
+
+
+def test_cuts_at_named_places():
+    parts = cut(smooth(), 3, torch.randn(2, 5), at=["2", "4"])
+    assert [len(part) for part in parts] == [2, 2, 1]
+
+
+class Own(nn.Module):
+    """A user's network that says where it can be cut."""
+
+    def __init__(self, *, wrong=False, tied=False):
+        super().__init__()
+        self.first, self.second = nn.Linear(5, 5), nn.Linear(5, 5)
+        if tied:
+            self.second.weight = self.first.weight
+        self.sequence = [self.first, nn.ReLU(), *([nn.ReLU(), nn.Tanh()] if wrong else []), self.second]
+
+    def forward(self, x):
+        return self.second(self.first(x).relu())
+
+
+def test_a_users_own_network():
+    assert len(cut(Own(), 2, torch.randn(2, 5))) == 2
+
+
+@pytest.mark.parametrize(("module", "arguments", "says"), [
+    (smooth(), {"modules": 4}, "at most 3 modules with parameters, not 4"),
+    (smooth(), {"modules": 2, "at": ["9"]}, "unknown place to cut '9'"),
+    (smooth(), {"modules": 3, "at": ["2"]}, "3 modules need 2 cuts, got 1: 2"),
+    (smooth(), {"modules": 3, "at": ["4", "2"]}, "in the order of the network"),
+    (smooth(), {"modules": 2, "at": ["0"]}, "not before its first item"),
+    (nn.Linear(5, 4), {"modules": 2}, "no nn.Sequential and has no attribute `sequence`"),
+    (Own(wrong=True), {"modules": 2}, "does not compute what it computes"),
+    (Own(tied=True), {"modules": 2}, "share a parameter"),
+])
+def test_what_cannot_be_cut(module, arguments, says):
+    with pytest.raises(ConfigError, match=says):
+        cut(module, samples=torch.randn(2, 5), **arguments)
+
+
+def test_a_registered_model_that_cannot_be_cut_says_so():
+    plan = ModelPlan("char-lm", {}, (8,), 10, 0, tokens=True)
+    with pytest.raises(ConfigError, match="cannot be cut"):
+        cut(plan.build(), 2, torch.zeros(2, 8, dtype=torch.int64), name="char-lm")
