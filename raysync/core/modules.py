@@ -1,0 +1,74 @@
+"""Several machines over one stream of events: one for each module of a network that was cut."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+from raysync.core.decisions import Decision, SetTimer
+from raysync.core.events import Event, TimerFired
+from raysync.core.machine import Machine
+from raysync.core.paradigm import Paradigm
+from raysync.core.roster import Roster
+
+MARK = ".m"
+"""In the id of a stage, before the number of its module: `gpu-3.m2#1`."""
+
+
+def stage_id(slot: str, module: int) -> str:
+    """What a stage is called, without the number of its life."""
+    return f"{slot}{MARK}{module}"
+
+
+def module_of(worker: str) -> int:
+    """The module in the id of a stage, from 1; 0 of a worker that has the whole network."""
+    _, mark, number = worker.rpartition("#")[0].rpartition(MARK)
+    return int(number) if mark and number.isdecimal() else 0
+
+
+class Modules:
+    """A `Machine` for each module, whose workers are its replicas: who waits for whom, how stale, and how far ahead is a
+    question among these. Versions are those of a module, and so is progress: that of the network is its last module's.
+    """
+
+    def __init__(self, make: Callable[[], Paradigm], modules: int, workload_samples: int | None = None) -> None:
+        """
+        Args:
+            make: a fresh paradigm, for each module.
+            modules: K.
+            workload_samples: size of the whole work in samples; each module does all of it.
+        """
+        self.machines = {module: Machine(make(), workload_samples) for module in range(1, modules + 1)}
+
+    @property
+    def roster(self) -> Roster:
+        """Of the last module."""
+        return self.machines[len(self.machines)].roster
+
+    @property
+    def timers(self) -> dict[str, float]:
+        """Of all modules, by keys that say whose they are."""
+        return {f"{module}/{key}": at for module, machine in self.machines.items() for key, at in machine.timers.items()}
+
+    def handle(self, event: Event) -> list[Decision]:
+        """Take in one event, of one module, and say what to do.
+
+        Raises:
+            ProtocolViolation: the event cannot have happened; the state is as before the call.
+        """
+        if isinstance(event, TimerFired):
+            number, _, key = event.key.partition("/")
+            module, event = int(number), replace(event, key=key)
+        else:
+            module = module_of(event.worker)
+        decisions = self.machines[module].handle(event)
+        return [replace(each, key=f"{module}/{each.key}") if isinstance(each, SetTimer) else each for each in decisions]
+
+    def snapshot(self) -> str:
+        """The whole state as JSON."""
+        return json.dumps([machine.snapshot() for machine in self.machines.values()])
+
+    def restore(self, text: str) -> None:
+        """Go on from what `snapshot` wrote down."""
+        self.machines = {module: Machine.restore(each) for module, each in enumerate(json.loads(text), start=1)}
