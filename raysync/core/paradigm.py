@@ -31,7 +31,10 @@ class Paradigm(ABC):
         """A push has arrived: `push` is (worker, clock), and the worker is held."""
 
     def on_join(self, roster: Roster, worker: str) -> list[Decision]:
-        """A worker has joined, held at the slowest member's clock."""
+        """A worker has joined, held at the slowest member's clock.
+
+        After a switch to this paradigm the held are newcomers to it; who is computing then pushes without having joined.
+        """
         return [Release(worker)]
 
     @abstractmethod

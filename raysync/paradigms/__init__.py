@@ -7,11 +7,12 @@ from raysync.paradigms.ksync import BackupWorkers, KBatchAsync, KBatchSync, KSyn
 from raysync.paradigms.lagtuner import LagTuner
 from raysync.paradigms.registry import PARADIGMS, PRESETS, Preset, make
 from raysync.paradigms.ssp import SSP
+from raysync.paradigms.syncswitch import SyncSwitch
 
 __all__ = ["PARADIGMS", "PRESETS", "Preset", "make"]
 
 PARADIGMS.update({cls.name: cls for cls in (
-    BSP, ASP, SSP, LagTuner, Hybrid, KSync, KBatchSync, KBatchAsync, BackupWorkers)})
+    BSP, ASP, SSP, LagTuner, Hybrid, KSync, KBatchSync, KBatchAsync, BackupWorkers, SyncSwitch)})
 
 PRESETS.update({
     "hybrid-sync": Preset("The hybrid parameter server's synchronous baseline: all workers, tolerance 0, every pull.",

@@ -1,0 +1,93 @@
+"""Who is much slower than the others: the detector behind Sync-Switch's online policies."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from statistics import fmean, median, pstdev
+
+from raysync.core.roster import Roster
+
+FEW = 4
+"""Below that many workers mean minus one standard deviation says nothing (see `Detector`)."""
+
+
+@dataclass
+class Detector:
+    """Closes a detection window every few steps, and counts for each worker how many windows in a row it was slow.
+
+    Source: Li et al., "Sync-Switch" (2021), section IV-B2: "a worker k is identified as a straggler if its training
+    throughput over a sliding window S_k is lower than the difference between the cluster average and standard deviation
+    S - sigma, for a number of consecutive detection windows". (Its program has no detector.)
+
+    Throughput is pushes per active second, from a worker's release to its push: its computing and its link. (Under a barrier
+    pushes per second are the same for all; and of pure computing a slow link, by which the paper makes its stragglers, takes
+    nothing.) A step under way counts as soon as it lowers the throughput: who is stuck is found without its own next push.
+    Who did nothing in a window, being held, keeps the throughput of before. A window is `window` steps of the median worker
+    long; each begins where the last one ended.
+
+    Guard: a worker is slow only if its throughput is also below (1 - margin) x the mean of the *others*. Of two workers the
+    slower is exactly at mean - sigma and never below, of three the slowest is always below, by whatever jitter; so with less
+    than four this second test stands alone. From four on both must hold: of healthy workers with normal jitter one in six is
+    below mean - sigma in any window, and their number grows with the cluster.
+    """
+
+    window: int
+    """Steps."""
+    windows: int
+    """In a row, for a worker to be a straggler."""
+    margin: float
+    """Share of the others' throughput."""
+    pushes: dict[str, int] = field(default_factory=dict)
+    active_s: dict[str, float] = field(default_factory=dict)
+    """Of those pushes: in this window."""
+    rates: dict[str, float] = field(default_factory=dict)
+    """Worker -> its throughput in pushes per active second, as last known."""
+    slow: dict[str, int] = field(default_factory=dict)
+    """Worker -> windows in a row that it was slow."""
+
+    def pushed(self, worker: str, active_s: float) -> None:
+        """A worker has pushed, so many seconds after its release."""
+        self.pushes[worker] = self.pushes.get(worker, 0) + 1
+        self.active_s[worker] = self.active_s.get(worker, 0.0) + active_s
+
+    def forget(self, worker: str) -> None:
+        """It is not looked at any more."""
+        for counts in (self.pushes, self.slow):
+            counts.pop(worker, None)
+        for measured in (self.active_s, self.rates):
+            measured.pop(worker, None)
+
+    def close_window(self, roster: Roster, workers: Collection[str]) -> list[str]:
+        """The window ends now; returns the stragglers among those workers, the slowest first."""
+        self.rates = self._rates(roster, workers)
+        self.pushes, self.active_s = {}, {}
+        self.slow = {worker: self.slow.get(worker, 0) + 1 for worker in self._slow()}
+        return sorted((worker for worker, count in self.slow.items() if count >= self.windows), key=self.rates.__getitem__)
+
+    def window_s(self) -> float | None:
+        """Length of the next window, in seconds; None while no throughput is known."""
+        return self.window / median(self.rates.values()) if self.rates else None
+
+    def _slow(self) -> list[str]:
+        count, total = len(self.rates), sum(self.rates.values())
+        if count < 2:
+            return []
+        floor = fmean(self.rates.values()) - pstdev(self.rates.values())
+        return [worker for worker, rate in self.rates.items()
+                if rate < (1 - self.margin) * (total - rate) / (count - 1) and (count < FEW or rate < floor)]
+
+    def _rates(self, roster: Roster, workers: Collection[str]) -> dict[str, float]:
+        known, bounds = {}, {}
+        for worker in workers:
+            pushes, active_s = self.pushes.get(worker, 0), self.active_s.get(worker, 0.0)
+            if active_s > 0:
+                known[worker] = pushes / active_s
+            elif worker in self.rates:
+                known[worker] = self.rates[worker]
+            released_at = roster.telemetry(worker).released_at
+            if worker in roster.computing and released_at is not None and active_s + roster.now > released_at:
+                bounds[worker] = (pushes + 1) / (active_s + roster.now - released_at)
+        usual = fmean(known.values()) if known else None
+        return {worker: min(rate, bounds.get(worker, rate)) for worker in workers
+                if (rate := known.get(worker, usual)) is not None}
