@@ -75,9 +75,10 @@ class FakeWorker:
     def _step(self, batch, *weights):
         assert self.alive, "a step for a dead worker"
         self.batches.append(list(batch))
-        clock, _, *befallen = batch
+        clock, size, *befallen = batch
         factor, _ = befallen or (1.0, 0.0)
-        busy_s = step_duration_s(self.experiment.slots()[self.slot], 0.0, self.experiment.seed, self.slot, clock, factor)
+        busy_s = step_duration_s(self.experiment.slots()[self.slot], 0.0, self.experiment.seed, self.slot, clock, factor,
+                                 size / self.experiment.batch_size)
         self._last = Reference(self.ray.now + busy_s, [0.5, busy_s])
         return [Reference(), self._last]
 

@@ -194,7 +194,7 @@ def test_a_worker_waits_for_its_link_before_it_computes_and_is_not_busy_then(mon
     monkeypatch.setattr(worker_module, "sleep_s", lambda seconds: slept.append(max(0.0, seconds)))
     group = config.WorkerGroup(step_s=0.5, link=config.Link(latency_s=0.1, bandwidth_bytes_per_s=2000))
     worker = Worker(threads=torch.get_num_threads())
-    worker._plan = WorkerPlan("w-0", group, None, None, seed=0, vector_bytes=400, shards=1)
+    worker._plan = WorkerPlan("w-0", group, None, None, batch_size=1, seed=0, vector_bytes=400, shards=1)
     read = []
 
     def compute(batches, clock, size):
