@@ -5,10 +5,25 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from raysync.core.decisions import Decision, Push, Release
 from raysync.core.roster import Roster
+
+
+class Rule(Protocol):
+    """What an experiment file may name under `paradigm`: a `Paradigm`, or a kind of run of its own."""
+
+    name: ClassVar[str]
+
+    def misfit(self, workers: int) -> str:
+        """Why a run cannot start under it with so many workers: value and what is allowed; empty if it can."""
+
+    def phases(self) -> tuple[str, ...]:
+        """The values of `Apply.phase` that it may give, for `update.phases`."""
+
+    def parameters(self) -> dict[str, Any]:
+        """What the constructor takes."""
 
 
 @dataclass

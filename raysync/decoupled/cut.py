@@ -34,7 +34,8 @@ def sequence_of(module: nn.Module, name: str = "model") -> dict[str, nn.Module]:
     if isinstance(module, nn.Sequential):
         return _opened(module)
     if hasattr(module, "sequence"):
-        return {str(index): item for index, item in enumerate(module.sequence)}
+        items: Iterable[nn.Module] = module.sequence  # type: ignore[assignment]
+        return {str(index): item for index, item in enumerate(items)}
     if type(module).__name__ == "ResNet" and hasattr(module, "layer4"):  # torchvision's, without importing it
         stem = {part: getattr(module, part) for part in ("conv1", "bn1", "relu", "maxpool")}
         layers = nn.Sequential()

@@ -135,7 +135,7 @@ class StageComputation:
         return loss.item(), outgoing, dx
 
     def _run(self, x: Tensor, seed: int, *, again: bool = False) -> Tensor:
-        parts = self._weights.split([shape.numel() for shape in self._shapes])
+        parts = torch.split(self._weights, [shape.numel() for shape in self._shapes])
         named = {name: part.view(shape) for name, part, shape in zip(self._names, parts, self._shapes, strict=True)}
         if again:
             named |= {name: buffer.clone() for name, buffer in self._module.named_buffers()}

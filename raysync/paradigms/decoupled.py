@@ -31,7 +31,7 @@ class Decoupled:
     Deviations and readings:
         * A batch counts as progress once the last module has its loss. A run goes on until every module has learned from
           every batch: the pipelines drain, 2(K - 1) ticks.
-        * `mix`, `topology`, `mix_every`: the abstract's agents may average less than that. With `weight`, another topology, or
+        * `mix`, `topology`, `mix_every`: the agents of the abstract may average less. With `weight`, another topology, or
           some ticks apart, each replica makes its own optimizer steps, and a matrix P mixes gradients or weights. That needs
           BSP. (`grad` and `weight` under full averaging are the same for SGD.)
         * The learning rate follows each module's own progress, so each batch meets the same rate in all modules.

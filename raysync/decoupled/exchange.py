@@ -1,0 +1,147 @@
+"""What the replicas of one module make of their gradients: one server's optimizer for all, or one each and a matrix.
+
+Shape legend: S = groups, P = trainable parameters of the module, Q = elements of its buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from raysync.config import Update
+from raysync.training.store import ParameterStore
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A push at its module's server."""
+
+    group: int
+    worker: str | None
+    """None if it has left since: its buffers no longer count."""
+    vector: Tensor
+    """(P + Q,): the gradient, and behind it the buffers."""
+    samples: int
+
+
+class Exchange(Protocol):
+    """Of one module."""
+
+    def apply(self, pushes: Sequence[Arrived], progress: float, phase: str) -> None:
+        """One update; `progress` is the module's before it."""
+
+    def weights(self, group: int) -> Tensor:
+        """What that group's replica pulls now: (P + Q,), which stays as it is."""
+
+    def mean(self) -> Tensor:
+        """The mean of the replicas, (P + Q,), which is what is evaluated."""
+
+    def forget(self, worker: str) -> None:
+        """It has left."""
+
+
+class OneServer:
+    """The parameter server of a module: pushes become updates as anywhere else in raysync, and replicas pull one model."""
+
+    def __init__(self, initial: Tensor, size: int, update: Update) -> None:
+        """
+        Args:
+            initial: (P + Q,).
+            size: P.
+            update: optimizer, schedule and combination.
+        """
+        self._store = ParameterStore(initial, size, update)
+        self._weights: Tensor | None = None
+
+    def apply(self, pushes: Sequence[Arrived], progress: float, phase: str) -> None:
+        """As `Exchange.apply`."""
+        self._store.apply([push.vector for push in pushes], [push.samples for push in pushes],
+                          [push.worker for push in pushes], progress, phase)
+        self._weights = None
+
+    def weights(self, group: int) -> Tensor:
+        """As `Exchange.weights`; the same for every group."""
+        return self.mean()
+
+    def mean(self) -> Tensor:
+        """As `Exchange.mean`."""
+        if self._weights is None:
+            self._weights = self._store.publish().clone()
+        return self._weights
+
+    def forget(self, worker: str) -> None:
+        """As `Exchange.forget`."""
+        self._store.forget(worker)
+
+
+class Gossip:
+    """Each replica has its own weights and optimizer; every H-th round the matrix P mixes what they have.
+
+        grad     g_s <- sum_r P[s, r] g_r, before the optimizers' steps
+        weight   x_s <- sum_r P[s, r] x_r, after them
+
+    Source: a reading of Pham and Ahn (2025), whose agents communicate in a way that we cannot look up. A round is an update
+    under BSP: the pushes of all replicas that are still there; where one is missing the others' shares are scaled to 1.
+    `lr_scaling: linear` multiplies by S, so that `grad` under full averaging is what the one server does. Momentum is each
+    replica's own and is not mixed.
+    """
+
+    def __init__(
+        self, initial: Tensor, size: int, update: Update, matrix: Sequence[Sequence[float]], mix: str, every: int,
+    ) -> None:
+        """
+        Args:
+            initial: (P + Q,), for every replica.
+            size: P.
+            update: optimizer and schedule.
+            matrix: P, (S, S), doubly stochastic.
+            mix: `grad` or `weight`.
+            every: H, in rounds.
+        """
+        self._stores = [ParameterStore(initial, size, _scaled(update, len(matrix))) for _ in matrix]
+        self._matrix = torch.tensor(matrix)  # (S, S)
+        self._size, self._mix, self._every = size, mix, every
+        self._rounds = 0
+
+    def apply(self, pushes: Sequence[Arrived], progress: float, phase: str) -> None:
+        """As `Exchange.apply`."""
+        self._rounds += 1
+        mixes = self._rounds % self._every == 0
+        there = [push.group for push in pushes]
+        matrix = self._matrix[there][:, there]
+        matrix = matrix / matrix.sum(dim=1, keepdim=True)
+        vectors = [push.vector for push in pushes]
+        if mixes and self._mix == "grad":
+            mixed = matrix @ torch.stack([vector[: self._size] for vector in vectors])  # (S, P)
+            vectors = [torch.cat([own, vector[self._size :]]) for own, vector in zip(mixed, vectors, strict=True)]
+        for push, vector in zip(pushes, vectors, strict=True):
+            self._stores[push.group].apply([vector], [push.samples], [push.worker], progress, phase)
+        if mixes and self._mix == "weight":
+            models = [self._stores[group].publish()[: self._size] for group in there]  # the optimizers' own memory
+            for model, mean in zip(models, matrix @ torch.stack(models), strict=True):
+                model.copy_(mean)
+
+    def weights(self, group: int) -> Tensor:
+        """As `Exchange.weights`."""
+        return self._stores[group].publish().clone()
+
+    def mean(self) -> Tensor:
+        """As `Exchange.mean`."""
+        return torch.stack([store.publish() for store in self._stores]).mean(dim=0)
+
+    def forget(self, worker: str) -> None:
+        """As `Exchange.forget`."""
+        for store in self._stores:
+            store.forget(worker)
+
+
+def _scaled(update: Update, pushes: int) -> Update:
+    """For a store that sees one push where an update has so many."""
+    if update.lr_scaling == "none":
+        return update
+    phases = {name: phase.model_copy(update={"lr": phase.lr and phase.lr * pushes}) for name, phase in update.phases.items()}
+    return update.model_copy(update={"lr": update.lr * pushes, "phases": phases})

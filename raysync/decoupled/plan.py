@@ -1,0 +1,133 @@
+"""A decoupled run before it starts: the network cut, the stages placed on the workers, what each costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from raysync.config import WorkerGroup
+from raysync.core.modules import stage_id
+from raysync.decoupled.cut import COSTS, cut
+from raysync.decoupled.exchange import Exchange, Gossip, OneServer
+from raysync.decoupled.pipelines import Stage
+from raysync.errors import ConfigError
+from raysync.paradigms.decoupled import Decoupled
+from raysync.training.data import Array, Batches, shards
+from raysync.training.flat import FlatModel
+from raysync.training.models import ModelPlan
+from raysync.training.task import Task
+
+FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class DecoupledPlan:
+    """What both engines need to know. Built by `plan_of`."""
+
+    task: Task
+    rule: Decoupled
+    slots: dict[Stage, str]
+    """Stage (s, k) -> worker slot s K + k - 1, in the order of the experiment file."""
+    shards: dict[str, Array]
+    """First slot of each group -> indices of its training samples; empty if nothing is trained."""
+    shares: dict[int, float]
+    """Module -> its part of the operations of a step."""
+    vector_bytes: dict[int, int]
+    """Module -> of its parameters and buffers."""
+    output_bytes: dict[int, float]
+    """Module -> of what one sample leaves behind in it, and of the gradient that comes back for that."""
+    batches: int
+    """Of the pool: enough for the workload, and as many for each group."""
+
+    def name(self, stage: Stage) -> str:
+        """Of the worker in journals, without the number of its life."""
+        return stage_id(self.slots[stage], stage[1])
+
+    def group(self, stage: Stage) -> WorkerGroup:
+        """What is known of the stage's device; `step_s` is that of the whole network."""
+        return self.task.groups[self.slots[stage]]
+
+    def draws(self, group: int) -> Batches:
+        """The batches of a group, those of a worker in its first stage's place."""
+        slot, experiment = self.slots[group, 1], self.task.experiment
+        return Batches(self.shards[slot], experiment.seed, slot, experiment.data.augment)
+
+    def parts(self) -> list[nn.Sequential]:
+        """The modules, fresh, with the run's initial weights."""
+        return parts_of(self.task.model, self.rule)
+
+    def exchange(self, part: nn.Module) -> Exchange:
+        """A fresh one, for a module."""
+        rule, update, model = self.rule, self.task.experiment.update, FlatModel(part)
+        if rule.mixes_locally:
+            return Gossip(model.initial(), model.size, update, rule.matrix, rule.mix, rule.mix_every)
+        return OneServer(model.initial(), model.size, update)
+
+
+def parts_of(model: ModelPlan, rule: Decoupled) -> list[nn.Sequential]:
+    """A model, cut as the rule says.
+
+    Raises:
+        ConfigError: it cannot be.
+    """
+    return cut(model.build(), rule.modules, _samples(model), rule.balance, rule.at, model.name)
+
+
+def plan_of(task: Task, rule: Decoupled) -> DecoupledPlan:
+    """Cut the network and lay the stages out.
+
+    Raises:
+        ConfigError: the network cannot be cut like that, or a setting of the experiment does not go with it.
+    """
+    experiment = task.experiment
+    _check(task, rule)
+    parts = parts_of(task.model, rule)
+    models = [FlatModel(part) for part in parts]
+    slots = {(index // rule.modules, index % rule.modules + 1): slot for index, slot in enumerate(experiment.slots())}
+    firsts = [slots[group, 1] for group in range(rule.groups)]
+    dealt = {} if experiment.timing == "only" else shards(experiment.data, task.data.train_y, firsts, experiment.seed)
+    costs, outputs = _costs(parts, _samples(task.model))
+    rounds = -(-task.workload_samples // (rule.groups * experiment.batch_size))
+    return DecoupledPlan(
+        task, rule, slots, dealt, {index: cost / sum(costs) for index, cost in enumerate(costs, start=1)},
+        {index: FLOAT_BYTES * (model.size + model.buffer_size) for index, model in enumerate(models, start=1)},
+        dict(enumerate(outputs, start=1)), rounds * rule.groups)
+
+
+def _check(task: Task, rule: Decoupled) -> None:
+    experiment, where = task.experiment, "paradigm: decoupled"
+    update = experiment.update
+    if rule.modules > 1 and update.project_radius is not None:
+        raise ConfigError(f"{where}: update.project_radius is about the whole network, which no server has.")
+    if rule.mixes_locally and update.combine == "sum":
+        raise ConfigError(f"{where}: update.combine: sum; a matrix mixes means.")
+    if update.delay_compensation is not None or update.staleness_scaling != "none":
+        raise ConfigError(f"{where}: update.delay_compensation and staleness_scaling are not for delays that are part of "
+                          "the schedule; use shrink.")
+    if experiment.cluster.server_shards > 1:
+        raise ConfigError(f"{where}: cluster.server_shards: {experiment.cluster.server_shards}; each module has one server.")
+    if any(group.devices > 1 for group in experiment.workers):
+        raise ConfigError(f"{where}: devices_per_worker: a stage computes on one device.")
+    if any(trouble.kind == "crash" for trouble in experiment.troubles):
+        raise ConfigError(f"{where}: troubles: a crash ends the pipeline, and the run; no stage comes back.")
+
+
+def _samples(model: ModelPlan) -> Tensor:
+    if model.tokens:
+        return torch.zeros(2, *model.input_shape, dtype=torch.int64)
+    return torch.zeros(2, *model.input_shape)
+
+
+@torch.no_grad()
+def _costs(parts: list[nn.Sequential], samples: Tensor) -> tuple[list[float], list[float]]:
+    """Operations of each module, and bytes of its output, of a sample."""
+    costs, outputs, x = [], [], samples
+    for part in parts:
+        part.eval()
+        costs.append(max(1.0, COSTS["operations"](part, x)))
+        x = part(x)
+        part.train()
+        outputs.append(x.numel() * FLOAT_BYTES / len(x))
+    return costs, outputs
