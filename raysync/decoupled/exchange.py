@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from raysync.config import Update
+from raysync.paradigms.decoupled import Decoupled
+from raysync.training.flat import FlatModel
 from raysync.training.store import ParameterStore
 
 
@@ -137,6 +139,14 @@ class Gossip:
         """As `Exchange.forget`."""
         for store in self._stores:
             store.forget(worker)
+
+
+def exchange_of(rule: Decoupled, update: Update, part: nn.Module) -> Exchange:
+    """A fresh one, for a module with its initial weights."""
+    model = FlatModel(part)
+    if rule.mixes_locally:
+        return Gossip(model.initial(), model.size, update, rule.matrix, rule.mix, rule.mix_every)
+    return OneServer(model.initial(), model.size, update)
 
 
 def _scaled(update: Update, pushes: int) -> Update:

@@ -85,9 +85,7 @@ class DecoupledLearner:
         """
         task, evaluation = self._plan.task, self._plan.task.experiment.evaluation
         sizes = [self._stages[0, module].size for module in self._exchanges]
-        means = [exchange.mean() for exchange in self._exchanges.values()]
-        vector = torch.cat([mean[:size] for mean, size in zip(means, sizes, strict=True)]
-                           + [mean[size:] for mean, size in zip(means, sizes, strict=True)])
+        vector = joined([exchange.mean() for exchange in self._exchanges.values()], sizes)
         return evaluate(self._whole, vector, task.data, evaluation.batch_size, None if on_all else evaluation.samples)
 
     def _run(self, one: Pass, push: Push | None) -> float | None:
@@ -114,3 +112,14 @@ class DecoupledLearner:
             assert dx is not None, "an activation that is no float"
             self._mail[Pass((group, module - 1), "backward", one.batch)] = dx
         return loss
+
+
+def joined(vectors: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+    """The vectors of the modules, (P + Q,) each, as the one of the whole network: all parameters, then all buffers.
+
+    Args:
+        vectors: of each module.
+        sizes: P of each.
+    """
+    return torch.cat([vector[:size] for vector, size in zip(vectors, sizes, strict=True)]
+                     + [vector[size:] for vector, size in zip(vectors, sizes, strict=True)])

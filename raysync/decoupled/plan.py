@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from raysync.config import WorkerGroup
 from raysync.core.modules import stage_id
 from raysync.decoupled.cut import COSTS, cut
-from raysync.decoupled.exchange import Exchange, Gossip, OneServer
+from raysync.decoupled.exchange import Exchange, exchange_of
 from raysync.decoupled.pipelines import Stage
 from raysync.errors import ConfigError
 from raysync.paradigms.decoupled import Decoupled
@@ -60,10 +60,7 @@ class DecoupledPlan:
 
     def exchange(self, part: nn.Module) -> Exchange:
         """A fresh one, for a module."""
-        rule, update, model = self.rule, self.task.experiment.update, FlatModel(part)
-        if rule.mixes_locally:
-            return Gossip(model.initial(), model.size, update, rule.matrix, rule.mix, rule.mix_every)
-        return OneServer(model.initial(), model.size, update)
+        return exchange_of(self.rule, self.task.experiment.update, part)
 
 
 def parts_of(model: ModelPlan, rule: Decoupled) -> list[nn.Sequential]:
