@@ -156,6 +156,10 @@ def test_overrides_that_fit_nowhere(override):
 def test_the_resolved_experiment_is_a_file_that_says_the_same():
     experiment = config.parse("paradigm: {name: lagtuner, s_upper: 9}\nworkers: [{count: 2, speed: 0.5}]", source="x")
     assert config.parse(experiment.to_yaml(), source="y") == experiment
+    phases = config.parse("update: {momentum: 0.9, delay_compensation: adaptive}\nparadigm: sync-switch",
+                          ["update.phases.asp.momentum=0.5"], source="x")
+    assert config.parse(phases.to_yaml(), source="y") == phases
+    assert phases.update.in_phase("asp") == config.Update(momentum=0.5, delay_compensation={"name": "adaptive"})
 
 
 def test_workloads():
