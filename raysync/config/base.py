@@ -13,7 +13,7 @@ from raysync.paradigms import make
 class Strict(BaseModel):
     """A block of settings: unknown ones are refused, numbers are finite, nothing changes afterwards."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, ser_json_inf_nan="constants")
 
 
 class Named(BaseModel):

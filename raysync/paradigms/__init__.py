@@ -6,12 +6,13 @@ from raysync.paradigms.hybrid import Hybrid
 from raysync.paradigms.ksync import BackupWorkers, KBatchAsync, KBatchSync, KSync
 from raysync.paradigms.lagtuner import LagTuner
 from raysync.paradigms.registry import PARADIGMS, PRESETS, Preset, make
+from raysync.paradigms.ringmaster import Ringmaster
 from raysync.paradigms.ssp import SSP
 
 __all__ = ["PARADIGMS", "PRESETS", "Preset", "make"]
 
 PARADIGMS.update({cls.name: cls for cls in (
-    BSP, ASP, SSP, LagTuner, Hybrid, KSync, KBatchSync, KBatchAsync, BackupWorkers)})
+    BSP, ASP, SSP, LagTuner, Hybrid, KSync, KBatchSync, KBatchAsync, BackupWorkers, Ringmaster)})
 
 PRESETS.update({
     "hybrid-sync": Preset("The hybrid parameter server's synchronous baseline: all workers, tolerance 0, every pull.",

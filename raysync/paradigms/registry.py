@@ -76,7 +76,7 @@ def make_inner(spec: Spec, where: str) -> Paradigm:
     settings = {"name": spec} if isinstance(spec, str) else dict(spec)
     name = settings.pop("name", None)
     if not isinstance(name, str):
-        raise ConfigError(f"paradigm {where}: no name in {spec!r}; write {{name: ssp, staleness: 3}}.")
+        raise ConfigError(f"{where}: no name in {spec!r}; write {{name: ssp, staleness: 3}}.")
     try:
         return make(name, **settings)
     except ConfigError as error:

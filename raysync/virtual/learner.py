@@ -103,7 +103,7 @@ class Learner:
             on_all: of it, not only on as much as the experiment's plan says.
         """
         plan = self._task.experiment.evaluation
-        return evaluate(self._evaluated, self.weights(), self._task.data, plan.batch_size, None if on_all else plan.samples)
+        return evaluate(self._evaluated, self._store.publish(), self._task.data, plan.batch_size, None if on_all else plan.samples)
 
     def _computation(self, group: WorkerGroup) -> GradientComputation:
         key = (group.devices, group.precision)
