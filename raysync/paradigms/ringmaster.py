@@ -19,8 +19,8 @@ from raysync.paradigms.registry import Spec, make_inner
 class Ringmaster(Paradigm):
     """Another rule that never sees a push of more than `staleness` versions; its worker begins anew on the newest weights.
 
-    Source: Maranjyan, Tyurin and Richtarik, "Ringmaster ASGD" (arXiv 2501.16168, 2025). There a gradient of delay tau is
-        applied if tau < R and ignored otherwise, and the worker restarts at the current model: around `asp`, R = staleness + 1.
+    Source: Maranjyan, Tyurin and Richtarik, "Ringmaster ASGD" (arXiv 2501.16168, 2025). There a gradient of
+        delay tau is applied if tau < R and ignored otherwise, and its worker restarts at the current model: R = staleness + 1.
     Rule: a push that arrives `staleness` or fewer updates after its weights is the inner rule's, like everything else.
         Another one is dropped, and its worker is released.
     Conventions:
@@ -47,8 +47,8 @@ class Ringmaster(Paradigm):
     def __post_init__(self) -> None:
         self.inner = make_inner(self.paradigm, "ringmaster: paradigm")
         if self.inner.name == "sync-switch":
-            raise ConfigError("ringmaster: paradigm: not around sync-switch, whose suspended workers it would release; put it "
-                              "inside: first: {name: ringmaster, ...}, or then.")
+            raise ConfigError("ringmaster: paradigm: not around sync-switch, whose suspended workers it would release; put "
+                              "ringmaster inside: first: {name: ringmaster, ...}, or then.")
 
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         base = roster.buffered[push].base

@@ -25,8 +25,8 @@ def after(updates, paradigm, staleness=R - 1):
     return drive
 
 
-def test_a_delay_below_R_is_applied_and_R_is_not():
-    """ "if tau < R: x -= gamma g, else ignore", and the worker restarts at the current model; R = staleness + 1."""
+def test_a_shorter_delay_than_r_is_applied_and_r_is_not():
+    """tau < R: a step, else the gradient is ignored, and the worker restarts at the current model; R = staleness + 1."""
     assert applied(after(R - 1, "asp").push("b#1")) == [(("b#1", 0),)]
     assert after(R, "asp").push("b#1") == [
         Drop(("b#1", 0), "stale: 3 updates since its weights; the bound is 2"), Release("b#1", clock=1, version=R)]
@@ -131,7 +131,7 @@ def test_timers_switches_and_settings_are_the_inner_rules():
     ("spp", "^paradigm ringmaster: paradigm: unknown paradigm 'spp'; did you mean 'ssp'"),
     ({"name": "ssp", "staleness": -1}, "^paradigm ringmaster: paradigm: paradigm ssp: staleness: .*; got -1"),
     ({"staleness": 1}, r"^paradigm ringmaster: paradigm: no name in {'staleness': 1}; write {name: ssp, staleness: 3}"),
-    (f"{__name__}:Switching", "^paradigm ringmaster: paradigm: not around sync-switch, .* put it inside: first: "),
+    (f"{__name__}:Switching", "^paradigm ringmaster: paradigm: not around sync-switch, .* put ringmaster inside: first: "),
 ])
 def test_an_inner_rule_that_cannot_be_says_why(paradigm, says):
     with pytest.raises(ConfigError, match=says):
