@@ -20,7 +20,7 @@ class Ringmaster(Paradigm):
     """Another rule that never sees a push of more than `staleness` versions; its worker begins anew on the newest weights.
 
     Source: Maranjyan, Tyurin and Richtarik, "Ringmaster ASGD" (arXiv 2501.16168, 2025). There a gradient of
-        delay tau is applied if tau < R and ignored otherwise, and its worker restarts at the current model: R = staleness + 1.
+        delay tau is applied if tau < R, or else ignored, and its worker restarts at the current model: R = staleness + 1.
     Rule: a push that arrives `staleness` or fewer updates after its weights is the inner rule's, like everything else.
         Another one is dropped, and its worker is released.
     Conventions:
