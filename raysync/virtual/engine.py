@@ -242,7 +242,7 @@ class _Run:
             self._learner.apply(decision.pushes, samples, self.machine.roster.members, self._progress,
                                 publish=decision.publish)
         self._samples += sum(samples)
-        self._network.update(steps, self._now)
+        self._network.update(steps, self._now, publish=decision.publish)
         if self._samples >= self._task.workload_samples:
             self.status = "finished"
         self._evaluate()  # the last one may find that it diverged

@@ -122,6 +122,13 @@ def test_the_asynchronous_hybrid_decides_as_asp(schedule):
     assert trace("hybrid", schedule, k=1, staleness_tolerance="inf", pull_interval=1) == trace("asp", schedule)
 
 
+@given(schedules(), st.integers(0, 4))
+def test_one_push_an_update_within_a_tolerance_releases_as_ssp(schedule, tolerance):
+    """But what waits is applied only then."""
+    hybrid = trace("hybrid", schedule, k=1, staleness_tolerance=tolerance, pull_interval=1)
+    assert releases(hybrid) == releases(trace("ssp", schedule, staleness=tolerance + 1))
+
+
 @given(schedules(), st.sampled_from(["worker", "global"]))
 def test_what_is_pulled_decides_nothing(schedule, snapshot):
     """Who waits for whom is k's and the tolerance's alone."""

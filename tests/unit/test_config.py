@@ -203,4 +203,7 @@ def test_marks_reach_from_0_to_1():
 def test_labels_name_the_parameters_that_were_given():
     choice = config.ParadigmChoice.model_validate({"name": "lagtuner", "bound": "literal"})
     assert choice.label == "lagtuner(bound=literal)"
+    inner = {"name": "ringmaster", "paradigm": {"name": "ssp", "staleness": 1}, "staleness": 2}
+    assert config.ParadigmChoice(name="ringmaster", paradigm=inner).label == (
+        "ringmaster(paradigm=ringmaster(paradigm=ssp(staleness=1), staleness=2))")
     assert config.ParadigmChoice(name="tests.unit.test_make:Mine").label == "Mine"
