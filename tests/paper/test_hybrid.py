@@ -3,6 +3,7 @@
 import pytest
 
 from raysync.core.decisions import Apply, Release
+from raysync.errors import ProtocolViolation
 from raysync.paradigms import make
 from tests.driving import Drive, applied, dropped, holds, released
 
@@ -123,6 +124,8 @@ def test_of_a_global_snapshot_every_pull_interval_th_update_is_published_the_fir
     assert all(all(pulls(answer)) for answer in answers)
     assert [answer[-1].version for answer in answers] == [1, 1, 1, 4, 4, 4, 7, 7]
     assert drive.roster.version == 8
+    with pytest.raises(ProtocolViolation, match="may read versions 7 to 7"):
+        drive.push("a#1", base=8)
 
 
 def test_the_push_of_a_leaver_that_has_arrived_joins_the_next_update_beyond_k():

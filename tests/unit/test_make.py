@@ -47,6 +47,7 @@ def test_parameters_are_validated_and_kept():
     assert make("lagtuner", s_lower=2, predict="wait").parameters() == {
         "s_lower": 2, "s_upper": 15, "bound": "hard", "predict": "wait", "interval": "push"}
     assert make("bsp").state() == {}
+    assert make("bsp").phases() == ("",), "it does not switch"
     assert make("lagtuner").state() == {"credit": {}, "predicted_s": {}}
 
 
