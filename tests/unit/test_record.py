@@ -73,6 +73,7 @@ def test_a_buffered_push_is_a_row_too():
     measures, rows = measured([*journal("bsp", 1), Ended("stopped", 2.0)])
     assert [(row.outcome, row.version, row.wait_s) for row in rows] == [("buffered", None, 1.0)]
     assert measures.summary()["pushes"] == 1
+    assert measures.summary()["dropped"] == sum(one["dropped"] for one in measures.summary()["per_worker"]) == 0
     assert measures.samples == 0
 
 
