@@ -12,12 +12,13 @@ from raysync.config.files import load, parse, validate
 from raysync.config.learning import Data, EvaluationPlan, Schedule, Update, Workload
 from raysync.config.profiles import profiles
 from raysync.config.sweep import Distribution, Published, Sweep
+from raysync.config.switch_search import Known, SwitchSearch
 from raysync.config.troubles import Crash, Drift, Latency, SlowDown, Trouble
 from raysync.config.workers import Cluster, Jitter, Link, Network, WorkerGroup
 
 __all__ = [
     "STANDARD_COMPARISON", "Cluster", "Crash", "Data", "Distribution", "Drift", "EvaluationPlan", "Experiment", "Jitter",
-    "Latency", "Link", "Named", "Network", "ParadigmChoice", "Published", "Schedule", "SlowDown", "Sweep", "Trouble",
-    "Update", "WorkerGroup", "Workload",
+    "Known", "Latency", "Link", "Named", "Network", "ParadigmChoice", "Published", "Schedule", "SlowDown", "Sweep",
+    "SwitchSearch", "Trouble", "Update", "WorkerGroup", "Workload",
     "load", "parse", "profiles", "validate",
 ]
