@@ -128,11 +128,11 @@ class _Trainings:
         self.connection = connection
         self._plan = plan
         self._notify, self._begin, self._show, self._verbose = notify, begin, show, verbose
+        self._there = self._look()
 
     def __call__(self, fraction: float, repeats: int) -> list[Run]:
         self.make({fraction: repeats})
-        there = self._there()
-        return [there[fraction, seed] for seed in self._seeds(repeats)]
+        return [self._there[fraction, seed] for seed in self._seeds(repeats)]
 
     def make(self, repeats: dict[float, int]) -> None:
         """Train what is missing of so many runs of each fraction, side by side.
@@ -141,9 +141,8 @@ class _Trainings:
             KeyboardInterrupt: the user has stopped it.
             RunFailed: a training broke.
         """
-        there = self._there()
         wanted = [(fraction, seed) for fraction, count in repeats.items() for seed in self._seeds(count)]
-        missing = [one for one in wanted if one not in there]
+        missing = [one for one in wanted if one not in self._there]
         if not missing:
             return
         self._begin(f"fraction {', '.join(f'{fraction:g}' for fraction in dict.fromkeys(one for one, _ in missing))}",
@@ -153,10 +152,10 @@ class _Trainings:
         try:
             ended = train_all(stage, notify=self._notify, show=self._show, verbose=self._verbose)
         finally:
-            write_table(stage.trials.folder)
+            self._there = self._look()
         if ended < stage.count:
             raise KeyboardInterrupt  # Tune has swallowed it
-        if broken := set(missing) - self._there().keys():
+        if broken := set(missing) - self._there.keys():
             raise RunFailed(f"{len(broken)} of {stage.count} trainings broke; the others are kept, and the same command "
                             "makes these again")
 
@@ -164,12 +163,12 @@ class _Trainings:
         seed = self._plan.experiment.seed
         return range(seed, seed + count)
 
-    def _there(self) -> dict[tuple[float, int], Run]:
-        """The runs that came to an end, by fraction and seed."""
+    def _look(self) -> dict[tuple[float, int], Run]:
+        """The runs that came to an end, by fraction and seed; writes the table of all."""
         folder = self._plan.trials.folder
         if not notes(folder):
             return {}
-        write_table(folder)  # an earlier call may have been killed before it did
+        write_table(folder)
         rows: list[Any] = load_sweep(folder).table.to_dict("records")
         return {(row[VARIED + FRACTION], row[VARIED + SEED]): _run(row, self._plan.rule.target)
                 for row in rows if row["status"] in ("finished", "diverged")}

@@ -59,7 +59,7 @@ def test_the_fractions_of_table_1(setup, fraction, speedup):
 def test_the_costs_of_table_2(setup, recurring, n_bsp, n_candidate, cost, amortisation, effective, _):
     found = searched(setup, recurring, n_bsp, n_candidate, on_average)
     for value, printed in ((found.cost, cost), (found.amortisation, amortisation), (found.effective, effective)):
-        assert value == pytest.approx(printed, abs=0.005 * printed + 0.005), "0.5 %, and half of the last digit that is printed"
+        assert value == pytest.approx(printed, abs=0.005 * printed + 0.005), "0.5 %, and half of its last digit"
 
 
 @pytest.mark.parametrize(("setup", "recurring", "n_bsp", "n_candidate", "_1", "_2", "_3", "probability"), TABLE_2)
