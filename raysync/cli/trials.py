@@ -43,7 +43,7 @@ class TrialsLine:
 
     def say(self, text: str) -> None:
         """Above the line."""
-        self._progress.console.print(text, markup=False, highlight=False)
+        self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, standing: Standing) -> None:
         """How they stand now."""

@@ -21,7 +21,8 @@ class Known(Strict):
 class SwitchSearch(Strict):
     """The smallest share of the work under `first` that keeps the accuracy; Sync-Switch, section IV-B1."""
 
-    target: Target = Field(description="what must not get worse")
+    target: Target = Field(description="what must not get worse; a run without one, diverged or never converged, "
+                                       "fails its fraction")
     threshold: float = Field(0.01, ge=0, description="by how much it may be below that of `first` alone; a fraction of 1")
     first_repeats: int = Field(3, ge=1, description="runs of `first` alone, with seeds `seed`, `seed + 1`, ...")
     candidate_repeats: int = Field(3, ge=1, description="runs of each fraction that is tried, with the same seeds")
