@@ -28,7 +28,8 @@ class SwitchSearch(Strict):
     candidate_repeats: int = Field(3, ge=1, description="runs of each fraction that is tried, with the same seeds")
     candidates_max: int = Field(5, ge=1, le=20, description="fractions that are tried at most: 1/2, 1/4, ...")
     known: Known | None = Field(None, description="with --recurring, in place of runs of `first`")
-    concurrent: int | None = Field(None, ge=1, description="trainings at once, at most; default: what the cluster holds")
+    concurrent: int | None = Field(None, ge=1, description="trainings at once, at most; default: what the cluster "
+                                                         "holds. 1, if they would slow each other down")
 
     @model_validator(mode="before")
     @classmethod

@@ -100,6 +100,8 @@ def run(
     rule, folder = plan.rule, plan.trials.folder
     if plan.remark:
         notify(plan.remark)
+    for name in (RESULT, CHOSEN):  # of an earlier call; this one may be stopped, and ask for something else
+        (folder / name).unlink(missing_ok=True)
     trainings = _Trainings(plan, Connection(notify, address), notify, begin, show, verbose)
     try:
         trainings.make(({} if plan.known else {FIRST_ALONE: rule.first_repeats}) | {BEGIN_WITH: rule.candidate_repeats})

@@ -141,6 +141,14 @@ def test_another_threshold_takes_the_trainings_that_are_there(call, pretended):
     assert config.load(folder / FILE).switch_search.threshold == 0
 
 
+def test_an_old_answer_does_not_stay_for_a_new_question(call, pretended):
+    call()
+    pretended.last = len(ALL)
+    assert call("--set", "switch_search.candidate_repeats=4")[0] == 130
+    [folder] = Path("runs/mine").iterdir()
+    assert not {"search.json", "chosen.yaml"} & {file.name for file in folder.iterdir()}
+
+
 def test_another_experiment_is_another_search(call, pretended):
     call()
     code, _, err = call("--set", "update.lr=0.2")
