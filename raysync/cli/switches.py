@@ -73,7 +73,7 @@ def _row(found: Found, tried: Tried, name: str, passes: str) -> list[str]:
 
 def _answer(plan: SearchPlan, found: Found) -> str:
     least = f"at least {found.accuracy - plan.rule.threshold:.2%}"
-    if not found.answer.fraction < 1:
+    if found.answer is found.first:
         return f"Stay with {_first(plan)}: no fraction that was tried has {least}."
     ratio = found.ratio(found.answer)
     takes = "" if ratio is None else f"; a training takes {ratio:.3g} of the time of {_first(plan)} alone"
