@@ -139,6 +139,9 @@ def test_another_threshold_takes_the_trainings_that_are_there(call, pretended):
     folder, found = result()
     assert found["fraction"] == 1.0, "three runs of `first` alone are better on average than two of the others"
     assert config.load(folder / FILE).switch_search.threshold == 0
+    call("--set", "switch_search.threshold=0.01")
+    assert pretended.asked == [*ALL, (1.0, 2)], "nothing was missing"
+    assert config.load(folder / FILE).switch_search.threshold == 0.01
 
 
 def test_an_old_answer_does_not_stay_for_a_new_question(call, pretended):
