@@ -13,7 +13,7 @@ from rich.table import Table
 
 from raysync import config
 from raysync.cli.app import app, console, workers_of
-from raysync.paradigms import PARADIGMS
+from raysync.paradigms import PARADIGMS, PRESETS
 
 
 class Kind(StrEnum):
@@ -47,6 +47,10 @@ def list_(
         settings = [f"{p.name}={p.default!r}" for p in known if p.default is not p.empty]
         cells = [name, *sizes.get(name, {}).values(), ", ".join(settings) or "-", (getdoc(thing) or "").splitlines()[0]]
         table.add_row(*map(escape, cells))
+    if kind is Kind.paradigms:
+        for name, preset in PRESETS.items():
+            settings = [f"{parameter}={value!r}" for parameter, value in preset.parameters.items()]
+            table.add_row(*map(escape, (name, f"{preset.paradigm}: {', '.join(settings)}", preset.about)))
     console.print(table)
     console.print("Your own: package.module:Name in the experiment file.")
 

@@ -7,9 +7,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from raysync.cli.app import EngineName, File, Settings, app, console, errors, with_engine
+from raysync.cli.trials import TrialsLine
 
 if TYPE_CHECKING:
     from raysync.record.sweeps import SweepRecord
@@ -24,30 +24,13 @@ def sweep(
 ) -> None:
     """Run the trials of the file's `sweep:` block under Ray Tune, side by side where the cluster can hold them."""
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # before Tune is imported: its newer output is never quiet, and shows no settings
-    from raysync.tuning.standing import Standing
     from raysync.tuning.sweep import plan as planned
     from raysync.tuning.sweep import run
 
     plan = planned(file, with_engine(settings, engine), resume=resume, many=yes)
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=16), TextColumn("{task.fields[facts]}"),
-               TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
-    with Progress(*columns, console=errors, disable=verbose) as progress:
-        line = progress.add_task(f"{plan.count} trials", total=plan.count, facts="starting")
-        told = 0
-
-        def say(text: str) -> None:
-            progress.console.print(text, markup=False, highlight=False)
-
-        def show(standing: Standing) -> None:
-            nonlocal told
-            facts = f"{standing.done} done, {standing.running} running, {standing.failed} failed"
-            progress.update(line, completed=standing.progress, facts=facts)
-            tenths = int(10 * standing.done / plan.count)
-            if not errors.is_terminal and told < tenths:
-                told = tenths
-                say(f"{facts} of {plan.count}")
-
-        record, ended = run(plan, notify=say, show=show, address=os.environ.get("RAY_ADDRESS"), verbose=verbose)
+    with TrialsLine(hidden=verbose) as line:
+        line.begin(f"{plan.count} trials", plan.count)
+        record, ended = run(plan, notify=line.say, show=line.show, address=os.environ.get("RAY_ADDRESS"), verbose=verbose)
     counts = Counter(record.table.status)
     console.print(f"{len(record.table)} trials: {', '.join(f'{count} {status}' for status, count in counts.items())}.",
                   highlight=False)

@@ -21,12 +21,13 @@ from raysync.config.learning import (
 )
 from raysync.config.profiles import profiles
 from raysync.config.sweep import Distribution, Published, Sweep
+from raysync.config.switch_search import Known, SwitchSearch
 from raysync.config.troubles import Crash, Drift, Latency, SlowDown, Trouble
 from raysync.config.workers import Cluster, Jitter, Link, Network, WorkerGroup
 
 __all__ = [
     "STANDARD_COMPARISON", "Cluster", "Crash", "Data", "DelayCompensation", "Distribution", "Drift", "EvaluationPlan",
-    "Experiment", "Jitter", "Latency", "Link", "MomentumRamp", "Named", "Network", "ParadigmChoice", "Phase", "Published",
-    "Schedule", "SlowDown", "Sweep", "Trouble", "Update", "WorkerGroup", "Workload",
+    "Experiment", "Jitter", "Known", "Latency", "Link", "MomentumRamp", "Named", "Network", "ParadigmChoice", "Phase",
+    "Published", "Schedule", "SlowDown", "Sweep", "SwitchSearch", "Trouble", "Update", "WorkerGroup", "Workload",
     "load", "parse", "profiles", "validate",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -13,7 +14,7 @@ from raysync.paradigms import make
 class Strict(BaseModel):
     """A block of settings: unknown ones are refused, numbers are finite, nothing changes afterwards."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, ser_json_inf_nan="constants")
 
 
 class Named(BaseModel):
@@ -34,6 +35,19 @@ def by_name(value: object) -> object:
     return {"name": value} if isinstance(value, str) else value
 
 
+def _label(name: str, parameters: Mapping[str, Any]) -> str:
+    short = name.rpartition(":")[2]
+    given = ", ".join(f"{parameter}={_shown(value)}" for parameter, value in parameters.items())
+    return f"{short}({given})" if given else short
+
+
+def _shown(value: object) -> str:
+    """A parameter; the paradigm that another one names, as it is called itself."""
+    if isinstance(value, Mapping) and isinstance(value.get("name"), str):
+        return _label(value["name"], {key: each for key, each in value.items() if key != "name"})
+    return str(value)
+
+
 class ParadigmChoice(Named):
     """A synchronisation rule."""
 
@@ -49,9 +63,7 @@ class ParadigmChoice(Named):
     @property
     def label(self) -> str:
         """What tables and folders call it: the name and the parameters that were given."""
-        short = self.name.rpartition(":")[2]
-        given = ", ".join(f"{name}={value}" for name, value in self.parameters.items())
-        return f"{short}({given})" if given else short
+        return _label(self.name, self.parameters)
 
 
 Choice = Annotated[Named, BeforeValidator(by_name)]

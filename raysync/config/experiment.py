@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from raysync.config.base import Choice, Named, ParadigmChoice, Rule, Strict, by_name
 from raysync.config.learning import Data, EvaluationPlan, Update, Workload
 from raysync.config.sweep import Published, Sweep
+from raysync.config.switch_search import SwitchSearch
 from raysync.config.troubles import Crash, Trouble
 from raysync.config.workers import Cluster, Network, WorkerGroup
 from raysync.errors import unknown_name
@@ -51,6 +52,7 @@ class Experiment(Strict):
     target_loss: float | None = Field(None, gt=0, description="for the time to loss; mean cross-entropy in nats")
     cluster: Cluster = Cluster()
     sweep: Sweep | None = Field(None, description="what `raysync sweep` varies")
+    switch_search: SwitchSearch | None = Field(None, description="what `raysync switch-search` looks for")
     published: Published | None = Field(None, description="a published table, for reports")
     output: Path = Field(Path("runs"), description="records go to OUTPUT/NAME/TIME-PARADIGM-ID/")
 

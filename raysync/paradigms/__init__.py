@@ -6,13 +6,14 @@ from raysync.paradigms.hybrid import Hybrid
 from raysync.paradigms.ksync import BackupWorkers, KBatchAsync, KBatchSync, KSync
 from raysync.paradigms.lagtuner import LagTuner
 from raysync.paradigms.registry import PARADIGMS, PRESETS, Preset, make
+from raysync.paradigms.ringmaster import Ringmaster
 from raysync.paradigms.ssp import SSP
 from raysync.paradigms.syncswitch import SyncSwitch
 
 __all__ = ["PARADIGMS", "PRESETS", "Preset", "make"]
 
 PARADIGMS.update({cls.name: cls for cls in (
-    BSP, ASP, SSP, LagTuner, Hybrid, KSync, KBatchSync, KBatchAsync, BackupWorkers, SyncSwitch)})
+    BSP, ASP, SSP, LagTuner, Hybrid, KSync, KBatchSync, KBatchAsync, BackupWorkers, Ringmaster, SyncSwitch)})
 
 PRESETS.update({
     "hybrid-sync": Preset("The hybrid parameter server's synchronous baseline: all workers, tolerance 0, every pull.",

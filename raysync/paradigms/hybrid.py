@@ -72,13 +72,13 @@ class Hybrid(Paradigm):
         return f"k: {self.k} pushes, of {workers} worker{'s' * (workers > 1)}; allowed: 1 to {workers}, or all"
 
     def _updates(self, roster: Roster) -> list[Decision]:
-        size, reach = self._size(roster), self._reach(roster)
-        if roster.count_held_within(reach) < size:
+        size = self._size(roster)
+        if self._eligible(roster) < size or not roster.buffered:
             return []
-        eligible = roster.held_within(reach)
+        eligible = roster.held_within(self._reach(roster))
         decisions: list[Decision] = []
-        while len(eligible) >= size and (eligible or self.left_behind):
-            taken, eligible = eligible[:size], eligible[size:]
+        for start in range(0, len(eligible) - size + 1, max(1, size)):
+            taken = eligible[start : start + size]
             pushes = [*((str(worker), int(clock)) for worker, clock in self.left_behind),
                       *((worker, roster.clock(worker) - 1) for worker in taken)]
             self.left_behind = []
@@ -90,6 +90,12 @@ class Hybrid(Paradigm):
     def _size(self, roster: Roster) -> int:
         members = len(roster.members)
         return members if self.k == "all" else min(self.k, members)
+
+    def _eligible(self, roster: Roster) -> int:
+        """Pushes of members; counted pace by pace, of which there are few where leads are bounded."""
+        if self.staleness_tolerance == "inf":
+            return len(roster.held)
+        return roster.count_held_within(self._reach(roster))
 
     def _reach(self, roster: Roster) -> int:
         """The largest lead, after its push, of a worker whose push is eligible."""
@@ -107,6 +113,6 @@ class Hybrid(Paradigm):
         if self.staleness_tolerance != "inf" and lead > self.staleness_tolerance:
             return (f"its push is {lead} clocks ahead of the slowest ({roster.slowest_worker()}); "
                     f"the tolerance is {self.staleness_tolerance}")
-        there = roster.count_held_within(self._reach(roster))
+        there = self._eligible(roster)
         return (f"an update takes {self._size(roster)} pushes, {there} {'are' if there > 1 else 'is'} there; "
                 f"computing: {roster.names(roster.computing, len(roster.computing))}")

@@ -6,6 +6,9 @@ Source: Dutta et al., "Slow and Stale Gradients Can Win the Race" (2018), sectio
 A push is *late* if the model has moved on since the weights that it was computed on: another round has begun. What is late
 is dropped, and its worker joins the round in progress.
 
+Membership may change: a leaver's push that has arrived counts. In a round of workers it counts beyond k, so that nobody who
+is there is late because of it.
+
 Deviation, for all: the sources cancel the stragglers of a round. A step under way cannot be cancelled here: our late worker
 finishes it first. So it begins its next one later than theirs, and it is more likely to be late again; the drops are
 counted per worker, since they are a bias towards the data of fast workers.
@@ -40,22 +43,23 @@ class Round(Paradigm):
 
     @abstractmethod
     def size(self, workers: int) -> int:
-        """Pushes of distinct workers that end a round, with so many members."""
+        """How many of so many members, at least one, end a round by their pushes."""
 
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         return reject(roster, push) if is_late(roster, push) else self._end_round(roster)
 
     def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
-        return self._end_round(roster)  # fewer are left, so fewer are waited for; what has arrived counts
+        return self._end_round(roster)  # fewer are left, so fewer are waited for; what has arrived counts, beyond k
 
     def _end_round(self, roster: Roster) -> list[Decision]:
-        if len(roster.buffered) < max(1, self.size(len(roster.members))):
+        waited_for = self.size(len(roster.members)) if roster.members else 0
+        if len(roster.held) < waited_for or not roster.buffered:
             return []
         return [Apply(tuple(roster.buffered)), *(Release(worker) for worker in roster.held)]
 
     def explain(self, roster: Roster, worker: str) -> str:
-        size, there = self.size(len(roster.members)), len(roster.buffered)
-        return (f"the round ends with {size} pushes, {there} {'are' if there > 1 else 'is'} there; "
+        size, there = self.size(len(roster.members)), len(roster.held)
+        return (f"the round ends with the pushes of {size}, {there} {'are' if there > 1 else 'is'} there; "
                 f"computing: {roster.names(roster.computing, len(roster.computing))}")
 
 

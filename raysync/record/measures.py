@@ -35,7 +35,10 @@ class WorkerMeasures:
     """Its first release."""
     left_at: float | None = None
     pushes: int = 0
+    dropped: int = 0
+    """Of these pushes."""
     samples: int = 0
+    """Of all of them."""
     busy_s: float = 0.0
     wait_s: float = 0.0
 
@@ -103,6 +106,7 @@ class Measures:
     def _count(self, row: PushRow) -> None:
         worker = self.workers[row.worker]
         worker.pushes += 1
+        worker.dropped += row.outcome == "dropped"
         worker.samples += row.samples
         worker.busy_s += row.busy_s
         worker.wait_s += row.wait_s
@@ -204,8 +208,9 @@ class Measures:
             "lead_max": self.lead_max,
             "switches": self._switches.rows(),
             "per_worker": [
-                {"id": name, "group": group_of(name), "pushes": worker.pushes, "samples": worker.samples,
-                 "busy_s": worker.busy_s, "wait_s": worker.wait_s} for name, worker in self.workers.items()],
+                {"id": name, "group": group_of(name), "pushes": worker.pushes, "dropped": worker.dropped,
+                 "samples": worker.samples, "busy_s": worker.busy_s, "wait_s": worker.wait_s}
+                for name, worker in self.workers.items()],
         }
 
 

@@ -82,7 +82,8 @@ def commands(collection: Collection) -> list[str]:
     """The commands that repeat it, and the one that makes its report again."""
     report = shlex.join(["raysync", "report", *map(str, collection.paths)])
     if collection.sweep is not None:
-        return [shlex.join(["raysync", "sweep", str(collection.sweep.path / "sweep.yaml")]), report]
+        command = "sweep" if collection.sweep.experiment.switch_search is None else "switch-search"
+        return [shlex.join(["raysync", command, str(collection.sweep.path / "sweep.yaml")]), report]
     given = dict.fromkeys(filter(None, (_command(run.record.environment.get("command")) for run in collection.runs)))
     return [*(given or _runs_again(collection)), report]
 

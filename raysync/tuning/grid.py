@@ -18,6 +18,7 @@ Point = dict[str, Any]
 `trial`, its number in the grid."""
 
 NOT_VARIED = {"output": "records lie in the folder of the sweep", "name": "it is the sweep's", "sweep": "it is what varies",
+              "switch_search": "it is `raysync switch-search` that makes it",
               "seeds": "a trial has one; vary `seed`", "paradigms": "a trial has one; vary `paradigm`"}
 
 

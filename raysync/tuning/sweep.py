@@ -109,21 +109,32 @@ def run(
     Raises:
         ConfigError: there is no such cluster.
     """
-    connection, scribe = Connection(notify, address), _Scribe(plan.trials.folder, notify, show)
+    connection, done = Connection(notify, address), 0
     if plan.count <= 0:
         write_table(plan.trials.folder)  # a sweep that was killed at its end has none yet
         return load_sweep(plan.trials.folder), True
     try:
-        connection.open(plan.experiment.cluster, _cpus(plan))
-        plan.trials.find_impossible(plan.examples)
-        _begin(plan)
-        with told(scribe), _quiet(verbose):
-            _tuner(plan, verbose).fit()
+        connection.open(plan.experiment.cluster, cpus_of(plan))
+        done = train_all(plan, notify=notify, show=show, verbose=verbose)
     finally:
         connection.close()
         if notes(plan.trials.folder):
             write_table(plan.trials.folder)
-    return load_sweep(plan.trials.folder), scribe.done == plan.count
+    return load_sweep(plan.trials.folder), done == plan.count
+
+
+def train_all(plan: Plan, *, notify: Notify, show: Show, verbose: bool = False) -> int:
+    """Run the trials that are left, on the cluster that is connected; `run` has the arguments.
+
+    Returns:
+        How many came to an end, failed ones too.
+    """
+    scribe = _Scribe(plan.trials.folder, notify, show)
+    plan.trials.find_impossible(plan.examples)
+    _begin(plan)
+    with told(scribe), _quiet(verbose):
+        _tuner(plan, verbose).fit()
+    return scribe.done
 
 
 class _Scribe:
@@ -181,8 +192,8 @@ def _begin(plan: Plan) -> None:
     (plan.trials.folder / FILE).write_text(plan.experiment.to_yaml(), encoding="utf-8")
 
 
-def _cpus(plan: Plan) -> float:
-    """That the largest trial needs."""
+def cpus_of(plan: Plan) -> float:
+    """CPUs that the largest trial needs."""
     experiments = [plan.trials.experiment(point) for point in plan.examples]
     return max(cpus(one) if one.engine == "ray" else 1 for one in experiments)
 

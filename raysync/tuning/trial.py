@@ -55,7 +55,8 @@ class Trials:
         made = config.parse(self.text, [*self.overrides, *settings], said="sweep:",
                             source=f"{self.source} with {', '.join(settings)}" if settings else self.source)
         cluster = made.cluster.model_copy(update={"address": "auto"})  # the one that Tune runs on
-        return made.model_copy(update={"name": name, "output": self.folder / RECORDS, "cluster": cluster, "sweep": None})
+        return made.model_copy(update={"name": name, "output": self.folder / RECORDS, "cluster": cluster, "sweep": None,
+                                       "switch_search": None})
 
     def find_impossible(self, points: Iterable[Point]) -> None:
         """Try to place each trial while nothing runs yet: later, one that cannot be placed would wait for ever."""

@@ -242,7 +242,7 @@ class _Run:
             staleness = [decision.version - 1 - step.base for step in steps]
             self._learner.apply(decision, samples, staleness, self.machine.roster.members, self._progress)
         self._samples += sum(samples)
-        self._network.update(steps, self._now)
+        self._network.update(steps, self._now, publish=decision.publish)
         if self._samples >= self._task.workload_samples:
             self.status = "finished"
         self._evaluate()  # the last one may find that it diverged

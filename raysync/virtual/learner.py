@@ -109,7 +109,8 @@ class Learner:
             on_all: of it, not only on as much as the experiment's plan says.
         """
         plan = self._task.experiment.evaluation
-        return evaluate(self._evaluated, self.weights(), self._task.data, plan.batch_size, None if on_all else plan.samples)
+        newest, samples = self._store.publish(), None if on_all else plan.samples
+        return evaluate(self._evaluated, newest, self._task.data, plan.batch_size, samples)
 
     def _computation(self, group: WorkerGroup) -> GradientComputation:
         key = (group.devices, group.precision)

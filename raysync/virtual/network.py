@@ -76,9 +76,11 @@ class Network:
         self._reading_s = vector_bytes / servers / (network.update_bytes_per_s or float("inf"))
         self.updated_at = 0.0
         """When the latest update was, or will be, done; in seconds since the run began."""
+        self._published_at = 0.0
+        """When the one was whose weights are pulled."""
 
-    def update(self, gradients: Sequence[Gradient], now: float) -> None:
-        """The update of an Apply, decided now: moves `updated_at`."""
+    def update(self, gradients: Sequence[Gradient], now: float, *, publish: bool = True) -> None:
+        """The update of an Apply, decided now: moves `updated_at`. Without `publish`, downloads do not wait for it."""
         begin = now if now > self.updated_at else self.updated_at
         free_at = now if now > self._up_free_at else self._up_free_at
         for gradient in gradients:
@@ -90,10 +92,12 @@ class Network:
                 begin = arrived_at if arrived_at > begin else begin
         self._up_free_at = free_at
         self.updated_at = begin + self._update_s + len(gradients) * self._reading_s
+        if publish:
+            self._published_at = self.updated_at
 
     def download(self, way: Way, now: float, added_s: float) -> float:
-        """When the newest weights are at a worker that is released now; troubles add so many seconds of latency."""
-        begin = now if now > self.updated_at else self.updated_at
+        """When the published weights are at a worker that is released now; troubles add so many seconds of latency."""
+        begin = now if now > self._published_at else self._published_at
         if not way.shared_bytes:
             return begin
         free_at = begin if begin > self._down_free_at else self._down_free_at

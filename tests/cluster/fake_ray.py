@@ -66,6 +66,10 @@ class FakeWorker:
     alive: bool = True
     batches: list[Any] = field(default_factory=list)
     """What came with the calls of `step`."""
+    steps: list[Any] = field(default_factory=list)
+    """Of the same calls: the weights, and the gradient that they led to."""
+    read: list[tuple[int, int]] = field(default_factory=list)
+    """(clock, version of the weights) of those that came with weights."""
     _last: Reference = field(default_factory=Reference)
 
     @property
@@ -76,11 +80,13 @@ class FakeWorker:
         assert self.alive, "a step for a dead worker"
         self.batches.append(list(batch))
         clock, size, *befallen = batch
+        self.read += [(clock, part.value) for part in weights]
         factor, _ = befallen or (1.0, 0.0)
         busy_s = step_duration_s(self.experiment.slots()[self.slot], 0.0, self.experiment.seed, self.slot, clock, factor,
                                  size / self.experiment.batch_size)
         self._last = Reference(self.ray.now + busy_s, [0.5, busy_s])
-        return [Reference(), self._last]
+        self.steps.append((weights, Reference()))
+        return [self.steps[-1][1], self._last]
 
     def die(self):
         self.alive = False
@@ -90,16 +96,19 @@ class FakeWorker:
 
 
 class FakeServer:
-    """Answers at once."""
+    """Answers at once; its weights are their version."""
 
     def __init__(self) -> None:
         self.version = 0
-        self.publish = method(lambda: (Reference(), Reference(0.0, self.version)))
+        self.updates: list[Any] = []
+        """Fields of the plan, and vectors."""
+        self.publish = method(lambda: (Reference(0.0, self.version), Reference(0.0, self.version)))
         self.apply = method(self._apply)
         self.apply_and_publish = method(self._apply)
         self.forget = method(lambda worker: None)
 
-    def _apply(self, plan, *gradients):
+    def _apply(self, fields, *vectors):
+        self.updates.append((fields, vectors))
         self.version += 1
         return Reference(0.0, self.version)
 
@@ -108,7 +117,14 @@ class FakeEvaluator:
     """Finds half of it right."""
 
     def __init__(self, ray: FakeRay, evaluation_s: float) -> None:
-        self.evaluate = method(lambda *weights: Reference(ray.now + evaluation_s, (0.5, 0.7)))
+        self.evaluated = []
+        """Version of the weights of each evaluation."""
+        self.ray, self.evaluation_s = ray, evaluation_s
+        self.evaluate = method(self._evaluate)
+
+    def _evaluate(self, on_all, *weights):
+        self.evaluated += [part.value for part in weights]
+        return Reference(self.ray.now + self.evaluation_s, (0.5, 0.7))
 
 
 @dataclass

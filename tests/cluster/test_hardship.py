@@ -12,8 +12,9 @@ from raysync.cluster import worker as worker_module
 from raysync.cluster.controller import START_DEADLINE_S, RunPlan, _Run
 from raysync.cluster.shards import Shards
 from raysync.cluster.worker import Worker, WorkerPlan
+from raysync.core.decisions import Apply, Release
 from raysync.core.events import Joined, Left, Pushed
-from raysync.core.journal import Entry, Remark
+from raysync.core.journal import Entry, Evaluation, Remark
 from raysync.errors import RunFailed
 from raysync.training.task import prepare
 from raysync.troubles import UNHARMED, Troubles
@@ -43,7 +44,9 @@ class Run:
         self.workers = {slot: FakeWorker(ray, slot, slot, experiment) for slot in slots}
         self.posts = {slot: FakePost(ray, slot, experiment, **post) for slot in slots}
         plan = RunPlan(experiment.paradigm.make(), 480, experiment, {slot: slot for slot in slots}, self.posts)
-        self.run = _Run(plan, Shards([FakeServer()], clips=False), FakeEvaluator(ray, evaluation_s), self.workers)
+        self.server = FakeServer()
+        self.evaluator = FakeEvaluator(ray, evaluation_s)
+        self.run = _Run(plan, Shards([self.server], clips=False), self.evaluator, self.workers)
 
     def to_the_end(self):
         self.run.start()
@@ -71,7 +74,11 @@ def told(entry):
     return type(event).__name__, event.worker, clock, entry.report.get("why")
 
 
-@pytest.mark.parametrize("paradigm", ["bsp", "asp", {"name": "ssp", "staleness": 1}])
+GLOBAL = {"name": "hybrid", "k": 2, "staleness_tolerance": 1, "pull_interval": 3, "snapshot": "global"}
+
+
+@pytest.mark.parametrize("paradigm", ["bsp", "asp", {"name": "ssp", "staleness": 1}, GLOBAL, {"name": "k-sync", "k": 2},
+                                      {"name": "k-batch-sync", "k": 4}, {"name": "ringmaster", "staleness": 1}])
 def test_both_engines_tell_the_same_story(ray, paradigm):
     """With actors that answer at once, the Ray engine's events are the virtual engine's."""
     troubles = [
@@ -94,6 +101,35 @@ def test_both_engines_tell_the_same_story(ray, paradigm):
     assert run.run.troubles.without_effect() == virtual[-1].troubles_without_effect
     assert [trouble[:11] for trouble in run.run.troubles.without_effect()] == ["troubles[5]", "troubles[6]"]
     assert {"w-0#2", "w-1#2"} <= run.joined().keys()
+
+
+@pytest.mark.parametrize("paradigm", [
+    GLOBAL, {"name": "hybrid", "k": 1, "staleness_tolerance": "inf", "pull_interval": 2, "snapshot": "global"}, "asp",
+    {"name": "hybrid", "k": 2, "pull_interval": 2}, {"name": "k-batch-sync", "k": 4}, "tests.cluster.parts:Eager",
+    "tests.virtual.test_learning:Twice"])
+def test_every_step_gets_the_weights_of_the_version_that_was_decided(ray, paradigm):
+    """Also those that stay published while updates go on; evaluated are the newest, whatever is published."""
+    run = Run(ray, described([], count=3, paradigm=paradigm, evaluation={"marks": 20})).to_the_end()
+    pulls = {(one.worker.rpartition("#")[0], one.clock): one.version for entry in run.entries for one in entry.decisions
+             if isinstance(one, Release) and one.pull}
+    sent = {(slot, clock): version for slot, worker in run.workers.items() for clock, version in worker.read}
+    eager = str(paradigm).endswith("Eager")  # it releases before it applies
+    assert {key: version for key, version in pulls.items() if key in sent} == sent
+    assert len(sent) > 20
+    assert eager or len(pulls) - len(sent) <= 3, "those of the last event"
+    evaluations = [line for line in run.run.lines if isinstance(line, Evaluation)]
+    assert sorted(set(run.evaluator.evaluated)) == sorted({line.version for line in evaluations})
+    updates = [one for entry in run.entries for one in entry.decisions if isinstance(one, Apply)]
+    samples, version = 0, 0
+    for line in evaluations:
+        while samples < line.progress * 480:
+            samples += 8 * len(updates[version].pushes)
+            version += 1
+        assert line.version == version, "the newest at that progress"
+    kept = {one.version for one in updates if not one.publish}
+    assert bool(kept) == ("global" in str(paradigm) or "Twice" in str(paradigm))
+    assert not kept & set(sent.values())
+    assert not kept or kept & set(run.evaluator.evaluated)
 
 
 def test_only_a_step_that_is_befallen_is_sent_its_hardship(ray):
@@ -187,6 +223,7 @@ def test_a_run_that_ends_waits_for_nobody(ray):
     ((7, 8), True, 2 * (0.1 + 400 / 2000), 0.5),
     ((7, 8, 3.0, 0.25), True, 2 * (0.1 + 400 / 2000 + 0.25), 1.5),
     ((7, 8, 3.0, 0.25), False, 0.1 + 400 / 2000 + 0.25, 1.5),
+    ((7, 2), True, 2 * (0.1 + 400 / 2000), 0.125),
 ])
 def test_a_worker_waits_for_its_link_before_it_computes_and_is_not_busy_then(monkeypatch, batch, pulls, delay_s, busy_s):
     slept = []
@@ -194,11 +231,11 @@ def test_a_worker_waits_for_its_link_before_it_computes_and_is_not_busy_then(mon
     monkeypatch.setattr(worker_module, "sleep_s", lambda seconds: slept.append(max(0.0, seconds)))
     group = config.WorkerGroup(step_s=0.5, link=config.Link(latency_s=0.1, bandwidth_bytes_per_s=2000))
     worker = Worker(threads=torch.get_num_threads())
-    worker._plan = WorkerPlan("w-0", group, None, None, batch_size=1, seed=0, vector_bytes=400, shards=1)
+    worker._plan = WorkerPlan("w-0", group, None, None, batch_size=8, seed=0, vector_bytes=400, shards=1)
     read = []
 
     def compute(batches, clock, size):
-        assert (clock, size) == (7, 8)
+        assert (clock, size) == batch[:2]
         assert slept == [pytest.approx(delay_s)], "both ways, before it begins"
         return 0.5
 

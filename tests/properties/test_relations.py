@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raysync.core.decisions import Apply, Release
+from raysync.core.decisions import Apply, Drop, Hold, Release
 from raysync.core.events import Joined, Left, Pushed
 from raysync.core.machine import Machine
 from raysync.paradigms import make
@@ -97,3 +97,103 @@ def test_no_worker_finishes_more_iterations_than_under_asp(schedule):
 @given(schedules())
 def test_the_same_events_give_the_same_decisions(schedule):
     assert trace("lagtuner", schedule) == trace("lagtuner", schedule)
+
+
+def updates(events):
+    """(when, set of pushes, published) of every update."""
+    return [(event.at, set(decision.pushes), decision.publish)
+            for event, decisions in events for decision in decisions if isinstance(decision, Apply)]
+
+
+def without_holds(events):
+    return [(event, [decision for decision in decisions if not isinstance(decision, Hold)]) for event, decisions in events]
+
+
+@given(schedules())
+def test_the_synchronous_hybrid_applies_as_bsp(schedule):
+    """hybrid(all, 0, 1), under churn: the same pushes in each update, the same releases."""
+    hybrid, bsp = trace("hybrid", schedule, k="all", staleness_tolerance=0, pull_interval=1), trace("bsp", schedule)
+    assert updates(hybrid) == updates(bsp)
+    assert releases(hybrid) == releases(bsp)
+
+
+@given(schedules())
+def test_the_asynchronous_hybrid_decides_as_asp(schedule):
+    assert trace("hybrid", schedule, k=1, staleness_tolerance="inf", pull_interval=1) == trace("asp", schedule)
+
+
+@given(schedules(), st.integers(0, 4))
+def test_one_push_an_update_within_a_tolerance_releases_as_ssp(schedule, tolerance):
+    """But what waits is applied only then."""
+    hybrid = trace("hybrid", schedule, k=1, staleness_tolerance=tolerance, pull_interval=1)
+    assert releases(hybrid) == releases(trace("ssp", schedule, staleness=tolerance + 1))
+
+
+@given(schedules(), st.sampled_from(["worker", "global"]))
+def test_what_is_pulled_decides_nothing(schedule, snapshot):
+    """Who waits for whom is k's and the tolerance's alone."""
+    every, third = ({"k": 2, "staleness_tolerance": 1, "pull_interval": interval} for interval in (1, 3))
+    assert releases(trace("hybrid", schedule, **every)) == releases(trace("hybrid", schedule, **third, snapshot=snapshot))
+
+
+@given(schedules())
+def test_backup_workers_without_any_decide_as_bsp(schedule):
+    """Under churn, too."""
+    bsp = without_holds(trace("bsp", schedule))
+    assert without_holds(trace("backup-workers", schedule, backups=0)) == bsp
+    assert without_holds(trace("k-sync", schedule, k=HUGE)) == bsp, "k of all"
+
+
+@given(schedules(), st.integers(0, 5))
+def test_backup_workers_are_k_sync_with_k_of_the_others(schedule, backups):
+    step_s, churn = schedule
+    everybody = [Joined(at=0.0, worker=event.worker) for event in churn if isinstance(event, Joined)]
+    k = max(1, len(everybody) - backups)
+    there = [trace(name, (step_s, everybody), **parameters)[len(everybody):]
+             for name, parameters in (("backup-workers", {"backups": backups}), ("k-sync", {"k": k}))]
+    assert there[0] == there[1]
+
+
+@given(schedules())
+def test_one_batch_an_update_decides_as_asp(schedule):
+    assert trace("k-batch-async", schedule, k=1) == trace("asp", schedule)
+
+
+@given(schedules(), st.sampled_from(["k-sync", "backup-workers", "k-batch-sync"]), st.integers(1, 7))
+def test_a_synchronous_update_holds_gradients_of_the_newest_model_alone(schedule, name, size):
+    bases = {}
+    for event, decisions in trace(name, schedule, **{"backups" if name == "backup-workers" else "k": size}):
+        if isinstance(event, Pushed):
+            bases[event.worker, event.clock] = event.base
+        for decision in decisions:
+            if isinstance(decision, Apply):
+                assert {bases[push] for push in decision.pushes} == {decision.version - 1}
+                assert name != "k-batch-sync" or len(decision.pushes) == size
+            if isinstance(decision, Drop) and decision.why.startswith("late"):
+                assert bases[decision.push] < max(one.version for one in decisions if isinstance(one, Release))
+
+
+@given(schedules(), st.sampled_from([
+    ("asp", {}), ("bsp", {}), ("ssp", {"staleness": 1}), ("lagtuner", {"s_lower": 1, "s_upper": 4}),
+    ("hybrid", {"k": 2, "staleness_tolerance": 1, "pull_interval": 2}), ("k-sync", {"k": 2}), ("k-batch-sync", {"k": 3})]))
+def test_ringmaster_with_a_huge_bound_is_the_inner_rule(schedule, inner):
+    name, parameters = inner
+    wrapped = trace("ringmaster", schedule, paradigm={"name": name, **parameters}, staleness=HUGE)
+    assert wrapped == trace(name, schedule, **parameters)
+
+
+@given(schedules(), st.integers(0, 5))
+def test_bsp_has_nothing_for_ringmaster_to_drop(schedule, staleness):
+    assert trace("ringmaster", schedule, paradigm="bsp", staleness=staleness) == trace("bsp", schedule)
+
+
+@given(schedules(), st.integers(0, 5))
+def test_ringmaster_applies_nothing_staler_than_its_bound(schedule, staleness):
+    """And drops nothing that is not."""
+    version = 0
+    for event, decisions in trace("ringmaster", schedule, paradigm="asp", staleness=staleness):
+        if isinstance(event, Pushed):
+            stale = version - event.base > staleness
+            assert [type(one) for one in decisions[:1]] == ([Drop] if stale else [Apply]) or \
+                "had left" in decisions[0].why
+        version += sum(isinstance(one, Apply) for one in decisions)

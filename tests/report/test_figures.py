@@ -314,13 +314,20 @@ def test_drops_are_counted_by_reason(own_copy):
     for record in own_copy.iterdir():
         pushes = pd.read_parquet(record / "pushes.parquet")
         late = pushes.index < 4
-        pushes.assign(outcome=pushes.outcome.mask(late, "dropped"), why=pushes.why.mask(late, "came <late>")).to_parquet(
-            record / "pushes.parquet")
+        why = pushes.why.mask(late, pd.Series([f"came <late>: by {n}" for n in pushes.index]))
+        pushes.assign(outcome=pushes.outcome.mask(late, "dropped"), why=why).to_parquet(record / "pushes.parquet")
     collection = collect([own_copy])
-    for series in series_of(collection.paradigms, collection.scenarios()[""]):
+    all_series = series_of(collection.paradigms, collection.scenarios()[""])
+    for series in all_series:
         assert all(spent(frame).samples.sum() == frame[frame.outcome == "applied"].samples.sum() for frame in series.pushes)
-    drops = figures_by_key(collection)["drops"]
-    assert [(trace["x"], trace["y"]) for trace in drops.traces] == [([4], ["came &lt;late&gt;"])] * 3
+    figures = figures_by_key(collection)
+    assert [(trace["x"], trace["y"]) for trace in figures["drops"].traces] == [([4], ["came &lt;late&gt;"])] * 3, \
+        "reasons that differ behind a colon are one"
+    for trace, series in zip(figures["lost"].traces, all_series, strict=True):
+        frame = pd.concat(series.pushes)
+        shares = [100 * (frame[frame.slot == slot].outcome == "dropped").mean() for slot in trace["x"]]
+        assert trace["y"] == pytest.approx(shares, rel=1e-3)
+        assert max(shares) > min(shares) >= 0
 
 
 def test_a_run_that_diverged_is_drawn_by_itself(sweep):

@@ -21,10 +21,11 @@ SCRIPTS = sorted(Path(__file__).parent.glob("*.txt"))
 
 def show(decision):
     match decision:
-        case Apply(pushes=pushes, version=version):
-            return f"apply {' '.join(f'{worker}@{clock}' for worker, clock in pushes)} -> version {version}"
-        case Release(worker=worker, clock=clock, version=version):
-            return f"release {worker} clock={clock} version={version}"
+        case Apply(pushes=pushes, version=version, publish=publish):
+            kept = "" if publish else ", not published"
+            return f"apply {' '.join(f'{worker}@{clock}' for worker, clock in pushes)} -> version {version}{kept}"
+        case Release(worker=worker, clock=clock, version=version, pull=pull):
+            return f"release {worker} clock={clock} version={version}{'' if pull else ', without a pull'}"
         case Hold(worker=worker, why=why):
             return f"hold {worker}: {why}"
         case Drop(push=(worker, clock), why=why):

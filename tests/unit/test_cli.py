@@ -114,7 +114,8 @@ def test_a_file_that_is_not_there(call):
 
 
 @pytest.mark.parametrize(("kind", "names"), [
-    ("paradigms", ["bsp", "asp", "ssp", "staleness=3", "lagtuner", "s_upper=15", "[s_lower,"]),
+    ("paradigms", ["bsp", "asp", "ssp", "staleness=3", "lagtuner", "s_upper=15", "[s_lower,",
+                   "hybrid-sync", "pull_interval=1", "synchronous", "k-async", "ringmaster"]),
     ("models", ["mlp", "convnet", "lenet", "fashion-cnn", "hidden=(64,)", "62,006", "1,727,962", "3x32x32",
                 "char-lm", "64 tokens"]),
     ("datasets", ["digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "synthetic", "text"]),

@@ -13,6 +13,24 @@ from raysync.errors import ConfigError
     ("paradigms: [bsp, {name: ssp, stalenes: 3}]", r"paradigms\[1\]: .*did you mean 'staleness'"),
     ("paradigms: []", "paradigms: "),
     ("paradigms: [bsp, asp, bsp]", "each one once, got bsp, asp, bsp"),
+    ("paradigm: {name: hybrid, k: 5}", "paradigm: hybrid: k: 5 pushes, of 4 workers; allowed: 1 to 4, or all"),
+    ("paradigm: {name: hybrid, k: 2}\nworkers: [{}]", "hybrid: k: 2 pushes, of 1 worker; allowed: 1 to 1, or all"),
+    ("paradigms: [bsp, {name: k-async, k: 9}]", r"paradigms\[1\]: k-async: k: 9 pushes, of 4 workers"),
+    ("paradigm: {name: k-sync, k: 5}", "paradigm: k-sync: k: 5 workers of 4; allowed: 1 to 4"),
+    ("paradigm: {name: backup-workers, backups: 4}", "backup-workers: backups: 4 of 4 workers; allowed: 0 to 3"),
+    ("paradigm: {name: ringmaster, paradigm: {name: k-sync, k: 5}}", "ringmaster: k-sync: k: 5 workers of 4; allowed: 1"),
+    ("paradigm: {name: hybrid, k: 0}", "hybrid: k: .*greater than or equal to 1, or: .*'all'; got 0"),
+    ("paradigm: {name: hybrid, k: some}", "hybrid: k: .*valid integer.*, or: .*'all'; got 'some'"),
+    ("paradigm: {name: hybrid, staleness_tolerance: -1}", "tolerance: .*greater than or equal to 0, or: .*'inf'; got -1"),
+    ("paradigm: {name: hybrid, staleness_tolerance: -.inf}", "tolerance: .*got -inf"),
+    ("paradigm: {name: hybrid, pull_interval: 0}", "pull_interval: .*greater than or equal to 1; got 0"),
+    ("paradigm: {name: hybrid, snapshot: none}", "snapshot: .*'worker' or 'global'; got 'none'"),
+    ("paradigm: {name: hybrid, tolerance: 1}", "hybrid: unknown parameter 'tolerance'; did you mean 'staleness_tolerance'"),
+    ("paradigm: {name: hybrid, updates: 1}", "hybrid: unknown parameter 'updates'"),
+    ("paradigm: {name: k-batch-sync, k: 0}", "k-batch-sync: k: .*greater than or equal to 1; got 0"),
+    ("paradigm: {name: backup-workers, backups: -1}", "backups: .*greater than or equal to 0; got -1"),
+    ("paradigm: {name: ringmaster, staleness: -1}", "ringmaster: staleness: .*greater than or equal to 0; got -1"),
+    ("paradigm: {name: ringmaster, paradigm: 3}", "ringmaster: paradigm: .*got 3"),
     ("workers: [{count: 0}]", r"workers\[0\].count: .*got 0"),
     ("workers: []", "workers: .*at least 1"),
     ("workers: [{cuont: 1}]", r"workers\[0\].cuont: unknown setting 'cuont'; did you mean 'count'"),
@@ -24,6 +42,20 @@ from raysync.errors import ConfigError
     ("update: {optimizer: adam, momentum: 0.9}", "belong to sgd"),
     ("update: {nesterov: true}", "nesterov needs a momentum"),
     ("update: {schedule: {name: cosin}}", "'cosine' or 'inverse-sqrt'; got 'cosin'"),
+    ("update: {momentum_ramp: {name: linear, over: 0.1}}", "a rise from 0 needs a momentum above that, got 0"),
+    ("update: {momentum: 0.9, momentum_ramp: linear}", "update.momentum_ramp.over: Field required"),
+    ("update: {momentum: 0.9, momentum_ramp: {name: exponential, over: 0.1}}", "needs a start above 0"),
+    ("update: {delay_compensation: adaptiv}", "'constant' or 'adaptive'; got 'adaptiv'"),
+    ("update: {delay_compensation: {strength: 0}}", "update.delay_compensation.strength: .*greater than 0; got 0"),
+    ("update: {staleness_scaling: linear}", "'none' or 'inverse'; got 'linear'"),
+    ("update: {phases: {asp: {lr: 1}}}", "update.phases: 'asp', but none of the paradigms has phases"),
+    ("update: {phases: {aps: {lr: 1}}}\nparadigm: sync-switch", "update.phases: unknown phase 'aps'; did you mean 'asp'"),
+    ("update: {phases: {bps: {}}}\nparadigms: [bsp, sync-switch]", "did you mean 'bsp'.*\nAllowed: asp, bsp."),
+    ("update: {phases: {asp: {lr: 0}}}", "update.phases.asp.lr: .*greater than 0; got 0"),
+    ("update: {phases: {asp: {momentun: 0}}}", "update.phases.asp.momentun: unknown setting .*did you mean 'momentum'"),
+    ("update: {phases: {asp: {combine: sum}}}", "update: phases.asp: combine: sum with lr_scaling: linear scales twice"),
+    ("update: {optimizer: adam, phases: {asp: {momentum: 0.5}}}", "phases.asp: momentum and nesterov belong to sgd"),
+    ("update: {momentum: 0.9, nesterov: true, phases: {asp: {momentum: 0}}}", "phases.asp: nesterov needs a momentum"),
     ("workload: {epochs: 1, samples: 3}", "exactly one of"),
     ("workload: {}", "exactly one of"),
     ("a: [", "x.yaml: not YAML at line"),
@@ -60,6 +92,15 @@ def test_what_is_wrong_is_named(text, says):
     with pytest.raises(ConfigError, match=says) as raised:
         config.parse(text, source="x.yaml")
     assert len(str(raised.value).splitlines()) <= 2
+
+
+@pytest.mark.parametrize("given", [".inf", "inf", "'inf'"])
+def test_no_tolerance_is_written_in_either_way(given):
+    """And what is written down is read again."""
+    experiment = config.parse(f"paradigm: {{name: hybrid, k: 1, staleness_tolerance: {given}}}", source="x.yaml")
+    assert experiment.paradigm.make().parameters()["staleness_tolerance"] == "inf"
+    assert experiment.paradigm.label == "hybrid(k=1, staleness_tolerance=inf)"
+    assert config.parse(experiment.to_yaml(), source="x.yaml") == experiment
 
 
 SLOW, CRASH, DRIFT = "kind: slow-down, factor: 2", "kind: crash, worker: worker-0", "kind: drift, added_s: 1"
@@ -142,6 +183,10 @@ def test_overrides_that_fit_nowhere(override):
 def test_the_resolved_experiment_is_a_file_that_says_the_same():
     experiment = config.parse("paradigm: {name: lagtuner, s_upper: 9}\nworkers: [{count: 2, speed: 0.5}]", source="x")
     assert config.parse(experiment.to_yaml(), source="y") == experiment
+    phases = config.parse("update: {momentum: 0.9, delay_compensation: adaptive}\nparadigm: sync-switch",
+                          ["update.phases.asp.momentum=0.5"], source="x")
+    assert config.parse(phases.to_yaml(), source="y") == phases
+    assert phases.update.in_phase("asp") == config.Update(momentum=0.5, delay_compensation={"name": "adaptive"})
 
 
 def test_workloads():
@@ -176,4 +221,7 @@ def test_marks_reach_from_0_to_1():
 def test_labels_name_the_parameters_that_were_given():
     choice = config.ParadigmChoice.model_validate({"name": "lagtuner", "bound": "literal"})
     assert choice.label == "lagtuner(bound=literal)"
+    inner = {"name": "ringmaster", "paradigm": {"name": "ssp", "staleness": 1}, "staleness": 2}
+    assert config.ParadigmChoice(name="ringmaster", paradigm=inner).label == (
+        "ringmaster(paradigm=ringmaster(paradigm=ssp(staleness=1), staleness=2))")
     assert config.ParadigmChoice(name="tests.unit.test_make:Mine").label == "Mine"

@@ -47,13 +47,14 @@ def test_parameters_are_validated_and_kept():
     assert make("lagtuner", s_lower=2, predict="wait").parameters() == {
         "s_lower": 2, "s_upper": 15, "bound": "hard", "predict": "wait", "interval": "push"}
     assert make("bsp").state() == {}
+    assert make("bsp").phases() == ("",), "it does not switch"
     assert make("lagtuner").state() == {"credit": {}, "predicted_s": {}}
 
 
 @pytest.mark.parametrize(("name", "parameters", "says"), [
     ("spp", {}, "unknown paradigm 'spp'; did you mean 'ssp'?"),
     ("lag-tuner", {}, "did you mean 'lagtuner'?"),
-    ("qqq", {}, "Allowed: asp, backup-workers, bsp, hybrid, .*, lagtuner, ssp."),
+    ("qqq", {}, "Allowed: asp, backup-workers, bsp, hybrid, .*, lagtuner, ringmaster, .*ssp"),
     ("ssp", {"staleness": -1}, "staleness: Input should be greater than or equal to 0; got -1"),
     ("ssp", {"staleness": 1.5}, "staleness: .*got 1.5"),
     ("ssp", {"stalenes": 1}, "unknown parameter 'stalenes'; did you mean 'staleness'?"),

@@ -73,6 +73,7 @@ def test_a_buffered_push_is_a_row_too():
     measures, rows = measured([*journal("bsp", 1), Ended("stopped", 2.0)])
     assert [(row.outcome, row.version, row.wait_s) for row in rows] == [("buffered", None, 1.0)]
     assert measures.summary()["pushes"] == 1
+    assert measures.summary()["dropped"] == sum(one["dropped"] for one in measures.summary()["per_worker"]) == 0
     assert measures.samples == 0
 
 
@@ -86,6 +87,8 @@ def test_a_late_push_is_a_dropped_row():
     late = rows[-1]
     assert (late.outcome, late.why) == ("dropped", "its worker had left before it arrived")
     assert measures.summary()["dropped"] == 1
+    each = {one["id"]: (one["pushes"], one["dropped"]) for one in measures.summary()["per_worker"]}
+    assert each == {FAST: (2, 0), SLOW: (1, 1)}
     assert measures.workers[SLOW].left_at == 2.5
 
 

@@ -42,6 +42,15 @@ def test_a_cycle_is_compute_two_ways_and_the_update(paradigm):
     assert set(busy(lines).values()) == {1}
 
 
+def test_weights_that_stay_published_are_there_while_an_update_goes_on():
+    """Every second update is published: 10 s of waiting after those, none after the others, which the next one waits for."""
+    task = timed(workers=[{"step_s": 1}], network={"update_s": 10}, workload={"samples": 6})
+    lines = run(task, "hybrid", pull_interval=2, snapshot="global")
+    assert push_times(lines) == {"worker-0": [1, 12, 13, 33, 34, 54]}
+    assert lines[-1].at == 64
+    assert push_times(run(task, "hybrid")) == {"worker-0": [1 + 11 * n for n in range(6)]}
+
+
 def test_sixteen_that_push_at_once_take_the_servers_link_sixteen_times_as_long():
     task = timed(workers=[{"count": 16, "step_s": 1}], network={"server_bandwidth_bytes_per_s": BYTES},
                  workload={"samples": 48})

@@ -48,6 +48,25 @@ class Sticky(Paradigm):
         raise AssertionError
 
 
+@dataclass
+class Twice(Paradigm):
+    """Two updates by two pushes; what is pulled then is the model between them."""
+
+    name = "twice"
+
+    def on_push(self, roster, push):
+        if len(roster.buffered) < 2:
+            return []
+        first, second = roster.buffered
+        return [Apply((first,)), Apply((second,), publish=False), *map(Release, roster.held)]
+
+    def on_leave(self, roster, worker):
+        return []
+
+    def explain(self, roster, worker):
+        return "the second of two"
+
+
 PARADIGMS = ["bsp", "asp", "ssp", "lagtuner", "tests.virtual.test_learning:Sticky"]
 
 
@@ -82,6 +101,59 @@ def test_a_run_is_what_plain_torch_makes_of_its_journal(paradigm, devices):
         pulls = {(r.worker, r.clock): r.pull for e in entries(lines, object) for r in e.decisions if isinstance(r, Release)}
         assert {event.event.clock % 3 for event in entries(lines, Pushed) if pulls[event.event.worker, event.event.clock]
                 and event.event.worker == "a-0#1"} == {0}
+
+
+@pytest.mark.parametrize("paradigm", ["asp", "tests.virtual.test_learning:Sticky", "k-batch-async", "sync-switch"])
+def test_stale_gradients_and_phases_are_treated_as_the_update_says(paradigm):
+    """From the journal again: weights of the worker's last pull, its staleness, the phase's learning rate."""
+    switches = paradigm == "sync-switch"
+    phases = {"phases": {"bsp": {"lr": 0.2}, "asp": {"lr": 0.05}}, "staleness_scaling": "none"} if switches else {}
+    update = {"lr": 0.1, "staleness_scaling": "inverse", "delay_compensation": {"strength": 20}} | phases
+    task = task_of(plain, troubles=[CRASH], update=update, **({"paradigm": paradigm} if switches else {}))
+    lines, learner = learn(task, paradigm)
+    assert lines[-1].status == "finished", lines[-1]
+    assert (learner.weights() - Oracle(task).follow(lines).vector()).abs().max().item() < 1e-5
+    assert not learner._bases, "what was applied or dropped is not kept"
+
+
+FAMILY = [("hybrid", {"k": 2, "staleness_tolerance": 1, "pull_interval": 3}),
+          ("hybrid", {"k": 1, "staleness_tolerance": "inf", "pull_interval": 3, "snapshot": "global"}),
+          ("tests.virtual.test_learning:Twice", {}), ("k-sync", {"k": 2}), ("k-batch-sync", {"k": 4}),
+          ("ringmaster", {"staleness": 1})]
+
+
+@pytest.mark.parametrize(("name", "parameters"), FAMILY)
+def test_gradients_are_of_the_weights_that_were_published(name, parameters):
+    """The losses are those of plain torch at `base`, though the model may have moved on; evaluated is the newest."""
+    choice = ParadigmChoice(name=name, **parameters)
+    task = task_of(troubles=[] if name.endswith("Twice") else [CRASH], evaluation={"marks": 20})
+    lines, learner = learn(task, choice)
+    assert lines[-1].status == "finished", lines[-1]
+    oracle = Oracle(task).follow(lines)
+    assert (learner._store.publish() - oracle.vector()).abs().max().item() < 1e-5
+    assert replayed(task, lines, choice).difference is None
+    decisions = [decision for entry in entries(lines, object) for decision in entry.decisions]
+    kept = [one.version for one in decisions if isinstance(one, Apply) and not one.publish]
+    assert bool(kept) == ("snapshot" in parameters or name.endswith("Twice"))
+    bases = {entry.event.base for entry in entries(lines, Pushed)}
+    assert not bases & set(kept)
+    evaluated = {line.version for line in lines if isinstance(line, Evaluation)}
+    assert not kept or evaluated & set(kept), "evaluated, though nobody pulls them"
+
+
+@pytest.mark.parametrize(("name", "parameters"), FAMILY[:2])
+def test_every_evaluation_is_of_the_newest_model(name, parameters):
+    """Of the version that it says, whether that is published or not."""
+    task = task_of(plain, evaluation={"marks": 20})
+    lines, _ = learn(task, ParadigmChoice(name=name, **parameters))
+    versions = Oracle(task).follow(lines).versions
+    x, y = task.data.samples(task.data.test_x), torch.from_numpy(task.data.test_y)
+    evaluations = [line for line in lines if isinstance(line, Evaluation)]
+    assert len({line.version for line in evaluations}) > 9
+    for line in evaluations:
+        weight, bias, last_weight, last_bias = versions[line.version]
+        logits = nn.functional.linear(nn.functional.linear(x, weight, bias).relu(), last_weight, last_bias)
+        assert line.loss == pytest.approx(nn.functional.cross_entropy(logits, y).item(), abs=1e-5)
 
 
 def test_the_last_weights_are_evaluated_as_they_are():
@@ -305,8 +377,8 @@ def test_timers_drops_and_batch_sizes_of_a_users_paradigm():
     lines, learner = learn(task, "tests.virtual.test_learning:Patient")
     times = push_times(lines)
     assert lines[-1].status == "finished", lines[-1]
-    assert times["a-0"] == [1 + 10 * n for n in range(len(times["c-0"]))]
-    assert times["c-0"] == [4 + 10 * n for n in range(len(times["c-0"]))]
+    assert times["a-0"] == [1, *(0.5 + 10 * n for n in range(1, len(times["c-0"])))], "half a batch takes half as long"
+    assert times["c-0"] == [4, *(2 + 10 * n for n in range(1, len(times["c-0"])))]
     assert not learner._gradients, "what was applied or dropped is not kept"
     assert {entry.event.samples for entry in entries(lines, Pushed) if entry.event.clock} == {4}
     assert (learner.weights() - Oracle(task).follow(lines).vector()).abs().max().item() < 1e-5

@@ -33,7 +33,7 @@ ACTIVITIES = {"busy_s": ("computing", 100), "transfer_s": ("transfer", 55), "wai
 def figures(all_series: Sequence[Series]) -> list[Figure]:
     """Of a scenario."""
     there = [series for series in all_series if any(map(len, series.pushes))]
-    return [_spending(there), *_contribution(there), *_drops(there)] if there else []
+    return [_spending(there), *_contribution(there), *_drops(there), *_lost(there)] if there else []
 
 
 def spent(pushes: pd.DataFrame) -> pd.DataFrame:
@@ -141,11 +141,16 @@ def _contribution(all_series: Sequence[Series]) -> list[Figure]:
                  "yaxis": axis("% of samples", rangemode="tozero")})]
 
 
+def _kind(why: str) -> str:
+    """Of the reason of a drop, what it shares with others: "late: 3 updates since its weights" is "late"."""
+    return why.partition(":")[0]
+
+
 def _drops(all_series: Sequence[Series]) -> list[Figure]:
     traces: list[Trace] = []
     for series in all_series:
         dropped = pd.concat([frame[frame.outcome == "dropped"] for frame in series.pushes])
-        counts = dropped.why.value_counts()
+        counts = dropped.why.map(_kind).value_counts()
         if len(counts):
             traces.append({**series.trace, "type": "bar", "orientation": "h", "marker": {"color": series.color},
                            "y": [plain(why) for why in counts.index], "x": numbers(counts / len(series.runs)),
@@ -157,3 +162,34 @@ def _drops(all_series: Sequence[Series]) -> list[Figure]:
                    {"barmode": "group", "xaxis": axis("pushes a run", rangemode="tozero"),
                     "yaxis": {"type": "category"}, "height": 110 + reasons * (16 + BAR_PX * len(traces))})]
 
+
+
+def lost(pushes: pd.DataFrame) -> pd.DataFrame:
+    """What a run computed in vain, worker by worker.
+
+    Args:
+        pushes: as `Series.pushes` has them.
+
+    Returns:
+        Indexed by slot: `pushes` and, of these, `dropped`.
+    """
+    frame = pushes.assign(pushes=1, dropped=pushes.outcome == "dropped")
+    return frame.groupby("slot", sort=False)[["pushes", "dropped"]].sum().loc[slots_in_order(frame.slot)]
+
+
+def _lost(all_series: Sequence[Series]) -> list[Figure]:
+    tables = [_mean([lost(frame) for frame in series.pushes if len(frame)]) for series in all_series]
+    if not any(table.dropped.any() for table in tables):
+        return []
+    many = _many(tables)
+    tables = [_by_group(table, "sum") for table in tables] if many else tables
+    traces: list[Trace] = [{
+        **series.trace, "type": "bar", "marker": {"color": series.color}, "x": [plain(slot) for slot in table.index],
+        "y": numbers(100 * table.dropped / table.pushes), "hovertemplate": "%{y} % of its pushes<br>%{x}"}
+        for series, table in zip(all_series, tables, strict=True)]
+    whose = "group of workers" if many else "worker"
+    return [Figure(
+        "lost", SECTION, f"Dropped pushes of each {whose}",
+        f"Share of the {whose}'s own pushes, in %: unequal shares are a bias towards the data of those who lose less.",
+        traces, {"barmode": "group", "bargroupgap": 0.05, "xaxis": {"type": "category", "showgrid": False},
+                 "yaxis": axis("% of its pushes", rangemode="tozero")})]

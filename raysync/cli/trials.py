@@ -1,0 +1,56 @@
+"""The line that shows how trials under Ray Tune stand."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from raysync.cli.app import errors
+
+if TYPE_CHECKING:
+    from raysync.tuning.standing import Standing
+
+
+class TrialsLine:
+    """A context manager: within, the line is on the terminal; without one, every tenth of the trials is a line of text."""
+
+    def __init__(self, *, hidden: bool) -> None:
+        """
+        Args:
+            hidden: Ray Tune prints its own table.
+        """
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=16), TextColumn("{task.fields[facts]}"),
+                   TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+        self._progress = Progress(*columns, console=errors, disable=hidden)
+        self._line: TaskID | None = None
+        self._count = self._told = 0
+
+    def __enter__(self) -> TrialsLine:
+        self._progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._progress.stop()
+
+    def begin(self, what: str, count: int) -> None:
+        """So many trials are next; the line of those before is gone."""
+        if self._line is not None:
+            self._progress.remove_task(self._line)
+        self._line = self._progress.add_task(what, total=count, facts="starting")
+        self._count, self._told = count, 0
+
+    def say(self, text: str) -> None:
+        """Above the line."""
+        self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def show(self, standing: Standing) -> None:
+        """How they stand now."""
+        assert self._line is not None, "nothing has begun"
+        facts = f"{standing.done} done, {standing.running} running, {standing.failed} failed"
+        self._progress.update(self._line, completed=standing.progress, facts=facts)
+        tenths = int(10 * standing.done / self._count)
+        if not errors.is_terminal and self._told < tenths:
+            self._told = tenths
+            self.say(f"{facts} of {self._count}")

@@ -1,0 +1,87 @@
+"""Ringmaster: any rule, without the pushes that are too stale."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar
+
+from annotated_types import Ge
+
+from raysync.core.decisions import Decision, Drop, Push, Release
+from raysync.core.paradigm import Paradigm
+from raysync.core.roster import Roster
+from raysync.errors import ConfigError
+from raysync.paradigms.registry import Spec, make_inner
+
+
+@dataclass
+class Ringmaster(Paradigm):
+    """Another rule that never sees a push of more than `staleness` versions; its worker begins anew on the newest weights.
+
+    Source: Maranjyan, Tyurin and Richtarik, "Ringmaster ASGD" (arXiv 2501.16168, 2025). There a gradient of
+        delay tau is applied if tau < R, or else ignored, and its worker restarts at the current model: R = staleness + 1.
+    Rule: a push that arrives `staleness` or fewer updates after its weights is the inner rule's, like everything else.
+        Another one is dropped, and its worker is released.
+    Conventions:
+        * The delay is that at the arrival. A push that the inner rule keeps for a later update may be older when it counts.
+        * A push on the published weights is never dropped: its worker could do no better. (Under `hybrid` with
+          `snapshot: global` these may be older than `staleness`, and then nobody would ever get through.)
+    What the inner rule does not hear of is the dropped push, though its worker's clock counts it:
+        * Nobody hangs by that: the worker computes, and unless others make updates its next push gets through. But one that
+          the inner rule holds, and that the drop would have freed, waits for the next event that the rule sees.
+        * The worker is released whatever its lead and its credit: the bounds of `ssp`, `hybrid` and `lagtuner` (`hard`) do
+          not hold for it. `hybrid` counts that release for no pull_interval.
+        * `bsp` has no stale pushes, so it stays as it is; of `k-sync` and its siblings this drops what they would drop.
+    Deviation: the source's second variant, which stops a stale computation under way, is not here: a step cannot be stopped.
+    """
+
+    name: ClassVar[str] = "ringmaster"
+
+    paradigm: Spec = "asp"
+    """The inner rule: its name, or a mapping with `name` and its parameters."""
+    staleness: Annotated[int, Ge(0)] = 8
+    """In model versions."""
+    inner: Paradigm = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.inner = make_inner(self.paradigm, "ringmaster: paradigm")
+        if self.inner.name == "sync-switch":
+            raise ConfigError("ringmaster: paradigm: not around sync-switch, whose suspended workers it would release; put "
+                              "ringmaster inside: first: {name: ringmaster, ...}, or then.")
+
+    def on_push(self, roster: Roster, push: Push) -> list[Decision]:
+        base = roster.buffered[push].base
+        behind = roster.version - base
+        if behind <= self.staleness or base == roster.published:
+            return self.inner.on_push(roster, push)
+        why = f"stale: {behind} update{'s' * (behind > 1)} since its weights; the bound is {self.staleness}"
+        return [Drop(push, why), Release(push[0])]
+
+    def on_join(self, roster: Roster, worker: str) -> list[Decision]:
+        return self.inner.on_join(roster, worker)
+
+    def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
+        return self.inner.on_leave(roster, worker)
+
+    def on_timer(self, roster: Roster, key: str) -> list[Decision]:
+        return self.inner.on_timer(roster, key)
+
+    def on_switch(self, roster: Roster) -> list[Decision]:
+        return self.inner.on_switch(roster)
+
+    def explain(self, roster: Roster, worker: str) -> str:
+        return self.inner.explain(roster, worker)
+
+    def misfit(self, workers: int) -> str:
+        why = self.inner.misfit(workers)
+        return f"{self.inner.name}: {why}" if why else ""
+
+    def phases(self) -> tuple[str, ...]:
+        return self.inner.phases()
+
+    def state(self) -> dict[str, Any]:
+        return {"inner": self.inner.state()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        self.inner.load_state(state["inner"])

@@ -1,0 +1,55 @@
+"""A search for the switch point under Ray Tune, and going on."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+import raysync
+from raysync import config
+from raysync.record.sweeps import load_sweep
+from raysync.tuning.switch_trials import plan, run
+from tests.cluster.parts import TINY, UNEQUAL
+
+pytestmark = pytest.mark.ray
+
+SEARCH = {**TINY, "engine": "virtual", "workers": UNEQUAL, "paradigm": "sync-switch",
+          "switch_search": {"target": "best_accuracy", "threshold": 0.9, "first_repeats": 2, "candidate_repeats": 1,
+                            "candidates_max": 2}}
+
+
+def searched():
+    stages = []
+    made = plan(Path("search.yaml"))
+    found = run(made, notify=print, begin=lambda what, count: stages.append((what, count)), show=lambda standing: None)
+    return made.trials.folder, found, stages
+
+
+@pytest.mark.timeout(180)
+def test_a_search(ray_cluster, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("search.yaml").write_text(yaml.safe_dump(SEARCH), encoding="utf-8")
+    folder, found, stages = searched()
+    assert stages == [("fraction 1, 0.5", 3), ("fraction 0.25", 1)]
+    assert found.fraction == 0.25
+    table = load_sweep(folder).table
+    assert list(zip(table["config/paradigm.fraction"], table["config/seed"], strict=True)) == [
+        (1, 0), (1, 1), (0.5, 0), (0.25, 0)]
+    assert [run.accuracy for run in found.first.runs] == list(table.best_accuracy[:2])
+    assert [one.seconds for one in found.candidates] == list(table.seconds[2:])
+    assert table.seconds[0] > table.seconds[2] > table.seconds[3], "ASP waits for nobody"
+
+    record = raysync.run(config.load(folder / "chosen.yaml"))
+    assert record.summary["best_accuracy"] == found.answer.accuracy
+    assert record.summary["seconds"] == found.answer.seconds
+
+    # what an interruption leaves: a trial without a note, nothing found; only that trial is made again
+    before = {trial: one.path for trial, one in load_sweep(folder).records.items()}
+    (folder / "records/00002/trial.yaml").unlink()
+    (folder / "search.json").unlink()
+    again, found_again, stages = searched()
+    assert (again, stages) == (folder, [("fraction 0.5", 1)])
+    assert found_again == found
+    after = {trial: one.path for trial, one in load_sweep(folder).records.items()}
+    assert len(after) == 4
+    assert set(before.values()) - set(after.values()) == {before[2]}

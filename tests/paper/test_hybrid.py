@@ -1,0 +1,187 @@
+"""The hybrid parameter server (Group 8, 2020), section 3.3, and our readings of it (see the class docstring)."""
+
+import pytest
+
+from raysync.core.decisions import Apply, Release
+from raysync.errors import ProtocolViolation
+from raysync.paradigms import make
+from tests.driving import Drive, applied, dropped, holds, released
+
+
+def hybrid(*workers, **parameters):
+    return Drive(make("hybrid", **parameters), *workers)
+
+
+def pulls(decisions):
+    return [decision.pull for decision in decisions if isinstance(decision, Release)]
+
+
+def published(decisions):
+    return [decision.publish for decision in decisions if isinstance(decision, Apply)]
+
+
+def test_an_update_takes_k_pushes_and_exactly_their_workers_go_on():
+    drive = hybrid("a#1", "b#1", "c#1", k=2, staleness_tolerance=3)
+    answer = drive.push("b#1")
+    assert holds(answer) == {"b#1": "an update takes 2 pushes, 1 is there; computing: a#1, c#1"}
+    answer = drive.push("a#1")
+    assert applied(answer) == [(("b#1", 0), ("a#1", 0))], "in order of arrival"
+    assert released(answer) == ["b#1", "a#1"]
+
+
+def test_with_k_of_all_every_member_is_waited_for():
+    drive = hybrid("a#1", "b#1", "c#1")
+    assert drive.machine.paradigm.parameters() == {
+        "k": "all", "staleness_tolerance": 0, "pull_interval": 1, "snapshot": "worker"}, "the synchronous baseline"
+    drive.push("c#1")
+    answer = drive.push("a#1")
+    assert holds(answer) == {"a#1": "an update takes 3 pushes, 2 are there; computing: b#1"}
+    assert applied(drive.push("b#1")) == [(("c#1", 0), ("a#1", 0), ("b#1", 0))]
+
+
+def test_a_push_beyond_the_tolerance_waits_for_the_slowest():
+    """Eligible: c - slow <= staleness_tolerance."""
+    drive = hybrid("fast#1", "slow#1", k=1, staleness_tolerance=1)
+    for clock in range(2):
+        assert applied(drive.push("fast#1")) == [(("fast#1", clock),)]
+    answer = drive.push("fast#1")
+    assert applied(answer) == []
+    assert holds(answer) == {"fast#1": "its push is 2 clocks ahead of the slowest (slow#1); the tolerance is 1"}
+    answer = drive.push("slow#1")
+    assert applied(answer) == [(("slow#1", 0),), (("fast#1", 2),)], "an update each"
+    assert released(answer) == ["slow#1", "fast#1"]
+
+
+def test_a_worker_is_released_at_a_lead_of_at_most_the_tolerance_plus_1():
+    drive = hybrid("fast#1", "slow#1", k=1, staleness_tolerance=2)
+    while "fast#1" in drive.roster.computing:
+        lead = drive.roster.lead("fast#1")
+        drive.push("fast#1")
+    assert lead == 3
+    assert drive.roster.lead("fast#1") == 4
+
+
+def test_an_update_takes_the_smallest_clock_first_then_the_order_of_arrival():
+    """And if several updates are ready, they are made one after the other."""
+    drive = hybrid("a#1", "b#1", "c#1", "d#1", k=2)
+    for worker in ("a#1", "b#1", "b#1", "a#1", "d#1"):
+        answer = drive.push(worker)
+    assert applied(answer) == []
+    answer = drive.push("c#1")
+    assert applied(answer) == [(("d#1", 0), ("c#1", 0)), (("b#1", 1), ("a#1", 1))]
+    assert [(type(one), getattr(one, "version", None)) for one in answer] == [
+        (Apply, 2), (Release, 2), (Release, 2), (Apply, 3), (Release, 3), (Release, 3)]
+
+
+def test_what_is_left_over_waits():
+    drive = hybrid("a#1", "b#1", "c#1", "d#1", k=3)
+    for worker in ("a#1", "b#1", "c#1", "c#1", "b#1"):
+        drive.push(worker)
+    answer = drive.push("d#1")
+    assert applied(answer) == [(("d#1", 0), ("c#1", 1), ("b#1", 1))], "a still computes"
+    assert dropped(answer) == []
+    assert hybrid("a#1", k=3).push("a#1")[0] == Apply((("a#1", 0),), version=1), "there are not more"
+
+
+def test_without_a_bound_nobody_is_too_far_ahead():
+    drive = hybrid("fast#1", "mid#1", "slow#1", k=2, staleness_tolerance="inf")
+    for _ in range(50):
+        drive.push("fast#1")
+        answer = drive.push("mid#1")
+        assert len(applied(answer)) == 1
+    answer = drive.push("fast#1")
+    assert holds(answer) == {"fast#1": "an update takes 2 pushes, 1 is there; computing: slow#1, mid#1"}
+
+
+@pytest.mark.parametrize("interval", [1, 2, 3])
+def test_each_worker_pulls_at_every_pull_interval_th_of_its_own_releases(interval):
+    """Section 3.3.3."""
+    drive = hybrid("b#1", k=1, staleness_tolerance="inf", pull_interval=interval)
+    joined = drive.join("a#1")
+    drive.push("b#1")
+    answers = [joined, *(drive.push("a#1") for _ in range(9))]
+    seen = [pull for answer in answers for pull in pulls(answer)]
+    assert seen == [release % interval == 0 for release in range(10)], "the first among them"
+    versions = [one.version for answer in answers for one in answer if isinstance(one, Release)]
+    newest = [0] + [release + 1 for release in range(1, 10)]  # b's push was one update
+    assert versions == [newest[release - release % interval] for release in range(10)]
+
+
+def test_a_new_life_pulls_first():
+    drive = hybrid("a#1", "b#1", k=1, staleness_tolerance="inf", pull_interval=4)
+    drive.push("a#1")
+    drive.leave("a#1")
+    assert pulls(drive.join("a#2")) == [True]
+    assert pulls(drive.push("a#2")) == [False]
+    assert list(drive.machine.paradigm.releases) == ["b#1", "a#2"], "who has left is forgotten"
+
+
+def test_of_a_global_snapshot_every_pull_interval_th_update_is_published_the_first_among_them():
+    """The program: workers pull at each release, what was last published."""
+    drive = hybrid("a#1", "b#1", k=1, staleness_tolerance="inf", pull_interval=3, snapshot="global")
+    answers = [drive.push(worker) for worker in ("a#1", "b#1", "a#1", "a#1", "a#1", "b#1", "b#1", "a#1")]
+    assert [flag for answer in answers for flag in published(answer)] == [True, False, False] * 2 + [True, False]
+    assert all(all(pulls(answer)) for answer in answers)
+    assert [answer[-1].version for answer in answers] == [1, 1, 1, 4, 4, 4, 7, 7]
+    assert drive.roster.version == 8
+    with pytest.raises(ProtocolViolation, match="may read versions 7 to 7"):
+        drive.push("a#1", base=8)
+
+
+def test_the_push_of_a_leaver_that_has_arrived_joins_the_next_update_beyond_k():
+    drive = hybrid("a#1", "b#1", "c#1", "d#1", k=2, staleness_tolerance="inf")
+    drive.push("a#1")
+    assert drive.leave("a#1") == []
+    assert applied(drive.push("b#1")) == [], "one of two"
+    answer = drive.push("c#1")
+    assert applied(answer) == [(("a#1", 0), ("b#1", 0), ("c#1", 0))]
+    assert released(answer) == ["b#1", "c#1"]
+    drive.push("c#1")
+    assert applied(drive.push("d#1")) == [(("d#1", 0), ("c#1", 1))], "once"
+
+
+def test_it_is_not_waited_for_who_has_left():
+    drive = hybrid("a#1", "b#1", "c#1")
+    drive.push("a#1")
+    drive.push("b#1")
+    answer = drive.leave("c#1")
+    assert applied(answer) == [(("a#1", 0), ("b#1", 0))]
+    assert released(answer) == ["a#1", "b#1"]
+
+
+def test_the_push_of_the_last_leaver_makes_an_update_of_its_own():
+    drive = hybrid("a#1", "b#1")
+    assert drive.leave("b#1") == []
+    assert drive.leave("a#1") == [], "nothing has arrived"
+    drive = hybrid("a#1", "b#1", "c#1")
+    drive.push("a#1")
+    drive.push("b#1")
+    drive.leave("a#1")
+    drive.leave("b#1")
+    assert applied(drive.leave("c#1")) == [(("a#1", 0), ("b#1", 0))]
+    assert released(drive.join("d#1")) == ["d#1"]
+    assert applied(drive.push("d#1")) == [(("d#1", 0),)]
+
+
+def test_a_newcomer_is_waited_for():
+    drive = hybrid("a#1", "b#1")
+    drive.push("a#1")
+    drive.join("c#1")
+    assert applied(drive.push("b#1")) == []
+    assert len(applied(drive.push("c#1"))[0]) == 3
+
+
+@pytest.mark.parametrize(("preset", "parameters"), [
+    ("hybrid-sync", {"k": "all", "staleness_tolerance": 0}),
+    ("hybrid-async", {"k": 1, "staleness_tolerance": "inf"}),
+    ("k-async", {"k": 2, "staleness_tolerance": "inf"}),
+])
+def test_the_baselines_are_presets(preset, parameters):
+    paradigm = make(preset)
+    assert paradigm.parameters() == {"pull_interval": 1, "snapshot": "worker"} | parameters
+    assert make(preset, k=3).k == 3, "with other defaults, no more"
+
+
+@pytest.mark.parametrize(("k", "workers", "fits"), [("all", 1, True), (4, 4, True), (5, 4, False), (2, 1, False)])
+def test_an_update_cannot_take_more_pushes_than_there_are_workers(k, workers, fits):
+    assert (make("hybrid", k=k).misfit(workers) == "") == fits

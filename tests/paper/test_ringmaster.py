@@ -1,0 +1,143 @@
+"""Ringmaster ASGD (2501.16168) around other rules."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+
+from raysync.core.decisions import Apply, Drop, Release, SetTimer, Switch
+from raysync.core.events import TimerFired
+from raysync.core.machine import Machine
+from raysync.errors import ConfigError
+from raysync.paradigms import make
+from raysync.paradigms.asp import ASP
+from tests.driving import Drive, applied, holds, released
+
+R = 3
+
+
+def after(updates, paradigm, staleness=R - 1):
+    """Drive in which b's push arrives that many updates after its weights."""
+    drive = Drive(make("ringmaster", paradigm=paradigm, staleness=staleness), "a#1", "b#1")
+    for _ in range(updates):
+        drive.push("a#1")
+    assert drive.roster.version == updates
+    return drive
+
+
+def test_a_shorter_delay_than_r_is_applied_and_r_is_not():
+    """tau < R: a step, else the gradient is ignored, and the worker restarts at the current model; R = staleness + 1."""
+    assert applied(after(R - 1, "asp").push("b#1")) == [(("b#1", 0),)]
+    assert after(R, "asp").push("b#1") == [
+        Drop(("b#1", 0), "stale: 3 updates since its weights; the bound is 2"), Release("b#1", clock=1, version=R)]
+    assert after(1, "asp", staleness=0).push("b#1")[0].why == "stale: 1 update since its weights; the bound is 0"
+
+
+def test_what_restarts_is_no_longer_stale():
+    drive = after(R, "asp")
+    drive.push("b#1")
+    assert applied(drive.push("b#1")) == [(("b#1", 1),)]
+
+
+def test_the_inner_rule_keeps_the_rest():
+    drive = after(1, {"name": "ssp", "staleness": 0}, staleness=0)
+    assert drive.roster.held, "a waits for b, as under ssp"
+    assert drive.machine.paradigm.explain(drive.roster, "a#1") == "1 clocks ahead of the slowest (b#1); the bound is 0"
+
+
+def test_who_is_held_may_look_again_only_at_the_next_event_that_the_rule_sees():
+    """The drop moves the slowest clock, and ssp does not hear of it; nobody hangs by that."""
+    drive = after(1, {"name": "ssp", "staleness": 0}, staleness=0)
+    answer = drive.push("b#1")
+    assert (released(answer), list(drive.roster.held)) == (["b#1"], ["a#1"])
+    assert drive.roster.lead("a#1") == 0, "ssp would have let it go"
+    answer = drive.push("b#1")
+    assert applied(answer) == [(("b#1", 1),)]
+    assert released(answer) == ["a#1"]
+    assert list(holds(answer)) == ["b#1"]
+
+
+def test_who_is_dropped_is_released_whatever_its_lead():
+    """Then the inner bound does not hold for it."""
+    drive = Drive(make("ringmaster", paradigm={"name": "ssp", "staleness": 1}, staleness=1), "a#1", "b#1", "c#1", "slow#1")
+    for worker in ("a#1", "b#1", "b#1", "c#1", "c#1"):
+        drive.push(worker)
+    assert drive.roster.lead("a#1") == 1
+    answer = drive.push("a#1")
+    assert [type(one) for one in answer] == [Drop, Release]
+    assert drive.roster.lead("a#1") == 2
+
+
+def test_a_push_on_the_published_weights_is_never_dropped():
+    """Else nobody would get through: workers pull version 1, which stays published for ten updates."""
+    inner = {"name": "hybrid", "k": 1, "staleness_tolerance": "inf", "pull_interval": 10, "snapshot": "global"}
+    drive = Drive(make("ringmaster", paradigm=inner, staleness=2), "a#1", "b#1")
+    answers = [drive.push("a#1") for _ in range(11)]
+    assert all(len(applied(answer)) == 1 for answer in answers)
+    assert drive.roster.published == drive.roster.version == 11
+    answer = drive.push("b#1")
+    assert answer == [Drop(("b#1", 0), "stale: 11 updates since its weights; the bound is 2"),
+                      Release("b#1", clock=1, version=11)]
+
+
+def test_a_snapshot_holds_the_inner_state():
+    drive = Drive(make("ringmaster", paradigm={"name": "hybrid", "k": 2, "pull_interval": 3}), "a#1", "b#1")
+    drive.push("a#1")
+    drive.leave("a#1")
+    state = drive.machine.paradigm.state()
+    assert state == {"inner": {"left_behind": [["a#1", 0]], "releases": {"b#1": 1}, "updates": 0}}
+    assert Machine.restore(drive.machine.snapshot()).paradigm.state() == state
+    assert drive.machine.paradigm.parameters() == {
+        "paradigm": {"name": "hybrid", "k": 2, "pull_interval": 3}, "staleness": 8}
+
+
+@dataclass
+class Timed(ASP):
+    """Switches when its timer fires."""
+
+    name: ClassVar[str] = "timed"
+
+    def on_join(self, roster, worker):
+        return [Release(worker), SetTimer("now", roster.now)]
+
+    def on_timer(self, roster, key):
+        return [Switch(key, "it is time")]
+
+    def on_switch(self, roster):
+        return [SetTimer("again", roster.now + 1)]
+
+    def misfit(self, workers):
+        return f"{workers} are odd" if workers % 2 else ""
+
+    def phases(self):
+        return ("early", "late")
+
+
+@dataclass
+class Switching(ASP):
+    name: ClassVar[str] = "sync-switch"
+
+
+def test_timers_switches_and_settings_are_the_inner_rules():
+    paradigm = make("ringmaster", paradigm=f"{__name__}:Timed")
+    assert paradigm.phases() == ("early", "late")
+    assert (paradigm.misfit(2), paradigm.misfit(3)) == ("", "timed: 3 are odd")
+    drive = Drive(paradigm, "a#1")
+    assert drive.machine.handle(TimerFired(at=0.0, key="now")) == [Switch("now", "it is time"), SetTimer("again", 1.0)]
+    assert drive.leave("a#1") == []
+
+
+@pytest.mark.parametrize(("paradigm", "says"), [
+    ("spp", "^paradigm ringmaster: paradigm: unknown paradigm 'spp'; did you mean 'ssp'"),
+    ({"name": "ssp", "staleness": -1}, "^paradigm ringmaster: paradigm: paradigm ssp: staleness: .*; got -1"),
+    ({"staleness": 1}, r"^paradigm ringmaster: paradigm: no name in {'staleness': 1}; write {name: ssp, staleness: 3}"),
+    (f"{__name__}:Switching", "^paradigm ringmaster: paradigm: not around sync-switch, .* put ringmaster inside: first: "),
+])
+def test_an_inner_rule_that_cannot_be_says_why(paradigm, says):
+    with pytest.raises(ConfigError, match=says):
+        make("ringmaster", paradigm=paradigm)
+
+
+def test_by_default_it_is_asynchronous():
+    assert applied(Drive(make("ringmaster"), "a#1").push("a#1")) == [(("a#1", 0),)]
+    assert isinstance(Drive(make("ringmaster"), "a#1").push("a#1")[0], Apply)

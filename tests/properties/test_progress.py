@@ -1,0 +1,105 @@
+"""No setting hangs, and a push costs as much among many workers as among few."""
+
+from collections import OrderedDict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raysync.core.decisions import Apply
+from raysync.core.events import Pushed
+from raysync.core.machine import Machine
+from raysync.paradigms import make
+from tests.driving import joins, simulate
+from tests.properties.test_conformance import RULES
+from tests.properties.test_hybrid_oracle import SETTINGS
+from tests.properties.test_relations import schedules
+
+COUNTS = st.integers(1, 9)
+
+
+@st.composite
+def rules(draw):
+    """A rule, and the most pushes that n workers can send without an update."""
+    kind = draw(st.sampled_from(["hybrid", "k-sync", "backup-workers", "k-batch-sync", "k-batch-async"]))
+    match kind:
+        case "hybrid":
+            parameters, most = draw(SETTINGS), lambda n: n  # each is released by an update only
+        case "k-sync":
+            parameters, most = {"k": draw(COUNTS)}, lambda n: 2 * n  # a late one, and one of the round
+        case "backup-workers":
+            parameters, most = {"backups": draw(COUNTS) - 1}, lambda n: 2 * n
+        case _:
+            parameters = {"k": draw(COUNTS)}
+            most = lambda n: n + parameters["k"]  # noqa: E731
+    if draw(st.booleans()):
+        return "ringmaster", {"paradigm": {"name": kind, **parameters}, "staleness": draw(st.integers(0, 6))}, \
+            lambda n: n + most(n)  # a dropped one each
+    return kind, parameters, most
+
+
+@given(rules(), schedules())
+def test_no_setting_hangs(rule, schedule):
+    """At any moment, under churn, an update is not further than so many pushes."""
+    (name, parameters, most), (step_s, churn) = rule, schedule
+    machine, without, there = Machine(make(name, **parameters)), 0, set()
+    for event, decisions in simulate(machine, churn, step_s, 250):
+        there |= set(machine.roster.members)
+        without = 0 if any(isinstance(one, Apply) for one in decisions) else without + isinstance(event, Pushed)
+        assert without <= most(len(there)), f"{without} pushes without an update"
+    assert machine.roster.received == 250
+    assert machine.roster.version > 0
+
+
+class Touched:
+    """How many elements were looked at one by one."""
+
+    count = 0
+
+
+def counted(kind):
+    """A dict that counts what is iterated over."""
+
+    def walk(method):
+        def each(self):
+            for element in getattr(kind, method)(self):
+                Touched.count += 1
+                yield element
+
+        return each
+
+    return type("Counted", (kind,), {method: walk(method) for method in ("__iter__", "items", "keys", "values")})
+
+
+COUNTED, COUNTED_ORDERED = counted(dict), counted(OrderedDict)
+
+
+def touched_per_push(name, parameters, workers):
+    """Elements of the roster looked at, and decisions, per push; every worker has a pace of its own."""
+    machine, names = Machine(make(name, **parameters)), [f"w-{index}#1" for index in range(workers)]
+    roster, joined, decided, pushes = machine.roster, 0, 0, 8 * workers
+    for event, decisions in simulate(machine, joins(*names), lambda worker, _: 1 + int(worker[2:-2]) / workers, pushes):
+        decided += len(decisions)
+        joined += not isinstance(event, Pushed)
+        if joined == workers:
+            joined += 1
+            for attribute in ("members", "held", "buffered", "_population", "_held_at"):
+                setattr(roster, attribute, COUNTED(getattr(roster, attribute)))
+            roster.computing = COUNTED_ORDERED(roster.computing)
+            Touched.count = decided = 0
+    return (Touched.count + decided) / pushes
+
+
+MANY = {name: rule for name, rule in RULES.items() if name != "lagtuner-literal"} | {  # its leads have no bound
+    "hybrid-half": ("hybrid", {"k": 150, "staleness_tolerance": "inf"}),
+    "k-sync-half": ("k-sync", {"k": 150}),
+    "k-batch-half": ("k-batch-sync", {"k": 150}),
+}
+
+
+@pytest.mark.parametrize("rule", MANY)
+def test_a_push_costs_as_much_among_many_workers(rule):
+    """Contract 12, O(1) amortised: a barrier may look at everybody whom it releases."""
+    name, parameters = MANY[rule]
+    few, many = (touched_per_push(name, parameters, workers) for workers in (30, 300))
+    assert many < 1.5 * few + 5

@@ -1,0 +1,242 @@
+"""`raysync switch-search`: what it keeps and says, and what it refuses; its trainings are pretended."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from raysync import cli, config
+from raysync.record.sweeps import FILE, RECORDS, TrialNote, trial_name, write_note
+from raysync.tuning import switch_trials
+
+FILE_TEXT = """
+name: mine
+engine: virtual
+paradigm: {name: sync-switch, first: bsp, then: asp}
+switch_search: {target: final_accuracy, threshold: 0.015, first_repeats: 2, candidate_repeats: 2,
+                known: {accuracy: 0.9, seconds: 100}}
+"""
+
+
+class Pretended:
+    """Takes the place of `train_all`: accuracy falls as the fraction does."""
+
+    def __init__(self):
+        self.asked = []
+        self.last = 10**9
+        """Trainings until the user presses Ctrl-C."""
+        self.status = {}
+        """(fraction, seed) -> what becomes of it, if it does not finish."""
+
+    def __call__(self, stage, **_):
+        folder = stage.trials.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / FILE).write_text(stage.experiment.to_yaml(), encoding="utf-8")
+        for done, point in enumerate(stage.points):
+            if len(self.asked) == self.last:
+                return done
+            fraction, seed = point["paradigm.fraction"], point["seed"]
+            self.asked.append((fraction, seed))
+            self._train(folder, trial_name(point["trial"]), fraction, seed)
+        return stage.count
+
+    def _train(self, folder, name, fraction, seed):
+        status = self.status.get((fraction, seed), "finished")
+        settings = {"paradigm.fraction": fraction, "seed": seed}
+        write_note(folder, TrialNote(name, settings, ended=True, error="it broke" if status == "failed" else ""))
+        if status == "failed":
+            return
+        record = folder / RECORDS / name / "20260101-120000-sync-switch-0000"
+        record.mkdir(exist_ok=True)
+        accuracy = None if status == "diverged" else 0.9 - (0.02 if fraction < 0.25 else 0.0) + 0.001 * seed
+        summary = {"status": status, "error": None, "final_accuracy": accuracy, "converged_accuracy": None,
+                   "seconds": 100 * fraction + 10}
+        (record / "summary.json").write_text(json.dumps(summary))
+        for file in ("config.yaml", "journal.jsonl"):
+            (record / file).touch()
+
+
+@pytest.fixture
+def pretended(monkeypatch):
+    made = Pretended()
+    monkeypatch.setattr(switch_trials, "train_all", made)
+    monkeypatch.setattr(switch_trials.Connection, "open", lambda *_: None)
+    return made
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "0")
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(*arguments, text=FILE_TEXT):
+        Path("x.yaml").write_text(text)
+        monkeypatch.setattr(sys, "argv", ["raysync", "switch-search", "x.yaml", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = capsys.readouterr()
+        return ended.value.code or 0, out, err
+
+    return call
+
+
+FIRST, HALF, QUARTER, EIGHTH = (tuple((fraction, seed) for seed in (0, 1)) for fraction in (1.0, 0.5, 0.25, 0.125))
+ALL = [*FIRST, *HALF, *QUARTER, *EIGHTH]
+
+
+def result():
+    [folder] = Path("runs/mine").iterdir()
+    return folder, json.loads((folder / "search.json").read_text())
+
+
+def test_the_command(call, pretended):
+    code, out, err = call()
+    assert code == 0, err
+    assert pretended.asked == ALL
+    folder, found = result()
+    assert found["fraction"] == 0.25
+    assert found["cost"] == pytest.approx(2 + 2 * (60 + 35 + 22.5) / 110)
+    assert found["effective"] == pytest.approx(6 / found["cost"])
+    rows = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line[1:2].isdigit()}
+    assert rows["1"] == ["(bsp", "alone)", "2", "90.05%", "110.0", "1.000"]
+    assert rows["0.25"] == ["2", "90.05%", "yes", "35.0", "0.318"]
+    assert rows["0.125"] == ["2", "88.05%", "no", "22.5", "0.205"]
+    assert "Switch at fraction 0.25: the smallest that was tried with at least 88.55%" in out
+    assert f"Search cost: {found['cost']:.2f} trainings" in out
+    assert f"paid back after {found['amortisation']:.2f} trainings; effective-training ratio {found['effective']:.2f}" in out
+    chosen = Path(out.rsplit("raysync run ", 1)[1].strip())
+    assert chosen.samefile(folder / "chosen.yaml")
+    expected = yaml.safe_load(FILE_TEXT) | {"switch_search": None}
+    expected["paradigm"]["fraction"] = 0.25
+    assert config.load(chosen) == config.validate(expected)
+
+
+@pytest.mark.parametrize("last", [0, 1, 4, 7])
+def test_a_second_call_goes_on_where_the_first_was_stopped(call, pretended, last):
+    pretended.last = last
+    code, _, err = call()
+    assert (code, pretended.asked) == (130, ALL[:last])
+    assert "The same command goes on." in err
+    pretended.last = 10**9
+    code, out, err = call()
+    assert (code, pretended.asked) == (0, ALL), "nothing twice"
+    assert "This search began in" in err
+    assert result()[1]["fraction"] == 0.25
+    assert call()[:2] == (0, out)
+    assert pretended.asked == ALL
+
+
+def test_another_threshold_takes_the_trainings_that_are_there(call, pretended):
+    call()
+    code, _, err = call("--set", "switch_search.threshold=0", "--set", "switch_search.first_repeats=3")
+    assert code == 0
+    assert pretended.asked == [*ALL, (1.0, 2)]
+    assert "with another switch_search block; what was trained there counts" in err
+    folder, found = result()
+    assert found["fraction"] == 1.0, "three runs of `first` alone are better on average than two of the others"
+    assert config.load(folder / FILE).switch_search.threshold == 0
+    call("--set", "switch_search.threshold=0.01")
+    assert pretended.asked == [*ALL, (1.0, 2)], "nothing was missing"
+    assert config.load(folder / FILE).switch_search.threshold == 0.01
+
+
+def test_an_old_answer_does_not_stay_for_a_new_question(call, pretended):
+    call()
+    pretended.last = len(ALL)
+    assert call("--set", "switch_search.candidate_repeats=4")[0] == 130
+    [folder] = Path("runs/mine").iterdir()
+    assert not {"search.json", "chosen.yaml"} & {file.name for file in folder.iterdir()}
+
+
+def test_another_experiment_is_another_search(call, pretended):
+    call()
+    code, _, err = call("--set", "update.lr=0.2")
+    assert code == 0
+    assert pretended.asked == ALL + ALL
+    assert "A new search: x.yaml trains something else than runs/mine/" in err
+    assert len(list(Path("runs/mine").iterdir())) == 2
+    assert "This search began in" in call()[2]
+    assert pretended.asked == ALL + ALL
+
+
+def test_what_broke_is_trained_again(call, pretended):
+    pretended.status = {(0.5, 1): "failed"}
+    code, _, err = call()
+    assert code == 1
+    assert "1 of 4 trainings broke" in err
+    pretended.status = {}
+    assert call()[0] == 0
+    assert pretended.asked == [*FIRST, *HALF, HALF[1], *QUARTER, *EIGHTH]
+
+
+def test_all_of_the_first_protocol_diverge(call, pretended):
+    pretended.status = dict.fromkeys(FIRST, "diverged")
+    code, out, err = call()
+    assert (code, out) == (1, "")
+    assert "of 2 runs of `first` alone, 2 diverged: there is no final_accuracy to keep." in err
+    assert pretended.asked == [*FIRST, *HALF]
+
+
+def test_none_ever_converges(call, pretended):
+    pretended.status = {FIRST[0]: "diverged"}
+    code, _, err = call("--set", "switch_search.target=converged_accuracy")
+    assert code == 1
+    assert "1 diverged and 1 never converged: there is no converged_accuracy to keep" in err
+
+
+def test_a_candidate_that_diverges_fails(call, pretended):
+    pretended.status = {(0.25, 0): "diverged"}
+    code, out, _ = call()
+    assert code == 0
+    assert "0.25 1 diverged" in out
+    assert result()[1]["fraction"] == 0.5
+
+
+def test_nothing_is_saved(call, pretended):
+    pretended.status = dict.fromkeys(HALF, "diverged")
+    _, out, _ = call()
+    assert "Stay with bsp" in out
+    assert "never paid back" in out
+    assert result()[1]["amortisation"] is None
+
+
+def test_a_recurring_job(call, pretended):
+    _, out, _ = call("--recurring")
+    assert pretended.asked == [*HALF, *QUARTER, *EIGHTH]
+    assert result()[1]["cost"] == pytest.approx(2 * (60 + 35 + 22.5) / 100)
+    assert "known" in out
+    _, out, _ = call("--recurring", "--set", "switch_search.known={accuracy: 0.9}")
+    assert "nobody can say without known: {accuracy: ..., seconds: ...}" in out
+    assert "0.25" in out
+    assert result()[1]["cost"] is None
+
+
+def test_candidates_max(call, pretended):
+    _, out, _ = call("--set", "switch_search.candidates_max=2")
+    assert result()[1]["fraction"] == 0.25
+    assert "The next was not tried: candidates_max is 2" in out
+
+
+@pytest.mark.parametrize(("setting", "says"), [
+    ("switch_search=null", "no `switch_search:` block in it; write switch_search: {target: final_accuracy}"),
+    ("switch_search={}", "give its target, what must not get worse: final_accuracy, converged_accuracy or "),
+    ("switch_search.target=accuracy", "switch_search.target: Input should be 'final_accuracy', 'converged"),
+    ("switch_search.treshold=1", "unknown setting 'treshold'; did you mean 'threshold'?"),
+    ("switch_search.threshold=-0.1", "switch_search.threshold: Input should be greater than or equal to 0; got -0.1"),
+    ("switch_search.candidate_repeats=0", "switch_search.candidate_repeats"),
+    ("switch_search.known={seconds: 3}", "switch_search.known.accuracy"),
+    ("switch_search.known=null", "switch_search.known: --recurring needs the accuracy of earlier runs"),
+    ("paradigm=bsp", "paradigm: bsp; what is searched is the fraction of a switch: {name: sync-switch, first"),
+    ("paradigm={name: sync-switch, then: [asp, bsp], fraction: [0.2, 0.3]}", "paradigm.then: 2 switches; the search is"),
+    ("timing=only", "timing: only trains nothing"),
+])
+def test_bad_input(call, pretended, setting, says):
+    code, out, err = call("--recurring", "--set", setting)
+    assert (code, out) == (2, "")
+    assert says in err
+    assert len(err.strip().splitlines()) <= 2
+    assert not Path("runs").exists()
