@@ -1,13 +1,13 @@
 """The actors of a decoupled run on Ray: stages, the servers of their modules, and who evaluates the whole.
 
     stage.forward(plan, [weights], [x])         -> y                                for the next module
-    stage.backward(plan, [weights], dy)         -> gradient, dx, report             the last one: of the activation, with loss
+    stage.backward(plan, [weights], dy)         -> gradient, dx, report             the last one: x in place of dy
     server.apply(plan, gradients)               -> version
     server.publish(group)                       -> weights
     server.mean()                               -> weights, for the evaluator
 
 What goes between them are return values, passed on as top-level references: activations and gradients from neighbour to
-neighbour, and nothing of it through the controller. Actors work their calls off in order, which is the order of the schedule.
+neighbour, nothing of it through the controller. Actors work their calls off in order, which is the order of the schedule.
 """
 
 from __future__ import annotations

@@ -225,8 +225,10 @@ class _Run:
         group, module = one.stage
         size = self._experiment.batch_size
         self._steps[push] = _Step(group, replica.way, added_s, size)
-        report: dict[str, Any] = {"forward_version": replica.versions.pop(one.batch),
-                                  "delay_ticks": self._pipelines.schedule.delay(module)}
+        report: dict[str, Any] = {"delay_ticks": self._pipelines.schedule.delay(module)}
+        forward_version = replica.versions.pop(one.batch)
+        if self._plan.rule.weights == "stash":
+            report["forward_version"] = forward_version
         if loss is not None:
             report["loss"] = loss
         busy_s, replica.busy_s = replica.busy_s, 0.0

@@ -146,8 +146,7 @@ class Measures:
     @property
     def leads(self) -> dict[str, int]:
         """Of each member, in clocks ahead of the slowest, now."""
-        roster = self._rows.roster
-        return {worker: roster.lead(worker) for worker in roster.members}
+        return {worker: roster.lead(worker) for roster in self._rows.rosters.values() for worker in roster.members}
 
     @property
     def accuracy(self) -> float | None:

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from raysync.core.decisions import Apply, Drop, Push, Release, Switch
-from raysync.core.events import Joined, Left, Pushed
+from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
 from raysync.core.journal import Entry
+from raysync.core.modules import module_of
 from raysync.core.roster import Roster
 
 
@@ -35,6 +36,8 @@ class PushRow:
     """The model version that its update made."""
     staleness: int | None = None
     """Versions applied between `base` and its own update."""
+    delay_ticks: int | None = None
+    """Of a stage: between the batch's forward and its backward pass."""
     applied_at_s: float | None = None
     wait_s: float = 0.0
     """From this push to the worker's next release, to its leaving, or to the end of the run."""
@@ -50,8 +53,8 @@ def group_of(worker: str) -> str:
 class PushRows:
     """Joins events and decisions into rows; a row comes out when its fate and its wait are known.
 
-    A roster follows the journal, without a paradigm, so that leads are the machine's own. Memory is bounded by the
-    members and the buffered pushes.
+    A roster follows the journal, without a paradigm, so that leads are the machine's own; of a decoupled run one for each
+    module. Memory is bounded by the members and the buffered pushes.
     """
 
     def __init__(self, workload_samples: int | None = None) -> None:
@@ -59,17 +62,29 @@ class PushRows:
         Args:
             workload_samples: the first update that reaches it ends the run: what was decided after it was not executed.
         """
-        self.roster = Roster(workload_samples)
+        self.workload_samples = workload_samples
+        self.rosters: dict[int, Roster] = {}
+        """Module -> its roster; 0 of a run whose workers have the whole network."""
         self.lead_max = 0
         """The largest lead at a Release, in clocks."""
-        self.updates = 0
         self._released: dict[str, tuple[float, int]] = {}  # worker -> when it was last released, its lead then
         self._open: dict[Push, PushRow] = {}
         self._waiting: dict[str, Push] = {}
 
+    @property
+    def roster(self) -> Roster:
+        """What the progress of the network is read from: the only one, or the last module's."""
+        return self.rosters[max(self.rosters)] if self.rosters else Roster(self.workload_samples)
+
+    @property
+    def updates(self) -> int:
+        """Of that roster."""
+        return self.roster.version
+
     def feed(self, entry: Entry) -> Iterator[PushRow]:
         """Take in one line; yields the rows that it completes."""
-        roster, event = self.roster, entry.event
+        event, module = entry.event, self._module(entry.event)
+        roster = self.rosters.setdefault(module, Roster(self.workload_samples))
         roster.now = event.at
         match event:
             case Joined(worker=worker):
@@ -79,9 +94,11 @@ class PushRows:
                 yield from self._waited(worker, event.at)
             case Pushed(worker=worker):
                 if worker in roster.departed:
+                    roster.drop_late(worker)
                     yield self._late(event, entry)
                     return
                 self._pushed(event, entry)
+                roster.push(worker, event.clock, event.base, event.samples, event.busy_s)
         for decision in entry.decisions:
             match decision:
                 case Apply(pushes=pushes, version=version, publish=publish):
@@ -91,9 +108,8 @@ class PushRows:
                         row.staleness = version - 1 - row.base
                         yield from self._completed(push)
                     roster.apply(pushes, publish=publish)
-                    self.updates += 1
-                    if roster.progress is not None and roster.progress >= 1:
-                        return
+                    if not module and roster.progress is not None and roster.progress >= 1:
+                        return  # a decoupled run goes on until the pipelines have drained
                 case Drop(push=push, why=why):
                     self._open[push].outcome, self._open[push].why = "dropped", why
                     roster.drop(push)
@@ -105,6 +121,11 @@ class PushRows:
                     yield from self._waited(worker, event.at)
                 case Switch():
                     roster.rebase()
+
+    def _module(self, event: Event) -> int:
+        if isinstance(event, TimerFired):
+            return int(event.key.partition("/")[0]) if any(self.rosters) else 0
+        return module_of(event.worker)
 
     def close(self, at: float) -> Iterator[PushRow]:
         """The run has ended: the rows that are still open."""
@@ -118,10 +139,8 @@ class PushRows:
         push = (event.worker, event.clock)
         self._open[push] = self._row(event, entry)
         self._waiting[event.worker] = push
-        self.roster.push(event.worker, event.clock, event.base, event.samples, event.busy_s)
 
     def _late(self, event: Pushed, entry: Entry) -> PushRow:
-        self.roster.drop_late(event.worker)
         row = self._row(event, entry)
         row.outcome, row.why = "dropped", next(d.why for d in entry.decisions if isinstance(d, Drop))
         return row
@@ -130,7 +149,8 @@ class PushRows:
         released_at, lead = self._released[event.worker]
         return PushRow(
             worker=event.worker, group=group_of(event.worker), clock=event.clock, samples=event.samples,
-            loss=entry.report.get("loss"), base=event.base, lead=lead,
+            loss=entry.report.get("loss"), base=entry.report.get("forward_version", event.base),
+            lead=lead, delay_ticks=entry.report.get("delay_ticks"),
             released_at_s=released_at, pushed_at_s=event.at, busy_s=event.busy_s)
 
     def _waited(self, worker: str, at: float) -> Iterator[PushRow]:
