@@ -13,7 +13,7 @@ from raysync import config
 from raysync.config import Experiment, ParadigmChoice
 from raysync.core.events import Joined, Left
 from raysync.core.journal import Ended, Entry, Line, Remark
-from raysync.core.paradigm import Paradigm
+from raysync.core.paradigm import Paradigm, Rule
 from raysync.errors import RunFailed
 from raysync.record.measures import Measures
 from raysync.record.reader import RunRecord, load
@@ -105,7 +105,7 @@ def run_in(
     began = datetime.now()
     experiment = task.experiment.model_copy(update={"paradigm": choice})
     measures = Measures(task.workload_samples, experiment.target_accuracy, experiment.target_loss)
-    stream = engine.run(task, choice.make())
+    stream = _stream(engine, task, choice.make())
     first = next(stream)  # whatever the user asked for that cannot be is known by now: no record of that
     folder = new_folder(experiment.output, experiment.name, choice.label)
     with RecordWriter(folder, experiment.to_yaml(), choice.make(), measures, _about(task, choice), began,
@@ -129,6 +129,14 @@ def run_in(
     if ended.status == "failed":
         raise RunFailed(f"{ended.error}\nThe record up to then: {folder}")
     return load(folder)
+
+
+def _stream(engine: Engine, task: Task, rule: Rule) -> Iterator[list[Line]]:
+    if isinstance(rule, Paradigm):
+        return engine.run(task, rule)
+    from raysync.decoupled.engine import run as run_decoupled
+
+    return run_decoupled(engine, task, rule)
 
 
 def _event_log(folder: Path, began: datetime, wanted: bool) -> AbstractContextManager[Watch]:

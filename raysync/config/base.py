@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from raysync.core.paradigm import Paradigm
+from raysync.core import paradigm
 from raysync.paradigms import make
 
 
@@ -56,8 +56,8 @@ class ParadigmChoice(Named):
         self.make()
         return self
 
-    def make(self) -> Paradigm:
-        """A fresh paradigm."""
+    def make(self) -> paradigm.Rule:
+        """A fresh one."""
         return make(self.name, **self.parameters)
 
     @property

@@ -20,7 +20,7 @@ from typing import Any, assert_never, get_args
 from raysync.core.decisions import Decision
 from raysync.core.events import Event
 from raysync.core.machine import describe
-from raysync.core.paradigm import Paradigm
+from raysync.core.paradigm import Rule
 from raysync.errors import ConfigError
 
 JOURNAL_SCHEMA = 1
@@ -80,7 +80,7 @@ class Remark:
 Line = Entry | Evaluation | Remark | Ended
 
 
-def header(paradigm: Paradigm, workload_samples: int | None, **more: Any) -> str:
+def header(paradigm: Rule, workload_samples: int | None, **more: Any) -> str:
     """The first line: all that a replay needs to start from, and `more` for readers."""
     return json.dumps({"journal": JOURNAL_SCHEMA, "paradigm": describe(paradigm),
                        "workload_samples": workload_samples, **more})

@@ -25,7 +25,7 @@ from typing import Any, assert_never
 
 from raysync.core.decisions import Apply, Decision, Drop, Hold, Note, Release, SetTimer, Switch
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
-from raysync.core.paradigm import Paradigm
+from raysync.core.paradigm import Paradigm, Rule
 from raysync.core.reference import load_reference, reference_to
 from raysync.core.roster import Roster
 from raysync.errors import ProtocolViolation
@@ -162,24 +162,25 @@ class Machine:
         """The machine that `snapshot` wrote down."""
         state = json.loads(text)
         assert state["snapshot"] == SNAPSHOT_SCHEMA, f"a snapshot of schema {state['snapshot']}"
-        machine = cls(rebuild(state["paradigm"]))
+        paradigm = rebuild(state["paradigm"])
+        assert isinstance(paradigm, Paradigm), f"a machine of {paradigm.name}"
+        machine = cls(paradigm)
         machine.paradigm.load_state(state["state"])
         machine.timers = state["timers"]
         machine.roster = Roster.load(state["roster"])
         return machine
 
 
-def describe(paradigm: Paradigm) -> dict[str, Any]:
-    """A paradigm's class and parameters as JSON-native data."""
-    return {"class": reference_to(type(paradigm)), "parameters": paradigm.parameters()}
+def describe(rule: Rule) -> dict[str, Any]:
+    """Class and parameters as JSON-native data."""
+    return {"class": reference_to(type(rule)), "parameters": rule.parameters()}
 
 
-def rebuild(description: dict[str, Any]) -> Paradigm:
-    """The fresh paradigm that `describe` described.
+def rebuild(description: dict[str, Any]) -> Rule:
+    """The fresh one that `describe` described.
 
     Raises:
         ConfigError: its class cannot be imported here.
     """
-    paradigm = load_reference(description["class"], "journal")(**description["parameters"])
-    assert isinstance(paradigm, Paradigm)
-    return paradigm
+    rule: Rule = load_reference(description["class"], "journal")(**description["parameters"])
+    return rule

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Protocol, runtime_checkable
 
 from raysync.core.decisions import Decision, SetTimer
 from raysync.core.events import Event, TimerFired
 from raysync.core.machine import Machine
-from raysync.core.paradigm import Paradigm
+from raysync.core.paradigm import Paradigm, Rule
 from raysync.core.roster import Roster
 
 MARK = ".m"
@@ -72,3 +73,19 @@ class Modules:
     def restore(self, text: str) -> None:
         """Go on from what `snapshot` wrote down."""
         self.machines = {module: Machine.restore(each) for module, each in enumerate(json.loads(text), start=1)}
+
+
+@runtime_checkable
+class RunKind(Protocol):
+    """A rule that is no `Paradigm`: it brings its machines."""
+
+    def machine(self, workload_samples: int | None) -> Modules:
+        """Fresh ones."""
+
+
+def machine_of(rule: Rule, workload_samples: int | None) -> Machine | Modules:
+    """What decides in a run under that rule, fresh."""
+    if isinstance(rule, Paradigm):
+        return Machine(rule, workload_samples)
+    assert isinstance(rule, RunKind), f"{rule.name} is neither a paradigm nor a kind of run"
+    return rule.machine(workload_samples)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from raysync.core.decisions import Decision
 from raysync.core.journal import Entry, read
 from raysync.core.machine import Machine, rebuild
+from raysync.core.modules import Modules, machine_of
 from raysync.errors import ProtocolViolation
 
 
@@ -15,7 +16,7 @@ from raysync.errors import ProtocolViolation
 class Replayed:
     """What a replay found."""
 
-    machine: Machine
+    machine: Machine | Modules
     events: int
     decisions: int
     difference: str | None
@@ -29,7 +30,7 @@ def replay(lines: Iterable[str]) -> Replayed:
         ConfigError: the text is no journal, or its paradigm cannot be imported.
     """
     head, rest = read(lines)
-    machine = Machine(rebuild(head["paradigm"]), head["workload_samples"])
+    machine = machine_of(rebuild(head["paradigm"]), head["workload_samples"])
     events = decisions = 0
     for line in rest:
         if not isinstance(line, Entry):

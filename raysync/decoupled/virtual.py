@@ -30,11 +30,9 @@ from raysync.core.journal import Ended, Entry, Evaluation, Line
 from raysync.core.modules import module_of
 from raysync.decoupled.learner import DecoupledLearner
 from raysync.decoupled.pipelines import Pass, Pipelines, Stage
-from raysync.decoupled.plan import DecoupledPlan, plan_of
+from raysync.decoupled.plan import DecoupledPlan
 from raysync.emulation import one_way_s, step_duration_s
 from raysync.errors import RunFailed
-from raysync.paradigms.decoupled import Decoupled
-from raysync.training.task import Task
 from raysync.troubles import UNHARMED, Troubles
 from raysync.virtual.network import Network, Way
 
@@ -72,32 +70,21 @@ class _Step:
     samples: int
 
 
-class DecoupledVirtualEngine:
-    """Runs decoupled tasks in this process."""
-
-    def __init__(self) -> None:
-        self.places: dict[str, Any] = {}
-        """Actors, of which there are none."""
-
-    def run(self, task: Task, rule: Decoupled) -> Iterator[list[Line]]:
-        """Train a task, and yield what happens, in order; the last line is an `Ended`.
-
-        Raises:
-            ConfigError: the network cannot be cut like that, or a setting does not go with it.
-        """
-        run, error = _Run(plan_of(task, rule)), ""
-        try:
-            run.start()
-            while not run.status:
-                run.advance()
-                yield run.take_lines()
-        except RunFailed as failure:
-            error = str(failure)
-        except Exception as bug:  # of the user's paradigm, or ours: what led to it must still reach the journal
-            logging.getLogger(__name__).exception("the run broke")
-            error = f"{type(bug).__name__}: {' '.join([str(bug), *getattr(bug, '__notes__', [])])}"
-        run.lines.append(Ended("failed" if error else run.status, run.last_at, error, run.troubles.without_effect()))
-        yield run.take_lines()
+def run_virtually(plan: DecoupledPlan) -> Iterator[list[Line]]:
+    """Train in this process, and yield what happens, in order; the last line is an `Ended`."""
+    run, error = _Run(plan), ""
+    try:
+        run.start()
+        while not run.status:
+            run.advance()
+            yield run.take_lines()
+    except RunFailed as failure:
+        error = str(failure)
+    except Exception as bug:  # of the user's paradigm, or ours: what led to it must still reach the journal
+        logging.getLogger(__name__).exception("the run broke")
+        error = f"{type(bug).__name__}: {' '.join([str(bug), *getattr(bug, '__notes__', [])])}"
+    run.lines.append(Ended("failed" if error else run.status, run.last_at, error, run.troubles.without_effect()))
+    yield run.take_lines()
 
 
 class _Run:

@@ -2,6 +2,7 @@
 
 from raysync.paradigms.asp import ASP
 from raysync.paradigms.bsp import BSP
+from raysync.paradigms.decoupled import Decoupled
 from raysync.paradigms.hybrid import Hybrid
 from raysync.paradigms.ksync import BackupWorkers, KBatchAsync, KBatchSync, KSync
 from raysync.paradigms.lagtuner import LagTuner
@@ -13,7 +14,7 @@ from raysync.paradigms.syncswitch import SyncSwitch
 __all__ = ["PARADIGMS", "PRESETS", "Preset", "make"]
 
 PARADIGMS.update({cls.name: cls for cls in (
-    BSP, ASP, SSP, LagTuner, Hybrid, KSync, KBatchSync, KBatchAsync, BackupWorkers, Ringmaster, SyncSwitch)})
+    BSP, ASP, SSP, LagTuner, Hybrid, KSync, KBatchSync, KBatchAsync, BackupWorkers, Ringmaster, SyncSwitch, Decoupled)})
 
 PRESETS.update({
     "hybrid-sync": Preset("The hybrid parameter server's synchronous baseline: all workers, tolerance 0, every pull.",

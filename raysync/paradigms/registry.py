@@ -7,12 +7,12 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from raysync.core.paradigm import Paradigm
+from raysync.core.paradigm import Paradigm, Rule
 from raysync.core.reference import load_reference
 from raysync.errors import ConfigError, unknown_name
 
-PARADIGMS: dict[str, type[Paradigm]] = {}
-"""The rules that come with raysync; the package fills it."""
+PARADIGMS: dict[str, type[Rule]] = {}
+"""What comes with raysync; the package fills it."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ Spec = str | dict[str, Any]
 """How one paradigm names another: `ssp`, or `{name: ssp, staleness: 3}`."""
 
 
-def make(name: str, /, **parameters: Any) -> Paradigm:
+def make(name: str, /, **parameters: Any) -> Rule:
     """Build a paradigm.
 
     Args:
@@ -42,7 +42,7 @@ def make(name: str, /, **parameters: Any) -> Paradigm:
         ConfigError: unknown name or parameter (with the nearest one), or a value that is not allowed.
     """
     preset = PRESETS.get(name)
-    cls = _class(preset.paradigm if preset else name)
+    cls: Any = _class(preset.paradigm if preset else name)
     names = [field.name for field in fields(cls) if field.init]
     for parameter in parameters:
         if parameter not in names:
@@ -50,7 +50,7 @@ def make(name: str, /, **parameters: Any) -> Paradigm:
                 raise ConfigError(f"paradigm {name}: takes no parameters, got {parameter!r}.")
             raise unknown_name("parameter", parameter, names, where=f"paradigm {name}")
     try:
-        paradigm = TypeAdapter(cls).validate_python({**(preset.parameters if preset else {}), **parameters})
+        rule: Rule = TypeAdapter(cls).validate_python({**(preset.parameters if preset else {}), **parameters})
     except ValidationError as error:
         first, *others = error.errors()
         if first["type"] == "value_error":  # a check of several parameters together, in __post_init__
@@ -59,8 +59,7 @@ def make(name: str, /, **parameters: Any) -> Paradigm:
         allowed = dict.fromkeys(each["msg"] for each in (first, *others) if each["loc"][:1] == first["loc"][:1])
         raise ConfigError(f"paradigm {name}: {'.'.join(map(str, where))}: {', or: '.join(allowed)}; "
                           f"got {first['input']!r}.") from error
-    assert isinstance(paradigm, Paradigm)
-    return paradigm
+    return rule
 
 
 def make_inner(spec: Spec, where: str) -> Paradigm:
@@ -71,19 +70,22 @@ def make_inner(spec: Spec, where: str) -> Paradigm:
         where: the other one's parameter, for the error.
 
     Raises:
-        ConfigError: as `make`; or the mapping has no name.
+        ConfigError: as `make`; the mapping has no name; or it is no `Paradigm`.
     """
     settings = {"name": spec} if isinstance(spec, str) else dict(spec)
     name = settings.pop("name", None)
     if not isinstance(name, str):
         raise ConfigError(f"{where}: no name in {spec!r}; write {{name: ssp, staleness: 3}}.")
     try:
-        return make(name, **settings)
+        paradigm = make(name, **settings)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
+    if not isinstance(paradigm, Paradigm):
+        raise ConfigError(f"{where}: {name} is a kind of run, not a paradigm that another one can use.")
+    return paradigm
 
 
-def _class(name: str) -> type[Paradigm]:
+def _class(name: str) -> type[Rule]:
     if ":" not in name:
         if name not in PARADIGMS:
             raise unknown_name("paradigm", name, [*PARADIGMS, *PRESETS])

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raysync.core.journal import Evaluation, Line, encode, header
-from raysync.core.paradigm import Paradigm
+from raysync.core.paradigm import Rule
 from raysync.record.measures import Measures
 from raysync.record.rows import PushRow
 
@@ -73,7 +73,7 @@ def _version(package: str) -> str | None:
 class RecordWriter:
     """Writes one record. Use it as a context manager: leaving it, however, completes what can be completed."""
 
-    def __init__(self, folder: Path, config_yaml: str, paradigm: Paradigm, measures: Measures,
+    def __init__(self, folder: Path, config_yaml: str, paradigm: Rule, measures: Measures,
                  about: Mapping[str, Any], began: datetime, places: Mapping[str, Any] | None = None) -> None:
         """
         Args:

@@ -1,0 +1,31 @@
+"""A decoupled run on whichever engine the experiment names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from raysync.core.journal import Line
+from raysync.core.paradigm import Rule
+from raysync.decoupled.plan import plan_of
+from raysync.decoupled.virtual import run_virtually
+from raysync.errors import ConfigError
+from raysync.paradigms.decoupled import Decoupled
+from raysync.training.task import Task
+
+
+def run(engine: Any, task: Task, rule: Rule) -> Iterator[list[Line]]:
+    """Train a task, and yield what happens, in order; the last line is an `Ended`.
+
+    Args:
+        engine: of the session, whose connection to Ray is used.
+        task: what to train.
+        rule: a `Decoupled`.
+
+    Raises:
+        ConfigError: the network cannot be cut like that, or a setting of the experiment does not go with it.
+    """
+    assert isinstance(rule, Decoupled), f"{rule.name} is another kind of run"
+    if task.experiment.engine == "ray":
+        raise ConfigError("paradigm: decoupled: it runs on the virtual engine only, so far; set engine: virtual.")
+    return run_virtually(plan_of(task, rule))
