@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -50,7 +51,7 @@ def make(name: str, /, **parameters: Any) -> Paradigm:
                 raise ConfigError(f"paradigm {name}: takes no parameters, got {parameter!r}.")
             raise unknown_name("parameter", parameter, names, where=f"paradigm {name}")
     try:
-        paradigm = TypeAdapter(cls).validate_python({**(preset.parameters if preset else {}), **parameters})
+        paradigm = _adapter(cls).validate_python({**(preset.parameters if preset else {}), **parameters})
     except ValidationError as error:
         first, *others = error.errors()
         if first["type"] == "value_error":  # a check of several parameters together, in __post_init__
@@ -81,6 +82,11 @@ def make_inner(spec: Spec, where: str) -> Paradigm:
         return make(name, **settings)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
+
+
+@cache
+def _adapter(cls: type[Paradigm]) -> TypeAdapter[Paradigm]:
+    return TypeAdapter(cls)  # takes milliseconds
 
 
 def _class(name: str) -> type[Paradigm]:
