@@ -117,8 +117,19 @@ class SwitchConformance(Conformance):
                     assert not workers & self.suspended, "no push of a suspended worker is applied"
                 case Release(worker=worker):
                     assert worker not in self.suspended
+        self.releases_keep_the_bound(decisions)
         self.suspended &= set(self.machine.roster.members)
         self.outdated &= set(self.machine.roster.members)
+
+    def releases_keep_the_bound(self, decisions):
+        paradigm = self.machine.paradigm
+        spec = paradigm._specs[paradigm._running]
+        spec = {"name": spec} if isinstance(spec, str) else spec
+        bound = lead_bound(spec["name"], spec)
+        last = max((index for index, each in enumerate(decisions) if isinstance(each, Switch)), default=0)
+        for decision in decisions[last:]:
+            if isinstance(decision, Release) and bound is not None:
+                assert paradigm._seen(self.machine.roster).lead(decision.worker) <= bound
 
     @precondition(lambda self: self.machine.timers)
     @rule(late=st.sampled_from([0.0, 0.1, 3.0]))
