@@ -96,15 +96,17 @@ class SyncSwitch(Paradigm):
         self._inner = self._make_inner()
 
     def _check(self) -> None:
+        if len(self._specs) < 2:
+            raise ConfigError(f"{self.name}: then: at least one protocol comes after the first.")
         if len(self._shares) != len(self._specs) - 1:
             raise ConfigError(f"{self.name}: fraction: {len(self._shares)} for {len(self._specs) - 1} switches; give one "
                               "for each protocol but the last.")
         if sum(self._shares) > 1 + 1e-9:
             raise ConfigError(f"{self.name}: fraction: {' + '.join(map(str, self._shares))} is more than 1.")
         for index, spec in enumerate(self._specs):
-            where = f"{self.name}: {'then' if index else 'first'}"
-            make_inner(spec, where)
-            if _name(spec) == self.name:
+            place = f"then[{index - 1}]" if isinstance(self.then, list) else "then"
+            where = f"{self.name}: {place if index else 'first'}"
+            if isinstance(make_inner(spec, where), SyncSwitch):
                 raise ConfigError(f"{where}: a {self.name} in a {self.name}; name the protocols in `then: [...]`.")
 
     def misfit(self, workers: int) -> str:

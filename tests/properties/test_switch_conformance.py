@@ -4,7 +4,6 @@ What the protocol in force sees must be a roster that its own rule would have ma
 detector's timer, and its bound on leads holds in it.
 """
 
-import copy
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -16,10 +15,8 @@ from hypothesis.stateful import initialize, invariant, precondition, rule, run_s
 from raysync.core.decisions import Apply, Drop, Note, Release, SetTimer, Switch
 from raysync.core.events import Joined, Pushed, TimerFired
 from raysync.core.journal import Entry
-from raysync.core.machine import Machine
 from raysync.core.paradigm import Paradigm
 from raysync.core.roster import Roster
-from raysync.paradigms import make
 from raysync.record.rows import PushRows
 from tests.properties.test_conformance import Conformance, lead_bound
 

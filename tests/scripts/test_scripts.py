@@ -2,8 +2,8 @@
 
     pytest tests/scripts --rewrite-scripts      writes the answers; read the diff like code
 
-Lines before the first event: `workload SAMPLES` if there is one, `paradigm NAME key=value ...`. Events: `AT join W`, `AT leave W`, `AT push W`,
-`AT timer KEY`. A push takes the iteration that is under way and the version it was released with.
+Lines before the first event: `workload SAMPLES` if there is one, then `paradigm NAME key=value ...`. Events: `AT join W`,
+`AT leave W`, `AT push W`, `AT timer KEY`. A push takes the iteration that is under way and the version it was released with.
 """
 
 from pathlib import Path
