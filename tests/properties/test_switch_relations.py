@@ -42,7 +42,8 @@ def test_a_fraction_of_1_decides_as_first_alone_and_0_as_then_alone(spec, schedu
 def troubled(draw):
     """A schedule, and somebody who is stuck now and then."""
     step_s, churn = draw(schedules())
-    whom, since, factor = draw(st.sampled_from([f"w-{n}#1" for n in range(4)])), draw(st.integers(0, 20)), draw(st.integers(3, 9))
+    whom = draw(st.sampled_from([f"w-{n}#1" for n in range(4)]))
+    since, factor = draw(st.integers(0, 20)), draw(st.integers(3, 9))
 
     def troubled_s(worker, clock):
         return step_s(worker, clock) * (factor if worker == whom and since <= clock % 30 < since + 5 else 1)
@@ -56,7 +57,8 @@ def test_a_share_is_done_once_and_under_its_protocol(schedule, online, fraction,
     """Counted by the phases of the updates: the one that completes the share comes before the last switch, none after."""
     then, fractions = (["asp", "ssp"], [fraction, 0.2]) if back else (["asp"], [fraction])
     paradigm = make("sync-switch", then=then, fraction=fractions, online=online, windows=2)
-    decisions = list(chain.from_iterable(each for _, each in trace(paradigm, schedule, 400, workload := 300 * SAMPLES)))
+    workload = 300 * SAMPLES
+    decisions = list(chain.from_iterable(each for _, each in trace(paradigm, schedule, 400, workload)))
     done = [index for index, each in enumerate(decisions) if isinstance(each, Switch) and "has done its" in each.why]
     event(f"{online}: {len([each for each in decisions if isinstance(each, Switch)])} switches")
     event(f"{online}: {sum(isinstance(each, Note) and each.kind == 'suspended' for each in decisions)} suspended")
