@@ -143,7 +143,6 @@ class SyncSwitch(Paradigm):
         return self._carry_out(roster, self._inner.on_join(view, worker), before)
 
     def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
-        self._detector.forget(worker)
         if worker in self.stragglers:
             self.stragglers.remove(worker)
         for absent in (self.suspended, self.outdated):

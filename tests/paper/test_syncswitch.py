@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import pytest
 
-from raysync.core.decisions import Apply, Note, Release, SetTimer, Switch
+from raysync.core.decisions import Apply, Drop, Note, Release, SetTimer, Switch
 from raysync.core.events import Pushed
 from raysync.core.machine import Machine
 from raysync.core.paradigm import Paradigm
@@ -135,7 +135,7 @@ def test_what_was_decided_behind_the_update_that_completes_the_share_is_the_new_
 
 @dataclass
 class Hasty(Paradigm):
-    """Each push is an update of its own, two at a time, with a timer between."""
+    """Of three pushes the first and the last are updates of their own, with much between them."""
 
     name: ClassVar[str] = "hasty"
 
@@ -143,7 +143,7 @@ class Hasty(Paradigm):
         if len(roster.buffered) < 3:
             return [SetTimer("hasty", roster.now + 9), Release(push[0])]
         one, two, three = roster.buffered
-        return [Apply((one,)), SetTimer("later", 99.0), Note("half", push[0]), Apply((two,)), Release(push[0]),
+        return [Apply((one,)), SetTimer("later", 99.0), Note("half", push[0]), Drop(two, why="hasty"), Release(push[0]),
                 Apply((three,))]
 
     def on_leave(self, roster, worker):
@@ -161,7 +161,8 @@ def test_a_share_completed_in_the_midst_of_several_decisions():
     round_of(drive, A, A, at=1.0)
     assert set(drive.machine.timers) == {"hasty"}
     answer = drive.push(B)
-    assert applied(answer) == [((A, 0),), ((A, 1), (B, 0))]
+    assert applied(answer) == [((A, 0),), ((B, 0),)]
+    assert dropped(answer) == [(A, 1)]
     assert phases(answer) == ["Hasty", "Hasty"]
     assert notes(answer) == [("half", B)]
     assert of(SetTimer, answer) == [SetTimer("hasty", None)], "its timers are off, and those that it wanted are not set"
@@ -289,6 +290,13 @@ def test_a_step_from_before_its_restoration_is_dropped_once():
     assert applied(drive.push(C)) == [((C, 2),)]
 
 
+def test_a_step_from_before_its_restoration_may_outlast_the_next_switch():
+    drive, _ = stuck("elastic", A, B, C, pushes=14, then=["bsp", "asp"], fraction=[0.5, 0.2])
+    switches = of(Switch, [each for _ in range(3) for each in round_of(drive, A, B)])
+    assert [each.to for each in switches] == ["bsp", "asp"]
+    assert dropped(drive.push(C, at=9.0)) == [(C, 1)]
+
+
 def test_nobody_waits_for_a_restored_worker_before_it_has_come():
     """SSP(0) after BSP: c is neither the slowest while it is at its old step nor ahead after it."""
     drive, _ = stuck("elastic", A, B, C, pushes=14, then={"name": "ssp", "staleness": 0})
@@ -381,6 +389,30 @@ def test_a_suspension_may_complete_the_share_and_so_restore():
     assert notes(answer) == [("straggler", C), ("suspended", C), ("restored", C)]
     assert of(Switch, answer) == [Switch("asp", "bsp has done its 50 % of the work")]
     assert dropped(drive.push(C, at=9.0)) == [(C, 1)]
+
+
+def test_the_first_of_two_suspensions_may_complete_the_share():
+    """Both are restored, and the second one's leaving is no business of the new rule."""
+    workers = [f"w-{n}#1" for n in range(6)]
+    drive = drive_of(*workers, pushes=20, online="elastic", **QUICK)
+    round_of(drive, *workers, at=1.0)
+    round_of(drive, *workers[:4], at=2.0)
+    drive.now = 4.0
+    answer = drive.tick(DETECT)
+    assert [kind for kind, _ in notes(answer)] == ["straggler"] * 2 + ["suspended"] * 2 + ["restored"] * 2
+    assert released(answer) == workers[:4]
+    assert drive.machine.paradigm.outdated == workers[4:]
+
+
+def test_who_was_suspended_is_not_held_against_it():
+    """Restored before the next window ends, it needs as many windows as anybody to be found again."""
+    drive, _ = stuck("elastic", A, B, C, pushes=14, then=["bsp", "asp"], fraction=[0.5, 0.4], windows=2)
+    drive.tick(DETECT)
+    assert drive.machine.paradigm.suspended == [C]
+    drive.push(C)
+    round_of(drive, A, B)
+    assert drive.machine.paradigm.phase == 1
+    assert notes(drive.tick(DETECT)) == []
 
 
 # ---- none, and the configuration policy ----

@@ -184,10 +184,8 @@ class SwitchConformance(Conformance):
             assert len(view.members) >= 2
 
 
-def case_of(name):
-    return type(f"Switch_{name}", (SwitchConformance,), {"parameters": SWITCHES[name]})
-
-
 @pytest.mark.parametrize("name", SWITCHES)
 def test_conformance(name):
-    run_state_machine_as_test(case_of(name), settings=settings(max_examples=15, stateful_step_count=60))
+    case = type(f"Switch_{name}", (SwitchConformance,), {"parameters": SWITCHES[name]})
+    few = settings(max_examples=settings().max_examples // 7, stateful_step_count=60)
+    run_state_machine_as_test(case, settings=few)
