@@ -1,11 +1,15 @@
 """Sync-Switch in whole virtual runs: when it switches, and what its online policies gain from a transient straggler."""
 
 import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
 
 from raysync.config import ParadigmChoice
 from raysync.core.decisions import Apply, Note, Switch
 from raysync.core.journal import Ended, Entry
+from tests.properties.test_switch_conformance import SWITCHES
 from tests.virtual.parts import replayed, run, timed
+from tests.virtual.test_safety import plans
 
 FOUR = [{"name": "w", "count": 4, "step_s": 1}]
 SLOW = {"kind": "slow-down", "factor": 6, "workers": ["w-0"], "start_s": 9.5, "lasts_s": 60}
@@ -71,3 +75,19 @@ def test_a_worker_that_never_comes_back_is_found_and_left_behind():
     lines, done = switched([SLOW | {"factor": 864000}], "elastic")
     assert done < 9.5 + 60 + 50
     assert lines[-1].at < 200
+
+
+@settings(max_examples=60)
+@given(plans(), st.sampled_from(list(SWITCHES)), st.integers(1, 150))
+def test_every_run_ends_whatever_happens(plan, name, pushes):
+    """Random clusters and troubles: it finishes unless every slot was taken away, and its journal replays."""
+    task, choice = timed(**plan, workload={"samples": pushes}), ParadigmChoice(name="sync-switch", **SWITCHES[name])
+    lines = run(task, choice)
+    again = replayed(task, lines, choice)
+    assert again.difference is None
+    for kind in {note.kind for _, note in decided(lines, Note)} | {each.to for _, each in decided(lines, Switch)}:
+        event(kind)
+    if lines[-1].status == "finished":
+        assert again.machine.roster.samples_applied >= pushes
+    else:
+        assert lines[-1].error.startswith("every worker is gone")
