@@ -259,6 +259,16 @@ def test_elastic_removes_any_detected_stragglers_and_goes_on():
         assert released(round_of(drive, A, B)) == [A, B], "rounds of two"
 
 
+def test_the_others_times_are_measured_as_before():
+    """A rule that looks at intervals, as LagTuner does, goes on doing so."""
+    drive, _ = stuck("elastic", A, B, C, first={"name": "lagtuner", "s_lower": 0, "s_upper": 3})
+    drive.push(A, at=6.0)
+    drive.push(B, at=7.5)
+    seen = drive.machine.paradigm._seen(drive.roster)
+    assert C not in seen.members
+    assert [seen.telemetry(worker) for worker in (A, B)] == [drive.roster.telemetry(worker) for worker in (A, B)]
+
+
 def test_the_push_of_a_suspended_worker_is_dropped_and_it_is_told_why_it_waits():
     drive, _ = stuck("elastic", A, B, C)
     answer = drive.push(C, at=7.0)

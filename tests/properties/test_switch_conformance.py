@@ -173,7 +173,7 @@ class SwitchConformance(Conformance):
         assert set(view.computing) == set(roster.computing) - away
         assert list(view.held) == [worker for worker in roster.held if worker not in away]
         assert set(view.buffered) == {push for push in roster.buffered if push[0] not in away}
-        assert (view.version, view.published) == (roster.version, roster.published)
+        assert (view.now, view.version, view.published) == (roster.now, roster.version, roster.published)
         assert view.computing or paradigm.timers or not view.held, "they would wait for ever"
         assert set(paradigm.timers) == set(self.machine.timers) - {"sync-switch: detect"}
         assert paradigm.watching == ("sync-switch: detect" in self.machine.timers)
