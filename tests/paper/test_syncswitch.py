@@ -241,6 +241,14 @@ def test_an_update_of_what_was_there_may_complete_the_share():
     assert drive.machine.timers == {}
 
 
+def test_when_the_straggler_leaves_bsp_comes_back_after_the_window():
+    drive, _ = stuck("greedy", A, B, C)
+    drive.leave(C)
+    answer = drive.tick(DETECT)
+    assert notes(answer) == [], "it has not recovered"
+    assert of(Switch, answer) == [Switch("bsp", "no straggler any more")]
+
+
 def test_the_next_protocol_that_has_a_share_stands_in():
     _, answer = stuck("greedy", A, B, C, then=["ssp", "asp"], fraction=[0.5, 0])
     assert of(Switch, answer)[0].to == "asp"
@@ -267,6 +275,18 @@ def test_the_others_times_are_measured_as_before():
     seen = drive.machine.paradigm._seen(drive.roster)
     assert C not in seen.members
     assert [seen.telemetry(worker) for worker in (A, B)] == [drive.roster.telemetry(worker) for worker in (A, B)]
+
+
+def test_a_protocol_may_drop_pushes_while_somebody_is_suspended():
+    """K-sync: c is late. And a snapshot holds what it sees."""
+    drive, answer = stuck("elastic", A, B, C, D, first={"name": "k-sync", "k": 2})
+    assert ("suspended", D) in notes(answer)
+    answer = round_of(drive, A, B, C, at=5.0)
+    assert applied(answer) == [((A, 2), (B, 2))]
+    assert dropped(answer) == [(C, 2)]
+    restored = Machine.restore(drive.machine.snapshot())
+    assert restored.snapshot() == drive.machine.snapshot()
+    assert set(restored.paradigm._seen(restored.roster).members) == {A, B, C}
 
 
 def test_the_push_of_a_suspended_worker_is_dropped_and_it_is_told_why_it_waits():
