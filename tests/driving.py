@@ -3,8 +3,8 @@
 from heapq import heappop, heappush
 from itertools import count
 
-from raysync.core.decisions import Apply, Drop, Hold, Release
-from raysync.core.events import Joined, Left, Pushed
+from raysync.core.decisions import Apply, Drop, Hold, Release, SetTimer
+from raysync.core.events import Joined, Left, Pushed, TimerFired
 from raysync.core.machine import Machine
 
 SAMPLES = 32
@@ -29,6 +29,10 @@ class Drive:
 
     def leave(self, worker, at=None):
         return self.machine.handle(Left(at=self._at(at), worker=worker))
+
+    def tick(self, key):
+        """The timer fires when it is due."""
+        return self.machine.handle(TimerFired(at=self._at(max(self.now, self.machine.timers[key])), key=key))
 
     def push(self, worker, at=None, clock=None, base=None):
         member = self.roster.members.get(worker)
@@ -68,6 +72,8 @@ def simulate(machine, churn, step_s, pushes):
         now, _, event = heappop(queue)
         if isinstance(event, Left) and event.worker not in machine.roster.members:
             continue
+        if isinstance(event, TimerFired) and machine.timers.get(event.key) != event.at:
+            continue
         pushes -= isinstance(event, Pushed)
         decisions = machine.handle(event)
         yield event, decisions
@@ -77,6 +83,8 @@ def simulate(machine, churn, step_s, pushes):
                 push = Pushed(at=now + seconds, worker=worker, clock=clock, base=decision.version, samples=SAMPLES,
                               busy_s=seconds)
                 heappush(queue, (push.at, next(tie), push))
+            elif isinstance(decision, SetTimer) and decision.at is not None:
+                heappush(queue, (decision.at, next(tie), TimerFired(at=decision.at, key=decision.key)))
 
 
 def joins(*workers):

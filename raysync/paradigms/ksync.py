@@ -28,13 +28,13 @@ from raysync.core.roster import Roster
 
 
 def is_late(roster: Roster, push: Push) -> bool:
-    """Whether the model has moved on since the push's weights."""
-    return roster.buffered[push].base < roster.version
+    """Whether newer weights than the push's are published."""
+    return roster.buffered[push].base < roster.published
 
 
 def reject(roster: Roster, push: Push) -> list[Decision]:
     """Drop a late push, and let its worker begin on the newest weights."""
-    behind = roster.version - roster.buffered[push].base
+    behind = roster.published - roster.buffered[push].base
     return [Drop(push, why=f"late: {behind} update{'s' * (behind > 1)} since its weights"), Release(push[0])]
 
 

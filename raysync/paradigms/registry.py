@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from raysync.core.paradigm import Paradigm, Rule
 from raysync.core.reference import load_reference
@@ -50,7 +54,7 @@ def make(name: str, /, **parameters: Any) -> Rule:
                 raise ConfigError(f"paradigm {name}: takes no parameters, got {parameter!r}.")
             raise unknown_name("parameter", parameter, names, where=f"paradigm {name}")
     try:
-        rule: Rule = TypeAdapter(cls).validate_python({**(preset.parameters if preset else {}), **parameters})
+        rule: Rule = _adapter(cls).validate_python({**(preset.parameters if preset else {}), **parameters})
     except ValidationError as error:
         first, *others = error.errors()
         if first["type"] == "value_error":  # a check of several parameters together, in __post_init__
@@ -58,7 +62,7 @@ def make(name: str, /, **parameters: Any) -> Rule:
         where = first["loc"][:1] if others else first["loc"]
         allowed = dict.fromkeys(each["msg"] for each in (first, *others) if each["loc"][:1] == first["loc"][:1])
         raise ConfigError(f"paradigm {name}: {'.'.join(map(str, where))}: {', or: '.join(allowed)}; "
-                          f"got {first['input']!r}.") from error
+                          f"got {first['input']!r}{_hint(first)}") from error
     return rule
 
 
@@ -83,6 +87,18 @@ def make_inner(spec: Spec, where: str) -> Paradigm:
     if not isinstance(paradigm, Paradigm):
         raise ConfigError(f"{where}: {name} is a kind of run, not a paradigm that another one can use.")
     return paradigm
+
+
+def _hint(error: ErrorDetails) -> str:
+    """The nearest of the values that are allowed by name."""
+    names = re.findall(r"'(.*?)'", error["ctx"]["expected"]) if error["type"] == "literal_error" else []
+    nearest = get_close_matches(str(error["input"]), names, n=1)
+    return f"; did you mean {nearest[0]!r}?" if nearest else "."
+
+
+@cache
+def _adapter(cls: type[Rule]) -> TypeAdapter[Paradigm]:
+    return TypeAdapter(cls)  # takes milliseconds
 
 
 def _class(name: str) -> type[Rule]:

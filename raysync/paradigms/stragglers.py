@@ -30,6 +30,10 @@ class Detector:
     slower is exactly at mean - sigma and never below, of three the slowest is always below, by whatever jitter; so with less
     than four this second test stands alone. From four on both must hold: of healthy workers with normal jitter one in six is
     below mean - sigma in any window, and their number grows with the cluster.
+
+    Limits: from four workers on, stragglers are found while they are fewer than half; equal ones at a half are at mean -
+    sigma themselves. False alarms of equal workers with the defaults (2 to 16 of them, BSP and ASP, lognormal jitter): none
+    in 15,000 windows at 5 % and at 10 %, one in 4,000 at 20 %. Who slows down to half or less is found after 3 or 4 windows.
     """
 
     window: int

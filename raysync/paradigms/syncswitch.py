@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -15,6 +14,7 @@ from raysync.core.roster import Roster
 from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.registry import Spec, make_inner
 from raysync.paradigms.stragglers import Detector
+from raysync.paradigms.views import follow, unused, without
 
 DETECT = "sync-switch: detect"
 """Key of the timer that ends a detection window."""
@@ -37,9 +37,10 @@ class SyncSwitch(Paradigm):
     Online policies (IV-B2), until the last protocol begins, for whomever `stragglers.Detector` finds:
         * `greedy`: goes over to the next protocol while there is a straggler, and back once there is none and the share of
           this one is not done yet. What is applied in between counts as progress, not as this protocol's share.
-        * `elastic`: goes on without the stragglers; they are suspended until the next switch, which restores everybody. A
-          push that a suspended worker began before that is dropped. Two workers always stay; when crashes leave fewer,
-          everybody is restored at once.
+        * `elastic`: goes on without the stragglers; they are suspended until the next switch, which restores everybody. What
+          they have pushed and is not applied yet is dropped, and so is the step that they are at, however late it comes:
+          with that push they enter as newcomers, and until then nobody waits for them. Two workers always stay; when
+          crashes leave fewer, everybody is restored at once.
         * `none`.
     Configuration policy (IV-C): each worker keeps its batch size B (the paper's nB is the batch of all workers together),
         and `update.lr_scaling: linear` is its learning rate. Others: `batch_sizes` by protocol here, and `update.phases`
@@ -74,7 +75,7 @@ class SyncSwitch(Paradigm):
     stragglers: list[str] = field(default_factory=list, init=False)
     suspended: list[str] = field(default_factory=list, init=False)
     outdated: list[str] = field(default_factory=list, init=False)
-    """Whose step under way began before a suspension."""
+    """Restored, but still at a step from before; not seen by the protocol in force until that is pushed."""
     watching: bool = field(default=False, init=False)
     """Whether the detector's timer is set."""
     timers: list[str] = field(default_factory=list, init=False)
@@ -90,20 +91,22 @@ class SyncSwitch(Paradigm):
                 raise unknown_name("protocol", label, set(self._labels), where=f"{self.name}: batch_sizes")
         self._detector = Detector(self.window, self.windows, self.margin)
         self._view: Roster | None = None
-        """The roster as the protocol in force sees it while somebody is suspended."""
+        """The roster as the protocol in force sees it, since somebody was suspended or is outdated."""
         self.phase = self._phase_from(0)
         self._inner = self._make_inner()
 
     def _check(self) -> None:
+        if len(self._specs) < 2:
+            raise ConfigError(f"{self.name}: then: at least one protocol comes after the first.")
         if len(self._shares) != len(self._specs) - 1:
             raise ConfigError(f"{self.name}: fraction: {len(self._shares)} for {len(self._specs) - 1} switches; give one "
                               "for each protocol but the last.")
         if sum(self._shares) > 1 + 1e-9:
             raise ConfigError(f"{self.name}: fraction: {' + '.join(map(str, self._shares))} is more than 1.")
         for index, spec in enumerate(self._specs):
-            where = f"{self.name}: {'then' if index else 'first'}"
-            make_inner(spec, where)
-            if _name(spec) == self.name:
+            place = f"then[{index - 1}]" if isinstance(self.then, list) else "then"
+            where = f"{self.name}: {place if index else 'first'}"
+            if isinstance(make_inner(spec, where), SyncSwitch):
                 raise ConfigError(f"{where}: a {self.name} in a {self.name}; name the protocols in `then: [...]`.")
 
     def misfit(self, workers: int) -> str:
@@ -118,39 +121,40 @@ class SyncSwitch(Paradigm):
     # ---- events ----
 
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
-        worker, view = push[0], self._seen(roster)
-        decisions = self._watch(roster, worker)
-        outdated = worker in self.outdated
-        if outdated:
-            self.outdated.remove(worker)
+        worker, clock = push
         if worker in self.suspended:
-            return [*decisions, Drop(push, why="its worker was suspended as a straggler")]
-        if self._view is not None:
-            self._view.push(worker, push[1], roster.buffered[push].base, roster.buffered[push].samples,
-                            roster.telemetry(worker).busy_s)
-        wanted = self._inner.on_join(view, worker) if outdated else self._inner.on_push(view, push)
-        if outdated:
-            wanted = [Drop(push, why="begun before its worker was restored"), *wanted]
-        return self._carry_out(roster, wanted, decisions)
+            return [Drop(push, why="its worker was suspended as a straggler")]
+        if worker in self.outdated:
+            self.outdated.remove(worker)
+            return self._enter(roster, worker, [Drop(push, why="begun before its worker was restored")])
+        view, info = self._seen(roster), roster.buffered[push]
+        if view is not roster:
+            view.push(worker, clock, info.base, info.samples, roster.telemetry(worker).busy_s)
+        decisions = self._watch(roster, worker)
+        return self._carry_out(roster, self._inner.on_push(view, push), decisions)
 
     def on_join(self, roster: Roster, worker: str) -> list[Decision]:
-        if self._view is not None:
-            self._view.join(worker)
-        return self._carry_out(roster, self._inner.on_join(self._seen(roster), worker))
+        return self._enter(roster, worker)
+
+    def _enter(self, roster: Roster, worker: str, before: Iterable[Decision] = ()) -> list[Decision]:
+        view = self._seen(roster)
+        if view is not roster:
+            view.join(worker)
+        return self._carry_out(roster, self._inner.on_join(view, worker), before)
 
     def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
-        self._detector.forget(worker)
-        for names in (self.stragglers, self.outdated):
-            if worker in names:
-                names.remove(worker)
-        if worker in self.suspended:
-            self.suspended.remove(worker)
-            return []
-        if self._view is not None:
-            self._view.leave(worker)
-        decisions = self._carry_out(roster, self._inner.on_leave(self._seen(roster), worker))
-        if self._view is not None and len(self._view.members) < STAY and self.suspended:
-            decisions = self._begin(roster, decisions, self.phase, why=f"{self._label} has too few workers left")
+        if worker in self.stragglers:
+            self.stragglers.remove(worker)
+        for absent in (self.suspended, self.outdated):
+            if worker in absent:
+                absent.remove(worker)
+                return []
+        view = self._seen(roster)
+        if view is not roster:
+            view.leave(worker)
+        decisions = self._carry_out(roster, self._inner.on_leave(view, worker))
+        if self.suspended and len(view.members) < STAY:
+            return self._begin(roster, decisions, self.phase, why=f"{self._label} has too few workers left")
         return decisions
 
     def on_timer(self, roster: Roster, key: str) -> list[Decision]:
@@ -171,7 +175,10 @@ class SyncSwitch(Paradigm):
         return decisions
 
     def on_switch(self, roster: Roster) -> list[Decision]:
-        return self._carry_out(roster, [each for worker in roster.held for each in self._inner.on_join(roster, worker)])
+        if self.outdated:
+            self._view = without(roster, self.outdated)
+        view = self._seen(roster)
+        return self._carry_out(roster, [each for worker in view.held for each in self._inner.on_join(view, worker)])
 
     def explain(self, roster: Roster, worker: str) -> str:
         if worker in self.suspended:
@@ -181,8 +188,13 @@ class SyncSwitch(Paradigm):
     # ---- the protocol in force ----
 
     @property
+    def _running(self) -> int:
+        """Which protocol is in force."""
+        return self._phase_from(self.phase + 1) if self.standing_in else self.phase
+
+    @property
     def _label(self) -> str:
-        return self._labels[self.phase + self.standing_in]
+        return self._labels[self._running]
 
     @property
     def _is_last(self) -> bool:
@@ -195,13 +207,17 @@ class SyncSwitch(Paradigm):
         return phase
 
     def _make_inner(self) -> Paradigm:
-        return make_inner(self._specs[self.phase + self.standing_in], self.name)
+        return make_inner(self._specs[self._running], self.name)
 
-    def _share_is_done(self, roster: Roster, samples: int) -> bool:
-        """Counts samples that have been applied."""
+    @property
+    def _done(self) -> str:
+        return f"{self._label} has done its {100 * self._shares[self.phase]:g} % of the work"
+
+    def _share_is_done(self, roster: Roster, pushes: Iterable[Push]) -> bool:
+        """Counts an update."""
         if self.standing_in:
             return False
-        self.samples += samples
+        self.samples += sum(roster.buffered[push].samples for push in pushes)
         if self._is_last or roster.workload_samples is None or sum(self._shares[: self.phase + 1]) > 1 - 1e-9:
             return False
         return self.samples >= self._shares[self.phase] * roster.workload_samples - 0.5  # samples are whole, shares are not
@@ -211,13 +227,13 @@ class SyncSwitch(Paradigm):
         decisions = [*before]
         for index, each in enumerate(wanted):
             decision = self._dressed(each)
+            if isinstance(decision, Apply) and self._share_is_done(roster, decision.pushes):
+                decisions.append(replace(decision, publish=True))  # the next protocol begins with the newest weights
+                decisions += [rest for rest in wanted[index + 1 :] if isinstance(rest, Drop | Note)]
+                return self._begin(roster, decisions, self._phase_from(self.phase + 1), self._done)
             decisions.append(decision)
             if self._view is not None:
-                _mirror(self._view, decision)
-            if isinstance(decision, Apply) and self._share_is_done(roster, _samples(roster, decision.pushes)):
-                decisions += [rest for rest in wanted[index + 1 :] if isinstance(rest, Drop | Note)]
-                return self._begin(roster, decisions, self._phase_from(self.phase + 1),
-                                   why=f"{self._label} has done its {100 * self._shares[self.phase]:g} % of the work")
+                follow(self._view, decision)
         return decisions
 
     def _dressed(self, decision: Decision) -> Decision:
@@ -235,12 +251,13 @@ class SyncSwitch(Paradigm):
     ) -> list[Decision]:
         """Switch: one update of what is buffered, timers off, everybody restored, and a fresh rule."""
         decisions = [*before]
-        if left := _left(roster, decisions):
+        if left := unused(roster, decisions):
             decisions.append(Apply(left, phase=self._label))
-            if phase == self.phase and self._share_is_done(roster, _samples(roster, left)):
-                phase, stand_in = self._phase_from(phase + 1), False
+            if phase == self.phase and self._share_is_done(roster, left):
+                phase, stand_in, why = self._phase_from(phase + 1), False, self._done
         decisions += [SetTimer(key, None) for key in self.timers]
         decisions += [Note("restored", worker) for worker in self.suspended]
+        self.outdated = [worker for worker in (*self.outdated, *self.suspended) if worker in roster.computing]
         self.timers, self.suspended, self._view = [], [], None
         self.samples = self.samples if phase == self.phase else 0
         self.phase, self.standing_in = phase, stand_in
@@ -289,23 +306,18 @@ class SyncSwitch(Paradigm):
         """Go on without those workers."""
         if not workers:
             return before
-        if self._view is None:
-            self._view = deepcopy(roster)
-        decisions, view = [*before], self._view
+        self._view = without(self._seen(roster), workers)
+        decisions = [*before]
         for worker in workers:
-            for push in [push for push in view.buffered if push[0] == worker]:
-                decisions.append(Drop(push, why="its worker was suspended as a straggler"))
-                view.drop(push)
-            if worker in view.computing and worker not in self.outdated:
-                self.outdated.append(worker)
-            view.leave(worker)
+            decisions += [Drop(push, why="its worker was suspended as a straggler")
+                          for push in roster.buffered if push[0] == worker]
+            decisions.append(Note("suspended", worker))
             self.suspended.append(worker)
             self.stragglers.remove(worker)
             self._detector.forget(worker)
-            decisions.append(Note("suspended", worker))
         for worker in workers:
-            if self._view is not None:
-                decisions = self._carry_out(roster, self._inner.on_leave(view, worker), decisions)
+            if self._view is not None:  # the share is not done
+                decisions = self._carry_out(roster, self._inner.on_leave(self._view, worker), decisions)
         return decisions
 
     # ---- snapshot ----
@@ -327,29 +339,3 @@ class SyncSwitch(Paradigm):
 def _name(spec: Spec) -> str:
     """The protocol's name, which is the phase of its updates."""
     return (spec if isinstance(spec, str) else str(spec.get("name"))).rpartition(":")[2]
-
-
-def _samples(roster: Roster, pushes: Iterable[Push]) -> int:
-    return sum(roster.buffered[push].samples for push in pushes)
-
-
-def _left(roster: Roster, decisions: Iterable[Decision]) -> tuple[Push, ...]:
-    """The buffered pushes that none of the decisions uses up."""
-    used: set[Push] = set()
-    for decision in decisions:
-        if isinstance(decision, Apply):
-            used.update(decision.pushes)
-        elif isinstance(decision, Drop):
-            used.add(decision.push)
-    return tuple(push for push in roster.buffered if push not in used)
-
-
-def _mirror(view: Roster, decision: Decision) -> None:
-    """What `Machine` does to the roster."""
-    match decision:
-        case Apply(pushes=pushes, publish=publish):
-            view.apply(pushes, publish=publish)
-        case Drop(push=push):
-            view.drop(push)
-        case Release(worker=worker, pull=pull):
-            view.release(worker, pull=pull)

@@ -9,6 +9,7 @@ from torch import nn
 import raysync
 from raysync import config
 from raysync.cluster.session import Session
+from raysync.core.decisions import Apply, Switch
 from raysync.core.events import Pushed
 from raysync.core.journal import Ended, Entry
 from raysync.core.replay import replay
@@ -74,6 +75,21 @@ def test_a_run_replays_identically_and_adds_up(run, paradigm):
     assert {one["group"] for one in summary["per_worker"]} == {"fast", "slow"}
     last = list(record.journal())[-1]
     assert isinstance(last, Ended)
+
+
+def test_a_switch_in_the_running_cluster(run):
+    """BSP, then ASP; the slow worker may be suspended before, as the machine's load has it."""
+    record = run(paradigm={"name": "sync-switch", "online": "elastic", "window": 2, "windows": 1}, workers=UNEQUAL)
+    assert replays(record).difference is None
+    entries = [entry for entry in record.journal() if isinstance(entry, Entry)]
+    [(done, switch)] = [(number, each) for number, entry in enumerate(entries) for each in entry.decisions
+                        if isinstance(each, Switch) and each.to == "asp"]
+    assert switch.why == "bsp has done its 50 % of the work"
+    updates = [[each for entry in part for each in entry.decisions if isinstance(each, Apply)]
+               for part in (entries[: done + 1], entries[done + 1 :])]
+    assert [{each.phase for each in part} for part in updates] == [{"bsp"}, {"asp"}]
+    assert 240 <= sum(8 * len(each.pushes) for each in updates[0]) < 240 + 3 * 8
+    assert record.summary["status"] == "finished"
 
 
 def test_evaluations_meet_every_mark_and_the_end(run):

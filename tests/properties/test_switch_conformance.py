@@ -1,0 +1,191 @@
+"""Sync-Switch in the shared suite, with timers that fire, so that stragglers are found, stood in for and suspended.
+
+What the protocol in force sees must be a roster that its own rule would have made: nobody of it waits for ever behind the
+detector's timer, and its bound on leads holds in it.
+"""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import pytest
+from hypothesis import event, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
+
+from raysync.core.decisions import Apply, Drop, Note, Release, SetTimer, Switch
+from raysync.core.events import Joined, Pushed, TimerFired
+from raysync.core.journal import Entry
+from raysync.core.paradigm import Paradigm
+from raysync.core.roster import Roster
+from raysync.record.rows import PushRows
+from tests.properties.test_conformance import Conformance, lead_bound
+
+
+@dataclass
+class Ticking(Paradigm):
+    """A user's rule with timers: what has come by a tick is one update, except its first push."""
+
+    name: ClassVar[str] = "ticking"
+    ticks: int = field(default=0, init=False)
+    waiting: bool = field(default=False, init=False)
+
+    def on_push(self, roster, push):
+        self.waiting, waited = True, self.waiting
+        return [] if waited else [SetTimer("tick", roster.now + 0.5), SetTimer("never", 1e9)]
+
+    def on_leave(self, roster, worker):
+        return []
+
+    def on_timer(self, roster, key):
+        self.waiting = False
+        self.ticks += 1
+        first, *rest = [*roster.buffered] or [None]
+        used = [Apply(tuple(rest)), Drop(first, why="the first of several")] if rest else [Apply((first,))] if first else []
+        return [*used, SetTimer("never", None), *(Release(worker, batch_size=4) for worker in roster.held)]
+
+    def explain(self, roster, worker):
+        return "waits for the tick"
+
+
+TICKING = f"{__name__}:Ticking"
+QUICK = {"window": 1, "windows": 1, "margin": 0.0}
+"""A detector that finds somebody in most windows."""
+SSP = {"name": "ssp", "staleness": 1}
+TUNER = {"name": "lagtuner", "s_lower": 0, "s_upper": 3}
+HYBRID = {"name": "hybrid", "k": 2, "staleness_tolerance": 1, "pull_interval": 2}
+GLOBAL = {"name": "hybrid", "k": 2, "staleness_tolerance": "inf", "pull_interval": 3, "snapshot": "global"}
+
+SWITCHES = {
+    "bsp-asp": {},
+    "asp-bsp": {"first": "asp", "then": "bsp", "fraction": 0.2},
+    "bsp-asp-bsp": {"then": ["asp", "bsp"], "fraction": [0.1, 0.2], "batch_sizes": {"asp": 3}},
+    "ssp-hybrid": {"first": SSP, "then": HYBRID, "fraction": 0.2},
+    "lagtuner-ksync": {"first": TUNER, "then": {"name": "k-sync", "k": 2}, "fraction": 0.2},
+    "global-backup": {"first": GLOBAL, "then": "backup-workers", "fraction": 0.2},
+    "ticking-batches": {"first": TICKING, "then": {"name": "k-batch-sync", "k": 3}, "fraction": 0.2},
+    "batches-ticking": {"first": "k-batch-async", "then": TICKING, "fraction": 0.2},
+    "greedy": {"online": "greedy", "fraction": 0.5, **QUICK},
+    "greedy-three": {"first": HYBRID, "then": [TICKING, "k-sync"], "fraction": [0.2, 0.3], "online": "greedy", **QUICK},
+    "greedy-skips": {"first": GLOBAL, "then": ["asp", "k-sync"], "fraction": [0.5, 0], "online": "greedy", **QUICK},
+    "elastic": {"online": "elastic", "fraction": 0.5, **QUICK},
+    "elastic-three": {"first": "bsp", "then": [{"name": "ssp", "staleness": 0}, "bsp", "asp"], "fraction": [0.1, 0.2, 0.2],
+                      "online": "elastic", **QUICK},
+    "elastic-ticking": {"first": TICKING, "then": [TUNER, HYBRID], "fraction": [0.1, 0.5], "online": "elastic", **QUICK},
+    "elastic-batches": {"first": {"name": "k-batch-sync", "k": 4}, "then": [GLOBAL, "bsp"], "fraction": [0.2, 0.4],
+                        "online": "elastic", **QUICK},
+}
+
+
+class SwitchConformance(Conformance):
+    name = "sync-switch"
+
+    @initialize(workload=st.sampled_from([None, 200, 500]))
+    def start(self, workload):
+        super().start(workload)
+        self.rows = PushRows()
+        self.suspended = set()
+        self.outdated = set()
+
+    def send(self, happened):
+        journal = []
+        self.journal = journal
+        super().send(happened)
+        list(self.rows.feed(Entry(happened, tuple(journal))))
+        assert self.rows.roster.dump() == self.machine.roster.dump() | {"workload_samples": None}
+
+    def check(self, decisions):
+        self.journal += decisions
+        under_way = set(self.flying)
+        super().check(decisions)
+        for decision in decisions:
+            match decision:
+                case Note(kind="suspended", worker=worker):
+                    event("suspended")
+                    self.suspended.add(worker)
+                case Note(kind="restored", worker=worker):
+                    self.suspended.remove(worker)
+                    self.outdated |= {worker} & under_way
+                case Switch(to=to, why=why):
+                    event(f"switch: {why.partition(':')[0]}")
+                    assert to in self.machine.paradigm.phases()
+                    assert not self.suspended, "a switch restores everybody"
+                case Apply(pushes=pushes):
+                    workers = {worker for worker, _ in pushes}
+                    assert not workers & self.suspended, "no push of a suspended worker is applied"
+                case Release(worker=worker):
+                    assert worker not in self.suspended
+        self.releases_keep_the_bound(decisions)
+        self.suspended &= set(self.machine.roster.members)
+        self.outdated &= set(self.machine.roster.members)
+
+    def releases_keep_the_bound(self, decisions):
+        paradigm = self.machine.paradigm
+        spec = paradigm._specs[paradigm._running]
+        spec = {"name": spec} if isinstance(spec, str) else spec
+        bound = lead_bound(spec["name"], spec)
+        last = max((index for index, each in enumerate(decisions) if isinstance(each, Switch)), default=0)
+        for decision in decisions[last:]:
+            if isinstance(decision, Release) and bound is not None:
+                assert paradigm._seen(self.machine.roster).lead(decision.worker) <= bound
+
+    @precondition(lambda self: self.machine.timers)
+    @rule(late=st.sampled_from([0.0, 0.1, 3.0]))
+    def tick(self, late):
+        at, key = min((at, key) for key, at in self.machine.timers.items())
+        self.now = max(self.now, at) + late
+        self.send(TimerFired(at=self.now, key=key))
+
+    @rule(slot=st.integers(0, 5), seconds=Conformance.seconds)
+    def join(self, slot, seconds):
+        """Its clock is that of the slowest, which after a Switch is one of many; so the shared suite's check is another."""
+        members = self.machine.roster.members
+        if any(worker.startswith(f"w-{slot}#") for worker in members):
+            return
+        self.lives[slot] = self.lives.get(slot, 0) + 1
+        slowest = {member.clock for member in members.values() if member.pace == self.machine.roster.slow}
+        worker = f"w-{slot}#{self.lives[slot]}"
+        self.send(Joined(at=self.pass_time(seconds), worker=worker))
+        assert not slowest or self.machine.roster.clock(worker) in slowest
+
+    @precondition(lambda self: self.flying)
+    @rule(data=st.data(), seconds=Conformance.seconds)
+    def push(self, data, seconds):
+        worker = data.draw(st.sampled_from(sorted(self.flying)))
+        release = self.flying.pop(worker)
+        self.sent += 1
+        outdated = worker in self.outdated
+        self.outdated.discard(worker)
+        self.send(Pushed(at=self.pass_time(seconds), worker=worker, clock=release.clock, base=release.version,
+                         samples=release.batch_size or 8, busy_s=seconds))
+        if outdated or (worker in self.suspended and worker in self.machine.roster.members):
+            assert self.fate[worker, release.clock] == "dropped", "a step from before its restoration is not applied"
+
+    @invariant()
+    def the_protocol_in_force_sees_a_roster_of_its_own(self):
+        if not hasattr(self, "machine"):
+            return
+        paradigm, roster = self.machine.paradigm, self.machine.roster
+        view: Roster = paradigm._seen(roster)
+        away = {*paradigm.suspended, *paradigm.outdated}
+        assert set(paradigm.suspended) == self.suspended
+        assert set(paradigm.outdated) == self.outdated
+        assert set(view.members) == set(roster.members) - away
+        assert set(view.computing) == set(roster.computing) - away
+        assert list(view.held) == [worker for worker in roster.held if worker not in away]
+        assert set(view.buffered) == {push for push in roster.buffered if push[0] not in away}
+        assert (view.now, view.version, view.published) == (roster.now, roster.version, roster.published)
+        assert view.computing or paradigm.timers or not view.held, "they would wait for ever"
+        assert set(paradigm.timers) == set(self.machine.timers) - {"sync-switch: detect"}
+        assert paradigm.watching == ("sync-switch: detect" in self.machine.timers)
+        paces = [member.pace for member in view.members.values()]
+        if paces:
+            assert (view.slow, view.fast) == (min(paces), max(paces))
+        if self.suspended:
+            assert len(view.members) >= 2
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_conformance(name):
+    case = type(f"Switch_{name}", (SwitchConformance,), {"parameters": SWITCHES[name]})
+    few = settings(max_examples=settings().max_examples // 7, stateful_step_count=60)
+    run_state_machine_as_test(case, settings=few)

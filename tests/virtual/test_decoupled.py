@@ -1,0 +1,297 @@
+"""Decoupled runs in virtual time: what is learned, by whom, from how old gradients, and when."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import raysync
+from raysync import config
+from raysync.config import ParadigmChoice
+from raysync.core.events import Left, Pushed
+from raysync.core.journal import Evaluation
+from raysync.core.modules import Modules, module_of, stage_id
+from raysync.decoupled.exchange import Arrived, Gossip, OneServer
+from raysync.decoupled.learner import DecoupledLearner
+from raysync.decoupled.plan import plan_of
+from raysync.decoupled.virtual import _Run, run_virtually
+from raysync.errors import ConfigError
+from raysync.paradigms import make
+from raysync.paradigms.bsp import BSP
+from raysync.record.rows import PushRows
+from raysync.training.task import prepare
+from raysync.virtual.engine import VirtualEngine
+from tests.virtual.parts import DATA, entries, replayed
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def deep():
+    """Four items with parameters, each with 20 weights but the last with 16."""
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+
+
+def task_of(modules, groups, **settings):
+    workers = [{"name": "gpu", "count": modules * groups, "step_s": 0.12}]
+    settings = {"engine": "virtual", "batch_size": 4, "workers": workers, "workload": {"samples": 4 * groups * 30},
+                "update": {"lr": 0.05, "momentum": 0.5}, "evaluation": {"marks": 6}} | settings
+    return prepare(config.validate(settings), deep, DATA)
+
+
+def decoupled(task, modules, groups, **settings):
+    rule = make("decoupled", modules=modules, groups=groups, **settings)
+    return [line for lines in run_virtually(plan_of(task, rule)) for line in lines]
+
+
+def evaluated(lines):
+    return [(line.mark, line.accuracy, line.loss) for line in lines if isinstance(line, Evaluation)]
+
+
+def rows_of(lines, samples):
+    rows = PushRows(samples)
+    made = [row for line in lines if hasattr(line, "event") for row in rows.feed(line)]
+    return made + list(rows.close(lines[-1].at))
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+def test_one_module_is_bsp_of_as_many_workers(groups):
+    """Bit by bit, and at the same times."""
+    task = task_of(1, groups)
+    expected = [line for lines in VirtualEngine().run(task, make("bsp")) for line in lines]
+    lines = decoupled(task, 1, groups)
+    assert evaluated(lines) == evaluated(expected)
+    assert lines[-1].at == expected[-1].at
+    losses = [[entry.report["loss"] for entry in entries(run, Pushed)] for run in (lines, expected)]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize(("modules", "groups"), [(1, 1), (2, 1), (3, 2), (4, 1)])
+def test_delays_are_those_of_the_schedule(modules, groups):
+    """In ticks 2(K - k); in versions one less, for the update comes before the next forward pass; the last module: 0."""
+    task = task_of(modules, groups)
+    lines = decoupled(task, modules, groups)
+    rows = rows_of(lines, task.workload_samples)
+    assert len(rows) == modules * groups * 30
+    for row in rows:
+        delay = 2 * (modules - module_of(row.worker))
+        assert row.delay_ticks == delay
+        if row.clock >= delay:  # the first batches met weights that nothing had changed yet
+            assert row.staleness == max(0, delay - 1)
+    assert lines[-1].status == "finished"
+    assert replayed(task, lines, ParadigmChoice(name="decoupled", modules=modules, groups=groups)).difference is None
+
+
+def test_every_module_learns_from_every_batch_and_its_labels_are_the_batches():
+    """At a rate of nothing every loss is that of the initial network on the batch's own samples and labels."""
+    task = task_of(3, 2, update={"lr": 1e-12})
+    plan = plan_of(task, make("decoupled", modules=3, groups=2))
+    whole = nn.Sequential(*plan.parts())
+    lines = [line for lines in run_virtually(plan) for line in lines]
+    slots = {slot: group for (group, _), slot in plan.slots.items()}
+    losses = {(slots[entry.event.worker.partition(".")[0]], entry.event.clock): entry.report["loss"]
+              for entry in entries(lines, Pushed) if "loss" in entry.report}
+    assert len(losses) == 60
+    for (group, clock), loss in losses.items():
+        x, y = plan.draws(group).draw(DATA, clock, 4)
+        assert loss == pytest.approx(cross_entropy(whole(x), y).item(), abs=1e-6)
+    clocks = {stage: [entry.event.clock for entry in entries(lines, Pushed) if entry.event.worker == f"{plan.name(stage)}#1"]
+              for stage in plan.slots}
+    assert all(each == list(range(30)) for each in clocks.values())
+
+
+def test_a_delayed_gradient_is_that_of_the_weights_of_its_forward_pass():
+    """Two modules by hand: module 1 learns from batch b at its weights of then, with the dy of module 2 at its own."""
+    task = task_of(2, 1, update={"lr": 0.1}, workload={"samples": 4 * 6})
+    plan = plan_of(task, make("decoupled", modules=2, groups=1, at=["4"]))
+    first, second = plan.parts()
+    learner_lines = [line for lines in run_virtually(plan) for line in lines]
+    losses = [entry.report["loss"] for entry in entries(learner_lines, Pushed) if "loss" in entry.report]
+    old = [[p.detach().clone().requires_grad_() for p in first.parameters()]]  # weights of module 1 by version
+    now = [p.detach().clone().requires_grad_() for p in second.parameters()]
+
+    def forward(part, weights, x):
+        return torch.func.functional_call(part, dict(zip(dict(part.named_parameters()), weights, strict=True)), (x,))
+
+    outputs, got = {}, []
+    for batch in range(6):
+        x, y = plan.draws(0).draw(DATA, batch, 4)
+        outputs[batch] = forward(first, old[max(0, batch - 1)], x), old[max(0, batch - 1)]
+        h = outputs[batch][0].detach().requires_grad_()
+        loss = cross_entropy(forward(second, now, h), y)
+        got.append(loss.item())
+        *gradients, dy = torch.autograd.grad(loss, [*now, h])
+        now = [(p - 0.1 * g).detach().requires_grad_() for p, g in zip(now, gradients, strict=True)]
+        output, weights = outputs[batch]
+        gradients = torch.autograd.grad(output, weights, dy)
+        old.append([(p - 0.1 * g).detach().requires_grad_() for p, g in zip(old[-1], gradients, strict=True)])
+    assert losses == pytest.approx(got, abs=1e-6)
+
+
+@pytest.mark.parametrize("modules", [1, 3])
+def test_gradients_and_weights_may_be_mixed_alike_for_sgd(modules):
+    task = task_of(modules, 2, update={"lr": 0.1})
+    server, grad, weight = (evaluated(decoupled(task, modules, 2, **settings)) for settings in (
+        {}, {"mix": "grad", "topology": [[0.5, 0.5], [0.5, 0.5]]}, {"mix": "weight"}))
+    assert [row[2] for row in grad] == pytest.approx([row[2] for row in server], abs=1e-6)
+    assert [row[2] for row in weight] == pytest.approx([row[2] for row in server], abs=1e-6)
+
+
+def pushes_of(vectors):
+    return [Arrived(group, f"w-{group}", vector, 4) for group, vector in enumerate(vectors)]
+
+
+@pytest.mark.parametrize("settings", [{"mix": "weight"}, {"topology": "ring", "mix": "weight"}, {"mix_every": 3}])
+def test_replicas_under_full_averaging_are_equal_and_mixing_keeps_their_mean(settings):
+    torch.manual_seed(0)
+    rule = make("decoupled", modules=1, groups=4, **settings)
+    update = config.validate({"update": {"lr": 0.1}}).update
+    initial = torch.randn(6)
+    gossip = Gossip(initial, 6, update, rule.matrix, rule.mix, rule.mix_every)
+    server = OneServer(initial, 6, update)
+    for _ in range(6):
+        vectors = [torch.randn(6) for _ in range(4)]
+        gossip.apply(pushes_of(vectors), 0.0, "")
+        server.apply(pushes_of(vectors), 0.0, "")
+        torch.testing.assert_close(gossip.mean(), server.mean())
+        replicas = [gossip.weights(group) for group in range(4)]
+        assert all(torch.equal(one, replicas[0]) for one in replicas) == (settings == {"mix": "weight"})
+
+
+def test_a_matrix_mixes_as_it_says():
+    matrix = [[0.5, 0.5, 0.0], [0.25, 0.25, 0.5], [0.25, 0.25, 0.5]]
+    update = config.validate({"update": {"lr": 1.0, "lr_scaling": "none"}}).update
+    gossip = Gossip(torch.zeros(3), 3, update, matrix, "weight", 1)
+    gossip.apply(pushes_of(-torch.eye(3)), 0.0, "")  # x becomes the identity's rows
+    torch.testing.assert_close(torch.stack([gossip.weights(group) for group in range(3)]), torch.tensor(matrix))
+
+
+@pytest.mark.parametrize(("sync", "bound"), [("asp", None), ({"name": "ssp", "staleness": 2}, 2), ("lagtuner", 15),
+                                             ({"name": "sync-switch", "fraction": 0.5, "online": "elastic"}, None)])
+def test_any_paradigm_holds_replicas_together(sync, bound):
+    groups = [{"name": "slow", "count": 2, "step_s": 0.4}, {"name": "fast", "count": 4, "step_s": 0.1}]
+    task = task_of(2, 3, workers=groups, network={"link": {"latency_s": 0.002}})
+    lines = decoupled(task, 2, 3, sync=sync)
+    assert lines[-1].status == "finished", lines[-1]
+    again = replayed(task, lines, ParadigmChoice(name="decoupled", modules=2, groups=3, sync=sync))
+    assert again.difference is None
+    restored = Modules(BSP, 2)
+    restored.restore(again.machine.snapshot())
+    assert restored.snapshot() == again.machine.snapshot()
+    rows = rows_of(lines, task.workload_samples)
+    if bound is not None:
+        assert max(row.lead for row in rows) == bound or max(row.lead for row in rows) < bound
+    trained = {module: sum(row.samples for row in rows if module_of(row.worker) == module and row.outcome == "applied")
+               for module in (1, 2)}
+    if sync in ("asp", "lagtuner"):
+        assert trained == {1: 360, 2: 360}
+    assert {entry.report["why"] for entry in entries(lines, Left)} == {"its group has no batch left"}
+
+
+def test_the_pipeline_overlaps():
+    """Four equal modules: once it is full a batch leaves every quarter of a step, and a little for the servers."""
+    task = task_of(4, 1, timing="only")
+    alone = task_of(1, 1, timing="only")
+    lines, whole = decoupled(task, 4, 1), decoupled(alone, 1, 1)
+    times = [entry.event.at for entry in entries(lines, Pushed) if module_of(entry.event.worker) == 4]
+    shares = plan_of(task, make("decoupled", modules=4, groups=1)).shares
+    assert max(shares.values()) == pytest.approx(0.25, abs=0.02)
+    periods = [later - earlier for earlier, later in pairwise(times[8:])]
+    assert periods == pytest.approx([0.12 * max(shares.values())] * len(periods))
+    assert whole[-1].at / lines[-1].at > 3
+
+
+def test_running_forward_again_takes_longer_and_uses_the_present_weights():
+    task = task_of(3, 1, update={"lr": 0.2})
+    stash, latest = (decoupled(task, 3, 1, weights=weights) for weights in ("stash", "latest"))
+    assert latest[-1].at > stash[-1].at
+    assert evaluated(latest)[0] == evaluated(stash)[0]
+    assert evaluated(latest)[-1] != evaluated(stash)[-1]
+    rows = [row for row in rows_of(latest, task.workload_samples) if row.clock > 4]
+    assert {row.staleness for row in rows} == {0}, "what is computed on the present weights is not stale"
+
+
+def test_no_more_is_in_flight_than_the_delay():
+    task = task_of(4, 1)
+    run = _Run(plan_of(task, make("decoupled", modules=4, groups=1)))
+    run.start()
+    seen = dict.fromkeys(range(1, 5), 0)
+    while not run.status:
+        run.advance()
+        run.take_lines()
+        for (_, module), stage in run._learner._stages.items():
+            seen[module] = max(seen[module], stage.in_flight)
+    assert seen == {1: 6, 2: 4, 3: 2, 4: 0}
+    assert not run._learner._gradients
+    assert not run._learner._mail
+
+
+def test_a_network_that_diverges_says_so():
+    task = task_of(2, 1, update={"lr": 1e20})
+    assert decoupled(task, 2, 1)[-1].status == "diverged"
+
+
+def test_buffers_are_their_modules_own_and_are_evaluated():
+    def normed():
+        return nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU(),
+                             nn.Linear(8, 4))
+
+    task = prepare(task_of(2, 2).experiment, normed, DATA)
+    plan = plan_of(task, make("decoupled", modules=2, groups=2))
+    learner = DecoupledLearner(plan)
+    assert learner.evaluate(on_all=True)[1] > 0
+    lines = [line for lines in run_virtually(plan) for line in lines]
+    assert lines[-1].status == "finished"
+
+
+def test_ids_of_stages():
+    assert module_of(f"{stage_id('gpu-3', 12)}#2") == 12
+    assert module_of("gpu-3#1") == module_of("odd.mean-3#1") == 0
+
+
+RUN = {"engine": "virtual", "workers": [{"count": 4}], "model": {"name": "mlp", "hidden": [8, 8, 8]}}
+
+
+@pytest.mark.parametrize(("settings", "says"), [
+    ({"modules": 0}, "modules: .*greater than or equal to 1"),
+    ({"groups": 0}, "groups: .*greater than or equal to 1"),
+    ({"modules": 2, "groups": 3}, "modules: 2 x groups: 3 is for 6 workers, not for 4"),
+    ({"modules": 2, "groups": 2, "topology": [[1.0, 0.0]]}, "a matrix of 2 x 2"),
+    ({"modules": 2, "groups": 2, "topology": [[0.5, 0.5], [0.4, 0.6]]}, "column 0 of the matrix sums to 0.9"),
+    ({"modules": 2, "groups": 2, "topology": [[1.5, -0.5], [-0.5, 1.5]]}, "below 0"),
+    ({"modules": 2, "groups": 2, "mix": "weight", "sync": "asp"}, "it must be bsp"),
+    ({"modules": 2, "groups": 2, "sync": "spp"}, "did you mean 'ssp'"),
+    ({"modules": 2, "groups": 2, "sync": {"name": "k-sync", "k": 3}}, "k: 3 workers of 2"),
+    ({"modules": 2, "groups": 2, "sync": "decoupled"}, "a kind of run"),
+    ({"modules": 2, "groups": 2, "at": ["1", "2"]}, "2 names for 2 modules"),
+])
+def test_what_cannot_be_is_refused_with_the_file(settings, says):
+    with pytest.raises(ConfigError, match=says):
+        config.validate(RUN | {"paradigm": {"name": "decoupled", **settings}})
+
+
+@pytest.mark.parametrize(("settings", "parameters", "says"), [
+    ({"model": {"name": "mlp", "hidden": [8]}}, {"modules": 4, "groups": 1}, "at most 2 modules with parameters, not 4"),
+    ({"cluster": {"server_shards": 2}}, {"modules": 2, "groups": 2}, "each module has one server"),
+    ({"troubles": [{"kind": "crash", "worker": "worker-0", "at_s": 1}]}, {"modules": 2, "groups": 2}, "a crash ends"),
+    ({"update": {"delay_compensation": "constant"}}, {"modules": 2, "groups": 2}, "use shrink"),
+    ({"update": {"combine": "sum", "lr_scaling": "none"}}, {"modules": 2, "groups": 2, "mix": "weight"}, "mixes means"),
+    ({"update": {"project_radius": 1}}, {"modules": 2, "groups": 2}, "which no server has"),
+    ({"engine": "ray"}, {"modules": 2, "groups": 2}, "virtual engine only"),
+])
+def test_what_does_not_go_with_it_is_refused_before_the_run(tmp_path, settings, parameters, says):
+    experiment = RUN | settings | {"output": str(tmp_path), "paradigm": {"name": "decoupled", **parameters}}
+    with pytest.raises(ConfigError, match=says):
+        raysync.run(experiment)
+    assert not list(tmp_path.iterdir())
+
+
+def test_it_is_compared_with_paradigms_in_one_experiment(tmp_path):
+    paradigm = {"name": "decoupled", "modules": 2, "groups": 2}
+    record = raysync.run(RUN | {"output": str(tmp_path), "paradigm": paradigm, "workload": {"samples": 640}})
+    assert record.summary["status"] == "finished"
+    assert record.summary["paradigm"] == "decoupled"
+    assert record.summary["samples"] == 640
+    stages = [f"worker-{index}.m{index % 2 + 1}#1" for index in range(4)]
+    assert sorted(row["id"] for row in record.summary["per_worker"]) == stages
