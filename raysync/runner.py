@@ -150,7 +150,7 @@ def _event_log(folder: Path, began: datetime, wanted: bool) -> AbstractContextMa
 def _write(writer: RecordWriter, lines: list[Line], watches: Iterable[Watch], notify: Notify) -> None:
     writer.write(lines)
     for line in lines:
-        if isinstance(line, Entry) and isinstance(line.event, Left):
+        if isinstance(line, Entry) and isinstance(line.event, Left) and not line.report.get("done"):
             notify(f"Worker {line.event.worker} is gone after {line.event.at:.1f} s ({line.report.get('why')}); "
                    "the run goes on without it.")
         if isinstance(line, Entry) and isinstance(line.event, Joined) and not line.event.worker.endswith("#1"):

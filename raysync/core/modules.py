@@ -13,19 +13,19 @@ from raysync.core.machine import Machine
 from raysync.core.paradigm import Paradigm, Rule
 from raysync.core.roster import Roster
 
-MARK = ".m"
-"""In the id of a stage, before the number of its module: `gpu-3.m2#1`."""
+MARK = "/"
+"""In the id of a stage, behind the number of its module: `m2/gpu-3#1`. No name of a worker group has it."""
 
 
 def stage_id(slot: str, module: int) -> str:
     """What a stage is called, without the number of its life."""
-    return f"{slot}{MARK}{module}"
+    return f"m{module}{MARK}{slot}"
 
 
 def module_of(worker: str) -> int:
     """The module in the id of a stage, from 1; 0 of a worker that has the whole network."""
-    _, mark, number = worker.rpartition("#")[0].rpartition(MARK)
-    return int(number) if mark and number.isdecimal() else 0
+    module, mark, _ = worker.partition(MARK)
+    return int(module[1:]) if mark else 0
 
 
 class Modules:

@@ -39,6 +39,9 @@ from raysync.virtual.network import Network, Way
 REPORT_EVERY = 20
 """Lines."""
 
+DONE = "its group has no batch left"
+"""Why a stage leaves."""
+
 FORWARD = 1 / 3
 """Of the operations of a step; backward has twice as many."""
 
@@ -231,7 +234,7 @@ class _Run:
         for stage, replica in list(self._replicas.items()):
             members = self._modules.machines[stage[1]].roster.members
             if replica.worker in members and self._pipelines.is_drained(stage) and not self.status:
-                self._handle(Left(at=self._now, worker=replica.worker), {"why": "its group has no batch left"})
+                self._handle(Left(at=self._now, worker=replica.worker), {"why": DONE, "done": True})
         if not self.status and not any(machine.roster.members for machine in self._modules.machines.values()):
             self.status = "finished"
             self._evaluate(at_end=True)  # may find that it diverged

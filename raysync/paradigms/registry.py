@@ -97,7 +97,7 @@ def _hint(error: ErrorDetails) -> str:
 
 
 @cache
-def _adapter(cls: type[Rule]) -> TypeAdapter[Paradigm]:
+def _adapter(cls: type[Rule]) -> TypeAdapter[Rule]:
     return TypeAdapter(cls)  # takes milliseconds
 
 

@@ -64,7 +64,7 @@ def vector(module):
 
 @pytest.mark.parametrize("weights", ["stash", "latest"])
 def test_weights_that_change_in_between(weights):
-    """`stash`: the gradient at the weights of the forward pass, by torch and finite differences; `latest`: at the new ones."""
+    """`stash`: the gradient at the weights of the forward pass, by finite differences too; `latest`: at the new ones."""
     x, dy = torch.randn(8, 5), torch.randn(8, 7)
     old = nn.Sequential(nn.Linear(5, 7), nn.Tanh())
     new = nn.Sequential(nn.Linear(5, 7), nn.Tanh())

@@ -1,12 +1,18 @@
-"""The schedule of decoupled backpropagation: the formulas, and the machine that works by them."""
+"""Decoupled backpropagation without torch: the schedule, the machine that works by it, what a file may ask for."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raysync import config
+from raysync.core.decisions import Apply, Release, SetTimer
+from raysync.core.events import Joined, Left, Pushed, TimerFired
+from raysync.core.machine import describe, rebuild
+from raysync.core.modules import Modules, machine_of, module_of, stage_id
 from raysync.decoupled.pipelines import Pass, Pipelines
 from raysync.decoupled.schedule import Schedule
-from raysync.errors import ProtocolViolation
+from raysync.errors import ConfigError, ProtocolViolation
+from raysync.paradigms import make
 
 sizes = st.integers(1, 6)
 
@@ -99,3 +105,79 @@ def test_what_cannot_have_happened_is_refused():
         pipelines.done(Pass((0, 2), "forward", 1))
     assert pipelines.done(passes[0]) == []  # module 2 was not released
     assert pipelines.released((0, 2)) == [Pass((0, 2), "forward", 1)]
+
+
+def test_ids_of_stages():
+    assert module_of(f"{stage_id('gpu-3', 12)}#2") == 12
+    assert module_of("gpu-3#1") == module_of("m2-3#1") == 0
+
+
+def pushed(worker, at, clock, base=0):
+    return Pushed(at=at, worker=worker, clock=clock, base=base, samples=4, busy_s=1.0)
+
+
+def test_each_module_has_a_machine_of_its_own():
+    """Who waits, versions and progress are a module's; the journal's rule makes them again, and a snapshot too."""
+    rule = make("decoupled", modules=2, groups=2)
+    modules = machine_of(rebuild(describe(rule)), 16)
+    names = {(group, module): f"{stage_id(f'w-{group}', module)}#1" for group in (0, 1) for module in (1, 2)}
+    for name in names.values():
+        assert modules.handle(Joined(at=0.0, worker=name)) == [Release(name, 0, 0)]
+    assert not [one for one in modules.handle(pushed(names[0, 2], 1.0, 0)) if isinstance(one, Apply | Release)]
+    assert not [one for one in modules.handle(pushed(names[0, 1], 1.0, 0)) if isinstance(one, Apply | Release)]
+    done = modules.handle(pushed(names[1, 2], 2.0, 0))
+    assert done[0] == Apply(((names[0, 2], 0), (names[1, 2], 0)), version=1)
+    assert modules.roster.progress == 0.5
+    assert modules.machines[1].roster.progress == 0
+    again = Modules(rule._sync, 2)
+    again.restore(modules.snapshot())
+    leave = Left(at=3.0, worker=names[1, 1])
+    assert again.handle(leave) == modules.handle(leave) == [Apply(((names[0, 1], 0),), 1), Release(names[0, 1], 1, 1)]
+    assert again.snapshot() == modules.snapshot()
+
+
+def test_timers_are_a_modules_own():
+    rule = make("decoupled", modules=2, groups=2, sync={"name": "sync-switch", "online": "elastic"})
+    assert rule.phases() == ("bsp", "asp")
+    modules = rule.machine(1000)
+    workers = [f"{stage_id(f'w-{group}', 2)}#1" for group in (0, 1)]
+    for worker in workers:
+        modules.handle(Joined(at=0.0, worker=worker))
+    decisions = modules.handle(pushed(workers[0], 1.0, 0))
+    timer = next(one for one in decisions if isinstance(one, SetTimer))
+    assert timer.key.startswith("2/")
+    assert modules.timers == {timer.key: timer.at}
+    assert modules.handle(TimerFired(at=timer.at, key=timer.key))[0].key == timer.key
+
+
+@pytest.mark.parametrize(("groups", "topology", "row"), [
+    (1, "full", [1.0]), (2, "ring", [0.5, 0.5]), (4, "full", [0.25] * 4), (4, "ring", [1 / 3, 1 / 3, 0, 1 / 3]),
+    (2, [[0.9, 0.1], [0.1, 0.9]], [0.9, 0.1])])
+def test_matrices(groups, topology, row):
+    matrix = make("decoupled", groups=groups, topology=topology).matrix
+    assert matrix[0] == pytest.approx(row)
+    assert all(sum(line) == pytest.approx(1) for line in [*matrix, *zip(*matrix, strict=True)])
+
+
+def test_only_full_averaging_of_gradients_each_round_has_one_server():
+    assert not make("decoupled", groups=2).mixes_locally
+    for settings in ({"mix": "weight"}, {"topology": "ring"}, {"mix_every": 2}):
+        assert make("decoupled", groups=2, **settings).mixes_locally
+
+
+@pytest.mark.parametrize(("settings", "says"), [
+    ({"modules": 0}, "modules: .*greater than or equal to 1"),
+    ({"groups": 0}, "groups: .*greater than or equal to 1"),
+    ({"modules": 2, "groups": 3}, "modules: 2 x groups: 3 is for 6 workers, not for 4"),
+    ({"modules": 2, "groups": 2, "topology": [[1.0, 0.0]]}, "a matrix of 2 x 2"),
+    ({"modules": 2, "groups": 2, "topology": [[0.5, 0.5], [0.4, 0.6]]}, "column 0 of the matrix sums to 0.9"),
+    ({"modules": 2, "groups": 2, "topology": [[1.5, -0.5], [-0.5, 1.5]]}, "below 0"),
+    ({"modules": 2, "groups": 2, "mix": "weight", "sync": "asp"}, "it must be bsp"),
+    ({"modules": 2, "groups": 2, "sync": "spp"}, "did you mean 'ssp'"),
+    ({"modules": 2, "groups": 2, "sync": {"name": "k-sync", "k": 3}}, "k: 3 workers of 2"),
+    ({"modules": 2, "groups": 2, "sync": "decoupled"}, "a kind of run"),
+    ({"modules": 2, "groups": 2, "at": ["1", "2"]}, "2 names for 2 modules"),
+])
+def test_what_cannot_be_is_refused_with_the_file(settings, says):
+    with pytest.raises(ConfigError, match=says):
+        config.validate({"workers": [{"count": 4}], "paradigm": {"name": "decoupled", **settings}})

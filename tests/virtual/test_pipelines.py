@@ -12,7 +12,7 @@ from raysync import config
 from raysync.config import ParadigmChoice
 from raysync.core.events import Left, Pushed
 from raysync.core.journal import Evaluation
-from raysync.core.modules import Modules, module_of, stage_id
+from raysync.core.modules import Modules, module_of
 from raysync.decoupled.exchange import Arrived, Gossip, OneServer
 from raysync.decoupled.learner import DecoupledLearner
 from raysync.decoupled.plan import plan_of
@@ -23,7 +23,7 @@ from raysync.paradigms.bsp import BSP
 from raysync.record.rows import PushRows
 from raysync.training.task import prepare
 from raysync.virtual.engine import VirtualEngine
-from tests.virtual.parts import DATA, entries, replayed
+from tests.virtual.parts import DATA, entries, replayed, slot_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -90,7 +90,7 @@ def test_every_module_learns_from_every_batch_and_its_labels_are_the_batches():
     whole = nn.Sequential(*plan.parts())
     lines = [line for lines in run_virtually(plan) for line in lines]
     slots = {slot: group for (group, _), slot in plan.slots.items()}
-    losses = {(slots[entry.event.worker.partition(".")[0]], entry.event.clock): entry.report["loss"]
+    losses = {(slots[slot_of(entry.event.worker).partition("/")[2]], entry.event.clock): entry.report["loss"]
               for entry in entries(lines, Pushed) if "loss" in entry.report}
     assert len(losses) == 60
     for (group, clock), loss in losses.items():
@@ -215,20 +215,26 @@ def test_running_forward_again_takes_longer_and_uses_the_present_weights():
 def test_no_more_is_in_flight_than_the_delay():
     task = task_of(4, 1)
     run = _Run(plan_of(task, make("decoupled", modules=4, groups=1)))
+    stages, seen = run._learner._stages, dict.fromkeys(range(1, 5), 0)
+    learn = run._learner.run
+
+    def counted(one, push):
+        loss = learn(one, push)
+        seen[one.stage[1]] = max(seen[one.stage[1]], stages[one.stage].in_flight)
+        return loss
+
+    run._learner.run = counted
     run.start()
-    seen = dict.fromkeys(range(1, 5), 0)
     while not run.status:
         run.advance()
         run.take_lines()
-        for (_, module), stage in run._learner._stages.items():
-            seen[module] = max(seen[module], stage.in_flight)
     assert seen == {1: 6, 2: 4, 3: 2, 4: 0}
     assert not run._learner._gradients
     assert not run._learner._mail
 
 
 def test_a_network_that_diverges_says_so():
-    task = task_of(2, 1, update={"lr": 1e20})
+    task = task_of(2, 1, update={"lr": 1e38})
     assert decoupled(task, 2, 1)[-1].status == "diverged"
 
 
@@ -245,30 +251,7 @@ def test_buffers_are_their_modules_own_and_are_evaluated():
     assert lines[-1].status == "finished"
 
 
-def test_ids_of_stages():
-    assert module_of(f"{stage_id('gpu-3', 12)}#2") == 12
-    assert module_of("gpu-3#1") == module_of("odd.mean-3#1") == 0
-
-
 RUN = {"engine": "virtual", "workers": [{"count": 4}], "model": {"name": "mlp", "hidden": [8, 8, 8]}}
-
-
-@pytest.mark.parametrize(("settings", "says"), [
-    ({"modules": 0}, "modules: .*greater than or equal to 1"),
-    ({"groups": 0}, "groups: .*greater than or equal to 1"),
-    ({"modules": 2, "groups": 3}, "modules: 2 x groups: 3 is for 6 workers, not for 4"),
-    ({"modules": 2, "groups": 2, "topology": [[1.0, 0.0]]}, "a matrix of 2 x 2"),
-    ({"modules": 2, "groups": 2, "topology": [[0.5, 0.5], [0.4, 0.6]]}, "column 0 of the matrix sums to 0.9"),
-    ({"modules": 2, "groups": 2, "topology": [[1.5, -0.5], [-0.5, 1.5]]}, "below 0"),
-    ({"modules": 2, "groups": 2, "mix": "weight", "sync": "asp"}, "it must be bsp"),
-    ({"modules": 2, "groups": 2, "sync": "spp"}, "did you mean 'ssp'"),
-    ({"modules": 2, "groups": 2, "sync": {"name": "k-sync", "k": 3}}, "k: 3 workers of 2"),
-    ({"modules": 2, "groups": 2, "sync": "decoupled"}, "a kind of run"),
-    ({"modules": 2, "groups": 2, "at": ["1", "2"]}, "2 names for 2 modules"),
-])
-def test_what_cannot_be_is_refused_with_the_file(settings, says):
-    with pytest.raises(ConfigError, match=says):
-        config.validate(RUN | {"paradigm": {"name": "decoupled", **settings}})
 
 
 @pytest.mark.parametrize(("settings", "parameters", "says"), [
@@ -293,5 +276,5 @@ def test_it_is_compared_with_paradigms_in_one_experiment(tmp_path):
     assert record.summary["status"] == "finished"
     assert record.summary["paradigm"] == "decoupled"
     assert record.summary["samples"] == 640
-    stages = [f"worker-{index}.m{index % 2 + 1}#1" for index in range(4)]
+    stages = [f"m{index % 2 + 1}/worker-{index}#1" for index in (0, 2, 1, 3)]
     assert sorted(row["id"] for row in record.summary["per_worker"]) == stages
