@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +32,16 @@ from raysync.training.data import DataSet
 from raysync.training.task import Task
 
 
+@dataclass(frozen=True)
+class Cast:
+    """The classes of a crew's actors."""
+
+    server: type = Server
+    evaluator: type = Evaluator
+    controller: type = Controller
+    worker: type = Worker
+
+
 @dataclass
 class Crew:
     """The actors of an experiment in their placement group, and what they were made for."""
@@ -49,16 +59,16 @@ class Crew:
     whole: bool = True
     """False once an actor was lost: then the next run gets new ones."""
 
-    def hire(self, experiment: Experiment) -> None:
+    def hire(self, experiment: Experiment, cast: Cast = Cast()) -> None:
         """Start the actors, each in its bundle."""
         cluster, plan, threads = experiment.cluster, self.plan, self.threads
         for index in plan.servers:
-            self.servers.append(_actor(Server, self.options(index, cluster.server_cpus), threads[index]))
-        self.evaluator = _actor(Evaluator, self.options(plan.evaluator, cluster.evaluator_cpus, cluster.evaluator_gpus),
+            self.servers.append(_actor(cast.server, self.options(index, cluster.server_cpus), threads[index]))
+        self.evaluator = _actor(cast.evaluator, self.options(plan.evaluator, cluster.evaluator_cpus, cluster.evaluator_gpus),
                                 threads[plan.evaluator])
-        self.controller = _actor(Controller, self.options(plan.servers[0], 0))
+        self.controller = _actor(cast.controller, self.options(plan.servers[0], 0))
         for index, group in zip(plan.workers, experiment.slots().values(), strict=True):
-            self.workers.append(_actor(Worker, self.options(index, group.cpus, group.gpus), threads[index]))
+            self.workers.append(_actor(cast.worker, self.options(index, group.cpus, group.gpus), threads[index]))
 
     def options(self, index: int, cpus: float, gpus: float = 0) -> dict[str, Any]:
         """Ray's, of an actor with that share of a bundle."""
@@ -133,6 +143,23 @@ class Session:
             raise RunFailed(f"the controller: {error}") from error
         assert ended is not None, "a run without an end"
 
+    @contextmanager
+    def crew_of_another_kind(self, experiment: Experiment, cast: Cast) -> Iterator[Crew]:
+        """Other actors than this session's own, which make room for them, for one run.
+
+        Raises:
+            ConfigError: there is no such cluster, or it cannot hold the experiment.
+        """
+        self._connection.open(experiment.cluster, cpus(experiment))
+        self._disband()
+        made, group = self._place(experiment)
+        self._crew = Crew(plan(experiment), self._threads(experiment), made, group, experiment.cluster.task_events)
+        try:
+            self._crew.hire(experiment, cast)
+            yield self._crew
+        finally:
+            self._disband()
+
     def close(self) -> None:
         """Take down what this session started."""
         self._disband()
@@ -180,7 +207,7 @@ class Session:
         return tuple(threads)
 
     def _reset(self, crew: Crew, task: Task, paradigm: Paradigm) -> RunPlan:
-        experiment, data = task.experiment, self._shared(task.data)
+        experiment, data = task.experiment, self.shared(task.data)
         cluster, slots = experiment.cluster, task.groups
         plans = [WorkerPlan(slot, group, task.model, task.batches(slot), experiment.batch_size, experiment.seed,
                             task.vector_bytes, cluster.server_shards) for slot, group in slots.items()]
@@ -199,7 +226,7 @@ class Session:
         actor_ids = {slot: self.places[slot].actor_id for slot in slots}
         return RunPlan(paradigm, task.workload_samples, experiment, actor_ids, posts)
 
-    def _shared(self, data: DataSet) -> Any:
+    def shared(self, data: DataSet) -> Any:
         """A reference to the data set: one copy a node."""
         if self._data is None or self._data[0] is not data:
             self._data = (data, ray.put(data))

@@ -9,7 +9,6 @@ from raysync.core.journal import Line
 from raysync.core.paradigm import Rule
 from raysync.decoupled.plan import plan_of
 from raysync.decoupled.virtual import run_virtually
-from raysync.errors import ConfigError
 from raysync.paradigms.decoupled import Decoupled
 from raysync.training.task import Task
 
@@ -26,6 +25,9 @@ def run(engine: Any, task: Task, rule: Rule) -> Iterator[list[Line]]:
         ConfigError: the network cannot be cut like that, or a setting of the experiment does not go with it.
     """
     assert isinstance(rule, Decoupled), f"{rule.name} is another kind of run"
-    if task.experiment.engine == "ray":
-        raise ConfigError("paradigm: decoupled: it runs on the virtual engine only, so far; set engine: virtual.")
-    return run_virtually(plan_of(task, rule))
+    plan = plan_of(task, rule)
+    if task.experiment.engine == "virtual":
+        return run_virtually(plan)
+    from raysync.decoupled.session import run_on_ray  # Ray takes its time to import
+
+    return run_on_ray(engine, plan)

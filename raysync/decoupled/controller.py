@@ -1,0 +1,349 @@
+"""The controller actor of a decoupled run: the machines, the pipelines, and the actor calls that their decisions mean.
+
+    Release(stage)  -> the passes of its iteration, as soon as their inputs are known to come
+    a pass          -> stage.forward.remote(...) or stage.backward.remote(...), with the references of its inputs
+    Apply(...)      -> server.apply.remote(...), and server.publish.remote(group) for who pulls next
+
+What is passed on are references of values that are still to be computed, so a pass is sent off when that of the neighbour
+has been, and waits for it where it runs: stages overlap as far as the data allows, with no barrier but the paradigm's.
+Only the report of a backward pass is waited for. A stage that is lost ends the run: its pipeline cannot go on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import inf, isfinite
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayError
+
+from raysync.cluster.clock import now_s, sleep_s
+from raysync.cluster.controller import REPORT_EVERY_S
+from raysync.cluster.pending import reason
+from raysync.config import Experiment
+from raysync.core.decisions import Apply, Drop, Push, Release
+from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
+from raysync.core.journal import Ended, Entry, Evaluation, Line
+from raysync.core.modules import module_of
+from raysync.decoupled.pipelines import Pass, Pipelines, Stage
+from raysync.decoupled.virtual import DONE
+from raysync.errors import RunFailed
+from raysync.paradigms.decoupled import Decoupled
+from raysync.troubles import UNHARMED, Troubles
+
+
+@dataclass(frozen=True, slots=True)
+class DecoupledRunPlan:
+    """One run, as the controller needs it."""
+
+    rule: Decoupled
+    experiment: Experiment
+    workload_samples: int
+    batches: int
+    names: dict[Stage, str]
+    slots: dict[Stage, str]
+
+
+@dataclass(slots=True)
+class _Step:
+    """A backward pass under way, and the iteration that it ends."""
+
+    stage: Stage
+    batch: int
+    gradient: Any
+    version: int
+    forward_version: int
+
+
+@dataclass(slots=True)
+class _Update:
+    """An update under way, and the marks at which what it makes is evaluated."""
+
+    module: int
+    version: int
+    progress: float
+    marks: list[float]
+    means: list[Any]
+
+
+@dataclass(slots=True)
+class _Scoring:
+    """An evaluation under way."""
+
+    update: _Update
+    at: float | None
+    """When its weights were published; None: with the last update of all."""
+
+
+@dataclass(slots=True)
+class _Worker:
+    """One stage."""
+
+    name: str
+    actor: Any
+    version: int = 0
+    weights: Any = None
+    """Reference to new ones, for the next call."""
+    versions: dict[int, int] = field(default_factory=dict)
+    """Batch in flight -> version of the weights of its forward pass."""
+
+
+class DecoupledController:
+    """Runs one decoupled run."""
+
+    def run(
+        self, plan: DecoupledRunPlan, servers: list[Any], evaluator: Any, stages: dict[Stage, Any],
+    ) -> Iterator[list[Line]]:
+        """Train to the end of the workload, and report as it happens; the last line is an `Ended`."""
+        run = _Run(plan, servers, evaluator, stages)
+        reported_s, error = now_s(), ""
+        try:
+            run.start()
+            while run.goes_on:
+                run.wait(until_s=reported_s + REPORT_EVERY_S if run.lines else inf)
+                if run.lines and now_s() >= reported_s + REPORT_EVERY_S:
+                    yield run.take_lines()
+                    reported_s = now_s()
+        except RunFailed as failure:
+            error = str(failure)
+        except Exception as bug:  # of the user's paradigm, or ours: what led to it must still reach the journal
+            logging.getLogger(__name__).exception("the run broke")
+            error = f"controller: {type(bug).__name__}: {' '.join([str(bug), *getattr(bug, '__notes__', [])])}"
+        run.lines.append(Ended("failed" if error else run.status, run.last_at, error, run.troubles.without_effect()))
+        yield run.take_lines()
+
+
+class _Run:
+    """The state of one run."""
+
+    def __init__(self, plan: DecoupledRunPlan, servers: list[Any], evaluator: Any, stages: dict[Stage, Any]) -> None:
+        self.lines: list[Line] = []
+        self.status = ""
+        self.last_at = 0.0
+        self.troubles = Troubles(plan.experiment)
+        self._plan, self._evaluator = plan, evaluator
+        self._servers = dict(enumerate(servers, start=1))
+        self._modules = plan.rule.machine(plan.workload_samples)
+        self._pipelines = Pipelines(plan.rule.groups, plan.rule.modules, plan.batches)
+        self._workers = {stage: _Worker(f"{plan.names[stage]}#1", actor) for stage, actor in stages.items()}
+        self._stages = {worker.name: stage for stage, worker in self._workers.items()}
+        self._mail: dict[Pass, Any] = {}
+        """Pass -> reference to its input, from the neighbour."""
+        self._gradients: dict[Push, tuple[int, Any]] = {}
+        self._published: dict[tuple[int, int], Any] = {}
+        """Module and group -> reference to what is pulled; gone with the next update."""
+        self._pending: dict[Any, _Step | _Update | _Scoring] = {}
+        self._marks = list(reversed(plan.experiment.evaluation.progress_marks()))
+        self._size = plan.experiment.batch_size
+        self._deadline_s = plan.experiment.cluster.step_deadline_s
+        self._began_s = self._heard_s = now_s()
+
+    def start(self) -> None:
+        """Evaluate the initial network and let every stage join."""
+        self._evaluate(_Update(self._plan.rule.modules, 0, 0.0, self._due(0.0), self._means()))
+        for worker in self._workers.values():
+            self._handle(Joined(at=self._now(), worker=worker.name), {})
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether something is under way, or will be at its time."""
+        return bool(self._pending or (self._modules.timers and not self.status))
+
+    def wait(self, until_s: float) -> None:
+        """Wait for the next thing to happen, at most until that time of the clock, and act on it."""
+        timers = list(self._modules.timers.values()) if not self.status else []
+        times = [until_s, self._heard_s + self._deadline_s, *(self._began_s + at for at in timers)]
+        timeout_s = max(0.0, min(times) - now_s())
+        if self._pending:
+            ready, _ = ray.wait(list(self._pending), num_returns=1, timeout=timeout_s)
+            for reference in ready:
+                self._heard_s = now_s()
+                self._arrived(reference)
+        else:
+            sleep_s(timeout_s)
+        for key, at in list(self._modules.timers.items()):
+            if not self.status and self._now() >= at and key in self._modules.timers:
+                self._handle(TimerFired(at=self._now(), key=key), {})
+        if self._pending and now_s() >= self._heard_s + self._deadline_s:
+            raise RunFailed(f"no stage has answered for {self._deadline_s:g} s")
+
+    def take_lines(self) -> list[Line]:
+        """What happened since the last call."""
+        lines, self.lines = self.lines, []
+        return lines
+
+    def _now(self) -> float:
+        return now_s() - self._began_s
+
+    # ---- what arrives ----
+
+    def _arrived(self, reference: Any) -> None:
+        pending = self._pending.pop(reference)
+        try:
+            result = ray.get(reference)
+        except RayActorError as error:
+            raise RunFailed(f"an actor was lost, and its pipeline cannot go on without it: {error}") from error
+        except RayError as error:
+            raise RunFailed(f"{_who(pending, self._plan)}: {reason(error)}") from error
+        match pending:
+            case _Step():
+                self._stepped(pending, *result)
+            case _Update(module=module, version=version):
+                assert result == version, f"the server of module {module} is at {result}, not at {version}"
+                self.last_at = self._now()
+                if pending.marks:
+                    self._evaluate(pending)
+            case _Scoring(update=update, at=at):
+                accuracy, loss = result
+                published_at = self.last_at if at is None else at
+                self.lines += [Evaluation(mark=mark, progress=update.progress, version=update.version, at=published_at,
+                                          accuracy=accuracy, loss=loss) for mark in update.marks]
+                if not isfinite(loss):
+                    self._end("diverged")
+
+    def _stepped(self, step: _Step, loss: float, busy_s: float) -> None:
+        if self.status:
+            return
+        module, worker = step.stage[1], self._workers[step.stage]
+        push = (worker.name, step.batch - 1)
+        self._gradients[push] = (step.stage[0], step.gradient)
+        report: dict[str, Any] = {"delay_ticks": self._pipelines.schedule.delay(module)}
+        if self._plan.rule.weights == "stash":
+            report["forward_version"] = step.forward_version
+        if module == self._plan.rule.modules:
+            report["loss"] = loss
+        self._handle(Pushed(at=self._now(), worker=worker.name, clock=push[1], base=step.version, samples=self._size,
+                            busy_s=busy_s), report)
+        if not isfinite(loss):
+            self._end("diverged")
+        self._leave_if_drained()
+
+    def _leave_if_drained(self) -> None:
+        """Who has nothing left to do leaves: its module's paradigm would wait for it."""
+        under_way = {pending.stage for pending in self._pending.values() if isinstance(pending, _Step)}
+        for stage, worker in self._workers.items():
+            there = worker.name in self._modules.machines[stage[1]].roster.members
+            if there and stage not in under_way and self._pipelines.is_drained(stage) and not self.status:
+                self._handle(Left(at=self._now(), worker=worker.name), {"why": DONE, "done": True})
+        if not self.status and not any(machine.roster.members for machine in self._modules.machines.values()):
+            self._end("finished")
+            last = self._plan.rule.modules
+            self._evaluate(_Update(last, self._modules.roster.version, self._progress, self._due(1.0), self._means()))
+
+    def _end(self, status: str) -> None:
+        """Training is over: what the stages still compute is not waited for."""
+        self.status = status
+        self._pending = {ref: it for ref, it in self._pending.items() if not isinstance(it, _Step)}
+
+    # ---- passes ----
+
+    def _submit(self, passes: list[Pass]) -> None:
+        queue = list(passes)
+        while queue:
+            one = queue.pop(0)
+            self._call(one)
+            queue += self._pipelines.done(one)
+
+    def _call(self, one: Pass) -> None:
+        (group, module), worker = one.stage, self._workers[one.stage]
+        last = module == self._plan.rule.modules
+        arrived = [self._mail.pop(one)] if one in self._mail else []
+        if one.direction == "forward":
+            worker.versions[one.batch] = worker.version
+            if last:  # it runs with the backward pass
+                self._mail |= {Pass(one.stage, "backward", one.batch): ref for ref in arrived}
+                return
+            y = worker.actor.forward.remote(one.batch, self._befallen(one), *self._weights_for(worker), *arrived)
+            self._mail[Pass((group, module + 1), "forward", one.batch)] = y
+            return
+        gradient, dx, report = worker.actor.backward.remote(one.batch, self._befallen(one), *self._weights_for(worker),
+                                                            *arrived)
+        if module > 1:
+            self._mail[Pass((group, module - 1), "backward", one.batch)] = dx
+        self._pending[report] = _Step(one.stage, one.batch, gradient, worker.version, worker.versions.pop(one.batch))
+
+    def _weights_for(self, worker: _Worker) -> list[Any]:
+        weights, worker.weights = worker.weights, None
+        return [] if weights is None else [weights]
+
+    def _befallen(self, one: Pass) -> tuple[float, float]:
+        if not self._plan.experiment.troubles:
+            return UNHARMED.factor, UNHARMED.latency_s
+        suffered = self.troubles.befall(self._plan.slots[one.stage], one.batch - 1, self._now())
+        return suffered.factor, suffered.latency_s
+
+    # ---- what the machines decide ----
+
+    def _handle(self, event: Event, report: dict[str, Any]) -> None:
+        try:
+            decisions = self._modules.handle(event)
+        except Exception as error:
+            error.add_note(f"at {event}")
+            raise
+        self.lines.append(Entry(event, tuple(decisions), report))
+        for decision in decisions:
+            match decision:
+                case Apply():
+                    self._apply(decision)
+                case Release():
+                    self._release(decision)
+                case Drop(push=push):
+                    self._gradients.pop(push, None)
+
+    def _apply(self, decision: Apply) -> None:
+        module = module_of(decision.pushes[0][0])
+        roster = self._modules.machines[module].roster
+        taken = [self._gradients.pop(push) for push in decision.pushes]
+        workers = [worker if worker in roster.members else None for worker, _ in decision.pushes]
+        before = (roster.samples_applied - len(taken) * self._size) / self._plan.workload_samples
+        fields = [[group for group, _ in taken], workers, [self._size] * len(taken), before, decision.phase]
+        ack = self._servers[module].apply.remote(fields, *(gradient for _, gradient in taken))
+        self._published = {key: ref for key, ref in self._published.items() if key[0] != module}
+        marks = self._due(self._progress, at_end=False) if module == self._plan.rule.modules else []
+        self._pending[ack] = _Update(module, decision.version, self._progress, marks, self._means() if marks else [])
+
+    def _release(self, decision: Release) -> None:
+        stage = self._stages[decision.worker]
+        worker, (group, module) = self._workers[stage], stage
+        worker.version = decision.version
+        if decision.pull:
+            key = (module, group if self._plan.rule.mixes_locally else 0)
+            if key not in self._published:
+                self._published[key] = self._servers[module].publish.remote(group)
+            worker.weights = self._published[key]
+        self._submit(self._pipelines.released(stage))
+
+    # ---- evaluation ----
+
+    @property
+    def _progress(self) -> float:
+        progress = self._modules.roster.progress
+        assert progress is not None, "a run without a workload"
+        return min(progress, 1.0)
+
+    def _due(self, progress: float, *, at_end: bool = True) -> list[float]:
+        """Marks that progress has passed; the last one only once all is done."""
+        due = []
+        while self._marks and self._marks[-1] <= progress and (self._marks[-1] < 1 or at_end):
+            due.append(self._marks.pop())
+        return due
+
+    def _means(self) -> list[Any]:
+        return [server.mean.remote() for server in self._servers.values()]
+
+    def _evaluate(self, update: _Update) -> None:
+        if update.marks:
+            scores = self._evaluator.evaluate.remote(1 in update.marks, *update.means)
+            self._pending[scores] = _Scoring(update, None if self.status else self._now())
+
+
+def _who(pending: _Step | _Update | _Scoring, plan: DecoupledRunPlan) -> str:
+    match pending:
+        case _Step(stage=stage):
+            return f"stage {plan.names[stage]}, or one that it waits for"
+        case _Update(module=module):
+            return f"server of module {module}"
+    return "evaluator"
