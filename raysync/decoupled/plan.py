@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from raysync.config import WorkerGroup
+from raysync.config import Experiment, WorkerGroup
 from raysync.core.modules import stage_id
 from raysync.decoupled.cut import COSTS, cut
 from raysync.decoupled.exchange import Exchange, exchange_of
@@ -91,6 +91,12 @@ def plan_of(task: Task, rule: Decoupled) -> DecoupledPlan:
         task, rule, slots, dealt, {index: cost / sum(costs) for index, cost in enumerate(costs, start=1)},
         {index: FLOAT_BYTES * (model.size + model.buffer_size) for index, model in enumerate(models, start=1)},
         dict(enumerate(outputs, start=1)), rounds * rule.groups)
+
+
+def placed_as(experiment: Experiment, rule: Decoupled) -> Experiment:
+    """The experiment as its actors are placed: with a server for each module."""
+    cluster = experiment.cluster.model_copy(update={"server_shards": rule.modules})
+    return experiment.model_copy(update={"cluster": cluster})
 
 
 def _check(task: Task, rule: Decoupled) -> None:

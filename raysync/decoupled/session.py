@@ -9,21 +9,13 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutErro
 
 from raysync.cluster.controller import START_DEADLINE_S
 from raysync.cluster.session import Cast, Crew, Session
-from raysync.config import Experiment
 from raysync.core.journal import Line
 from raysync.decoupled.actors import ModuleServer, StageActor, StagePlan, WholeEvaluator
 from raysync.decoupled.controller import DecoupledController, DecoupledRunPlan
-from raysync.decoupled.plan import DecoupledPlan
+from raysync.decoupled.plan import DecoupledPlan, placed_as
 from raysync.errors import RunFailed
-from raysync.paradigms.decoupled import Decoupled
 
 CAST = Cast(server=ModuleServer, evaluator=WholeEvaluator, controller=DecoupledController, worker=StageActor)
-
-
-def placed_as(experiment: Experiment, rule: Decoupled) -> Experiment:
-    """The experiment as its actors are placed: with a server for each module."""
-    cluster = experiment.cluster.model_copy(update={"server_shards": rule.modules})
-    return experiment.model_copy(update={"cluster": cluster})
 
 
 def run_on_ray(session: Session, plan: DecoupledPlan) -> Iterator[list[Line]]:

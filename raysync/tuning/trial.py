@@ -19,7 +19,9 @@ from raysync import config
 from raysync.cluster.placement import Plan, asked_of_ray, misfit_together, placed
 from raysync.config import Experiment
 from raysync.core.journal import Evaluation
+from raysync.decoupled.plan import placed_as
 from raysync.errors import ConfigError
+from raysync.paradigms.decoupled import Decoupled
 from raysync.record.measures import LARGEST_EXPONENT, Measures
 from raysync.record.sweeps import RECORDS, trial_name
 from raysync.runner import Engine, run_in
@@ -65,7 +67,7 @@ class Trials:
             experiment = self.experiment(point)
             with suppress(ConfigError):  # `train` raises it again
                 if experiment.engine == "ray":
-                    made = placed(experiment)
+                    made = placed(_as_placed(experiment))
                     tried[repr(made)] = made
         self.impossible.update({text: why for text, made in tried.items() if (why := misfit_together(made))})
 
@@ -75,7 +77,7 @@ class Trials:
         Raises:
             ConfigError: the cluster cannot hold it.
         """
-        made = placed(experiment)
+        made = placed(_as_placed(experiment))
         if why := self.impossible.get(repr(made)):
             raise ConfigError(why)
         return made
@@ -105,6 +107,11 @@ def train(point: Point, trials: Trials) -> None:
         task = prepare(experiment)
         with _engine(trials, experiment) as engine:
             run_in(engine, task, experiment.paradigm, watch=_Reporter(experiment.timing == "only"), notify=print)
+
+
+def _as_placed(experiment: Experiment) -> Experiment:
+    rule = experiment.paradigm.make()
+    return placed_as(experiment, rule) if isinstance(rule, Decoupled) else experiment
 
 
 def settings_of(point: Point) -> Point:

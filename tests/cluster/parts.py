@@ -99,3 +99,14 @@ def rss_mib(pid):
     return psutil.Process(pid).memory_info().rss / 2**20
 
 
+class BreaksAtAGradient(nn.Linear):
+    """Breaks at its first gradient."""
+
+    def forward(self, x):
+        if self.training and x.requires_grad:
+            raise ValueError("this layer breaks")
+        return super().forward(x)
+
+
+def breaks_at_a_gradient():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), BreaksAtAGradient(8, 10))

@@ -261,7 +261,6 @@ RUN = {"engine": "virtual", "workers": [{"count": 4}], "model": {"name": "mlp", 
     ({"update": {"delay_compensation": "constant"}}, {"modules": 2, "groups": 2}, "use shrink"),
     ({"update": {"combine": "sum", "lr_scaling": "none"}}, {"modules": 2, "groups": 2, "mix": "weight"}, "mixes means"),
     ({"update": {"project_radius": 1}}, {"modules": 2, "groups": 2}, "which no server has"),
-    ({"engine": "ray"}, {"modules": 2, "groups": 2}, "virtual engine only"),
 ])
 def test_what_does_not_go_with_it_is_refused_before_the_run(tmp_path, settings, parameters, says):
     experiment = RUN | settings | {"output": str(tmp_path), "paradigm": {"name": "decoupled", **parameters}}

@@ -1,0 +1,59 @@
+"""Decoupled runs on real Ray: the same numbers as in virtual time."""
+
+import pytest
+
+from raysync import config
+from raysync.cluster.session import Session
+from raysync.core.modules import module_of
+from raysync.core.replay import replay
+from raysync.decoupled.plan import plan_of
+from raysync.decoupled.virtual import run_virtually
+from raysync.errors import RunFailed
+from raysync.runner import run_in
+from raysync.training.task import prepare
+from tests.cluster.parts import breaks_at_a_gradient
+
+pytestmark = pytest.mark.ray
+
+DEEP = {"name": "mlp", "hidden": [16, 16]}
+TINY = {"model": DEEP, "workers": [{"name": "gpu", "count": 4, "step_s": 0.02}], "batch_size": 8,
+        "workload": {"samples": 8 * 2 * 12}, "evaluation": {"marks": 2}, "update": {"lr": 0.1, "momentum": 0.5}}
+
+
+@pytest.fixture(scope="module")
+def session(ray_cluster):
+    with Session() as session:
+        yield session
+
+
+def losses(lines):
+    """(worker, clock) -> loss of the last module."""
+    return {(line.event.worker, line.event.clock): line.report["loss"] for line in lines
+            if "loss" in getattr(line, "report", {})}
+
+
+@pytest.mark.parametrize("settings", [{}, {"mix": "weight", "mix_every": 2, "weights": "latest", "shrink": 0.5}])
+def test_ray_learns_what_virtual_time_learns(session, tmp_path, settings):
+    choice = config.ParadigmChoice(name="decoupled", modules=2, groups=2, **settings)
+    task = prepare(config.validate(TINY | {"output": str(tmp_path), "paradigm": choice.model_dump()}))
+    record = run_in(session, task, choice)
+    expected = losses(line for lines in run_virtually(plan_of(task, choice.make())) for line in lines)
+    got = losses(record.journal())
+    assert got.keys() == expected.keys()
+    assert [got[push] for push in expected] == pytest.approx(list(expected.values()), abs=1e-5)
+    with (record.path / "journal.jsonl").open() as file:
+        assert replay(file).difference is None
+    pushes = record.pushes
+    assert (pushes.delay_ticks == [2 * (2 - module_of(worker)) for worker in pushes.worker]).all()
+    assert record.summary["status"] == "finished"
+    assert record.summary["samples"] == 8 * 2 * 12
+    assert record.evaluations.mark.tolist() == [0, 0.5, 1]
+    assert record.evaluations["at"].is_monotonic_increasing
+    assert (pushes.busy_s > 0).all()
+
+
+def test_a_stage_that_breaks_ends_the_run_with_its_reason(session, tmp_path):
+    choice = config.ParadigmChoice(name="decoupled", modules=2, groups=2)
+    task = prepare(config.validate(TINY | {"output": str(tmp_path), "paradigm": choice.model_dump()}), breaks_at_a_gradient)
+    with pytest.raises(RunFailed, match="this layer breaks"):
+        run_in(session, task, choice)
