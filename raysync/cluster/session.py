@@ -42,6 +42,10 @@ class Cast:
     worker: type = Worker
 
 
+OWN = Cast()
+"""Of runs whose workers have the whole network."""
+
+
 @dataclass
 class Crew:
     """The actors of an experiment in their placement group, and what they were made for."""
@@ -59,7 +63,7 @@ class Crew:
     whole: bool = True
     """False once an actor was lost: then the next run gets new ones."""
 
-    def hire(self, experiment: Experiment, cast: Cast = Cast()) -> None:
+    def hire(self, experiment: Experiment, cast: Cast) -> None:
         """Start the actors, each in its bundle."""
         cluster, plan, threads = experiment.cluster, self.plan, self.threads
         for index in plan.servers:
@@ -191,7 +195,7 @@ class Session:
         self._crew = Crew(asked, threads, *self._place(experiment), events)
         for who, labels in sorted(fallbacks(asked, self._crew.plan).items()):
             self._notify(f"{who} runs where {labels}: the cluster cannot hold it otherwise.".capitalize())
-        self._crew.hire(experiment)
+        self._crew.hire(experiment, OWN)
         return self._crew
 
     def _place(self, experiment: Experiment) -> tuple[Plan, PlacementGroup]:
