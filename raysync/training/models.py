@@ -52,13 +52,17 @@ def lenet(input_shape: Shape, classes: int) -> nn.Module:
         nn.Linear(features, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, classes))
 
 
-def fashion_cnn(input_shape: Shape, classes: int) -> nn.Module:
-    """Two 5x5 convolutions (16 and 32 filters) with batch-norm and max-pool 2, and one FC (hybrid parameter server, 3.2)."""
+def fashion_cnn(input_shape: Shape, classes: int, *, momentum: float = 0.1) -> nn.Module:
+    """Two 5x5 convolutions (16 and 32 filters) with batch-norm and max-pool 2, and one FC (hybrid parameter server, 3.2).
+
+    `momentum` is that of batch-norm's statistics; with 0 they stay mean 0 and variance 1, as on a server that gets nothing
+    but gradients. Training does not look at them, evaluation does.
+    """
     channels, height, width = input_shape
     return nn.Sequential(
-        nn.Conv2d(channels, 16, kernel_size=5, padding=2), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, kernel_size=5, padding=2), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-        nn.Linear(32 * (height // 4) * (width // 4), classes))
+        nn.Conv2d(channels, 16, kernel_size=5, padding=2), nn.BatchNorm2d(16, momentum=momentum), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, kernel_size=5, padding=2), nn.BatchNorm2d(32, momentum=momentum), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(32 * (height // 4) * (width // 4), classes))
 
 
 def alexnet_small(input_shape: Shape, classes: int) -> nn.Module:
