@@ -56,6 +56,7 @@ class ChannelsLast(nn.Module):
     """The same values with the channels innermost in memory, where batch-norm and pooling are faster on a CPU."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """From (N, C, H, W) to the same."""
         return x.contiguous(memory_format=torch.channels_last)
 
 
