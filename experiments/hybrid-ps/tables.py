@@ -277,6 +277,12 @@ def with_accuracy(row: Row) -> str:
     return f"{row.name} ({row.trials[ACCURACY].mean():.1%})"
 
 
+def computing(row: Row, base: Row) -> float:
+    """The seconds that workers do not wait, in the baseline's: those of a laptop on which nobody's core is idle."""
+    ours, theirs = (float((one.trials[SECONDS] * (1 - one.trials.wait_fraction)).mean()) for one in (row, base))
+    return ours / theirs
+
+
 def _accuracy(row: Row, than: Row) -> Estimate:
     return paired_difference(by_seed(row.trials, ACCURACY), by_seed(than.trials, ACCURACY))
 
@@ -318,6 +324,7 @@ def facts(results: Results) -> dict[str, str]:
                 name = f"{table}, {row.change}" + (f", {row.reading}" if row.reading else "")
                 found[f"accuracy of {name}"] = spread(row.trials, ACCURACY, percent_form)
                 found[f"lead of {name}"] = f"{row.trials.lead_max.max():.0f}"
+                found[f"computing in {name}"] = ratio_text(computing(row, baseline_row(results, table)))
             for one in judged(results, table):
                 name = f"{table}, {one.row.change}" + (f", {one.row.reading}" if one.row.reading else "")
                 found[f"{one.measure} of {name} and {one.than}"] = interval(one.measured, one.measure)
