@@ -48,7 +48,7 @@ def tables_of(folder: Path) -> ModuleType | None:
     spec = spec_from_file_location(f"tables_of_{folder.name.replace('-', '_')}", file)
     assert spec is not None, file
     assert spec.loader is not None, file
-    module = module_from_spec(spec)
+    module = sys.modules[spec.name] = module_from_spec(spec)  # dataclasses look there
     spec.loader.exec_module(module)
     return module
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from raysync.core.reference import call, load_reference
 from raysync.errors import ConfigError, unknown_name
@@ -52,13 +52,28 @@ def lenet(input_shape: Shape, classes: int) -> nn.Module:
         nn.Linear(features, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, classes))
 
 
-def fashion_cnn(input_shape: Shape, classes: int) -> nn.Module:
-    """Two 5x5 convolutions (16 and 32 filters) with batch-norm and max-pool 2, and one FC (hybrid parameter server, 3.2)."""
+class ChannelsLast(nn.Module):
+    """The same values with the channels innermost in memory, where batch-norm and pooling are faster on a CPU."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """From (N, C, H, W) to the same."""
+        return x.contiguous(memory_format=torch.channels_last)
+
+
+def fashion_cnn(input_shape: Shape, classes: int, *, momentum: float = 0.1) -> nn.Module:
+    """Two 5x5 convolutions (16 and 32 filters) with batch-norm and max-pool 2, and one FC (hybrid parameter server, 3.2).
+
+    ReLU comes after the pooling: the same values as before it, and a quarter of the work.
+
+    `momentum` is that of batch-norm's statistics; with 0 they stay mean 0 and variance 1, as on a server that gets nothing
+    but gradients. Training does not look at them, evaluation does.
+    """
     channels, height, width = input_shape
     return nn.Sequential(
-        nn.Conv2d(channels, 16, kernel_size=5, padding=2), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, kernel_size=5, padding=2), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-        nn.Linear(32 * (height // 4) * (width // 4), classes))
+        nn.Conv2d(channels, 16, kernel_size=5, padding=2), ChannelsLast(), nn.BatchNorm2d(16, momentum=momentum),
+        nn.MaxPool2d(2), nn.ReLU(),
+        nn.Conv2d(16, 32, kernel_size=5, padding=2), nn.BatchNorm2d(32, momentum=momentum), nn.MaxPool2d(2), nn.ReLU(),
+        nn.Flatten(), nn.Linear(32 * (height // 4) * (width // 4), classes))
 
 
 def alexnet_small(input_shape: Shape, classes: int) -> nn.Module:

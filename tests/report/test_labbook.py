@@ -96,7 +96,7 @@ def test_results_are_of_sweeps_that_are_there():
     for folder in labbook.entries():
         for file in folder.glob("results/*.csv"):
             name = file.name.partition(".")[0]
-            assert name in ("sweeps", "carried-over") or folder / f"{name}.yaml" in SWEEPS
+            assert name == "sweeps" or folder / f"{name}.yaml" in SWEEPS
 
 
 def test_what_is_taken_over_from_a_sweep_gives_the_same_numbers(sweep_folder, tmp_path):

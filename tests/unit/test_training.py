@@ -44,6 +44,30 @@ def test_sizes_of_the_models(name, shape, parameters):
     assert sum(parameter.numel() for parameter in build(name, shape).parameters()) == parameters
 
 
+def test_fashion_cnn_computes_what_it_does_in_the_usual_order():
+    """Convolution, batch-norm, ReLU, pooling, with the channels first in memory; outputs and gradients alike."""
+    parts = build("fashion-cnn")
+    usual = nn.Sequential(*(parts[index] for index in (0, 2, 4, 3, 5, 6, 8, 7, 9, 10)))
+    x, y = torch.rand(8, *MNIST), torch.arange(8)
+    results = []
+    for model in (parts, usual):
+        model.zero_grad()
+        output = model(x)
+        nn.functional.cross_entropy(output, y).backward()
+        results.append([output.detach(), *(parameter.grad.clone() for parameter in parts.parameters())])
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("momentum", "moves"), [(0, False), (0.1, True)])
+def test_batch_norm_without_momentum_keeps_the_statistics_of_the_start(momentum, moves):
+    model = build("fashion-cnn", momentum=momentum)
+    before = [buffer.clone() for name, buffer in model.named_buffers() if "running" in name]
+    model.train()(torch.rand(8, *MNIST))
+    after = [buffer for name, buffer in model.named_buffers() if "running" in name]
+    assert [not torch.equal(one, other) for one, other in zip(before, after, strict=True)] == [moves] * 4
+
+
 def test_initial_weights_are_a_function_of_the_seed():
     states = [torch.cat([p.reshape(-1) for p in build("mlp", seed=seed).parameters()]) for seed in (0, 0, 1)]
     assert torch.equal(states[0], states[1])

@@ -1,0 +1,9 @@
+#!/bin/sh
+# All sweeps of this folder, then its page: experiments/hybrid-ps/repeat.sh DATA RUNS
+#   DATA: folder with MNIST, cifar-10-batches-py and FashionMNIST;  RUNS: where records go
+set -eu
+here=$(dirname "$0")
+for table in 4 7 8 5 9 10 6 6-frozen; do
+    raysync sweep "$here/table-$table.yaml" --set "data.data_dir=$1" --set "output=$2"
+done
+python "$here/../labbook.py" --runs "$2"
