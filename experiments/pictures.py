@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import log2
 from pathlib import Path
 
 import matplotlib as mpl
@@ -58,6 +59,36 @@ def draw_curves(trials: pd.DataFrame, curves: pd.DataFrame, file: Path) -> None:
     panels[0].set_ylabel("accuracy, mean over the seeds")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     _save(figure, file)
+
+
+def draw_shares(trials: pd.DataFrame, curves: pd.DataFrame, published: dict[float, float], file: Path) -> None:
+    """Final accuracy against the share of BSP, measured beside published, and the curves of some shares."""
+    figure, (shares, over_time) = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
+    measured = 100 * trials.groupby("fraction").final_accuracy.agg(["mean", "std"])
+    theirs = 100 * pd.Series(published).sort_index()
+    for panel_values, label, colour in ((measured["mean"], "measured, lenet", "#e6550d"),
+                                        (theirs, "published, ResNet-32", "#636363")):
+        relative = panel_values - panel_values[1.0]
+        spread = measured["std"] if label.startswith("measured") else None
+        shares.errorbar([_place(share) for share in relative.index], relative, yerr=spread, label=label, color=colour,
+                        marker="o", capsize=3, linewidth=1.2)
+    shares.set(xlabel="share of BSP, %", ylabel="final accuracy - BSP's, points",
+               xticks=[_place(share) for share in measured.index],
+               xticklabels=[f"{100 * share:.3g}" for share in measured.index])
+    shares.axhline(0, color="black", linestyle=":", linewidth=0.8)
+    shares.legend()
+    both = curves[curves.progress < 0.99].merge(trials[["trial", "fraction"]], on="trial")
+    for share, colour in ((1.0, "#636363"), (0.5, "#08519c"), (0.0625, "#e6550d"), (0.0, "#756bb1")):
+        means = both[both.fraction == share].groupby("progress")[["seconds", "accuracy"]].mean()
+        over_time.plot(means.seconds, 100 * means.accuracy, label=f"BSP {100 * share:.4g} %", color=colour, linewidth=1.2)
+    over_time.set(xlabel="seconds (virtual)", ylabel="accuracy, %, mean over the seeds")
+    over_time.legend()
+    _save(figure, file)
+
+
+def _place(share: float) -> float:
+    """On the axis of shares, which are halves of each other: even steps, with 0 one step below the smallest."""
+    return 6 + log2(share) if share else 0.0
 
 
 def _save(figure: plt.Figure, file: Path) -> None:
