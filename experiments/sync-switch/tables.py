@@ -346,15 +346,16 @@ def alexnet(results: Results) -> str:
     """One seed with another model."""
     trials = results.trials("alexnet")
     bsp = trials[trials.rule == "bsp"]
-    return markdown(["", "accuracy %", "training time in BSP's", "staleness"],
-                    [[f"`{name}`", accuracy(repeats), relative(repeats, bsp, "seconds"),
-                      mean_cell(repeats, "staleness_mean", plain_form)] for name, repeats in trials.groupby("rule", sort=False)])
+    rows = [[f"`{name}`", accuracy(repeats), relative(repeats, bsp, "seconds"),
+             mean_cell(repeats, "staleness_mean", plain_form)] for name, repeats in trials.groupby("rule", sort=False)]
+    return markdown(["", "accuracy %", "training time in BSP's", "staleness"], rows)
 
 
 def switch_cost(results: Results) -> str:
     """What a switch costs in the running cluster, on Ray."""
     runs = pd.read_csv(results.folder / "results" / "switch-cost.csv")
-    rows = [[str(one.run), f"{one.workers}", f"{one.switch_at_s:.2f}", f"{one.first_push_after_s:.3f}",
-             f"{one.median_step_s:.3f}", ratio_text(one.first_push_after_s / one.median_step_s)] for one in runs.itertuples()]
+    rows = [[str(one.run), str(one.workers), f"{one.switch_at_s:.2f}", f"{one.first_push_after_s:.3f}",
+             f"{one.median_step_s:.3f}", ratio_text(one.first_push_after_s / one.median_step_s)]
+            for one in runs.itertuples()]
     return markdown(["run", "workers", "switch at, s", "first push after it, s", "median step, s", "in steps"],
                     rows or [["not measured yet", "", "", "", "", ""]])
