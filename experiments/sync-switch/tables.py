@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +32,23 @@ SCENARIOS = ("mild, latency", "moderate, latency", "mild, slow-down", "moderate,
 
 
 def tables(results: Results) -> dict[str, str]:
-    """By the names of their marks."""
-    return {"sweeps": sweeps(results), "pre-study": pre_study(results), "share": share(results),
-            "end-to-end": end_to_end(results), "order": order(results), "policies": policies(results),
-            "paper-lr": paper_lr(results), "batch": batch(results), "momentum": momentum(results),
-            "slow-links": slow_links(results), "stragglers": stragglers(results),
-            "stragglers-trained": stragglers_trained(results), "alexnet": alexnet(results),
-            "switch-cost": switch_cost(results)}
+    """By the names of their marks; one whose sweeps have not run says so."""
+    made: dict[str, tuple[Callable[[Results], str], *tuple[str, ...]]] = {
+        "sweeps": (sweeps,), "pre-study": (pre_study, "lr", "lr-seeds"), "share": (share, "share"),
+        "end-to-end": (end_to_end, "share"), "order": (order, "share", "order"),
+        "policies": (policies, "share", "sixteen"), "paper-lr": (paper_lr, "sixteen-paper-lr"),
+        "batch": (batch, "share", "batch"), "momentum": (momentum, "share", "momentum"),
+        "slow-links": (slow_links, "slow-links"), "stragglers": (stragglers, "stragglers"),
+        "stragglers-trained": (stragglers_trained, "share", "stragglers-trained"), "alexnet": (alexnet, "alexnet"),
+        "switch-cost": (switch_cost,)}
+    return {name: make(results) if set(needed) <= set(results.sweeps.index) else missing(results, needed)
+            for name, (make, *needed) in made.items()}
+
+
+def missing(results: Results, needed: Sequence[str]) -> str:
+    """In place of a table."""
+    names = ", ".join(f"`{name}.yaml`" for name in needed if name not in results.sweeps.index)
+    return f"Not run yet: {names}."
 
 
 def draw(results: Results, sweeps: Mapping[str, SweepRecord]) -> None:
