@@ -24,7 +24,7 @@ def jitter_factor(jitter: Jitter, seed: int, slot: str, clock: int) -> float:
 
 
 def step_duration_s(
-    group: WorkerGroup, computed_s: float, seed: int, slot: str, clock: int, factor: float = 1.0,
+    group: WorkerGroup, computed_s: float, seed: int, slot: str, clock: int, factor: float = 1.0, share: float = 1.0,
 ) -> float:
     """How long this step lasts on the emulated device, in seconds.
 
@@ -36,13 +36,15 @@ def step_duration_s(
         slot: of the worker.
         clock: the iteration.
         factor: of the troubles that befall it.
+        share: its batch / the experiment's own batch size, which is what `step_s` and `trace` are for: a step is taken to
+            last in proportion.
     """
     base_s = computed_s
     if group.step_s is not None:
-        base_s = group.step_s
+        base_s = group.step_s * share
     elif group.trace:
         begin = int(slot.rpartition("-")[2]) * len(group.trace) // group.count
-        base_s = group.trace[(begin + clock) % len(group.trace)]
+        base_s = group.trace[(begin + clock) % len(group.trace)] * share
     return base_s / group.speed * factor * jitter_factor(group.jitter, seed, slot, clock)
 
 

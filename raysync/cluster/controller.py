@@ -74,7 +74,7 @@ class Controller:
 
     def run(self, plan: RunPlan, servers: list[Any], evaluator: Any, workers: dict[str, Any]) -> Iterator[list[Line]]:
         """Train to the end of the workload, and report as it happens; the last line is an `Ended`."""
-        run = _Run(plan, Shards(servers, plan.experiment.update.clip_norm is not None), evaluator, workers)
+        run = _Run(plan, Shards(servers, plan.experiment.update.clips), evaluator, workers)
         reported_s, error = now_s(), ""
         try:
             run.start()
@@ -119,7 +119,11 @@ class _Run:
         self._agenda: list[tuple[float, int, Callable[[Any], None], Any]] = []
         """Heap of what happens at a time (seconds since the run began), as on the virtual engine."""
         self._scheduled = 0
-        self._gradients: dict[Push, tuple[Parts, int]] = {}
+        self._pushed: dict[Push, Step] = {}
+        """Those whose gradients are neither applied nor dropped."""
+        self._compensates = plan.experiment.update.delay_compensation is not None
+        self._pulled: dict[str, Parts] = {}
+        """Worker -> the weights of its last pull; kept only if delays are compensated."""
         self._weights: Parts | None = None
         """What a Release pulls; None if it must be published first."""
         self._sent = Sent()
@@ -219,7 +223,7 @@ class _Run:
         worker = step.life.name
         if step.pulls:
             self._sent.done(step.base)
-        self._gradients[worker, step.clock] = (step.gradient, step.batch_size)
+        self._pushed[worker, step.clock] = step
         event = Pushed(at=self._now(), worker=worker, clock=step.clock, base=step.base, samples=step.batch_size,
                        busy_s=report.busy_s)
         self._handle(event, {"loss": report.loss})
@@ -323,6 +327,7 @@ class _Run:
     def _lose(self, life: Life, why: str) -> None:
         ray.kill(life.actor)  # frozen or unreachable, it must not keep its device
         self.pending = {ref: it for ref, it in self.pending.items() if not (isinstance(it, Step) and it.life is life)}
+        self._pulled.pop(life.name, None)
         self._server.forget(life.name)
         self._handle(Left(at=self._now(), worker=life.name), {"why": why})
         self._need_somebody(f"the last was {life.name}: {why}")
@@ -349,17 +354,18 @@ class _Run:
                 case Release():
                     self._release(decision)
                 case Drop(push=push):
-                    self._gradients.pop(push, None)
+                    self._pushed.pop(push, None)
                 case SetTimer() | Hold() | Note() | Switch():
                     pass  # the machine keeps its timers, and `wait` looks at them; the others are for the journal
 
     def _apply(self, decision: Apply, rest: list[Decision]) -> None:
-        taken = [self._gradients.pop(push) for push in decision.pushes]
+        taken = [self._pushed.pop(push) for push in decision.pushes]
         members = self.machine.roster.members
         plan = ApplyPlan(
             workers=[worker if worker in members else None for worker, _ in decision.pushes],
-            samples=[size for _, size in taken], progress=self._progress)
-        gradients = [gradient for gradient, _ in taken]
+            samples=[step.batch_size for step in taken], progress=self._progress, phase=decision.phase,
+            staleness=[decision.version - 1 - step.base for step in taken])
+        vectors = [step.gradient for step in taken] + [step.weights for step in taken if self._compensates]
         if not decision.publish and self._weights is None:
             self._publish(())
         kept = None if decision.publish else self._weights
@@ -367,11 +373,11 @@ class _Run:
         self._samples += sum(plan.samples)
         marks = self._evaluations.take_marks(self._progress)
         if decision.publish and _pulls_next(rest) and not marks:
-            self._weights = self._server.apply_and_publish(plan, gradients)
+            self._weights = self._server.apply_and_publish(plan, vectors)
             self._send(self._weights, ())
         else:
             self._weights = kept
-            self._send(self._server.apply(plan, gradients), ())
+            self._send(self._server.apply(plan, vectors), ())
         if marks:
             self._publish(marks)
             self._weights = kept or self._weights
@@ -391,8 +397,10 @@ class _Run:
         weights = (self._weights or ()) if decision.pull else ()
         batch = [clock, size] if suffered is UNHARMED else [clock, size, suffered.factor, suffered.latency_s]
         *gradient, report = life.step.remote(batch, *weights)
+        if self._compensates and decision.pull:
+            self._pulled[life.name] = weights
         self.pending[report] = Step(life, clock, decision.version, decision.pull, size, tuple(gradient),
-                                    now_s() + self._deadline_s)
+                                    self._pulled.get(life.name, ()), now_s() + self._deadline_s)
 
     def _publish(self, marks: tuple[float, ...]) -> None:
         self._weights, acks = self._server.publish()

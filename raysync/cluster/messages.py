@@ -18,12 +18,16 @@ class ApplyPlan:
     samples: list[int]
     progress: float
     """Of the run before this update."""
+    phase: str
+    """Of the paradigm."""
+    staleness: list[int]
+    """Versions applied between the weights of each push and this update."""
     combined: bool = False
     """Whether `combine` was called before, for the norms of all shards, which then come in place of the gradients."""
 
     def fields(self) -> list[Any]:
         """As it travels."""
-        return [self.workers, self.samples, self.progress, self.combined]
+        return [self.workers, self.samples, self.progress, self.phase, self.staleness, self.combined]
 
 
 @dataclass(frozen=True, slots=True)

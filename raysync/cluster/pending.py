@@ -38,6 +38,8 @@ class Step:
     pulls: bool
     batch_size: int
     gradient: Parts
+    weights: Parts
+    """That it computes on; kept only if delays are compensated."""
     deadline_s: float
 
 

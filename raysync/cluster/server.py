@@ -32,13 +32,18 @@ class Server:
         self._store, self._broken = ParameterStore(initial, size, update), None
         return here(["cpu"])
 
-    def combine(self, fields: list[Any], *gradients: Payload) -> float:
+    def combine(self, fields: list[Any], *arrived: Payload) -> float:
         """The first half of an update; returns this shard's part of the norm, if the gradient is to be clipped."""
         with self._sound() as store:
-            return _combine(store, ApplyPlan(*fields), gradients)
+            return _combine(store, ApplyPlan(*fields), arrived)
 
     def apply(self, fields: list[Any], *arrived: Any) -> int:
-        """One update, of an `ApplyPlan`'s fields and the gradients; returns the version it makes, and publishes nothing."""
+        """One update; returns the version it makes, and publishes nothing.
+
+        Args:
+            fields: of an `ApplyPlan`.
+            arrived: the gradients, and behind them, if delays are compensated, the weights that each was computed on.
+        """
         with self._sound() as store:
             return _apply(store, ApplyPlan(*fields), arrived)
 
@@ -72,8 +77,10 @@ class Server:
             raise
 
 
-def _combine(store: ParameterStore, plan: ApplyPlan, gradients: Sequence[Payload]) -> float:
-    return store.combine(incoming(*gradients), plan.samples, plan.workers)
+def _combine(store: ParameterStore, plan: ApplyPlan, arrived: Sequence[Payload]) -> float:
+    vectors, pushes = incoming(*arrived), len(plan.samples)
+    store.enter(plan.phase, plan.progress)
+    return store.combine(vectors[:pushes], plan.samples, plan.workers, plan.staleness, vectors[pushes:])
 
 
 def _apply(store: ParameterStore, plan: ApplyPlan, arrived: Sequence[Any]) -> int:

@@ -182,8 +182,8 @@ class Session:
     def _reset(self, crew: Crew, task: Task, paradigm: Paradigm) -> RunPlan:
         experiment, data = task.experiment, self._shared(task.data)
         cluster, slots = experiment.cluster, task.groups
-        plans = [WorkerPlan(slot, group, task.model, task.batches(slot), experiment.seed, task.vector_bytes,
-                            cluster.server_shards) for slot, group in slots.items()]
+        plans = [WorkerPlan(slot, group, task.model, task.batches(slot), experiment.batch_size, experiment.seed,
+                            task.vector_bytes, cluster.server_shards) for slot, group in slots.items()]
         resets = {f"server-{shard}": server.reset.remote(task.model, experiment.update, shard, cluster.server_shards)
                   for shard, server in enumerate(crew.servers)}
         resets["evaluator"] = crew.evaluator.reset.remote(task.model, experiment.evaluation, data)

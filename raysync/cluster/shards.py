@@ -25,14 +25,14 @@ class Shards:
         self._servers = servers
         self._tell_norms = clips and len(servers) > 1
 
-    def apply(self, plan: ApplyPlan, gradients: Sequence[Parts]) -> Parts:
-        """One update, without publishing it; returns the acknowledgements."""
-        fields, arrived = self._arriving(plan, gradients)
+    def apply(self, plan: ApplyPlan, vectors: Sequence[Parts]) -> Parts:
+        """One update, of gradients and what goes behind them, without publishing it; returns the acknowledgements."""
+        fields, arrived = self._arriving(plan, vectors)
         return tuple(server.apply.remote(fields, *parts) for server, parts in zip(self._servers, arrived, strict=True))
 
-    def apply_and_publish(self, plan: ApplyPlan, gradients: Sequence[Parts]) -> Parts:
+    def apply_and_publish(self, plan: ApplyPlan, vectors: Sequence[Parts]) -> Parts:
         """One update; the weights it makes, which are there when it is done."""
-        fields, arrived = self._arriving(plan, gradients)
+        fields, arrived = self._arriving(plan, vectors)
         return tuple(server.apply_and_publish.remote(fields, *parts)
                      for server, parts in zip(self._servers, arrived, strict=True))
 
@@ -46,9 +46,9 @@ class Shards:
         for server in self._servers:
             server.forget.remote(worker)
 
-    def _arriving(self, plan: ApplyPlan, gradients: Sequence[Parts]) -> tuple[list[Any], list[Parts]]:
-        """What each shard is sent for an update: its parts of the gradients, or all norms once it has those."""
-        parts = list(zip(*gradients, strict=True))
+    def _arriving(self, plan: ApplyPlan, vectors: Sequence[Parts]) -> tuple[list[Any], list[Parts]]:
+        """What each shard is sent for an update: its parts of the vectors, or all norms once it has those."""
+        parts = list(zip(*vectors, strict=True))
         if not self._tell_norms:
             return plan.fields(), parts
         norms = tuple(server.combine.remote(plan.fields(), *its) for server, its in zip(self._servers, parts, strict=True))

@@ -25,6 +25,8 @@ class WorkerPlan:
     group: WorkerGroup
     model: ModelPlan
     batches: Batches
+    batch_size: int
+    """The experiment's own, which an emulated step is described for."""
     seed: int
     vector_bytes: int
     """Of what a push and a pull bring."""
@@ -70,7 +72,8 @@ class Worker:
             gradient.read_weights(incoming(*weights))
         loss = gradient.compute(plan.batches, clock, batch_size)
         computed_s = now_s() - began_s
-        sleep_s(step_duration_s(plan.group, computed_s, plan.seed, plan.slot, clock, factor) - computed_s)
+        share = batch_size / plan.batch_size
+        sleep_s(step_duration_s(plan.group, computed_s, plan.seed, plan.slot, clock, factor, share) - computed_s)
         return *outgoing(gradient.outgoing(), plan.shards), StepReport(loss, now_s() - began_s).fields()
 
 

@@ -9,15 +9,24 @@ from __future__ import annotations
 from raysync.config.base import Named, ParadigmChoice
 from raysync.config.experiment import STANDARD_COMPARISON, Experiment
 from raysync.config.files import load, parse, validate
-from raysync.config.learning import Data, EvaluationPlan, Schedule, Update, Workload
+from raysync.config.learning import (
+    Data,
+    DelayCompensation,
+    EvaluationPlan,
+    MomentumRamp,
+    Phase,
+    Schedule,
+    Update,
+    Workload,
+)
 from raysync.config.profiles import profiles
 from raysync.config.sweep import Distribution, Published, Sweep
 from raysync.config.troubles import Crash, Drift, Latency, SlowDown, Trouble
 from raysync.config.workers import Cluster, Jitter, Link, Network, WorkerGroup
 
 __all__ = [
-    "STANDARD_COMPARISON", "Cluster", "Crash", "Data", "Distribution", "Drift", "EvaluationPlan", "Experiment", "Jitter",
-    "Latency", "Link", "Named", "Network", "ParadigmChoice", "Published", "Schedule", "SlowDown", "Sweep", "Trouble",
-    "Update", "WorkerGroup", "Workload",
+    "STANDARD_COMPARISON", "Cluster", "Crash", "Data", "DelayCompensation", "Distribution", "Drift", "EvaluationPlan",
+    "Experiment", "Jitter", "Latency", "Link", "MomentumRamp", "Named", "Network", "ParadigmChoice", "Phase", "Published",
+    "Schedule", "SlowDown", "Sweep", "Trouble", "Update", "WorkerGroup", "Workload",
     "load", "parse", "profiles", "validate",
 ]

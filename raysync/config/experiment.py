@@ -77,6 +77,16 @@ class Experiment(Strict):
         return self
 
     @model_validator(mode="after")
+    def _phases_come(self) -> Experiment:
+        coming = {phase for choice in (self.paradigm, *self.paradigms) for phase in choice.make().phases()} - {""}
+        for name in self.update.phases:
+            if not coming:
+                raise ValueError(f"update.phases: {name!r}, but none of the paradigms has phases")
+            if name not in coming:
+                raise unknown_name("phase", name, coming, where="update.phases")
+        return self
+
+    @model_validator(mode="after")
     def _projects_on_one_server(self) -> Experiment:
         if self.update.project_radius is not None and self.cluster.server_shards > 1:
             raise ValueError(f"update.project_radius: needs cluster.server_shards: 1, not {self.cluster.server_shards}; a "

@@ -35,12 +35,61 @@ class Schedule(Strict):
     warmup: float = Field(0.0, ge=0, lt=1, description="progress up to which lr rises linearly from 0")
 
 
+class MomentumRamp(Strict):
+    """How the momentum rises to its full value, each time that a phase begins.
+
+    With s = progress since then / `over`, up to 1, and m = `momentum`: linear is start + (m - start) s, exponential is
+    start (m / start)^s.
+
+    Source: Sync-Switch (Li et al. 2021, figure 8b) compares "techniques used to scale momentum" after a switch, and leaves
+    them to an extended report that we do not have. Inferred: an unchanged one (what the paper does), none (`momentum: 0`),
+    one over the workers (`momentum: 0.125` for 8; asynchrony begets the rest, Mitliagkas et al. 2016), and these ramps;
+    the exponential one, which doubles the momentum in even steps, for its nonlinear one.
+    """
+
+    name: Literal["linear", "exponential"]
+    over: float = Field(gt=0, le=1, description="progress that it takes")
+    start: float = Field(0.0, ge=0, lt=1, description="momentum at its beginning; exponential needs one above 0")
+
+    @model_validator(mode="after")
+    def _rises(self) -> MomentumRamp:
+        if self.name == "exponential" and not self.start:
+            raise ValueError("an exponential ramp needs a start above 0, such as 1 / workers")
+        return self
+
+
+class DelayCompensation(Strict):
+    """Correct a gradient for what the model has moved since: DC-ASGD (Zheng et al. 2017, arXiv:1609.08326).
+
+    A push's gradient g, computed on the weights x_base, becomes g + lambda g g (x - x_base), elementwise, with the x of the
+    moment. constant (DC-ASGD-c): lambda = strength. adaptive (DC-ASGD-a): lambda = strength / sqrt(MS + 1e-7), where
+    MS = decay MS + (1 - decay) g g takes in each push before it is used.
+    """
+
+    name: Literal["constant", "adaptive"] = "constant"
+    strength: float = Field(0.04, gt=0, description="lambda, or lambda_0")
+    decay: Share = Field(0.95, description="of `adaptive`")
+
+
+class Phase(Strict):
+    """What differs in one phase of a paradigm that switches; what is left out is as outside of it."""
+
+    lr: float | None = Field(None, gt=0)
+    momentum: float | None = Field(None, ge=0, lt=1)
+    momentum_ramp: Annotated[MomentumRamp | None, BeforeValidator(by_name)] = None
+    weight_decay: float | None = Field(None, ge=0)
+    lr_scaling: Literal["linear", "none"] | None = None
+    combine: Literal["mean", "sum"] | None = None
+    clip_norm: float | None = Field(None, gt=0)
+
+
 class Update(Strict):
     """How the server turns gradients into a new model."""
 
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     lr: float = Field(0.05, gt=0, description="learning rate of one push")
     momentum: float = Field(0.0, ge=0, lt=1, description="sgd only")
+    momentum_ramp: Annotated[MomentumRamp | None, BeforeValidator(by_name)] = None
     nesterov: bool = Field(False, description="sgd only; needs momentum")
     weight_decay: float = Field(0.0, ge=0)
     betas: tuple[Share, Share] = Field((0.9, 0.999), description="adam and adamw only")
@@ -50,16 +99,40 @@ class Update(Strict):
     clip_norm: float | None = Field(None, gt=0, description="largest Euclidean norm of the combined gradient")
     project_radius: float | None = Field(None, gt=0, description="all parameters, as one vector, are kept in the Euclidean "
                                                                  "ball of that radius around 0; one server only")
+    staleness_scaling: Literal["none", "inverse"] = Field("none", description="inverse: a push's gradient is divided by its "
+                                                                              "version staleness, where that is above 1")
+    delay_compensation: Annotated[DelayCompensation | None, BeforeValidator(by_name)] = None
+    phases: dict[str, Phase] = Field(default_factory=dict, description="what differs in the phases of a paradigm that "
+                                                                       "switches; the optimizer's state goes on")
+
+    def in_phase(self, name: str) -> Update:
+        """What holds in that phase; without an entry in `phases` it is what is given outside of them."""
+        changes = {setting: value for setting, value in self.phases.get(name, Phase()) if value is not None}
+        return self.model_copy(update=changes | {"phases": {}})
+
+    @property
+    def clips(self) -> bool:
+        """Whether some phase looks at the norm of the gradient."""
+        return any(self.in_phase(name).clip_norm is not None for name in ("", *self.phases))
 
     @model_validator(mode="after")
     def _fits(self) -> Update:
-        if self.combine == "sum" and self.lr_scaling == "linear":
-            raise ValueError("combine: sum with lr_scaling: linear scales twice; set lr_scaling: none")
-        if self.optimizer != "sgd" and (self.momentum or self.nesterov):
-            raise ValueError(f"momentum and nesterov belong to sgd, not to {self.optimizer}")
-        if self.nesterov and not self.momentum:
-            raise ValueError("nesterov needs a momentum above 0")
+        for name in ("", *self.phases):
+            if why := self.in_phase(name)._misfit():
+                raise ValueError(f"phases.{name}: {why}" if name else why)
         return self
+
+    def _misfit(self) -> str:
+        if self.combine == "sum" and self.lr_scaling == "linear":
+            return "combine: sum with lr_scaling: linear scales twice; set lr_scaling: none"
+        if self.optimizer != "sgd" and (self.momentum or self.nesterov):
+            return f"momentum and nesterov belong to sgd, not to {self.optimizer}"
+        if self.nesterov and not self.momentum:
+            return "nesterov needs a momentum above 0"
+        if self.momentum_ramp is not None and self.momentum_ramp.start >= self.momentum:
+            return (f"momentum_ramp: a rise from {self.momentum_ramp.start:g} needs a momentum above that, got "
+                    f"{self.momentum:g}")
+        return ""
 
 
 class Workload(Strict):

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from math import exp, inf
 from typing import Any
 
-from raysync.core.decisions import Release
+from raysync.core.decisions import Release, Switch
 from raysync.core.events import Left
 from raysync.core.journal import Ended, Entry, Evaluation, Line
 from raysync.record.rows import PushRow, PushRows, group_of
+from raysync.record.switches import Switches
 
 CONVERGED_SPAN = 5
 CONVERGED_CHANGE = 0.001
@@ -64,6 +65,7 @@ class Measures:
         self.outcomes = {"applied": 0, "dropped": 0, "buffered": 0}
         self._staleness_sum = 0
         self._rows = PushRows(workload_samples)
+        self._switches = Switches()
 
     def feed(self, line: Line) -> Iterator[PushRow]:
         """Take in one line of the journal; yields the rows of pushes that it completes."""
@@ -79,6 +81,8 @@ class Measures:
                     if isinstance(decision, Release):
                         self.workers.setdefault(decision.worker, WorkerMeasures(event.at))
                         self.started_at = event.at if self.started_at is None else self.started_at
+                    elif isinstance(decision, Switch):
+                        self._switches.switched(event.at, decision)
                 if isinstance(event, Left) and event.worker in self.workers:
                     self.workers[event.worker].left_at = event.at
                 for row in self._rows.feed(line):
@@ -103,6 +107,7 @@ class Measures:
         worker.busy_s += row.busy_s
         worker.wait_s += row.wait_s
         self.outcomes[row.outcome] += 1
+        self._switches.pushed(row.released_at_s, row.pushed_at_s)
         if row.staleness is not None:
             self._staleness_sum += row.staleness
             self.staleness_max = max(self.staleness_max, row.staleness)
@@ -197,6 +202,7 @@ class Measures:
             "staleness_mean": self._staleness_sum / applied if applied else None,
             "staleness_max": self.staleness_max,
             "lead_max": self.lead_max,
+            "switches": self._switches.rows(),
             "per_worker": [
                 {"id": name, "group": group_of(name), "pushes": worker.pushes, "samples": worker.samples,
                  "busy_s": worker.busy_s, "wait_s": worker.wait_s} for name, worker in self.workers.items()],

@@ -1,4 +1,4 @@
-"""The learning rate: a function of progress, so that every paradigm meets it at the same amount of work."""
+"""Learning rate and momentum: functions of progress, so that every paradigm meets them at the same amount of work."""
 
 from __future__ import annotations
 
@@ -28,3 +28,19 @@ def learning_rate(update: Update, progress: float, version: int) -> float:
     if progress < schedule.warmup:
         factor *= progress / schedule.warmup
     return update.lr * factor
+
+
+def momentum(update: Update, since: float) -> float:
+    """Momentum of an update.
+
+    Args:
+        update: its `momentum` and `momentum_ramp`.
+        since: progress since the phase began.
+    """
+    ramp, full = update.momentum_ramp, update.momentum
+    if ramp is None or since >= ramp.over:
+        return full
+    risen = since / ramp.over
+    if ramp.name == "linear":
+        return ramp.start + (full - ramp.start) * risen
+    return ramp.start * float((full / ramp.start) ** risen)

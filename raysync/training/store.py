@@ -5,7 +5,8 @@ Shape legend: K = pushes in one update, P = trainable parameters, Q = elements o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from math import ulp
 
 import torch
 from torch import Tensor
@@ -13,7 +14,12 @@ from torch.nn.utils import clip_grads_with_norm_
 
 from raysync.config import Update
 from raysync.training.flat import FlatModel
-from raysync.training.schedule import learning_rate
+from raysync.training.schedule import learning_rate, momentum
+from raysync.training.staleness import StalenessRule
+
+NEXT_TO_0 = ulp(0.0)
+"""A momentum that makes the buffer the gradient. At exactly 0 torch would leave the buffer alone, and go on with a direction
+of long ago where the momentum rises again; 0 as a float32, this one is not to torch's eyes."""
 
 
 class ParameterStore:
@@ -25,6 +31,8 @@ class ParameterStore:
 
     `combine` and `step` make an update together: what they do is elementwise, so a model split among several stores learns
     as a whole one does, but for the norm that `clip_norm` looks at, which the stores tell each other between the two.
+    `update.phases` changes settings from one phase of the paradigm to the next; the optimizer's state goes on. What is done
+    to a stale gradient before it is combined is a `StalenessRule`'s to say.
     `project_radius` keeps the parameters in a ball around 0 (projected SGD, Zinkevich 2003): the initial ones, and those
     after each step. It takes a store that keeps the whole model.
     """
@@ -42,34 +50,52 @@ class ParameterStore:
         self._parameter = torch.nn.Parameter(self._published[:size])  # (P,), the front of it
         self._combined = torch.empty(size)  # (P,)
         self._pushes = 0
+        self._phase, self._began = "", 0.0
+        self._settings = update.in_phase("")
+        """Of the phase."""
+        self._has_momentum = any(update.in_phase(name).momentum for name in ("", *update.phases))
+        corrects = update.staleness_scaling != "none" or update.delay_compensation is not None
+        self._staleness_rule = StalenessRule(update, size) if corrects else None
         self._buffers: dict[str, Tensor] = {}
         self._optimizer = _optimizer(self._parameter, update)
         self._project()
 
-    def combine(self, vectors: Sequence[Tensor], samples: Sequence[int], workers: Sequence[str | None]) -> float:
+    def enter(self, phase: str, progress: float) -> None:
+        """The next update belongs to that phase of the paradigm; `progress` is that of the run before it."""
+        if phase != self._phase:
+            self._phase, self._began = phase, progress
+            self._settings = self.update.in_phase(phase)
+
+    def combine(
+        self, vectors: Sequence[Tensor], samples: Sequence[int], workers: Sequence[str | None],
+        staleness: Sequence[int] = (), bases: Sequence[Tensor] = (),
+    ) -> float:
         """The gradient of the next update.
 
         Args:
             vectors: K of (P + Q,): gradients with buffers behind them. They are read until the `step`.
             samples: K batch sizes.
             workers: K names of who pushed; None for one that has left since, whose buffers no longer count.
+            staleness: K numbers of versions applied since a push's weights; for a `StalenessRule` only.
+            bases: K of (P + Q,): those weights; for delay compensation only.
 
         Returns:
             The gradient's Euclidean norm if it is to be clipped, which is a pass over it; else 0.
         """
         size, self._pushes = len(self._parameter), len(vectors)
-        gradient, seen = vectors[0][:size], samples[0]
-        for vector, count in zip(vectors[1:], samples[1:], strict=True):
+        gradients = iter(self._gradients(vectors, staleness, bases))
+        gradient, seen = next(gradients), samples[0]
+        for following, count in zip(gradients, samples[1:], strict=True):
             seen += count
-            if self.update.combine == "sum":
-                gradient = torch.add(gradient, vector[:size], out=self._combined)
+            if self._settings.combine == "sum":
+                gradient = torch.add(gradient, following, out=self._combined)
             else:  # the mean so far moves towards the next one: one pass over memory
-                gradient = torch.lerp(gradient, vector[:size], count / seen, out=self._combined)
+                gradient = torch.lerp(gradient, following, count / seen, out=self._combined)
         for vector, worker in zip(vectors, workers, strict=True):
             if len(vector) > size and worker is not None:
                 self._buffers[worker] = vector[size:].clone()
         self._parameter.grad = gradient
-        if self.update.clip_norm is None:
+        if self._settings.clip_norm is None:
             return 0.0
         self._parameter.grad = self._combined.copy_(gradient)  # clipping writes; what arrived is for reading only
         return float(torch.linalg.vector_norm(self._combined))
@@ -81,11 +107,15 @@ class ParameterStore:
             progress: of the run before this update, from 0 to 1.
             norms: what `combine` returned on each store of the model.
         """
-        if self.update.clip_norm is not None:
+        settings, group = self._settings, self._optimizer.param_groups[0]
+        if settings.clip_norm is not None:
             norm = torch.linalg.vector_norm(torch.tensor(norms))
-            clip_grads_with_norm_([self._parameter], self.update.clip_norm, norm)
-        scale = self._pushes if self.update.lr_scaling == "linear" else 1
-        self._optimizer.param_groups[0]["lr"] = scale * learning_rate(self.update, progress, self.version)
+            clip_grads_with_norm_([self._parameter], settings.clip_norm, norm)
+        scale = self._pushes if settings.lr_scaling == "linear" else 1
+        group["lr"] = scale * learning_rate(settings, progress, self.version)
+        group["weight_decay"] = settings.weight_decay
+        if self._has_momentum:
+            group["momentum"] = max(NEXT_TO_0, momentum(settings, progress - self._began))
         self._optimizer.step()
         self._project()
         self._parameter.grad = None  # what arrived may go
@@ -94,9 +124,21 @@ class ParameterStore:
 
     def apply(
         self, vectors: Sequence[Tensor], samples: Sequence[int], workers: Sequence[str | None], progress: float,
+        phase: str = "", staleness: Sequence[int] = (), bases: Sequence[Tensor] = (),
     ) -> int:
-        """`combine` and `step`, for a store that keeps the whole model."""
-        return self.step(progress, [self.combine(vectors, samples, workers)])
+        """`enter`, `combine` and `step`, for a store that keeps the whole model."""
+        self.enter(phase, progress)
+        return self.step(progress, [self.combine(vectors, samples, workers, staleness, bases)])
+
+    def _gradients(self, vectors: Sequence[Tensor], staleness: Sequence[int], bases: Sequence[Tensor]) -> Iterable[Tensor]:
+        """K of (P,), corrected one by one as they are asked for, so that only one copy is made at a time."""
+        weights, rule = self._parameter.detach(), self._staleness_rule
+        plain = (vector[: len(weights)] for vector in vectors)
+        if rule is None:
+            return plain
+        known: Sequence[Tensor | None] = bases or [None] * len(vectors)
+        return (rule.correct(gradient, behind, weights, base)
+                for gradient, behind, base in zip(plain, staleness, known, strict=True))
 
     def _project(self) -> None:
         """The nearest point of the ball, if the parameters lie outside of it; exact but for float32's rounding."""

@@ -239,8 +239,8 @@ class _Run:
         steps = [self._steps.pop(push) for push in decision.pushes]
         samples = [step.batch_size for step in steps]
         if self._learner is not None:
-            self._learner.apply(decision.pushes, samples, self.machine.roster.members, self._progress,
-                                publish=decision.publish)
+            staleness = [decision.version - 1 - step.base for step in steps]
+            self._learner.apply(decision, samples, staleness, self.machine.roster.members, self._progress)
         self._samples += sum(samples)
         self._network.update(steps, self._now)
         if self._samples >= self._task.workload_samples:
@@ -260,11 +260,11 @@ class _Run:
         if crash is not None:
             self._schedule(begin, self._crash, (crash, worker))
             return
-        busy_s = step_duration_s(worker.group, 0.0, self._seed, slot, clock, suffered.factor)
+        size = decision.batch_size or self._batch_size
+        busy_s = step_duration_s(worker.group, 0.0, self._seed, slot, clock, suffered.factor, size / self._batch_size)
         if busy_s > self._deadline_s:
             self._schedule(begin + self._deadline_s, self._miss_deadline, worker)
             return
-        size = decision.batch_size or self._batch_size
         self._schedule(begin + busy_s, self._push,
                        _Step(worker, worker.way, clock, decision.version, size, busy_s, suffered.latency_s))
 

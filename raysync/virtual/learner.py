@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from raysync.config import WorkerGroup
-from raysync.core.decisions import Push
+from raysync.core.decisions import Apply, Push
 from raysync.errors import RunFailed
 from raysync.training.evaluation import evaluate
 from raysync.training.flat import FlatModel
@@ -40,6 +40,8 @@ class Learner:
         self._computations: dict[tuple[int, str], GradientComputation] = {}
         self._buffers: dict[str, Tensor] = {}  # worker -> (P + Q,), its latest statistics at the end
         self._gradients: dict[Push, Tensor] = {}
+        self._compensates = task.experiment.update.delay_compensation is not None
+        self._bases: dict[Push, Tensor] = {}  # the weights of each of them, if delays are compensated
         self._weights: Tensor | None = None
 
     def weights(self) -> Tensor:
@@ -63,33 +65,37 @@ class Learner:
         except Exception as error:
             raise RunFailed(f"worker {worker}: {type(error).__name__}: {error}") from error
         self._gradients[worker, clock] = gradient = computation.outgoing().clone()
+        if self._compensates:
+            self._bases[worker, clock] = weights
         if len(gradient) > self._size:
             self._buffers[worker] = gradient
         return loss
 
     def apply(
-        self, pushes: Sequence[Push], samples: Sequence[int], members: Collection[str], progress: float, *, publish: bool,
+        self, update: Apply, samples: Sequence[int], staleness: Sequence[int], members: Collection[str], progress: float,
     ) -> None:
         """One update.
 
         Args:
-            pushes: whose gradients it takes.
-            samples: batch size of each.
+            update: whose gradients it takes, and its phase; if it does not publish, `weights` stay those from before.
+            samples: batch size of each push.
+            staleness: versions applied between the weights of each push and this update.
             members: who has not left; the statistics of others no longer count.
             progress: of the run before it.
-            publish: False: `weights` stay those from before.
         """
-        if not publish:
+        if not update.publish:
             self.weights()
-        gradients = [self._gradients.pop(push) for push in pushes]
-        workers = [worker if worker in members else None for worker, _ in pushes]
-        self._store.apply(gradients, samples, workers, progress)
-        if publish:
+        gradients = [self._gradients.pop(push) for push in update.pushes]
+        bases = [self._bases.pop(push) for push in update.pushes if self._compensates]
+        workers = [worker if worker in members else None for worker, _ in update.pushes]
+        self._store.apply(gradients, samples, workers, progress, update.phase, staleness, bases)
+        if update.publish:
             self._weights = None
 
     def drop(self, push: Push) -> None:
         """Forget a gradient."""
         self._gradients.pop(push, None)
+        self._bases.pop(push, None)
 
     def forget(self, worker: str) -> None:
         """A worker has left."""

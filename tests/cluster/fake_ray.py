@@ -66,6 +66,8 @@ class FakeWorker:
     alive: bool = True
     batches: list[Any] = field(default_factory=list)
     """What came with the calls of `step`."""
+    steps: list[Any] = field(default_factory=list)
+    """Of the same calls: the weights, and the gradient that they led to."""
     _last: Reference = field(default_factory=Reference)
 
     @property
@@ -75,11 +77,13 @@ class FakeWorker:
     def _step(self, batch, *weights):
         assert self.alive, "a step for a dead worker"
         self.batches.append(list(batch))
-        clock, _, *befallen = batch
+        clock, size, *befallen = batch
         factor, _ = befallen or (1.0, 0.0)
-        busy_s = step_duration_s(self.experiment.slots()[self.slot], 0.0, self.experiment.seed, self.slot, clock, factor)
+        busy_s = step_duration_s(self.experiment.slots()[self.slot], 0.0, self.experiment.seed, self.slot, clock, factor,
+                                 size / self.experiment.batch_size)
         self._last = Reference(self.ray.now + busy_s, [0.5, busy_s])
-        return [Reference(), self._last]
+        self.steps.append((weights, Reference()))
+        return [self.steps[-1][1], self._last]
 
     def die(self):
         self.alive = False
@@ -93,12 +97,15 @@ class FakeServer:
 
     def __init__(self) -> None:
         self.version = 0
+        self.updates: list[Any] = []
+        """Fields of the plan, and vectors."""
         self.publish = method(lambda: (Reference(), Reference(0.0, self.version)))
         self.apply = method(self._apply)
         self.apply_and_publish = method(self._apply)
         self.forget = method(lambda worker: None)
 
-    def _apply(self, plan, *gradients):
+    def _apply(self, fields, *vectors):
+        self.updates.append((fields, vectors))
         self.version += 1
         return Reference(0.0, self.version)
 

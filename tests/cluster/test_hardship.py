@@ -43,7 +43,8 @@ class Run:
         self.workers = {slot: FakeWorker(ray, slot, slot, experiment) for slot in slots}
         self.posts = {slot: FakePost(ray, slot, experiment, **post) for slot in slots}
         plan = RunPlan(experiment.paradigm.make(), 480, experiment, {slot: slot for slot in slots}, self.posts)
-        self.run = _Run(plan, Shards([FakeServer()], clips=False), FakeEvaluator(ray, evaluation_s), self.workers)
+        self.server = FakeServer()
+        self.run = _Run(plan, Shards([self.server], clips=False), FakeEvaluator(ray, evaluation_s), self.workers)
 
     def to_the_end(self):
         self.run.start()
@@ -187,6 +188,7 @@ def test_a_run_that_ends_waits_for_nobody(ray):
     ((7, 8), True, 2 * (0.1 + 400 / 2000), 0.5),
     ((7, 8, 3.0, 0.25), True, 2 * (0.1 + 400 / 2000 + 0.25), 1.5),
     ((7, 8, 3.0, 0.25), False, 0.1 + 400 / 2000 + 0.25, 1.5),
+    ((7, 2), True, 2 * (0.1 + 400 / 2000), 0.125),
 ])
 def test_a_worker_waits_for_its_link_before_it_computes_and_is_not_busy_then(monkeypatch, batch, pulls, delay_s, busy_s):
     slept = []
@@ -194,11 +196,11 @@ def test_a_worker_waits_for_its_link_before_it_computes_and_is_not_busy_then(mon
     monkeypatch.setattr(worker_module, "sleep_s", lambda seconds: slept.append(max(0.0, seconds)))
     group = config.WorkerGroup(step_s=0.5, link=config.Link(latency_s=0.1, bandwidth_bytes_per_s=2000))
     worker = Worker(threads=torch.get_num_threads())
-    worker._plan = WorkerPlan("w-0", group, None, None, seed=0, vector_bytes=400, shards=1)
+    worker._plan = WorkerPlan("w-0", group, None, None, batch_size=8, seed=0, vector_bytes=400, shards=1)
     read = []
 
     def compute(batches, clock, size):
-        assert (clock, size) == (7, 8)
+        assert (clock, size) == batch[:2]
         assert slept == [pytest.approx(delay_s)], "both ways, before it begins"
         return 0.5
 

@@ -42,7 +42,9 @@ def replays(record):
 
 def test_shards_devices_and_precision_change_where_it_is_computed_not_what(run):
     """Two clipping server shards, placed with workers of two devices each, make the model that one server makes."""
-    settings = {"update": {"optimizer": "adamw", "lr": 0.01, "clip_norm": 0.1}, "paradigm": "bsp"}
+    compensation = {"name": "constant", "strength": 1e6}  # nothing, where weights are those that gradients were computed on
+    settings = {"update": {"optimizer": "adamw", "lr": 0.01, "clip_norm": 0.1, "delay_compensation": compensation},
+                "paradigm": "bsp"}
     whole = run(**settings)
     split = run(**settings, workers=[{"name": "w", "count": 3, "devices_per_worker": 2}],
                 cluster={"server_shards": 2, "server_placement": "with-workers"})

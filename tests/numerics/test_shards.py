@@ -26,7 +26,11 @@ def train(shards, update, rounds=8):
         vectors = [torch.randn(flat.size + flat.buffer_size, generator=generator).tensor_split(shards) for _ in pushes]
         parts = [list(its) for its in zip(*vectors, strict=True)]
         kept = [[part.clone() for part in its] for its in parts]
-        norms = [store.combine(its, [8, 3, 5][: len(pushes)], pushes) for store, its in zip(stores, parts, strict=True)]
+        bases = [torch.randn(flat.size + flat.buffer_size, generator=generator).tensor_split(shards) for _ in pushes]
+        for store in stores:
+            store.enter("asp" if number % 4 > 1 else "bsp", number / rounds)
+        norms = [store.combine(its, [8, 3, 5][: len(pushes)], pushes, [0, 4, 2][: len(pushes)], its_bases)
+                 for store, its, *its_bases in zip(stores, parts, *bases, strict=True)]
         assert {store.step(number / rounds, norms) for store in stores} == {number + 1}
         assert all(torch.equal(part, copy) for its, copies in zip(parts, kept, strict=True)
                    for part, copy in zip(its, copies, strict=True)), "what arrived is for reading only"
@@ -37,7 +41,10 @@ def train(shards, update, rounds=8):
     Update(lr=0.1, momentum=0.9, weight_decay=0.01),
     Update(lr=0.1, lr_scaling="none", combine="sum", clip_norm=0.5),
     Update(optimizer="adamw", lr=0.01, weight_decay=0.1, clip_norm=1.0),
-], ids=["momentum", "sum and clip", "adamw and clip"])
+    Update(lr=0.1, momentum=0.9, staleness_scaling="inverse", clip_norm=1.0,
+           delay_compensation={"name": "adaptive", "strength": 0.5, "decay": 0.5},
+           phases={"asp": {"clip_norm": 0.5, "momentum": 0.5}}),
+], ids=["momentum", "sum and clip", "adamw and clip", "stale and in phases"])
 @pytest.mark.parametrize("shards", [2, 3, 47])
 def test_shards_equal_one_server(update, shards):
     """To 1e-6, with buffers; of 47 some hold nothing but buffers."""

@@ -24,6 +24,20 @@ from raysync.errors import ConfigError
     ("update: {optimizer: adam, momentum: 0.9}", "belong to sgd"),
     ("update: {nesterov: true}", "nesterov needs a momentum"),
     ("update: {schedule: {name: cosin}}", "'cosine' or 'inverse-sqrt'; got 'cosin'"),
+    ("update: {momentum_ramp: {name: linear, over: 0.1}}", "a rise from 0 needs a momentum above that, got 0"),
+    ("update: {momentum: 0.9, momentum_ramp: linear}", "update.momentum_ramp.over: Field required"),
+    ("update: {momentum: 0.9, momentum_ramp: {name: exponential, over: 0.1}}", "needs a start above 0"),
+    ("update: {delay_compensation: adaptiv}", "'constant' or 'adaptive'; got 'adaptiv'"),
+    ("update: {delay_compensation: {strength: 0}}", "update.delay_compensation.strength: .*greater than 0; got 0"),
+    ("update: {staleness_scaling: linear}", "'none' or 'inverse'; got 'linear'"),
+    ("update: {phases: {asp: {lr: 1}}}", "update.phases: 'asp', but none of the paradigms has phases"),
+    ("update: {phases: {aps: {lr: 1}}}\nparadigm: sync-switch", "update.phases: unknown phase 'aps'; did you mean 'asp'"),
+    ("update: {phases: {bps: {}}}\nparadigms: [bsp, sync-switch]", "did you mean 'bsp'.*\nAllowed: asp, bsp."),
+    ("update: {phases: {asp: {lr: 0}}}", "update.phases.asp.lr: .*greater than 0; got 0"),
+    ("update: {phases: {asp: {momentun: 0}}}", "update.phases.asp.momentun: unknown setting .*did you mean 'momentum'"),
+    ("update: {phases: {asp: {combine: sum}}}", "update: phases.asp: combine: sum with lr_scaling: linear scales twice"),
+    ("update: {optimizer: adam, phases: {asp: {momentum: 0.5}}}", "phases.asp: momentum and nesterov belong to sgd"),
+    ("update: {momentum: 0.9, nesterov: true, phases: {asp: {momentum: 0}}}", "phases.asp: nesterov needs a momentum"),
     ("workload: {epochs: 1, samples: 3}", "exactly one of"),
     ("workload: {}", "exactly one of"),
     ("a: [", "x.yaml: not YAML at line"),
@@ -142,6 +156,10 @@ def test_overrides_that_fit_nowhere(override):
 def test_the_resolved_experiment_is_a_file_that_says_the_same():
     experiment = config.parse("paradigm: {name: lagtuner, s_upper: 9}\nworkers: [{count: 2, speed: 0.5}]", source="x")
     assert config.parse(experiment.to_yaml(), source="y") == experiment
+    phases = config.parse("update: {momentum: 0.9, delay_compensation: adaptive}\nparadigm: sync-switch",
+                          ["update.phases.asp.momentum=0.5"], source="x")
+    assert config.parse(phases.to_yaml(), source="y") == phases
+    assert phases.update.in_phase("asp") == config.Update(momentum=0.5, delay_compensation={"name": "adaptive"})
 
 
 def test_workloads():

@@ -176,6 +176,8 @@ def test_a_step_lasts_as_long_as_its_group_says(group, seconds):
     group = config.WorkerGroup(**group)
     assert step_duration_s(group, 8, 0, "worker-0", 2) == seconds
     assert step_duration_s(group, 8, 0, "worker-0", 2, factor=10) == 10 * seconds
+    half = seconds if group.step_s is None and not group.trace else seconds / 2  # the 8 s are those of the half already
+    assert step_duration_s(group, 8, 0, "worker-0", 2, share=0.5) == half
 
 
 def test_one_way_is_latency_and_bytes_over_bandwidth():

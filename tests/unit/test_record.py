@@ -22,9 +22,9 @@ from tests.driving import SAMPLES, joins, simulate
 FAST, SLOW = "fast-0#1", "slow-0#1"
 
 
-def journal(name, pushes, slow_s=3.0, churn=(), **parameters):
+def journal(name, pushes, slow_s=3.0, churn=(), workload=None, **parameters):
     """Two workers that take 1 s and 3 s."""
-    machine = Machine(make(name, **parameters))
+    machine = Machine(make(name, **parameters), workload)
     step_s = {FAST: 1.0, SLOW: slow_s}
     events = simulate(machine, [*joins(FAST, SLOW), *churn], lambda worker, _: step_s[worker], pushes)
     return [Entry(event, tuple(decisions), {"loss": 1.0} if isinstance(event, Pushed) else {})
@@ -98,6 +98,24 @@ def test_leads_are_those_of_the_machine():
         mirrored += [rows.roster.lead(d.worker) for d in decisions if isinstance(d, Release)]
         assert rows.roster.dump() | {"workload_samples": None} == machine.roster.dump()
     assert seen == mirrored
+
+
+@pytest.mark.parametrize(("protocols", "first_push_s"), [
+    ({"first": "bsp", "then": "asp"}, 1.0),  # both begin at the switch
+    ({"first": "asp", "then": "bsp"}, 1.0),  # the slow one's step under way, of 3 s, does not count
+])
+def test_a_switch_is_followed_by_the_first_push_of_a_step_begun_after_it(protocols, first_push_s):
+    lines = journal("sync-switch", 11, workload=12 * SAMPLES, **protocols)
+    switches = measured(lines, workload=12 * SAMPLES)[0].summary()["switches"]
+    assert [switch["first_push_s"] for switch in switches] == [first_push_s]
+    assert switches[0]["why"]
+
+
+def test_a_switch_that_nothing_follows():
+    lines = journal("sync-switch", 6, workload=12 * SAMPLES, first="bsp", fraction=0.5)
+    assert measured(lines, workload=12 * SAMPLES)[0].summary()["switches"] == [
+        {"at_s": 9.0, "to": "asp", "why": "bsp has done its 50 % of the work", "first_push_s": None}]
+    assert measured(journal("bsp", 6))[0].summary()["switches"] == []
 
 
 def test_time_to_accuracy_is_the_first_evaluation_at_or_above_the_target():

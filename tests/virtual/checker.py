@@ -13,6 +13,7 @@ class Checker:
         """`paradigm`: its name; `lead_bound`: largest lead at a Release, None if the rule promises none."""
         self.paradigm, self.lead_bound, self.workload = paradigm, lead_bound, workload_samples
         self.now, self.version, self.samples = 0.0, 0, 0
+        self.published = 0  # the version that is pulled
         self.ended = None
         self.clocks = {}  # member -> pushes, counted from the clock that it joined at
         self.computing = {}  # member -> (its Release, when)
@@ -78,14 +79,15 @@ class Checker:
 
     def obey(self, decision, event):
         match decision:
-            case Apply(pushes=pushes, version=version):
+            case Apply(pushes=pushes, version=version, publish=publish):
                 assert version == self.version + 1, "versions are consecutive"
                 assert pushes
                 self.version = version
+                self.published = version if publish else self.published
                 if self.paradigm == "bsp":
                     assert not self.computing, "an update of BSP holds a push of every member that computed"
                     assert set(pushes) == set(self.buffered)
-                else:
+                elif self.paradigm in ("asp", "ssp", "lagtuner"):
                     assert pushes == ((event.worker, event.clock),)
                 for push in pushes:
                     self.samples += self.buffered.pop(push)
@@ -97,7 +99,7 @@ class Checker:
                 assert worker in self.held
                 assert clock == self.clocks[worker]
                 if pull:
-                    self.pulled[worker] = self.version
+                    self.pulled[worker] = self.published
                 assert version == self.pulled[worker]
                 if self.lead_bound is not None:
                     assert clock - min(self.clocks.values()) <= self.lead_bound, "released too far ahead"

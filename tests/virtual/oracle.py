@@ -1,4 +1,7 @@
-"""What a run should have learned: plain torch, from the journal's lines, without flat vectors, machine or store."""
+"""What a run should have learned: plain torch, from the journal's lines, without flat vectors, machine or store.
+
+Of the update's settings it knows lr (also of a phase), staleness_scaling and delay_compensation (constant).
+"""
 
 import copy
 
@@ -20,7 +23,7 @@ class Oracle:
         self.versions = [[p.detach().clone() for p in first.parameters()]]
         self.modules = {}  # worker -> its own module, for its batch-norm statistics
         self.fresh = first
-        self.pending = {}  # push -> (gradient, samples, buffers)
+        self.pending = {}  # push -> (gradient, samples, buffers, base)
         self.statistics = {}  # live worker -> buffers of its latest push that was applied
         self.gone = set()
         self.losses = {}
@@ -38,7 +41,7 @@ class Oracle:
                 self.statistics.pop(line.event.worker, None)
             for decision in line.decisions:
                 if isinstance(decision, Apply):
-                    self.step(decision.pushes)
+                    self.step(decision.pushes, decision.phase)
         return self
 
     def compute(self, event):
@@ -63,19 +66,23 @@ class Oracle:
         for buffer, *values in zip(module.buffers(), *after, strict=True):
             buffer.copy_(torch.stack(values).mean(dim=0))
         gradient = [parameter.grad.clone() for parameter in module.parameters()]
-        self.pending[event.worker, event.clock] = (gradient, event.samples, [buffer.clone() for buffer in module.buffers()])
+        buffers = [buffer.clone() for buffer in module.buffers()]
+        self.pending[event.worker, event.clock] = (gradient, event.samples, buffers, event.base)
         return loss
 
-    def step(self, pushes):
+    def step(self, pushes, phase):
         """The sample-weighted mean, at lr times the number of pushes."""
-        taken = [self.pending.pop(push) for push in pushes]
-        rate = self.task.experiment.update.lr * len(taken) / sum(samples for _, samples, _ in taken)
+        update, taken = self.task.experiment.update, [self.pending.pop(push) for push in pushes]
+        lr = update.phases[phase].lr if phase in update.phases else update.lr
+        rate = lr * len(taken) / sum(samples for _, samples, _, _ in taken)
+        strength = update.delay_compensation.strength if update.delay_compensation else 0
         parameters = [value.clone() for value in self.versions[-1]]
-        for gradient, samples, _ in taken:
-            for parameter, part in zip(parameters, gradient, strict=True):
-                parameter -= rate * samples * part
+        for gradient, samples, _, base in taken:
+            behind = len(self.versions) - 1 - base if update.staleness_scaling == "inverse" else 1
+            for parameter, part, now, then in zip(parameters, gradient, self.versions[-1], self.versions[base], strict=True):
+                parameter -= rate * samples / max(1, behind) * (part + strength * part**2 * (now - then))
         self.versions.append(parameters)
-        for (worker, _), (_, _, buffers) in zip(pushes, taken, strict=True):
+        for (worker, _), (_, _, buffers, _) in zip(pushes, taken, strict=True):
             if worker not in self.gone:
                 self.statistics[worker] = buffers
 

@@ -84,6 +84,19 @@ def test_a_run_is_what_plain_torch_makes_of_its_journal(paradigm, devices):
                 and event.event.worker == "a-0#1"} == {0}
 
 
+@pytest.mark.parametrize("paradigm", ["asp", "tests.virtual.test_learning:Sticky", "k-batch-async", "sync-switch"])
+def test_stale_gradients_and_phases_are_treated_as_the_update_says(paradigm):
+    """From the journal again: weights of the worker's last pull, its staleness, the phase's learning rate."""
+    switches = paradigm == "sync-switch"
+    phases = {"phases": {"bsp": {"lr": 0.2}, "asp": {"lr": 0.05}}, "staleness_scaling": "none"} if switches else {}
+    update = {"lr": 0.1, "staleness_scaling": "inverse", "delay_compensation": {"strength": 20}} | phases
+    task = task_of(plain, troubles=[CRASH], update=update, **({"paradigm": paradigm} if switches else {}))
+    lines, learner = learn(task, paradigm)
+    assert lines[-1].status == "finished", lines[-1]
+    assert (learner.weights() - Oracle(task).follow(lines).vector()).abs().max().item() < 1e-5
+    assert not learner._bases, "what was applied or dropped is not kept"
+
+
 def test_the_last_weights_are_evaluated_as_they_are():
     """An independent evaluation of the oracle's model: accuracy, and the loss with the mean of the workers' statistics."""
     task = task_of()
@@ -305,8 +318,8 @@ def test_timers_drops_and_batch_sizes_of_a_users_paradigm():
     lines, learner = learn(task, "tests.virtual.test_learning:Patient")
     times = push_times(lines)
     assert lines[-1].status == "finished", lines[-1]
-    assert times["a-0"] == [1 + 10 * n for n in range(len(times["c-0"]))]
-    assert times["c-0"] == [4 + 10 * n for n in range(len(times["c-0"]))]
+    assert times["a-0"] == [1, *(0.5 + 10 * n for n in range(1, len(times["c-0"])))], "half a batch takes half as long"
+    assert times["c-0"] == [4, *(2 + 10 * n for n in range(1, len(times["c-0"])))]
     assert not learner._gradients, "what was applied or dropped is not kept"
     assert {entry.event.samples for entry in entries(lines, Pushed) if entry.event.clock} == {4}
     assert (learner.weights() - Oracle(task).follow(lines).vector()).abs().max().item() < 1e-5
