@@ -34,7 +34,8 @@ SCENARIOS = ("mild, latency", "moderate, latency", "mild, slow-down", "moderate,
 def tables(results: Results) -> dict[str, str]:
     """By the names of their marks; one whose sweeps have not run says so."""
     made: dict[str, tuple[Callable[[Results], str], *tuple[str, ...]]] = {
-        "sweeps": (sweeps,), "pre-study": (pre_study, "lr", "lr-seeds"), "share": (share, "share"),
+        "sweeps": (sweeps,), "pre-study": (pre_study, "lr"), "share": (share, "share"),
+        "share-low-lr": (share_low_lr, "share-low-lr"),
         "end-to-end": (end_to_end, "share"), "order": (order, "share", "order"),
         "policies": (policies, "share", "sixteen"), "paper-lr": (paper_lr, "sixteen-paper-lr"),
         "batch": (batch, "share", "batch"), "momentum": (momentum, "share", "momentum"),
@@ -51,13 +52,27 @@ def missing(results: Results, needed: Sequence[str]) -> str:
     return f"Not run yet: {names}."
 
 
+def facts(results: Results) -> dict[str, str]:
+    """By the names of their marks: accuracies in percent, as means and standard deviations; times as ratios to BSP's."""
+    trials, found = ordered(results), {}
+    bsp = trials[trials.rule == "bsp"]
+    for name, repeats in trials.groupby("rule"):
+        found[f"accuracy, {name}"] = accuracy(repeats)
+        found[f"time, {name}"] = relative(repeats, bsp, "seconds")
+    return found
+
+
 def draw(results: Results, sweeps: Mapping[str, SweepRecord]) -> None:
     """The picture."""
     from pictures import draw_shares
 
     if "share" in sweeps:
         published = {fraction_of(name): row["final_accuracy"] for name, row in results.published("share").rows.items()}
-        draw_shares(shared(results), results.curves("share"), published, HERE / "share.svg")
+        measured = {"lenet, lr 0.01": shared(results)}
+        if "share-low-lr" in results.sweeps.index:
+            low = results.trials("share-low-lr")
+            measured["lenet, lr 0.0025"] = low.assign(fraction=low.rule.map(fraction_of))
+        draw_shares(measured, published, results.curves("share"), HERE / "share.svg")
 
 
 def keep(results: Results, sweeps: Mapping[str, SweepRecord]) -> None:
@@ -110,13 +125,15 @@ def sweeps(results: Results) -> str:
     rows = [[f"`{name}.yaml`", str(one.trials), f"{one.minutes:.1f}", one.date, f"{one.cores} cores, {one.machine}"]
             for name, one in there.iterrows()]
     rows.append(["all", str(there.trials.sum()), f"{there.minutes.sum():.0f}", "", ""])
-    return markdown(["sweep", "trials", "minutes of the trials on all cores", "date", "machine"], rows)
+    table = markdown(["sweep", "trials", "minutes of the trials on all cores", "date", "machine"], rows)
+    files = [file.stem for file in sorted(results.folder.glob("*.yaml"))]
+    return table if set(files) <= set(there.index) else f"{table}\n\n{missing(results, files)}"
 
 
 def pre_study(results: Results) -> str:
     """BSP at each learning rate."""
     rows = []
-    for sweep in ("lr", "lr-seeds"):
+    for sweep in ("lr", *(name for name in ("lr-seeds",) if name in results.sweeps.index)):
         for rate, repeats in results.trials(sweep).groupby("config/update.lr", sort=False):
             each = ", ".join(f"{100 * value:.1f}" for value in repeats.final_accuracy)
             rows.append([f"`{sweep}.yaml`", f"{rate:g}", ", ".join(map(str, repeats.seed)), each])
@@ -154,6 +171,15 @@ def share(results: Results) -> str:
                      reached_cell(repeats, bsp, "to_target_authors")])
     return markdown(["BSP's share", "accuracy %, published", "measured", "training time in BSP's, published", "measured",
                      "by the authors' clock", "time to BSP's accuracy in BSP's, measured", "by the authors' clock"], rows)
+
+
+def share_low_lr(results: Results) -> str:
+    """The same at a quarter of the learning rate."""
+    trials, published = results.trials("share-low-lr"), results.published("share").rows
+    bsp = trials[trials.rule == "bsp"]
+    rows = [[f"{100 * fraction_of(name):g} %", percent(published[name]["final_accuracy"]), accuracy(repeats),
+             relative(repeats, bsp, "seconds")] for name, repeats in trials.groupby("rule", sort=False)]
+    return markdown(["BSP's share, lr 0.0025", "accuracy %, published", "measured", "training time in BSP's"], rows)
 
 
 def reached_cell(repeats: pd.DataFrame, bsp: pd.DataFrame, key: str) -> str:
@@ -197,7 +223,7 @@ ORDERS = (("bsp", "BSP"), ("sync-switch(fraction=0.75)", "BSP 75, ASP 25"), ("sy
 
 def ordered(results: Results) -> pd.DataFrame:
     """The trials of order.yaml, and those of share.yaml."""
-    return pd.concat([results.trials("share"), results.trials("order")])
+    return pd.concat([results.trials(name) for name in ("share", "order") if name in results.sweeps.index])
 
 
 def order(results: Results) -> str:

@@ -20,7 +20,8 @@ import labbook  # noqa: E402
 import labtables  # noqa: E402
 
 FILES = sorted(set(EXPERIMENTS.glob("*/*.yaml")) - set(EXPERIMENTS.glob("clusters/*")))
-SWEEPS = [file for file in FILES if config.load(file).sweep is not None]
+PLANNED = [file for file in FILES if config.load(file).sweep is not None]
+SWEEPS = [file for file in PLANNED if file.stem in labtables.Results(file.parent).sweeps.index]
 LAGTUNER, SYNC_SWITCH = EXPERIMENTS / "lagtuner", EXPERIMENTS / "sync-switch"
 MAY_DIVERGE = {"sixteen", "sixteen-paper-lr"}
 """Sweeps whose page is about that, too."""
@@ -127,6 +128,11 @@ def test_what_is_taken_over_from_a_sweep_gives_the_same_numbers(sweep_folder, tm
 def test_repeats_differ_in_their_seed_alone():
     with pytest.raises(AssertionError, match="not repeats"):
         labtables.by_seed(pd.DataFrame({"seed": [0, 0], "seconds": [1.0, 2.0]}), "seconds")
+
+
+def test_a_sweep_that_has_not_run_is_called_so_on_its_page(pages):
+    for file in set(PLANNED) - set(SWEEPS):
+        assert re.search(rf"Not run yet: .*`{file.name}`", pages[file.parent / "README.md"]), file
 
 
 @pytest.mark.parametrize(("file", "model", "profile"), [
