@@ -8,10 +8,10 @@ from typing import Any
 
 import pandas as pd
 import yaml
-from labtables import Results, markdown, mean_cell
+from labtables import Results, markdown
 
 from raysync.record.sweeps import SweepRecord
-from raysync.results.shown import plain_form, ratio_text, seconds_form
+from raysync.results.shown import ratio_text
 
 HERE = Path(__file__).parent
 LATE = 0.79
@@ -59,6 +59,12 @@ def facts(results: Results) -> dict[str, str]:
     for name, repeats in trials.groupby("rule"):
         found[f"accuracy, {name}"] = accuracy(repeats)
         found[f"time, {name}"] = relative(repeats, bsp, "seconds")
+    if "stragglers" in results.sweeps.index:
+        online = with_online(results.trials("stragglers"))
+        for setting, scenario in zip(dict.fromkeys(online["config/troubles"]), SCENARIOS, strict=True):
+            here = online[online["config/troubles"] == setting]
+            for (policy, margin), repeats in here.groupby(["online", "margin"]):
+                found[f"{scenario}, {policy}, {margin}"] = relative(repeats, here[here.online == "none"], "seconds")
     return found
 
 
@@ -353,7 +359,7 @@ def stragglers(results: Results) -> str:
             theirs = PUBLISHED_STRAGGLERS.get((kind, online))
             published = ratio_text(theirs[0] / PUBLISHED_STRAGGLERS[kind, "none"][0]) if theirs else ""
             rows.append([scenario, online, margin if online != "none" else "", published,
-                         relative(repeats, none, "seconds"), mean_cell(repeats, "seconds", seconds_form),
+                         relative(repeats, none, "seconds"), spread(repeats.seconds, ".0f"),
                          *found_cells(repeats)])
     return markdown(["scenario", "policy", "margin", "time in that of `none`, published", "measured", "s",
                      "spells found", "notes that were right", "suspended"], rows)
@@ -382,7 +388,7 @@ def alexnet(results: Results) -> str:
     trials = results.trials("alexnet")
     bsp = trials[trials.rule == "bsp"]
     rows = [[f"`{name}`", accuracy(repeats), relative(repeats, bsp, "seconds"),
-             mean_cell(repeats, "staleness_mean", plain_form)] for name, repeats in trials.groupby("rule", sort=False)]
+             spread(repeats.staleness_mean, ".1f")] for name, repeats in trials.groupby("rule", sort=False)]
     return markdown(["", "accuracy %", "training time in BSP's", "staleness"], rows)
 
 
