@@ -54,11 +54,7 @@ def missing(results: Results, needed: Sequence[str]) -> str:
 
 def facts(results: Results) -> dict[str, str]:
     """By the names of their marks: accuracies in percent, as means and standard deviations; times as ratios to BSP's."""
-    trials, found = ordered(results), {}
-    bsp = trials[trials.rule == "bsp"]
-    for name, repeats in trials.groupby("rule"):
-        found[f"accuracy, {name}"] = accuracy(repeats)
-        found[f"time, {name}"] = relative(repeats, bsp, "seconds")
+    found = {f"accuracy, {name}": accuracy(repeats) for name, repeats in ordered(results).groupby("rule")}
     if "stragglers" in results.sweeps.index:
         online = with_online(results.trials("stragglers"))
         for setting, scenario in zip(dict.fromkeys(online["config/troubles"]), SCENARIOS, strict=True):
