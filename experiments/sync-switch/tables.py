@@ -54,13 +54,15 @@ def missing(results: Results, needed: Sequence[str]) -> str:
 
 def facts(results: Results) -> dict[str, str]:
     """By the names of their marks: accuracies in percent, as means and standard deviations; times as ratios to BSP's."""
-    found = {f"accuracy, {name}": accuracy(repeats) for name, repeats in ordered(results).groupby("rule")}
+    named, trials = {**dict(ORDERS), "sync-switch(fraction=0.0625)": "policy 1"}, ordered(results)
+    found = {shown: accuracy(trials[trials.rule == name]) for name, shown in named.items()}
     if "stragglers" in results.sweeps.index:
         online = with_online(results.trials("stragglers"))
         for setting, scenario in zip(dict.fromkeys(online["config/troubles"]), SCENARIOS, strict=True):
             here = online[online["config/troubles"] == setting]
             for (policy, margin), repeats in here.groupby(["online", "margin"]):
-                found[f"{scenario}, {policy}, {margin}"] = relative(repeats, here[here.online == "none"], "seconds")
+                found[f"{scenario}, {policy}" + (f", {margin}" if margin != "0.2" else "")] = relative(repeats, here[here.online == "none"], "seconds")
+        found["elastic saves"] = f"{100 * (1 - float(found['moderate, slow-down, elastic'])):.1g}"
     return found
 
 
