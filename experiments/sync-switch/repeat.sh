@@ -3,7 +3,7 @@
 #   DATA: folder with cifar-10-batches-py;  RUNS: where records go
 set -eu
 here=$(dirname "$0")
-for sweep in lr lr-seeds share order sixteen sixteen-paper-lr stragglers-trained momentum batch alexnet; do
+for sweep in lr lr-seeds share share-low-lr order sixteen sixteen-paper-lr stragglers-trained momentum batch alexnet; do
     raysync sweep "$here/$sweep.yaml" --set "data.data_dir=$1" --set "output=$2"
 done
 for sweep in slow-links stragglers; do
