@@ -16,6 +16,8 @@ from raysync.results.shown import ratio_text
 HERE = Path(__file__).parent
 LATE = 0.79
 """Progress from which the evaluations before the last one count as converged: after the last decay."""
+NOT_THERE = {"final_accuracy": None, "seconds": None}
+"""Of a run that diverged."""
 POLICIES = {0.0625: "6.25 %", 0.125: "12.5 %", 0.5: "50 %"}
 """Setup 1's, 2's and 3's."""
 AUTHORS_ROUND = 10532 / 1598
@@ -252,10 +254,9 @@ def policies(results: Results) -> str:
                         for number, (one, text) in enumerate(POLICIES.items(), 1)), ("asp", "ASP")):
         row = [shown]
         for workers, trials in setups.items():
-            repeats, theirs = trials[trials.rule == name], published[workers]
-            seconds = theirs[name]["seconds"]
-            row += [percent(theirs[name]["final_accuracy"]), accuracy(repeats),
-                    ratio_text(seconds / theirs["bsp"]["seconds"]) if seconds else "",
+            repeats, theirs = trials[trials.rule == name], published[workers].get(name, NOT_THERE)
+            row += [percent(theirs["final_accuracy"]), accuracy(repeats) if len(repeats) else "not run",
+                    ratio_text(theirs["seconds"] / published[workers]["bsp"]["seconds"]) if theirs["seconds"] else "",
                     relative(repeats, trials[trials.rule == "bsp"], "seconds")]
         rows.append(row)
     heads = ["accuracy %, published", "measured", "time in BSP's, published", "measured"]
