@@ -90,7 +90,10 @@ def index_row(folder: Path, entry: dict[str, Any], facts: dict[str, str]) -> lis
 
 
 def take_over(runs: Path) -> None:
-    """Copy what tables need of the newest sweep of each experiment file, and draw its folder's pictures."""
+    """Copy what tables need of the newest sweep of each experiment file, and draw its folder's pictures.
+
+    A `tables.py` may have `keep(results, sweeps)`, for what its tables need of journals, and `draw(results, sweeps)`.
+    """
     for folder in entries():
         taken = {}
         for file in sorted(folder.glob("*.yaml")):
@@ -99,6 +102,8 @@ def take_over(runs: Path) -> None:
                 taken[file.stem] = sweep
                 copy(sweep, folder / "results", file.stem)
         module = tables_of(folder)
+        if taken and hasattr(module, "keep"):
+            module.keep(Results(folder), taken)
         if taken and hasattr(module, "draw"):
             module.draw(Results(folder), taken)
 

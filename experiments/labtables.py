@@ -3,6 +3,7 @@
     FOLDER/entry.toml               its row in the index: claim, command, verdict, ...
     FOLDER/results/SWEEP.csv        one row a trial: what was varied, and the measures of `summary.json` that tables need
     FOLDER/results/SWEEP.curves.csv its evaluations, where something was trained
+    FOLDER/results/SWEEP.*.csv      what else the folder keeps of a sweep
     FOLDER/results/sweeps.csv       when, where and how long each sweep ran
     FOLDER/tables.py                its tables, the numbers in its prose, its pictures
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from math import log2
 from pathlib import Path
 
 import matplotlib as mpl
@@ -58,6 +60,43 @@ def draw_curves(trials: pd.DataFrame, curves: pd.DataFrame, file: Path) -> None:
     panels[0].set_ylabel("accuracy, mean over the seeds")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     _save(figure, file)
+
+
+def draw_shares(
+    measured: Mapping[str, pd.DataFrame], published: dict[float, float], curves: pd.DataFrame, file: Path,
+) -> None:
+    """Final accuracy against the share of BSP, measured beside published, and the curves of some shares.
+
+    Args:
+        measured: name -> trials with a column `fraction`; the curves are of the first.
+        published: share of BSP -> accuracy.
+        curves: evaluations by trial.
+    """
+    figure, (shares, over_time) = plt.subplots(1, 2, figsize=(9, 3.9), layout="constrained")
+    for (name, trials), colour in zip(measured.items(), ("#e6550d", "#31a354"), strict=False):
+        final = 100 * trials.groupby("fraction").final_accuracy.agg(["mean", "std"])
+        shares.errorbar([_place(share) for share in final.index], final["mean"] - final["mean"][1.0], yerr=final["std"],
+                        label=name, color=colour, marker="o", capsize=3, linewidth=1.2)
+    theirs = 100 * pd.Series(published).sort_index()
+    places = [_place(share) for share in theirs.index]
+    shares.plot(places, theirs - theirs[1.0], label="published, ResNet-32", color="#636363", marker="o", linewidth=1.2)
+    shares.axhline(0, color="black", linestyle=":", linewidth=0.8)
+    shares.set(xlabel="share of BSP, %", ylabel="final accuracy - BSP's, points", xticks=places,
+               xticklabels=[f"{100 * share:g}" for share in theirs.index])
+    first = next(iter(measured.values()))
+    both = curves[curves.progress < 0.99].merge(first[["trial", "fraction"]], on="trial")
+    for share, colour in ((1.0, "#636363"), (0.5, "#08519c"), (0.25, "#31a354"), (0.0625, "#e6550d"), (0.0, "#756bb1")):
+        means = both[both.fraction == share].groupby("progress")[["seconds", "accuracy"]].mean()
+        over_time.plot(means.seconds, 100 * means.accuracy, label=f"BSP {100 * share:g} %", color=colour, linewidth=1.2)
+    over_time.set(xlabel="seconds (virtual)", ylabel="accuracy, %, mean over the seeds")
+    for panel in (shares, over_time):
+        panel.legend(bbox_to_anchor=(0.5, -0.16), loc="upper center", ncols=3, frameon=False)
+    _save(figure, file)
+
+
+def _place(share: float) -> float:
+    """On the axis of shares, which are halves of each other: even steps, with 0 one step below the smallest."""
+    return 6 + log2(share) if share else 0.0
 
 
 def _save(figure: plt.Figure, file: Path) -> None:
