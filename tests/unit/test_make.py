@@ -54,7 +54,7 @@ def test_parameters_are_validated_and_kept():
 @pytest.mark.parametrize(("name", "parameters", "says"), [
     ("spp", {}, "unknown paradigm 'spp'; did you mean 'ssp'?"),
     ("lag-tuner", {}, "did you mean 'lagtuner'?"),
-    ("qqq", {}, "Allowed: asp, backup-workers, bsp, hybrid, .*, lagtuner, ringmaster, .*ssp"),
+    ("qqq", {}, "Allowed: asp, backup-workers, bsp, decoupled, hybrid, .*, lagtuner, ringmaster, .*ssp"),
     ("ssp", {"staleness": -1}, "staleness: Input should be greater than or equal to 0; got -1"),
     ("ssp", {"staleness": 1.5}, "staleness: .*got 1.5"),
     ("ssp", {"stalenes": 1}, "unknown parameter 'stalenes'; did you mean 'staleness'?"),
