@@ -20,12 +20,11 @@ keeps no history.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from math import inf, isfinite
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -35,11 +34,12 @@ from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.evaluations import Evaluations
 from raysync.cluster.messages import ApplyPlan, StepReport
 from raysync.cluster.pending import Comeback, Life, Pending, Scoring, Sent, Step, Update, reason
+from raysync.cluster.running import to_its_end
 from raysync.cluster.shards import Parts, Shards
 from raysync.config import Experiment
 from raysync.core.decisions import Apply, Decision, Drop, Hold, Note, Push, Release, SetTimer, Switch
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
-from raysync.core.journal import Ended, Entry, Evaluation, Line, Remark
+from raysync.core.journal import Entry, Evaluation, Line, Remark
 from raysync.core.machine import Machine
 from raysync.core.paradigm import Paradigm
 from raysync.errors import RunFailed
@@ -48,8 +48,6 @@ from raysync.troubles import UNHARMED, Troubles
 if TYPE_CHECKING:
     from raysync.cluster.posts import Post  # imports torch, which this actor does without where nobody comes back
 
-REPORT_EVERY_S = 0.25
-"""How often the driver hears of what happened."""
 SERVER_VERDICT_S = 10.0
 """How long a failed step waits for the server's own error, which explains it better."""
 START_DEADLINE_S = 120.0
@@ -74,22 +72,7 @@ class Controller:
 
     def run(self, plan: RunPlan, servers: list[Any], evaluator: Any, workers: dict[str, Any]) -> Iterator[list[Line]]:
         """Train to the end of the workload, and report as it happens; the last line is an `Ended`."""
-        run = _Run(plan, Shards(servers, plan.experiment.update.clips), evaluator, workers)
-        reported_s, error = now_s(), ""
-        try:
-            run.start()
-            while run.goes_on:
-                run.wait(until_s=reported_s + REPORT_EVERY_S if run.lines else inf)
-                if run.lines and now_s() >= reported_s + REPORT_EVERY_S:
-                    yield run.take_lines()
-                    reported_s = now_s()
-        except RunFailed as failure:
-            error = str(failure)
-        except Exception as bug:  # of the user's paradigm, or ours: what led to it must still reach the journal
-            logging.getLogger(__name__).exception("the run broke")
-            error = f"controller: {type(bug).__name__}: {' '.join([str(bug), *getattr(bug, '__notes__', [])])}"
-        run.lines.append(Ended("failed" if error else run.status, run.last_at, error, run.troubles.without_effect()))
-        yield run.take_lines()
+        yield from to_its_end(_Run(plan, Shards(servers, plan.experiment.update.clips), evaluator, workers))
 
 
 class _Run:

@@ -11,22 +11,21 @@ Only the report of a backward pass is waited for. A stage that is lost ends the 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from math import inf, isfinite
+from math import isfinite
 from typing import Any
 
 import ray
 from ray.exceptions import RayActorError, RayError
 
 from raysync.cluster.clock import now_s, sleep_s
-from raysync.cluster.controller import REPORT_EVERY_S
 from raysync.cluster.pending import reason
+from raysync.cluster.running import to_its_end
 from raysync.config import Experiment
 from raysync.core.decisions import Apply, Drop, Push, Release
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
-from raysync.core.journal import Ended, Entry, Evaluation, Line
+from raysync.core.journal import Entry, Evaluation, Line
 from raysync.core.modules import module_of
 from raysync.decoupled.pipelines import Pass, Pipelines, Stage
 from raysync.decoupled.virtual import DONE
@@ -98,22 +97,7 @@ class DecoupledController:
         self, plan: DecoupledRunPlan, servers: list[Any], evaluator: Any, stages: dict[Stage, Any],
     ) -> Iterator[list[Line]]:
         """Train to the end of the workload, and report as it happens; the last line is an `Ended`."""
-        run = _Run(plan, servers, evaluator, stages)
-        reported_s, error = now_s(), ""
-        try:
-            run.start()
-            while run.goes_on:
-                run.wait(until_s=reported_s + REPORT_EVERY_S if run.lines else inf)
-                if run.lines and now_s() >= reported_s + REPORT_EVERY_S:
-                    yield run.take_lines()
-                    reported_s = now_s()
-        except RunFailed as failure:
-            error = str(failure)
-        except Exception as bug:  # of the user's paradigm, or ours: what led to it must still reach the journal
-            logging.getLogger(__name__).exception("the run broke")
-            error = f"controller: {type(bug).__name__}: {' '.join([str(bug), *getattr(bug, '__notes__', [])])}"
-        run.lines.append(Ended("failed" if error else run.status, run.last_at, error, run.troubles.without_effect()))
-        yield run.take_lines()
+        yield from to_its_end(_Run(plan, servers, evaluator, stages))
 
 
 class _Run:
@@ -218,11 +202,15 @@ class _Run:
         self._handle(Pushed(at=self._now(), worker=worker.name, clock=push[1], base=step.version, samples=self._size,
                             busy_s=busy_s), report)
         if not isfinite(loss):
+            last = self._plan.rule.modules
+            self._evaluate(_Update(last, self._modules.roster.version, self._progress, [self._progress], self._means()))
             self._end("diverged")
         self._leave_if_drained()
 
     def _leave_if_drained(self) -> None:
         """Who has nothing left to do leaves: its module's paradigm would wait for it."""
+        if not self._pipelines.is_closed:
+            return
         under_way = {pending.stage for pending in self._pending.values() if isinstance(pending, _Step)}
         for stage, worker in self._workers.items():
             there = worker.name in self._modules.machines[stage[1]].roster.members

@@ -14,7 +14,6 @@ A stage whose group has no batch left leaves, so that nobody waits for it.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -26,18 +25,15 @@ from torch import Tensor
 
 from raysync.core.decisions import Apply, Drop, Push, Release, SetTimer
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
-from raysync.core.journal import Ended, Entry, Evaluation, Line
+from raysync.core.journal import Entry, Evaluation, Line
 from raysync.core.modules import module_of
 from raysync.decoupled.learner import DecoupledLearner
 from raysync.decoupled.pipelines import Pass, Pipelines, Stage
 from raysync.decoupled.plan import DecoupledPlan
 from raysync.emulation import one_way_s, step_duration_s
-from raysync.errors import RunFailed
 from raysync.troubles import UNHARMED, Troubles
 from raysync.virtual.network import Network, Way
-
-REPORT_EVERY = 20
-"""Lines."""
+from raysync.virtual.running import REPORT_EVERY, to_its_end
 
 DONE = "its group has no batch left"
 """Why a stage leaves."""
@@ -75,19 +71,7 @@ class _Step:
 
 def run_virtually(plan: DecoupledPlan) -> Iterator[list[Line]]:
     """Train in this process, and yield what happens, in order; the last line is an `Ended`."""
-    run, error = _Run(plan), ""
-    try:
-        run.start()
-        while not run.status:
-            run.advance()
-            yield run.take_lines()
-    except RunFailed as failure:
-        error = str(failure)
-    except Exception as bug:  # of the user's paradigm, or ours: what led to it must still reach the journal
-        logging.getLogger(__name__).exception("the run broke")
-        error = f"{type(bug).__name__}: {' '.join([str(bug), *getattr(bug, '__notes__', [])])}"
-    run.lines.append(Ended("failed" if error else run.status, run.last_at, error, run.troubles.without_effect()))
-    yield run.take_lines()
+    return to_its_end(_Run(plan))
 
 
 class _Run:
@@ -231,6 +215,8 @@ class _Run:
 
     def _leave_if_drained(self) -> None:
         """Who has nothing left to do leaves: its module's paradigm would wait for it."""
+        if not self._pipelines.is_closed:
+            return
         for stage, replica in list(self._replicas.items()):
             members = self._modules.machines[stage[1]].roster.members
             if replica.worker in members and self._pipelines.is_drained(stage) and not self.status:

@@ -24,10 +24,10 @@ class Decoupled:
     Source: Pham and Ahn, "Distributed Deep Learning using Stochastic Gradient Staleness" (2025), of which only the abstract
         is public to us; of the modules Zhuang et al., FDG (2021), whose program we know; the groups' part is our inference
         from the abstract's "data parallelism".
-    It is no `Paradigm` but a kind of run: K x S workers, stage (s, k) on worker s K + k, each with a part of the network.
-        The gradient of module k is 2(K - k) ticks old (`decoupled.schedule`). Each module has a server of its own, and the
-        replicas of a module are its workers: `sync` names the paradigm that holds them together. Under BSP, as in the paper,
-        they are equal bit by bit.
+    It is no `Paradigm` but a kind of run: K x S workers, stage (s, k) on worker s K + k - 1, each with a part of the
+        network. The gradient of module k is 2(K - k) ticks old (`decoupled.schedule`). Each module has a server of its own,
+        and the replicas of a module are its workers: `sync` names the paradigm that holds them together. Under BSP, as in
+        the paper, they are equal bit by bit.
     Deviations and readings:
         * A batch counts as progress once the last module has its loss. A run goes on until every module has learned from
           every batch: the pipelines drain, 2(K - 1) ticks.

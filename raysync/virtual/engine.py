@@ -18,7 +18,6 @@ here when the weights have arrived, there at the Release.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -30,7 +29,7 @@ from torch import Tensor
 from raysync.config import WorkerGroup
 from raysync.core.decisions import Apply, Drop, Push, Release, SetTimer
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
-from raysync.core.journal import Ended, Entry, Evaluation, Line
+from raysync.core.journal import Entry, Evaluation, Line
 from raysync.core.machine import Machine
 from raysync.core.paradigm import Paradigm
 from raysync.emulation import step_duration_s
@@ -39,10 +38,7 @@ from raysync.training.task import Task
 from raysync.troubles import UNHARMED, Troubles
 from raysync.virtual.learner import Learner
 from raysync.virtual.network import Network, Way
-
-REPORT_EVERY = 20
-"""Lines. Few, so that they are gone before the garbage collector moves them to its older generations: with 1,000 it took a
-third of the time of a run without gradients."""
+from raysync.virtual.running import REPORT_EVERY, to_its_end
 
 
 @dataclass(slots=True, eq=False)
@@ -81,19 +77,7 @@ class VirtualEngine:
 
     def run(self, task: Task, paradigm: Paradigm) -> Iterator[list[Line]]:
         """Train a task under a paradigm, and yield what happens, in order; the last line is an `Ended`."""
-        run, error = _Run(task, paradigm), ""
-        try:
-            run.start()
-            while not run.status:
-                run.advance()
-                yield run.take_lines()
-        except RunFailed as failure:
-            error = str(failure)
-        except Exception as bug:  # of the user's paradigm, or ours: what led to it must still reach the journal
-            logging.getLogger(__name__).exception("the run broke")
-            error = f"{type(bug).__name__}: {' '.join([str(bug), *getattr(bug, '__notes__', [])])}"
-        run.lines.append(Ended("failed" if error else run.status, run.last_at, error, run.troubles.without_effect()))
-        yield run.take_lines()
+        return to_its_end(_Run(task, paradigm))
 
 
 class _Run:
