@@ -111,7 +111,7 @@ class _Run:
         self._plan, self._evaluator = plan, evaluator
         self._servers = dict(enumerate(servers, start=1))
         self._modules = plan.rule.machine(plan.workload_samples)
-        self._pipelines = Pipelines(plan.rule.groups, plan.rule.modules, plan.batches)
+        self._pipelines = Pipelines(plan.rule.groups, plan.rule.modules, plan.batches, plan.rule.locked)
         self._workers = {stage: _Worker(f"{plan.names[stage]}#1", actor) for stage, actor in stages.items()}
         self._stages = {worker.name: stage for stage, worker in self._workers.items()}
         self._mail: dict[Pass, Any] = {}

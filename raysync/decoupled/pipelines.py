@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from raysync.decoupled.schedule import Schedule
+from raysync.decoupled.schedule import Locked, Schedule
 from raysync.errors import ProtocolViolation
 
 Stage = tuple[int, int]
@@ -53,12 +53,14 @@ class Pipelines:
     """K."""
     batches: int
     """Of the pool, for all groups together."""
+    locked: bool = False
+    """Whether modules compute one after another, without delays."""
     fed: int = 0
     """Batches that were taken from the pool."""
     stages: dict[Stage, _Stage] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.schedule = Schedule(self.modules)
+        self.schedule = Locked(self.modules) if self.locked else Schedule(self.modules)
         self.stages = {(group, module): _Stage() for group in range(self.groups) for module in range(1, self.modules + 1)}
 
     def released(self, stage: Stage) -> list[Pass]:

@@ -16,6 +16,8 @@ the next batch forward; the last one runs forward, backward, and updates. That o
     module K:       F1 B1   F2 B2   F3 B3 ...
 
 No clock is shared: each module works its list off as its inputs arrive, and the delays stay as scheduled.
+
+`Locked` is what these schedules are measured against: plain backpropagation through the same modules, one at a time.
 """
 
 from __future__ import annotations
@@ -59,3 +61,22 @@ class Schedule:
     def ticks(self, batches: int) -> int:
         """Until every module has run so many batches backward: the pipeline fills in K - 1 of them, and drains in K - 1."""
         return batches + 2 * (self.modules - 1)
+
+
+@dataclass(frozen=True)
+class Locked:
+    """Plain backpropagation over K modules: a batch goes forward and back through all before the next one enters.
+
+    Every module waits for the loss of its batch (backward locking) and for the update (update locking): F1 B1 F2 B2 ...
+    """
+
+    modules: int
+    """K, at least 1."""
+
+    def delay(self, module: int) -> int:
+        """None."""
+        return 0
+
+    def forwards_before(self, module: int, batch: int) -> int:
+        """As `Schedule.forwards_before`."""
+        return batch

@@ -85,7 +85,7 @@ class _Run:
         self.troubles = Troubles(experiment)
         self._plan, self._experiment = plan, experiment
         self._modules = rule.machine(task.workload_samples)
-        self._pipelines = Pipelines(rule.groups, rule.modules, plan.batches)
+        self._pipelines = Pipelines(rule.groups, rule.modules, plan.batches, rule.locked)
         self._learner = DecoupledLearner(plan) if experiment.timing == "with-gradients" else None
         self._networks = {module: self._network(module) for module in plan.shares}
         self._replicas = {stage: _Replica(stage, f"{plan.name(stage)}#1", self._networks[stage[1]].ways[slot])

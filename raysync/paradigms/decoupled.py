@@ -44,6 +44,8 @@ class Decoupled:
     """K."""
     groups: Annotated[int, Ge(1)] = 1
     """S."""
+    locked: bool = False
+    """No delays: the modules compute one after another, plain backpropagation on K devices, to compare with."""
     sync: Spec = "bsp"
     """The paradigm of each module's replicas."""
     weights: Literal["stash", "latest"] = "stash"

@@ -80,9 +80,23 @@ def test_each_stage_works_in_the_order_of_the_ticks(modules, batches, data):
     assert lists == {(0, module): by_ticks(pipelines.schedule, module, batches) for module in range(1, modules + 1)}
 
 
-@given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 30), st.data())
-def test_groups_share_the_pool_and_every_batch_goes_all_the_way(modules, groups, batches, data):
-    pipelines = Pipelines(groups, modules, batches)
+@given(st.integers(1, 5), st.integers(1, 20))
+def test_locked_modules_compute_one_after_another(modules, batches):
+    pipelines, order = Pipelines(1, modules, batches, locked=True), []
+
+    def only(ready):
+        order.extend(ready)
+        [stage] = ready
+        return stage
+
+    drive(pipelines, only)
+    there_and_back = [*range(1, modules), modules, modules, *range(modules - 1, 0, -1)]
+    assert [module for _, module in order] == there_and_back * batches
+
+
+@given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 30), st.booleans(), st.data())
+def test_groups_share_the_pool_and_every_batch_goes_all_the_way(modules, groups, batches, locked, data):
+    pipelines = Pipelines(groups, modules, batches, locked)
     lists = drive(pipelines, lambda ready: data.draw(st.sampled_from(ready)))
     fed = 0
     for group in range(groups):

@@ -67,6 +67,18 @@ def test_one_module_is_bsp_of_as_many_workers(groups):
     assert losses[0] == losses[1]
 
 
+@pytest.mark.parametrize("groups", [1, 2])
+def test_locked_modules_are_plain_backpropagation(groups):
+    """The same losses, and no faster: one module computes at a time."""
+    plain, lines = decoupled(task_of(1, groups), 1, groups), decoupled(task_of(4, groups), 4, groups, locked=True)
+    expected, losses = ([entry.report["loss"] for entry in entries(run, Pushed) if "loss" in entry.report]
+                        for run in (plain, lines))
+    assert losses == pytest.approx(expected, abs=1e-6)
+    assert evaluated(lines)[-1] == pytest.approx(evaluated(plain)[-1], abs=1e-6)
+    assert {entry.report["delay_ticks"] for entry in entries(lines, Pushed)} == {0}
+    assert lines[-1].at >= plain[-1].at
+
+
 @pytest.mark.parametrize(("modules", "groups"), [(1, 1), (2, 1), (3, 2), (4, 1)])
 def test_delays_are_those_of_the_schedule(modules, groups):
     """In ticks 2(K - k); in versions one less, for the update comes before the next forward pass; the last module: 0."""
