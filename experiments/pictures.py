@@ -46,14 +46,16 @@ def draw_leads(sweep: SweepRecord, file: Path) -> None:
     _save(figure, file)
 
 
-def draw_curves(trials: pd.DataFrame, curves: pd.DataFrame, file: Path) -> None:
-    """Accuracy against time, mean over the seeds, and against samples."""
+def draw_curves(
+    trials: pd.DataFrame, curves: pd.DataFrame, file: Path, colours: Mapping[str, str] = COLOURS,
+) -> None:
+    """Accuracy against time, mean over the seeds, and against samples; a line for each `rule` of the trials."""
     figure, panels = plt.subplots(1, 2, figsize=(9, 3.8), sharey=True, layout="constrained")
     both = curves.merge(trials[["trial", "rule"]], on="trial")
     for name in dict.fromkeys(trials.rule):
         means = both[both.rule == name].groupby("progress")[["seconds", "accuracy"]].mean()
-        panels[0].plot(means.seconds, means.accuracy, label=name, color=COLOURS[name], linewidth=1.2)
-        panels[1].plot(means.index, means.accuracy, color=COLOURS[name], linewidth=1.2)
+        panels[0].plot(means.seconds, means.accuracy, label=name, color=colours[name], linewidth=1.2)
+        panels[1].plot(means.index, means.accuracy, color=colours[name], linewidth=1.2)
     for panel, label in zip(panels, ("seconds (virtual)", "share of the work"), strict=True):
         panel.axhline(trials.target_accuracy.iloc[0], color="black", linestyle=":", linewidth=0.8)
         panel.set_xlabel(label)
