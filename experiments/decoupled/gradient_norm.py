@@ -3,8 +3,8 @@
     python experiments/decoupled/gradient_norm.py      trains, measures, and writes results/gradient-norm.csv
 
 Every run is computed a second time here, without stages, mailboxes or events: the gradient of batch b is that of the whole
-network in which module k has the weights that its update b - max(1, 2(K - k)) left. The losses must be the recorded ones; on the
-way the gradient of the loss over all training samples is measured, at the present weights of all modules.
+network in which module k has the weights that its update b - max(1, 2(K - k)) left. The losses must be the recorded ones; on
+the way the gradient of the loss over all training samples is measured, at the present weights of all modules.
 """
 
 import os
@@ -52,7 +52,8 @@ def again(plan: DecoupledPlan) -> Iterator[tuple[list[float], float, float]]:
         stale = [history[0] for history in histories]
         found = [gradient_at(whole, stale, *each.draw(task.data, batch - 1, size)) for each in draws]
         for index, history in enumerate(histories):
-            means = [torch.stack(each).mean(dim=0) for each in zip(*(gradients[index] for _, gradients in found), strict=True)]
+            replicas = zip(*(gradients[index] for _, gradients in found), strict=True)
+            means = [torch.stack(each).mean(dim=0) for each in replicas]
             history.append([weight - step * mean for weight, mean in zip(history[-1], means, strict=True)])
         norm2 = float("nan")
         if batch % EVERY == 0:

@@ -25,6 +25,7 @@ FACTORS = {"modules (S = 2)": {"data-parallel": "K = 1", "K = 2": "K = 2", "both
            "shrink": {"both": "beta = 1", "shrink": "beta = 0.5"},
            "weights of the backward pass": {"both": "stash", "latest": "latest"},
            "replicas of a module": {"both": "BSP", "ssp": "SSP(3)", "asp": "ASP"}}
+LINK = "config/network.link.bandwidth_bytes_per_s"
 TARGET = 0.9
 """Of plain backpropagation's mean final accuracy: what the time is taken to."""
 
@@ -150,11 +151,11 @@ def speed_up(results: Results) -> str:
     """How much faster K modules are than one, beside K and what the largest module allows."""
     trials = results.trials("speed-up").merge(pd.read_csv(results.folder / "results" / "speed-up.shares.csv"), on="trial")
     rows = []
-    for (model, bandwidth), those in trials.groupby(["config/model", "config/network.link.bandwidth_bytes_per_s"], sort=False):
-        one = those[those["config/workers.*.count"] == 1].seconds.iloc[0]
-        for trial in those[those["config/workers.*.count"] > 1].itertuples():
-            modules = those.loc[trial.Index, "config/workers.*.count"]
-            rows.append([f"`{model}`", f"{8 * bandwidth / 1e9:g}", str(modules), ratio_text(1 / trial.largest_share),
+    trials = trials.assign(modules=trials["config/workers.*.count"])
+    for (model, bandwidth), those in trials.groupby(["config/model", LINK], sort=False):
+        one = those[those.modules == 1].seconds.iloc[0]
+        for trial in those[those.modules > 1].itertuples():
+            rows.append([f"`{model}`", f"{8 * bandwidth / 1e9:g}", str(trial.modules), ratio_text(1 / trial.largest_share),
                          ratio_text(one / trial.seconds)])
     return markdown(["model", "links, Gbit/s", "K, the ideal", "the largest module allows", "measured"], rows)
 
