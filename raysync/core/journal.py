@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
-from typing import Any, assert_never, get_args
+from typing import Any, Protocol, assert_never, get_args
 
 from raysync.core.decisions import Decision
 from raysync.core.events import Event
@@ -36,6 +36,22 @@ class Entry:
     event: Event
     decisions: tuple[Decision, ...]
     report: dict[str, Any] = field(default_factory=dict)
+
+
+class Handler(Protocol):
+    """What answers events: a machine, or one for each module."""
+
+    def handle(self, event: Event) -> list[Decision]:
+        """As `Machine.handle`."""
+
+
+def answered(machine: Handler, event: Event, report: dict[str, Any]) -> Entry:
+    """Let a machine answer an event; what is raised there says at which one."""
+    try:
+        return Entry(event, tuple(machine.handle(event)), report)
+    except Exception as error:
+        error.add_note(f"at {event}")
+        raise
 
 
 @dataclass(frozen=True, slots=True)

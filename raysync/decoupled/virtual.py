@@ -15,17 +15,17 @@ A stage whose group has no batch left leaves, so that nobody waits for it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
 from math import isfinite
 from typing import Any
 
 from torch import Tensor
 
+from raysync.agenda import Agenda
 from raysync.core.decisions import Apply, Drop, Push, Release, SetTimer
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
-from raysync.core.journal import Entry, Evaluation, Line
+from raysync.core.journal import Evaluation, Line, answered
 from raysync.core.modules import module_of
 from raysync.decoupled.learner import DecoupledLearner
 from raysync.decoupled.pipelines import Pass, Pipelines, Stage
@@ -95,9 +95,7 @@ class _Run:
         """Pass -> when its input is there."""
         self._steps: dict[Push, _Step] = {}
         self._marks = list(reversed(experiment.evaluation.progress_marks()))
-        self._heap: list[tuple[float, int, Callable[[Any], None], Any]] = []
-        self._scheduled = 0
-        self._now = 0.0
+        self._agenda = Agenda()
 
     def _network(self, module: int) -> Network:
         groups = {slot: self._plan.group(stage) for stage, slot in self._plan.slots.items() if stage[1] == module}
@@ -117,25 +115,19 @@ class _Run:
     def advance(self) -> None:
         """What happens next, to the end of the run or until there is something to report."""
         while not self.status and len(self.lines) < REPORT_EVERY:
-            assert self._heap, "nothing will ever happen"
-            self._now, _, happens, argument = heappop(self._heap)
-            happens(argument)
+            self._agenda.advance()
 
     def take_lines(self) -> list[Line]:
         """What happened since the last call."""
         lines, self.lines = self.lines, []
         return lines
 
-    def _schedule(self, at: float, happens: Callable[[Any], None], argument: Any) -> None:
-        self._scheduled += 1
-        heappush(self._heap, (at, self._scheduled, happens, argument))
-
     # ---- passes ----
 
     def _begin_iteration(self, arrived: tuple[_Replica, Tensor | None, int]) -> None:
         """The weights of its release are there."""
         replica, weights, version = arrived
-        replica.weights_at, replica.released_version = self._now, version
+        replica.weights_at, replica.released_version = self._agenda.now, version
         if self._learner is not None and weights is not None:
             self._learner.read(replica.stage, weights)
         self._queue(self._pipelines.released(replica.stage))
@@ -152,7 +144,7 @@ class _Run:
             return
         one = replica.queue.popleft()
         replica.running = True
-        begin = max(self._now, self._arrives_at.pop(one, 0.0))
+        begin = max(self._agenda.now, self._arrives_at.pop(one, 0.0))
         slot, clock = self._plan.slots[one.stage], one.batch - 1
         suffered = self.troubles.befall(slot, clock, begin) if self._experiment.troubles else UNHARMED
         seconds = step_duration_s(self._plan.group(one.stage), 0.0, self._experiment.seed, slot, clock, suffered.factor,
@@ -160,7 +152,7 @@ class _Run:
         if one.direction == "forward":
             replica.versions[one.batch] = replica.released_version
         replica.busy_s += seconds
-        self._schedule(begin + seconds, self._end_pass, (replica, one, suffered.latency_s))
+        self._agenda.schedule(begin + seconds, self._end_pass, (replica, one, suffered.latency_s))
 
     def _part(self, one: Pass) -> float:
         """Of the module's part of a step."""
@@ -193,7 +185,7 @@ class _Run:
         links = [self._experiment.network.link, self._plan.group(one.stage).link, self._plan.group(to).link]
         latency_s = sum(link.latency_s for link in links) + added_s
         transfer_s = max(one_way_s(link, size) - link.latency_s for link in links)
-        self._arrives_at[Pass(to, one.direction, one.batch)] = self._now + latency_s + transfer_s
+        self._arrives_at[Pass(to, one.direction, one.batch)] = self._agenda.now + latency_s + transfer_s
 
     def _push(self, replica: _Replica, one: Pass, push: Push, loss: float | None, added_s: float) -> None:
         group, module = one.stage
@@ -206,8 +198,8 @@ class _Run:
         if loss is not None:
             report["loss"] = loss
         busy_s, replica.busy_s = replica.busy_s, 0.0
-        self._handle(Pushed(at=self._now, worker=replica.worker, clock=push[1], base=replica.released_version, samples=size,
-                            busy_s=busy_s), report)
+        self._handle(Pushed(at=self._agenda.now, worker=replica.worker, clock=push[1], base=replica.released_version,
+                            samples=size, busy_s=busy_s), report)
         if loss is not None and not isfinite(loss):
             self._evaluate(self._progress)
             self.status = "diverged"
@@ -220,7 +212,7 @@ class _Run:
         for stage, replica in list(self._replicas.items()):
             members = self._modules.machines[stage[1]].roster.members
             if replica.worker in members and self._pipelines.is_drained(stage) and not self.status:
-                self._handle(Left(at=self._now, worker=replica.worker), {"why": DONE, "done": True})
+                self._handle(Left(at=self._agenda.now, worker=replica.worker), {"why": DONE, "done": True})
         if not self.status and not any(machine.roster.members for machine in self._modules.machines.values()):
             self.status = "finished"
             self._evaluate(at_end=True)  # may find that it diverged
@@ -230,16 +222,12 @@ class _Run:
     def _fire(self, timer: tuple[str, float]) -> None:
         key, at = timer
         if self._modules.timers.get(key) == at:
-            self._handle(TimerFired(at=self._now, key=key), {})
+            self._handle(TimerFired(at=self._agenda.now, key=key), {})
 
     def _handle(self, event: Event, report: dict[str, Any]) -> None:
-        try:
-            decisions = self._modules.handle(event)
-        except Exception as error:
-            error.add_note(f"at {event}")
-            raise
-        self.lines.append(Entry(event, tuple(decisions), report))
-        for decision in decisions:
+        entry = answered(self._modules, event, report)
+        self.lines.append(entry)
+        for decision in entry.decisions:
             match decision:
                 case Apply():
                     self._apply(decision)
@@ -250,7 +238,7 @@ class _Run:
                     if self._learner is not None:
                         self._learner.drop(push)
                 case SetTimer(key=key, at=at) if at is not None:
-                    self._schedule(max(at, self._now), self._fire, (key, at))
+                    self._agenda.schedule(max(at, self._agenda.now), self._fire, (key, at))
 
     def _apply(self, decision: Apply) -> None:
         module = module_of(decision.pushes[0][0])
@@ -260,16 +248,16 @@ class _Run:
         if self._learner is not None:
             pushes = [(step.group, push) for step, push in zip(steps, decision.pushes, strict=True)]
             self._learner.apply(module, pushes, roster.members, done / self._plan.task.workload_samples, decision.phase)
-        self._networks[module].update(steps, self._now)
+        self._networks[module].update(steps, self._agenda.now)
         if module == self._plan.rule.modules:
             self._evaluate()
 
     def _release(self, decision: Release) -> None:
         stage = self._stages[decision.worker]
         replica, network = self._replicas[stage], self._networks[stage[1]]
-        begin = network.download(replica.way, self._now, 0.0) if decision.pull else self._now
+        begin = network.download(replica.way, self._agenda.now, 0.0) if decision.pull else self._agenda.now
         weights = self._learner.pull(stage) if self._learner is not None and decision.pull else None
-        self._schedule(begin, self._begin_iteration, (replica, weights, decision.version))
+        self._agenda.schedule(begin, self._begin_iteration, (replica, weights, decision.version))
 
     @property
     def _progress(self) -> float:

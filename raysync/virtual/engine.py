@@ -18,18 +18,18 @@ here when the weights have arrived, there at the Release.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from heapq import heappop, heappush
 from math import isfinite
 from typing import Any
 
 from torch import Tensor
 
+from raysync.agenda import Agenda
 from raysync.config import WorkerGroup
 from raysync.core.decisions import Apply, Drop, Push, Release, SetTimer
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
-from raysync.core.journal import Entry, Evaluation, Line
+from raysync.core.journal import Evaluation, Line, answered
 from raysync.core.machine import Machine
 from raysync.core.paradigm import Paradigm
 from raysync.emulation import step_duration_s
@@ -103,9 +103,7 @@ class _Run:
         self._steps: dict[Push, _Step] = {}
         """Pushes that are neither applied nor dropped."""
         self._samples = 0
-        self._heap: list[tuple[float, int, Callable[[Any], None], Any]] = []
-        self._scheduled = 0
-        self._now = 0.0
+        self._agenda = Agenda()
 
     @property
     def last_at(self) -> float:
@@ -117,16 +115,14 @@ class _Run:
         self._evaluate()
         for index, crash in self.troubles.crashes.items():
             if crash.at_s is not None:
-                self._schedule(crash.at_s, self._crash, (index, None))
+                self._agenda.schedule(crash.at_s, self._crash, (index, None))
         for slot in self._task.groups:
             self._join((slot, 1))
 
     def advance(self) -> None:
         """What happens next, to the end of the run or until there is something to report."""
         while not self.status and len(self.lines) < REPORT_EVERY:
-            assert self._heap, "nothing will ever happen"
-            self._now, _, happens, argument = heappop(self._heap)
-            happens(argument)
+            self._agenda.advance()
 
     def take_lines(self) -> list[Line]:
         """What happened since the last call."""
@@ -137,17 +133,13 @@ class _Run:
     def _progress(self) -> float:
         return self._samples / self._task.workload_samples
 
-    def _schedule(self, at: float, happens: Callable[[Any], None], argument: Any) -> None:
-        self._scheduled += 1
-        heappush(self._heap, (at, self._scheduled, happens, argument))
-
     # ---- what happens ----
 
     def _join(self, slot_and_life: tuple[str, int]) -> None:
         slot, life = slot_and_life
         worker = _Worker(f"{slot}#{life}", slot, life, self._task.groups[slot], self._network.ways[slot])
         self._workers[slot] = worker
-        self._handle(Joined(at=self._now, worker=worker.name), {})
+        self._handle(Joined(at=self._agenda.now, worker=worker.name), {})
 
     def _push(self, step: _Step) -> None:
         worker = step.worker
@@ -159,8 +151,8 @@ class _Run:
             loss = self._learner.compute(worker.name, worker.slot, step.clock, step.batch_size, worker.weights)
             report = {"loss": loss}
         self._steps[worker.name, step.clock] = step
-        self._handle(Pushed(at=self._now, worker=worker.name, clock=step.clock, base=step.base, samples=step.batch_size,
-                            busy_s=step.busy_s), report)
+        self._handle(Pushed(at=self._agenda.now, worker=worker.name, clock=step.clock, base=step.base,
+                            samples=step.batch_size, busy_s=step.busy_s), report)
         if not isfinite(loss):
             if not self.status:
                 self._evaluate(self._progress)  # the model as it now is
@@ -177,7 +169,7 @@ class _Run:
             return  # it is gone already
         self.troubles.took_effect(index)
         if crash.rejoin_after_s is not None:
-            self._schedule(self._now + crash.rejoin_after_s, self._join, (worker.slot, worker.life + 1))
+            self._agenda.schedule(self._agenda.now + crash.rejoin_after_s, self._join, (worker.slot, worker.life + 1))
         self._lose(worker, f"crashed: {self.troubles.described(index)}")
 
     def _lose(self, worker: _Worker, why: str) -> None:
@@ -186,25 +178,21 @@ class _Run:
         del self._workers[worker.slot]
         if self._learner is not None:
             self._learner.forget(worker.name)
-        self._handle(Left(at=self._now, worker=worker.name), {"why": why})
-        if not self.status and not self._workers and not any(happens == self._join for _, _, happens, _ in self._heap):
+        self._handle(Left(at=self._agenda.now, worker=worker.name), {"why": why})
+        if not self.status and not self._workers and not self._agenda.expects(self._join):
             raise RunFailed(f"every worker is gone; the last was {worker.name}: {why}")
 
     def _fire(self, timer: tuple[str, float]) -> None:
         key, at = timer
         if self.machine.timers.get(key) == at:
-            self._handle(TimerFired(at=self._now, key=key), {})
+            self._handle(TimerFired(at=self._agenda.now, key=key), {})
 
     # ---- what the machine decides ----
 
     def _handle(self, event: Event, report: dict[str, Any]) -> None:
-        try:
-            decisions = self.machine.handle(event)
-        except Exception as error:
-            error.add_note(f"at {event}")
-            raise
-        self.lines.append(Entry(event, tuple(decisions), report))
-        for decision in decisions:
+        entry = answered(self.machine, event, report)
+        self.lines.append(entry)
+        for decision in entry.decisions:
             match decision:
                 case Apply():
                     self._apply(decision)
@@ -217,7 +205,7 @@ class _Run:
                     if self._learner is not None:
                         self._learner.drop(push)
                 case SetTimer(key=key, at=at) if at is not None:
-                    self._schedule(max(at, self._now), self._fire, (key, at))
+                    self._agenda.schedule(max(at, self._agenda.now), self._fire, (key, at))
 
     def _apply(self, decision: Apply) -> None:
         steps = [self._steps.pop(push) for push in decision.pushes]
@@ -226,7 +214,7 @@ class _Run:
             staleness = [decision.version - 1 - step.base for step in steps]
             self._learner.apply(decision, samples, staleness, self.machine.roster.members, self._progress)
         self._samples += sum(samples)
-        self._network.update(steps, self._now, publish=decision.publish)
+        self._network.update(steps, self._agenda.now, publish=decision.publish)
         if self._samples >= self._task.workload_samples:
             self.status = "finished"
         self._evaluate()  # the last one may find that it diverged
@@ -234,22 +222,22 @@ class _Run:
     def _release(self, decision: Release) -> None:
         worker = self._workers[decision.worker.rpartition("#")[0]]
         slot, clock = worker.slot, decision.clock
-        suffered = self.troubles.befall(slot, clock, self._now) if self._troubled else UNHARMED
-        begin = self._now
+        suffered = self.troubles.befall(slot, clock, self._agenda.now) if self._troubled else UNHARMED
+        begin = self._agenda.now
         if decision.pull:
             begin = self._network.download(worker.way, begin, suffered.latency_s)
             if self._learner is not None:
                 worker.weights = self._learner.weights()
         crash = self.troubles.crash_at_clock(slot, clock) if self._troubled else None
         if crash is not None:
-            self._schedule(begin, self._crash, (crash, worker))
+            self._agenda.schedule(begin, self._crash, (crash, worker))
             return
         size = decision.batch_size or self._batch_size
         busy_s = step_duration_s(worker.group, 0.0, self._seed, slot, clock, suffered.factor, size / self._batch_size)
         if busy_s > self._deadline_s:
-            self._schedule(begin + self._deadline_s, self._miss_deadline, worker)
+            self._agenda.schedule(begin + self._deadline_s, self._miss_deadline, worker)
             return
-        self._schedule(begin + busy_s, self._push,
+        self._agenda.schedule(begin + busy_s, self._push,
                        _Step(worker, worker.way, clock, decision.version, size, busy_s, suffered.latency_s))
 
     def _evaluate(self, *marks: float) -> None:
