@@ -12,6 +12,7 @@ SWEEP is the name of the experiment file. Everything here comes from `raysync.re
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -116,3 +117,25 @@ def of_rules(trials: pd.DataFrame, cells: dict[str, Callable[[pd.DataFrame], str
     rows = [[f"`{name}`", *(cell(trials[trials.rule == name]) for cell in cells.values())]
             for name in dict.fromkeys(trials.rule)]
     return markdown(["paradigm", *cells], rows)
+
+
+def sweeps_table(results: Results) -> str:
+    """What there is to run in the folder, and what it took here; which files have not run yet."""
+    there = results.sweeps.loc[sorted(results.sweeps.index, key=_natural)]
+    rows = [[f"`{name}.yaml`", str(one.trials), f"{one.minutes:.1f}", one.date, f"{one.cores} cores, {one.machine}"]
+            for name, one in there.iterrows()]
+    rows.append(["all", str(there.trials.sum()), f"{there.minutes.sum():.0f}", "", ""])
+    table = markdown(["sweep", "trials", "minutes of the trials on all cores", "date", "machine"], rows)
+    files = [file.stem for file in sorted(results.folder.glob("*.yaml")) if results.experiment(file.stem).sweep]
+    return f"{table}\n\n{not_run(results, files)}".rstrip()
+
+
+def not_run(results: Results, sweeps: Sequence[str]) -> str:
+    """Which of these sweeps have no results yet; nothing, if all have."""
+    names = ", ".join(f"`{name}.yaml`" for name in sweeps if name not in results.sweeps.index)
+    return f"Not run yet: {names}." if names else ""
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """For table-4 before table-10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import yaml
-from labtables import Results, markdown
+from labtables import Results, markdown, sweeps_table
 
 from raysync.core.modules import module_of
 from raysync.record.sweeps import SweepRecord
@@ -33,7 +33,7 @@ TARGET = 0.9
 def tables(results: Results) -> dict[str, str]:
     """By the names of their marks."""
     trials = named(results)
-    return {"sweeps": sweeps(results), "pre-study": pre_study(results), "four": of_settings(trials, SHOWN),
+    return {"sweeps": sweeps_table(results), "pre-study": pre_study(results), "four": of_settings(trials, SHOWN),
             "factors": factors(trials), "speed-up": speed_up(results), "overlap": overlap(results),
             "gradient-norm": gradient_norm(results)}
 
@@ -110,15 +110,6 @@ def to_target(repeats: pd.DataFrame, base: pd.DataFrame) -> str:
 
 
 # ---- tables ----
-
-def sweeps(results: Results) -> str:
-    """What the sweeps took here."""
-    there = results.sweeps
-    rows = [[f"`{name}.yaml`", str(one.trials), f"{one.minutes:.1f}", one.date, f"{one.cores} cores, {one.machine}"]
-            for name, one in there.iterrows()]
-    rows.append(["all", str(there.trials.sum()), f"{there.minutes.sum():.0f}", "", ""])
-    return markdown(["sweep", "trials", "minutes of the trials on all cores", "date", "machine"], rows)
-
 
 def pre_study(results: Results) -> str:
     """Final accuracy of two settings at each learning rate."""

@@ -9,7 +9,7 @@ from functools import cache
 
 import pandas as pd
 import yaml
-from labtables import Results, by_seed, markdown, ratio, ratio_cell
+from labtables import Results, by_seed, markdown, ratio, ratio_cell, sweeps_table
 
 from raysync.config import ParadigmChoice
 from raysync.paradigms.hybrid import Hybrid
@@ -125,7 +125,7 @@ def baseline_row(results: Results, table: str) -> Row:
 
 def tables(results: Results) -> dict[str, str]:
     """By the names of their marks."""
-    made = {"verdicts": verdicts(results), "best": best(results), "sweeps": sweeps(results), "frozen": frozen(results)}
+    made = {"verdicts": verdicts(results), "best": best(results), "sweeps": sweeps_table(results), "frozen": frozen(results)}
     for first, *others in DATASETS.values():
         made[first] = measured(results, first)
         for table in others:
@@ -303,15 +303,6 @@ def frozen_trials(results: Results, name: str, lr: float) -> pd.DataFrame:
     """The repeats of a baseline in table-6-frozen.yaml."""
     trials = results.trials("table-6-frozen")
     return trials[(trials.rule == BASELINES[name]) & (trials["config/update.lr"] == lr)]
-
-
-def sweeps(results: Results) -> str:
-    """What there is to run, and what it took here."""
-    there = results.sweeps.loc[sorted(results.sweeps.index, key=lambda name: (int(name.split("-")[1]), name))]
-    lines = [[f"`{name}.yaml`", str(one.trials), f"{one.minutes:.0f}", one.date, f"{one.cores} cores, {one.machine}"]
-             for name, one in there.iterrows()]
-    lines.append(["all", str(there.trials.sum()), f"{there.minutes.sum():.0f}", "", ""])
-    return markdown(["sweep", "trials", "minutes of the trials on all cores", "date", "machine"], lines)
 
 
 def facts(results: Results) -> dict[str, str]:

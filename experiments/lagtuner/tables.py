@@ -7,7 +7,7 @@ from math import floor
 from pathlib import Path
 
 import pandas as pd
-from labtables import Results, by_seed, markdown, mean, mean_cell, of_rules, ratio, ratio_cell
+from labtables import Results, by_seed, markdown, mean, mean_cell, of_rules, ratio, ratio_cell, sweeps_table
 
 from raysync.record.sweeps import SweepRecord
 from raysync.results.shown import count_form, percent_form, plain_form, seconds_form, share_form
@@ -25,7 +25,7 @@ PRE_STUDIES = {"lr-two-gpus": "two GPUs", "lr-four-equal": "four equal workers",
 
 def tables(results: Results) -> dict[str, str]:
     """By the names of their marks."""
-    return {"sweeps": sweeps(results), "pre-study": pre_study(results), "table-2": table_2(results),
+    return {"sweeps": sweeps_table(results), "pre-study": pre_study(results), "table-2": table_2(results),
             "jitter": by_jitter(results), "alexnet": timed(results.trials("alexnet")),
             "figure-2": timed(results.trials("figure-2")), "pace": pace(results),
             "stragglers": timed(results.trials("stragglers")),
@@ -69,15 +69,6 @@ def at(trials: pd.DataFrame, setting: str, value: float) -> pd.DataFrame:
 def to_asp(trials: pd.DataFrame, rule: str, key: str) -> Estimate:
     """A measure of a rule, as a ratio to ASP's of the same seeds."""
     return ratio(trials[trials.rule == rule], trials[trials.rule == "asp"], key)
-
-
-def sweeps(results: Results) -> str:
-    """What there is to run, and what it took here."""
-    there = results.sweeps
-    rows = [[f"`{name}.yaml`", str(one.trials), f"{one.minutes:.1f}", one.date, f"{one.cores} cores, {one.machine}"]
-            for name, one in there.iterrows()]
-    rows.append(["all", str(there.trials.sum()), f"{there.minutes.sum():.0f}", "", ""])
-    return markdown(["sweep", "trials", "minutes of the trials on all cores", "date", "machine"], rows)
 
 
 # ---- the pre-study ----

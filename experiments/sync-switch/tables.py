@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 import yaml
-from labtables import Results, markdown
+from labtables import Results, markdown, not_run, sweeps_table
 
 from raysync.record.sweeps import SweepRecord
 from raysync.results.shown import ratio_text
@@ -36,7 +36,7 @@ SCENARIOS = ("mild, latency", "moderate, latency", "mild, slow-down", "moderate,
 def tables(results: Results) -> dict[str, str]:
     """By the names of their marks; one whose sweeps have not run says so."""
     made: dict[str, tuple[Callable[[Results], str], *tuple[str, ...]]] = {
-        "sweeps": (sweeps,), "pre-study": (pre_study, "lr"), "share": (share, "share"),
+        "sweeps": (sweeps_table,), "pre-study": (pre_study, "lr"), "share": (share, "share"),
         "share-low-lr": (share_low_lr, "share-low-lr"),
         "end-to-end": (end_to_end, "share"), "order": (order, "share", "order"),
         "policies": (policies, "share", "sixteen"), "paper-lr": (paper_lr, "sixteen-paper-lr"),
@@ -44,14 +44,8 @@ def tables(results: Results) -> dict[str, str]:
         "slow-links": (slow_links, "slow-links"), "stragglers": (stragglers, "stragglers"),
         "stragglers-trained": (stragglers_trained, "share", "stragglers-trained"), "alexnet": (alexnet, "alexnet"),
         "switch-cost": (switch_cost,)}
-    return {name: make(results) if set(needed) <= set(results.sweeps.index) else missing(results, needed)
+    return {name: make(results) if set(needed) <= set(results.sweeps.index) else not_run(results, needed)
             for name, (make, *needed) in made.items()}
-
-
-def missing(results: Results, needed: Sequence[str]) -> str:
-    """In place of a table."""
-    names = ", ".join(f"`{name}.yaml`" for name in needed if name not in results.sweeps.index)
-    return f"Not run yet: {names}."
 
 
 def facts(results: Results) -> dict[str, str]:
@@ -125,17 +119,6 @@ def relative(repeats: pd.DataFrame, base: pd.DataFrame, key: str) -> str:
 def percent(value: float | None) -> str:
     """A published accuracy."""
     return "diverged" if value is None else f"{100 * value:.1f}"
-
-
-def sweeps(results: Results) -> str:
-    """What there is to run, and what it took here."""
-    there = results.sweeps
-    rows = [[f"`{name}.yaml`", str(one.trials), f"{one.minutes:.1f}", one.date, f"{one.cores} cores, {one.machine}"]
-            for name, one in there.iterrows()]
-    rows.append(["all", str(there.trials.sum()), f"{there.minutes.sum():.0f}", "", ""])
-    table = markdown(["sweep", "trials", "minutes of the trials on all cores", "date", "machine"], rows)
-    files = [file.stem for file in sorted(results.folder.glob("*.yaml"))]
-    return table if set(files) <= set(there.index) else f"{table}\n\n{missing(results, files)}"
 
 
 def pre_study(results: Results) -> str:
