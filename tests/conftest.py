@@ -22,6 +22,8 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("ray"):
             item.add_marker(pytest.mark.xdist_group("ray"))
+            if "metered_runs" in item.fixturenames:
+                item.add_marker(pytest.mark.timeout(400))  # whichever comes first starts a cluster with its dashboard
         elif "report" in item.path.parts:
             item.add_marker(pytest.mark.xdist_group("report"))  # its records are made once
 
@@ -41,6 +43,15 @@ def single_threaded():
 def one_thread():
     with single_threaded():
         yield
+
+
+@pytest.fixture(scope="session")
+def metered_runs(tmp_path_factory):
+    """A run of LagTuner and one that switches, on a cluster of their own, as a Prometheus saw them: ask for `history`."""
+    from tests.cluster.prometheus import RUNS, metered
+
+    with metered(tmp_path_factory.mktemp("prometheus"), *RUNS) as seen:
+        yield seen
 
 
 @pytest.fixture(scope="session")
