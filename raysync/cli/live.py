@@ -46,9 +46,7 @@ class Live:
             if measures.ended is None and time.monotonic() < shown_s + SHOW_EVERY_S:
                 return
             shown_s = time.monotonic()
-            result = self._result(measures)
-            facts = (f"{f'{result} │ ' if result else ''}{measures.throughput_samples_per_s:6,.0f} samples/s │ "
-                     f"wait {measures.wait_fraction:3.0%}")
+            facts = facts_of(measures, tokens=self._tokens, timing_only=self._timing_only)
             status = measures.ended.status if measures.ended else ""
             if status not in ("", "finished"):
                 facts += f"  {status}"
@@ -59,12 +57,15 @@ class Live:
 
         return watch
 
-    def _result(self, measures: Measures) -> str:
-        if self._timing_only:
-            return ""
-        if self._tokens:
-            return f"perplexity {'-' if measures.perplexity is None else perplexity_text(measures.perplexity):>5}"
-        return f"accuracy {'-' if measures.accuracy is None else f'{measures.accuracy:.1%}':>5}"
+
+def facts_of(measures: Measures, *, tokens: bool, timing_only: bool) -> str:
+    """How good the model is, how fast it learns, and how much of their time the workers wait."""
+    pace = f"{measures.throughput_samples_per_s:6,.0f} samples/s │ wait {measures.wait_fraction:3.0%}"
+    if timing_only:
+        return pace
+    if tokens:
+        return f"perplexity {'-' if measures.perplexity is None else perplexity_text(measures.perplexity):>5} │ {pace}"
+    return f"accuracy {'-' if measures.accuracy is None else f'{measures.accuracy:.1%}':>5} │ {pace}"
 
 
 @contextmanager

@@ -1,0 +1,114 @@
+"""The picture that `raysync watch` draws of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from raysync.cli.live import facts_of
+from raysync.record.news import seconds
+from raysync.record.standing import Standing, WorkerRow
+
+COLUMNS = ("worker", "clock", "lead", "pushes", "wait", "stale-\nness", "\nmax", "state")
+NEVER = "-"
+
+
+def picture(standing: Standing, about: Mapping[str, Any], remark: str = "", rows: int | None = None) -> Group:
+    """All of it.
+
+    Args:
+        standing: of the run.
+        about: what the journal's header says of it.
+        remark: one more sentence, for the first line.
+        rows: as many workers are shown at most; None: all.
+    """
+    parts: list[RenderableType] = [Text(title(about), "bold"), _progress(standing, about), Text(_facts(standing, about))]
+    if remark:
+        parts.append(Text(remark, "yellow"))
+    parts.append(_workers(standing, rows))
+    if standing.news:
+        parts.append(_news(standing))
+    return Group(*parts)
+
+
+def title(about: Mapping[str, Any]) -> str:
+    """Paradigm, what is trained, and by whom."""
+    parameters = ", ".join(f"{name}={value}" for name, value in about.get("paradigm_parameters", {}).items())
+    paradigm = f"{about.get('paradigm', 'a run')}{f'({parameters})' if parameters else ''}"
+    what = [f"{about[key]}" for key in ("model", "dataset") if key in about]
+    more = [" on ".join(what), *(f"{name} {about[name]}" for name in ("workers", "seed", "engine") if name in about)]
+    return " │ ".join(part for part in (paradigm, *more) if part)
+
+
+def state_of(standing: Standing, about: Mapping[str, Any]) -> str:
+    """Whether it goes on, and for how long yet."""
+    measures = standing.measures
+    if measures.ended is not None:
+        error = f": {measures.ended.error}" if measures.ended.error else ""
+        return f"{measures.ended.status} after {seconds(measures.seconds)}{error}"
+    left = ""
+    if measures.progress > 0 and about.get("engine") == "ray":  # virtual seconds are nothing to wait for
+        left = f", about {seconds(measures.seconds * (1 - measures.progress) / measures.progress)} left"
+    return f"{seconds(measures.now)}{left}"
+
+
+def _progress(standing: Standing, about: Mapping[str, Any]) -> Table:
+    measures = standing.measures
+    line = Table.grid(padding=(0, 1))
+    line.add_row(ProgressBar(total=1.0, completed=min(1.0, measures.progress), width=20),
+                 f"{min(1.0, measures.progress):4.0%} │ {measures.samples:,} of {measures.workload_samples:,} samples, "
+                 f"{measures.updates:,} updates │ {state_of(standing, about)}")
+    return line
+
+
+def _facts(standing: Standing, about: Mapping[str, Any]) -> str:
+    measures, timing_only = standing.measures, about.get("timing") == "only"
+    facts = [facts_of(measures, tokens=bool(about.get("tokens")), timing_only=timing_only)]
+    if measures.evaluations and not timing_only:
+        facts.append(f"loss {measures.evaluations[-1].loss:.3f} nats")
+    if standing.batch_loss is not None and not timing_only:
+        facts.append(f"of the last batch {standing.batch_loss:.3f}")
+    if measures.staleness_mean is not None:
+        facts.append(f"staleness {measures.staleness_mean:.1f}, at most {measures.staleness_max}")
+    facts.append(f"lead at most {measures.lead_max}")
+    if standing.protocol:
+        facts.append(f"under {standing.protocol}")
+    return " │ ".join(facts)
+
+
+def _workers(standing: Standing, rows: int | None) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for name in COLUMNS:
+        last = name == COLUMNS[-1]
+        table.add_column(name, justify="left" if name in ("worker", "state") else "right", no_wrap=not last)
+    everybody = standing.rows()
+    shown = len(everybody) if rows is None or len(everybody) <= rows else max(1, rows - 1)
+    for row in islice(everybody, shown):
+        table.add_row(*map(Text, _cells(row)))
+    if shown < len(everybody):
+        doing = ", ".join(f"{count} {what}" for what, count in standing.doing().items())
+        table.add_row(f"{len(everybody) - shown} more", *[""] * (len(COLUMNS) - 2), f"of all: {doing}")
+    return table
+
+
+def _cells(row: WorkerRow) -> tuple[str, ...]:
+    clock, lead = (NEVER if value is None else f"{value:,}" for value in (row.clock, row.lead))
+    mean = NEVER if row.staleness_mean is None else f"{row.staleness_mean:.1f}"
+    most = NEVER if row.staleness_mean is None else f"{row.staleness_max}"
+    return row.worker, clock, lead, f"{row.pushes:,}", f"{row.wait_fraction:.0%}", mean, most, row.state
+
+
+def _news(standing: Standing) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column()
+    for each in standing.news:
+        table.add_row(Text(f"{each.at:,.2f} s", "dim"), Text(each.text, "bold" if each.rare else ""))
+    return table
