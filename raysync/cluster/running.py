@@ -8,6 +8,7 @@ from math import inf
 from typing import Protocol
 
 from raysync.cluster.clock import now_s
+from raysync.cluster.logs import log_news
 from raysync.core.journal import Ended, Line
 from raysync.errors import RunFailed
 from raysync.troubles import Troubles
@@ -48,7 +49,7 @@ def to_its_end(run: RayRun) -> Iterator[list[Line]]:
         while run.goes_on:
             run.wait(until_s=reported_s + REPORT_EVERY_S if run.lines else inf)
             if run.lines and now_s() >= reported_s + REPORT_EVERY_S:
-                yield run.take_lines()
+                yield _told(run)
                 reported_s = now_s()
     except RunFailed as failure:
         error = str(failure)
@@ -56,4 +57,10 @@ def to_its_end(run: RayRun) -> Iterator[list[Line]]:
         logging.getLogger(__name__).exception("the run broke")
         error = f"controller: {type(bug).__name__}: {' '.join([str(bug), *getattr(bug, '__notes__', [])])}"
     run.lines.append(Ended("failed" if error else run.status, run.last_at, error, run.troubles.without_effect()))
-    yield run.take_lines()
+    yield _told(run)
+
+
+def _told(run: RayRun) -> list[Line]:
+    lines = run.take_lines()
+    log_news(lines)
+    return lines

@@ -15,7 +15,8 @@ from raysync.decoupled.controller import DecoupledController, DecoupledRunPlan
 from raysync.decoupled.plan import DecoupledPlan, placed_as
 from raysync.errors import RunFailed
 
-CAST = Cast(server=ModuleServer, evaluator=WholeEvaluator, controller=DecoupledController, worker=StageActor)
+CAST = Cast(server=ModuleServer, evaluator=WholeEvaluator, controller=DecoupledController, worker=StageActor,
+            first_server=1)
 
 
 def run_on_ray(session: Session, plan: DecoupledPlan) -> Iterator[list[Line]]:
@@ -25,7 +26,8 @@ def run_on_ray(session: Session, plan: DecoupledPlan) -> Iterator[list[Line]]:
         ConfigError: there is no such cluster, or it cannot hold the experiment.
         RunFailed: the actors do not start, or the controller died.
     """
-    with session.crew_of_another_kind(placed_as(plan.task.experiment, plan.rule), CAST) as crew:
+    names = [plan.name(stage) for stage in plan.slots]
+    with session.crew_of_another_kind(placed_as(plan.task.experiment, plan.rule), CAST, names) as crew:
         run = _reset(session, crew, plan)
         stages = dict(zip(plan.slots, crew.workers, strict=True))
         try:

@@ -142,21 +142,14 @@ class Measures:
     @property
     def wait_fraction(self) -> float:
         """Share of the workers' time that they spent between a push and the next release."""
-        waited = sum(self._waits_s().values())
+        waited = sum(self.waited_s.values())
         there = sum(self._there_s(worker) for worker in self.workers.values())
         return waited / there if there else 0.0
 
     def wait_fractions(self) -> dict[str, float]:
         """Worker -> the share of its own time."""
         return {name: waited / there if (there := self._there_s(self.workers[name])) else 0.0
-                for name, waited in self._waits_s().items()}
-
-    def _waits_s(self) -> dict[str, float]:
-        """Worker -> its waits up to now, those under way included."""
-        waits_s = {name: worker.wait_s for name, worker in self.workers.items()}
-        for name, wait_s in self._rows.open_waits_s(self.now):
-            waits_s[name] += wait_s
-        return waits_s
+                for name, waited in self.waited_s.items()}
 
     def _there_s(self, worker: WorkerMeasures) -> float:
         return (self.now if worker.left_at is None else worker.left_at) - worker.released_at
@@ -181,6 +174,14 @@ class Measures:
     def leads(self) -> dict[str, int]:
         """Of each member, in clocks ahead of the slowest, now."""
         return {worker: roster.lead(worker) for roster in self._rows.rosters.values() for worker in roster.members}
+
+    @property
+    def waited_s(self) -> dict[str, float]:
+        """Of each worker: its waits up to now, that under way included."""
+        waits = {name: worker.wait_s for name, worker in self.workers.items()}
+        for name, wait_s in self._rows.open_waits_s(self.now):
+            waits[name] += wait_s
+        return waits
 
     @property
     def accuracy(self) -> float | None:

@@ -16,8 +16,8 @@ from raysync.core.journal import Ended, Entry, Line, Remark
 
 FIRST_LIFE = "#1"
 """Behind the id of a worker that has been there from the beginning, whose joining is no news."""
-OF_EACH_PUSH = ("controller", "waited")
-"""Kinds of notes that come with pushes, as holds and drops do."""
+RARE_NOTES = ("straggler", "recovered", "suspended", "restored")
+"""Kinds of notes that do not come with pushes; those of a user's own paradigm may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def _decided(at: float, decision: Decision) -> Iterator[News]:
         case Drop(push=(worker, clock), why=why):
             yield News(at, "drop", worker, f"push {clock} of {worker} is dropped: {why}", rare=False)
         case Note(kind=kind, worker=worker, values=values):
-            yield News(at, kind, worker, _noted(kind, worker, values), rare=kind not in OF_EACH_PUSH)
+            yield News(at, kind, worker, _noted(kind, worker, values), rare=kind in RARE_NOTES)
 
 
 def _noted(kind: str, worker: str, values: Mapping[str, Any]) -> str:

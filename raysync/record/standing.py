@@ -33,11 +33,11 @@ class Seat:
 
     def text(self, now: float) -> str:
         """In a few words."""
+        why = f": {self.why}" if self.why else ""
         if self.doing in ("gone", "done"):
-            return f"{self.doing} after {seconds(self.since)}{f': {self.why}' if self.why else ''}"
-        words = [word for word, holds in (("suspended", self.suspended), ("straggler", self.straggler)) if holds]
-        words.append(f"{self.doing} for {seconds(now - self.since)}")
-        return f"{', '.join(words)}{f': {self.why}' if self.why else ''}"
+            return f"{self.doing} after {seconds(self.since)}{why}"
+        what = "suspended, " if self.suspended else "a straggler, " if self.straggler else ""
+        return f"{what}{self.doing} for {seconds(now - self.since)}{why}"
 
 
 @dataclass(frozen=True, slots=True)
