@@ -20,16 +20,20 @@ COLUMNS = ("worker", "clock", "lead", "pushes", "wait", "stale-\nness", "\nmax",
 NEVER = "-"
 
 
-def picture(standing: Standing, about: Mapping[str, Any], remark: str = "", rows: int | None = None) -> Group:
+def picture(
+    standing: Standing, paradigm: str, about: Mapping[str, Any], remark: str = "", rows: int | None = None,
+) -> Group:
     """All of it.
 
     Args:
         standing: of the run.
+        paradigm: as tables call it.
         about: what the journal's header says of it.
-        remark: one more sentence, for the first line.
+        remark: one more sentence.
         rows: as many workers are shown at most; None: all.
     """
-    parts: list[RenderableType] = [Text(title(about), "bold"), _progress(standing, about), Text(_facts(standing, about))]
+    parts: list[RenderableType] = [Text(title(paradigm, about), "bold"), _progress(standing, about),
+                                   Text(_facts(standing, about))]
     if remark:
         parts.append(Text(remark, "yellow"))
     parts.append(_workers(standing, rows))
@@ -38,10 +42,8 @@ def picture(standing: Standing, about: Mapping[str, Any], remark: str = "", rows
     return Group(*parts)
 
 
-def title(about: Mapping[str, Any]) -> str:
+def title(paradigm: str, about: Mapping[str, Any]) -> str:
     """Paradigm, what is trained, and by whom."""
-    parameters = ", ".join(f"{name}={value}" for name, value in about.get("paradigm_parameters", {}).items())
-    paradigm = f"{about.get('paradigm', 'a run')}{f'({parameters})' if parameters else ''}"
     what = [f"{about[key]}" for key in ("model", "dataset") if key in about]
     more = [" on ".join(what), *(f"{name} {about[name]}" for name in ("workers", "seed", "engine") if name in about)]
     return " │ ".join(part for part in (paradigm, *more) if part)

@@ -7,6 +7,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -126,7 +127,7 @@ class Watching:
     def _tenths(self) -> Callable[[Measures], None]:
         progress = Progress(console=self._console, disable=True)
         lines = Live(progress, bool(self._about.get("tokens")), self._about.get("timing") == "only")
-        return lines.follow(self._record.path.name)
+        return lines.follow(self._paradigm)
 
     def _news(self, *, once: bool = False) -> Iterator[list[News]]:
         """Read on as long as there may be more to come; yields what was told."""
@@ -143,6 +144,13 @@ class Watching:
             more = not ended and not (waits and (once or gone or self._silence_s > GIVEN_UP_S))
             if more and waits:
                 self._sleep(POLL_S)
+
+    @cached_property
+    def _paradigm(self) -> str:
+        try:
+            return self._record.config.paradigm.label
+        except ConfigError:  # of a class that is not to be had here, with a file that is gone
+            return str(self._about.get("paradigm", "a run"))
 
     @property
     def _about(self) -> dict[str, Any]:
@@ -174,7 +182,7 @@ class Watching:
     def _picture(self, rows: int | None = None) -> Group:
         if self._standing is None:
             return Group(Text(f"{self._record.path.name}: nothing is written yet."), Text(self._remark(), "yellow"))
-        return picture(self._standing, self._about, self._remark(), rows)
+        return picture(self._standing, self._paradigm, self._about, self._remark(), rows)
 
     def _remark(self) -> str:
         if not self._is_quiet:

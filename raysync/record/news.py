@@ -82,7 +82,7 @@ def _noted(kind: str, worker: str, values: Mapping[str, Any]) -> str:
                     f"predicted: {seconds(values['predicted_wait_s'])}")
         case "straggler" if values.keys() >= {"pushes_per_active_s", "mean_pushes_per_active_s", "windows"}:
             return (f"{worker} is a straggler: {values['pushes_per_active_s']:.3g} pushes a second against a mean of "
-                    f"{values['mean_pushes_per_active_s']:.3g}, {values['windows']} windows in a row")
+                    f"{values['mean_pushes_per_active_s']:.3g}, slow in {values['windows']} detection windows in a row")
         case "recovered":
             return f"{worker} is no straggler any more"
         case "suspended":
