@@ -93,7 +93,8 @@ def test_actors_say_who_they_are_and_the_controller_logs_what_matters(ray_cluste
     assert " INFO controller at_s=0.0 kind=begin test begins under bsp: mlp on digits, 3 workers, 480 samples" in log[-2]
     assert log[-1].endswith(" kind=ended the run has ended: finished")
     assert len(log) % 2 == 0, "each run has two lines"
-    assert all("kind=ready ready to train mlp on cpu" in line for line in logged(ray_cluster, actors[f"{crew}:worker-0 (fast-0)"]))
+    ready = logged(ray_cluster, actors[f"{crew}:worker-0 (fast-0)"])
+    assert all(line.endswith(" kind=ready ready to train mlp on cpu") for line in ready)
 
 
 def logged(ray, actor):
