@@ -36,9 +36,9 @@ def log_begin(rule: Rule, experiment: Experiment, workload_samples: int) -> None
     """A run begins."""
     parameters = ", ".join(f"{name}={value}" for name, value in rule.parameters().items())
     logging.getLogger(LOGGER).info(
-        "%s begins under %s: %s on %s, %d workers, %d samples, seed %d", experiment.name,
-        f"{rule.name}({parameters})" if parameters else rule.name, experiment.model.name, experiment.data.name,
-        experiment.worker_count, workload_samples, experiment.seed, extra={"kind": "begin", "at_s": 0.0, "worker": ""})
+        "%s begins: %s on %s, %d workers, %d samples, seed %d, under %s", experiment.name, experiment.model.name,
+        experiment.data.name, experiment.worker_count, workload_samples, experiment.seed,
+        f"{rule.name}({parameters})" if parameters else rule.name, extra={"kind": "begin", "at_s": 0.0, "worker": ""})
 
 
 def log_ready(model: str, devices: Sequence[str]) -> None:

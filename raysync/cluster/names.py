@@ -1,11 +1,12 @@
 """What the actors of a crew are called: in the Ray dashboard, in logs, and for `ray.get_actor`.
 
     raysync:unequal-3f2a91:controller                   raysync:unequal-3f2a91:worker-3 (gtx1060-0)
-    raysync:unequal-3f2a91:server-0                     raysync:unequal-3f2a91:worker-3 (gtx1060-0) #2, come back
+    raysync:unequal-3f2a91:server-0                     raysync:unequal-3f2a91:worker-3 (gtx1060-0) #2
 
-The middle is the *crew*: the experiment's name and an id. It is not a run's record, because Ray names an actor once, when it
-is made, and a session keeps its actors for all runs of a comparison; which run it is at is a line of the controller's log.
-The id keeps those apart that share a namespace: the trials of a sweep, two jobs that join one.
+The last is a worker that came back, in its second life. The middle names the *crew*: the experiment and an id. It is not a
+run's record, because Ray names an actor once, when it is made, and a session keeps its actors for all runs of a comparison;
+which run they are at is a line of the controller's log. The id keeps crews apart that share a namespace: those of the trials
+of a sweep, of two jobs that join one.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from uuid import uuid4
 
 
 def crew_name(experiment: str) -> str:
-    """A new one."""
-    return f"{experiment}-{uuid4().hex[:6]}"
+    """A new one: `raysync:NAME-ID`."""
+    return f"raysync:{experiment}-{uuid4().hex[:6]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Role:
     def name(self, crew: str) -> str:
         """Ray's, unique in its namespace."""
         slot = f" ({self.slot})" if self.slot not in ("", self.kind) else ""
-        return f"raysync:{crew}:{self.kind}{slot}{self._again}"
+        return f"{crew}:{self.kind}{slot}{self._again}"
 
     def __str__(self) -> str:
         """What logs show."""

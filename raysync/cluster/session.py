@@ -54,7 +54,7 @@ class Crew:
     """The actors of an experiment in their placement group, and what they were made for."""
 
     name: str
-    """Part of the names of its actors."""
+    """`raysync:NAME-ID`, the beginning of its actors' names; also that of their placement group."""
     asked: Plan
     """With the first label selector of each group; `plan` has the chosen ones."""
     threads: tuple[int, ...]
@@ -172,9 +172,7 @@ class Session:
         """
         self._connection.open(experiment.cluster, cpus(experiment))
         self._disband()
-        made, group = self._place(experiment)
-        self._crew = Crew(crew_name(experiment.name), plan(experiment), self._threads(experiment), made, group,
-                          experiment.cluster.task_events)
+        self._crew = self._crew_on(experiment)
         try:
             self._crew.hire(experiment, cast, slots)
             yield self._crew
@@ -209,14 +207,17 @@ class Session:
         if crew is not None and crew.whole and (crew.asked, crew.threads, crew.task_events) == (asked, threads, events):
             return crew
         self._disband()
-        self._crew = Crew(crew_name(experiment.name), asked, threads, *self._place(experiment), events)
+        self._crew = self._crew_on(experiment)
         for who, labels in sorted(fallbacks(asked, self._crew.plan).items()):
             self._notify(f"{who} runs where {labels}: the cluster cannot hold it otherwise.".capitalize())
         self._crew.hire(experiment, OWN)
         return self._crew
 
-    def _place(self, experiment: Experiment) -> tuple[Plan, PlacementGroup]:
-        return reserve(experiment) if self._within is None else (placed(experiment), self._within)
+    def _crew_on(self, experiment: Experiment) -> Crew:
+        """A crew with its place on the cluster, and nobody hired yet."""
+        name = crew_name(experiment.name)
+        made, group = reserve(experiment, name) if self._within is None else (placed(experiment), self._within)
+        return Crew(name, plan(experiment), self._threads(experiment), made, group, experiment.cluster.task_events)
 
     def _threads(self, experiment: Experiment) -> tuple[int, ...]:
         """torch threads of the actor in each bundle: its CPUs on a cluster; on a private one a fair share of the cores."""
