@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -13,15 +13,18 @@ from rich.table import Table
 from rich.text import Text
 
 from raysync.cli.live import facts_of
-from raysync.record.news import seconds
+from raysync.record.news import News, seconds
 from raysync.record.standing import Standing, WorkerRow
 
-COLUMNS = ("worker", "clock", "lead", "pushes", "wait", "stale-\nness", "\nmax", "state")
+NUMBERS = ("clock", "lead", "pushes", "wait", "stale-\nness", "\nmax")
+"""Columns of the table of workers, between their names and what they do."""
 NEVER = "-"
+OTHER_LINES = 11
+"""Of a picture: all but workers and news, on a terminal of 100 columns."""
 
 
 def picture(
-    standing: Standing, paradigm: str, about: Mapping[str, Any], remark: str = "", rows: int | None = None,
+    standing: Standing, paradigm: str, about: Mapping[str, Any], remark: str = "", height: int | None = None,
 ) -> Group:
     """All of it.
 
@@ -30,15 +33,17 @@ def picture(
         paradigm: as tables call it.
         about: what the journal's header says of it.
         remark: one more sentence.
-        rows: as many workers are shown at most; None: all.
+        height: of the terminal, in lines: workers and news take one each, and as many are shown as fit; None: everything.
     """
     parts: list[RenderableType] = [Text(title(paradigm, about), "bold"), _progress(standing, about),
                                    Text(_facts(standing, about))]
     if remark:
         parts.append(Text(remark, "yellow"))
+    news = standing.news if height is None else standing.news[-max(1, height // 3) :]
+    rows = None if height is None else max(2, height - len(news) - OTHER_LINES)
     parts.append(_workers(standing, rows))
-    if standing.news:
-        parts.append(_news(standing))
+    if news:
+        parts.append(_news(news, cut=height is not None))
     return Group(*parts)
 
 
@@ -86,17 +91,18 @@ def _facts(standing: Standing, about: Mapping[str, Any]) -> str:
 
 
 def _workers(standing: Standing, rows: int | None) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for name in COLUMNS:
-        last = name == COLUMNS[-1]
-        table.add_column(name, justify="left" if name in ("worker", "state") else "right", no_wrap=not last)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, expand=True)
+    table.add_column("worker", no_wrap=True)
+    for name in NUMBERS:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("state", ratio=1, no_wrap=rows is not None, overflow="ellipsis")
     everybody = standing.rows()
     shown = len(everybody) if rows is None or len(everybody) <= rows else max(1, rows - 1)
     for row in islice(everybody, shown):
         table.add_row(*map(Text, _cells(row)))
     if shown < len(everybody):
         doing = ", ".join(f"{count} {what}" for what, count in standing.doing().items())
-        table.add_row(f"{len(everybody) - shown} more", *[""] * (len(COLUMNS) - 2), f"of all: {doing}")
+        table.add_row(f"{len(everybody) - shown} more", *[""] * len(NUMBERS), f"of all: {doing}")
     return table
 
 
@@ -107,10 +113,10 @@ def _cells(row: WorkerRow) -> tuple[str, ...]:
     return row.worker, clock, lead, f"{row.pushes:,}", f"{row.wait_fraction:.0%}", mean, most, row.state
 
 
-def _news(standing: Standing) -> Table:
-    table = Table.grid(padding=(0, 2))
+def _news(news: Sequence[News], *, cut: bool) -> Table:
+    table = Table.grid(padding=(0, 2), expand=True)
     table.add_column(justify="right", no_wrap=True)
-    table.add_column()
-    for each in standing.news:
+    table.add_column(ratio=1, no_wrap=cut, overflow="ellipsis")
+    for each in news:
         table.add_row(Text(f"{each.at:,.2f} s", "dim"), Text(each.text, "bold" if each.rare else ""))
     return table

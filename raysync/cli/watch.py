@@ -34,8 +34,6 @@ QUIET_S = 20.0
 """A run that has written nothing for so long is said to be quiet: a step of a large model lasts that long."""
 GIVEN_UP_S = 1800.0
 """After so long nobody waits for it any more: every deadline of a run, by default, has passed."""
-OTHER_LINES = 14
-"""Of a terminal: what the picture needs beside the table of workers, news that are wrapped not counted."""
 
 Folder = Annotated[Path, typer.Argument(
     metavar="RUN", show_default=False, help="Folder of a run, or of several: then the one that began last.")]
@@ -105,7 +103,7 @@ class Watching:
     def _on_a_terminal(self) -> None:
         with Screen(console=self._console, auto_refresh=False) as screen:
             for _ in self._news():
-                screen.update(self._picture(max(1, self._console.height - OTHER_LINES)), refresh=True)
+                screen.update(self._picture(self._console.height), refresh=True)
             screen.update(self._picture(), refresh=True)
 
     def _in_lines(self) -> None:
@@ -179,10 +177,10 @@ class Watching:
             return False
         return False
 
-    def _picture(self, rows: int | None = None) -> Group:
+    def _picture(self, height: int | None = None) -> Group:
         if self._standing is None:
             return Group(Text(f"{self._record.path.name}: nothing is written yet."), Text(self._remark(), "yellow"))
-        return picture(self._standing, self._paradigm, self._about, self._remark(), rows)
+        return picture(self._standing, self._paradigm, self._about, self._remark(), height)
 
     def _remark(self) -> str:
         if not self._is_quiet:

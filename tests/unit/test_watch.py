@@ -287,12 +287,19 @@ def test_a_run_that_has_not_begun_to_write(record):
 def test_more_workers_than_fit(record):
     workers = [f"a-{number}#1" for number in range(30)]
     standing = standing_of(lines_of("bsp", 40, workers=workers), workload=10**6)
-    shown = Console(file=io.StringIO(), width=120)
-    shown.print(picture.picture(standing, "bsp", {}, rows=5))
-    text = shown.file.getvalue()
-    assert [line.split()[0] for line in text.splitlines() if line.startswith(" a-")] == [f"a-{n}#1" for n in range(4)]
-    assert "26 more" in text
-    assert "of all: 10 waiting, 20 computing" in text
+    for height in (20, 24, 60):
+        shown = Console(file=io.StringIO(), width=80)
+        shown.print(picture.picture(standing, "bsp", {}, "Nothing.", height))
+        text = shown.file.getvalue()
+        seen = [line.split()[0] for line in text.splitlines() if line.startswith(" a-")]
+        assert len(text.splitlines()) <= height
+        assert seen == [f"a-{number}#1" for number in range(len(seen))]
+        if height < 60:
+            assert f"{30 - len(seen)} more" in text
+            assert "of all: 10 waiting, 20 computing" in text
+            assert text.rstrip().endswith("…"), "the last news, cut where the line ends"
+        else:
+            assert len(seen) == 30
 
 
 def test_decoupled_runs_and_those_of_a_language_model(tmp_path):
