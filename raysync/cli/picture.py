@@ -32,10 +32,10 @@ def picture(
         standing: of the run.
         paradigm: as tables call it.
         about: what the journal's header says of it.
-        remark: one more sentence.
+        remark: of a run that has become quiet, what is to be said of that.
         height: of the terminal, in lines: workers and news take one each, and as many are shown as fit; None: everything.
     """
-    parts: list[RenderableType] = [Text(title(paradigm, about), "bold"), _progress(standing, about),
+    parts: list[RenderableType] = [Text(title(paradigm, about), "bold"), _progress(standing, about, is_quiet=bool(remark)),
                                    Text(_facts(standing, about))]
     if remark:
         parts.append(Text(remark, "yellow"))
@@ -54,24 +54,24 @@ def title(paradigm: str, about: Mapping[str, Any]) -> str:
     return " │ ".join(part for part in (paradigm, *more) if part)
 
 
-def state_of(standing: Standing, about: Mapping[str, Any]) -> str:
-    """Whether it goes on, and for how long yet."""
+def state_of(standing: Standing, about: Mapping[str, Any], *, is_quiet: bool) -> str:
+    """How it has ended; or since when it goes on, and for how long yet."""
     measures = standing.measures
     if measures.ended is not None:
         error = f": {measures.ended.error}" if measures.ended.error else ""
         return f"{measures.ended.status} after {seconds(measures.seconds)}{error}"
     left = ""
-    if measures.progress > 0 and about.get("engine") == "ray":  # virtual seconds are nothing to wait for
+    if measures.progress > 0 and about.get("engine") == "ray" and not is_quiet:  # nobody waits for virtual seconds
         left = f", about {seconds(measures.seconds * (1 - measures.progress) / measures.progress)} left"
     return f"{seconds(measures.now)}{left}"
 
 
-def _progress(standing: Standing, about: Mapping[str, Any]) -> Table:
+def _progress(standing: Standing, about: Mapping[str, Any], *, is_quiet: bool) -> Table:
     measures = standing.measures
     line = Table.grid(padding=(0, 1))
     line.add_row(ProgressBar(total=1.0, completed=min(1.0, measures.progress), width=20),
                  f"{min(1.0, measures.progress):4.0%} │ {measures.samples:,} of {measures.workload_samples:,} samples, "
-                 f"{measures.updates:,} updates │ {state_of(standing, about)}")
+                 f"{measures.updates:,} updates │ {state_of(standing, about, is_quiet=is_quiet)}")
     return line
 
 

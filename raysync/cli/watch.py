@@ -185,7 +185,7 @@ class Watching:
     def _remark(self) -> str:
         if not self._is_quiet:
             return ""
-        quiet = f"Nothing has been written for {timedelta(seconds=round(self._silence_s))} (hours, minutes, seconds)"
+        quiet = f"Nothing has been written for {timedelta(seconds=round(self._silence_s))} hours"
         if self._killed:
             return f"{quiet}: the process that wrote it is gone, the run was killed."
         return f"{quiet}{': it was killed, or it is stuck' if self._silence_s > GIVEN_UP_S else ''}."
