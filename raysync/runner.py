@@ -11,12 +11,12 @@ from typing import Any, Protocol
 
 from raysync import config
 from raysync.config import Experiment, ParadigmChoice
-from raysync.core.events import Joined, Left
-from raysync.core.journal import Ended, Entry, Line, Remark
+from raysync.core.journal import Ended, Line
 from raysync.core.paradigm import Paradigm, Rule
 from raysync.errors import RunFailed
 from raysync.record.measures import Measures
 from raysync.record.metrics import Title
+from raysync.record.news import news_of
 from raysync.record.reader import RunRecord, load
 from raysync.record.writer import RecordWriter, folder_name
 from raysync.training.data import DataSet
@@ -152,16 +152,13 @@ def _event_log(folder: Path, began: datetime, wanted: bool) -> AbstractContextMa
 def _write(writer: RecordWriter, lines: list[Line], watches: Iterable[Watch], notify: Notify) -> None:
     writer.write(lines)
     for line in lines:
-        if isinstance(line, Entry) and isinstance(line.event, Left) and not line.report.get("done"):
-            notify(f"Worker {line.event.worker} is gone after {line.event.at:.1f} s ({line.report.get('why')}); "
-                   "the run goes on without it.")
-        if isinstance(line, Entry) and isinstance(line.event, Joined) and not line.event.worker.endswith("#1"):
-            notify(f"Worker {line.event.worker} has joined after {line.event.at:.1f} s, in the place of the one that left.")
-        if isinstance(line, Remark):
-            notify(line.text)
-        if isinstance(line, Ended):
+        if isinstance(line, Ended):  # its status is told otherwise
             for trouble in line.troubles_without_effect:
                 notify(f"Nobody met {trouble}.")
+            continue
+        for news in news_of(line):
+            if news.rare:
+                notify(f"After {news.at:.1f} s: {news.text}.")
     for watch in watches:
         watch(writer.measures)
 

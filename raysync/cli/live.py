@@ -19,7 +19,7 @@ SHOW_EVERY_S = 0.1
 
 
 class Live:
-    """A progress line per run; where there is no terminal (the log of a job), a printed line per tenth."""
+    """A progress line per run; where there is no terminal (the log of a job), a printed line per tenth and at the end."""
 
     def __init__(self, progress: Progress, tokens: bool, timing_only: bool = False) -> None:
         """
@@ -34,7 +34,7 @@ class Live:
 
     def say(self, text: str) -> None:
         """Print a sentence above the lines."""
-        self._progress.console.print(text, markup=False, highlight=False)
+        self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def follow(self, label: str) -> Callable[[Measures], None]:
         """A `watch` that keeps one line up to date."""
@@ -46,25 +46,26 @@ class Live:
             if measures.ended is None and time.monotonic() < shown_s + SHOW_EVERY_S:
                 return
             shown_s = time.monotonic()
-            result = self._result(measures)
-            facts = (f"{f'{result} │ ' if result else ''}{measures.throughput_samples_per_s:6,.0f} samples/s │ "
-                     f"wait {measures.wait_fraction:3.0%}")
+            facts = facts_of(measures, tokens=self._tokens, timing_only=self._timing_only)
             status = measures.ended.status if measures.ended else ""
             if status not in ("", "finished"):
                 facts += f"  {status}"
             self._progress.update(task, completed=min(1.0, measures.progress), facts=facts)
-            if not is_terminal and tenths < int(10 * measures.progress) < 10:
-                tenths = int(10 * measures.progress)
+            if not is_terminal and (status or tenths < int(10 * measures.progress) < 10):
+                tenths = int(10 * min(1.0, measures.progress))
                 self.say(f"{label} {tenths}0% │ {facts}")
 
         return watch
 
-    def _result(self, measures: Measures) -> str:
-        if self._timing_only:
-            return ""
-        if self._tokens:
-            return f"perplexity {'-' if measures.perplexity is None else perplexity_text(measures.perplexity):>5}"
-        return f"accuracy {'-' if measures.accuracy is None else f'{measures.accuracy:.1%}':>5}"
+
+def facts_of(measures: Measures, *, tokens: bool, timing_only: bool) -> str:
+    """How good the model is, how fast it learns, and how much of their time the workers wait."""
+    pace = f"{measures.throughput_samples_per_s:6,.0f} samples/s │ wait {measures.wait_fraction:3.0%}"
+    if timing_only:
+        return pace
+    if tokens:
+        return f"perplexity {'-' if measures.perplexity is None else perplexity_text(measures.perplexity):>5} │ {pace}"
+    return f"accuracy {'-' if measures.accuracy is None else f'{measures.accuracy:.1%}':>5} │ {pace}"
 
 
 @contextmanager
@@ -72,7 +73,7 @@ def live(tokens: bool, timing_only: bool = False) -> Iterator[Live]:
     """Progress lines below the log; see `Live`."""
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=8), TextColumn("{task.percentage:3.0f}% │"),
                TextColumn("{task.fields[facts]}"))
-    with Progress(*columns, console=errors) as progress:
+    with Progress(*columns, console=errors, disable=not errors.is_terminal) as progress:
         try:
             yield Live(progress, tokens, timing_only)
         except ConfigError:

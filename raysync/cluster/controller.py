@@ -32,8 +32,10 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutErro
 
 from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.evaluations import Evaluations
+from raysync.cluster.logs import log_begin, log_to_stderr
 from raysync.cluster.messages import ApplyPlan, StepReport
 from raysync.cluster.metrics import Exporter, run_metrics
+from raysync.cluster.names import Role
 from raysync.cluster.pending import Comeback, Life, Pending, Scoring, Sent, Step, Update, reason
 from raysync.cluster.running import to_its_end
 from raysync.cluster.shards import Parts, Shards
@@ -74,11 +76,17 @@ class RunPlan:
 class Controller:
     """Runs one machine after another over the same actors."""
 
-    def __init__(self) -> None:
+    def __init__(self, role: Role) -> None:
+        self._role = role
         self._exporter = Exporter()
+        log_to_stderr(str(role))
+
+    def __repr__(self) -> str:
+        return str(self._role)
 
     def run(self, plan: RunPlan, servers: list[Any], evaluator: Any, workers: dict[str, Any]) -> Iterator[list[Line]]:
         """Train to the end of the workload, and report as it happens; the last line is an `Ended`."""
+        log_begin(plan.paradigm, plan.experiment, plan.workload_samples)
         run = _Run(plan, Shards(servers, plan.experiment.update.clips), evaluator, workers)
         yield from to_its_end(run, run_metrics(self._exporter, plan.title, plan.paradigm.protocol, plan.workload_samples))
 
@@ -303,7 +311,7 @@ class _Run:
 
     def _replace(self, life: Life, after_s: float) -> None:
         """At once: a process takes seconds to start."""
-        actor, ready = self.plan.posts[life.slot].fill()
+        actor, ready = self.plan.posts[life.slot].fill(life.number + 1)
         comeback = Comeback(life.slot, life.number + 1, actor, self._now() + after_s, now_s() + START_DEADLINE_S)
         self._coming.add(comeback.name)
         self.pending[ready] = comeback

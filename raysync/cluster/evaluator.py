@@ -5,6 +5,7 @@ from __future__ import annotations
 import ray
 import torch
 
+from raysync.cluster.names import Role
 from raysync.cluster.placement import Place, here
 from raysync.cluster.transport import Payload, incoming
 from raysync.config import EvaluationPlan
@@ -17,11 +18,15 @@ from raysync.training.models import ModelPlan
 class Evaluator:
     """Evaluates published weights on the test set, in the order in which they were published."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, role: Role) -> None:
         torch.set_num_threads(threads)
+        self._role = role
         self._model: FlatModel | None = None
         self._data: DataSet | None = None
         self._plan = EvaluationPlan()
+
+    def __repr__(self) -> str:
+        return str(self._role)
 
     def reset(self, model: ModelPlan, plan: EvaluationPlan, data: DataSet) -> Place:
         """Begin a run."""

@@ -224,14 +224,14 @@ def _nodes() -> list[Node]:
     return [Node(node["Resources"], node["Labels"]) for node in ray.nodes() if node["Alive"]]
 
 
-def reserve(experiment: Experiment) -> tuple[Plan, PlacementGroup]:
-    """The plan of an experiment on the cluster as it is, and its placement group, ready.
+def reserve(experiment: Experiment, name: str) -> tuple[Plan, PlacementGroup]:
+    """The plan of an experiment on the cluster as it is, and its placement group, of that name, ready.
 
     Raises:
         ConfigError: the cluster cannot hold it, or has no place for it within the placement deadline.
     """
     made = placed(experiment)
-    group = placement_group(**asked_of_ray(made))
+    group = placement_group(**asked_of_ray(made), name=name)
     deadline_s = experiment.cluster.placement_deadline_s
     try:
         ray.get(group.ready(), timeout=deadline_s)

@@ -5,11 +5,12 @@ Only a controller whose run has such comebacks imports this file, and torch with
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
 
+from raysync.cluster.names import Role
 from raysync.cluster.worker import Worker, WorkerPlan
 
 
@@ -23,8 +24,12 @@ class Post:
     plan: WorkerPlan
     data: Any
     """Reference to the data set."""
+    crew: str
+    role: Role
+    """Of its first life."""
 
-    def fill(self) -> tuple[Any, Any]:
+    def fill(self, life: int) -> tuple[Any, Any]:
         """Start a worker; returns its handle, and a reference to its `Place`, which is there when it is ready."""
-        worker = ray.remote(Worker).options(**self.options).remote(self.threads)
+        role = replace(self.role, life=life)
+        worker = ray.remote(Worker).options(**self.options | {"name": role.name(self.crew)}).remote(self.threads, role)
         return worker, worker.reset.remote(self.plan, self.data)

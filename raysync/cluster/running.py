@@ -8,6 +8,7 @@ from math import inf
 from typing import Protocol
 
 from raysync.cluster.clock import now_s
+from raysync.cluster.logs import log_news
 from raysync.cluster.metrics import REFRESH_S, RunMetrics
 from raysync.core.journal import Ended, Line
 from raysync.errors import RunFailed
@@ -68,6 +69,7 @@ def to_its_end(run: RayRun, metrics: RunMetrics | None) -> Iterator[list[Line]]:
 
 def _reported(run: RayRun, metrics: RunMetrics | None) -> Iterator[list[Line]]:
     lines = run.take_lines()
+    log_news(lines)
     if metrics is not None:
         metrics.take(lines)
     if lines:

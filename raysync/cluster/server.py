@@ -11,6 +11,7 @@ import torch
 
 from raysync.cluster.messages import ApplyPlan
 from raysync.cluster.metrics import Exporter, UpdateSeconds
+from raysync.cluster.names import Role
 from raysync.cluster.placement import Place, here
 from raysync.cluster.transport import Payload, incoming, outgoing
 from raysync.config import Update
@@ -23,12 +24,16 @@ from raysync.training.store import ParameterStore, part_of
 class Server:
     """Keeps the model, or one shard of it. Calls of the controller are executed in their order."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, role: Role) -> None:
         torch.set_num_threads(threads)
+        self._role = role
         self._store: ParameterStore | None = None
         self._broken: Exception | None = None
         self._exporter = Exporter()
         self._seconds = UpdateSeconds(self._exporter, None)
+
+    def __repr__(self) -> str:
+        return str(self._role)
 
     def reset(self, model: ModelPlan, update: Update, shard: int, shards: int, title: Title | None) -> Place:
         """Begin a run with fresh weights and a fresh optimizer; metrics are published under the title, if there is one."""

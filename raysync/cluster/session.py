@@ -6,7 +6,7 @@ torch is imported once per process, so the second run of a comparison starts at 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +19,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from raysync.cluster.connection import Connection
 from raysync.cluster.controller import START_DEADLINE_S, Controller, RunPlan
 from raysync.cluster.evaluator import Evaluator
+from raysync.cluster.names import Role, crew_name, worker_roles
 from raysync.cluster.placement import Place, Plan, cpus, fallbacks, placed, plan, reserve
 from raysync.cluster.posts import Post
 from raysync.cluster.server import Server
@@ -41,6 +42,8 @@ class Cast:
     evaluator: type = Evaluator
     controller: type = Controller
     worker: type = Worker
+    first_server: int = 0
+    """Number of the first one."""
 
 
 OWN = Cast()
@@ -51,6 +54,8 @@ OWN = Cast()
 class Crew:
     """The actors of an experiment in their placement group, and what they were made for."""
 
+    name: str
+    """`raysync:NAME-ID`, the beginning of its actors' names; also that of their placement group."""
     asked: Plan
     """With the first label selector of each group; `plan` has the chosen ones."""
     threads: tuple[int, ...]
@@ -61,29 +66,44 @@ class Crew:
     evaluator: Any = None
     controller: Any = None
     workers: list[Any] = field(default_factory=list)
+    roles: list[Role] = field(default_factory=list)
+    """Of the workers."""
     whole: bool = True
     """False once an actor was lost: then the next run gets new ones."""
 
-    def hire(self, experiment: Experiment, cast: Cast) -> None:
-        """Start the actors, each in its bundle."""
-        cluster, plan, threads = experiment.cluster, self.plan, self.threads
-        for index in plan.servers:
-            self.servers.append(_actor(cast.server, self.options(index, cluster.server_cpus), threads[index]))
-        self.evaluator = _actor(cast.evaluator, self.options(plan.evaluator, cluster.evaluator_cpus, cluster.evaluator_gpus),
-                                threads[plan.evaluator])
-        self.controller = _actor(cast.controller, self.options(plan.servers[0], 0))
-        for index, group in zip(plan.workers, experiment.slots().values(), strict=True):
-            self.workers.append(_actor(cast.worker, self.options(index, group.cpus, group.gpus), threads[index]))
+    def hire(self, experiment: Experiment, cast: Cast, slots: Sequence[str] = ()) -> None:
+        """Start the actors, each in its bundle.
 
-    def options(self, index: int, cpus: float, gpus: float = 0) -> dict[str, Any]:
+        Args:
+            experiment: that they are for.
+            cast: their classes.
+            slots: how the journal calls the workers, where that is not by the experiment's slots.
+        """
+        cluster, plan = experiment.cluster, self.plan
+        for shard, index in enumerate(plan.servers, start=cast.first_server):
+            self.servers.append(self._actor(cast.server, Role(f"server-{shard}"), index, cluster.server_cpus))
+        self.evaluator = self._actor(cast.evaluator, Role("evaluator"), plan.evaluator, cluster.evaluator_cpus,
+                                     cluster.evaluator_gpus)
+        role = Role("controller")
+        self.controller = ray.remote(cast.controller).options(**self.options(role, plan.servers[0], 0)).remote(role)
+        self.roles = worker_roles(slots or list(experiment.slots()))
+        for role, index, group in zip(self.roles, plan.workers, experiment.slots().values(), strict=True):
+            self.workers.append(self._actor(cast.worker, role, index, group.cpus, group.gpus))
+
+    def _actor(self, cls: type, role: Role, index: int, cpus: float, gpus: float = 0) -> Any:
+        return ray.remote(cls).options(**self.options(role, index, cpus, gpus)).remote(self.threads[index], role)
+
+    def options(self, role: Role, index: int, cpus: float, gpus: float = 0) -> dict[str, Any]:
         """Ray's, of an actor with that share of a bundle."""
         place = PlacementGroupSchedulingStrategy(placement_group=self.group, placement_group_bundle_index=index)
-        return {"scheduling_strategy": place, "enable_task_events": self.task_events, "num_cpus": cpus, "num_gpus": gpus}
+        return {"name": role.name(self.name), "scheduling_strategy": place, "enable_task_events": self.task_events,
+                "num_cpus": cpus, "num_gpus": gpus}
 
     def post(self, number: int, plan: WorkerPlan, data: Any) -> Post:
         """How the n-th worker is started anew."""
-        index, group = self.plan.workers[number], plan.group
-        return Post(self.options(index, group.cpus, group.gpus), self.threads[index], plan, data)
+        index, group, role = self.plan.workers[number], plan.group, self.roles[number]
+        options = self.options(role, index, group.cpus, group.gpus)
+        return Post(options, self.threads[index], plan, data, self.name, role)
 
     def dismiss(self) -> None:
         """Kill the actors."""
@@ -91,10 +111,6 @@ class Crew:
             if actor is not None:
                 with suppress(RayError):  # the cluster itself may be gone
                     ray.kill(actor)
-
-
-def _actor(cls: type, options: dict[str, Any], *arguments: Any) -> Any:
-    return ray.remote(cls).options(**options).remote(*arguments)
 
 
 class Session:
@@ -154,18 +170,17 @@ class Session:
         assert ended is not None, "a run without an end"
 
     @contextmanager
-    def crew_of_another_kind(self, experiment: Experiment, cast: Cast) -> Iterator[Crew]:
-        """Other actors than this session's own, which make room for them, for one run.
+    def crew_of_another_kind(self, experiment: Experiment, cast: Cast, slots: Sequence[str]) -> Iterator[Crew]:
+        """Other actors than this session's own, which make room for them, for one run; arguments as of `Crew.hire`.
 
         Raises:
             ConfigError: there is no such cluster, or it cannot hold the experiment.
         """
         self._connection.open(experiment.cluster, cpus(experiment))
         self._disband()
-        made, group = self._place(experiment)
-        self._crew = Crew(plan(experiment), self._threads(experiment), made, group, experiment.cluster.task_events)
+        self._crew = self._crew_on(experiment)
         try:
-            self._crew.hire(experiment, cast)
+            self._crew.hire(experiment, cast, slots)
             yield self._crew
         finally:
             self._disband()
@@ -198,14 +213,17 @@ class Session:
         if crew is not None and crew.whole and (crew.asked, crew.threads, crew.task_events) == (asked, threads, events):
             return crew
         self._disband()
-        self._crew = Crew(asked, threads, *self._place(experiment), events)
+        self._crew = self._crew_on(experiment)
         for who, labels in sorted(fallbacks(asked, self._crew.plan).items()):
             self._notify(f"{who} runs where {labels}: the cluster cannot hold it otherwise.".capitalize())
         self._crew.hire(experiment, OWN)
         return self._crew
 
-    def _place(self, experiment: Experiment) -> tuple[Plan, PlacementGroup]:
-        return reserve(experiment) if self._within is None else (placed(experiment), self._within)
+    def _crew_on(self, experiment: Experiment) -> Crew:
+        """A crew with its place on the cluster, and nobody hired yet."""
+        name = crew_name(experiment.name)
+        made, group = reserve(experiment, name) if self._within is None else (placed(experiment), self._within)
+        return Crew(name, plan(experiment), self._threads(experiment), made, group, experiment.cluster.task_events)
 
     def _threads(self, experiment: Experiment) -> tuple[int, ...]:
         """torch threads of the actor in each bundle: its CPUs on a cluster; on a private one a fair share of the cores."""

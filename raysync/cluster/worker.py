@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import torch
 
 from raysync.cluster.clock import now_s, sleep_s
+from raysync.cluster.logs import log_ready, log_to_stderr
 from raysync.cluster.messages import StepReport
+from raysync.cluster.names import Role
 from raysync.cluster.placement import Place, here
 from raysync.cluster.transport import Payload, incoming, outgoing
 from raysync.config import WorkerGroup
@@ -37,17 +39,24 @@ class WorkerPlan:
 class Worker:
     """Computes gradients on its device, or on several."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, role: Role) -> None:
         torch.set_num_threads(threads)
+        self._role = role
+        log_to_stderr(str(role))
         self._plan: WorkerPlan | None = None
         self._gradient: GradientComputation | None = None
+
+    def __repr__(self) -> str:
+        return str(self._role)
 
     def reset(self, plan: WorkerPlan, data: DataSet) -> Place:
         """Begin a run."""
         devices = _devices(plan.group)
         self._plan = plan
         self._gradient = GradientComputation(plan.model.build(), data, devices, plan.group.precision)
-        return here(devices)
+        place = here(devices)
+        log_ready(plan.model.name, place.devices)
+        return place
 
     def step(self, batch: tuple[int, int, *tuple[float, ...]], *weights: Payload) -> tuple[Payload | list[float], ...]:
         """One iteration.

@@ -23,7 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from raysync.cluster.clock import now_s, sleep_s
+from raysync.cluster.logs import log_ready, log_to_stderr
 from raysync.cluster.metrics import Exporter, UpdateSeconds
+from raysync.cluster.names import Role
 from raysync.cluster.placement import Place, here
 from raysync.cluster.transport import Payload, incoming, outgoing
 from raysync.config import EvaluationPlan, Update, WorkerGroup
@@ -67,10 +69,15 @@ class StagePlan:
 class StageActor:
     """One module of one group, on its device."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, role: Role) -> None:
         torch.set_num_threads(threads)
+        self._role = role
+        log_to_stderr(str(role))
         self._plan: StagePlan | None = None
         self._busy_s = 0.0
+
+    def __repr__(self) -> str:
+        return str(self._role)
 
     def reset(self, plan: StagePlan, data: DataSet) -> Place:
         """Begin a run."""
@@ -78,7 +85,9 @@ class StageActor:
         part = parts_of(plan.model, plan.rule)[plan.stage[1] - 1]
         self._plan, self._data, self._device, self._busy_s = plan, data, Device(device), 0.0
         self._stage = StageComputation(part.to(device), plan.rule.weights, plan.rule.shrink)
-        return here([device])
+        place = here([device])
+        log_ready(f"module {plan.stage[1]} of {plan.model.name}", place.devices)
+        return place
 
     def forward(self, batch: int, befallen: Sequence[float], *arrived: Any) -> Activation:
         """Run a batch forward.
@@ -153,11 +162,15 @@ class StageActor:
 class ModuleServer:
     """What the replicas of a module make of their gradients. Calls are executed in their order."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, role: Role) -> None:
         torch.set_num_threads(threads)
+        self._role = role
         self._exchange: Exchange | None = None
         self._version = 0
         self._seconds = UpdateSeconds(Exporter(), None)
+
+    def __repr__(self) -> str:
+        return str(self._role)
 
     def reset(self, model: ModelPlan, rule: Decoupled, update: Update, module: int, title: Title | None) -> Place:
         """Begin a run; metrics are published under the title, if there is one."""
@@ -200,8 +213,12 @@ class ModuleServer:
 class WholeEvaluator:
     """Evaluates the modules put together."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, role: Role) -> None:
         torch.set_num_threads(threads)
+        self._role = role
+
+    def __repr__(self) -> str:
+        return str(self._role)
 
     def reset(self, model: ModelPlan, rule: Decoupled, plan: EvaluationPlan, data: DataSet) -> Place:
         """Begin a run."""

@@ -20,7 +20,9 @@ import ray
 from ray.exceptions import RayActorError, RayError
 
 from raysync.cluster.clock import now_s, sleep_s
+from raysync.cluster.logs import log_begin, log_to_stderr
 from raysync.cluster.metrics import Exporter, run_metrics
+from raysync.cluster.names import Role
 from raysync.cluster.pending import reason
 from raysync.cluster.running import to_its_end
 from raysync.config import Experiment
@@ -97,10 +99,18 @@ class _Worker:
 class DecoupledController:
     """Runs one decoupled run."""
 
+    def __init__(self, role: Role) -> None:
+        self._role = role
+        log_to_stderr(str(role))
+
+    def __repr__(self) -> str:
+        return str(self._role)
+
     def run(
         self, plan: DecoupledRunPlan, servers: list[Any], evaluator: Any, stages: dict[Stage, Any],
     ) -> Iterator[list[Line]]:
         """Train to the end of the workload, and report as it happens; the last line is an `Ended`."""
+        log_begin(plan.rule, plan.experiment, plan.workload_samples)
         run = _Run(plan, servers, evaluator, stages)
         yield from to_its_end(run, run_metrics(Exporter(), plan.title, plan.rule.protocol, plan.workload_samples))
 

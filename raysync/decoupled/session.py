@@ -16,7 +16,8 @@ from raysync.decoupled.plan import DecoupledPlan, placed_as
 from raysync.errors import RunFailed
 from raysync.record.metrics import Title
 
-CAST = Cast(server=ModuleServer, evaluator=WholeEvaluator, controller=DecoupledController, worker=StageActor)
+CAST = Cast(server=ModuleServer, evaluator=WholeEvaluator, controller=DecoupledController, worker=StageActor,
+            first_server=1)
 
 
 def run_on_ray(session: Session, plan: DecoupledPlan, title: Title | None = None) -> Iterator[list[Line]]:
@@ -26,7 +27,8 @@ def run_on_ray(session: Session, plan: DecoupledPlan, title: Title | None = None
         ConfigError: there is no such cluster, or it cannot hold the experiment.
         RunFailed: the actors do not start, or the controller died.
     """
-    with session.crew_of_another_kind(placed_as(plan.task.experiment, plan.rule), CAST) as crew:
+    names = [plan.name(stage) for stage in plan.slots]
+    with session.crew_of_another_kind(placed_as(plan.task.experiment, plan.rule), CAST, names) as crew:
         run = _reset(session, crew, plan, title if plan.task.experiment.cluster.metrics else None)
         stages = dict(zip(plan.slots, crew.workers, strict=True))
         try:

@@ -41,6 +41,10 @@ class WorkerMeasures:
     """Of all of them."""
     busy_s: float = 0.0
     wait_s: float = 0.0
+    applied: int = 0
+    staleness_sum: int = 0
+    """In versions, of the applied."""
+    staleness_max: int = 0
 
 
 class Measures:
@@ -64,9 +68,8 @@ class Measures:
         self.now = 0.0
         self.started_at: float | None = None
         self.applied_at = 0.0
-        self.samples = self.updates = self.lead_max = self.staleness_max = 0
+        self.samples = self.updates = self.lead_max = 0
         self.outcomes = {"applied": 0, "dropped": 0, "buffered": 0}
-        self._staleness_sum = 0
         self._rows = PushRows(workload_samples)
         self._switches = Switches()
 
@@ -113,8 +116,9 @@ class Measures:
         self.outcomes[row.outcome] += 1
         self._switches.pushed(row.released_at_s, row.pushed_at_s)
         if row.staleness is not None:
-            self._staleness_sum += row.staleness
-            self.staleness_max = max(self.staleness_max, row.staleness)
+            worker.applied += 1
+            worker.staleness_sum += row.staleness
+            worker.staleness_max = max(worker.staleness_max, row.staleness)
 
     # ---- what can be asked at any moment ----
 
@@ -138,10 +142,33 @@ class Measures:
     @property
     def wait_fraction(self) -> float:
         """Share of the workers' time that they spent between a push and the next release."""
-        waited = sum(worker.wait_s for worker in self.workers.values())
-        there = sum((self.now if worker.left_at is None else worker.left_at) - worker.released_at
-                    for worker in self.workers.values())
+        waited = sum(self.waited_s.values())
+        there = sum(self._there_s(worker) for worker in self.workers.values())
         return waited / there if there else 0.0
+
+    def wait_fractions(self) -> dict[str, float]:
+        """Worker -> the share of its own time."""
+        return {name: waited / there if (there := self._there_s(self.workers[name])) else 0.0
+                for name, waited in self.waited_s.items()}
+
+    def _there_s(self, worker: WorkerMeasures) -> float:
+        return (self.now if worker.left_at is None else worker.left_at) - worker.released_at
+
+    @property
+    def staleness_mean(self) -> float | None:
+        """Of the applied pushes, in versions; None before the first."""
+        applied = self.outcomes["applied"]
+        return sum(worker.staleness_sum for worker in self.workers.values()) / applied if applied else None
+
+    @property
+    def staleness_max(self) -> int:
+        """Of the applied pushes, in versions."""
+        return max((worker.staleness_max for worker in self.workers.values()), default=0)
+
+    @property
+    def clocks(self) -> dict[str, int]:
+        """Of each member: the iteration that it computes, or waits to start."""
+        return {worker: member.clock for roster in self._rows.rosters.values() for worker, member in roster.members.items()}
 
     @property
     def leads(self) -> dict[str, int]:
@@ -150,10 +177,10 @@ class Measures:
 
     @property
     def waited_s(self) -> dict[str, float]:
-        """Of each worker: its waits that are over, and the present one up to now."""
+        """Of each worker: its waits up to now, that under way included."""
         waits = {name: worker.wait_s for name, worker in self.workers.items()}
-        for worker, since in self._rows.waiting_since.items():
-            waits[worker] += self.now - since
+        for name, wait_s in self._rows.open_waits_s(self.now):
+            waits[name] += wait_s
         return waits
 
     @property
@@ -189,7 +216,6 @@ class Measures:
         """The measures under the keys of `summary.json`."""
         accuracies = [one.accuracy for one in self.evaluations]
         of_versions = {one.version: one.accuracy for one in self.evaluations}  # an update may pass several marks
-        applied = self.outcomes["applied"]
         return {
             "status": self.ended.status if self.ended else "unfinished",
             "error": self.ended.error if self.ended else "",
@@ -210,7 +236,7 @@ class Measures:
             "target_loss": self.target_loss,
             "time_to_loss_s": self.time_to_loss_s,
             "wait_fraction": self.wait_fraction,
-            "staleness_mean": self._staleness_sum / applied if applied else None,
+            "staleness_mean": self.staleness_mean,
             "staleness_max": self.staleness_max,
             "lead_max": self.lead_max,
             "switches": self._switches.rows(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -73,11 +73,16 @@ class RunRecord:
     def _recovered(self) -> tuple[dict[str, Any], Measures, list[PushRow]]:
         with (self.path / "journal.jsonl").open(encoding="utf-8") as file:
             head, lines = read(file)
-            about = head.get("about", {})
-            measures = Measures(head["workload_samples"], about.get("target_accuracy"), about.get("target_loss"))
+            measures = measures_of(head)
             rows = [row for line in lines for row in measures.feed(line)]
         rows.extend(measures.close(measures.now))
         return head, measures, rows
+
+
+def measures_of(head: Mapping[str, Any]) -> Measures:
+    """Fresh ones, for a journal with that header."""
+    about = head.get("about", {})
+    return Measures(head["workload_samples"], about.get("target_accuracy"), about.get("target_loss"))
 
 
 def load(path: str | Path) -> RunRecord:

@@ -45,9 +45,14 @@ class PushRow:
     """Why it was dropped."""
 
 
+def slot_of(worker: str) -> str:
+    """The slot in a worker id `group-index#life`."""
+    return worker.rpartition("#")[0]
+
+
 def group_of(worker: str) -> str:
     """The group in a worker id `group-index#life`."""
-    return worker.rpartition("#")[0].rpartition("-")[0]
+    return slot_of(worker).rpartition("-")[0]
 
 
 class PushRows:
@@ -139,6 +144,11 @@ class PushRows:
             assert push[0] == worker, f"{worker} waits after {push}"
         yield from self._open.values()
         self._open, self._waiting = {}, {}
+
+    def open_waits_s(self, now: float) -> Iterator[tuple[str, float]]:
+        """Worker and wait of each push whose row has not come out yet, in seconds up to now."""
+        for push, row in self._open.items():
+            yield row.worker, now - row.pushed_at_s if self._waiting.get(row.worker) == push else row.wait_s
 
     def _pushed(self, event: Pushed, entry: Entry) -> None:
         push = (event.worker, event.clock)

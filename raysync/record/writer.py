@@ -7,6 +7,7 @@ moment. Everything else can be made of it again.
 from __future__ import annotations
 
 import json
+import os
 import platform
 import re
 import sys
@@ -51,6 +52,8 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "machine": platform.machine(),
+        "host": platform.node(),
+        "pid": os.getpid(),
         "packages": {package: _version(package) for package in PACKAGES},
         "started": datetime.now().astimezone().isoformat(timespec="seconds"),
     }

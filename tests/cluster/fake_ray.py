@@ -138,9 +138,9 @@ class FakePost:
     error: Exception | None = None
     filled: list[FakeWorker] = field(default_factory=list)
 
-    def fill(self):
-        number = len(self.filled) + 2
-        worker = FakeWorker(self.ray, f"{self.slot} {number}", self.slot, self.experiment)
+    def fill(self, life):
+        assert life == len(self.filled) + 2, "lives are counted"
+        worker = FakeWorker(self.ray, f"{self.slot} {life}", self.slot, self.experiment)
         self.filled.append(worker)
         place = SimpleNamespace(actor_id=worker.actor_id)
         return worker, Reference(self.ray.now + self.ready_after_s, self.error or place)

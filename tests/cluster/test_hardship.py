@@ -10,6 +10,7 @@ from ray.exceptions import ActorDiedError
 from raysync import config
 from raysync.cluster import worker as worker_module
 from raysync.cluster.controller import START_DEADLINE_S, RunPlan, _Run
+from raysync.cluster.names import Role
 from raysync.cluster.shards import Shards
 from raysync.cluster.worker import Worker, WorkerPlan
 from raysync.core.decisions import Apply, Release
@@ -230,7 +231,7 @@ def test_a_worker_waits_for_its_link_before_it_computes_and_is_not_busy_then(mon
     monkeypatch.setattr(worker_module, "now_s", lambda: sum(slept))
     monkeypatch.setattr(worker_module, "sleep_s", lambda seconds: slept.append(max(0.0, seconds)))
     group = config.WorkerGroup(step_s=0.5, link=config.Link(latency_s=0.1, bandwidth_bytes_per_s=2000))
-    worker = Worker(threads=torch.get_num_threads())
+    worker = Worker(threads=torch.get_num_threads(), role=Role("worker-0"))
     worker._plan = WorkerPlan("w-0", group, None, None, batch_size=8, seed=0, vector_bytes=400, shards=1)
     read = []
 

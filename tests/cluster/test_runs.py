@@ -1,6 +1,7 @@
 """Whole runs on real Ray: few, short, and judged by their records."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from raysync.core.journal import Ended, Entry
 from raysync.core.replay import replay
 from raysync.runner import run_in
 from raysync.training.task import prepare
-from tests.cluster.parts import TINY, UNEQUAL, line
+from tests.cluster.parts import TINY, UNEQUAL, line, pid_of
 
 pytestmark = pytest.mark.ray
 
@@ -75,6 +76,35 @@ def test_a_run_replays_identically_and_adds_up(run, paradigm):
     assert {one["group"] for one in summary["per_worker"]} == {"fast", "slow"}
     last = list(record.journal())[-1]
     assert isinstance(last, Ended)
+
+
+def test_actors_say_who_they_are_and_the_controller_logs_what_matters(ray_cluster, session, run):
+    """Names for `ray.get_actor` and the dashboard, reprs for logs; a line where a run begins and ends, none for a push."""
+    run(paradigm="bsp", workers=UNEQUAL)
+    crew = session._crew.name
+    reprs = {f"{crew}:controller": "controller", f"{crew}:server-0": "server-0", f"{crew}:evaluator": "evaluator",
+             f"{crew}:worker-0 (fast-0)": "worker-0 fast-0", f"{crew}:worker-1 (fast-1)": "worker-1 fast-1",
+             f"{crew}:worker-2 (slow-0)": "worker-2 slow-0"}
+    assert crew.startswith("raysync:test-")
+    assert set(reprs) == {name for name in ray_cluster.util.list_named_actors() if name.startswith(crew)}
+    actors = {name: ray_cluster.get_actor(name) for name in reprs}
+    assert {name: ray_cluster.get(actor.__ray_call__.remote(repr)) for name, actor in actors.items()} == reprs
+    log = logged(ray_cluster, actors[f"{crew}:controller"])
+    assert log[-2].endswith(
+        " INFO controller at_s=0.0 kind=begin test begins: mlp on digits, 3 workers, 480 samples, seed 0, under bsp")
+    assert ray_cluster.util.get_placement_group(crew) == session._crew.group
+    assert log[-1].endswith(" kind=ended the run has ended: finished")
+    assert len(log) % 2 == 0, "each run has two lines"
+    ready = logged(ray_cluster, actors[f"{crew}:worker-0 (fast-0)"])
+    assert all(line.endswith(" kind=ready ready to train mlp on cpu") for line in ready)
+
+
+def logged(ray, actor):
+    """The lines that an actor has logged."""
+    pid = pid_of(ray, actor)
+    folder = Path(ray._private.worker._global_node.get_logs_dir_path())
+    [path] = folder.glob(f"worker-*-{pid}.err")
+    return [line for line in path.read_text().splitlines() if not line.startswith(":")]
 
 
 def test_a_switch_in_the_running_cluster(run):

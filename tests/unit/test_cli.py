@@ -103,7 +103,7 @@ def test_a_virtual_run_from_the_command_line(call, tmp_path):
     code, out, err = call("run", write(tmp_path / "x.yaml", text), "--engine", "virtual", "--set", "data.train_samples=50")
     assert code == 0, err
     assert "Nobody said how long a step of 'a' lasts: " in err
-    assert "Worker a-1#1 is gone after" in err
+    assert "s: a-1#1 is gone (crashed: " in err
     assert "Nobody met troubles[1] {kind: crash, worker: b-0, at_s: 1000.0}." in err
     assert "bsp" in out
     [record] = (tmp_path / "runs/v").iterdir()

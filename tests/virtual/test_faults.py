@@ -146,7 +146,7 @@ def test_what_nobody_met_is_told_and_recorded(tmp_path):
     idle = ["troubles[0] {start_s: 100.0, kind: slow-down, factor: 2.0}",
             "troubles[1] {kind: crash, worker: a-0, at_clock: 50}"]
     assert record.summary["troubles_without_effect"] == idle
-    assert said == ["Worker b-0#1 is gone after 3.0 s (crashed: troubles[2] {kind: crash, worker: b-0, at_s: 3.0}); the run "
+    assert said == ["After 3.0 s: b-0#1 is gone (crashed: troubles[2] {kind: crash, worker: b-0, at_s: 3.0}); the run "
                     "goes on without it.", *(f"Nobody met {trouble}." for trouble in idle)]
     assert record.summary["samples"] == 10
     assert record.summary["timing"] == "only"

@@ -1,0 +1,191 @@
+"""`raysync watch`: a run as it goes on, or as it went, in the terminal."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live as Screen
+from rich.progress import Progress
+from rich.text import Text
+
+from raysync.cli.app import app, console
+from raysync.cli.live import Live
+from raysync.cli.picture import picture
+from raysync.errors import ConfigError
+from raysync.record.following import JournalFollower
+from raysync.record.measures import Measures
+from raysync.record.news import News
+from raysync.record.reader import RunRecord, load, measures_of
+from raysync.record.standing import Standing
+
+POLL_S = 0.25
+LINES = 2_000
+"""Of the journal, read between two pictures: what takes some tenths of a second."""
+QUIET_S = 20.0
+"""A run that has written nothing for so long is said to be quiet: a step of a large model lasts that long."""
+GIVEN_UP_S = 1800.0
+"""After so long nobody waits for it any more: every deadline of a run, by default, has passed."""
+
+Folder = Annotated[Path, typer.Argument(
+    metavar="RUN", show_default=False, help="Folder of a run, or of several: then the one that began last.")]
+Once = Annotated[bool, typer.Option("--once", help="Print how it stands now, and go.")]
+
+
+@app.command()
+def watch(run: Folder, once: Once = False) -> None:
+    """Watch a run: progress, what each worker does and why, what was decided; of one that has ended, how it stood."""
+    record = newest(run)
+    with JournalFollower(record.path / "journal.jsonl") as journal:
+        Watching(record, journal, console).to_its_end(once=once)
+
+
+def newest(folder: Path) -> RunRecord:
+    """The record in a folder, or, of several in folders below, the one that began last.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: there is no such folder.")
+    if (folder / "journal.jsonl").is_file():
+        return load(folder)
+    begun = [path for path in folder.rglob("config.yaml") if (path.parent / "journal.jsonl").is_file()]
+    if not begun:
+        raise ConfigError(f"{folder}: neither the record of a run (no journal.jsonl in it), nor a folder of such records.")
+    return load(max(begun, key=lambda path: path.stat().st_mtime).parent)
+
+
+class Watching:
+    """Reads a record and shows it, until the run has ended, was killed, or nobody waits for it any more."""
+
+    def __init__(
+        self, record: RunRecord, journal: JournalFollower, shown_on: Console,
+        sleep: Callable[[float], None] = time.sleep, now: Callable[[], float] = time.time,
+    ) -> None:
+        """
+        Args:
+            record: to watch.
+            journal: its own, from the beginning.
+            shown_on: a terminal gets a picture that changes, anything else lines.
+            sleep: waits so many seconds.
+            now: seconds since 1970, as files' times are.
+        """
+        self._record, self._journal, self._console = record, journal, shown_on
+        self._sleep, self._now = sleep, now
+        self._standing: Standing | None = None
+        self._killed = False
+
+    def to_its_end(self, *, once: bool = False) -> None:
+        """Show it; the last picture stays.
+
+        Args:
+            once: only how it stands now.
+        """
+        if once:
+            for _ in self._news(once=True):
+                pass
+        elif self._console.is_terminal:
+            self._on_a_terminal()
+            return
+        else:
+            self._in_lines()
+        self._console.print(self._picture())
+
+    def _on_a_terminal(self) -> None:
+        with Screen(console=self._console, auto_refresh=False) as screen:
+            for _ in self._news():
+                screen.update(self._picture(self._console.height), refresh=True)
+            screen.update(self._picture(), refresh=True)
+
+    def _in_lines(self) -> None:
+        """What is rare, every tenth of the work, and, when the run becomes quiet, how it stands."""
+        follow: Callable[[Measures], None] | None = None
+        was_quiet = False
+        for news in self._news():
+            if self._standing is None:
+                continue
+            follow = follow or self._tenths()
+            for each in news:
+                if each.rare:
+                    self._console.print(f"{each.at:,.2f} s: {each.text}", markup=False, highlight=False, soft_wrap=True)
+            follow(self._standing.measures)
+            if self._is_quiet and not was_quiet:
+                self._console.print(self._picture())
+            was_quiet = self._is_quiet
+
+    def _tenths(self) -> Callable[[Measures], None]:
+        progress = Progress(console=self._console, disable=True)
+        lines = Live(progress, bool(self._about.get("tokens")), self._about.get("timing") == "only")
+        return lines.follow(self._paradigm)
+
+    def _news(self, *, once: bool = False) -> Iterator[list[News]]:
+        """Read on as long as there may be more to come; yields what was told."""
+        more = True
+        while more:
+            gone = self._writer_is_gone()  # asked before reading: nothing comes after what is read then
+            lines = self._journal.take(LINES)
+            if self._standing is None and self._journal.head is not None:
+                self._standing = Standing(measures_of(self._journal.head))
+            yield [each for line in lines if self._standing is not None for each in self._standing.feed(line)]
+            ended = self._standing is not None and self._standing.measures.ended is not None
+            self._killed = gone and not ended
+            waits = len(lines) < LINES
+            more = not ended and not (waits and (once or gone or self._silence_s > GIVEN_UP_S))
+            if more and waits:
+                self._sleep(POLL_S)
+
+    @cached_property
+    def _paradigm(self) -> str:
+        try:
+            return self._record.config.paradigm.label
+        except ConfigError:  # of a class that is not to be had here, with a file that is gone
+            return str(self._about.get("paradigm", "a run"))
+
+    @property
+    def _about(self) -> dict[str, Any]:
+        return dict((self._journal.head or {}).get("about", {}))
+
+    @property
+    def _silence_s(self) -> float:
+        """Since the journal was last written to."""
+        return self._now() - (self._record.path / "journal.jsonl").stat().st_mtime
+
+    @property
+    def _is_quiet(self) -> bool:
+        ended = self._standing is not None and self._standing.measures.ended is not None
+        return not ended and (self._killed or self._silence_s > QUIET_S)
+
+    def _writer_is_gone(self) -> bool:
+        """Whether the process that wrote it was one of this machine, and is not there any more."""
+        where = self._record.environment
+        if where.get("host") != platform.node() or "pid" not in where:
+            return False
+        try:
+            os.kill(where["pid"], 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:  # another user's: it is there
+            return False
+        return False
+
+    def _picture(self, height: int | None = None) -> Group:
+        if self._standing is None:
+            return Group(Text(f"{self._record.path.name}: nothing is written yet."), Text(self._remark(), "yellow"))
+        return picture(self._standing, self._paradigm, self._about, self._remark(), height)
+
+    def _remark(self) -> str:
+        if not self._is_quiet:
+            return ""
+        quiet = f"Nothing has been written for {timedelta(seconds=round(self._silence_s))} hours"
+        if self._killed:
+            return f"{quiet}: the process that wrote it is gone, the run was killed."
+        return f"{quiet}{': it was killed, or it is stuck' if self._silence_s > GIVEN_UP_S else ''}."

@@ -1,0 +1,60 @@
+"""A journal that is read while it is written.
+
+The writer appends whole lines and flushes them in batches (`raysync.record.writer`), so what is on disk ends anywhere: a
+line counts once its line break is there.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from raysync.core.journal import Line, decode, read
+
+
+class JournalFollower:
+    """Goes on where it stopped the last time. It keeps nothing but the beginning of an unfinished line."""
+
+    def __init__(self, journal: Path) -> None:
+        """
+        Args:
+            journal: `journal.jsonl` of a record.
+        """
+        self.head: dict[str, Any] | None = None
+        """The header; None until it is on disk."""
+        self._file = journal.open("rb")
+        self._begun = b""
+
+    def __enter__(self) -> JournalFollower:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._file.close()
+
+    def take(self, at_most: int) -> list[Line]:
+        """The next lines, as many as are there; none: it has caught up with the writer.
+
+        Args:
+            at_most: that many lines.
+
+        Raises:
+            ConfigError: no journal, one of another schema, or a damaged line.
+        """
+        texts = list(islice(iter(self._complete, ""), at_most + (self.head is None)))
+        if self.head is None:
+            if not texts:
+                return []
+            head, lines = read(texts)
+            self.head = head
+            return list(lines)
+        return [decode(text) for text in texts]
+
+    def _complete(self) -> str:
+        """The next line, if it is complete; empty otherwise."""
+        self._begun += self._file.readline()
+        if not self._begun.endswith(b"\n"):
+            return ""
+        text, self._begun = self._begun.decode("utf-8", errors="replace"), b""
+        return text

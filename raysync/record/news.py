@@ -1,0 +1,102 @@
+"""What happens in a run, in sentences: for who watches it, and for the log of its controller.
+
+What is decided anew with every push (holds, drops, LagTuner's forecasts) is told apart from what is rare: a switch, a
+straggler, who has died or joined, the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from raysync.core.decisions import Decision, Drop, Hold, Note, Switch
+from raysync.core.events import Event, Joined, Left
+from raysync.core.journal import Ended, Entry, Line, Remark
+
+FIRST_LIFE = "#1"
+"""Behind the id of a worker that has been there from the beginning, whose joining is no news."""
+RARE_NOTES = ("straggler", "recovered", "suspended", "restored")
+"""Kinds of notes that do not come with pushes; those of a user's own paradigm may."""
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """One thing that happened."""
+
+    at: float
+    """Seconds since the run began."""
+    kind: str
+    """hold, drop, switch, joined, left, remark or ended; of a note its kind."""
+    worker: str
+    """Whom it is about; empty: all."""
+    text: str
+    """A sentence, without its full stop."""
+    rare: bool = True
+    """Whether it deserves a line of a log."""
+
+
+def news_of(line: Line) -> Iterator[News]:
+    """What a line of a journal tells, in its order."""
+    match line:
+        case Entry(event=event, decisions=decisions, report=report):
+            yield from _came_or_went(event, report)
+            for decision in decisions:
+                yield from _decided(event.at, decision)
+        case Remark(at=at, text=text):
+            yield News(at, "remark", "", text.removesuffix("."))
+        case Ended(status=status, at=at, error=error):
+            yield News(at, "ended", "", f"the run has ended: {status}{f'; {error}' if error else ''}")
+
+
+def _came_or_went(event: Event, report: Mapping[str, Any]) -> Iterator[News]:
+    match event:
+        case Joined(at=at, worker=worker) if not worker.endswith(FIRST_LIFE):
+            yield News(at, "joined", worker, f"{worker} has joined, in the place of the one that left")
+        case Left(at=at, worker=worker) if not report.get("done"):
+            yield News(at, "left", worker, f"{worker} is gone ({report.get('why', 'it left')}); the run goes on without it")
+
+
+def _decided(at: float, decision: Decision) -> Iterator[News]:
+    match decision:
+        case Switch(to=to, why=why):
+            yield News(at, "switch", "", f"switch to {to}: {why}")
+        case Hold(worker=worker, why=why):
+            yield News(at, "hold", worker, f"{worker} waits: {why}", rare=False)
+        case Drop(push=(worker, clock), why=why):
+            yield News(at, "drop", worker, f"push {clock} of {worker} is dropped: {why}", rare=False)
+        case Note(kind=kind, worker=worker, values=values):
+            yield News(at, kind, worker, _noted(kind, worker, values), rare=kind in RARE_NOTES)
+
+
+def _noted(kind: str, worker: str, values: Mapping[str, Any]) -> str:
+    """A note in plain words; those of a user's own paradigm with their values."""
+    match kind:
+        case "controller" if values.keys() >= {"slowest", "lead", "extra", "predicted_wait_s"}:
+            extra = values["extra"]
+            granted = f"{extra} more iteration{'s' if extra > 1 else ''}" if extra else "no more iterations"
+            return (f"{worker}, {values['lead']} clocks ahead of {values['slowest']}, gets {granted} (r* = {extra}); "
+                    f"predicted wait {seconds(values['predicted_wait_s'])}")
+        case "waited" if values.keys() >= {"predicted_wait_s", "actual_wait_s"}:
+            return (f"{worker} waited {seconds(values['actual_wait_s'])}; "
+                    f"predicted: {seconds(values['predicted_wait_s'])}")
+        case "straggler" if values.keys() >= {"pushes_per_active_s", "mean_pushes_per_active_s", "windows"}:
+            return (f"{worker} is a straggler: {values['pushes_per_active_s']:.3g} pushes a second against a mean of "
+                    f"{values['mean_pushes_per_active_s']:.3g}, slow in {values['windows']} detection windows in a row")
+        case "recovered":
+            return f"{worker} is no straggler any more"
+        case "suspended":
+            return f"{worker} is suspended: the others go on without it"
+        case "restored":
+            return f"{worker} is restored"
+    more = ", ".join(f"{name} {f'{value:.4g}' if isinstance(value, float) else value}" for name, value in values.items())
+    return f"{kind} {worker}{f': {more}' if more else ''}"
+
+
+def seconds(value: float | None) -> str:
+    """A short time to be read; None is not known."""
+    if value is None:
+        return "unknown"
+    if value >= 100:
+        return f"{value:,.0f} s"
+    return f"{value:.2f} s" if value >= 1 else f"{1000 * value:.3g} ms"
