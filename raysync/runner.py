@@ -16,8 +16,9 @@ from raysync.core.journal import Ended, Entry, Line, Remark
 from raysync.core.paradigm import Paradigm, Rule
 from raysync.errors import RunFailed
 from raysync.record.measures import Measures
+from raysync.record.metrics import Title
 from raysync.record.reader import RunRecord, load
-from raysync.record.writer import RecordWriter, new_folder
+from raysync.record.writer import RecordWriter, folder_name
 from raysync.training.data import DataSet
 from raysync.training.models import ModelSource
 from raysync.training.task import Task, prepare
@@ -33,8 +34,8 @@ class Engine(Protocol):
     def places(self) -> Mapping[str, Any]:
         """Actor -> dataclass that says where it sits, of the latest run."""
 
-    def run(self, task: Task, paradigm: Paradigm) -> Iterator[list[Line]]:
-        """Train, and yield what happens, in order; the last line is an `Ended`."""
+    def run(self, task: Task, paradigm: Paradigm, title: Title | None = None) -> Iterator[list[Line]]:
+        """Train, and yield what happens, in order; the last line is an `Ended`. Metrics are published under the title."""
 
 
 def _quiet(_: object) -> None:
@@ -105,9 +106,10 @@ def run_in(
     began = datetime.now()
     experiment = task.experiment.model_copy(update={"paradigm": choice})
     measures = Measures(task.workload_samples, experiment.target_accuracy, experiment.target_loss)
-    stream = _stream(engine, task, choice.make())
+    folder = folder_name(experiment.output, experiment.name, choice.label)
+    stream = _stream(engine, task, choice.make(), Title(folder.name, choice.label))
     first = next(stream)  # whatever the user asked for that cannot be is known by now: no record of that
-    folder = new_folder(experiment.output, experiment.name, choice.label)
+    folder.mkdir(parents=True)
     with RecordWriter(folder, experiment.to_yaml(), choice.make(), measures, _about(task, choice), began,
                       {name: asdict(place) for name, place in engine.places.items()}) as writer, \
             _event_log(folder, began, tensorboard) as log:
@@ -131,12 +133,12 @@ def run_in(
     return load(folder)
 
 
-def _stream(engine: Engine, task: Task, rule: Rule) -> Iterator[list[Line]]:
+def _stream(engine: Engine, task: Task, rule: Rule, title: Title) -> Iterator[list[Line]]:
     if isinstance(rule, Paradigm):
-        return engine.run(task, rule)
+        return engine.run(task, rule, title)
     from raysync.decoupled.engine import run as run_decoupled
 
-    return run_decoupled(engine, task, rule)
+    return run_decoupled(engine, task, rule, title)
 
 
 def _event_log(folder: Path, began: datetime, wanted: bool) -> AbstractContextManager[Watch]:

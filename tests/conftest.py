@@ -44,6 +44,15 @@ def one_thread():
 
 
 @pytest.fixture(scope="session")
+def metered_runs(tmp_path_factory):
+    """A run of LagTuner and one that switches, on a cluster of their own, as a Prometheus saw them: ask for `history`."""
+    from tests.cluster.prometheus import RUNS, metered
+
+    with metered(tmp_path_factory.mktemp("prometheus"), *RUNS) as seen:
+        yield seen
+
+
+@pytest.fixture(scope="session")
 def ray_cluster():
     """One private Ray cluster for all tests that need one; sessions join it and leave it as it was."""
     import ray

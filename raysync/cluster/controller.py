@@ -33,6 +33,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutErro
 from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.evaluations import Evaluations
 from raysync.cluster.messages import ApplyPlan, StepReport
+from raysync.cluster.metrics import Exporter, run_metrics
 from raysync.cluster.pending import Comeback, Life, Pending, Scoring, Sent, Step, Update, reason
 from raysync.cluster.running import to_its_end
 from raysync.cluster.shards import Parts, Shards
@@ -43,6 +44,7 @@ from raysync.core.journal import Entry, Evaluation, Line, Remark
 from raysync.core.machine import Machine
 from raysync.core.paradigm import Paradigm
 from raysync.errors import RunFailed
+from raysync.record.metrics import Title
 from raysync.troubles import UNHARMED, Troubles
 
 if TYPE_CHECKING:
@@ -65,14 +67,20 @@ class RunPlan:
     """Worker slot -> Ray's id of its actor."""
     posts: dict[str, Post]
     """Of the slots whose workers come back after a crash."""
+    title: Title | None = None
+    """What metrics are published under; None: none are."""
 
 
 class Controller:
     """Runs one machine after another over the same actors."""
 
+    def __init__(self) -> None:
+        self._exporter = Exporter()
+
     def run(self, plan: RunPlan, servers: list[Any], evaluator: Any, workers: dict[str, Any]) -> Iterator[list[Line]]:
         """Train to the end of the workload, and report as it happens; the last line is an `Ended`."""
-        yield from to_its_end(_Run(plan, Shards(servers, plan.experiment.update.clips), evaluator, workers))
+        run = _Run(plan, Shards(servers, plan.experiment.update.clips), evaluator, workers)
+        yield from to_its_end(run, run_metrics(self._exporter, plan.title, plan.paradigm.protocol, plan.workload_samples))
 
 
 class _Run:

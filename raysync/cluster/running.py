@@ -8,12 +8,13 @@ from math import inf
 from typing import Protocol
 
 from raysync.cluster.clock import now_s
+from raysync.cluster.metrics import REFRESH_S, RunMetrics
 from raysync.core.journal import Ended, Line
 from raysync.errors import RunFailed
 from raysync.troubles import Troubles
 
 REPORT_EVERY_S = 0.25
-"""How often the driver hears of what happened."""
+"""How often the driver, and whoever watches the metrics, hear of what happened."""
 
 
 class RayRun(Protocol):
@@ -40,15 +41,21 @@ class RayRun(Protocol):
         """What happened since the last call."""
 
 
-def to_its_end(run: RayRun) -> Iterator[list[Line]]:
-    """Work a run off, and report as it happens; the last line is an `Ended`, also of a run that broke."""
+def to_its_end(run: RayRun, metrics: RunMetrics | None) -> Iterator[list[Line]]:
+    """Work a run off, and report as it happens; the last line is an `Ended`, also of a run that broke.
+
+    Args:
+        run: to work off.
+        metrics: to publish; None: none.
+    """
     reported_s, error = now_s(), ""
     try:
         run.start()
         while run.goes_on:
-            run.wait(until_s=reported_s + REPORT_EVERY_S if run.lines else inf)
-            if run.lines and now_s() >= reported_s + REPORT_EVERY_S:
-                yield run.take_lines()
+            idle_s = inf if metrics is None else REFRESH_S
+            run.wait(until_s=reported_s + (REPORT_EVERY_S if run.lines else idle_s))
+            if now_s() >= reported_s + (REPORT_EVERY_S if run.lines else idle_s):
+                yield from _reported(run, metrics)
                 reported_s = now_s()
     except RunFailed as failure:
         error = str(failure)
@@ -56,4 +63,12 @@ def to_its_end(run: RayRun) -> Iterator[list[Line]]:
         logging.getLogger(__name__).exception("the run broke")
         error = f"controller: {type(bug).__name__}: {' '.join([str(bug), *getattr(bug, '__notes__', [])])}"
     run.lines.append(Ended("failed" if error else run.status, run.last_at, error, run.troubles.without_effect()))
-    yield run.take_lines()
+    yield from _reported(run, metrics)
+
+
+def _reported(run: RayRun, metrics: RunMetrics | None) -> Iterator[list[Line]]:
+    lines = run.take_lines()
+    if metrics is not None:
+        metrics.take(lines)
+    if lines:
+        yield lines

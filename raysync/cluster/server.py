@@ -10,9 +10,11 @@ import ray
 import torch
 
 from raysync.cluster.messages import ApplyPlan
+from raysync.cluster.metrics import Exporter, UpdateSeconds
 from raysync.cluster.placement import Place, here
 from raysync.cluster.transport import Payload, incoming, outgoing
 from raysync.config import Update
+from raysync.record.metrics import Title
 from raysync.training.flat import FlatModel
 from raysync.training.models import ModelPlan
 from raysync.training.store import ParameterStore, part_of
@@ -25,16 +27,19 @@ class Server:
         torch.set_num_threads(threads)
         self._store: ParameterStore | None = None
         self._broken: Exception | None = None
+        self._exporter = Exporter()
+        self._seconds = UpdateSeconds(self._exporter, None)
 
-    def reset(self, model: ModelPlan, update: Update, shard: int, shards: int) -> Place:
-        """Begin a run with fresh weights and a fresh optimizer."""
+    def reset(self, model: ModelPlan, update: Update, shard: int, shards: int, title: Title | None) -> Place:
+        """Begin a run with fresh weights and a fresh optimizer; metrics are published under the title, if there is one."""
         initial, size = part_of(FlatModel(model.build()), shard, shards)
         self._store, self._broken = ParameterStore(initial, size, update), None
+        self._seconds = UpdateSeconds(self._exporter, title)
         return here(["cpu"])
 
     def combine(self, fields: list[Any], *arrived: Payload) -> float:
         """The first half of an update; returns this shard's part of the norm, if the gradient is to be clipped."""
-        with self._sound() as store:
+        with self._seconds.timed(), self._sound() as store:
             return _combine(store, ApplyPlan(*fields), arrived)
 
     def apply(self, fields: list[Any], *arrived: Any) -> int:
@@ -44,12 +49,12 @@ class Server:
             fields: of an `ApplyPlan`.
             arrived: the gradients, and behind them, if delays are compensated, the weights that each was computed on.
         """
-        with self._sound() as store:
+        with self._seconds.timed(), self._sound() as store:
             return _apply(store, ApplyPlan(*fields), arrived)
 
     def apply_and_publish(self, fields: list[Any], *arrived: Any) -> Payload:
         """One update; the weights it makes."""
-        with self._sound() as store:
+        with self._seconds.timed(), self._sound() as store:
             _apply(store, ApplyPlan(*fields), arrived)
             return outgoing(store.publish())[0]
 

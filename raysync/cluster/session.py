@@ -28,6 +28,7 @@ from raysync.core.events import Left
 from raysync.core.journal import Ended, Entry, Line
 from raysync.core.paradigm import Paradigm
 from raysync.errors import RunFailed
+from raysync.record.metrics import Title
 from raysync.training.data import DataSet
 from raysync.training.task import Task
 
@@ -124,15 +125,20 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def run(self, task: Task, paradigm: Paradigm) -> Iterator[list[Line]]:
+    def run(self, task: Task, paradigm: Paradigm, title: Title | None = None) -> Iterator[list[Line]]:
         """Train a task under a paradigm, and yield what happens, in order; the last line is an `Ended`.
+
+        Args:
+            task: what to train.
+            paradigm: fresh.
+            title: what metrics are published under; None: none are.
 
         Raises:
             ConfigError: there is no such cluster, or it cannot hold the experiment.
             RunFailed: the actors do not start, or the controller died.
         """
         self._connection.open(task.experiment.cluster, cpus(task.experiment))
-        crew, plan = self._ready(task, paradigm)
+        crew, plan = self._ready(task, paradigm, title if task.experiment.cluster.metrics else None)
         crew.whole = False  # until this run has ended well
         ended, lost = None, False
         slots = dict(zip(task.shards, crew.workers, strict=True))
@@ -172,19 +178,19 @@ class Session:
 
     # ---- actors ----
 
-    def _ready(self, task: Task, paradigm: Paradigm) -> tuple[Crew, RunPlan]:
+    def _ready(self, task: Task, paradigm: Paradigm, title: Title | None) -> tuple[Crew, RunPlan]:
         """Actors that have begun the run. Kept ones that do not answer, unnoticed at the end of the last, are replaced."""
         kept = self._crew
         crew = self._crew_for(task.experiment)
         try:
-            return crew, self._reset(crew, task, paradigm)
+            return crew, self._reset(crew, task, paradigm, title)
         except (ActorDiedError, ActorUnavailableError, GetTimeoutError) as error:
             self._disband()
             if crew is not kept:
                 raise RunFailed(f"the actors did not start: {error}") from error
         except RayError as error:
             raise RunFailed(f"the actors did not start: {error}") from error
-        return self._ready(task, paradigm)
+        return self._ready(task, paradigm, title)
 
     def _crew_for(self, experiment: Experiment) -> Crew:
         asked, threads, events = plan(experiment), self._threads(experiment), experiment.cluster.task_events
@@ -210,12 +216,12 @@ class Session:
         threads[asked.evaluator] = experiment.evaluation.threads or threads[asked.evaluator]
         return tuple(threads)
 
-    def _reset(self, crew: Crew, task: Task, paradigm: Paradigm) -> RunPlan:
+    def _reset(self, crew: Crew, task: Task, paradigm: Paradigm, title: Title | None) -> RunPlan:
         experiment, data = task.experiment, self.shared(task.data)
         cluster, slots = experiment.cluster, task.groups
         plans = [WorkerPlan(slot, group, task.model, task.batches(slot), experiment.batch_size, experiment.seed,
                             task.vector_bytes, cluster.server_shards) for slot, group in slots.items()]
-        resets = {f"server-{shard}": server.reset.remote(task.model, experiment.update, shard, cluster.server_shards)
+        resets = {f"server-{shard}": server.reset.remote(task.model, experiment.update, shard, cluster.server_shards, title)
                   for shard, server in enumerate(crew.servers)}
         resets["evaluator"] = crew.evaluator.reset.remote(task.model, experiment.evaluation, data)
         resets |= {plan.slot: worker.reset.remote(plan, data) for worker, plan in zip(crew.workers, plans, strict=True)}
@@ -228,7 +234,7 @@ class Session:
                      if isinstance(crash, Crash) and crash.rejoin_after_s is not None}
         posts = {plan.slot: crew.post(number, plan, data) for number, plan in enumerate(plans) if plan.slot in comebacks}
         actor_ids = {slot: self.places[slot].actor_id for slot in slots}
-        return RunPlan(paradigm, task.workload_samples, experiment, actor_ids, posts)
+        return RunPlan(paradigm, task.workload_samples, experiment, actor_ids, posts, title)
 
     def shared(self, data: DataSet) -> Any:
         """A reference to the data set: one copy a node."""

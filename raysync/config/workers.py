@@ -118,6 +118,7 @@ class Cluster(Strict):
     transport: Literal["object-ref"] = Field("object-ref", description="how gradients and weights travel")
     task_events: bool = Field(False, description="show every step and update in Ray's task list and timeline; costs a few "
                                                  "percent of the throughput of a small model")
+    metrics: bool = Field(True, description="publish the run's metrics at Ray's endpoints, for Prometheus")
     dashboard: bool = Field(False, description="start the Ray dashboard with a private cluster")
 
     @model_validator(mode="after")

@@ -45,6 +45,11 @@ class Paradigm(ABC):
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         """A push has arrived: `push` is (worker, clock), and the worker is held."""
 
+    @property
+    def protocol(self) -> str:
+        """The rule in force: this one, or what a switching one is at. It is what a `Switch` names as `to`."""
+        return self.name
+
     def on_join(self, roster: Roster, worker: str) -> list[Decision]:
         """A worker has joined, held at the slowest member's clock.
 

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from raysync.cluster.clock import now_s, sleep_s
+from raysync.cluster.metrics import Exporter, UpdateSeconds
 from raysync.cluster.placement import Place, here
 from raysync.cluster.transport import Payload, incoming, outgoing
 from raysync.config import EvaluationPlan, Update, WorkerGroup
@@ -33,6 +34,7 @@ from raysync.decoupled.plan import parts_of
 from raysync.decoupled.stage import StageComputation
 from raysync.emulation import one_way_s, step_duration_s
 from raysync.paradigms.decoupled import Decoupled
+from raysync.record.metrics import Title
 from raysync.training.data import Batches, DataSet
 from raysync.training.device import Device
 from raysync.training.evaluation import evaluate
@@ -155,9 +157,11 @@ class ModuleServer:
         torch.set_num_threads(threads)
         self._exchange: Exchange | None = None
         self._version = 0
+        self._seconds = UpdateSeconds(Exporter(), None)
 
-    def reset(self, model: ModelPlan, rule: Decoupled, update: Update, module: int) -> Place:
-        """Begin a run."""
+    def reset(self, model: ModelPlan, rule: Decoupled, update: Update, module: int, title: Title | None) -> Place:
+        """Begin a run; metrics are published under the title, if there is one."""
+        self._seconds = UpdateSeconds(Exporter(), title)
         self._exchange, self._version = exchange_of(rule, update, parts_of(model, rule)[module - 1]), 0
         return here(["cpu"])
 
@@ -169,8 +173,9 @@ class ModuleServer:
             gradients: (P + Q,) each.
         """
         groups, workers, samples, progress, phase = fields
-        pushes = [Arrived(*each) for each in zip(groups, workers, incoming(*gradients), samples, strict=True)]
-        self._exchange_.apply(pushes, progress, phase)
+        with self._seconds.timed():
+            pushes = [Arrived(*each) for each in zip(groups, workers, incoming(*gradients), samples, strict=True)]
+            self._exchange_.apply(pushes, progress, phase)
         self._version += 1
         return self._version
 

@@ -20,6 +20,7 @@ import ray
 from ray.exceptions import RayActorError, RayError
 
 from raysync.cluster.clock import now_s, sleep_s
+from raysync.cluster.metrics import Exporter, run_metrics
 from raysync.cluster.pending import reason
 from raysync.cluster.running import to_its_end
 from raysync.config import Experiment
@@ -31,6 +32,7 @@ from raysync.decoupled.pipelines import Pass, Pipelines, Stage
 from raysync.decoupled.virtual import DONE
 from raysync.errors import RunFailed
 from raysync.paradigms.decoupled import Decoupled
+from raysync.record.metrics import Title
 from raysync.troubles import UNHARMED, Troubles
 
 
@@ -44,6 +46,8 @@ class DecoupledRunPlan:
     batches: int
     names: dict[Stage, str]
     slots: dict[Stage, str]
+    title: Title | None
+    """What metrics are published under; None: none are."""
 
 
 @dataclass(slots=True)
@@ -97,7 +101,8 @@ class DecoupledController:
         self, plan: DecoupledRunPlan, servers: list[Any], evaluator: Any, stages: dict[Stage, Any],
     ) -> Iterator[list[Line]]:
         """Train to the end of the workload, and report as it happens; the last line is an `Ended`."""
-        yield from to_its_end(_Run(plan, servers, evaluator, stages))
+        run = _Run(plan, servers, evaluator, stages)
+        yield from to_its_end(run, run_metrics(Exporter(), plan.title, plan.rule.protocol, plan.workload_samples))
 
 
 class _Run:

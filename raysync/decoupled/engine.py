@@ -10,16 +10,18 @@ from raysync.core.paradigm import Rule
 from raysync.decoupled.plan import plan_of
 from raysync.decoupled.virtual import run_virtually
 from raysync.paradigms.decoupled import Decoupled
+from raysync.record.metrics import Title
 from raysync.training.task import Task
 
 
-def run(engine: Any, task: Task, rule: Rule) -> Iterator[list[Line]]:
+def run(engine: Any, task: Task, rule: Rule, title: Title | None = None) -> Iterator[list[Line]]:
     """Train a task, and yield what happens, in order; the last line is an `Ended`.
 
     Args:
         engine: of the session, whose connection to Ray is used.
         task: what to train.
         rule: a `Decoupled`.
+        title: what metrics are published under, on Ray; None: none are.
 
     Raises:
         ConfigError: the network cannot be cut like that, or a setting of the experiment does not go with it.
@@ -30,4 +32,4 @@ def run(engine: Any, task: Task, rule: Rule) -> Iterator[list[Line]]:
         return run_virtually(plan)
     from raysync.decoupled.session import run_on_ray  # Ray takes its time to import
 
-    return run_on_ray(engine, plan)
+    return run_on_ray(engine, plan, title)

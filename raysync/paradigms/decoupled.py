@@ -106,6 +106,11 @@ class Decoupled:
         """As `Paradigm.phases`."""
         return self._sync().phases()
 
+    @property
+    def protocol(self) -> str:
+        """As `Paradigm.protocol`: of the replicas of a module."""
+        return self._sync().protocol
+
     def parameters(self) -> dict[str, Any]:
         """What the constructor takes."""
         return {each.name: getattr(self, each.name) for each in fields(self)}

@@ -188,6 +188,10 @@ class SyncSwitch(Paradigm):
     # ---- the protocol in force ----
 
     @property
+    def protocol(self) -> str:
+        return self._label
+
+    @property
     def _running(self) -> int:
         """Which protocol is in force."""
         return self._phase_from(self.phase + 1) if self.standing_in else self.phase

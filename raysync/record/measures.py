@@ -149,6 +149,14 @@ class Measures:
         return {worker: roster.lead(worker) for roster in self._rows.rosters.values() for worker in roster.members}
 
     @property
+    def waited_s(self) -> dict[str, float]:
+        """Of each worker: its waits that are over, and the present one up to now."""
+        waits = {name: worker.wait_s for name, worker in self.workers.items()}
+        for worker, since in self._rows.waiting_since.items():
+            waits[worker] += self.now - since
+        return waits
+
+    @property
     def accuracy(self) -> float | None:
         """Of the latest evaluation."""
         return self.evaluations[-1].accuracy if self.evaluations else None

@@ -36,6 +36,16 @@ class Metric:
         return f"ray_{self.name}_total" if self.kind == "counter" else f"ray_{self.name}"
 
 
+@dataclass(frozen=True, slots=True)
+class Title:
+    """What all series of a run are labelled with."""
+
+    run: str
+    """The name of its record's folder."""
+    paradigm: str
+    """As tables call it: with the parameters that were given."""
+
+
 REGISTRY = {metric.name: metric for metric in (
     Metric("raysync_pushes", "counter", "Pushes that reached the server.", WORKER),
     Metric("raysync_samples_applied", "counter", "Samples of pushes that became part of an update."),

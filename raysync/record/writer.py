@@ -44,13 +44,6 @@ def folder_name(output: Path, name: str, kind: str) -> Path:
     return output.expanduser() / name / f"{stamp}-{plain}-{uuid4().hex[:4]}"
 
 
-def new_folder(output: Path, name: str, kind: str) -> Path:
-    """Such a folder, made."""
-    folder = folder_name(output, name, kind)
-    folder.mkdir(parents=True)
-    return folder
-
-
 def environment() -> dict[str, Any]:
     """Where a run took place."""
     return {

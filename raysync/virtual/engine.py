@@ -34,6 +34,7 @@ from raysync.core.machine import Machine
 from raysync.core.paradigm import Paradigm
 from raysync.emulation import step_duration_s
 from raysync.errors import RunFailed
+from raysync.record.metrics import Title
 from raysync.training.task import Task
 from raysync.troubles import UNHARMED, Troubles
 from raysync.virtual.learner import Learner
@@ -75,8 +76,11 @@ class VirtualEngine:
         self.places: dict[str, Any] = {}
         """Actors, of which there are none."""
 
-    def run(self, task: Task, paradigm: Paradigm) -> Iterator[list[Line]]:
-        """Train a task under a paradigm, and yield what happens, in order; the last line is an `Ended`."""
+    def run(self, task: Task, paradigm: Paradigm, title: Title | None = None) -> Iterator[list[Line]]:
+        """Train a task under a paradigm, and yield what happens, in order; the last line is an `Ended`.
+
+        Nobody watches virtual seconds as they pass: no metrics are published under the title.
+        """
         return to_its_end(_Run(task, paradigm))
 
 

@@ -1,0 +1,122 @@
+"""Publishes the metrics of the registry at Ray's endpoints, through `ray.util.metrics`.
+
+What Ray 2.60 does (measured):
+    * A process tells its node's agent what has changed every `metrics_report_interval_ms` (10 s by default), and once more
+      when it ends, also by `ray.kill`: the last values of a short run are not lost.
+    * A gauge that is not set again within two such intervals is gone from the endpoint. So the gauges of a run that goes on
+      are set again and again, and those of one that has ended, or was killed, vanish by themselves.
+    * A counter stays until the agent ends. It takes no 0, so a series begins with a nanosecond.
+    * A metric that is made twice in a process is one, with the first description.
+    * NaN is not published.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ray.util import metrics
+
+from raysync.cluster.clock import now_s
+from raysync.core.journal import Line
+from raysync.record.metrics import REGISTRY, Title
+from raysync.record.observations import Observations, Observed
+
+REFRESH_S = 5.0
+"""After that long without anything new the gauges are set again."""
+BEGINS = 1e-9
+"""In place of the 0 that a counter begins with."""
+
+
+class Exporter:
+    """The metrics of this process. The first error is logged, and ends the publishing for good: training goes on."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, Any] = {}
+        self._gave_up = False
+
+    def publish(self, observe: Callable[[], Observed]) -> None:
+        """Tell Ray what `observe` returns; an error of that counts as one of Ray."""
+        if self._gave_up:
+            return
+        try:
+            observed = observe()
+            for (name, labels), by in observed.counters.items():
+                self._metric(name).inc(by or BEGINS, _tags(name, labels))
+            for (name, labels), value in observed.gauges.items():
+                self._metric(name).set(value, _tags(name, labels))
+            for (name, labels), values in observed.histograms.items():
+                metric, tags = self._metric(name), _tags(name, labels)
+                for value in values:
+                    metric.observe(value, tags)
+        except Exception:
+            self._gave_up = True
+            logging.getLogger(__name__).exception("no metrics from here on")
+
+    def _metric(self, name: str) -> Any:
+        if name not in self._made:
+            self._made[name] = _make(name)
+        return self._made[name]
+
+
+class RunMetrics:
+    """The metrics of one run, from its journal."""
+
+    def __init__(self, exporter: Exporter, title: Title, protocol: str, workload_samples: int) -> None:
+        """
+        Args:
+            exporter: of the process.
+            title: of the run.
+            protocol: in force when it begins.
+            workload_samples: what progress is measured against.
+        """
+        self._exporter = exporter
+        self._observations = Observations(title, protocol, workload_samples)
+
+    def take(self, lines: Iterable[Line]) -> None:
+        """Publish what these lines say; of none: the gauges as they are."""
+        self._exporter.publish(lambda: self._observations.take(lines))
+
+
+class UpdateSeconds:
+    """How long a server's updates take: counted where they are made, so it costs no round trip."""
+
+    def __init__(self, exporter: Exporter, title: Title | None) -> None:
+        """
+        Args:
+            exporter: of the process.
+            title: of the run; None: nothing is published.
+        """
+        self._exporter = exporter
+        self._key = None if title is None else ("raysync_server_update_seconds", (title.run, title.paradigm))
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Around an update, or a part of one."""
+        began_s = now_s()
+        yield
+        if self._key is not None:
+            key, took_s = self._key, now_s() - began_s
+            self._exporter.publish(lambda: Observed(counters={key: took_s}))
+
+
+def run_metrics(exporter: Exporter, title: Title | None, protocol: str, workload_samples: int) -> RunMetrics | None:
+    """Those of a run, if it has a title."""
+    return None if title is None else RunMetrics(exporter, title, protocol, workload_samples)
+
+
+def _make(name: str) -> Any:
+    metric = REGISTRY[name]
+    match metric.kind:
+        case "counter":
+            return metrics.Counter(name, metric.help, metric.labels)
+        case "gauge":
+            return metrics.Gauge(name, metric.help, metric.labels)
+        case "histogram":
+            return metrics.Histogram(name, metric.help, list(metric.buckets), metric.labels)
+
+
+def _tags(name: str, labels: tuple[str, ...]) -> dict[str, str]:
+    return dict(zip(REGISTRY[name].labels, labels, strict=True))

@@ -1,0 +1,196 @@
+"""From the journal's lines to metrics: what each of the registry becomes while a run goes on.
+
+Sums of the increments are the measures of the record (`raysync.record.measures`): pushes, drops, samples, updates, seconds.
+A push is counted once its fate and its wait are known; a wait is counted while it lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from raysync.core.decisions import Note, Release, Switch
+from raysync.core.events import Left
+from raysync.core.journal import Entry, Line
+from raysync.record.measures import Measures
+from raysync.record.metrics import Title
+from raysync.record.rows import PushRow
+
+Key = tuple[str, tuple[str, ...]]
+"""A series: name of its metric, values of its labels in the registry's order."""
+
+REASONS = {
+    "late: ": "late",
+    "stale: ": "stale",
+    "its worker was suspended": "suspended",
+    "begun before its worker was restored": "restored",
+    "its worker had left": "left",
+}
+"""How `Drop.why` begins -> the label `reason`. Of a user's paradigm: `other`, for its texts may differ from push to push."""
+
+GRANT = "raysync_lagtuner_extra_clocks"
+PREDICTED = "raysync_lagtuner_predicted_wait_seconds"
+ACTUAL = "raysync_lagtuner_actual_wait_seconds"
+
+
+@dataclass(slots=True)
+class Observed:
+    """What some lines make of the metrics."""
+
+    counters: dict[Key, float] = field(default_factory=dict)
+    """Series -> what it grows by; 0 begins it."""
+    gauges: dict[Key, float] = field(default_factory=dict)
+    """Series -> its value: all that there are now. One that is missing has ended."""
+    histograms: dict[Key, list[float]] = field(default_factory=dict)
+    """Series -> what was observed."""
+
+    def add(self, key: Key, by: float) -> None:
+        """A counter grows."""
+        self.counters[key] = self.counters.get(key, 0.0) + by
+
+    def observe(self, key: Key, value: float) -> None:
+        """A histogram has one more."""
+        self.histograms.setdefault(key, []).append(value)
+
+
+class Observations:
+    """Follows one run. Memory is bounded by the workers, and by the evaluations."""
+
+    def __init__(self, title: Title, protocol: str, workload_samples: int) -> None:
+        """
+        Args:
+            title: of the run.
+            protocol: in force when it begins.
+            workload_samples: what progress is measured against.
+        """
+        self._run = (title.run, title.paradigm)
+        self._measures = Measures(workload_samples)
+        self._protocol = protocol
+        self._protocols = {protocol}
+        """All that have been in force."""
+        self._loss: float | None = None
+        self._samples = self._updates = 0
+        """That were counted."""
+        self._waited_s: dict[str, float] = {}
+        """Worker -> that were counted."""
+        self._lagtuner: dict[Key, float] = {}
+        """What LagTuner decided last, for each worker."""
+
+    def take(self, lines: Iterable[Line]) -> Observed:
+        """Take in what happened since the last call."""
+        observed = Observed()
+        for line in lines:
+            for row in self._measures.feed(line):
+                self._pushed(row, observed)
+            if isinstance(line, Entry):
+                self._decided(line, observed)
+        self._counted(observed)
+        self._gauged(observed.gauges)
+        return observed
+
+    # ---- counters and histograms ----
+
+    def _pushed(self, row: PushRow, observed: Observed) -> None:
+        run, worker = self._run, (*self._run, slot_of(row.worker))
+        transfer_s = max(0.0, row.pushed_at_s - row.released_at_s - row.busy_s)
+        observed.add(("raysync_pushes", worker), 1)
+        observed.add(("raysync_busy_seconds", worker), row.busy_s)
+        observed.add(("raysync_transfer_seconds", worker), transfer_s)
+        observed.observe(("raysync_step_busy_seconds", worker), row.busy_s)
+        observed.observe(("raysync_step_wait_seconds", worker), row.wait_s)
+        observed.observe(("raysync_step_transfer_seconds", run), transfer_s)
+        observed.observe(("raysync_step_lead_clocks", run), row.lead)
+        if row.staleness is not None:
+            observed.observe(("raysync_step_staleness_versions", run), row.staleness)
+        if row.outcome == "dropped":
+            observed.add(("raysync_drops", (*worker, reason_of(row.why or ""))), 1)
+        if row.loss is not None:
+            self._loss = row.loss
+
+    def _decided(self, entry: Entry, observed: Observed) -> None:
+        for decision in entry.decisions:
+            match decision:
+                case Release(worker=worker) if worker not in self._waited_s:
+                    self._begin(worker, observed)
+                case Switch(to=to):
+                    self._protocol = to
+                    self._protocols.add(to)
+                    observed.add(("raysync_switches", (*self._run, to)), 1)
+                case Note():
+                    self._noted(decision, observed)
+        if isinstance(entry.event, Left):
+            self._forget(entry.event.worker)
+
+    def _begin(self, worker: str, observed: Observed) -> None:
+        """Whoever never waits has a series of its waiting, too."""
+        self._waited_s[worker] = 0.0
+        for name in ("raysync_busy_seconds", "raysync_wait_seconds", "raysync_transfer_seconds"):
+            observed.add((name, (*self._run, slot_of(worker))), 0)
+
+    def _noted(self, note: Note, observed: Observed) -> None:
+        worker = (*self._run, slot_of(note.worker))
+        match note.kind:
+            case "straggler":
+                observed.add(("raysync_stragglers_detected", worker), 1)
+            case "controller":
+                self._latest((GRANT, worker), note.values.get("extra"))
+                self._latest((PREDICTED, worker), note.values.get("predicted_wait_s"))
+            case "waited":
+                self._latest((ACTUAL, worker), note.values.get("actual_wait_s"))
+
+    def _latest(self, key: Key, value: float | None) -> None:
+        self._lagtuner.pop(key, None)
+        if value is not None:
+            self._lagtuner[key] = value
+
+    def _forget(self, worker: str) -> None:
+        for name in (GRANT, PREDICTED, ACTUAL):
+            self._lagtuner.pop((name, (*self._run, slot_of(worker))), None)
+
+    def _counted(self, observed: Observed) -> None:
+        """What is the difference of two totals."""
+        measures = self._measures
+        for name, total, before in (("raysync_samples_applied", measures.samples, self._samples),
+                                    ("raysync_updates", measures.updates, self._updates)):
+            if total > before:
+                observed.add((name, self._run), total - before)
+        self._samples, self._updates = measures.samples, measures.updates
+        for worker, waited_s in measures.waited_s.items():
+            if waited_s > self._waited_s[worker]:  # it is less while a push whose wait is over has not met its fate
+                observed.add(("raysync_wait_seconds", (*self._run, slot_of(worker))), waited_s - self._waited_s[worker])
+                self._waited_s[worker] = waited_s
+
+    # ---- gauges ----
+
+    def _gauged(self, gauges: dict[Key, float]) -> None:
+        measures, run = self._measures, self._run
+        leads = measures.leads if measures.ended is None else {}
+        latest = measures.evaluations[-1] if measures.evaluations else None
+        for name, value in (
+            ("raysync_loss_nats", self._loss),
+            ("raysync_evaluation_loss_nats", None if latest is None else latest.loss),
+            ("raysync_accuracy_ratio", measures.accuracy),
+            ("raysync_progress_ratio", min(1.0, measures.progress)),
+            ("raysync_model_versions", measures.updates),
+            ("raysync_throughput_samples_per_second", measures.throughput_samples_per_s),
+            ("raysync_workers_live", len(leads)),
+        ):
+            if value is not None:
+                gauges[name, run] = value
+        for worker, lead in leads.items():
+            gauges["raysync_worker_lead_clocks", (*run, slot_of(worker))] = lead
+        for protocol in self._protocols:
+            in_force = protocol == self._protocol and measures.ended is None
+            gauges["raysync_protocol_active", (*run, protocol)] = float(in_force)
+        if measures.ended is None:
+            gauges.update(self._lagtuner)
+
+
+def slot_of(worker: str) -> str:
+    """A worker's id without the number of its life."""
+    return worker.rpartition("#")[0]
+
+
+def reason_of(why: str) -> str:
+    """The kind of reason for which a push was dropped: one of `REASONS`, or `other`."""
+    return next((kind for begins, kind in REASONS.items() if why.startswith(begins)), "other")
