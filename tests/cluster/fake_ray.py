@@ -24,7 +24,7 @@ class FakeRay:
 
     def __init__(self, monkeypatch) -> None:
         self.now = 0.0
-        for module in ("controller", "pending", "evaluations"):
+        for module in ("controller", "pending", "evaluations", "running"):
             monkeypatch.setattr(f"raysync.cluster.{module}.ray", self, raising=False)
             monkeypatch.setattr(f"raysync.cluster.{module}.now_s", lambda: self.now, raising=False)
         monkeypatch.setattr("raysync.cluster.controller.sleep_s", lambda seconds: self.wait([], 1, seconds))

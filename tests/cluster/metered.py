@@ -1,4 +1,4 @@
-"""A process with a Ray cluster of its own: prints its session's folder, waits for a line, prints the record of each run."""
+"""A process with a Ray cluster of its own: prints its session's folder, and then the record of each run."""
 
 import json
 import logging
@@ -18,12 +18,11 @@ def main(experiments):
                            _node_ip_address="127.0.0.1",
                            _system_config={"metrics_report_interval_ms": 1000})
     say(ray_context.address_info["session_dir"])
-    sys.stdin.readline()
     with Session() as session:
         for settings in experiments:
             experiment = config.validate(settings)
             say(str(run_in(session, prepare(experiment), experiment.paradigm).path))
-        sys.stdin.read()
+        sys.stdin.read()  # until what all this was for has been seen
     ray.shutdown()
 
 

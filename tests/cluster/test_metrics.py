@@ -1,16 +1,112 @@
-"""What comes out of Ray's endpoints, as a real Prometheus sees it."""
+"""What is published of a run on Ray, and what a real Prometheus sees of it."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
-from raysync.record.metrics import REGISTRY
+from raysync.cluster import metrics
+from raysync.cluster.metrics import REFRESH_S, Exporter, RunMetrics, UpdateSeconds
+from raysync.cluster.running import to_its_end
+from raysync.core.journal import Ended
+from raysync.record.metrics import REGISTRY, Title
+from tests.cluster.fake_ray import FakeRay
 from tests.cluster.prometheus import needs_prometheus
+from tests.cluster.test_hardship import Run, described
+
+TITLE = Title("the run", "bsp")
+
+
+class FakeMetric:
+    """Takes what Ray's takes."""
+
+    made: list[str] = []
+    values: list[tuple[str, float]] = []
+
+    def __init__(self, name, description, *rest):
+        self.made.append(name)
+        self.name, self.tag_keys = name, rest[-1]
+
+    def record(self, value, tags):
+        assert tuple(tags) == self.tag_keys
+        self.values.append((self.name, value))
+
+    def inc(self, value, tags):
+        assert value > 0, "Ray takes no 0"
+        self.record(value, tags)
+
+    set = observe = record
+
+
+class Broken(FakeMetric):
+    """Breaks at its fifth value."""
+
+    def record(self, value, tags):
+        super().record(value, tags)
+        if len(self.values) > 4:
+            raise ConnectionError("no agent on this node")
+
+
+@pytest.fixture
+def published(monkeypatch):
+    """Takes the place of Ray's metrics; [(name, value)]."""
+
+    def use(kind):
+        kind.made, kind.values = [], []
+        monkeypatch.setattr(metrics, "metrics", SimpleNamespace(Counter=kind, Gauge=kind, Histogram=kind))
+        return kind.values
+
+    return use
+
+
+def trained(monkeypatch, exporter, **settings):
+    """The lines of a run over fakes, whose metrics are published."""
+    experiment = described([], **settings)
+    run = Run(FakeRay(monkeypatch), experiment).run
+    protocol = experiment.paradigm.make().protocol
+    return [line for lines in to_its_end(run, RunMetrics(exporter, TITLE, protocol, 480)) for line in lines]
+
+
+def test_metrics_that_cannot_be_exported_are_given_up_and_training_goes_on(monkeypatch, published, caplog):
+    values = published(Broken)
+    lines = trained(monkeypatch, Exporter())
+    assert isinstance(lines[-1], Ended)
+    assert lines[-1].status == "finished"
+    assert len(values) == 5, "it is not tried again"
+    assert [record.message for record in caplog.records] == ["no metrics from here on"]
+    assert "no agent on this node" in caplog.text
+
+
+def test_one_exporter_makes_each_metric_once_whatever_the_number_of_runs(monkeypatch, published):
+    values, exporter = published(FakeMetric), Exporter()
+    for _ in range(2):
+        trained(monkeypatch, exporter)
+    assert len(FakeMetric.made) == len(set(FakeMetric.made))
+    assert sum(value for name, value in values if name == "raysync_samples_applied") == 2 * 480
+
+
+def test_gauges_are_set_again_while_nothing_happens(monkeypatch, published):
+    """Ray forgets a gauge that is not; here a step takes minutes."""
+    values = published(FakeMetric)
+    slow = [{"name": "w", "count": 2, "step_s": 20 * REFRESH_S}]
+    lines = trained(monkeypatch, Exporter(), workers=slow, batch_size=240, cluster={"step_deadline_s": 1000})
+    assert lines[-1].at == pytest.approx(20 * REFRESH_S)
+    assert 20 <= [name for name, _ in values].count("raysync_workers_live") <= 24
+
+
+def test_the_seconds_of_an_update(monkeypatch, published):
+    values, clock = published(FakeMetric), iter([10.0, 12.5, 20.0, 20.5])
+    monkeypatch.setattr(metrics, "now_s", lambda: next(clock))
+    with UpdateSeconds(Exporter(), TITLE).timed():
+        pass
+    with UpdateSeconds(Exporter(), None).timed():
+        pass
+    assert values == [("raysync_server_update_seconds", 2.5)]
 
 
 @needs_prometheus
 @pytest.mark.ray
-def test_every_metric_has_a_series_in_prometheus(metered_runs):
+def test_every_metric_has_its_series_in_prometheus_and_the_counters_are_the_record(metered_runs):
     prometheus = metered_runs.prometheus
     for metric in REGISTRY.values():
         parts = ("_bucket", "_sum", "_count") if metric.buckets else ("",)
@@ -21,4 +117,14 @@ def test_every_metric_has_a_series_in_prometheus(metered_runs):
                 assert set(metric.labels) <= set(series["metric"]), name
     for record in metered_runs.records:
         summary = json.loads((record / "summary.json").read_text())
-        print(record.name, summary["updates"])
+        for name, expected in (
+            ("raysync_pushes", summary["pushes"]),
+            ("raysync_samples_applied", summary["samples"]),
+            ("raysync_updates", summary["updates"]),
+            ("raysync_drops", summary["dropped"]),
+            ("raysync_switches", len(summary["switches"])),
+            ("raysync_busy_seconds", sum(worker["busy_s"] for worker in summary["per_worker"])),
+            ("raysync_wait_seconds", sum(worker["wait_s"] for worker in summary["per_worker"])),
+        ):
+            series = f'last_over_time({REGISTRY[name].exported}{{run="{record.name}"}}[1h])'
+            assert prometheus.total(series) == pytest.approx(expected), f"{name} of {record.name}"
