@@ -249,8 +249,8 @@ def _heat(panel: Panel) -> heatmap.Panel:
 def _states() -> statetimeline.Panel:
     names = {"1": models.ValueMappingResult(text="in force", color="green"),
              "0": models.ValueMappingResult(text="not in force", color="transparent")}
-    return statetimeline.Panel().mappings([models.ValueMap(options=names)]).merge_values(True).legend(
-        common.VizLegendOptions().show_legend(False))
+    return (statetimeline.Panel().mappings([models.ValueMap(options=names)]).merge_values(True)
+            .line_width(0).fill_opacity(70).legend(common.VizLegendOptions().show_legend(False)))
 
 
 def _table(panel: Panel) -> table.Panel:
@@ -258,8 +258,10 @@ def _table(panel: Panel) -> table.Panel:
     columns = dict(zip(_references(), panel.queries, strict=False))
     value = "Value #" if len(columns) > 1 else "Value"
     names = {f"{value}{reference if len(columns) > 1 else ''}": legend for reference, legend in columns.items()}
-    made = table.Panel().with_transformation(models.DataTransformerConfig("merge", options={})).with_transformation(
-        models.DataTransformerConfig("organize", options={"excludeByName": {"Time": True}, "renameByName": names}))
+    organised = {"excludeByName": {"Time": True}, "renameByName": names}
+    made = (table.Panel().align(looks.FieldTextAlignment.AUTO).inspect(False)
+            .with_transformation(models.DataTransformerConfig("merge", options={}))
+            .with_transformation(models.DataTransformerConfig("organize", options=organised)))
     for column, unit in panel.units.items():
         made.override_by_name(column, [models.DynamicConfigValue("unit", unit)])
     if panel.link:

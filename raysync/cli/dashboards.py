@@ -49,7 +49,8 @@ def dashboards(folder: Folder = None, prometheus: Prometheus = "http://localhost
     if check:
         metrics, runs = known(prometheus)
         missing = ", ".join(name for name in REGISTRY if name not in metrics)
-        say(f"{prometheus} knows {len(metrics)} of {len(REGISTRY)} metrics of raysync, of {len(runs)} runs"
+        of_runs = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
+        say(f"{prometheus} knows {len(metrics)} of {len(REGISTRY)} metrics of raysync, of {of_runs}"
             + (f"; not, or not yet: {missing}" if missing else ""))
 
 
