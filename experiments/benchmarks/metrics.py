@@ -1,0 +1,74 @@
+"""What publishing metrics costs: the throughput of the same runs with `cluster.metrics` and without.
+
+    python experiments/benchmarks/metrics.py            prints the table
+    python experiments/benchmarks/metrics.py --write    and puts it into README.md beside this file
+
+Four workers train lenet under ASP on synthetic data of CIFAR's shape, in one session; pairs of runs, whose order alternates.
+Processor time is that of all processes of the private cluster, Ray's own among them: its agent, which turns what the actors
+publish into what Prometheus reads, works beside the training.
+"""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import median
+
+import psutil
+from report import main, markdown, measured_on
+
+from raysync import config
+from raysync.cluster.session import Session
+from raysync.results.statistics import paired_ratio
+from raysync.runner import run_in
+from raysync.training.task import Task, prepare
+
+PAIRS, WORKERS, ITERATIONS, BATCH = 10, 4, 500, 32
+PUSHES = WORKERS * ITERATIONS
+
+
+def busy_s() -> float:
+    """Processor time that the cluster's processes have used."""
+    times = [process.cpu_times() for process in psutil.Process().children(recursive=True)]
+    return sum(each.user + each.system for each in times)
+
+
+def measured(session: Session, task: Task, metrics: bool) -> tuple[float, float]:
+    """Pushes per second of a run, from the first release to the last publication; and processor seconds a push."""
+    cluster = task.experiment.cluster.model_copy(update={"metrics": metrics})
+    chosen = replace(task, experiment=task.experiment.model_copy(update={"cluster": cluster}))
+    before_s = busy_s()
+    summary = run_in(session, chosen, config.ParadigmChoice(name="asp")).summary
+    return summary["pushes"] / summary["seconds"], (busy_s() - before_s) / PUSHES
+
+
+def row(what: str, digits: int, with_them: Sequence[float], without: Sequence[float]) -> list[str]:
+    """Medians, and the ratio of the pairs."""
+    ratio = paired_ratio(dict(enumerate(with_them)), dict(enumerate(without)))
+    shown = "nothing" if ratio.mean is None else f"{ratio.mean:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
+    return [what, f"{median(with_them):.{digits}f}", f"{median(without):.{digits}f}", shown]
+
+
+def measure() -> str:
+    """The table."""
+    taken: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+    with tempfile.TemporaryDirectory() as output, Session() as session:
+        task = prepare(config.validate({
+            "model": "lenet", "data": {"name": "synthetic", "test_samples": 200, "parameters": {"shape": [3, 32, 32]}},
+            "workers": [{"count": WORKERS}], "batch_size": BATCH, "workload": {"iterations_per_worker": ITERATIONS},
+            "evaluation": {"marks": 1}, "output": output}))
+        measured(session, task, metrics=True)  # actors start
+        for pair in range(PAIRS):
+            for metrics in (True, False)[:: 1 if pair % 2 else -1]:
+                taken[metrics].append(measured(session, task, metrics))
+            print(*(f"{taken[metrics][-1][0]:.1f} pushes/s, {taken[metrics][-1][1] * 1000:.2f} ms each"
+                    f" {'with' if metrics else 'without'}" for metrics in (True, False)), sep="; ", flush=True)
+    columns = {metrics: list(zip(*pairs, strict=True)) for metrics, pairs in taken.items()}
+    rows = [row("pushes/s", 1, columns[True][0], columns[False][0]),
+            row("ms of processor a push", 2, *([1000 * each for each in columns[metrics][1]] for metrics in (True, False)))]
+    return (markdown(["ASP, 4 workers, lenet", "with metrics", "without", "ratio"], rows)
+            + f"\n{PAIRS} interleaved pairs; medians, and the geometric mean of the ratios with its 95 % interval. "
+            + measured_on())
+
+
+if __name__ == "__main__":
+    main(__file__, __doc__, measure)
