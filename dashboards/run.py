@@ -66,7 +66,7 @@ def _learning() -> Row:
             note="As many updates as pushes: each push is applied alone. Fewer: an update takes several."),
         Panel("The server's time for an update", "s", {
             "an update": f"sum ({rate('raysync_server_update_seconds', RUN)}) / sum ({rate('raysync_updates', RUN)})"},
-            note="Mean. Times the updates per second it is the share of its time that the server is busy."),
+            note="Mean; summed over the shards of a server that has several."),
     ])
 
 

@@ -49,9 +49,9 @@ def _table() -> Row:
             "waited": _waited("run, paradigm"),
             "staleness, 95 %": f"histogram_quantile(0.95, {stale})",
             "updates": _last("raysync_updates", how="sum"),
-            "workers": f"max by (run, paradigm) (max_over_time({series('raysync_workers_live', RUNS)}[$__range]))",
+            "workers": f"count by (run, paradigm) ({_last('raysync_busy_seconds', 'run, paradigm, worker', 'sum')})",
         }, "table", units=dict.fromkeys(("progress", "accuracy", "waited"), "percentunit"), link="run",
-            note=f"{OVER} A click on a run opens its dashboard. Workers: the most that were live at once.")])
+            note=f"{OVER} A click on a run opens its dashboard. Workers: all that took part.")])
 
 
 def _curves() -> Row:
