@@ -1,6 +1,6 @@
 """The Grafana dashboards: what they name exists, everything is shown, and `raysync dashboards` writes it all.
 
-What the expressions return is tested with a real Prometheus in tests/cluster/test_dashboards.py.
+What the expressions return is tested with a real Prometheus in tests/cluster/test_expressions.py.
 """
 
 import json
@@ -96,11 +96,11 @@ def test_legends_name_labels_that_are_left():
         assert set(re.findall(r"\{\{(\w+)\}\}", one.legend)) <= left, one
 
 
-def test_an_expression_of_several_series_is_read_by_its_legend():
-    """Two lines of one panel never have the same name."""
+@pytest.mark.parametrize("what", ["legendFormat", "expr", "refId"])
+def test_the_expressions_of_a_panel_differ(what):
     for name, panel in PANELS:
-        legends = [target["legendFormat"] for target in panel["targets"]]
-        assert len(legends) == len(set(legends)), f"{name}: {panel['title']}"
+        of_panel = [target[what] for target in panel["targets"]]
+        assert len(of_panel) == len(set(of_panel)), f"{name}: {panel['title']}"
 
 
 @pytest.mark.parametrize(("board", "panel"), PANELS, ids=lambda value: value if isinstance(value, str) else value["title"])
@@ -118,8 +118,8 @@ def test_panels_fill_the_width_and_do_not_overlap():
     for board in BOARDS.values():
         taken = [(panel["gridPos"]["x"] + column, panel["gridPos"]["y"] + line) for panel in board["panels"]
                  for column in range(panel["gridPos"]["w"]) for line in range(panel["gridPos"]["h"])]
-        assert len(taken) == len(set(taken))
-        assert all(0 <= column < 24 for column, _ in taken)
+        height = 1 + max(line for _, line in taken)
+        assert sorted(taken) == [(column, line) for column in range(24) for line in range(height)]
 
 
 def test_dashboards_are_told_apart_and_lead_to_one_another():
