@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
 from dashboards import fleet, run, sweep
 from dashboards.panels import Board, as_json
 
-BOARDS = {"raysync-run": run.board, "raysync-sweep": sweep.board, "raysync-fleet": fleet.board}
-"""Uid -> what makes it. The files are named after the uid."""
+BOARDS = (run.board(), sweep.board(), fleet.board())
 FOLDER = Path(__file__).parent / "boards"
 
 
 def made() -> dict[Path, str]:
-    """File of each dashboard -> its JSON."""
-    return {FOLDER / f"{uid}.json": as_json(make()) for uid, make in BOARDS.items()}
+    """File of each dashboard, named after its uid -> its JSON."""
+    return {FOLDER / f"{board.uid}.json": as_json(board) for board in BOARDS}
 
 
 def as_table(board: Board) -> Table:
@@ -36,10 +36,15 @@ def as_table(board: Board) -> Table:
     return table
 
 
-if __name__ == "__main__":
-    if "--print" in sys.argv[1:]:
-        for make in BOARDS.values():
-            Console(width=180, highlight=False).print(as_table(make()))
+def main(show: Annotated[bool, typer.Option("--print", help="Show every panel, and write nothing.")] = False) -> None:
+    """Write the JSON of every dashboard."""
+    if show:
+        for board in BOARDS:
+            Console(width=180, highlight=False).print(as_table(board))
     else:
         for path, text in made().items():
             path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    typer.run(main)

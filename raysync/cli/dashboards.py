@@ -18,7 +18,7 @@ from raysync.cli.prometheus import check_url, known
 from raysync.errors import ConfigError
 from raysync.record.metrics import REGISTRY
 
-RAY_S_FOLDER = "/tmp/ray"
+RAY_FOLDER = "/tmp/ray"
 """Where Ray keeps its sessions, unless `ray start --temp-dir` says otherwise."""
 DISCOVERY = "prom_metrics_service_discovery.json"
 """In that folder: Ray's list of its endpoints, always up to date."""
@@ -38,7 +38,7 @@ Check = Annotated[bool, typer.Option("--check", help=(
 
 
 @app.command()
-def dashboards(folder: Folder = None, prometheus: Prometheus = "http://localhost:9090", ray: Ray = RAY_S_FOLDER,
+def dashboards(folder: Folder = None, prometheus: Prometheus = "http://localhost:9090", ray: Ray = RAY_FOLDER,
                ray_token: Token = None, check: Check = False) -> None:
     """Write Grafana dashboards, their provisioning, and a prometheus.yml for a Ray cluster, ready to be started."""
     prometheus = check_url(prometheus, "--prometheus")
@@ -80,7 +80,7 @@ def _cluster(ray: str, token: Path | None) -> Cluster:
         raise ConfigError("--ray-token: only with --ray http://HEAD:8265; a folder asks for none.")
     folder = Path(ray).expanduser().absolute()
     if ":" in ray or folder.is_file():
-        raise ConfigError(f"--ray {ray}: Ray's temporary folder ({RAY_S_FOLDER}) or http://HEAD:8265 is expected.")
+        raise ConfigError(f"--ray {ray}: Ray's temporary folder ({RAY_FOLDER}) or http://HEAD:8265 is expected.")
     discovery = {"files": [str(folder / DISCOVERY)], "refresh_interval": f"{SCRAPE_S}s"}
     return Cluster({"file_sd_configs": [discovery]}, folder / "session_latest/metrics/grafana/dashboards")
 

@@ -10,7 +10,7 @@ from raysync.record.metrics import REGISTRY
 from tests.cluster.boards import BOARDS, asked, choices
 from tests.cluster.prometheus import needs_prometheus
 
-pytestmark = [needs_prometheus, pytest.mark.ray]
+pytestmark = [needs_prometheus, pytest.mark.ray, pytest.mark.timeout(600)]  # the runs that are asked about, too
 
 MEASURED_GPU = ("ray_node_gpu", "ray_node_gram")
 """Ray publishes these for GPUs that it can measure. There may be none here; that they are spelt as Ray does is tested in
