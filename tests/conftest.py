@@ -47,10 +47,17 @@ def one_thread():
 
 @pytest.fixture(scope="session")
 def metered_runs(tmp_path_factory):
-    """A run of LagTuner and one that switches, on a cluster of their own, as a Prometheus saw them: ask for `history`."""
+    """A run of LagTuner and one that switches, on a cluster of their own, as a Prometheus saw them: ask for `history`.
+
+    Ray's dashboard writes its own Grafana dashboards to the folder `watching`, beside raysync's.
+    """
+    from raysync.cli.dashboards import dashboards
     from tests.cluster.prometheus import RUNS, metered
 
-    with metered(tmp_path_factory.mktemp("prometheus"), *RUNS) as seen:
+    folder = tmp_path_factory.mktemp("prometheus")
+    dashboards(folder / "watching")
+    with metered(folder, *RUNS,
+                 RAY_METRICS_GRAFANA_DASHBOARD_OUTPUT_DIR=str(folder / "watching/grafana/dashboards")) as seen:
         yield seen
 
 

@@ -1,4 +1,4 @@
-"""The command line: `raysync run`, `compare`, `sweep`, `switch-search`, `report`, `calibrate`, `list`, `replay`, `watch`.
+"""The command line: `raysync run`, `compare`, `sweep`, `switch-search`, `report`, `dashboards`, `list` and more.
 
 One file a group of commands.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from raysync.cli import listing, reports, sweeps, switches, train, watch  # noqa: F401 - their commands
+from raysync.cli import dashboards, listing, reports, sweeps, switches, train, watch  # noqa: F401 - their commands
 from raysync.cli.app import app, console, errors
 from raysync.errors import ConfigError, RunFailed
 

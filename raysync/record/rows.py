@@ -86,11 +86,6 @@ class PushRows:
         """Of that roster."""
         return self.roster.version
 
-    @property
-    def waiting_since(self) -> dict[str, float]:
-        """Who waits after a push -> when that was, in seconds since the run began."""
-        return {worker: self._open[push].pushed_at_s for worker, push in self._waiting.items()}
-
     def feed(self, entry: Entry) -> Iterator[PushRow]:
         """Take in one line; yields the rows that it completes."""
         event, module = entry.event, self._module(entry.event)

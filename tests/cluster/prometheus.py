@@ -127,10 +127,12 @@ class Metered:
 
     prometheus: Prometheus
     records: list[Path]
+    folder: Path
+    """With everything."""
 
 
 @contextmanager
-def metered(folder: Path, *experiments: dict[str, Any]) -> Iterator[Metered]:
+def metered(folder: Path, *experiments: dict[str, Any], **environment: str) -> Iterator[Metered]:
     """Train those one after the other, in one session on a cluster of its own in another process, with Ray's dashboard.
 
     Ray reports every second there, and the cluster is gone afterwards, while the Prometheus still answers: ask for
@@ -139,10 +141,11 @@ def metered(folder: Path, *experiments: dict[str, Any]) -> Iterator[Metered]:
     Args:
         folder: for everything.
         experiments: as in a file, of one cast of workers; `output` is added.
+        environment: variables of that process.
     """
     whole = [experiment | {"output": str(folder / "runs")} for experiment in experiments]
     command = [sys.executable, "-m", "tests.cluster.metered", json.dumps(whole)]
-    with subprocess.Popen(command, cwd=ROOT, env=environ | {"OMP_NUM_THREADS": "1"}, stdin=subprocess.PIPE,
+    with subprocess.Popen(command, cwd=ROOT, env=environ | {"OMP_NUM_THREADS": "1"} | environment, stdin=subprocess.PIPE,
                           stdout=subprocess.PIPE, text=True) as process:
         try:
             session = Path(json.loads(process.stdout.readline()))
@@ -151,7 +154,7 @@ def metered(folder: Path, *experiments: dict[str, Any]) -> Iterator[Metered]:
                 updates = sum(json.loads((record / "summary.json").read_text())["updates"] for record in records)
                 prometheus.until(lambda: prometheus.total(SETTLED) >= updates, "the last update is seen")
                 process.communicate()  # its standard input ends, and so does the cluster
-                yield Metered(prometheus, records)
+                yield Metered(prometheus, records, folder)
         finally:
             process.terminate()
             process.communicate()
