@@ -10,6 +10,8 @@ import typer
 
 from raysync.cli.app import EngineName, File, Settings, app, console, errors, with_engine
 from raysync.cli.trials import TrialsLine
+from raysync.record.places import named
+from raysync.record.sweeps import CSV
 
 if TYPE_CHECKING:
     from raysync.record.sweeps import SweepRecord
@@ -36,7 +38,7 @@ def sweep(
                   highlight=False)
     if record.records:
         _answer(record)
-    console.print(f"Table: {record.path / 'sweep.csv'}\nReport: raysync report {record.path}", markup=False,
+    console.print(f"Table: {named(record.path / CSV)}\nReport: raysync report {named(record.path)}", markup=False,
                   highlight=False, soft_wrap=True)
     if not ended:
         errors.print(f"Interrupted. Go on: raysync sweep {file} --resume", markup=False, highlight=False, soft_wrap=True)

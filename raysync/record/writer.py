@@ -24,7 +24,9 @@ import pyarrow.parquet as pq
 
 from raysync.core.journal import Evaluation, Line, encode, header
 from raysync.core.paradigm import Rule
+from raysync.errors import ConfigError
 from raysync.record.measures import Measures
+from raysync.record.places import Place, beneath, is_uri, new_copy
 from raysync.record.rows import PushRow
 
 ROWS_PER_GROUP = 10_000
@@ -37,17 +39,31 @@ def schema_of(row: type) -> pa.Schema:
     return pa.schema([(field.name, _TYPES[str(field.type).removesuffix(" | None")]) for field in fields(row)])
 
 
-def folder_name(output: Path, name: str, kind: str) -> Path:
-    """`OUTPUT/NAME/TIME-KIND-ID`; the id keeps runs of the same second apart."""
+def stamped(kind: str) -> str:
+    """`TIME-KIND-ID`; the id keeps runs of the same second apart."""
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     plain = re.sub(r"[^A-Za-z0-9=.]+", "-", kind).strip("-")
-    return output.expanduser() / name / f"{stamp}-{plain}-{uuid4().hex[:4]}"
+    return f"{stamp}-{plain}-{uuid4().hex[:4]}"
 
 
-def new_folder(output: Path, name: str, kind: str) -> Path:
-    """Such a folder, made."""
-    folder = folder_name(output, name, kind)
-    folder.mkdir(parents=True)
+def folder_name(output: Path, name: str, kind: str) -> Path:
+    """`OUTPUT/NAME/TIME-KIND-ID`."""
+    return output.expanduser() / name / stamped(kind)
+
+
+def new_folder(output: Place, name: str, kind: str) -> Path:
+    """Such a folder, made; behind a URI, a local copy of it, still empty.
+
+    Raises:
+        ConfigError: it cannot be made.
+    """
+    if is_uri(output):
+        return new_copy(str(beneath(output, name, stamped(kind))))
+    folder = folder_name(Path(output), name, kind)
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise ConfigError(f"output: {folder.parent}: cannot be written ({error.strerror}).") from error
     return folder
 
 
