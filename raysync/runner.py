@@ -19,7 +19,7 @@ from raysync.record.measures import Measures
 from raysync.record.mirror import Mirror
 from raysync.record.places import beneath, check, named
 from raysync.record.reader import RunRecord, load
-from raysync.record.writer import RecordWriter, new_folder
+from raysync.record.writer import RecordWriter, folder_name, make_folder
 from raysync.training.data import DataSet
 from raysync.training.models import ModelSource
 from raysync.training.task import Task, prepare
@@ -108,10 +108,15 @@ def run_in(
     experiment = task.experiment.model_copy(update={"paradigm": choice})
     measures = Measures(task.workload_samples, experiment.target_accuracy, experiment.target_loss)
     check(beneath(experiment.output, experiment.name))
+    folder = folder_name(experiment.output, experiment.name, choice.label)
     stream = _stream(engine, task, choice.make())
     first = next(stream)  # whatever the user asked for that cannot be is known by now: no record of that
-    folder = new_folder(experiment.output, experiment.name, choice.label)
+    make_folder(folder)
     shown = named(folder)
+    if experiment.engine == "ray":
+        from raysync.cluster.job import show  # Ray takes its time to import
+
+        show({"raysync.experiment": experiment.name, "raysync.paradigm": choice.label, "raysync.record": shown})
     with Mirror(folder, notify) as mirror, \
             RecordWriter(folder, experiment.to_yaml(), choice.make(), measures, _about(task, choice), began,
                          {name: asdict(place) for name, place in engine.places.items()}) as writer, \

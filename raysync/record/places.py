@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
+from threading import Thread
 from urllib.parse import urlsplit
 
 from pyarrow import fs
@@ -24,8 +25,8 @@ Place = Path | str
 """A folder, or a URI."""
 
 SCHEMES = ("abfs", "file", "gs", "hdfs", "s3", "fsspec+...")
-RETRY_S = 30
-"""How long Google's client tries again where the URI does not say: by itself it would for a quarter of an hour."""
+ANSWER_S = 60.0
+"""How long a file system may take to answer at the beginning."""
 
 _copies: dict[Path, str] = {}
 """Local copy -> the URI that it stands for; of this process, gone with it."""
@@ -56,18 +57,32 @@ def check(place: Place) -> None:
     Raises:
         ConfigError: there is no such file system, or it cannot be reached or written.
     """
-    if is_uri(place):
-        with _told(f"output: {place}"):
-            system, path = _opened(str(place))
-            system.create_dir(path, recursive=True)
+    if not is_uri(place):
+        return
+    failures: list[Exception] = []
+
+    def make() -> None:
+        try:
+            with _told(f"output: {place}"):
+                system, path = fs.FileSystem.from_uri(place)
+                system.create_dir(path, recursive=True)
+        except Exception as failure:
+            failures.append(failure)
+
+    asked = Thread(target=make, daemon=True)  # which can be left alone: Google's client would try for a quarter of an hour
+    asked.start()
+    asked.join(ANSWER_S)
+    if asked.is_alive():
+        raise ConfigError(f"output: {place}: no answer within {ANSWER_S:.0f} s.")
+    for failure in failures:
+        raise failure
 
 
 def new_copy(uri: str) -> Path:
-    """An empty folder that stands for a URI."""
-    made = Path(mkdtemp(prefix="raysync-")) / (urlsplit(uri).path.rstrip("/").rpartition("/")[2] or "copy")
-    made.mkdir()
-    _copies[made] = uri
-    return made
+    """A folder, not made yet, that stands for a URI."""
+    copy = Path(mkdtemp(prefix="raysync-")) / (urlsplit(uri).path.rstrip("/").rpartition("/")[2] or "copy")
+    _copies[copy] = uri
+    return copy
 
 
 def local(place: Place, *, without: str = "") -> Path:
@@ -100,7 +115,7 @@ def inside(place: Place) -> list[str]:
     if not is_uri(place):
         return sorted(one.name for one in Path(place).iterdir()) if Path(place).is_dir() else []
     with _told(str(place)):
-        system, path = _opened(str(place))
+        system, path = fs.FileSystem.from_uri(place)
         return sorted(one.base_name for one in system.get_file_info(fs.FileSelector(path, allow_not_found=True)))
 
 
@@ -114,7 +129,7 @@ def pull(folder: Path, *, without: str = "") -> None:
         return
     uri = named(folder)
     with _told(uri):
-        system, path = _opened(uri)
+        system, path = fs.FileSystem.from_uri(uri)
         there = system.get_file_info(fs.FileSelector(path, allow_not_found=True))
         if not there:
             raise ConfigError(f"{uri}: there is nothing there.")
@@ -135,7 +150,7 @@ def push(*files: Path) -> None:
         return
     uri = _copies[copy]
     with _told(uri):
-        system, base = _opened(uri)
+        system, base = fs.FileSystem.from_uri(uri)
         for file in files:
             path = "/".join([base.rstrip("/"), *file.relative_to(copy).parts])
             system.create_dir(path if file.is_dir() else path.rpartition("/")[0], recursive=True)
@@ -165,14 +180,6 @@ def drop(path: Path) -> None:
 def _found(path: Path) -> Path | None:
     """The copy that a path is within."""
     return next((copy for copy in (path, *path.parents) if copy in _copies), None)
-
-
-def _opened(uri: str) -> tuple[fs.FileSystem, str]:
-    parts = urlsplit(uri)
-    if parts.scheme in ("gs", "gcs") and "retry_limit_seconds" not in parts.query:
-        uri = parts._replace(query="&".join(filter(None, [parts.query, f"retry_limit_seconds={RETRY_S}"]))).geturl()
-    system, path = fs.FileSystem.from_uri(uri)
-    return system, str(path)
 
 
 @contextmanager

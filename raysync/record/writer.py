@@ -39,32 +39,24 @@ def schema_of(row: type) -> pa.Schema:
     return pa.schema([(field.name, _TYPES[str(field.type).removesuffix(" | None")]) for field in fields(row)])
 
 
-def stamped(kind: str) -> str:
-    """`TIME-KIND-ID`; the id keeps runs of the same second apart."""
+def folder_name(output: Place, name: str, kind: str) -> Path:
+    """`OUTPUT/NAME/TIME-KIND-ID`, not made yet; behind a URI, a copy of it. The id keeps runs of the same second apart."""
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     plain = re.sub(r"[^A-Za-z0-9=.]+", "-", kind).strip("-")
-    return f"{stamp}-{plain}-{uuid4().hex[:4]}"
+    place = beneath(output, name, f"{stamp}-{plain}-{uuid4().hex[:4]}")
+    return Path(place).expanduser() if not is_uri(place) else new_copy(str(place))
 
 
-def folder_name(output: Path, name: str, kind: str) -> Path:
-    """`OUTPUT/NAME/TIME-KIND-ID`."""
-    return output.expanduser() / name / stamped(kind)
-
-
-def new_folder(output: Place, name: str, kind: str) -> Path:
-    """Such a folder, made; behind a URI, a local copy of it, still empty.
+def make_folder(folder: Path) -> None:
+    """Make it, with those above it.
 
     Raises:
-        ConfigError: it cannot be made.
+        ConfigError: that is not allowed there.
     """
-    if is_uri(output):
-        return new_copy(str(beneath(output, name, stamped(kind))))
-    folder = folder_name(Path(output), name, kind)
     try:
         folder.mkdir(parents=True)
     except OSError as error:
-        raise ConfigError(f"output: {folder.parent}: cannot be written ({error.strerror}).") from error
-    return folder
+        raise ConfigError(f"output: {folder}: cannot be made ({error.strerror}).") from error
 
 
 def environment() -> dict[str, Any]:

@@ -20,10 +20,11 @@ from ray.tune.search import BasicVariantGenerator
 
 from raysync import config
 from raysync.cluster.connection import Connection
+from raysync.cluster.job import show as show_in_job
 from raysync.cluster.placement import cpus
 from raysync.config import Experiment, Sweep
 from raysync.errors import ConfigError
-from raysync.record.places import beneath, check, inside, is_uri, local, named, new_copy, pull, push
+from raysync.record.places import beneath, check, inside, is_uri, local, named, pull, push
 from raysync.record.sweeps import (
     FILE,
     RECORDS,
@@ -36,7 +37,7 @@ from raysync.record.sweeps import (
     write_note,
     write_table,
 )
-from raysync.record.writer import folder_name, stamped
+from raysync.record.writer import folder_name
 from raysync.tuning.grid import Point, check_keys, count, examples, points, space
 from raysync.tuning.library import check_metrics, scheduler, searcher
 from raysync.tuning.standing import Standing, Teller, told
@@ -127,6 +128,8 @@ def run(
         return load_sweep(plan.trials.folder), True
     try:
         connection.open(plan.experiment.cluster, cpus_of(plan))
+        show_in_job({"raysync.experiment": plan.experiment.name, "raysync.trials": str(plan.count),
+                     "raysync.record": named(plan.trials.folder)})
         done = train_all(plan, notify=notify, show=show, verbose=verbose)
     finally:
         connection.close()
@@ -194,10 +197,8 @@ def _died_of(trial: Trial) -> str:
 def _folder(experiment: Experiment, source: str, resume: bool) -> Path:
     """Of the sweep, or a copy of it; a new one is made when it begins."""
     if not resume:
-        if is_uri(experiment.output):
-            check(beneath(experiment.output, experiment.name))
-            return new_copy(str(beneath(experiment.output, experiment.name, stamped("sweep"))))
-        return folder_name(Path(experiment.output), experiment.name, "sweep").absolute()
+        check(beneath(experiment.output, experiment.name))
+        return folder_name(experiment.output, experiment.name, "sweep").absolute()
     output = experiment.output if is_uri(experiment.output) else Path(experiment.output).expanduser()
     beside = beneath(output, experiment.name)
     sweeps = (beneath(beside, name) for name in reversed(inside(beside)) if "-sweep-" in name)

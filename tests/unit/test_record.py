@@ -16,7 +16,7 @@ from raysync.paradigms import make
 from raysync.record.measures import Measures, converged
 from raysync.record.reader import load
 from raysync.record.rows import PushRows, group_of
-from raysync.record.writer import RecordWriter, new_folder
+from raysync.record.writer import RecordWriter, folder_name
 from tests.driving import SAMPLES, joins, simulate
 
 FAST, SLOW = "fast-0#1", "slow-0#1"
@@ -153,7 +153,8 @@ def test_groups():
 @pytest.fixture
 def written(tmp_path):
     experiment = config.validate({"paradigm": "ssp"})
-    folder = new_folder(tmp_path, "test", "lagtuner(bound=hard, s_upper=9)")
+    folder = folder_name(tmp_path, "test", "lagtuner(bound=hard, s_upper=9)")
+    folder.mkdir(parents=True)
     lines = [*journal("ssp", 30), score(1.0, 0.75, 9.0), Ended("finished", 40.0)]
     about = {"seed": 0, "target_loss": 0.3}
     measures = Measures(960, target_loss=0.3)
@@ -204,10 +205,9 @@ def test_a_folder_without_a_record(tmp_path):
 
 
 def test_the_journal_is_on_disk_with_every_batch(tmp_path):
-    folder = new_folder(tmp_path, "test", "asp")
-    writer = RecordWriter(folder, "", make("asp"), Measures(960), {}, datetime.now())
+    writer = RecordWriter(tmp_path, "", make("asp"), Measures(960), {}, datetime.now())
     lines = journal("asp", 5)
     writer.write(lines)
-    assert len((folder / "journal.jsonl").read_text().splitlines()) == 1 + len(lines)
-    assert json.loads((folder / "journal.jsonl").read_text().splitlines()[0])["workload_samples"] == 960
+    assert len((tmp_path / "journal.jsonl").read_text().splitlines()) == 1 + len(lines)
+    assert json.loads((tmp_path / "journal.jsonl").read_text().splitlines()[0])["workload_samples"] == 960
     writer.close()
