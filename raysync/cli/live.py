@@ -34,7 +34,7 @@ class Live:
 
     def say(self, text: str) -> None:
         """Print a sentence above the lines."""
-        self._progress.console.print(text, markup=False, highlight=False)
+        self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def follow(self, label: str) -> Callable[[Measures], None]:
         """A `watch` that keeps one line up to date."""

@@ -32,7 +32,12 @@ def sweep(
     plan = planned(file, with_engine(settings, engine), resume=resume, many=yes)
     with TrialsLine(hidden=verbose) as line:
         line.begin(f"{plan.count} trials", plan.count)
-        record, ended = run(plan, notify=line.say, show=line.show, address=os.environ.get("RAY_ADDRESS"), verbose=verbose)
+        try:
+            record, ended = run(plan, notify=line.say, show=line.show, address=os.environ.get("RAY_ADDRESS"),
+                                verbose=verbose)
+        except SystemExit:  # what `ray job stop` comes to
+            line.say(f"Stopped. Go on: raysync sweep {file} --resume, with the same settings.")
+            raise
     counts = Counter(record.table.status)
     console.print(f"{len(record.table)} trials: {', '.join(f'{count} {status}' for status, count in counts.items())}.",
                   highlight=False)

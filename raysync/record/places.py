@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
 from threading import Thread
-from urllib.parse import urlsplit
 
 from pyarrow import fs
 
@@ -33,7 +32,7 @@ _copies: dict[Path, str] = {}
 
 
 def is_uri(place: Place) -> bool:
-    """Whether that is a URI."""
+    """Whether that is a URI; in one, what is not of a URI's letters (a space) is written as %20."""
     return isinstance(place, str) and "://" in place
 
 
@@ -41,8 +40,9 @@ def beneath(place: Place, *names: str) -> Place:
     """What has these names in a place; the query of a URI stays behind its path."""
     if not is_uri(place):
         return Path(place).joinpath(*names)
-    parts = urlsplit(str(place))
-    return parts._replace(path="/".join([parts.path.rstrip("/"), *names])).geturl()
+    scheme, _, rest = str(place).partition("://")  # not by urllib, which makes one slash of the three in memory:///x
+    path, mark, query = rest.partition("?")
+    return f"{scheme}://{'/'.join([path.rstrip('/'), *names])}{mark}{query}"
 
 
 def named(path: Path) -> str:
@@ -80,7 +80,7 @@ def check(place: Place) -> None:
 
 def new_copy(uri: str) -> Path:
     """A folder, not made yet, that stands for a URI."""
-    copy = Path(mkdtemp(prefix="raysync-")) / (urlsplit(uri).path.rstrip("/").rpartition("/")[2] or "copy")
+    copy = Path(mkdtemp(prefix="raysync-")) / (uri.partition("?")[0].rstrip("/").rpartition("/")[2] or "copy")
     _copies[copy] = uri
     return copy
 
