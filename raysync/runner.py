@@ -16,9 +16,11 @@ from raysync.core.paradigm import Paradigm, Rule
 from raysync.errors import RunFailed
 from raysync.record.measures import Measures
 from raysync.record.metrics import Title
+from raysync.record.mirror import Mirror
 from raysync.record.news import news_of
+from raysync.record.places import beneath, check, named
 from raysync.record.reader import RunRecord, load
-from raysync.record.writer import RecordWriter, folder_name
+from raysync.record.writer import RecordWriter, folder_name, make_folder
 from raysync.training.data import DataSet
 from raysync.training.models import ModelSource
 from raysync.training.task import Task, prepare
@@ -106,14 +108,21 @@ def run_in(
     began = datetime.now()
     experiment = task.experiment.model_copy(update={"paradigm": choice})
     measures = Measures(task.workload_samples, experiment.target_accuracy, experiment.target_loss)
+    check(beneath(experiment.output, experiment.name))
     folder = folder_name(experiment.output, experiment.name, choice.label)
     stream = _stream(engine, task, choice.make(), Title(folder.name, choice.label))
     first = next(stream)  # whatever the user asked for that cannot be is known by now: no record of that
-    folder.mkdir(parents=True)
-    with RecordWriter(folder, experiment.to_yaml(), choice.make(), measures, _about(task, choice), began,
-                      {name: asdict(place) for name, place in engine.places.items()}) as writer, \
+    make_folder(folder)
+    shown = named(folder)
+    if experiment.engine == "ray":
+        from raysync.cluster.job import show  # Ray takes its time to import
+
+        show({"raysync.experiment": experiment.name, "raysync.paradigm": choice.label, "raysync.record": shown})
+    with Mirror(folder, notify) as mirror, \
+            RecordWriter(folder, experiment.to_yaml(), choice.make(), measures, _about(task, choice), began,
+                         {name: asdict(place) for name, place in engine.places.items()}) as writer, \
             _event_log(folder, began, tensorboard) as log:
-        watches = (log, watch)
+        watches = (log, mirror, watch)
         try:
             _write(writer, first, watches, notify)
             for lines in stream:
@@ -124,12 +133,12 @@ def run_in(
             if measures.ended is None:
                 stopped = not isinstance(error, Exception)  # Ctrl-C, or the end of the process
                 writer.write([Ended("stopped" if stopped else "failed", measures.now, "" if stopped else repr(error))])
-                notify(f"{'Stopped' if stopped else 'Failed'}. The record up to now: {folder}")
+                notify(f"{'Stopped' if stopped else 'Failed'}. The record up to now: {shown}")
             raise
     ended = measures.ended
     assert ended is not None, "a run without an end"
     if ended.status == "failed":
-        raise RunFailed(f"{ended.error}\nThe record up to then: {folder}")
+        raise RunFailed(f"{ended.error}\nThe record up to then: {shown}")
     return load(folder)
 
 

@@ -10,6 +10,8 @@ import typer
 
 from raysync.cli.app import app, console
 from raysync.errors import ConfigError
+from raysync.record.places import local, named, push
+from raysync.record.sweeps import TUNE
 
 if TYPE_CHECKING:
     from raysync.results.collection import Collection
@@ -24,8 +26,8 @@ class Format(StrEnum):
     trace = "trace"
 
 
-Paths = Annotated[list[Path], typer.Argument(
-    metavar="PATH...", show_default=False, help="Folders of runs, of a sweep, or of several runs (runs/NAME).")]
+Paths = Annotated[list[str], typer.Argument(
+    metavar="PATH...", show_default=False, help="Folders of runs, of a sweep, or of several runs (runs/NAME); also URIs.")]
 Kind = Annotated[Format, typer.Option(
     "--format", help="html: one page; md: Markdown; png: a picture of each figure; trace: the timeline of one run, for "
                      "ui.perfetto.dev.")]
@@ -42,7 +44,7 @@ def report(paths: Paths, kind: Kind = Format.html, output: Output = None, median
     if median and kind is not Format.md:
         raise ConfigError(f"--median: of the tables of --format md; not of {kind.value}.")
     _check_output(output, kind)
-    collection = collect(paths)
+    collection = collect([local(path, without=TUNE) for path in paths])
     if kind is Format.md and output is None:
         from raysync.results.markdown import markdown
 
@@ -51,9 +53,10 @@ def report(paths: Paths, kind: Kind = Format.html, output: Output = None, median
     there = output or _place(collection, kind)
     try:
         _write(collection, kind, there, median)
+        push(there)
     except OSError as error:
         raise ConfigError(f"{there}: cannot be written ({error.strerror or error}).") from error
-    console.print(f"Written: {there}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"Written: {named(there)}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _place(collection: Collection, kind: Format) -> Path:

@@ -10,6 +10,8 @@ import typer
 
 from raysync.cli.app import EngineName, File, Settings, app, console, errors, with_engine
 from raysync.cli.trials import TrialsLine
+from raysync.record.places import named
+from raysync.record.sweeps import CSV
 
 if TYPE_CHECKING:
     from raysync.record.sweeps import SweepRecord
@@ -30,13 +32,18 @@ def sweep(
     plan = planned(file, with_engine(settings, engine), resume=resume, many=yes)
     with TrialsLine(hidden=verbose) as line:
         line.begin(f"{plan.count} trials", plan.count)
-        record, ended = run(plan, notify=line.say, show=line.show, address=os.environ.get("RAY_ADDRESS"), verbose=verbose)
+        try:
+            record, ended = run(plan, notify=line.say, show=line.show, address=os.environ.get("RAY_ADDRESS"),
+                                verbose=verbose)
+        except SystemExit:  # what `ray job stop` comes to
+            line.say(f"Stopped. Go on: raysync sweep {file} --resume, with the same settings.")
+            raise
     counts = Counter(record.table.status)
     console.print(f"{len(record.table)} trials: {', '.join(f'{count} {status}' for status, count in counts.items())}.",
                   highlight=False)
     if record.records:
         _answer(record)
-    console.print(f"Table: {record.path / 'sweep.csv'}\nReport: raysync report {record.path}", markup=False,
+    console.print(f"Table: {named(record.path / CSV)}\nReport: raysync report {named(record.path)}", markup=False,
                   highlight=False, soft_wrap=True)
     if not ended:
         errors.print(f"Interrupted. Go on: raysync sweep {file} --resume", markup=False, highlight=False, soft_wrap=True)

@@ -19,6 +19,7 @@ from raysync.cli.table import print_table
 from raysync.config import Experiment, ParadigmChoice
 from raysync.core.replay import replay as replay_journal
 from raysync.errors import ConfigError, RunFailed
+from raysync.record.places import beneath, local
 from raysync.record.reader import RunRecord
 
 TensorBoard = Annotated[bool, typer.Option(
@@ -79,9 +80,9 @@ def calibrate(
 
 
 @app.command()
-def replay(record: Annotated[Path, typer.Argument(help="Folder of a run.", show_default=False)]) -> None:
+def replay(record: Annotated[str, typer.Argument(help="Folder of a run, or its URI.", show_default=False)]) -> None:
     """Feed a run's journal to a fresh machine; every decision must come out the same."""
-    journal = record / "journal.jsonl"
+    journal = local(record) / "journal.jsonl"
     if not journal.is_file():
         raise ConfigError(f"{record}: not the record of a run (no journal.jsonl in it).")
     with journal.open(encoding="utf-8") as file:
@@ -116,6 +117,6 @@ def _train(experiment: Experiment, choices: Sequence[ParadigmChoice], seeds: Seq
                 done[choice.label].append(record)
     summaries = {label: [record.summary if record else None for record in runs] for label, runs in done.items()}
     print_table(summaries, experiment, seeds, task.data.tokens)
-    console.print(f"Records: {experiment.output / experiment.name}", highlight=False, soft_wrap=True)
+    console.print(f"Records: {beneath(experiment.output, experiment.name)}", highlight=False, soft_wrap=True)
     if any(record is None for runs in done.values() for record in runs):
         raise typer.Exit(1)

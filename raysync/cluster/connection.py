@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,9 @@ WARM_BYTES = 64 << 20
 FREE_EVERY_MS = 50
 """How often a private cluster frees vectors that nobody needs any more. Ray's default, a second, makes the object store hold
 all that a second brings: with 25 million parameters five times as much memory, always new pages, and slower rounds."""
+
+ANSWER_S = 10.0
+"""How long the cluster may take to accept a connection."""
 
 
 class Connection:
@@ -59,6 +63,7 @@ class Connection:
         if address == "local":
             self._start(cluster, math.ceil(cpus), options)
             return
+        knock(address)
         try:
             ray.init(address=address, **options)
         except (ConnectionError, RuntimeError, ValueError) as error:
@@ -80,3 +85,22 @@ class Connection:
         ray.init(address="local", num_cpus=max(needed, cores), include_dashboard=cluster.dashboard,
                  _node_ip_address="127.0.0.1", _system_config={"free_objects_period_milliseconds": FREE_EVERY_MS}, **options)
         ray.get(ray.put(np.zeros(WARM_BYTES, np.uint8)))
+
+
+def knock(address: str) -> None:
+    """Ask for a connection, where the address says host and port: Ray itself would try for minutes (2.60).
+
+    Raises:
+        ConfigError: nobody is there.
+    """
+    if address.startswith("http"):
+        raise ConfigError(f"cluster.address: {address!r} is where jobs are submitted to (RAY_API_SERVER_ADDRESS); a run "
+                          "that joins a cluster by itself needs HOST:6379.")
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_S).close()
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"cluster.address: no Ray cluster at {address!r} ({reason}).") from error

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from raysync.config.base import Choice, Named, ParadigmChoice, Rule, Strict, by_name
 from raysync.config.learning import Data, EvaluationPlan, Update, Workload
@@ -54,7 +54,15 @@ class Experiment(Strict):
     sweep: Sweep | None = Field(None, description="what `raysync sweep` varies")
     switch_search: SwitchSearch | None = Field(None, description="what `raysync switch-search` looks for")
     published: Published | None = Field(None, description="a published table, for reports")
-    output: Path = Field(Path("runs"), description="records go to OUTPUT/NAME/TIME-PARADIGM-ID/")
+    output: Path | str = Field(Path("runs"), description="records go to OUTPUT/NAME/TIME-PARADIGM-ID/; a folder, or a URI "
+                                                         "that pyarrow's file systems know: s3://bucket/runs, gs://...")
+
+    @field_validator("output", mode="plain")
+    @classmethod
+    def _folder_or_uri(cls, value: object) -> Path | str:
+        if not isinstance(value, str | Path) or not str(value):
+            raise ValueError(f"a folder, or a URI such as s3://bucket/runs; got {value!r}")
+        return value if "://" in str(value) else Path(value)
 
     @model_validator(mode="after")
     def _distinct(self) -> Experiment:

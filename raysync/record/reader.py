@@ -17,6 +17,7 @@ from raysync.config import Experiment
 from raysync.core.journal import Evaluation, Line, read
 from raysync.errors import ConfigError
 from raysync.record.measures import Measures
+from raysync.record.places import local
 from raysync.record.rows import PushRow
 from raysync.record.writer import schema_of
 
@@ -89,14 +90,14 @@ def load(path: str | Path) -> RunRecord:
     """Open the record of a run.
 
     Args:
-        path: its folder.
+        path: its folder, or a URI; of a URI a copy is made, which is gone with this process.
 
     Raises:
         ConfigError: there is no record.
     """
-    folder = Path(path)
+    folder = local(path)
     if not (folder / "journal.jsonl").is_file() or not (folder / "config.yaml").is_file():
-        raise ConfigError(f"{folder}: not the record of a run (no journal.jsonl and config.yaml in it).")
+        raise ConfigError(f"{path}: not the record of a run (no journal.jsonl and config.yaml in it).")
     return RunRecord(folder)
 
 

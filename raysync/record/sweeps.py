@@ -24,9 +24,12 @@ import yaml
 from raysync import config
 from raysync.config import Experiment
 from raysync.errors import ConfigError
+from raysync.record.places import local, push
 from raysync.record.reader import RunRecord, load
 
-FILE, TABLE, RECORDS, NOTE = "sweep.yaml", "sweep.parquet", "records", "trial.yaml"
+FILE, TABLE, CSV, RECORDS, NOTE = "sweep.yaml", "sweep.parquet", "sweep.csv", "records", "trial.yaml"
+TUNE = "tune"
+"""Tune's own folder within that of a sweep."""
 VARIED = "config/"
 
 
@@ -61,14 +64,17 @@ class SweepRecord:
 def load_sweep(path: str | Path) -> SweepRecord:
     """Open what a sweep left.
 
+    Args:
+        path: its folder, or a URI; of a URI a copy is made, which is gone with this process.
+
     Raises:
         ConfigError: there is no sweep, or it has no table yet.
     """
-    folder = Path(path)
+    folder = local(path, without=TUNE)
     if not (folder / FILE).is_file():
-        raise ConfigError(f"{folder}: not the folder of a sweep (no {FILE} in it).")
+        raise ConfigError(f"{path}: not the folder of a sweep (no {FILE} in it).")
     if not (folder / TABLE).is_file():
-        raise ConfigError(f"{folder}: no {TABLE} yet: the sweep still runs, or wants `raysync sweep FILE --resume`.")
+        raise ConfigError(f"{path}: no {TABLE} yet: the sweep still runs, or wants `raysync sweep FILE --resume`.")
     return SweepRecord(folder)
 
 
@@ -97,6 +103,7 @@ def write_note(sweep: Path, note: TrialNote) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     text = yaml.safe_dump({"settings": note.settings, "ended": note.ended, "error": note.error}, sort_keys=False)
     (folder / NOTE).write_text(text, encoding="utf-8")
+    push(folder / NOTE)
 
 
 def notes(sweep: Path) -> list[TrialNote]:
@@ -116,7 +123,8 @@ def write_table(sweep: Path) -> None:
         elif None in values and all(type(value) is int for value in values if value is not None):
             table[name] = column.astype("Int64")  # a gap would make them floats
     table.to_parquet(sweep / TABLE, index=False)
-    table.to_csv(sweep / "sweep.csv", index=False)
+    table.to_csv(sweep / CSV, index=False)
+    push(sweep / TABLE, sweep / CSV)
 
 
 def _row(sweep: Path, note: TrialNote) -> dict[str, Any]:

@@ -25,7 +25,9 @@ import pyarrow.parquet as pq
 
 from raysync.core.journal import Evaluation, Line, encode, header
 from raysync.core.paradigm import Rule
+from raysync.errors import ConfigError
 from raysync.record.measures import Measures
+from raysync.record.places import Place, beneath, is_uri, new_copy
 from raysync.record.rows import PushRow
 
 ROWS_PER_GROUP = 10_000
@@ -38,11 +40,24 @@ def schema_of(row: type) -> pa.Schema:
     return pa.schema([(field.name, _TYPES[str(field.type).removesuffix(" | None")]) for field in fields(row)])
 
 
-def folder_name(output: Path, name: str, kind: str) -> Path:
-    """`OUTPUT/NAME/TIME-KIND-ID`; the id keeps runs of the same second apart."""
+def folder_name(output: Place, name: str, kind: str) -> Path:
+    """`OUTPUT/NAME/TIME-KIND-ID`, not made yet; behind a URI, a copy of it. The id keeps runs of the same second apart."""
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     plain = re.sub(r"[^A-Za-z0-9=.]+", "-", kind).strip("-")
-    return output.expanduser() / name / f"{stamp}-{plain}-{uuid4().hex[:4]}"
+    place = beneath(output, name, f"{stamp}-{plain}-{uuid4().hex[:4]}")
+    return Path(place).expanduser() if not is_uri(place) else new_copy(str(place))
+
+
+def make_folder(folder: Path) -> None:
+    """Make it, with those above it.
+
+    Raises:
+        ConfigError: that is not allowed there.
+    """
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise ConfigError(f"output: {folder}: cannot be made ({error.strerror}).") from error
 
 
 def environment() -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from raysync.config import Experiment
+from raysync.record.places import named
 from raysync.results.collection import Collection
 from raysync.results.scenarios import setting_text, workers_text
 from raysync.results.shown import target_text
@@ -80,10 +81,10 @@ def dates(collection: Collection) -> str:
 
 def commands(collection: Collection) -> list[str]:
     """The commands that repeat it, and the one that makes its report again."""
-    report = shlex.join(["raysync", "report", *map(str, collection.paths)])
+    report = shlex.join(["raysync", "report", *map(named, collection.paths)])
     if collection.sweep is not None:
         command = "sweep" if collection.sweep.experiment.switch_search is None else "switch-search"
-        return [shlex.join(["raysync", command, str(collection.sweep.path / "sweep.yaml")]), report]
+        return [shlex.join(["raysync", command, named(collection.sweep.path / "sweep.yaml")]), report]
     given = dict.fromkeys(filter(None, (_command(run.record.environment.get("command")) for run in collection.runs)))
     return [*(given or _runs_again(collection)), report]
 

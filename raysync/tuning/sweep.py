@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,23 @@ from ray.tune.search import BasicVariantGenerator
 
 from raysync import config
 from raysync.cluster.connection import Connection
+from raysync.cluster.job import show as show_in_job
 from raysync.cluster.placement import cpus
 from raysync.config import Experiment, Sweep
 from raysync.errors import ConfigError
-from raysync.record.sweeps import FILE, SweepRecord, TrialNote, load_sweep, notes, trial_name, write_note, write_table
+from raysync.record.places import beneath, check, inside, is_uri, local, named, pull, push
+from raysync.record.sweeps import (
+    FILE,
+    RECORDS,
+    TUNE,
+    SweepRecord,
+    TrialNote,
+    load_sweep,
+    notes,
+    trial_name,
+    write_note,
+    write_table,
+)
 from raysync.record.writer import folder_name
 from raysync.tuning.grid import Point, check_keys, count, examples, points, space
 from raysync.tuning.library import check_metrics, scheduler, searcher
@@ -32,8 +45,6 @@ from raysync.tuning.trial import Trials, name_of, settings_of, train
 
 MOST_UNASKED = 1000
 """Trials that are run without asking."""
-TUNE = "tune"
-"""Tune's own folder within that of a sweep."""
 SEARCHER_STATES = "searcher-state-*.pkl"
 """What `Searcher.restore_from_dir` looks for there."""
 
@@ -79,7 +90,9 @@ def plan(file: Path, settings: Iterable[str] = (), *, resume: bool = False, many
     if count(sweep) > MOST_UNASKED and not many:
         raise ConfigError(f"{source}: sweep: {count(sweep):,} trials; say --yes if more than {MOST_UNASKED:,} are meant.")
     made = [] if sweep.search is not None else points(sweep, experiment.seed, source)
-    trials = Trials(_folder(experiment, source, resume), Path.cwd(), source, file.read_text(encoding="utf-8"), settings)
+    folder = _folder(experiment, source, resume)
+    trials = Trials(folder, Path.cwd(), source, file.read_text(encoding="utf-8"), settings,
+                    named(folder) if is_uri(experiment.output) else None)
     shown = made if sweep.search is None else examples(sweep, experiment.seed, source)
     for point in shown:
         trials.experiment(point)
@@ -115,10 +128,14 @@ def run(
         return load_sweep(plan.trials.folder), True
     try:
         connection.open(plan.experiment.cluster, cpus_of(plan))
+        show_in_job({"raysync.experiment": plan.experiment.name, "raysync.trials": str(plan.count),
+                     "raysync.record": named(plan.trials.folder)})
         done = train_all(plan, notify=notify, show=show, verbose=verbose)
     finally:
         connection.close()
         if notes(plan.trials.folder):
+            with suppress(ConfigError):  # nothing was recorded
+                pull(plan.trials.folder / RECORDS)
             write_table(plan.trials.folder)
     return load_sweep(plan.trials.folder), done == plan.count
 
@@ -163,7 +180,10 @@ class _Scribe:
 
     def _write(self, trial: Trial, *, ended: bool, error: str = "") -> None:
         name = name_of(trial.config, trial.trial_id)
-        write_note(self._folder, TrialNote(name, settings_of(trial.config), ended, error))
+        try:
+            write_note(self._folder, TrialNote(name, settings_of(trial.config), ended, error))
+        except ConfigError as unreachable:  # the trials go on; the table at the end needs no notes from there
+            self._notify(str(unreachable))
 
 
 def _died_of(trial: Trial) -> str:
@@ -175,21 +195,26 @@ def _died_of(trial: Trial) -> str:
 
 
 def _folder(experiment: Experiment, source: str, resume: bool) -> Path:
-    """Of the sweep; a new one is made when it begins."""
-    beside = experiment.output.expanduser() / experiment.name
+    """Of the sweep, or a copy of it; a new one is made when it begins."""
     if not resume:
+        check(beneath(experiment.output, experiment.name))
         return folder_name(experiment.output, experiment.name, "sweep").absolute()
-    folders = sorted(one.parent for one in beside.glob(f"*-sweep-*/{FILE}"))
-    if not folders:
+    output = experiment.output if is_uri(experiment.output) else Path(experiment.output).expanduser()
+    beside = beneath(output, experiment.name)
+    sweeps = (beneath(beside, name) for name in reversed(inside(beside)) if "-sweep-" in name)
+    found = next((one for one in sweeps if FILE in inside(one)), None)
+    if found is None:
         raise ConfigError(f"{source}: no sweep of it to go on with in {beside}.")
-    if config.load(folders[-1] / FILE) != config.validate(yaml.safe_load(experiment.to_yaml())):
-        raise ConfigError(f"{source}: not what {folders[-1]} began with; a sweep goes on with the same settings.")
-    return folders[-1].absolute()
+    folder = local(found)
+    if config.load(folder / FILE) != config.validate(yaml.safe_load(experiment.to_yaml())):
+        raise ConfigError(f"{source}: not what {found} began with; a sweep goes on with the same settings.")
+    return folder.absolute()
 
 
 def _begin(plan: Plan) -> None:
-    plan.trials.folder.mkdir(parents=True, exist_ok=plan.resume)
+    plan.trials.folder.mkdir(parents=True, exist_ok=True)
     (plan.trials.folder / FILE).write_text(plan.experiment.to_yaml(), encoding="utf-8")
+    push(plan.trials.folder / FILE)
 
 
 def cpus_of(plan: Plan) -> float:
@@ -206,8 +231,9 @@ def _tuner(plan: Plan, verbose: bool) -> tune.Tuner:
     return tune.Tuner(
         function, param_space=choices if sweep.search else dict.fromkeys(plan.points[0]),
         tune_config=_tune_config(sweep, plan.points, plan.count, source, learned),
-        run_config=tune.RunConfig(name=TUNE, storage_path=str(folder), stop=dict(sweep.stop) or None, callbacks=[Teller()],
-                                  verbose=2 if verbose else 0, progress_reporter=_reporter(sweep) if verbose else None))
+        run_config=tune.RunConfig(name=TUNE, storage_path=plan.trials.uri or str(folder), callbacks=[Teller()],
+                                  stop=dict(sweep.stop) or None, verbose=2 if verbose else 0,
+                                  progress_reporter=_reporter(sweep) if verbose else None))
 
 
 def _reporter(sweep: Sweep) -> tune.CLIReporter:

@@ -24,6 +24,7 @@ from raysync.cluster.connection import Connection
 from raysync.config import Experiment, Known, ParadigmChoice, Sweep, SwitchSearch
 from raysync.errors import ConfigError, RunFailed
 from raysync.paradigms.syncswitch import SyncSwitch
+from raysync.record.places import is_uri
 from raysync.record.sweeps import FILE, VARIED, load_sweep, notes, write_table
 from raysync.record.writer import folder_name
 from raysync.tuning.grid import Point
@@ -203,7 +204,11 @@ def _check(experiment: Experiment, source: str) -> None:
 
 def _folder(experiment: Experiment, source: str) -> tuple[Path, str]:
     """Of the latest search with the same trainings, else a new one; and what is to be said about that."""
-    beside = experiment.output.expanduser() / experiment.name
+    if is_uri(experiment.output):
+        raise ConfigError(f"{source}: output: {experiment.output}: a search goes on from what it finds there; give it a "
+                          "folder, on a cluster one that all nodes share.")
+    output = Path(experiment.output)
+    beside = output.expanduser() / experiment.name
     folders = sorted((one.parent for one in beside.glob(f"*-{KIND}-*/{FILE}")), reverse=True)
     for folder in folders:
         before = _searched(folder)
@@ -211,7 +216,7 @@ def _folder(experiment: Experiment, source: str) -> tuple[Path, str]:
             changed = " with another switch_search block" if before.switch_search != experiment.switch_search else ""
             return folder.absolute(), f"This search began in {folder}{changed}; what was trained there counts."
     remark = f"A new search: {source} trains something else than {folders[0]}." if folders else ""
-    return folder_name(experiment.output, experiment.name, KIND).absolute(), remark
+    return folder_name(output, experiment.name, KIND).absolute(), remark
 
 
 def _searched(folder: Path) -> Experiment | None:

@@ -23,6 +23,7 @@ from raysync.decoupled.plan import placed_as
 from raysync.errors import ConfigError
 from raysync.paradigms.decoupled import Decoupled
 from raysync.record.measures import LARGEST_EXPONENT, Measures
+from raysync.record.places import beneath, clean
 from raysync.record.sweeps import RECORDS, trial_name
 from raysync.runner import Engine, run_in
 from raysync.tuning.grid import Point, override
@@ -37,13 +38,15 @@ class Trials:
     """What all trials of a sweep have in common."""
 
     folder: Path
-    """Of the sweep, absolute."""
+    """Of the sweep, absolute; where that is behind a URI, the copy of the process that began it."""
     home: Path
     """Where the sweep was started: relative paths of the file count from there, not from Tune's folder of the trial."""
     source: str
     text: str
     """The experiment file."""
     overrides: tuple[str, ...]
+    uri: str | None = None
+    """Where the sweep is, if it is behind one: trials on any node write their records there."""
     impossible: dict[str, str] = field(default_factory=dict)
     """Placements that Ray cannot make, as text -> why."""
 
@@ -57,7 +60,8 @@ class Trials:
         made = config.parse(self.text, [*self.overrides, *settings], said="sweep:",
                             source=f"{self.source} with {', '.join(settings)}" if settings else self.source)
         cluster = made.cluster.model_copy(update={"address": "auto"})  # the one that Tune runs on
-        return made.model_copy(update={"name": name, "output": self.folder / RECORDS, "cluster": cluster, "sweep": None,
+        output = beneath(self.uri or self.folder, RECORDS)
+        return made.model_copy(update={"name": name, "output": output, "cluster": cluster, "sweep": None,
                                        "switch_search": None})
 
     def find_impossible(self, points: Iterable[Point]) -> None:
@@ -105,8 +109,11 @@ def train(point: Point, trials: Trials) -> None:
         if experiment.engine == "virtual":
             torch.set_num_threads(1)  # as many as it has CPUs
         task = prepare(experiment)
-        with _engine(trials, experiment) as engine:
-            run_in(engine, task, experiment.paradigm, watch=_Reporter(experiment.timing == "only"), notify=print)
+        try:
+            with _engine(trials, experiment) as engine:
+                run_in(engine, task, experiment.paradigm, watch=_Reporter(experiment.timing == "only"), notify=print)
+        finally:
+            clean()  # the process may be killed, or serve many trials
 
 
 def _as_placed(experiment: Experiment) -> Experiment:

@@ -62,7 +62,7 @@ def test_a_paradigm_states_its_source_and_has_its_tests(name):
 
 @pytest.mark.parametrize("path", [
     ROOT / "raysync/comparison.yaml",
-    *sorted(set(ROOT.glob("experiments/**/*.yaml")) - set(ROOT.glob("experiments/clusters/*"))),
+    *sorted(set(ROOT.glob("experiments/**/*.yaml")) - set(ROOT.glob("experiments/clusters/**/*"))),
 ], ids=lambda path: path.stem)
 def test_experiment_files_are_valid(path):
     assert config.load(path).name

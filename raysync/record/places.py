@@ -1,0 +1,203 @@
+"""Where records are: a folder, or a URI that pyarrow's file systems know (`s3://bucket/runs`, `gs://...`, `file:///...`).
+
+What is behind a URI is worked on in a local copy, and copied: an object store cannot append to a file, and what is streamed
+into one is not there before it is closed, so a journal written straight to it would be lost with a run that is killed. So
+only this file and those that choose when to copy know of URIs; all others have a path. `fsspec+NAME://` goes through fsspec,
+for what pyarrow does not know itself (pyarrow 18 and newer). Credentials are those that the file system finds for itself.
+"""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import mkdtemp
+from threading import Thread
+
+from pyarrow import fs
+
+from raysync.errors import ConfigError, unknown_name
+
+Place = Path | str
+"""A folder, or a URI."""
+
+SCHEMES = ("abfs", "file", "gs", "hdfs", "s3", "fsspec+...")
+ANSWER_S = 60.0
+"""How long a file system may take to answer at the beginning."""
+
+_copies: dict[Path, str] = {}
+"""Local copy -> the URI that it stands for; of this process, gone with it."""
+
+
+def is_uri(place: Place) -> bool:
+    """Whether that is a URI; in one, what is not of a URI's letters (a space) is written as %20."""
+    return isinstance(place, str) and "://" in place
+
+
+def beneath(place: Place, *names: str) -> Place:
+    """What has these names in a place; the query of a URI stays behind its path."""
+    if not is_uri(place):
+        return Path(place).joinpath(*names)
+    scheme, _, rest = str(place).partition("://")  # not by urllib, which makes one slash of the three in memory:///x
+    path, mark, query = rest.partition("?")
+    return f"{scheme}://{'/'.join([path.rstrip('/'), *names])}{mark}{query}"
+
+
+def named(path: Path) -> str:
+    """What a person calls it: within a copy, the URI."""
+    found = _found(path)
+    return str(path) if found is None else str(beneath(_copies[found], *path.relative_to(found).parts))
+
+
+def check(place: Place) -> None:
+    """Make sure that records can be written there, before hours go into one.
+
+    Raises:
+        ConfigError: there is no such file system, or it cannot be reached or written.
+    """
+    if not is_uri(place):
+        return
+    failures: list[Exception] = []
+
+    def make() -> None:
+        try:
+            with _told(f"output: {place}"):
+                system, path = fs.FileSystem.from_uri(place)
+                system.create_dir(path, recursive=True)
+        except Exception as failure:
+            failures.append(failure)
+
+    asked = Thread(target=make, daemon=True)  # which can be left alone: Google's client would try for a quarter of an hour
+    asked.start()
+    asked.join(ANSWER_S)
+    if asked.is_alive():
+        raise ConfigError(f"output: {place}: no answer within {ANSWER_S:.0f} s.")
+    for failure in failures:
+        raise failure
+
+
+def new_copy(uri: str) -> Path:
+    """A folder, not made yet, that stands for a URI."""
+    copy = Path(mkdtemp(prefix="raysync-")) / (uri.partition("?")[0].rstrip("/").rpartition("/")[2] or "copy")
+    _copies[copy] = uri
+    return copy
+
+
+def local(place: Place, *, without: str = "") -> Path:
+    """The folder itself; of a URI, a copy of what is there.
+
+    Args:
+        place: a folder or a URI.
+        without: name of a folder in it that is not wanted.
+
+    Raises:
+        ConfigError: there is no such file system, it cannot be reached, or nothing is there.
+    """
+    if not is_uri(place):
+        return Path(place)
+    copy = new_copy(str(place))
+    try:
+        pull(copy, without=without)
+    except ConfigError:
+        drop(copy)
+        raise
+    return copy
+
+
+def inside(place: Place) -> list[str]:
+    """Names of what is in a place, sorted; empty where there is no such folder.
+
+    Raises:
+        ConfigError: there is no such file system, or it cannot be reached.
+    """
+    if not is_uri(place):
+        return sorted(one.name for one in Path(place).iterdir()) if Path(place).is_dir() else []
+    with _told(str(place)):
+        system, path = fs.FileSystem.from_uri(place)
+        return sorted(one.base_name for one in system.get_file_info(fs.FileSelector(path, allow_not_found=True)))
+
+
+def pull(folder: Path, *, without: str = "") -> None:
+    """Bring a copy, or a folder within one, up to date with what is behind its URI; no copy: nothing happens.
+
+    Raises:
+        ConfigError: it cannot be reached, or nothing is there.
+    """
+    if not is_copy(folder):
+        return
+    uri = named(folder)
+    with _told(uri):
+        system, path = fs.FileSystem.from_uri(uri)
+        there = system.get_file_info(fs.FileSelector(path, allow_not_found=True))
+        if not there:
+            raise ConfigError(f"{uri}: there is nothing there.")
+        for one in there:
+            if one.base_name not in (without, ""):
+                to = folder / one.base_name
+                (to if one.type is fs.FileType.Directory else folder).mkdir(parents=True, exist_ok=True)
+                fs.copy_files(one.path, str(to), source_filesystem=system)
+
+
+def push(*files: Path) -> None:
+    """Copy files and folders, all within one copy, to where they belong; outside of copies, nothing happens.
+
+    Raises:
+        ConfigError: it cannot be reached or written.
+    """
+    if not files or (copy := _found(files[0])) is None:
+        return
+    uri = _copies[copy]
+    with _told(uri):
+        system, base = fs.FileSystem.from_uri(uri)
+        for file in files:
+            path = "/".join([base.rstrip("/"), *file.relative_to(copy).parts])
+            system.create_dir(path if file.is_dir() else path.rpartition("/")[0], recursive=True)
+            fs.copy_files(str(file), path, destination_filesystem=system)
+
+
+def is_copy(path: Path) -> bool:
+    """Whether it is a copy, or within one."""
+    return _found(path) is not None
+
+
+def keep(path: Path) -> None:
+    """Leave a copy where it is when this process ends, as a folder like others."""
+    found = _found(path)
+    if found is not None:
+        del _copies[found]
+
+
+def drop(path: Path) -> None:
+    """Remove the local copy that this is, or is part of; what it was copied to stays."""
+    found = _found(path)
+    if found is not None:
+        del _copies[found]
+        shutil.rmtree(found.parent, ignore_errors=True)
+
+
+def _found(path: Path) -> Path | None:
+    """The copy that a path is within."""
+    return next((copy for copy in (path, *path.parents) if copy in _copies), None)
+
+
+@contextmanager
+def _told(where: str) -> Iterator[None]:
+    """What a file system complains of, in a line."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except (OSError, ValueError, NotImplementedError, ImportError) as error:
+        if "Unrecognized filesystem type" in str(error):
+            raise unknown_name("kind of URI", where.rpartition("://")[0].rpartition(" ")[2], SCHEMES, where=where) from error
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{where}: cannot be reached or written ({reason[:300]}).") from error
+
+
+@atexit.register
+def clean() -> None:
+    """Remove the copies of this process."""
+    for copy in list(_copies):
+        drop(copy)

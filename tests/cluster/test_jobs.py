@@ -1,0 +1,173 @@
+"""Jobs: `ray job submit -- raysync ...` on a real head, which is started for these tests and gone afterwards."""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+from ray.job_submission import JobStatus, JobSubmissionClient
+from ray.util.state import list_actors
+
+import raysync
+from raysync.record.places import beneath, clean, inside
+from raysync.record.reader import load
+from raysync.record.sweeps import load_sweep
+from tests.cluster.parts import TINY
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
+
+BIN = Path(sys.executable).parent
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | {
+    "PATH": f"{BIN}:{os.environ['PATH']}", "PYTHONPATH": str(Path(raysync.__file__).parents[1]), "OMP_NUM_THREADS": "1",
+    "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+PORTS = ("port", "dashboard-port", "dashboard-agent-listen-port", "dashboard-agent-grpc-port", "ray-client-server-port")
+FILES = {
+    "short": {"paradigm": {"name": "ssp", "staleness": 2}},
+    "long": {"workload": {"epochs": 20}, "workers": [{"count": 2, "step_s": 0.02}]},
+    "wrong": {"modl": "mlp"},
+    "grid": {"engine": "virtual", "sweep": {"grid": {"paradigm": ["bsp", "asp"]}}},
+}
+DEADLINE_S = 150
+
+
+class Head:
+    """A running head, and what a person does with it."""
+
+    def __init__(self, api, folder):
+        self.api = api
+        self.folder = folder
+        self.client = JobSubmissionClient(api)
+
+    def submit(self, command):
+        working_dir = {"working_dir": str(self.folder), "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "60"}}
+        return self.client.submit_job(entrypoint=command, runtime_env=working_dir)
+
+    def log(self, job, until=None):
+        """Its log up to what is waited for, or to its end."""
+        async def read():
+            text = ""
+            async for part in self.client.tail_job_logs(job):
+                text += part
+                if until is not None and until in text:
+                    break
+            return text
+
+        return asyncio.run(asyncio.wait_for(read(), DEADLINE_S))
+
+    def living_actors(self):
+        """Names of the classes of raysync's actors that live."""
+        actors = list_actors(address=self.api, filters=[("state", "!=", "DEAD")])
+        return sorted(actor.class_name for actor in actors if actor.class_name != "JobSupervisor")
+
+
+def free_ports(count):
+    """Of the system's choice, and so above those that Ray gives its workers."""
+    with ExitStack() as stack:
+        held = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [one.getsockname()[1] for one in held]
+
+
+def stop(process):
+    """It and what it started."""
+    family = [process, *psutil.Process(process.pid).children(recursive=True)]
+    process.terminate()
+    process.stdout.close()
+    process.wait(60)
+    _, alive = psutil.wait_procs(family[1:], timeout=60)
+    for one in alive:
+        one.kill()
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("jobs")
+    for name, change in FILES.items():
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump({**TINY, **change, "name": name}))
+    ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
+    with tempfile.TemporaryDirectory(prefix="rs", dir="/tmp", ignore_cleanup_errors=True) as short:  # for paths of sockets
+        process = subprocess.Popen(
+            [BIN / "ray", "start", "--head", "--block", "--num-cpus=8", f"--temp-dir={short}", "--node-ip-address=127.0.0.1",
+             *(f"--{name}={port}" for name, port in ports.items())],
+            env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            said = []
+            for line in process.stdout:
+                said.append(line)
+                if "runtime started" in line:
+                    break
+            else:
+                pytest.fail(f"no head: {''.join(said)}")
+            yield Head(f"http://127.0.0.1:{ports['dashboard-port']}", folder)
+        finally:
+            stop(process)
+
+
+@pytest.fixture
+def output(tmp_path):
+    yield tmp_path / "records"
+    clean()
+
+
+def test_a_run_by_the_command_line(head, output):
+    """As the README has it; beside it, a file with a mistake."""
+    wrong = head.submit(f"raysync run wrong.yaml --set output={output}")
+    done = subprocess.run(
+        [BIN / "ray", "job", "submit", "--address", head.api, "--submission-id", "by-hand", "--metadata-json",
+         '{"who": "me"}', "--working-dir", ".", "--", "raysync", "run", "short.yaml", "--set", f"output={output}"],
+        cwd=head.folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [folder] = (output / "short").iterdir()
+    record = load(folder)
+    assert record.summary["status"] == "finished"
+    info = head.client.get_job_info("by-hand")
+    assert info.status == JobStatus.SUCCEEDED
+    assert info.metadata.items() >= {"who": "me", "raysync.experiment": "short", "raysync.paradigm": "ssp(staleness=2)",
+                                     "raysync.record": str(folder)}.items()
+    lines = [line for line in done.stdout.splitlines() if line.startswith("ssp(staleness=2) ") and "samples/s" in line]
+    assert 2 <= len(lines) <= 12
+    assert "\x1b[2K" not in done.stdout, "no live display in a log"
+
+    log = head.log(wrong)
+    info = head.client.get_job_info(wrong)
+    assert (info.status, info.driver_exit_code) == (JobStatus.FAILED, 2)
+    assert "raysync: wrong.yaml: modl: unknown setting 'modl'; did you mean 'model'?" in log
+    assert "Traceback" not in log
+
+
+def test_a_run_that_is_stopped(head, output):
+    job = head.submit(f"raysync run long.yaml --set output={output}")
+    head.log(job, until="%")
+    assert len(head.living_actors()) == 5
+    assert head.client.stop_job(job)
+    log = head.log(job)
+    assert head.client.get_job_status(job) == JobStatus.STOPPED
+    [folder] = (output / "long").iterdir()
+    assert f"Stopped. The record up to now: {folder}" in log
+    record = load(folder)
+    assert record.complete
+    assert record.summary["status"] == "stopped"
+    assert 0 < record.summary["pushes"] == len(record.pushes)
+    assert head.living_actors() == []
+
+
+def test_a_sweep_whose_records_go_to_a_uri(head, output):
+    there = f"file://{output}"
+    job = head.submit(f"raysync sweep grid.yaml --set output={there}")
+    log = head.log(job)
+    info = head.client.get_job_info(job)
+    assert info.status == JobStatus.SUCCEEDED, log
+    [name] = inside(beneath(there, "grid"))
+    uri = beneath(there, "grid", name)
+    assert f"Report: raysync report {uri}" in log
+    assert info.metadata == {"raysync.experiment": "grid", "raysync.trials": "2", "raysync.record": uri}
+    sweep = load_sweep(uri)
+    assert list(sweep.table.status) == ["finished"] * 2
+    assert [record.config.paradigm.name for record in sweep.records.values()] == ["bsp", "asp"]
+    assert {"sweep.csv", "tune", "records"} <= set(inside(uri))
