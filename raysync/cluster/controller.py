@@ -20,16 +20,16 @@ keeps no history.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from heapq import heappop, heappush
-from math import isfinite
+from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayError, RayTaskError
 
+from raysync.agenda import Agenda
 from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.evaluations import Evaluations
 from raysync.cluster.logs import log_begin, log_to_stderr
@@ -42,7 +42,7 @@ from raysync.cluster.shards import Parts, Shards
 from raysync.config import Experiment
 from raysync.core.decisions import Apply, Decision, Drop, Hold, Note, Push, Release, SetTimer, Switch
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
-from raysync.core.journal import Entry, Evaluation, Line, Remark
+from raysync.core.journal import Evaluation, Line, Remark, answered
 from raysync.core.machine import Machine
 from raysync.core.paradigm import Paradigm
 from raysync.errors import RunFailed
@@ -115,9 +115,8 @@ class _Run:
         """Slot -> its worker of now, or the last one."""
         self._coming: set[str] = set()
         """Who is on the way back."""
-        self._agenda: list[tuple[float, int, Callable[[Any], None], Any]] = []
-        """Heap of what happens at a time (seconds since the run began), as on the virtual engine."""
-        self._scheduled = 0
+        self._agenda = Agenda()
+        """Seconds since the run began -> what happens then."""
         self._pushed: dict[Push, Step] = {}
         """Those whose gradients are neither applied nor dropped."""
         self._compensates = plan.experiment.update.delay_compensation is not None
@@ -136,7 +135,7 @@ class _Run:
         self._publish(self._evaluations.take_marks(self._progress))
         for index, crash in self.troubles.crashes.items():
             if crash.at_s is not None:
-                self._schedule(crash.at_s, self._crash, index)
+                self._agenda.schedule(crash.at_s, self._crash, index)
         for slot, actor_id in self.plan.actor_ids.items():
             if not self.status:
                 self._join((slot, 1, self._workers[slot], actor_id))
@@ -144,13 +143,13 @@ class _Run:
     @property
     def goes_on(self) -> bool:
         """Whether something is under way, or will be at its time."""
-        return bool(self.pending or ((self.machine.timers or self._agenda) and not self.status))
+        return bool(self.pending or ((self.machine.timers or self._agenda.next_at < inf) and not self.status))
 
     def wait(self, until_s: float) -> None:
         """Wait for the next thing to happen, at most until that time of the clock, and act on it."""
         assert self.goes_on, "nothing will ever happen"
         deadlines_s = [pending.deadline_s for pending in self.pending.values()]
-        times = [*self.machine.timers.values(), *(at for at, *_ in self._agenda[:1])] if not self.status else []
+        times = [*self.machine.timers.values(), self._agenda.next_at] if not self.status else []
         timeout_s = max(0.0, min([until_s, *deadlines_s, *(self._began_s + at for at in times)]) - now_s())
         if self.pending:
             ready, _ = ray.wait(list(self.pending), num_returns=1, timeout=timeout_s)
@@ -169,10 +168,6 @@ class _Run:
 
     def _now(self) -> float:
         return now_s() - self._began_s
-
-    def _schedule(self, at: float, happens: Callable[[Any], None], argument: Any) -> None:
-        self._scheduled += 1
-        heappush(self._agenda, (at, self._scheduled, happens, argument))
 
     @property
     def _progress(self) -> float:
@@ -254,14 +249,13 @@ class _Run:
         except RayError as error:
             self._give_up(comeback, reason(error))
             return
-        self._schedule(comeback.due_at, self._join, (comeback.slot, comeback.number, comeback.actor, place.actor_id))
+        self._agenda.schedule(comeback.due_at, self._join, (comeback.slot, comeback.number, comeback.actor, place.actor_id))
 
     # ---- what its time has come for ----
 
     def _keep_agenda(self) -> None:
-        while self._agenda and not self.status and self._now() >= self._agenda[0][0]:
-            _, _, happens, argument = heappop(self._agenda)
-            happens(argument)
+        while not self.status and self._now() >= self._agenda.next_at:
+            self._agenda.advance()
 
     def _fire_timers(self) -> None:
         for key, at in list(self.machine.timers.items()):
@@ -338,18 +332,14 @@ class _Run:
     # ---- what the machine decides ----
 
     def _handle(self, event: Event, report: dict[str, Any] | None = None) -> None:
-        try:
-            decisions = self.machine.handle(event)
-        except Exception as error:
-            error.add_note(f"at {event}")
-            raise
-        self.lines.append(Entry(event, tuple(decisions), report or {}))
-        for index, decision in enumerate(decisions):
+        entry = answered(self.machine, event, report or {})
+        self.lines.append(entry)
+        for index, decision in enumerate(entry.decisions):
             if self.status:
                 return
             match decision:
                 case Apply():
-                    self._apply(decision, rest=decisions[index + 1 :])
+                    self._apply(decision, rest=entry.decisions[index + 1 :])
                 case Release():
                     self._release(decision)
                 case Drop(push=push):
@@ -357,7 +347,7 @@ class _Run:
                 case SetTimer() | Hold() | Note() | Switch():
                     pass  # the machine keeps its timers, and `wait` looks at them; the others are for the journal
 
-    def _apply(self, decision: Apply, rest: list[Decision]) -> None:
+    def _apply(self, decision: Apply, rest: Sequence[Decision]) -> None:
         taken = [self._pushed.pop(push) for push in decision.pushes]
         members = self.machine.roster.members
         plan = ApplyPlan(
@@ -388,7 +378,7 @@ class _Run:
         suffered = self.troubles.befall(life.slot, clock, self.machine.roster.now)
         crash = self.troubles.crash_at_clock(life.slot, clock)
         if crash is not None:
-            self._schedule(self.machine.roster.now, self._crash, crash)  # once the decisions in hand are carried out
+            self._agenda.schedule(self.machine.roster.now, self._crash, crash)  # once the decisions in hand are carried out
             return
         if decision.pull and self._weights is None:
             self._publish(())
@@ -420,7 +410,7 @@ class _Run:
         self.pending = {ref: it for ref, it in self.pending.items() if not isinstance(it, Step | Comeback)}
 
 
-def _pulls_next(rest: list[Decision]) -> bool:
+def _pulls_next(rest: Sequence[Decision]) -> bool:
     """Whether somebody pulls before the next update makes other weights."""
     for decision in rest:
         if isinstance(decision, Apply):

@@ -28,7 +28,7 @@ from raysync.cluster.running import to_its_end
 from raysync.config import Experiment
 from raysync.core.decisions import Apply, Drop, Push, Release
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
-from raysync.core.journal import Entry, Evaluation, Line
+from raysync.core.journal import Evaluation, Line, answered
 from raysync.core.modules import module_of
 from raysync.decoupled.pipelines import Pass, Pipelines, Stage
 from raysync.decoupled.virtual import DONE
@@ -281,13 +281,9 @@ class _Run:
     # ---- what the machines decide ----
 
     def _handle(self, event: Event, report: dict[str, Any]) -> None:
-        try:
-            decisions = self._modules.handle(event)
-        except Exception as error:
-            error.add_note(f"at {event}")
-            raise
-        self.lines.append(Entry(event, tuple(decisions), report))
-        for decision in decisions:
+        entry = answered(self._modules, event, report)
+        self.lines.append(entry)
+        for decision in entry.decisions:
             match decision:
                 case Apply():
                     self._apply(decision)
