@@ -182,6 +182,8 @@ def test_what_comes_with_the_pushes_does_not_displace_what_is_rare():
     assert "left" in [news.kind for news in standing.news]
     assert [news.at for news in standing.news] == sorted(news.at for news in standing.news)
     assert len(standing.news) <= RARE + FREQUENT
+    often = [(news.kind, news.worker) for news in standing.news if not news.rare]
+    assert len(often) == len(set(often)), "of a kind and worker the latest"
 
 
 @pytest.mark.parametrize("name", ["bsp", "lagtuner", "k-batch-async"])
@@ -311,6 +313,7 @@ def test_decoupled_runs_and_those_of_a_language_model(tmp_path):
     assert "decoupled(modules=2, groups=2) │ mlp on digits" in text
     assert sum("done after" in line for line in text.splitlines() if line.startswith(" m")) == 4
     assert "accuracy" not in text
+    assert "gone" not in text, "who has no batch left is no loss"
     assert "s left" not in text, "a virtual second is nothing to wait for"
     standing = standing_of([*lines_of("asp", 2), SCORE])
     assert "perplexity  1.35" in picture._facts(standing, {"tokens": True})
