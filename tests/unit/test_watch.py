@@ -26,7 +26,7 @@ from raysync.errors import ConfigError
 from raysync.paradigms import make
 from raysync.record.following import JournalFollower
 from raysync.record.measures import Measures
-from raysync.record.news import news_of, seconds
+from raysync.record.news import News, news_of, seconds
 from raysync.record.reader import load
 from raysync.record.standing import FREQUENT, RARE, Standing
 from raysync.record.writer import RecordWriter
@@ -182,8 +182,14 @@ def test_what_comes_with_the_pushes_does_not_displace_what_is_rare():
     assert "left" in [news.kind for news in standing.news]
     assert [news.at for news in standing.news] == sorted(news.at for news in standing.news)
     assert len(standing.news) <= RARE + FREQUENT
-    often = [(news.kind, news.worker) for news in standing.news if not news.rare]
-    assert len(often) == len(set(often)), "of a kind and worker the latest"
+
+
+def test_of_what_is_frequent_the_latest_of_each_kind_and_worker_is_kept():
+    standing = standing_of([])
+    names = [*map(str, range(FREQUENT)), "0", "new"]
+    for at, worker in enumerate(names):
+        standing._keep(News(float(at), "hold", worker, "waits", rare=False))
+    assert [news.worker for news in standing.news] == names[2:]
 
 
 @pytest.mark.parametrize("name", ["bsp", "lagtuner", "k-batch-async"])
