@@ -26,7 +26,7 @@ from raysync.errors import ConfigError
 from raysync.paradigms import make
 from raysync.record.following import JournalFollower
 from raysync.record.measures import Measures
-from raysync.record.news import news_of, seconds
+from raysync.record.news import News, news_of, seconds
 from raysync.record.reader import load
 from raysync.record.standing import FREQUENT, RARE, Standing
 from raysync.record.writer import RecordWriter
@@ -184,6 +184,14 @@ def test_what_comes_with_the_pushes_does_not_displace_what_is_rare():
     assert len(standing.news) <= RARE + FREQUENT
 
 
+def test_of_what_is_frequent_the_latest_of_each_kind_and_worker_is_kept():
+    standing = standing_of([])
+    names = [*map(str, range(FREQUENT)), "0", "new"]
+    for at, worker in enumerate(names):
+        standing._keep(News(float(at), "hold", worker, "waits", rare=False))
+    assert [news.worker for news in standing.news] == names[2:]
+
+
 @pytest.mark.parametrize("name", ["bsp", "lagtuner", "k-batch-async"])
 def test_memory_does_not_grow_with_the_journal(name):
     parameters = {"k": 2} if name == "k-batch-async" else {}
@@ -311,6 +319,7 @@ def test_decoupled_runs_and_those_of_a_language_model(tmp_path):
     assert "decoupled(modules=2, groups=2) │ mlp on digits" in text
     assert sum("done after" in line for line in text.splitlines() if line.startswith(" m")) == 4
     assert "accuracy" not in text
+    assert "gone" not in text, "who has no batch left is no loss"
     assert "s left" not in text, "a virtual second is nothing to wait for"
     standing = standing_of([*lines_of("asp", 2), SCORE])
     assert "perplexity  1.35" in picture._facts(standing, {"tokens": True})
