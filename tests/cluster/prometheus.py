@@ -48,6 +48,7 @@ RUNS = (
             "paradigm": {"name": "sync-switch", "online": "elastic", "window": 2, "windows": 1}},
 )
 """A few seconds each. In the second the slow worker is found, suspended, its push is dropped, and the protocol changes."""
+SILENT = TINY | {"workload": {"samples": 24}, "paradigm": "bsp", "cluster": {"metrics": False}}
 
 
 @dataclass
@@ -127,6 +128,8 @@ class Metered:
 
     prometheus: Prometheus
     records: list[Path]
+    silent: Path
+    """The record of one before them that publishes nothing."""
 
 
 @contextmanager
@@ -140,18 +143,18 @@ def metered(folder: Path, *experiments: dict[str, Any]) -> Iterator[Metered]:
         folder: for everything.
         experiments: as in a file, of one cast of workers; `output` is added.
     """
-    whole = [experiment | {"output": str(folder / "runs")} for experiment in experiments]
+    whole = [experiment | {"output": str(folder / "runs")} for experiment in (SILENT, *experiments)]
     command = [sys.executable, "-m", "tests.cluster.metered", json.dumps(whole)]
     with subprocess.Popen(command, cwd=ROOT, env=environ | {"OMP_NUM_THREADS": "1"}, stdin=subprocess.PIPE,
                           stdout=subprocess.PIPE, text=True) as process:
         try:
             session = Path(json.loads(process.stdout.readline()))
             with scraping(session / "prom_metrics_service_discovery.json", folder) as prometheus:
-                records = [Path(json.loads(process.stdout.readline())) for _ in whole]
+                silent, *records = [Path(json.loads(process.stdout.readline())) for _ in whole]
                 updates = sum(json.loads((record / "summary.json").read_text())["updates"] for record in records)
                 prometheus.until(lambda: prometheus.total(SETTLED) >= updates, "the last update is seen")
                 process.communicate()  # its standard input ends, and so does the cluster
-                yield Metered(prometheus, records)
+                yield Metered(prometheus, records, silent)
         finally:
             process.terminate()
             process.communicate()
