@@ -48,6 +48,7 @@ RUNS = (
             "paradigm": {"name": "sync-switch", "online": "elastic", "window": 2, "windows": 1}},
 )
 """A few seconds each. In the second the slow worker is found, suspended, its push is dropped, and the protocol changes."""
+SILENT = TINY | {"workload": {"samples": 24}, "paradigm": "bsp", "cluster": {"metrics": False}}
 
 
 @dataclass
@@ -129,6 +130,8 @@ class Metered:
     records: list[Path]
     folder: Path
     """With everything."""
+    silent: Path
+    """The record of one before them that publishes nothing."""
 
 
 @contextmanager
@@ -143,18 +146,18 @@ def metered(folder: Path, *experiments: dict[str, Any], **environment: str) -> I
         experiments: as in a file, of one cast of workers; `output` is added.
         environment: variables of that process.
     """
-    whole = [experiment | {"output": str(folder / "runs")} for experiment in experiments]
+    whole = [experiment | {"output": str(folder / "runs")} for experiment in (SILENT, *experiments)]
     command = [sys.executable, "-m", "tests.cluster.metered", json.dumps(whole)]
     with subprocess.Popen(command, cwd=ROOT, env=environ | {"OMP_NUM_THREADS": "1"} | environment, stdin=subprocess.PIPE,
                           stdout=subprocess.PIPE, text=True) as process:
         try:
             session = Path(json.loads(process.stdout.readline()))
             with scraping(session / "prom_metrics_service_discovery.json", folder) as prometheus:
-                records = [Path(json.loads(process.stdout.readline())) for _ in whole]
+                silent, *records = [Path(json.loads(process.stdout.readline())) for _ in whole]
                 updates = sum(json.loads((record / "summary.json").read_text())["updates"] for record in records)
                 prometheus.until(lambda: prometheus.total(SETTLED) >= updates, "the last update is seen")
                 process.communicate()  # its standard input ends, and so does the cluster
-                yield Metered(prometheus, records, folder)
+                yield Metered(prometheus, records, folder, silent)
         finally:
             process.terminate()
             process.communicate()

@@ -115,6 +115,9 @@ def test_every_metric_has_its_series_in_prometheus_and_the_counters_are_the_reco
             assert found, f"no series of {name}"
             for series in found:
                 assert set(metric.labels) <= set(series["metric"]), name
+    runs = {series["metric"]["run"] for series in prometheus.history("ray_raysync_workers_live")}
+    assert runs == {record.name for record in metered_runs.records}, "without the one that publishes nothing"
+    assert (metered_runs.silent / "summary.json").exists()
     for record in metered_runs.records:
         summary = json.loads((record / "summary.json").read_text())
         for name, expected in (

@@ -153,6 +153,8 @@ def test_each_module_has_a_machine_of_its_own():
 def test_timers_are_a_modules_own():
     rule = make("decoupled", modules=2, groups=2, sync={"name": "sync-switch", "online": "elastic"})
     assert rule.phases() == ("bsp", "asp")
+    assert rule.protocol == "bsp"
+    assert make("decoupled", sync="ssp").protocol == "ssp"
     modules = rule.machine(1000)
     workers = [f"{stage_id(f'w-{group}', 2)}#1" for group in (0, 1)]
     for worker in workers:

@@ -95,7 +95,7 @@ class SwitchConformance(Conformance):
 
     def check(self, decisions):
         self.journal += decisions
-        under_way = set(self.flying)
+        under_way, switched_to = set(self.flying), None
         super().check(decisions)
         for decision in decisions:
             match decision:
@@ -108,12 +108,14 @@ class SwitchConformance(Conformance):
                 case Switch(to=to, why=why):
                     event(f"switch: {why.partition(':')[0]}")
                     assert to in self.machine.paradigm.phases()
+                    switched_to = to
                     assert not self.suspended, "a switch restores everybody"
                 case Apply(pushes=pushes):
                     workers = {worker for worker, _ in pushes}
                     assert not workers & self.suspended, "no push of a suspended worker is applied"
                 case Release(worker=worker):
                     assert worker not in self.suspended
+        assert switched_to in (None, self.machine.paradigm.protocol), "the last of them is in force"
         self.releases_keep_the_bound(decisions)
         self.suspended &= set(self.machine.roster.members)
         self.outdated &= set(self.machine.roster.members)

@@ -187,6 +187,9 @@ def test_a_wait_is_counted_while_it_lasts():
         waits.append((event_.at, published.total("raysync_wait_seconds")))
     assert waits == [(0.0, 0.0), (0.0, 0.0), (1.0, 0.0), (2.0, 1.0), (3.0, 2.0)]
     assert published.total("raysync_pushes") == 0, "the round goes on: the newcomer is at work"
+    published.take([Ended("stopped", 4.0)])
+    assert published.total("raysync_wait_seconds") == 3 + 1
+    assert (published.total("raysync_pushes"), published.total("raysync_drops")) == (2, 0), "what was buffered is no drop"
 
 
 def test_a_series_begins_with_nothing():
