@@ -3,7 +3,8 @@
 Names are Prometheus's: `raysync_`, what is measured, and its unit last. Ray puts `ray_` before them and `_total` behind
 counters (`Metric.exported`). Every series carries the labels `run` (the name of its record) and `paradigm`; `worker` is a
 slot without the number of its life (`fast-2`), so that a worker that comes back goes on with its series. Nothing has a label
-whose values grow with the length of a run.
+whose values grow with the length of a run. When a run ends, its live workers and protocols become 0 and its other gauges
+stay as they were, until Ray forgets them all (`raysync.cluster.metrics`); counters stay.
 """
 
 from __future__ import annotations
