@@ -167,6 +167,8 @@ def test_waits_under_way_and_staleness_by_hand():
     waits = {row.worker: row.wait_fraction for row in standing.rows()}
     assert waits == {FAST: pytest.approx(3.5 / 5.5), SLOW: 0.0, "late-0#1": 0.0}
     assert standing.measures.wait_fraction == pytest.approx(3.5 / 11.0)
+    buffered = standing_of(lines_of("k-batch-async", 3, k=9))
+    assert {row.wait_fraction for row in buffered.rows()} == {0.0}, "they went on at once; their pushes wait, not they"
     rows = {row.worker: row for row in standing_of(lines_of("asp", 8)).rows()}
     assert (rows[SLOW].staleness_mean, rows[SLOW].staleness_max, rows[FAST].staleness_max) == (2.5, 3, 1)
 
