@@ -239,7 +239,7 @@ def watched(folder, *, terminal=False, sleep=None, silent_s=0.0, once=False, hei
     return shown.file.getvalue()
 
 
-def test_a_finished_run_is_shown_once(record):
+def test_a_finished_run_is_shown_once(record, monkeypatch):
     writer = record(lines=[*lines_of("ssp", 20), SCORE, Ended("finished", 12.5)], done=True)
     text = watched(writer.folder)
     assert "ssp │ mlp on digits │ workers 2 │ engine ray" in text
@@ -251,6 +251,8 @@ def test_a_finished_run_is_shown_once(record):
     assert text.count("done") == 2
     assert "the run has ended: finished" in text
     assert watched(writer.folder, once=True) in text
+    monkeypatch.setattr(watch, "LINES", 4)
+    assert watched(writer.folder).endswith(watched(writer.folder, once=True)), "a long journal is read without a pause"
 
 
 def test_a_run_is_followed_to_its_end(record):
