@@ -167,6 +167,8 @@ def test_waits_under_way_and_staleness_by_hand():
     waits = {row.worker: row.wait_fraction for row in standing.rows()}
     assert waits == {FAST: pytest.approx(3.5 / 5.5), SLOW: 0.0, "late-0#1": 0.0}
     assert standing.measures.wait_fraction == pytest.approx(3.5 / 11.0)
+    buffered = standing_of(lines_of("k-batch-async", 3, k=9))
+    assert {row.wait_fraction for row in buffered.rows()} == {0.0}, "they went on at once; their pushes wait, not they"
     rows = {row.worker: row for row in standing_of(lines_of("asp", 8)).rows()}
     assert (rows[SLOW].staleness_mean, rows[SLOW].staleness_max, rows[FAST].staleness_max) == (2.5, 3, 1)
 
@@ -237,7 +239,7 @@ def watched(folder, *, terminal=False, sleep=None, silent_s=0.0, once=False, hei
     return shown.file.getvalue()
 
 
-def test_a_finished_run_is_shown_once(record):
+def test_a_finished_run_is_shown_once(record, monkeypatch):
     writer = record(lines=[*lines_of("ssp", 20), SCORE, Ended("finished", 12.5)], done=True)
     text = watched(writer.folder)
     assert "ssp │ mlp on digits │ workers 2 │ engine ray" in text
@@ -249,6 +251,8 @@ def test_a_finished_run_is_shown_once(record):
     assert text.count("done") == 2
     assert "the run has ended: finished" in text
     assert watched(writer.folder, once=True) in text
+    monkeypatch.setattr(watch, "LINES", 4)
+    assert watched(writer.folder).endswith(watched(writer.folder, once=True)), "a long journal is read without a pause"
 
 
 def test_a_run_is_followed_to_its_end(record):
