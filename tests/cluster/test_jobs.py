@@ -21,7 +21,7 @@ from raysync.record.reader import load
 from raysync.record.sweeps import load_sweep
 from tests.cluster.parts import TINY
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
 BIN = Path(sys.executable).parent
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | {
@@ -34,7 +34,7 @@ FILES = {
     "wrong": {"modl": "mlp"},
     "grid": {"engine": "virtual", "sweep": {"grid": {"paradigm": ["bsp", "asp"]}}},
 }
-DEADLINE_S = 150
+DEADLINE_S = 240
 
 
 class Head:
