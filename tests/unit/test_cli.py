@@ -1,5 +1,6 @@
 """What a user gets wrong is answered in one or two lines, exit status 2, and nothing is left behind."""
 
+import socket
 import sys
 
 import pytest
@@ -143,14 +144,33 @@ def test_replay_shows_a_difference_and_exits_with_1(call, tmp_path):
 @pytest.mark.parametrize("named_by", ["file", "environment"])
 def test_a_cluster_that_is_not_there(call, tmp_path, monkeypatch, named_by):
     """An address in the file, or the RAY_ADDRESS that a Ray job sets."""
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
     if named_by == "environment":
-        monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    settings = ["--set", "cluster.address=127.0.0.1:1"] if named_by == "file" else []
+        monkeypatch.setenv("RAY_ADDRESS", address)
+    settings = ["--set", f"cluster.address={address}"] if named_by == "file" else []
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", unreachable)
     code, _, err = call("run", write(tmp_path / "x.yaml", "seed: 1"), *settings)
     assert code == 2
-    assert "no Ray cluster at '127.0.0.1:1' (nobody answers)" in err
+    assert f"no Ray cluster at '{address}' (Connection refused)" in err
+
+
+@pytest.mark.parametrize(("address", "says"), [
+    ("http://127.0.0.1:8265", "'http://127.0.0.1:8265' is where jobs are submitted to"),
+    ("not-an-address", "no Ray cluster at 'not-an-address' (nobody answers)"),
+    ("{listening}", "(nobody answers)"),
+    ("127.0.0.1:99999999999", "no Ray cluster at '127.0.0.1:99999999999'"),
+])
+def test_an_address_that_is_no_cluster(call, tmp_path, monkeypatch, address, says):
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", unreachable)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        monkeypatch.setenv("RAY_ADDRESS", address.format(listening=f"127.0.0.1:{listening.getsockname()[1]}"))
+        code, _, err = call("run", write(tmp_path / "x.yaml", "seed: 1"))
+    assert code == 2
+    assert says in err
+    assert len(err.strip().splitlines()) == 1
 
 
 def unreachable(address, **_):

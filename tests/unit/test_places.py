@@ -133,6 +133,24 @@ def test_a_place_that_is_lost_stops_no_run_and_the_record_stays_here(output, mon
     shutil.rmtree(folder.parent)
 
 
+def test_a_place_that_comes_back_gets_everything_and_the_summary_last(output, monkeypatch):
+    sent, push = [], mirror.push
+
+    def shaky(*files):
+        sent.append([file.name for file in files])
+        if len(sent) == 1:
+            raise ConfigError("s3://shaky: not now.")
+        push(*files)
+
+    monkeypatch.setattr(mirror, "push", shaky)
+    said = []
+    record = raysync.run({**TINY, "output": output}, notify=said.append)
+    assert said == ["The run goes on, but its record is not up to date: s3://shaky: not now."]
+    assert set(places.inside(the_record(output))) == WHOLE
+    assert sent[-1][-1] == "summary.json"
+    assert record.summary == raysync.load(the_record(output)).summary
+
+
 @pytest.mark.parametrize(("place", "why"), [
     ("s4://bucket/runs", "unknown kind of URI 's4'\nAllowed: abfs, file,"),
     ("fsspec+nonsense://x", "Protocol not known: nonsense"),
