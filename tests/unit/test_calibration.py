@@ -20,7 +20,7 @@ class Known:
 
     places = {}
 
-    def run(self, task, paradigm):
+    def run(self, task, paradigm, title=None):
         network = config.Network(link=config.Link(latency_s=LATENCY_S, bandwidth_bytes_per_s=BANDWIDTH))
         experiment = task.experiment.model_copy(update={"network": network})
         return VirtualEngine().run(replace(task, experiment=experiment), paradigm)

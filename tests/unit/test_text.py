@@ -9,7 +9,7 @@ from torch import nn
 
 from raysync import config
 from raysync.cli import table
-from raysync.cli.live import Live
+from raysync.cli.live import facts_of
 from raysync.config import Data
 from raysync.core.journal import Evaluation
 from raysync.errors import ConfigError
@@ -364,8 +364,10 @@ def test_the_table_shows_what_fits_the_data_and_the_targets(settings, tokens, he
 
 
 def test_the_progress_line_shows_perplexity_for_tokens():
-    live = {tokens: Live(None, tokens) for tokens in (True, False)}
-    assert live[True]._result(measured(1.25)) == "perplexity  3.49"
-    assert live[True]._result(measured()) == "perplexity     -"
-    assert live[False]._result(measured(1.25)) == "accuracy 50.0%"
+    def shown(tokens, *losses):
+        return facts_of(measured(*losses), tokens=tokens, timing_only=False).partition(" │")[0]
+
+    assert shown(True, 1.25) == "perplexity  3.49"
+    assert shown(True) == "perplexity     -"
+    assert shown(False, 1.25) == "accuracy 50.0%"
     assert table.perplexity_text(23456.0) == "2.3e+04"
