@@ -287,7 +287,11 @@ def test_a_killed_run_says_for_how_long_nothing_was_written(record):
     (writer.folder / "environment.json").write_text(json.dumps(where | {"pid": gone.pid}))
     assert "Nothing has been written for 0:00:01 hours: the process that wrote it is gone" in watched(
         writer.folder, silent_s=1.0)
-    writer.write([Ended("stopped", 9.0)])
+    (writer.folder / "environment.json").write_text(json.dumps(where | {"pid": gone.pid, "host": "elsewhere"}))
+    assert "Nothing" not in watched(writer.folder, once=True, silent_s=1.0), "its process is not for this machine to know"
+    text = watched(writer.folder, silent_s=65, sleep=lambda _: writer.write([Ended("stopped", 9.0)]))
+    assert text.count("Nothing has") == 1, "said while it is quiet, with how it stands"
+    assert text.count("lead at most") == 2
     assert "Nothing has" not in watched(writer.folder, silent_s=7200)
     writer.close()
 
