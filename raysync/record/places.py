@@ -3,7 +3,7 @@
 What is behind a URI is worked on in a local copy, and copied: an object store cannot append to a file, and what is streamed
 into one is not there before it is closed, so a journal written straight to it would be lost with a run that is killed. So
 only this file and those that choose when to copy know of URIs; all others have a path. `fsspec+NAME://` goes through fsspec,
-for what pyarrow does not know itself (pyarrow 18 and newer). Credentials are those that the file system finds for itself.
+for what pyarrow does not know itself (tried with pyarrow 26). Credentials are those that the file system finds for itself.
 """
 
 from __future__ import annotations
