@@ -116,7 +116,12 @@ class Pipelines:
                 behind.backwards_done - state.backwards if behind else 0)
 
     def _next(self, stage: Stage) -> list[Pass]:
-        """What the stage may begin now, in its order."""
+        """What the stage may begin now, in its order; and others, if it takes the last batch of the pool.
+
+        They need no longer wait for a batch that will never come. (Where a paradigm holds a group's first stage, the others
+        of that group may have nothing to hear of later.)
+        """
+        was_closed = self.is_closed
         passes: list[Pass] = []
         while (one := self._one(stage)) is not None:
             passes.append(one)
@@ -125,6 +130,8 @@ class Pipelines:
                 self.fed += stage[1] == 1
             else:
                 self.stages[stage].backwards += 1
+        if self.is_closed and not was_closed:
+            passes += [one for other in self.stages if other != stage for one in self._next(other)]
         return passes
 
     def _one(self, stage: Stage) -> Pass | None:

@@ -4,6 +4,8 @@ import json
 import signal
 import subprocess
 import sys
+from contextlib import suppress
+from uuid import uuid4
 
 import psutil
 import pytest
@@ -32,33 +34,42 @@ target_accuracy: 0.3
 """
 
 
-def ray_processes():
-    """Ray's own processes and workers, whoever started them."""
+def ray_processes(mark):
+    """Ray's own processes and workers that were started with this mark in their environment, in whatever way."""
     found = set()
     for process in psutil.process_iter(["name", "cmdline"]):
         line = " ".join(process.info["cmdline"] or [process.info["name"] or ""])
-        if "ray::" in line or "raylet" in line or "gcs_server" in line:
-            found.add(process)
+        with suppress(psutil.Error):
+            if ("ray::" in line or "raylet" in line or "gcs_server" in line) and mark in process.environ().values():
+                found.add(process)
     return found
 
 
 @pytest.fixture
-def nothing_left_behind():
-    before = ray_processes()
+def mark(monkeypatch):
+    """A word in the environment of what this test starts: others may run Ray beside it."""
+    word = uuid4().hex
+    monkeypatch.setenv("STARTED_BY_TEST", word)
+    return word
+
+
+@pytest.fixture
+def nothing_left_behind(mark):
     yield
-    _, alive = psutil.wait_procs(ray_processes() - before, timeout=30)
+    _, alive = psutil.wait_procs(ray_processes(mark), timeout=30)
     for process in alive:
         process.kill()
     assert not alive
 
 
 @pytest.fixture
-def cleaned_up():
+def cleaned_up(mark):
     """Two agents of Ray outlive a driver that was killed with SIGKILL; no test may."""
-    before = ray_processes()
     yield
-    for process in ray_processes() - before:
+    left = ray_processes(mark)
+    for process in left:
         process.kill()
+    assert left, "none was found, so none was cleaned up"
 
 
 def test_compare_prints_a_table_and_its_records_replay(tmp_path, nothing_left_behind):
