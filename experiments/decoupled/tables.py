@@ -1,0 +1,179 @@
+"""The tables and the picture of README.md, and the numbers in its prose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+import yaml
+from labtables import Results, markdown, sweeps_table
+
+from raysync.core.modules import module_of
+from raysync.record.sweeps import SweepRecord
+from raysync.results.shown import ratio_text
+
+HERE = Path(__file__).parent
+SETTINGS = {  # what differs from K = 4, S = 2 -> its name in tables
+    "both": {}, "plain": {"modules": 1, "groups": 1}, "data-parallel": {"modules": 1}, "pipeline": {"groups": 1},
+    "K = 2": {"modules": 2}, "S = 4": {"groups": 4}, "shrink": {"shrink": 0.5}, "latest": {"weights": "latest"},
+    "ssp": {"sync": {"name": "ssp", "staleness": 3}}, "asp": {"sync": "asp"}}
+SHOWN = {"plain": "plain backpropagation: K = 1, S = 1", "data-parallel": "data parallel only: K = 1, S = 2",
+         "pipeline": "decoupled only: K = 4, S = 1", "both": "both: K = 4, S = 2"}
+FACTORS = {"modules (S = 2)": {"data-parallel": "K = 1", "K = 2": "K = 2", "both": "K = 4"},
+           "groups (K = 4)": {"pipeline": "S = 1", "both": "S = 2", "S = 4": "S = 4"},
+           "shrink": {"both": "beta = 1", "shrink": "beta = 0.5"},
+           "weights of the backward pass": {"both": "stash", "latest": "latest"},
+           "replicas of a module": {"both": "BSP", "ssp": "SSP(3)", "asp": "ASP"}}
+LINK = "config/network.link.bandwidth_bytes_per_s"
+TARGET = 0.9
+"""Of plain backpropagation's mean final accuracy: what the time is taken to."""
+
+
+def tables(results: Results) -> dict[str, str]:
+    """By the names of their marks."""
+    trials = named(results)
+    return {"sweeps": sweeps_table(results), "pre-study": by_rate(results.trials("lr")),
+            "resnet20": by_rate(results.trials("resnet20")), "four": of_settings(trials, SHOWN),
+            "factors": factors(trials), "speed-up": speed_up(results), "overlap": overlap(results),
+            "gradient-norm": gradient_norm(results)}
+
+
+def facts(results: Results) -> dict[str, str]:
+    """By the names of their marks: accuracies in percent with standard deviations, times as ratios."""
+    trials = named(results)
+    plain, found = trials[trials.setting == "plain"], {}
+    for name in SETTINGS:
+        repeats = trials[trials.setting == name]
+        found |= {name: accuracy(repeats), f"{name}, seconds": relative(repeats, plain, "seconds"),
+                  f"{name}, to target": to_target(repeats, plain)}
+    pace = pd.read_csv(results.folder / "results" / "overlap.csv").groupby(["file", "locked"]).batches_per_s.mean()
+    for name in ("overlap", "overlap-emulated"):
+        found[f"batches, {name}"] = ratio_text(pace[name, False] / pace[name, True])
+    norms = pd.read_csv(results.folder / "results" / "gradient-norm.csv")
+    found["loss error"] = f"{norms[norms.updates == norms.updates.min()].loss_error_max.max():.0e}"
+    return found | {"target": f"{trials.target.iloc[0]:.0%}"}
+
+
+def keep(results: Results, sweeps: Mapping[str, SweepRecord]) -> None:
+    """The part of the work that the largest module has, of each trial of speed-up.yaml."""
+    if "speed-up" in sweeps:
+        rows = []
+        for trial, record in sweeps["speed-up"].records.items():
+            busy_s = record.pushes.groupby(record.pushes.worker.map(module_of)).busy_s.sum()
+            rows.append({"trial": trial, "largest_share": busy_s.max() / busy_s.sum()})
+        pd.DataFrame(rows).to_csv(results.folder / "results" / "speed-up.shares.csv", index=False, float_format="%.6g")
+
+
+def draw(results: Results, sweeps: Mapping[str, SweepRecord]) -> None:
+    """The picture."""
+    from pictures import draw_curves
+
+    if "factors" in sweeps:
+        trials = named(results)
+        shown = trials[trials.setting.isin(SHOWN)].assign(rule=lambda rows: rows.setting.map(SHOWN))
+        colours = dict(zip(SHOWN.values(), ("#636363", "#756bb1", "#31a354", "#e6550d"), strict=True))
+        draw_curves(shown.assign(target_accuracy=shown.target), results.curves("factors"), HERE / "four.svg", colours)
+
+
+def named(results: Results) -> pd.DataFrame:
+    """The trials of factors.yaml with `setting`, the accuracy that is the `target`, and the seconds to it."""
+    trials, centre = results.trials("factors"), {"modules": 4, "groups": 2}
+    names = {yaml.safe_dump(centre | other, sort_keys=True): name for name, other in SETTINGS.items()}
+    settings = [yaml.safe_load(text) for text in trials["config/paradigm"]]
+    for one in settings:
+        one.pop("name")
+    trials = trials.assign(setting=[names[yaml.safe_dump(one, sort_keys=True)] for one in settings])
+    target = TARGET * trials[trials.setting == "plain"].final_accuracy.mean()
+    curves = results.curves("factors")
+    reached = curves[curves.accuracy >= target].groupby("trial").seconds.first()
+    return trials.assign(target=target, to_target_s=trials.trial.map(reached))
+
+
+# ---- parts of cells ----
+
+def accuracy(repeats: pd.DataFrame) -> str:
+    """`52.1 (1.3)`: mean and standard deviation in percent; how many of the repeats finished, if not all."""
+    final = 100 * repeats[repeats.status == "finished"].final_accuracy
+    missing = f", {len(final)} of {len(repeats)} runs" if len(final) < len(repeats) else ""
+    return f"{final.mean():.1f} ({final.std():.1f}){missing}"
+
+
+def relative(repeats: pd.DataFrame, base: pd.DataFrame, key: str) -> str:
+    """A measure's mean as a ratio to that of others."""
+    return ratio_text(repeats[key].mean() / base[key].mean())
+
+
+def to_target(repeats: pd.DataFrame, base: pd.DataFrame) -> str:
+    """The time to the target in that of others, with how many reached it, if not all."""
+    there = repeats.to_target_s.notna().sum()
+    if not there:
+        return "not reached"
+    return relative(repeats, base, "to_target_s") + (f" ({there} of {len(repeats)})" if there < len(repeats) else "")
+
+
+# ---- tables ----
+
+def by_rate(trials: pd.DataFrame) -> str:
+    """Final accuracy of two settings at each learning rate."""
+    rows = []
+    for rate, those in trials.groupby("config/update.lr", sort=False):
+        plain, both = (those[those["config/workers.*.count"] == count].iloc[0] for count in (1, 8))
+        finals = [0.0 if pd.isna(one.final_accuracy) else 100 * one.final_accuracy for one in (plain, both)]
+        rows.append([f"{rate:g}", *(f"{final:.1f}" for final in finals), f"{sum(finals) / 2:.1f}",
+                     ratio_text(both.seconds / plain.seconds)])
+    return markdown(["lr", "plain, %", "K = 4, S = 2, %", "mean", "time in plain's"], rows)
+
+
+def of_settings(trials: pd.DataFrame, shown: Mapping[str, str]) -> str:
+    """A row for each setting: accuracy for the same samples, and time in plain backpropagation's."""
+    plain = trials[trials.setting == "plain"]
+    rows = []
+    for name, text in shown.items():
+        repeats = trials[trials.setting == name]
+        rows.append([text, accuracy(repeats), relative(repeats, plain, "seconds"), to_target(repeats, plain),
+                     f"{repeats.staleness_mean.mean():.2f}"])
+    return markdown(["", "accuracy %", "time in plain's", f"time to {trials.target.iloc[0]:.0%} in plain's",
+                     "staleness, versions, mean of all stages"], rows)
+
+
+def factors(trials: pd.DataFrame) -> str:
+    """One factor at a time."""
+    return "\n\n".join(f"*{factor}*\n\n{of_settings(trials, shown)}" for factor, shown in FACTORS.items())
+
+
+def speed_up(results: Results) -> str:
+    """How much faster K modules are than one, beside K and what the largest module allows."""
+    trials = results.trials("speed-up").merge(pd.read_csv(results.folder / "results" / "speed-up.shares.csv"), on="trial")
+    rows = []
+    trials = trials.assign(modules=trials["config/workers.*.count"])
+    for (model, bandwidth), those in trials.groupby(["config/model", LINK], sort=False):
+        one = those[those.modules == 1].seconds.iloc[0]
+        for trial in those[those.modules > 1].itertuples():
+            rows.append([f"`{model}`", f"{8 * bandwidth / 1e9:g}", str(trial.modules), ratio_text(1 / trial.largest_share),
+                         ratio_text(one / trial.seconds)])
+    return markdown(["model", "links, Gbit/s", "K, the ideal", "the largest module allows", "measured"], rows)
+
+
+def overlap(results: Results) -> str:
+    """On Ray: busy share of each stage, beside that with the stages in sequence."""
+    stages = pd.read_csv(results.folder / "results" / "overlap.csv")
+    rows = []
+    for (name, locked), those in stages.groupby(["file", "locked"], sort=False):
+        shares = those.groupby("module").busy_share.mean()
+        rows.append([f"`{name}.yaml`", "in sequence (`locked`)" if locked else "decoupled",
+                     ", ".join(f"{share:.0%}" for share in shares), f"{shares.sum():.2f}",
+                     f"{those.batches_per_s.mean():.2f}"])
+    return markdown(["runs", "stages", "busy share of module 1, 2, ...", "sum", "batches a second"], rows)
+
+
+def gradient_norm(results: Results) -> str:
+    """Means over the seeds of the squared norm, update by update."""
+    rows = []
+    for (modules, schedule), those in pd.read_csv(results.folder / "results" / "gradient-norm.csv").groupby(
+            ["modules", "schedule"], sort=False):
+        for key, shown in (("norm2", "now"), ("smallest", "smallest so far"), ("weighted_mean", "mean so far")):
+            values = those.groupby("updates")[key].mean()
+            rows.append([f"K = {modules}", schedule, shown, *(f"{value:.2g}" for value in values)])
+    marks = sorted(set(pd.read_csv(results.folder / "results" / "gradient-norm.csv").updates))
+    return markdown(["", "schedule", "squared norm", *(f"after {mark:,}" for mark in marks)], rows)
