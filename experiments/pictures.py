@@ -47,7 +47,7 @@ def draw_leads(sweep: SweepRecord, file: Path) -> None:
 
 
 def draw_curves(
-    trials: pd.DataFrame, curves: pd.DataFrame, file: Path, colours: Mapping[str, str] = COLOURS,
+    trials: pd.DataFrame, curves: pd.DataFrame, file: Path, colours: Mapping[str, str] = COLOURS, columns: int = 4,
 ) -> None:
     """Accuracy against time, mean over the seeds, and against samples; a line for each `rule` of the trials."""
     figure, panels = plt.subplots(1, 2, figsize=(9, 3.8), sharey=True, layout="constrained")
@@ -60,7 +60,7 @@ def draw_curves(
         panel.axhline(trials.target_accuracy.iloc[0], color="black", linestyle=":", linewidth=0.8)
         panel.set_xlabel(label)
     panels[0].set_ylabel("accuracy, mean over the seeds")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=columns)
     _save(figure, file)
 
 

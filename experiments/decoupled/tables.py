@@ -73,7 +73,8 @@ def draw(results: Results, sweeps: Mapping[str, SweepRecord]) -> None:
         trials = named(results)
         shown = trials[trials.setting.isin(SHOWN)].assign(rule=lambda rows: rows.setting.map(SHOWN))
         colours = dict(zip(SHOWN.values(), ("#636363", "#756bb1", "#31a354", "#e6550d"), strict=True))
-        draw_curves(shown.assign(target_accuracy=shown.target), results.curves("factors"), HERE / "four.svg", colours)
+        draw_curves(shown.assign(target_accuracy=shown.target), results.curves("factors"), HERE / "four.svg", colours,
+                    columns=2)
 
 
 def named(results: Results) -> pd.DataFrame:
