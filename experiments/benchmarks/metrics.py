@@ -22,7 +22,7 @@ from raysync.results.statistics import paired_ratio
 from raysync.runner import run_in
 from raysync.training.task import Task, prepare
 
-PAIRS, WORKERS, ITERATIONS, BATCH = 10, 4, 500, 32
+PAIRS, WORKERS, ITERATIONS, BATCH = 10, 4, 150, 32
 PUSHES = WORKERS * ITERATIONS
 
 
