@@ -53,7 +53,8 @@ def test_ray_learns_what_virtual_time_learns(session, tmp_path, settings):
 
 
 def test_a_stage_that_breaks_ends_the_run_with_its_reason(session, tmp_path):
-    choice = config.ParadigmChoice(name="decoupled", modules=2, groups=2)
-    task = prepare(config.validate(TINY | {"output": str(tmp_path), "paradigm": choice.model_dump()}), breaks_at_a_gradient)
+    choice = config.ParadigmChoice(name="decoupled", modules=2, groups=1)
+    tiny = TINY | {"workers": [{"name": "gpu", "count": 2}], "output": str(tmp_path), "paradigm": choice.model_dump()}
+    task = prepare(config.validate(tiny), breaks_at_a_gradient)
     with pytest.raises(RunFailed, match="this layer breaks"):
         run_in(session, task, choice)

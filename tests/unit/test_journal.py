@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysync.core.decisions import Apply, Decision, Drop, Hold, Note, Release, SetTimer, Switch
-from raysync.core.events import Event, Left
-from raysync.core.journal import Ended, Entry, Evaluation, Remark, decode, encode, header, read
+from raysync.core.events import Event, Joined, Left
+from raysync.core.journal import Ended, Entry, Evaluation, Remark, answered, decode, encode, header, read
 from raysync.core.machine import Machine
 from raysync.core.replay import replay
-from raysync.errors import ConfigError
+from raysync.errors import ConfigError, ProtocolViolation
 from raysync.paradigms import make
 from tests.driving import joins, simulate
 
@@ -117,3 +117,12 @@ def test_a_newer_schema_is_refused():
     head = json.loads(header(make("bsp"), None)) | {"journal": 2}
     with pytest.raises(ConfigError, match="has schema 2; this raysync reads schema 1"):
         read([json.dumps(head)])
+
+
+def test_what_a_machine_answers_is_a_line_and_an_error_says_at_which_event():
+    machine, event = Machine(make("asp")), Joined(at=1.0, worker="w-0#1")
+    assert answered(machine, event, {"why": "it is new"}) == Entry(
+        event, (Release("w-0#1", clock=0, version=0),), {"why": "it is new"})
+    with pytest.raises(ProtocolViolation) as again:
+        answered(machine, event, {})
+    assert again.value.__notes__ == [f"at {event}"]
