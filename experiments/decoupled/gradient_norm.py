@@ -3,8 +3,9 @@
     python experiments/decoupled/gradient_norm.py      trains, measures, and writes results/gradient-norm.csv
 
 Every run is computed a second time here, without stages, mailboxes or events: the gradient of batch b is that of the whole
-network in which module k has the weights that its update b - max(1, 2(K - k)) left. The losses must be the recorded ones; on
-the way the gradient of the loss over all training samples is measured, at the present weights of all modules.
+network in which module k has the weights that its update b - max(1, 2(K - k)) left. How far the
+losses are from the recorded ones is written down; on the way the gradient of the loss over all training samples is measured,
+at the present weights of all modules.
 """
 
 import os

@@ -14,7 +14,7 @@ from raysync.core.events import Left
 from raysync.core.journal import Entry, Line
 from raysync.record.measures import Measures
 from raysync.record.metrics import Title
-from raysync.record.rows import PushRow
+from raysync.record.rows import PushRow, slot_of
 
 Key = tuple[str, tuple[str, ...]]
 """A series: name of its metric, values of its labels in the registry's order."""
@@ -184,11 +184,6 @@ class Observations:
             gauges["raysync_protocol_active", (*run, protocol)] = float(in_force)
         if measures.ended is None:
             gauges.update(self._lagtuner)
-
-
-def slot_of(worker: str) -> str:
-    """A worker's id without the number of its life."""
-    return worker.rpartition("#")[0]
 
 
 def reason_of(why: str) -> str:

@@ -17,7 +17,8 @@ from raysync.core.machine import Machine
 from raysync.paradigms import make
 from raysync.record.measures import Measures
 from raysync.record.metrics import REGISTRY, Title
-from raysync.record.observations import REASONS, Observations, reason_of, slot_of
+from raysync.record.observations import REASONS, Observations, reason_of
+from raysync.record.rows import slot_of
 from tests.driving import joins, simulate
 from tests.properties.test_conformance import RULES
 from tests.unit.test_record import FAST, journal
