@@ -3,9 +3,10 @@
     python experiments/benchmarks/metrics.py            prints the table
     python experiments/benchmarks/metrics.py --write    and puts it into README.md beside this file
 
-Four workers train lenet under ASP on synthetic data of CIFAR's shape, in one session; pairs of runs, whose order alternates.
-Processor time is that of all processes of the private cluster, Ray's own among them: its agent, which turns what the actors
-publish into what Prometheus reads, works beside the training.
+Four workers train lenet under ASP on synthetic data of CIFAR's shape, in one session. What a shared machine gives wanders by
+some percent within seconds, so each half of a pair is four short runs, in turns with those of the other half. Processor time
+is that of all processes of the private cluster, Ray's own among them: its agent, which turns what the actors publish into
+what Prometheus reads, works beside the training.
 """
 
 import tempfile
@@ -22,8 +23,9 @@ from raysync.results.statistics import paired_ratio
 from raysync.runner import run_in
 from raysync.training.task import Task, prepare
 
-PAIRS, WORKERS, ITERATIONS, BATCH = 10, 4, 150, 32
-PUSHES = WORKERS * ITERATIONS
+PAIRS, WORKERS, ITERATIONS, BATCH = 10, 4, 125, 32
+TURNS = (True, False, False, True, False, True, True, False)
+"""Of a pair: with metrics or without. Thue and Morse's sequence, in which a linear and a quadratic drift cancel out."""
 
 
 def busy_s() -> float:
@@ -33,12 +35,22 @@ def busy_s() -> float:
 
 
 def measured(session: Session, task: Task, metrics: bool) -> tuple[float, float]:
-    """Pushes per second of a run, from the first release to the last publication; and processor seconds a push."""
+    """Of a run: seconds from the first release to the last publication; and processor seconds."""
     cluster = task.experiment.cluster.model_copy(update={"metrics": metrics})
     chosen = replace(task, experiment=task.experiment.model_copy(update={"cluster": cluster}))
     before_s = busy_s()
     summary = run_in(session, chosen, config.ParadigmChoice(name="asp")).summary
-    return summary["pushes"] / summary["seconds"], (busy_s() - before_s) / PUSHES
+    return summary["seconds"], busy_s() - before_s
+
+
+def measured_pair(session: Session, task: Task) -> dict[bool, tuple[float, float]]:
+    """With metrics or without -> pushes a second, and processor seconds a push."""
+    runs: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+    for metrics in TURNS:
+        runs[metrics].append(measured(session, task, metrics))
+    totals = {metrics: [sum(column) for column in zip(*each, strict=True)] for metrics, each in runs.items()}
+    pushes = WORKERS * ITERATIONS * len(TURNS) / 2
+    return {metrics: (pushes / took_s, used_s / pushes) for metrics, (took_s, used_s) in totals.items()}
 
 
 def row(what: str, digits: int, with_them: Sequence[float], without: Sequence[float]) -> list[str]:
@@ -57,17 +69,18 @@ def measure() -> str:
             "workers": [{"count": WORKERS}], "batch_size": BATCH, "workload": {"iterations_per_worker": ITERATIONS},
             "evaluation": {"marks": 1}, "output": output}))
         measured(session, task, metrics=True)  # actors start
-        for pair in range(PAIRS):
-            for metrics in (True, False)[:: 1 if pair % 2 else -1]:
-                taken[metrics].append(measured(session, task, metrics))
-            print(*(f"{taken[metrics][-1][0]:.1f} pushes/s, {taken[metrics][-1][1] * 1000:.2f} ms each"
-                    f" {'with' if metrics else 'without'}" for metrics in (True, False)), sep="; ", flush=True)
+        for _ in range(PAIRS):
+            pair = measured_pair(session, task)
+            for metrics, (pushes_per_s, used_s) in pair.items():
+                taken[metrics].append((pushes_per_s, used_s))
+                what = "with" if metrics else "without"
+                print(f"{what}: {pushes_per_s:.1f} pushes/s, {1000 * used_s:.2f} ms of processor each", flush=True)
     columns = {metrics: list(zip(*pairs, strict=True)) for metrics, pairs in taken.items()}
     rows = [row("pushes/s", 1, columns[True][0], columns[False][0]),
             row("ms of processor a push", 2, *([1000 * each for each in columns[metrics][1]] for metrics in (True, False)))]
     return (markdown(["ASP, 4 workers, lenet", "with metrics", "without", "ratio"], rows)
-            + f"\n{PAIRS} interleaved pairs; medians, and the geometric mean of the ratios with its 95 % interval. "
-            + measured_on())
+            + f"\n{PAIRS} pairs of {len(TURNS) // 2} and {len(TURNS) // 2} interleaved runs; medians, and the geometric mean of "
+            + "the ratios with its 95 % interval. " + measured_on())
 
 
 if __name__ == "__main__":

@@ -47,6 +47,7 @@ from raysync.core.machine import Machine
 from raysync.core.paradigm import Paradigm
 from raysync.errors import RunFailed
 from raysync.record.metrics import Title
+from raysync.record.rows import slot_of
 from raysync.troubles import UNHARMED, Troubles
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class RunPlan:
     posts: dict[str, Post]
     """Of the slots whose workers come back after a crash."""
     title: Title | None = None
-    """What metrics are published under; None: none are."""
+    """Names the run in the log and the metrics; None: no metrics are published."""
 
 
 class Controller:
@@ -86,9 +87,10 @@ class Controller:
 
     def run(self, plan: RunPlan, servers: list[Any], evaluator: Any, workers: dict[str, Any]) -> Iterator[list[Line]]:
         """Train to the end of the workload, and report as it happens; the last line is an `Ended`."""
-        log_begin(plan.paradigm, plan.experiment, plan.workload_samples)
+        log_begin(plan.paradigm, plan.experiment, plan.workload_samples, plan.title)
         run = _Run(plan, Shards(servers, plan.experiment.update.clips), evaluator, workers)
-        yield from to_its_end(run, run_metrics(self._exporter, plan.title, plan.paradigm.protocol, plan.workload_samples))
+        yield from to_its_end(run, run_metrics(self._exporter, plan.title, plan.experiment, plan.paradigm.protocol,
+                                               plan.workload_samples))
 
 
 class _Run:
@@ -374,7 +376,7 @@ class _Run:
             self._end("finished")
 
     def _release(self, decision: Release) -> None:
-        life, clock = self._lives[_slot(decision.worker)], decision.clock
+        life, clock = self._lives[slot_of(decision.worker)], decision.clock
         suffered = self.troubles.befall(life.slot, clock, self.machine.roster.now)
         crash = self.troubles.crash_at_clock(life.slot, clock)
         if crash is not None:
@@ -418,7 +420,3 @@ def _pulls_next(rest: Sequence[Decision]) -> bool:
         if isinstance(decision, Release) and decision.pull:
             return True
     return False
-
-
-def _slot(worker: str) -> str:
-    return worker.rpartition("#")[0]

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from raysync.config import Experiment
 from raysync.core.journal import Line
 from raysync.core.paradigm import Rule
+from raysync.record.metrics import Title
 from raysync.record.news import news_of
 
 LOGGER = "raysync"
@@ -32,12 +33,12 @@ def log_to_stderr(actor: str) -> None:
         logger.addHandler(handler)
 
 
-def log_begin(rule: Rule, experiment: Experiment, workload_samples: int) -> None:
-    """A run begins."""
+def log_begin(rule: Rule, experiment: Experiment, workload_samples: int, title: Title | None) -> None:
+    """A run begins; its title names the record that it leaves."""
     parameters = ", ".join(f"{name}={value}" for name, value in rule.parameters().items())
     logging.getLogger(LOGGER).info(
-        "%s begins: %s on %s, %d workers, %d samples, seed %d, under %s", experiment.name, experiment.model.name,
-        experiment.data.name, experiment.worker_count, workload_samples, experiment.seed,
+        "%s begins: %s on %s, %d workers, %d samples, seed %d, under %s", title.run if title else experiment.name,
+        experiment.model.name, experiment.data.name, experiment.worker_count, workload_samples, experiment.seed,
         f"{rule.name}({parameters})" if parameters else rule.name, extra={"kind": "begin", "at_s": 0.0, "worker": ""})
 
 

@@ -21,12 +21,15 @@ from typing import Any
 from ray.util import metrics
 
 from raysync.cluster.clock import now_s
+from raysync.config import Experiment
 from raysync.core.journal import Line
 from raysync.record.metrics import REGISTRY, Title
 from raysync.record.observations import Observations, Observed
 
 REFRESH_S = 5.0
 """After that long without anything new the gauges are set again."""
+TELL_EVERY_S = 1.0
+"""How long a server adds up its seconds: to tell Ray of each update would cost as much as a small update."""
 BEGINS = 1e-9
 """In place of the 0 that a counter begins with."""
 
@@ -92,20 +95,36 @@ class UpdateSeconds:
         """
         self._exporter = exporter
         self._key = None if title is None else ("raysync_server_update_seconds", (title.run, title.paradigm))
+        self._untold_s = 0.0
+        self._told_at_s = now_s()
 
     @contextmanager
     def timed(self) -> Iterator[None]:
         """Around an update, or a part of one."""
         began_s = now_s()
         yield
-        if self._key is not None:
-            key, took_s = self._key, now_s() - began_s
+        if self._key is None:
+            return
+        ended_s = now_s()
+        self._untold_s += ended_s - began_s
+        if ended_s >= self._told_at_s + TELL_EVERY_S:
+            self.tell()
+
+    def tell(self) -> None:
+        """Publish what is not yet; servers call it when they are evaluated, so at the end of a run, too."""
+        if self._key is not None and self._untold_s > 0:
+            key, took_s = self._key, self._untold_s
             self._exporter.publish(lambda: Observed(counters={key: took_s}))
+            self._untold_s, self._told_at_s = 0.0, now_s()
 
 
-def run_metrics(exporter: Exporter, title: Title | None, protocol: str, workload_samples: int) -> RunMetrics | None:
-    """Those of a run, if it has a title."""
-    return None if title is None else RunMetrics(exporter, title, protocol, workload_samples)
+def run_metrics(
+    exporter: Exporter, title: Title | None, experiment: Experiment, protocol: str, workload_samples: int,
+) -> RunMetrics | None:
+    """Those of a run, if it has a title and its experiment wants them."""
+    if title is None or not experiment.cluster.metrics:
+        return None
+    return RunMetrics(exporter, title, protocol, workload_samples)
 
 
 def _make(name: str) -> Any:

@@ -66,6 +66,7 @@ class Server:
     @ray.method(num_returns=2)  # type: ignore[untyped-decorator]
     def publish(self) -> tuple[Payload, int]:
         """The weights as they are, and their version."""
+        self._seconds.tell()
         with self._sound() as store:
             return outgoing(store.publish())[0], store.version
 

@@ -6,8 +6,8 @@ torch is imported once per process, so the second run of a comparison starts at 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,24 +44,36 @@ class Cast:
     worker: type = Worker
     first_server: int = 0
     """Number of the first one."""
+    stays_after: tuple[str, ...] = ("finished", "diverged")
+    """How a run must have ended for the actors to be good for the next."""
 
 
 OWN = Cast()
 """Of runs whose workers have the whole network."""
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What a crew is hired for: the next run that wants the same keeps it."""
+
+    cast: Cast
+    asked: Plan
+    """With the first label selector of each group; a crew's `plan` has the chosen ones."""
+    slots: tuple[str, ...]
+    """Of the workers, as the journal calls them."""
+    threads: tuple[int, ...]
+    task_events: bool
+
+
 @dataclass
 class Crew:
-    """The actors of an experiment in their placement group, and what they were made for."""
+    """The actors of an experiment in their placement group."""
 
     name: str
     """`raysync:NAME-ID`, the beginning of its actors' names; also that of their placement group."""
-    asked: Plan
-    """With the first label selector of each group; `plan` has the chosen ones."""
-    threads: tuple[int, ...]
+    wanted: Wanted
     plan: Plan
     group: PlacementGroup
-    task_events: bool
     servers: list[Any] = field(default_factory=list)
     evaluator: Any = None
     controller: Any = None
@@ -71,39 +83,33 @@ class Crew:
     whole: bool = True
     """False once an actor was lost: then the next run gets new ones."""
 
-    def hire(self, experiment: Experiment, cast: Cast, slots: Sequence[str] = ()) -> None:
-        """Start the actors, each in its bundle.
-
-        Args:
-            experiment: that they are for.
-            cast: their classes.
-            slots: how the journal calls the workers, where that is not by the experiment's slots.
-        """
-        cluster, plan = experiment.cluster, self.plan
+    def hire(self, experiment: Experiment) -> None:
+        """Start the actors, each in its bundle."""
+        cluster, plan, cast = experiment.cluster, self.plan, self.wanted.cast
         for shard, index in enumerate(plan.servers, start=cast.first_server):
             self.servers.append(self._actor(cast.server, Role(f"server-{shard}"), index, cluster.server_cpus))
         self.evaluator = self._actor(cast.evaluator, Role("evaluator"), plan.evaluator, cluster.evaluator_cpus,
                                      cluster.evaluator_gpus)
         role = Role("controller")
         self.controller = ray.remote(cast.controller).options(**self.options(role, plan.servers[0], 0)).remote(role)
-        self.roles = worker_roles(slots or list(experiment.slots()))
+        self.roles = worker_roles(self.wanted.slots)
         for role, index, group in zip(self.roles, plan.workers, experiment.slots().values(), strict=True):
             self.workers.append(self._actor(cast.worker, role, index, group.cpus, group.gpus))
 
     def _actor(self, cls: type, role: Role, index: int, cpus: float, gpus: float = 0) -> Any:
-        return ray.remote(cls).options(**self.options(role, index, cpus, gpus)).remote(self.threads[index], role)
+        return ray.remote(cls).options(**self.options(role, index, cpus, gpus)).remote(self.wanted.threads[index], role)
 
     def options(self, role: Role, index: int, cpus: float, gpus: float = 0) -> dict[str, Any]:
         """Ray's, of an actor with that share of a bundle."""
         place = PlacementGroupSchedulingStrategy(placement_group=self.group, placement_group_bundle_index=index)
-        return {"name": role.name(self.name), "scheduling_strategy": place, "enable_task_events": self.task_events,
+        return {"name": role.name(self.name), "scheduling_strategy": place, "enable_task_events": self.wanted.task_events,
                 "num_cpus": cpus, "num_gpus": gpus}
 
     def post(self, number: int, plan: WorkerPlan, data: Any) -> Post:
         """How the n-th worker is started anew."""
         index, group, role = self.plan.workers[number], plan.group, self.roles[number]
         options = self.options(role, index, group.cpus, group.gpus)
-        return Post(options, self.threads[index], plan, data, self.name, role)
+        return Post(options, self.wanted.threads[index], plan, data, self.name, role)
 
     def dismiss(self) -> None:
         """Kill the actors."""
@@ -147,43 +153,51 @@ class Session:
         Args:
             task: what to train.
             paradigm: fresh.
-            title: what metrics are published under; None: none are.
+            title: names the run in logs and metrics; None: no metrics are published.
 
         Raises:
             ConfigError: there is no such cluster, or it cannot hold the experiment.
             RunFailed: the actors do not start, or the controller died.
         """
-        self._connection.open(task.experiment.cluster, cpus(task.experiment))
-        crew, plan = self._ready(task, paradigm, title if task.experiment.cluster.metrics else None)
+        def begin(crew: Crew) -> tuple[RunPlan, dict[str, Any]]:
+            return self._begin(crew, task, paradigm, title), dict(zip(task.groups, crew.workers, strict=True))
+
+        return self.perform(task.experiment, OWN, list(task.groups), begin)
+
+    def perform(
+        self, experiment: Experiment, cast: Cast, slots: Sequence[str], begin: Callable[[Crew], tuple[Any, Any]],
+    ) -> Iterator[list[Line]]:
+        """One run by a cast of actors; see `run`.
+
+        Args:
+            experiment: as it is placed on the cluster.
+            cast: classes of the actors.
+            slots: of the workers, as the journal calls them.
+            begin: resets the actors; returns what the controller is given: the plan of the run, and the workers.
+        """
+        self._connection.open(experiment.cluster, cpus(experiment))
+        crew, (plan, workers) = self._ready(experiment, cast, slots, begin)
         crew.whole = False  # until this run has ended well
         ended, lost = None, False
-        slots = dict(zip(task.shards, crew.workers, strict=True))
         try:
-            for reference in crew.controller.run.remote(plan, crew.servers, crew.evaluator, slots):
+            for reference in crew.controller.run.remote(plan, crew.servers, crew.evaluator, workers):
                 lines = ray.get(reference)
                 ended = lines[-1] if isinstance(lines[-1], Ended) else None
-                lost = lost or any(isinstance(line, Entry) and isinstance(line.event, Left) for line in lines)
-                crew.whole = ended is not None and ended.status in ("finished", "diverged") and not lost
+                lost = lost or any(_is_loss(line) for line in lines)
+                crew.whole = ended is not None and ended.status in cast.stays_after and not lost
                 yield lines
         except RayError as error:
             raise RunFailed(f"the controller: {error}") from error
         assert ended is not None, "a run without an end"
 
-    @contextmanager
-    def crew_of_another_kind(self, experiment: Experiment, cast: Cast, slots: Sequence[str]) -> Iterator[Crew]:
-        """Other actors than this session's own, which make room for them, for one run; arguments as of `Crew.hire`.
+    def reset(self, resets: Mapping[str, Any], timeout_s: float) -> None:
+        """Wait until the actors of a run have begun it: `places` is what their `reset` returns.
 
-        Raises:
-            ConfigError: there is no such cluster, or it cannot hold the experiment.
+        Args:
+            resets: what each is called -> reference to its place.
+            timeout_s: how long they may take.
         """
-        self._connection.open(experiment.cluster, cpus(experiment))
-        self._disband()
-        self._crew = self._crew_on(experiment)
-        try:
-            self._crew.hire(experiment, cast, slots)
-            yield self._crew
-        finally:
-            self._disband()
+        self.places = dict(zip(resets, ray.get(list(resets.values()), timeout=timeout_s), strict=True))
 
     def close(self) -> None:
         """Take down what this session started."""
@@ -193,37 +207,35 @@ class Session:
 
     # ---- actors ----
 
-    def _ready(self, task: Task, paradigm: Paradigm, title: Title | None) -> tuple[Crew, RunPlan]:
+    def _ready(
+        self, experiment: Experiment, cast: Cast, slots: Sequence[str], begin: Callable[[Crew], Any],
+    ) -> tuple[Crew, Any]:
         """Actors that have begun the run. Kept ones that do not answer, unnoticed at the end of the last, are replaced."""
         kept = self._crew
-        crew = self._crew_for(task.experiment)
+        crew = self._crew_for(experiment, cast, slots)
         try:
-            return crew, self._reset(crew, task, paradigm, title)
+            return crew, begin(crew)
         except (ActorDiedError, ActorUnavailableError, GetTimeoutError) as error:
             self._disband()
             if crew is not kept:
                 raise RunFailed(f"the actors did not start: {error}") from error
         except RayError as error:
             raise RunFailed(f"the actors did not start: {error}") from error
-        return self._ready(task, paradigm, title)
+        return self._ready(experiment, cast, slots, begin)
 
-    def _crew_for(self, experiment: Experiment) -> Crew:
-        asked, threads, events = plan(experiment), self._threads(experiment), experiment.cluster.task_events
-        crew = self._crew
-        if crew is not None and crew.whole and (crew.asked, crew.threads, crew.task_events) == (asked, threads, events):
-            return crew
+    def _crew_for(self, experiment: Experiment, cast: Cast, slots: Sequence[str]) -> Crew:
+        asked = plan(experiment)
+        wanted = Wanted(cast, asked, tuple(slots), self._threads(experiment), experiment.cluster.task_events)
+        if self._crew is not None and self._crew.whole and self._crew.wanted == wanted:
+            return self._crew
         self._disband()
-        self._crew = self._crew_on(experiment)
-        for who, labels in sorted(fallbacks(asked, self._crew.plan).items()):
-            self._notify(f"{who} runs where {labels}: the cluster cannot hold it otherwise.".capitalize())
-        self._crew.hire(experiment, OWN)
-        return self._crew
-
-    def _crew_on(self, experiment: Experiment) -> Crew:
-        """A crew with its place on the cluster, and nobody hired yet."""
         name = crew_name(experiment.name)
         made, group = reserve(experiment, name) if self._within is None else (placed(experiment), self._within)
-        return Crew(name, plan(experiment), self._threads(experiment), made, group, experiment.cluster.task_events)
+        self._crew = Crew(name, wanted, made, group)
+        for who, labels in sorted(fallbacks(asked, made).items()):
+            self._notify(f"{who} runs where {labels}: the cluster cannot hold it otherwise.".capitalize())
+        self._crew.hire(experiment)
+        return self._crew
 
     def _threads(self, experiment: Experiment) -> tuple[int, ...]:
         """torch threads of the actor in each bundle: its CPUs on a cluster; on a private one a fair share of the cores."""
@@ -234,17 +246,17 @@ class Session:
         threads[asked.evaluator] = experiment.evaluation.threads or threads[asked.evaluator]
         return tuple(threads)
 
-    def _reset(self, crew: Crew, task: Task, paradigm: Paradigm, title: Title | None) -> RunPlan:
+    def _begin(self, crew: Crew, task: Task, paradigm: Paradigm, title: Title | None) -> RunPlan:
         experiment, data = task.experiment, self.shared(task.data)
-        cluster, slots = experiment.cluster, task.groups
+        cluster, slots, shards = experiment.cluster, task.groups, experiment.cluster.server_shards
+        published = title if cluster.metrics else None
         plans = [WorkerPlan(slot, group, task.model, task.batches(slot), experiment.batch_size, experiment.seed,
-                            task.vector_bytes, cluster.server_shards) for slot, group in slots.items()]
-        resets = {f"server-{shard}": server.reset.remote(task.model, experiment.update, shard, cluster.server_shards, title)
+                            task.vector_bytes, shards) for slot, group in slots.items()]
+        resets = {f"server-{shard}": server.reset.remote(task.model, experiment.update, shard, shards, published)
                   for shard, server in enumerate(crew.servers)}
         resets["evaluator"] = crew.evaluator.reset.remote(task.model, experiment.evaluation, data)
         resets |= {plan.slot: worker.reset.remote(plan, data) for worker, plan in zip(crew.workers, plans, strict=True)}
-        deadline_s = START_DEADLINE_S + cluster.step_deadline_s  # a kept worker may still compute its last step
-        self.places = dict(zip(resets, ray.get(list(resets.values()), timeout=deadline_s), strict=True))
+        self.reset(resets, START_DEADLINE_S + cluster.step_deadline_s)  # a kept worker may still compute its last step
         blind = {group.name for slot, group in slots.items() if group.gpus and "cpu" in self.places[slot].devices}
         for name in sorted(blind):
             self._notify(f"Worker group {name!r} has GPUs, but this torch sees none: it computes on the CPU.")
@@ -267,3 +279,8 @@ class Session:
             if self._within is None:
                 with suppress(RayError):  # the cluster itself may be gone
                     remove_placement_group(crew.group)
+
+
+def _is_loss(line: Line) -> bool:
+    """Whether somebody left who had not done his part."""
+    return isinstance(line, Entry) and isinstance(line.event, Left) and not line.report.get("done")

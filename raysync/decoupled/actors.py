@@ -167,14 +167,15 @@ class ModuleServer:
         self._role = role
         self._exchange: Exchange | None = None
         self._version = 0
-        self._seconds = UpdateSeconds(Exporter(), None)
+        self._exporter = Exporter()
+        self._seconds = UpdateSeconds(self._exporter, None)
 
     def __repr__(self) -> str:
         return str(self._role)
 
     def reset(self, model: ModelPlan, rule: Decoupled, update: Update, module: int, title: Title | None) -> Place:
         """Begin a run; metrics are published under the title, if there is one."""
-        self._seconds = UpdateSeconds(Exporter(), title)
+        self._seconds = UpdateSeconds(self._exporter, title)
         self._exchange, self._version = exchange_of(rule, update, parts_of(model, rule)[module - 1]), 0
         return here(["cpu"])
 
@@ -198,6 +199,7 @@ class ModuleServer:
 
     def mean(self) -> Payload:
         """The mean of the replicas, (P + Q,)."""
+        self._seconds.tell()
         return outgoing(self._exchange_.mean())[0]
 
     def forget(self, worker: str) -> None:

@@ -49,7 +49,7 @@ class DecoupledRunPlan:
     names: dict[Stage, str]
     slots: dict[Stage, str]
     title: Title | None
-    """What metrics are published under; None: none are."""
+    """Names the run in the log and the metrics; None: no metrics are published."""
 
 
 @dataclass(slots=True)
@@ -97,10 +97,11 @@ class _Worker:
 
 
 class DecoupledController:
-    """Runs one decoupled run."""
+    """Runs one decoupled run after another over the same stages."""
 
     def __init__(self, role: Role) -> None:
         self._role = role
+        self._exporter = Exporter()
         log_to_stderr(str(role))
 
     def __repr__(self) -> str:
@@ -110,9 +111,10 @@ class DecoupledController:
         self, plan: DecoupledRunPlan, servers: list[Any], evaluator: Any, stages: dict[Stage, Any],
     ) -> Iterator[list[Line]]:
         """Train to the end of the workload, and report as it happens; the last line is an `Ended`."""
-        log_begin(plan.rule, plan.experiment, plan.workload_samples)
+        log_begin(plan.rule, plan.experiment, plan.workload_samples, plan.title)
         run = _Run(plan, servers, evaluator, stages)
-        yield from to_its_end(run, run_metrics(Exporter(), plan.title, plan.rule.protocol, plan.workload_samples))
+        yield from to_its_end(run, run_metrics(self._exporter, plan.title, plan.experiment, plan.rule.protocol,
+                                               plan.workload_samples))
 
 
 class _Run:

@@ -23,6 +23,7 @@ from raysync.core.events import Joined, Left, Pushed
 from raysync.core.journal import Ended, Entry, Evaluation, Line, Remark
 from raysync.errors import ConfigError
 from raysync.record.reader import RunRecord
+from raysync.record.rows import slot_of
 from raysync.results.intact import UNREADABLE
 
 WORKERS, SERVER, LEAD = 1, 2, 3
@@ -63,8 +64,8 @@ def trace(record: RunRecord) -> TraceEvent:
 def _workers(lines: Iterable[Line]) -> list[str]:
     """Every life of every worker, sorted by its slot's first appearance."""
     joined = [line.event.worker for line in lines if isinstance(line, Entry) and isinstance(line.event, Joined)]
-    slots = list(dict.fromkeys(worker.rpartition("#")[0] for worker in joined))
-    return sorted(joined, key=lambda worker: slots.index(worker.rpartition("#")[0]))
+    slots = list(dict.fromkeys(slot_of(worker) for worker in joined))
+    return sorted(joined, key=lambda worker: slots.index(slot_of(worker)))
 
 
 def _names(tracks: dict[str, int], record: RunRecord) -> Iterator[TraceEvent]:

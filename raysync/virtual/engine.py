@@ -35,6 +35,7 @@ from raysync.core.paradigm import Paradigm
 from raysync.emulation import step_duration_s
 from raysync.errors import RunFailed
 from raysync.record.metrics import Title
+from raysync.record.rows import slot_of
 from raysync.training.task import Task
 from raysync.troubles import UNHARMED, Troubles
 from raysync.virtual.learner import Learner
@@ -224,7 +225,7 @@ class _Run:
         self._evaluate()  # the last one may find that it diverged
 
     def _release(self, decision: Release) -> None:
-        worker = self._workers[decision.worker.rpartition("#")[0]]
+        worker = self._workers[slot_of(decision.worker)]
         slot, clock = worker.slot, decision.clock
         suffered = self.troubles.befall(slot, clock, self._agenda.now) if self._troubled else UNHARMED
         begin = self._agenda.now

@@ -52,9 +52,13 @@ def test_ray_learns_what_virtual_time_learns(session, tmp_path, settings):
     assert (pushes.busy_s > 0).all()
 
 
-def test_a_stage_that_breaks_ends_the_run_with_its_reason(session, tmp_path):
-    choice = config.ParadigmChoice(name="decoupled", modules=2, groups=1)
-    tiny = TINY | {"workers": [{"name": "gpu", "count": 2}], "output": str(tmp_path), "paradigm": choice.model_dump()}
-    task = prepare(config.validate(tiny), breaks_at_a_gradient)
+def test_stages_are_kept_for_the_next_run_and_one_that_breaks_ends_it_with_its_reason(session, tmp_path):
+    choice = config.ParadigmChoice(name="decoupled", modules=2, groups=2)
+    experiment = config.validate(TINY | {"output": str(tmp_path), "paradigm": choice.model_dump()})
+    run_in(session, prepare(experiment), choice)
+    crew = session._crew
+    assert crew.whole
     with pytest.raises(RunFailed, match="this layer breaks"):
-        run_in(session, task, choice)
+        run_in(session, prepare(experiment, breaks_at_a_gradient), choice)
+    assert session._crew is crew
+    assert not crew.whole, "the next run gets others"

@@ -95,14 +95,19 @@ def test_gauges_are_set_again_while_nothing_happens(monkeypatch, published):
     assert 20 <= [name for name, _ in values].count("raysync_workers_live") <= 24
 
 
-def test_the_seconds_of_an_update(monkeypatch, published):
-    values, clock = published(FakeMetric), iter([10.0, 12.5, 20.0, 20.5])
-    monkeypatch.setattr(metrics, "now_s", lambda: next(clock))
-    with UpdateSeconds(Exporter(), TITLE).timed():
-        pass
-    with UpdateSeconds(Exporter(), None).timed():
-        pass
-    assert values == [("raysync_server_update_seconds", 2.5)]
+def test_the_seconds_of_updates_are_added_up_for_a_second_or_until_they_are_asked_for(monkeypatch, published):
+    values, now = published(FakeMetric), SimpleNamespace(s=10.0)
+    monkeypatch.setattr(metrics, "now_s", lambda: now.s)
+    seconds, silent = UpdateSeconds(Exporter(), TITLE), UpdateSeconds(Exporter(), None)
+    told = []
+    for took_s in (0.25, 0.5, 0.25, 0.125):
+        with seconds.timed(), silent.timed():
+            now.s += took_s
+        told.append([value for _, value in values])
+    assert told == [[], [], [1.0], [1.0]]
+    for one in (seconds, seconds, silent):
+        one.tell()
+    assert values == [("raysync_server_update_seconds", 1.0), ("raysync_server_update_seconds", 0.125)]
 
 
 @needs_prometheus

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from raysync.record.rows import slot_of
 from raysync.results.collection import Run
 from raysync.results.figures.parts import (
     Figure,
@@ -143,7 +144,7 @@ def _of_waits(lanes: Lanes, frame: pd.DataFrame) -> pd.Series:
 
 def _decisions(lanes: Lanes, names: dict[str, str], views: Sequence[View]) -> list[Trace]:
     """The notes about a worker, on its lane."""
-    found = [(one, names[slot]) for one in lanes.story.happenings for slot in [one.worker.rpartition("#")[0]]
+    found = [(one, names[slot]) for one in lanes.story.happenings for slot in [slot_of(one.worker)]
              if slot in names and one.kind not in ("joined", "waited")
              and any(view.low <= one.at <= view.high for view in views)]
     if not found:
