@@ -23,20 +23,24 @@ from raysync.cli.picture import picture
 from raysync.errors import ConfigError
 from raysync.record.following import JournalFollower
 from raysync.record.measures import Measures
+from raysync.record.mirror import COPY_EVERY_S
 from raysync.record.news import News
+from raysync.record.places import Place, beneath, inside, is_copy, is_uri, named, pull
 from raysync.record.reader import RunRecord, load, measures_of
 from raysync.record.standing import Standing
 
+JOURNAL = "journal.jsonl"
 POLL_S = 0.25
 LINES = 2_000
 """Of the journal, read between two pictures: what takes some tenths of a second."""
 QUIET_S = 20.0
-"""A run that has written nothing for so long is said to be quiet: a step of a large model lasts that long."""
+"""A run that has written nothing for so long is said to be quiet: a step of a large model lasts that long. Behind a URI it is
+twice the time between copies more."""
 GIVEN_UP_S = 1800.0
 """After so long nobody waits for it any more: every deadline of a run, by default, has passed."""
 
-Folder = Annotated[Path, typer.Argument(
-    metavar="RUN", show_default=False, help="Folder of a run, or of several: then the one that began last.")]
+Folder = Annotated[str, typer.Argument(
+    metavar="RUN", show_default=False, help="Folder (or URI) of a run, or of several: then the one that began last.")]
 Once = Annotated[bool, typer.Option("--once", help="Print how it stands now, and go.")]
 
 
@@ -44,24 +48,38 @@ Once = Annotated[bool, typer.Option("--once", help="Print how it stands now, and
 def watch(run: Folder, once: Once = False) -> None:
     """Watch a run: progress, what each worker does and why, what was decided; of one that has ended, how it stood."""
     record = newest(run)
-    with JournalFollower(record.path / "journal.jsonl") as journal:
+    with JournalFollower(record.path / JOURNAL) as journal:
         Watching(record, journal, console).to_its_end(once=once)
 
 
-def newest(folder: Path) -> RunRecord:
-    """The record in a folder, or, of several in folders below, the one that began last.
+def newest(place: Place) -> RunRecord:
+    """The record in a place, or, of several below it, the one that began last.
 
     Raises:
         ConfigError: there is none.
     """
+    if is_uri(place):
+        return load(_newest_behind(place))
+    folder = Path(place)
     if not folder.is_dir():
         raise ConfigError(f"{folder}: there is no such folder.")
-    if (folder / "journal.jsonl").is_file():
+    if (folder / JOURNAL).is_file():
         return load(folder)
-    begun = [path for path in folder.rglob("config.yaml") if (path.parent / "journal.jsonl").is_file()]
+    begun = [path for path in folder.rglob("config.yaml") if (path.parent / JOURNAL).is_file()]
     if not begun:
-        raise ConfigError(f"{folder}: neither the record of a run (no journal.jsonl in it), nor a folder of such records.")
+        raise ConfigError(f"{folder}: neither the record of a run (no {JOURNAL} in it), nor a folder of such records.")
     return load(max(begun, key=lambda path: path.stat().st_mtime).parent)
+
+
+def _newest_behind(uri: Place) -> Place:
+    """A record's own URI, or, of a folder of records, the last of them: their names begin with a time."""
+    names = inside(uri)
+    if JOURNAL in names:
+        return uri
+    for name in reversed(names):
+        if JOURNAL in inside(beneath(uri, name)):
+            return beneath(uri, name)
+    raise ConfigError(f"{uri}: neither the record of a run (no {JOURNAL} in it), nor a folder of such records.")
 
 
 class Watching:
@@ -81,6 +99,8 @@ class Watching:
         """
         self._record, self._journal, self._console = record, journal, shown_on
         self._sleep, self._now = sleep, now
+        behind = is_copy(record.path)
+        self._poll_s, self._quiet_s = (COPY_EVERY_S, QUIET_S + 2 * COPY_EVERY_S) if behind else (POLL_S, QUIET_S)
         self._standing: Standing | None = None
         self._killed = False
 
@@ -141,7 +161,8 @@ class Watching:
             waits = len(lines) < LINES
             more = not ended and not (waits and (once or gone or self._silence_s > GIVEN_UP_S))
             if more and waits:
-                self._sleep(POLL_S)
+                self._sleep(self._poll_s)
+                pull(self._record.path)
 
     @cached_property
     def _paradigm(self) -> str:
@@ -157,12 +178,12 @@ class Watching:
     @property
     def _silence_s(self) -> float:
         """Since the journal was last written to."""
-        return self._now() - (self._record.path / "journal.jsonl").stat().st_mtime
+        return self._now() - (self._record.path / JOURNAL).stat().st_mtime
 
     @property
     def _is_quiet(self) -> bool:
         ended = self._standing is not None and self._standing.measures.ended is not None
-        return not ended and (self._killed or self._silence_s > QUIET_S)
+        return not ended and (self._killed or self._silence_s > self._quiet_s)
 
     def _writer_is_gone(self) -> bool:
         """Whether the process that wrote it was one of this machine, and is not there any more."""
@@ -179,7 +200,7 @@ class Watching:
 
     def _picture(self, height: int | None = None) -> Group:
         if self._standing is None:
-            return Group(Text(f"{self._record.path.name}: nothing is written yet."), Text(self._remark(), "yellow"))
+            return Group(Text(f"{named(self._record.path)}: nothing is written yet."), Text(self._remark(), "yellow"))
         return picture(self._standing, self._paradigm, self._about, self._remark(), height)
 
     def _remark(self) -> str:

@@ -34,11 +34,12 @@ def log_to_stderr(actor: str) -> None:
 
 
 def log_begin(rule: Rule, experiment: Experiment, workload_samples: int, title: Title | None) -> None:
-    """A run begins; its title names the record that it leaves."""
+    """A run begins: `NAME/RECORD`, the path of its record in `output`."""
+    name = f"{experiment.name}/{title.run}" if title else experiment.name
     parameters = ", ".join(f"{name}={value}" for name, value in rule.parameters().items())
     logging.getLogger(LOGGER).info(
-        "%s begins: %s on %s, %d workers, %d samples, seed %d, under %s", title.run if title else experiment.name,
-        experiment.model.name, experiment.data.name, experiment.worker_count, workload_samples, experiment.seed,
+        "%s begins: %s on %s, %d workers, %d samples, seed %d, under %s", name, experiment.model.name,
+        experiment.data.name, experiment.worker_count, workload_samples, experiment.seed,
         f"{rule.name}({parameters})" if parameters else rule.name, extra={"kind": "begin", "at_s": 0.0, "worker": ""})
 
 

@@ -9,6 +9,7 @@ for what pyarrow does not know itself (tried with pyarrow 26). Credentials are t
 from __future__ import annotations
 
 import atexit
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -120,7 +121,8 @@ def inside(place: Place) -> list[str]:
 
 
 def pull(folder: Path, *, without: str = "") -> None:
-    """Bring a copy, or a folder within one, up to date with what is behind its URI; no copy: nothing happens.
+    """Bring a copy, or a folder within one, up to date with what is behind its URI, down to the times of its files; no copy:
+    nothing happens.
 
     Raises:
         ConfigError: it cannot be reached, or nothing is there.
@@ -138,6 +140,8 @@ def pull(folder: Path, *, without: str = "") -> None:
                 to = folder / one.base_name
                 (to if one.type is fs.FileType.Directory else folder).mkdir(parents=True, exist_ok=True)
                 fs.copy_files(one.path, str(to), source_filesystem=system)
+                if one.mtime_ns is not None:
+                    os.utime(to, ns=(one.mtime_ns, one.mtime_ns))
 
 
 def push(*files: Path) -> None:

@@ -80,7 +80,7 @@ def test_a_run_replays_identically_and_adds_up(run, paradigm):
 
 def test_actors_say_who_they_are_and_the_controller_logs_what_matters(ray_cluster, session, run):
     """Names for `ray.get_actor` and the dashboard, reprs for logs; a line where a run begins and ends, none for a push."""
-    run(paradigm="bsp", workers=UNEQUAL)
+    record = run(paradigm="bsp", workers=UNEQUAL)
     crew = session._crew.name
     reprs = {f"{crew}:controller": "controller", f"{crew}:server-0": "server-0", f"{crew}:evaluator": "evaluator",
              f"{crew}:worker-0 (fast-0)": "worker-0 fast-0", f"{crew}:worker-1 (fast-1)": "worker-1 fast-1",
@@ -90,8 +90,8 @@ def test_actors_say_who_they_are_and_the_controller_logs_what_matters(ray_cluste
     actors = {name: ray_cluster.get_actor(name) for name in reprs}
     assert {name: ray_cluster.get(actor.__ray_call__.remote(repr)) for name, actor in actors.items()} == reprs
     log = logged(ray_cluster, actors[f"{crew}:controller"])
-    assert log[-2].endswith(
-        " INFO controller at_s=0.0 kind=begin test begins: mlp on digits, 3 workers, 480 samples, seed 0, under bsp")
+    assert log[-2].endswith(f" INFO controller at_s=0.0 kind=begin test/{record.path.name} begins: mlp on digits, "
+                            "3 workers, 480 samples, seed 0, under bsp")
     assert ray_cluster.util.get_placement_group(crew) == session._crew.group
     assert log[-1].endswith(" kind=ended the run has ended: finished")
     assert len(log) % 2 == 0, "each run has two lines"

@@ -17,7 +17,7 @@ from rich.console import Console
 import raysync
 from raysync import config
 from raysync.cli import picture, watch
-from raysync.cli.watch import Watching, newest
+from raysync.cli.watch import QUIET_S, Watching, newest
 from raysync.core.decisions import Drop, Note
 from raysync.core.events import Joined, Left, Pushed
 from raysync.core.journal import Ended, Entry, Evaluation, Remark, encode, header
@@ -26,7 +26,9 @@ from raysync.errors import ConfigError
 from raysync.paradigms import make
 from raysync.record.following import JournalFollower
 from raysync.record.measures import Measures
+from raysync.record.mirror import COPY_EVERY_S
 from raysync.record.news import News, news_of, seconds
+from raysync.record.places import clean
 from raysync.record.reader import load
 from raysync.record.standing import FREQUENT, RARE, Standing
 from raysync.record.writer import RecordWriter
@@ -343,12 +345,29 @@ def test_the_newest_of_several(record, tmp_path):
     assert newest(tmp_path / "runs" / "c").path.name == "d"
 
 
+def test_a_record_behind_a_uri_is_followed_by_its_copies(record, tmp_path):
+    writer = record("20261121-2", lines=lines_of("ssp", 4))
+    record("20261121-1", lines=lines_of("ssp", 8), done=True)
+    (tmp_path / "runs/summary").mkdir()
+    behind = newest(f"file://{tmp_path}/runs").path
+    assert newest(f"file://{writer.folder}").path != behind, "each is a copy"
+    assert "s left" in watched(behind, once=True, silent_s=QUIET_S + 1), "copies come now and then"
+    assert "Nothing has" in watched(behind, once=True, silent_s=QUIET_S + 2 * COPY_EVERY_S + 1)
+    rest = iter([[], lines_of("ssp", 30, staleness=3)[9:16], [Ended("stopped", 31.0)]])
+    text = watched(behind, sleep=lambda _: writer.write(next(rest)))
+    assert next(rest, None) is None
+    assert "stopped after" in text
+    writer.close()
+    clean()
+
+
 def test_the_command(call, record, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.setattr(watch.console, "_width", 100)
     writer = record(lines=[*lines_of("ssp", 20), Ended("finished", 12.5)], done=True)
     code, out, _ = call("watch", str(writer.folder.parent))
     assert (code, "finished after 12.50 s" in out) == (0, True)
-    for wrong, says in (("nowhere", "nowhere: there is no such folder."), (str(tmp_path), None)):
+    for wrong, says in (("nowhere", "nowhere: there is no such folder."), (str(tmp_path), None),
+                        (f"file://{tmp_path}", None), ("s4://bucket/runs", "unknown kind of URI 's4'")):
         (writer.folder / "journal.jsonl").unlink(missing_ok=True)
         code, out, err = call("watch", wrong)
         assert (code, out) == (2, "")
