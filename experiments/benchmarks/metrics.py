@@ -79,8 +79,8 @@ def measure() -> str:
     rows = [row("pushes/s", 1, columns[True][0], columns[False][0]),
             row("ms of processor a push", 2, *([1000 * each for each in columns[metrics][1]] for metrics in (True, False)))]
     return (markdown(["ASP, 4 workers, lenet", "with metrics", "without", "ratio"], rows)
-            + f"\n{PAIRS} pairs, each of {len(TURNS)} runs in turns; medians, and the geometric mean of the ratios with its 95 % "
-            + "interval. " + measured_on())
+            + f"\n{PAIRS} pairs, each of {len(TURNS)} runs in turns; medians, and the geometric mean of the ratios with its "
+            + "95 % interval. " + measured_on())
 
 
 if __name__ == "__main__":

@@ -34,8 +34,8 @@ POLL_S = 0.25
 LINES = 2_000
 """Of the journal, read between two pictures: what takes some tenths of a second."""
 QUIET_S = 20.0
-"""A run that has written nothing for so long is said to be quiet: a step of a large model lasts that long. Behind a URI it is
-twice the time between copies more."""
+"""A run that has written nothing for so long is said to be quiet: a step of a large model lasts that long. Behind a URI it
+is twice the time between copies more."""
 GIVEN_UP_S = 1800.0
 """After so long nobody waits for it any more: every deadline of a run, by default, has passed."""
 
