@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Annotated, Literal
@@ -12,6 +13,7 @@ from rich.console import Console
 
 from raysync import config
 from raysync.config import Experiment
+from raysync.record.places import is_uri
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
                   help="Experiments with synchronisation paradigms in distributed deep learning, on Ray.")
@@ -41,3 +43,12 @@ def workers_of(experiment: Experiment) -> str:
 def with_engine(settings: Sequence[str], engine: str | None) -> list[str]:
     """The overrides with that of `--engine`."""
     return [*settings, *([f"engine={engine}"] if engine else [])]
+
+
+def warn_of_the_jobs_folder(experiment: Experiment, say: Callable[[str], None]) -> None:
+    """In a job, a relative folder is one in Ray's copy of the working directory, which goes when Ray needs the space."""
+    output = experiment.output
+    in_a_job = "job_submission_id" in os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "")  # for a job's driver (Ray 2.60)
+    if in_a_job and not is_uri(output) and not Path(output).expanduser().is_absolute():
+        say(f"output: {output}: in a job that is a folder of Ray's copy of the working directory, and goes with it. "
+            "To keep the records: --set output=/A/SHARED/FOLDER, or a URI.")

@@ -45,7 +45,7 @@ def dashboards(folder: Folder = None, prometheus: Prometheus = "http://localhost
     if folder is None and not check:
         raise ConfigError("dashboards: a DIR to write to is missing (or --check).")
     if folder is not None:
-        _write(folder.expanduser().absolute(), prometheus, _cluster(ray, ray_token))
+        _write(folder.expanduser().resolve(), prometheus, _cluster(ray, ray_token))
     if check:
         metrics, runs = known(prometheus)
         missing = ", ".join(name for name in REGISTRY if name not in metrics)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raysync.cli.app import EngineName, File, Settings, app, console, errors, with_engine
+from raysync.cli.app import EngineName, File, Settings, app, console, errors, warn_of_the_jobs_folder, with_engine
 from raysync.cli.trials import TrialsLine
 from raysync.record.places import named
 from raysync.record.sweeps import CSV
@@ -31,6 +31,7 @@ def sweep(
 
     plan = planned(file, with_engine(settings, engine), resume=resume, many=yes)
     with TrialsLine(hidden=verbose) as line:
+        warn_of_the_jobs_folder(plan.experiment, line.say)
         line.begin(f"{plan.count} trials", plan.count)
         try:
             record, ended = run(plan, notify=line.say, show=line.show, address=os.environ.get("RAY_ADDRESS"),

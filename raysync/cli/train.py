@@ -13,7 +13,18 @@ from typing import Annotated
 import typer
 
 from raysync import config
-from raysync.cli.app import EngineName, File, OptionalFile, Settings, app, console, errors, load_experiment, with_engine
+from raysync.cli.app import (
+    EngineName,
+    File,
+    OptionalFile,
+    Settings,
+    app,
+    console,
+    errors,
+    load_experiment,
+    warn_of_the_jobs_folder,
+    with_engine,
+)
 from raysync.cli.live import live
 from raysync.cli.table import print_table
 from raysync.config import Experiment, ParadigmChoice
@@ -103,6 +114,7 @@ def _train(experiment: Experiment, choices: Sequence[ParadigmChoice], seeds: Seq
     ray_address = os.environ.get("RAY_ADDRESS")
     timing_only = experiment.timing == "only"
     with live(task.data.tokens, timing_only) as shown, engine_for(experiment, shown.say, ray_address) as engine:
+        warn_of_the_jobs_folder(experiment, shown.say)
         for group, step_s in task.estimated_s.items():
             shown.say(f"Nobody said how long a step of {group!r} lasts: {step_s:.2g} s, from its floating-point operations.")
         for seed, choice in product(seeds, choices):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import os
-import socket
 from collections.abc import Callable
+from contextlib import closing, suppress
+from http.client import HTTPConnection, HTTPException
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ all that a second brings: with 25 million parameters five times as much memory, 
 
 ANSWER_S = 10.0
 """How long the cluster may take to accept a connection."""
+OF_JOBS = "is where jobs are submitted to (RAY_API_SERVER_ADDRESS); a run that joins a cluster by itself needs HOST:6379."
 
 
 class Connection:
@@ -88,19 +90,23 @@ class Connection:
 
 
 def knock(address: str) -> None:
-    """Ask for a connection, where the address says host and port: Ray itself would try for minutes (2.60).
+    """Ask who is there, where the address says host and port: Ray itself would try for minutes (2.60).
 
     Raises:
-        ConfigError: nobody is there.
+        ConfigError: nobody, or somebody else.
     """
     if address.startswith("http"):
-        raise ConfigError(f"cluster.address: {address!r} is where jobs are submitted to (RAY_API_SERVER_ADDRESS); a run "
-                          "that joins a cluster by itself needs HOST:6379.")
+        raise ConfigError(f"cluster.address: {address!r} {OF_JOBS}")
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():
         return
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_S).close()
+        connection = HTTPConnection(host.strip("[]"), int(port), timeout=ANSWER_S)
+        connection.connect()
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"cluster.address: no Ray cluster at {address!r} ({reason}).") from error
+    with closing(connection), suppress(OSError, HTTPException):  # Ray's own ports speak gRPC, which is no HTTP/1
+        connection.request("GET", "/")
+        connection.getresponse()
+        raise ConfigError(f"cluster.address: what answers at {address!r} speaks HTTP, as the Ray dashboard, which {OF_JOBS}")

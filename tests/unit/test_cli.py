@@ -2,12 +2,15 @@
 
 import socket
 import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 import pytest
 import ray
 
 from raysync import cli
 from raysync.cli import table
+from raysync.cluster import connection
 from raysync.core.journal import header
 from raysync.paradigms import make
 
@@ -165,12 +168,35 @@ def test_a_cluster_that_is_not_there(call, tmp_path, monkeypatch, named_by):
 def test_an_address_that_is_no_cluster(call, tmp_path, monkeypatch, address, says):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", unreachable)
+    monkeypatch.setattr(connection, "ANSWER_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         monkeypatch.setenv("RAY_ADDRESS", address.format(listening=f"127.0.0.1:{listening.getsockname()[1]}"))
         code, _, err = call("run", write(tmp_path / "x.yaml", "seed: 1"))
     assert code == 2
     assert says in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_the_address_of_the_dashboard_is_no_cluster(call, tmp_path):
+    """Ray would wait for minutes for what is not its control store."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as dashboard:
+        Thread(target=dashboard.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{dashboard.server_port}"
+        code, _, err = call("run", write(tmp_path / "x.yaml", "seed: 1"), "--set", f"cluster.address={address}")
+        dashboard.shutdown()
+    assert code == 2
+    assert f"what answers at '{address}' speaks HTTP" in err
+    assert "needs HOST:6379" in err
+
+
+def test_records_in_the_folder_of_a_job_are_warned_of(call, tmp_path, monkeypatch):
+    said, short = "goes with it", "{engine: virtual, timing: only, workload: {samples: 320}, workers: [{step_s: 1}]}"
+    run = ["run", write(tmp_path / "x.yaml", short)]
+    assert said not in call(*run)[2]
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", '{"metadata": {"job_submission_id": "raysubmit_1"}}')
+    assert call(*run)[2].count(said) == 1
+    for kept in (str(tmp_path), f"file://{tmp_path}"):
+        assert said not in call(*run, "--set", f"output={kept}")[2]
 
 
 def unreachable(address, **_):
