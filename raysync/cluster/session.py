@@ -190,7 +190,7 @@ class Session:
             raise RunFailed(f"the controller: {error}") from error
         assert ended is not None, "a run without an end"
 
-    def reset(self, resets: Mapping[str, Any], timeout_s: float) -> None:
+    def await_reset(self, resets: Mapping[str, Any], timeout_s: float) -> None:
         """Wait until the actors of a run have begun it: `places` is what their `reset` returns.
 
         Args:
@@ -256,7 +256,7 @@ class Session:
                   for shard, server in enumerate(crew.servers)}
         resets["evaluator"] = crew.evaluator.reset.remote(task.model, experiment.evaluation, data)
         resets |= {plan.slot: worker.reset.remote(plan, data) for worker, plan in zip(crew.workers, plans, strict=True)}
-        self.reset(resets, START_DEADLINE_S + cluster.step_deadline_s)  # a kept worker may still compute its last step
+        self.await_reset(resets, START_DEADLINE_S + cluster.step_deadline_s)  # a kept worker may still compute its last step
         blind = {group.name for slot, group in slots.items() if group.gpus and "cpu" in self.places[slot].devices}
         for name in sorted(blind):
             self._notify(f"Worker group {name!r} has GPUs, but this torch sees none: it computes on the CPU.")

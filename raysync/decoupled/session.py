@@ -43,6 +43,6 @@ def _begin(session: Session, crew: Crew, plan: DecoupledPlan, title: Title | Non
         resets[slot] = actor.reset.remote(
             StagePlan(stage, slot, plan.group(stage), task.model, rule, plan.draws(stage[0]), experiment.batch_size,
                       experiment.seed, plan.shares[stage[1]], plan.output_bytes[stage[1]]), data)
-    session.reset(resets, START_DEADLINE_S)
+    session.await_reset(resets, START_DEADLINE_S)
     return DecoupledRunPlan(rule, experiment, task.workload_samples, plan.batches,
                             {stage: plan.name(stage) for stage in plan.slots}, plan.slots, title)
