@@ -33,7 +33,8 @@ class Decoupled:
           every batch: the pipelines drain, 2(K - 1) ticks.
         * `mix`, `topology`, `mix_every`: the agents of the abstract may average less. With `weight`, another topology, or
           some ticks apart, each replica makes its own optimizer steps, and a matrix P mixes gradients or weights. That needs
-          BSP. (`grad` and `weight` under full averaging are the same for SGD.)
+          BSP. (`grad` and `weight` under full averaging are the same for SGD.) Only `weight` draws replicas together again:
+          with `grad` and less than full averaging each keeps its own sum of gradients, and they drift apart.
         * The learning rate follows each module's own progress, so each batch meets the same rate in all modules.
         * `clip_norm` looks at the gradient of one module: the whole is never in one place.
     """
