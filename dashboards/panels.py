@@ -126,6 +126,18 @@ def quantile(share: float, name: str, selector: str, by: str = "") -> str:
     return f"histogram_quantile({share}, sum by ({by}{', ' if by else ''}le) ({rate(name, selector, '_bucket')}))"
 
 
+def whole(expression: str) -> str:
+    """A quantile of counts as the whole number that it stands for: their buckets end between those, and Prometheus
+    interpolates, so that it makes 0.475 of 100 zeros. Of a bucket that holds several it is one of these.
+    """
+    return f"ceil ({expression} - 0.5)"
+
+
+def per(total: str, of: str) -> str:
+    """A mean; nothing while there is nothing to divide by, in place of an infinity that no axis can show."""
+    return f"{total} / ({of} > 0)"
+
+
 def or_none(expression: str, label: str = "") -> str:
     """An expression, or 0 (with "none" as that label) while it has no series: that nothing has happened yet is an answer."""
     zero = f'label_replace(vector(0), "{label}", "none", "", "")' if label else "vector(0)"

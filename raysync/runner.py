@@ -110,7 +110,7 @@ def run_in(
     measures = Measures(task.workload_samples, experiment.target_accuracy, experiment.target_loss)
     check(beneath(experiment.output, experiment.name))
     folder = folder_name(experiment.output, experiment.name, choice.label)
-    stream = _stream(engine, task, choice.make(), Title(folder.name, choice.label))
+    stream = _stream(engine, task, choice.make(), Title(experiment.name, folder.name, choice.label))
     first = next(stream)  # whatever the user asked for that cannot be is known by now: no record of that
     make_folder(folder)
     shown = named(folder)
