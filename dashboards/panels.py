@@ -90,6 +90,8 @@ class Variable:
     name: str
     label: str
     query: str
+    regex: str = ""
+    """Its first group is the choice, of each value."""
     many: bool = True
     newest_first: bool = False
 
@@ -166,6 +168,8 @@ def _variable(variable: Variable) -> dashboard.QueryVariable:
     made = (dashboard.QueryVariable(variable.name).label(variable.label).datasource(SOURCE)
             .query({"query": variable.query, "refId": variable.name}).refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
             .sort(models.VariableSort.ALPHABETICAL_DESC if variable.newest_first else models.VariableSort.ALPHABETICAL_ASC))
+    if variable.regex:
+        made.regex(variable.regex)
     if variable.many:
         made.multi(True).include_all(True).all_value(".+")
         made.current(models.VariableOption(selected=True, text=["All"], value=["$__all"]))

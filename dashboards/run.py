@@ -11,7 +11,7 @@ WAIT, BUSY, TRANSFER = TIMES
 STEPS = f"sum by (worker) ({rate('raysync_pushes', RUN)})"
 """A second, by worker."""
 LATELY = "Over the last four scrapes or more. "
-RAMPS = "Too low while these reach back to before the run, or go on behind its end. "
+RAMPS = "Too low while these reach back to before the run, or go on behind its end; uneven, as Ray reports. "
 SPREAD = "Interpolated within buckets, whose ends are a factor of 2 to 3 apart: equal times seem to be spread as much."
 MANY = "Exact up to 3; 4-5, 6-8, 9-12 and so on are each a bucket, within which it is interpolated."
 STAGES = "A decoupled stage's wait for its neighbours' passes is transfer. "
@@ -156,5 +156,5 @@ def _lagtuner() -> Row:
         Panel("Error of the prediction, by worker", "s", {
             "{{worker}}": f"abs ({_of_workers('raysync_lagtuner_predicted_wait_seconds')} - "
                           f"{_of_workers('raysync_lagtuner_actual_wait_seconds')})"}, empty=only,
-            note="Predicted minus actual, without the sign."),
+            note="Predicted minus actual, without the sign. Who asks anew right after a grant has waited 0 after it."),
     ])

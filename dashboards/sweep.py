@@ -5,7 +5,9 @@ from __future__ import annotations
 from dashboards.panels import Board, Panel, Row, Variable, or_none, per, quantile, rate, series, whole
 from raysync.record.metrics import REGISTRY
 
-RUNS = 'experiment=~"$experiment", run=~"$run", paradigm=~"$paradigm"'
+EXPERIMENT = 'experiment=~"$experiment(/.+)?"'
+"""By its name, or that of a sweep, whose trials are SWEEP/TRIAL."""
+RUNS = f'{EXPERIMENT}, run=~"$run", paradigm=~"$paradigm"'
 RUN = "experiment, run, paradigm"
 ONE = "{{paradigm}} ({{run}})"
 OVER = "Runs that are over count with their last value within the time shown."
@@ -19,11 +21,12 @@ def board() -> Board:
               "and by paradigm. Two that are compared in time must have had the cluster to themselves; means are of one "
               "experiment, or say nothing.",
         variables=[
-            Variable("experiment", "Experiment", "label_values(ray_raysync_progress_ratio, experiment)"),
+            Variable("experiment", "Experiment", "label_values(ray_raysync_progress_ratio, experiment)",
+                     regex="/^([^/]+)/"),
             Variable("paradigm", "Paradigm",
-                     'label_values(ray_raysync_progress_ratio{experiment=~"$experiment"}, paradigm)'),
+                     f"label_values(ray_raysync_progress_ratio{{{EXPERIMENT}}}, paradigm)"),
             Variable("run", "Run",
-                     'label_values(ray_raysync_progress_ratio{experiment=~"$experiment", paradigm=~"$paradigm"}, run)',
+                     f'label_values(ray_raysync_progress_ratio{{{EXPERIMENT}, paradigm=~"$paradigm"}}, run)',
                      newest_first=True)],
         rows=[_table(), _curves(), _paradigms()])
 

@@ -43,7 +43,7 @@ class Title:
     """What all series of a run are labelled with."""
 
     experiment: str
-    """Its name."""
+    """Its name; of a trial SWEEP/TRIAL, by which dashboards find a sweep and people a trial."""
     run: str
     """The name of its record's folder."""
     paradigm: str
