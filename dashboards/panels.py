@@ -90,6 +90,8 @@ class Variable:
     name: str
     label: str
     query: str
+    regex: str = ""
+    """Its first group is the choice, of each value."""
     many: bool = True
     newest_first: bool = False
 
@@ -126,6 +128,18 @@ def quantile(share: float, name: str, selector: str, by: str = "") -> str:
     return f"histogram_quantile({share}, sum by ({by}{', ' if by else ''}le) ({rate(name, selector, '_bucket')}))"
 
 
+def whole(expression: str) -> str:
+    """A quantile of counts as the whole number that it stands for: their buckets end between those, and Prometheus
+    interpolates, so that it makes 0.475 of 100 zeros. Of a bucket that holds several it is one of these.
+    """
+    return f"ceil ({expression} - 0.5)"
+
+
+def per(total: str, of: str) -> str:
+    """A mean; nothing while there is nothing to divide by, in place of an infinity that no axis can show."""
+    return f"{total} / ({of} > 0)"
+
+
 def or_none(expression: str, label: str = "") -> str:
     """An expression, or 0 (with "none" as that label) while it has no series: that nothing has happened yet is an answer."""
     zero = f'label_replace(vector(0), "{label}", "none", "", "")' if label else "vector(0)"
@@ -154,6 +168,8 @@ def _variable(variable: Variable) -> dashboard.QueryVariable:
     made = (dashboard.QueryVariable(variable.name).label(variable.label).datasource(SOURCE)
             .query({"query": variable.query, "refId": variable.name}).refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
             .sort(models.VariableSort.ALPHABETICAL_DESC if variable.newest_first else models.VariableSort.ALPHABETICAL_ASC))
+    if variable.regex:
+        made.regex(variable.regex)
     if variable.many:
         made.multi(True).include_all(True).all_value(".+")
         made.current(models.VariableOption(selected=True, text=["All"], value=["$__all"]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dashboards.panels import Board, Panel, Row, Variable, or_none, quantile, rate, series
+from dashboards.panels import Board, Panel, Row, Variable, or_none, per, quantile, rate, series, whole
 
 RUN = 'run="$run"'
 TIMES = [f"sum by (worker) ({rate(name, RUN)})"
@@ -11,6 +11,10 @@ WAIT, BUSY, TRANSFER = TIMES
 STEPS = f"sum by (worker) ({rate('raysync_pushes', RUN)})"
 """A second, by worker."""
 LATELY = "Over the last four scrapes or more. "
+RAMPS = "Too low while these reach back to before the run, or go on behind its end; uneven, as Ray reports. "
+SPREAD = "Interpolated within buckets, whose ends are a factor of 2 to 3 apart: equal times seem to be spread as much."
+MANY = "Exact up to 3; 4-5, 6-8, 9-12 and so on are each a bucket, within which it is interpolated."
+STAGES = "A decoupled stage's wait for its neighbours' passes is transfer. "
 
 
 def board() -> Board:
@@ -43,11 +47,13 @@ def _now() -> Row:
         Panel("Model version", "short", {"version": _of_run("raysync_model_versions")}, "numbers"),
         Panel("Throughput", "suffix: samples/s", {"samples": _of_run("raysync_throughput_samples_per_second")}, "numbers"),
         Panel("Waited, of all time", "percentunit", {"waited": f"{waited} / ({waited} + {busy} + {moved})"}, "numbers",
-              note="Share of the workers' time since the run began."),
-        Panel("Workers live", "short", {"workers": _of_run("raysync_workers_live")}, "numbers"),
+              note="Share of the workers' time since the run began. Waits count while they last, steps once they are over. "
+                   + STAGES),
+        Panel("Workers live", "short", {"workers": or_none(_of_run("raysync_workers_live"))}, "numbers",
+              note="0: the run is over, or its controller is gone."),
         Panel("Protocol in force", "short", {
             "{{protocol}}": f"max by (protocol) ({series('raysync_protocol_active', RUN)}) == 1"}, "names",
-              empty="The run is over"),
+              empty="The run is over", note="Of decoupled modules: what holds their replicas together."),
     ])
 
 
@@ -60,13 +66,16 @@ def _learning() -> Row:
         Panel("Progress", "percentunit", {"progress": _of_run("raysync_progress_ratio")}, top=1),
         Panel("Samples applied per second", "suffix: samples/s", {
             "lately": f"sum ({rate('raysync_samples_applied', RUN)})",
-            "since the run began": _of_run("raysync_throughput_samples_per_second")}, dashed="since.*"),
+            "since the run began": _of_run("raysync_throughput_samples_per_second")}, dashed="since.*",
+            note=f"Lately: {LATELY.lower()}{RAMPS}"),
         Panel("Pushes and updates per second", "suffix: /s", {
             "pushes": f"sum ({rate('raysync_pushes', RUN)})", "updates": f"sum ({rate('raysync_updates', RUN)})"},
-            note="As many updates as pushes: each push is applied alone. Fewer: an update takes several."),
+            note=f"{LATELY}{RAMPS}As many updates as pushes: each push is applied alone. Fewer: an update takes several, or "
+                 "pushes are dropped. Of decoupled modules: pushes to all, updates of the last."),
         Panel("The server's time for an update", "s", {
-            "an update": f"sum ({rate('raysync_server_update_seconds', RUN)}) / sum ({rate('raysync_updates', RUN)})"},
-            note="Mean; summed over the shards of a server that has several."),
+            "an update": per(f"sum ({rate('raysync_server_update_seconds', RUN)})",
+                             f"sum ({rate('raysync_updates', RUN)})")},
+            note=LATELY + "Mean; summed over the shards of a server that has several, or over decoupled modules."),
     ])
 
 
@@ -74,25 +83,25 @@ def _waiting() -> Row:
     total = f"({WAIT} + {BUSY} + {TRANSFER})"
     return Row("Who waits for whom", [
         Panel("Waiting, share of a worker's time", "percentunit", {"{{worker}}": f"{WAIT} / {total}"}, top=1,
-              note=LATELY + "Whoever has none of it is waited for."),
+              note=LATELY + "Whoever has none of it is waited for. " + STAGES),
         Panel("Computing, share of a worker's time", "percentunit", {"{{worker}}": f"{BUSY} / {total}"}, top=1, note=LATELY),
         Panel("Transfer, share of a worker's time", "percentunit", {"{{worker}}": f"{TRANSFER} / {total}"}, top=1,
               note=LATELY),
         Panel("Lead over the slowest, by worker", "suffix: clocks", {
             "{{worker}}": _of_workers("raysync_worker_lead_clocks")},
             note="At 0 is the slowest: under a bound, the others wait for it."),
-        Panel("Pushes per second, by worker", "suffix: /s", {"{{worker}}": STEPS}),
+        Panel("Pushes per second, by worker", "suffix: /s", {"{{worker}}": STEPS}, note=LATELY + RAMPS),
         Panel("Computing time of a step, by worker", "s", {
-            "{{worker}}, mean": f"{BUSY} / {STEPS}",
+            "{{worker}}, mean": per(BUSY, STEPS),
             "{{worker}}, 95 %": quantile(0.95, "raysync_step_busy_seconds", RUN, by="worker")}, dashed=".*95 %",
-            note="Mean, and what 95 % of the steps stay below."),
+            note=f"Mean, and what 95 % of the steps stay below. {SPREAD}"),
         Panel("Wait after a step, by worker", "s", {
-            "{{worker}}, mean": f"{WAIT} / {STEPS}",
+            "{{worker}}, mean": per(WAIT, STEPS),
             "{{worker}}, 95 %": quantile(0.95, "raysync_step_wait_seconds", RUN, by="worker")}, dashed=".*95 %",
-            note="Mean, and what 95 % of the waits stay below."),
+            note=f"Mean, and what 95 % of the waits stay below. {SPREAD}"),
         Panel("Transfer time of a step", "s", {
             "median": quantile(0.5, "raysync_step_transfer_seconds", RUN),
-            "95 %": quantile(0.95, "raysync_step_transfer_seconds", RUN)}, dashed="95 %"),
+            "95 %": quantile(0.95, "raysync_step_transfer_seconds", RUN)}, dashed="95 %", note=SPREAD),
         Panel("Waited since the run began, by worker", "s", {
             "{{worker}}": f"sum by (worker) ({series('raysync_wait_seconds', RUN)})"}, "bars"),
     ])
@@ -103,17 +112,18 @@ def _staleness() -> Row:
         return f"sum by (le) (increase({series(name, RUN, '_bucket')}[$__rate_interval]))"
 
     def quantiles(name: str) -> dict[str, str]:
-        return {"median": quantile(0.5, name, RUN), "95 %": quantile(0.95, name, RUN), "99 %": quantile(0.99, name, RUN)}
+        shares = {"median": 0.5, "95 %": 0.95, "99 %": 0.99}
+        return {legend: whole(quantile(share, name, RUN)) for legend, share in shares.items()}
 
     return Row("Staleness and leads", columns=2, panels=[
         Panel("Staleness of the pushes", "suffix: versions", {"{{le}}": buckets("raysync_step_staleness_versions")}, "heat",
-              note="How many pushes were how stale. Buckets lie between the integers: up to 0.5 is 0, up to 1.5 is 1."),
+              note=f"How many pushes were how stale. {LATELY}Buckets end between integers: up to 0.5 is 0, up to 1.5 is 1."),
         Panel("Lead at release", "suffix: clocks", {"{{le}}": buckets("raysync_step_lead_clocks")}, "heat",
-              note="How many releases at which lead. No bound on the lead lets anything above it."),
+              note=f"How many releases at which lead. {LATELY}No bound on the lead lets anything above it."),
         Panel("Staleness: median, 95 %, 99 %", "suffix: versions", quantiles("raysync_step_staleness_versions"),
-              note="Interpolated within buckets."),
+              note=LATELY + MANY),
         Panel("Lead at release: median, 95 %, 99 %", "suffix: clocks", quantiles("raysync_step_lead_clocks"),
-              note="Interpolated within buckets."),
+              note=LATELY + MANY),
     ])
 
 
@@ -128,9 +138,10 @@ def _decisions() -> Row:
         Panel("Stragglers found so far, by worker", "short", {
             "{{worker}}": or_none(f"sum by (worker) ({series('raysync_stragglers_detected', RUN)})", "worker")},
             note="A constant 0 (none) unless the paradigm looks for stragglers and finds one."),
-        Panel("Pushes dropped so far, by reason", "short", {
-            "{{reason}}": or_none(f"sum by (reason) ({series('raysync_drops', RUN)})", "reason")},
-            note="A constant 0 (none) under the many paradigms that drop nothing."),
+        Panel("Pushes dropped so far, by worker and reason", "short", {
+            "{{worker}} {{reason}}": or_none(f"sum by (worker, reason) ({series('raysync_drops', RUN)})", "reason")},
+            note="A constant 0 (none) under the many paradigms that drop nothing. The model does not learn from what these "
+                 "workers compute."),
     ])
 
 
@@ -145,5 +156,5 @@ def _lagtuner() -> Row:
         Panel("Error of the prediction, by worker", "s", {
             "{{worker}}": f"abs ({_of_workers('raysync_lagtuner_predicted_wait_seconds')} - "
                           f"{_of_workers('raysync_lagtuner_actual_wait_seconds')})"}, empty=only,
-            note="Predicted minus actual, without the sign. While a new wait is going on, the actual one is that before."),
+            note="Predicted minus actual, without the sign. Who asks anew right after a grant has waited 0 after it."),
     ])

@@ -102,15 +102,18 @@ def run(
 
 def run_in(
     engine: Engine, task: Task, choice: ParadigmChoice, *, watch: Watch = _quiet, notify: Notify = _quiet,
-    tensorboard: bool = False,
+    tensorboard: bool = False, sweep: str = "",
 ) -> RunRecord:
-    """Train a task under a paradigm on an engine that may serve further runs; see `run`."""
+    """Train a task under a paradigm on an engine that may serve further runs; see `run`. `sweep` is the name of the one that
+    this is a trial of.
+    """
     began = datetime.now()
     experiment = task.experiment.model_copy(update={"paradigm": choice})
     measures = Measures(task.workload_samples, experiment.target_accuracy, experiment.target_loss)
     check(beneath(experiment.output, experiment.name))
     folder = folder_name(experiment.output, experiment.name, choice.label)
-    stream = _stream(engine, task, choice.make(), Title(folder.name, choice.label))
+    of = f"{sweep}/{experiment.name}" if sweep else experiment.name
+    stream = _stream(engine, task, choice.make(), Title(of, folder.name, choice.label))
     first = next(stream)  # whatever the user asked for that cannot be is known by now: no record of that
     make_folder(folder)
     shown = named(folder)

@@ -68,16 +68,14 @@ class Exporter:
 class RunMetrics:
     """The metrics of one run, from its journal."""
 
-    def __init__(self, exporter: Exporter, title: Title, protocol: str, workload_samples: int) -> None:
+    def __init__(self, exporter: Exporter, observations: Observations) -> None:
         """
         Args:
             exporter: of the process.
-            title: of the run.
-            protocol: in force when it begins.
-            workload_samples: what progress is measured against.
+            observations: fresh; they follow the run.
         """
         self._exporter = exporter
-        self._observations = Observations(title, protocol, workload_samples)
+        self._observations = observations
 
     def take(self, lines: Iterable[Line]) -> None:
         """Publish what these lines say; of none: the gauges as they are."""
@@ -94,9 +92,11 @@ class UpdateSeconds:
             title: of the run; None: nothing is published.
         """
         self._exporter = exporter
-        self._key = None if title is None else ("raysync_server_update_seconds", (title.run, title.paradigm))
+        self._key = None if title is None else ("raysync_server_update_seconds", title.labels)
         self._untold_s = 0.0
         self._told_at_s = now_s()
+        if self._key is not None:
+            self._publish(0.0)  # as the updates that it is divided by begin with 0
 
     @contextmanager
     def timed(self) -> Iterator[None]:
@@ -113,9 +113,13 @@ class UpdateSeconds:
     def tell(self) -> None:
         """Publish what is not yet; servers call it when they are evaluated, so at the end of a run, too."""
         if self._key is not None and self._untold_s > 0:
-            key, took_s = self._key, self._untold_s
-            self._exporter.publish(lambda: Observed(counters={key: took_s}))
+            self._publish(self._untold_s)
             self._untold_s, self._told_at_s = 0.0, now_s()
+
+    def _publish(self, took_s: float) -> None:
+        assert self._key is not None, "without a title"
+        key = self._key
+        self._exporter.publish(lambda: Observed(counters={key: took_s}))
 
 
 def run_metrics(
@@ -124,7 +128,8 @@ def run_metrics(
     """Those of a run, if it has a title and its experiment wants them."""
     if title is None or not experiment.cluster.metrics:
         return None
-    return RunMetrics(exporter, title, protocol, workload_samples)
+    return RunMetrics(exporter, Observations(title, protocol, workload_samples, experiment.target_accuracy,
+                                             experiment.target_loss))
 
 
 def _make(name: str) -> Any:

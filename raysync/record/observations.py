@@ -56,15 +56,20 @@ class Observed:
 class Observations:
     """Follows one run. Memory is bounded by the workers, and by the evaluations."""
 
-    def __init__(self, title: Title, protocol: str, workload_samples: int) -> None:
+    def __init__(
+        self, title: Title, protocol: str, workload_samples: int, target_accuracy: float | None = None,
+        target_loss: float | None = None,
+    ) -> None:
         """
         Args:
             title: of the run.
             protocol: in force when it begins.
             workload_samples: what progress is measured against.
+            target_accuracy: a fraction of 1, for the time to accuracy.
+            target_loss: mean cross-entropy in nats, for the time to loss.
         """
-        self._run = (title.run, title.paradigm)
-        self._measures = Measures(workload_samples)
+        self._run = title.labels
+        self._measures = Measures(workload_samples, target_accuracy, target_loss)
         self._protocol = protocol
         self._protocols = {protocol}
         """All that have been in force."""
@@ -74,7 +79,7 @@ class Observations:
         self._waited_s: dict[str, float] = {}
         """Worker -> that were counted."""
         self._lagtuner: dict[Key, float] = {}
-        """What LagTuner decided last, for each worker."""
+        """What LagTuner decided last, for each worker, and which wait has ended last."""
 
     def take(self, lines: Iterable[Line]) -> Observed:
         """Take in what happened since the last call."""
@@ -122,10 +127,14 @@ class Observations:
             self._forget(entry.event.worker)
 
     def _begin(self, worker: str, observed: Observed) -> None:
-        """Whoever never waits has a series of its waiting, too."""
+        """Whoever never waits has a series of its waiting, too. And what is divided by one another begins together: of a
+        series Prometheus does not see how it grew before it saw it.
+        """
         self._waited_s[worker] = 0.0
-        for name in ("raysync_busy_seconds", "raysync_wait_seconds", "raysync_transfer_seconds"):
+        for name in ("raysync_busy_seconds", "raysync_wait_seconds", "raysync_transfer_seconds", "raysync_pushes"):
             observed.add((name, (*self._run, slot_of(worker))), 0)
+        for name in ("raysync_samples_applied", "raysync_updates"):
+            observed.add((name, self._run), 0)
 
     def _noted(self, note: Note, observed: Observed) -> None:
         worker = (*self._run, slot_of(note.worker))
@@ -134,8 +143,8 @@ class Observations:
                 observed.add(("raysync_stragglers_detected", worker), 1)
             case "controller":
                 self._latest((GRANT, worker), note.values.get("extra"))
+            case "waited":  # both of the same wait: a decision's own prediction would stand beside the wait before it
                 self._latest((PREDICTED, worker), note.values.get("predicted_wait_s"))
-            case "waited":
                 self._latest((ACTUAL, worker), note.values.get("actual_wait_s"))
 
     def _latest(self, key: Key, value: float | None) -> None:
@@ -170,6 +179,8 @@ class Observations:
             ("raysync_loss_nats", self._loss),
             ("raysync_evaluation_loss_nats", None if latest is None else latest.loss),
             ("raysync_accuracy_ratio", measures.accuracy),
+            ("raysync_time_to_accuracy_seconds", measures.time_to_accuracy_s),
+            ("raysync_time_to_loss_seconds", measures.time_to_loss_s),
             ("raysync_progress_ratio", min(1.0, measures.progress)),
             ("raysync_model_versions", measures.updates),
             ("raysync_throughput_samples_per_second", measures.throughput_samples_per_s),

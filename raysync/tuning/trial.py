@@ -50,6 +50,11 @@ class Trials:
     impossible: dict[str, str] = field(default_factory=dict)
     """Placements that Ray cannot make, as text -> why."""
 
+    @property
+    def name(self) -> str:
+        """Of the sweep, as its file says."""
+        return config.parse(self.text, self.overrides, source=self.source).name
+
     def experiment(self, point: Point, name: str = "trial") -> Experiment:
         """The experiment of a trial, whose records go to the folder of that name.
 
@@ -111,7 +116,8 @@ def train(point: Point, trials: Trials) -> None:
         task = prepare(experiment)
         try:
             with _engine(trials, experiment) as engine:
-                run_in(engine, task, experiment.paradigm, watch=_Reporter(experiment.timing == "only"), notify=print)
+                run_in(engine, task, experiment.paradigm, watch=_Reporter(experiment.timing == "only"), notify=print,
+                       sweep=trials.name)
         finally:
             clean()  # the process may be killed, or serve many trials
 

@@ -5,17 +5,19 @@ from math import isfinite
 
 import pytest
 
+import raysync
 from raysync.cli.prometheus import known
 from raysync.record.metrics import REGISTRY
 from tests.cluster.boards import BOARDS, asked, choices
 from tests.cluster.prometheus import needs_prometheus
+from tests.unit.test_dashboards import PANELS
 
 pytestmark = [needs_prometheus, pytest.mark.ray, pytest.mark.timeout(600)]  # the runs that are asked about, too
 
 MEASURED_GPU = ("ray_node_gpu", "ray_node_gram")
 """Ray publishes these for GPUs that it can measure. There may be none here; that they are spelt as Ray does is tested in
 tests/unit/test_dashboards.py."""
-CHOSEN = {"__rate_interval": "10s", "__range": "10m", "paradigm": ".+", "node": ".+"}
+CHOSEN = {"__rate_interval": "10s", "__range": "10m", "experiment": ".+", "paradigm": ".+", "node": ".+"}
 
 
 def has_data(prometheus, expression, run=".+"):
@@ -34,6 +36,28 @@ def test_every_expression_of_every_dashboard_has_data(metered_runs):
             assert any(has_data(prometheus, expression, run) for run in runs), f"no data: {one}"
         if not all(has_data(prometheus, one.expression, run) for run in runs):
             assert one.says_why_empty, f"empty in a normal run, and does not say why: {one}"
+
+
+def test_the_table_of_a_sweep_is_the_records(metered_runs):
+    """The runs are over, and their cluster is gone."""
+    [table] = [panel for _, panel in PANELS if panel["type"] == "table"]
+    for record in metered_runs.records:
+        run = raysync.load(record)
+        summary, pushes = run.summary, run.pushes
+        there_s = sum(pushes.pushed_at_s - pushes.released_at_s + pushes.wait_s)
+        shown = {}
+        for target in table["targets"]:
+            found = metered_runs.prometheus.query(target["expr"], **CHOSEN, run=record.name)
+            assert [(one["metric"]["run"], one["metric"]["experiment"]) for one in found] == [(record.name, "metered")]
+            shown[target["legendFormat"]] = float(found[0]["value"][1])
+        assert shown == pytest.approx({
+            "progress": 1, "trained for": summary["seconds"], "accuracy": summary["final_accuracy"],
+            "evaluation loss (nats)": summary["final_loss"], "to the target accuracy": summary["time_to_accuracy_s"],
+            "to the target loss": summary["time_to_loss_s"], "samples/s": summary["throughput_samples_per_s"],
+            "waited": sum(pushes.wait_s) / there_s, "staleness, 95 %": shown["staleness, 95 %"],
+            "updates": summary["updates"], "workers": 3}, abs=1e-6)
+        stale = pushes.staleness.dropna().quantile(0.95, interpolation="inverted_cdf")
+        assert stale == shown["staleness, 95 %"] or stale > 3, "it is exact as far as buckets hold one number"
 
 
 def test_there_is_something_to_choose_from(metered_runs):

@@ -6,15 +6,16 @@ from types import SimpleNamespace
 import pytest
 
 from raysync.cluster import metrics
-from raysync.cluster.metrics import REFRESH_S, Exporter, RunMetrics, UpdateSeconds
+from raysync.cluster.metrics import BEGINS, REFRESH_S, Exporter, RunMetrics, UpdateSeconds
 from raysync.cluster.running import to_its_end
 from raysync.core.journal import Ended
 from raysync.record.metrics import REGISTRY, Title
+from raysync.record.observations import Observations
 from tests.cluster.fake_ray import FakeRay
 from tests.cluster.prometheus import needs_prometheus
 from tests.cluster.test_hardship import Run, described
 
-TITLE = Title("the run", "bsp")
+TITLE = Title("the experiment", "the run", "bsp")
 
 
 class FakeMetric:
@@ -64,7 +65,7 @@ def trained(monkeypatch, exporter, **settings):
     experiment = described([], **settings)
     run = Run(FakeRay(monkeypatch), experiment).run
     protocol = experiment.paradigm.make().protocol
-    return [line for lines in to_its_end(run, RunMetrics(exporter, TITLE, protocol, 480)) for line in lines]
+    return [line for lines in to_its_end(run, RunMetrics(exporter, Observations(TITLE, protocol, 480))) for line in lines]
 
 
 def test_metrics_that_cannot_be_exported_are_given_up_and_training_goes_on(monkeypatch, published, caplog):
@@ -83,7 +84,7 @@ def test_one_exporter_makes_each_metric_once_whatever_the_number_of_runs(monkeyp
     for _ in range(2):
         trained(monkeypatch, exporter)
     assert len(FakeMetric.made) == len(set(FakeMetric.made))
-    assert sum(value for name, value in values if name == "raysync_samples_applied") == 2 * 480
+    assert sum(value for name, value in values if name == "raysync_samples_applied") == pytest.approx(2 * 480)
 
 
 def test_gauges_are_set_again_while_nothing_happens(monkeypatch, published):
@@ -99,7 +100,9 @@ def test_the_seconds_of_updates_are_added_up_for_a_second_or_until_they_are_aske
     values, now = published(FakeMetric), SimpleNamespace(s=10.0)
     monkeypatch.setattr(metrics, "now_s", lambda: now.s)
     seconds, silent = UpdateSeconds(Exporter(), TITLE), UpdateSeconds(Exporter(), None)
+    assert values == [("raysync_server_update_seconds", BEGINS)]
     told = []
+    values.clear()
     for took_s in (0.25, 0.5, 0.25, 0.125):
         with seconds.timed(), silent.timed():
             now.s += took_s

@@ -25,7 +25,7 @@ from dashboards.panels import series
 from raysync import cli
 from raysync.cli.prometheus import check_url
 from raysync.errors import ConfigError
-from raysync.record.metrics import REGISTRY
+from raysync.record.metrics import CLOCKS, REGISTRY
 from tests.cluster.boards import BOARDS, asked, choices
 
 EXPORTED = {f"{metric.exported}{part}" for metric in REGISTRY.values()
@@ -88,6 +88,36 @@ def test_only_labels_that_a_metric_has_are_asked_for():
         ours = re.findall(r"by \(([\w, ]+)\) \(\w*\(?(ray_raysync_\w+)", one.expression)
         for by, name in ours:
             assert set(by.split(", ")) <= labels[name], one
+
+
+def test_quantiles_of_counts_are_whole():
+    """Prometheus interpolates within buckets: it makes 0.475 versions of pushes that are never stale."""
+    counts = [metric.exported for metric in REGISTRY.values() if metric.buckets == CLOCKS]
+    asked_for = [one for one in asked() if "histogram_quantile" in one.expression
+                 and any(name in one.expression for name in counts)]
+    assert asked_for
+    for one in asked_for:
+        assert one.expression.startswith("ceil (histogram_quantile(")
+        assert one.expression.endswith(" - 0.5)")
+
+
+def test_nothing_is_divided_by_nothing():
+    """An infinity leaves no axis to a panel. A share of what contains it is 1 at most."""
+    divisions = [one.expression.split(" / ", 1) for one in asked()
+                 if " / " in one.expression and "ray_raysync_" in one.expression]
+    assert divisions
+    for part, whole in divisions:
+        assert part in whole or whole.endswith(" > 0)"), part
+
+
+def test_runs_of_long_ago_are_not_in_the_table():
+    """Their counters stay as long as their cluster, their gauges do not: they would be rows with holes."""
+    gauges = {metric.exported for metric in REGISTRY.values() if metric.kind == "gauge"}
+    last = [each for one in asked() for each in re.findall(
+        r"last_over_time\((ray_raysync_\w+)\{[^}]*\}\[\$__range\]\)( and on \(run\) last_over_time\(ray_raysync_progress)?",
+        one.expression)]
+    assert {bool(only_with) for _, only_with in last} == {True, False}
+    assert all(only_with or name in gauges for name, only_with in last)
 
 
 def test_legends_name_labels_that_are_left():

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from raysync import config
 from raysync.config import Sweep
-from raysync.errors import ConfigError
+from raysync.errors import ConfigError, RunFailed
+from raysync.runner import run_in
+from raysync.training.task import prepare
 from raysync.tuning import grid
 from raysync.tuning.sweep import plan
 from raysync.tuning.trial import Trials
@@ -142,6 +144,22 @@ def test_a_trial_is_the_file_with_its_settings(written, tmp_path):
         "workers": tuple(group.model_copy(update={"speed": 0.5}) for group in config.load(file).workers),
         "paradigm": config.ParadigmChoice.model_validate({"name": "ssp", "staleness": 6}),
         "sweep": None, "name": "00000", "output": made.trials.folder / "records"})
+
+
+def test_a_trial_is_watched_under_the_name_of_its_sweep(written):
+    """So that a dashboard can choose them all, and a person tell them apart."""
+    trials = plan(written({"grid": {"seed": [0]}}, name="mine")).trials
+    experiment = trials.experiment({"seed": 0}, "00000")
+
+    class Engine:
+        places = {}
+
+        def run(self, task, paradigm, title):
+            raise RunFailed(title.experiment)
+
+    for sweep, named in ((trials.name, "mine/00000"), ("", "00000")):
+        with pytest.raises(RunFailed, match=f"^{named}$"):
+            run_in(Engine(), prepare(experiment), experiment.paradigm, sweep=sweep)
 
 
 def test_virtual_trials_take_one_cpu(tmp_path):

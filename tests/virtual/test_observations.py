@@ -12,7 +12,7 @@ import raysync
 from raysync.config import ParadigmChoice
 from raysync.core.decisions import Note
 from raysync.core.events import Joined, Left, Pushed
-from raysync.core.journal import Ended, Entry
+from raysync.core.journal import Ended, Entry, Evaluation
 from raysync.core.machine import Machine
 from raysync.paradigms import make
 from raysync.record.measures import Measures
@@ -36,8 +36,8 @@ SWITCHED = {
 class Published:
     """What a Prometheus would have seen of it all."""
 
-    def __init__(self, workload, protocol="bsp"):
-        self.observations = Observations(Title("the run", "its rule"), protocol, workload)
+    def __init__(self, workload, protocol="bsp", targets=()):
+        self.observations = Observations(Title("the experiment", "the run", "its rule"), protocol, workload, *targets)
         self.counters = defaultdict(float)
         self.histograms = defaultdict(list)
         self.gauges = {}
@@ -49,7 +49,7 @@ class Published:
             for name, labels in keys:
                 metric = REGISTRY[name]
                 assert metric.kind == kind, name
-                assert labels[:2] == ("the run", "its rule")
+                assert labels[:3] == ("the experiment", "the run", "its rule")
                 assert len(labels) == len(metric.labels)
         assert all(by >= 0 for by in observed.counters.values())
         for key, by in observed.counters.items():
@@ -85,7 +85,7 @@ def check_against_the_record(published, lines, workload):
     workers = defaultdict(Counter)
     for worker in summary["per_worker"]:
         workers[slot_of(worker["id"])].update({key: worker[key] for key in ("pushes", "dropped", "busy_s", "wait_s")})
-    assert published.by("raysync_pushes") == {slot: each["pushes"] for slot, each in workers.items() if each["pushes"]}
+    assert published.by("raysync_pushes") == {slot: each["pushes"] for slot, each in workers.items()}
     assert published.by("raysync_busy_seconds") == pytest.approx({slot: each["busy_s"] for slot, each in workers.items()})
     assert published.by("raysync_wait_seconds") == pytest.approx({slot: each["wait_s"] for slot, each in workers.items()})
     assert published.total("raysync_transfer_seconds") == pytest.approx(
@@ -164,10 +164,11 @@ def test_what_lagtuner_decided_last():
     published, latest = Published(10**6, "lagtuner"), {}
     names = {"extra": "raysync_lagtuner_extra_clocks", "predicted_wait_s": "raysync_lagtuner_predicted_wait_seconds",
              "actual_wait_s": "raysync_lagtuner_actual_wait_seconds"}
+    of_kind = {"controller": ["extra"], "waited": ["predicted_wait_s", "actual_wait_s"]}  # of one wait
     shown = set()
     for line in lines:
         for note in (decision for decision in line.decisions if isinstance(decision, Note)):
-            latest.update({key: value for key, value in note.values.items() if key in names})
+            latest.update({key: note.values[key] for key in of_kind[note.kind]})
         published.take([line])
         for key, name in names.items():
             value = latest.get(key)
@@ -194,9 +195,24 @@ def test_a_wait_is_counted_while_it_lasts():
 
 
 def test_a_series_begins_with_nothing():
-    """Under ASP nobody waits, and that can be seen."""
+    """Under ASP nobody waits, and that can be seen. What is divided by one another begins together."""
     published = Published(10**6, "asp").take(journal("asp", 8))
     assert published.by("raysync_wait_seconds") == {"fast-0": 0, "slow-0": 0}
+    begun = Observations(Title("the experiment", "the run", "its rule"), "asp", 10**6).take(journal("asp", 8)[:1]).counters
+    assert set(begun.values()) == {0}
+    assert {name for name, _ in begun} >= {f"raysync_{name}" for name in (
+        "busy_seconds", "wait_seconds", "transfer_seconds", "pushes", "samples_applied", "updates")}
+
+
+def test_times_to_the_targets():
+    """Once they are reached, counted from the first release; as in the summary."""
+    published = Published(10**6, "asp", targets=(0.5, 1.0))
+    for at, accuracy, loss, expected in ((1.0, 0.2, 2.0, (None, None)), (2.0, 0.6, 1.5, (2.0, None)),
+                                         (3.0, 0.3, 0.9, (2.0, 3.0))):
+        published.take([*journal("asp", 8)[:1]] if at == 1 else [])
+        published.take([Evaluation(mark=0.1 * at, progress=0.1 * at, version=1, at=at, accuracy=accuracy, loss=loss)])
+        for name, seconds in zip(("accuracy", "loss"), expected, strict=True):
+            assert published.now(f"raysync_time_to_{name}_seconds") == ({} if seconds is None else {"its rule": seconds})
 
 
 def test_reasons_of_a_user_are_not_told_apart():
