@@ -15,7 +15,7 @@ from raysync.errors import ConfigError, RunFailed
 ORDER = ("run", "compare", "sweep", "switch-search", "report", "dashboards", "calibrate", "list", "watch", "replay")
 """Of the commands in `raysync --help`, and in README.md; typer's is that in which their files are imported."""
 
-app.registered_commands.sort(key=lambda command: ORDER.index(command.name or command.callback.__name__))
+app.registered_commands.sort(key=lambda command: ORDER.index(command.name or getattr(command.callback, "__name__", "")))
 
 __all__ = ["app", "console", "errors", "main"]
 

@@ -28,7 +28,7 @@ class Kind(StrEnum):
 
 @app.command(name="list")
 def list_(
-    kind: Annotated[Kind, typer.Argument(metavar="KIND", help="paradigms, models, datasets or clusters.", show_default=False)],
+    kind: Annotated[Kind, typer.Argument(metavar="KIND", help="What to list.", show_default=False)],
     measure: Annotated[bool, typer.Option("--measure", help="Models: time a step here (a minute or two).")] = False,
 ) -> None:
     """List the paradigms, models, data sets or clusters that come with raysync, with their settings."""

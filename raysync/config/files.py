@@ -119,6 +119,8 @@ def _override(settings: dict[str, Any], override: str, said: str) -> None:
     if not equals or not path:
         raise ConfigError(f"{named}: write it as key=value or a.b=value.")
     *parents, last = path.strip().split(".")
+    if parents[:1] == ["sweep"] and parents[1:2] in (["grid"], ["sample"]):  # their keys are paths themselves: update.lr
+        parents, last = parents[:2], ".".join([*parents[2:], last])
     places: list[Any] = [settings]
     for part in parents:
         places = [inner for here in places for inner in _enter(here, part, named)]
@@ -148,7 +150,8 @@ def _indices(items: list[Any], part: str, named: str) -> Iterable[int]:
     if part == "*":
         return range(len(items))
     if not part.isdecimal() or int(part) >= len(items):
-        raise ConfigError(f"{named}: {part!r} is not an index into a list of {len(items)}: 0 to {len(items) - 1}, or * for all.")
+        raise ConfigError(f"{named}: {part!r} is not an index into a list of {len(items)}: 0 to {len(items) - 1}, "
+                          "or * for all.")
     return [int(part)]
 
 
@@ -172,12 +175,14 @@ def _explain(error: ValidationError, source: str) -> ConfigError:
         return ConfigError(f"{where}: {first['ctx']['error']}")
     if first["type"] == "tuple_type":
         return ConfigError(f"{where}: a list is wanted, [..., ...]; got {first['input']!r}.")
+    if first["type"] == "model_type":
+        return ConfigError(f"{where}: settings are wanted, {{name: value, ...}}; got {first['input']!r}.")
     given = "" if first["type"] == "missing" else f"; got {first['input']!r}"
     return ConfigError(f"{where}: {first['msg']}{given}.")
 
 
 def _deeper(place: str, name: str | int, model: type[BaseModel]) -> list[str]:
-    """Where the blocks of the model at `place` have a setting of that name: `update.lr` for `lr`, `workers.*.speed` for `speed`."""
+    """Where the blocks of the model at `place` have a setting of that name: `update.lr`, `workers.*.speed`."""
     return [f"{place}{block}{'.*' if get_origin(field.annotation) is tuple else ''}.{name}"
             for block, field in model.model_fields.items()
             if any(name in one.model_fields for one in _models_in(field.annotation))]
