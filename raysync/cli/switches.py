@@ -85,8 +85,8 @@ def _answer(plan: SearchPlan, found: Found) -> str:
 
 def _costs(found: Found) -> str:
     if found.cost is None:
-        return (f"Search cost: {seconds_text(found.seconds)} s of training. How many trainings with the first protocol alone "
-                "that is nobody can say without known: {accuracy: ..., seconds: ...}.")
+        return (f"Search cost: {seconds_text(found.seconds)} s of training. How many trainings with the first protocol "
+                "alone that is nobody can say without known: {accuracy: ..., seconds: ...}.")
     paid = "never paid back: nothing is saved" if found.amortisation is None else (
         f"paid back after {found.amortisation:.2f} trainings")
     effective = "-" if found.effective is None else f"{found.effective:.2f}"
