@@ -116,7 +116,7 @@ def _headline(collection: Collection, scenario: str) -> str:
         return ""
     first = f"the first at {target_text(success)}"
     if all(one.by.low is None for one in others):
-        return f"{times[0].paradigm} was {first}; one seed each does not tell whether it always is."
+        return f"{times[0].paradigm} was {first}; more common seeds would tell whether it always is."
     doubtful = [one.other.paradigm for one in others if not one.clear]
     if not doubtful:
         return f"{times[0].paradigm} is clearly {first}."
