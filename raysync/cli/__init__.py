@@ -12,6 +12,11 @@ from raysync.cli import dashboards, listing, reports, sweeps, switches, train, w
 from raysync.cli.app import app, console, errors
 from raysync.errors import ConfigError, RunFailed
 
+ORDER = ("run", "compare", "sweep", "switch-search", "report", "dashboards", "calibrate", "list", "watch", "replay")
+"""Of the commands in `raysync --help`, and in README.md; typer's is that in which their files are imported."""
+
+app.registered_commands.sort(key=lambda command: ORDER.index(command.name or getattr(command.callback, "__name__", "")))
+
 __all__ = ["app", "console", "errors", "main"]
 
 

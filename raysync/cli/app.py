@@ -20,11 +20,12 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_
 console = Console(emoji=False)
 errors = Console(stderr=True, emoji=False)
 
-File = Annotated[Path, typer.Argument(help="Experiment file (YAML).", show_default=False)]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="Experiment file (YAML).", show_default=False)]
 Settings = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a setting: a.b=value.")]
 EngineName = Annotated[Literal["ray", "virtual"] | None, typer.Option(
     "--engine", help="ray: real actors; virtual: a virtual clock in one process. Default: as the file says, else ray.")]
-OptionalFile = Annotated[Path | None, typer.Argument(help="Experiment file; default: digits on four unequal workers.")]
+OptionalFile = Annotated[Path | None, typer.Argument(
+    metavar="FILE", help="Experiment file; default: digits on four unequal workers.")]
 
 
 def load_experiment(file: Path | None, settings: Sequence[str]) -> Experiment:

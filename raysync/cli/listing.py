@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
 from enum import StrEnum
-from inspect import getdoc, signature
+from inspect import Parameter, getdoc, signature
 from typing import Annotated, Any
 
 import typer
@@ -27,7 +28,7 @@ class Kind(StrEnum):
 
 @app.command(name="list")
 def list_(
-    kind: Annotated[Kind, typer.Argument(show_default=False)],
+    kind: Annotated[Kind, typer.Argument(metavar="KIND", help="What to list.", show_default=False)],
     measure: Annotated[bool, typer.Option("--measure", help="Models: time a step here (a minute or two).")] = False,
 ) -> None:
     """List the paradigms, models, data sets or clusters that come with raysync, with their settings."""
@@ -44,7 +45,7 @@ def list_(
         table.add_column(column, no_wrap=column == "name")
     for name, thing in shelves[kind].items():
         known = signature(thing).parameters.values()
-        settings = [f"{p.name}={p.default!r}" for p in known if p.default is not p.empty]
+        settings = [f"{p.name}={_default(thing, p)}" for p in known if p.default is not p.empty]
         cells = [name, *sizes.get(name, {}).values(), ", ".join(settings) or "-", (getdoc(thing) or "").splitlines()[0]]
         table.add_row(*map(escape, cells))
     if kind is Kind.paradigms:
@@ -53,6 +54,13 @@ def list_(
             table.add_row(*map(escape, (name, f"{preset.paradigm}: {', '.join(settings)}", preset.about)))
     console.print(table)
     console.print("Your own: package.module:Name in the experiment file.")
+
+
+def _default(thing: Callable[..., Any], parameter: Parameter) -> str:
+    """What a parameter is when nobody says; of a dataclass's field, what its factory makes."""
+    factories = {field.name: field.default_factory for field in fields(thing)} if is_dataclass(thing) else {}
+    factory = factories.get(parameter.name, MISSING)
+    return repr(parameter.default if factory is MISSING else factory())
 
 
 def _list_clusters() -> None:

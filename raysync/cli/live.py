@@ -53,7 +53,7 @@ class Live:
             self._progress.update(task, completed=min(1.0, measures.progress), facts=facts)
             if not is_terminal and (status or tenths < int(10 * measures.progress) < 10):
                 tenths = int(10 * min(1.0, measures.progress))
-                self.say(f"{label} {tenths}0% │ {facts}")
+                self.say(f"{label} {10 * tenths}% │ {facts}")
 
         return watch
 

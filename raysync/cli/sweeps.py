@@ -60,5 +60,5 @@ def _answer(record: SweepRecord) -> None:
     found = answers(collection)
     for scenario, text in found.items():
         console.print(f"{scenario}: {text}" if scenario else text, markup=False, highlight=False)
-    if across := overall(collection):
-        console.print(across, markup=False, highlight=False)
+    if len(found) > 1:
+        console.print(overall(collection), markup=False, highlight=False)

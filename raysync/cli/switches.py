@@ -11,6 +11,7 @@ from rich import box
 from rich.table import Table
 
 from raysync.cli.app import EngineName, File, Settings, app, console, errors, with_engine
+from raysync.cli.table import seconds_text
 from raysync.cli.trials import TrialsLine
 from raysync.errors import RunFailed
 
@@ -84,13 +85,13 @@ def _answer(plan: SearchPlan, found: Found) -> str:
 
 def _costs(found: Found) -> str:
     if found.cost is None:
-        return (f"Search cost: {found.seconds:,.0f} s of training. How many trainings with the first protocol alone that is "
-                "nobody can say without known: {accuracy: ..., seconds: ...}.")
+        return (f"Search cost: {seconds_text(found.seconds)} s of training. How many trainings with the first protocol "
+                "alone that is nobody can say without known: {accuracy: ..., seconds: ...}.")
     paid = "never paid back: nothing is saved" if found.amortisation is None else (
         f"paid back after {found.amortisation:.2f} trainings")
     effective = "-" if found.effective is None else f"{found.effective:.2f}"
-    return (f"Search cost: {found.cost:.2f} trainings with the first protocol alone ({found.seconds:,.0f} s), {paid}; "
-            f"effective-training ratio {effective}.")
+    return (f"Search cost: {found.cost:.2f} trainings with the first protocol alone ({seconds_text(found.seconds)} s), "
+            f"{paid}; effective-training ratio {effective}.")
 
 
 def _first(plan: SearchPlan) -> str:
@@ -99,7 +100,7 @@ def _first(plan: SearchPlan) -> str:
 
 
 def _seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.1f}"
+    return "-" if value is None else seconds_text(value)
 
 
 def _ratio(value: float | None) -> str:

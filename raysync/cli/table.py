@@ -31,7 +31,7 @@ def print_table(
         ("lead\nmax", "lead_max", "{:.0f}".format, False),
     ]
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("paradigm", no_wrap=True)
+    table.add_column("paradigm", overflow="fold")  # a long one takes lines of its own; numbers are never cut
     for name, *_ in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for label, summaries in rows.items():
@@ -48,16 +48,21 @@ def print_table(
 def results(experiment: Experiment, tokens: bool) -> list[Column]:
     """The columns that say how good the model became, and how soon it met the targets."""
     if experiment.timing == "only":
-        return [("seconds", "seconds", "{:,.1f}".format, True)]
+        return [("seconds", "seconds", seconds_text, True)]
     accuracy, loss = experiment.target_accuracy, experiment.target_loss
     columns: list[Column] = [("final\nperplexity", "final_perplexity", perplexity_text, True) if tokens else
                              ("final\naccuracy", "final_accuracy", "{:.1%}".format, True)]
     if accuracy or not loss:
         name = f"{accuracy:.1%}" if accuracy else "target"
-        columns.append((f"s to\n{name}", "time_to_accuracy_s", "{:.1f}".format, True))
+        columns.append((f"s to\n{name}", "time_to_accuracy_s", seconds_text, True))
     if loss:
-        columns.append((f"s to\nloss {loss:g}", "time_to_loss_s", "{:.1f}".format, True))
+        columns.append((f"s to\nloss {loss:g}", "time_to_loss_s", seconds_text, True))
     return columns
+
+
+def seconds_text(value: float) -> str:
+    """One decimal; of less than a second, two digits."""
+    return f"{value:,.1f}" if value >= 0.95 or not value else f"{value:.2g}"
 
 
 def perplexity_text(value: float) -> str:

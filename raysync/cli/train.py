@@ -60,7 +60,8 @@ def compare(
 
 @app.command()
 def calibrate(
-    profile: Annotated[Path, typer.Argument(help="The cluster profile to write (YAML).", show_default=False)],
+    profile: Annotated[Path, typer.Argument(
+        metavar="PROFILE", help="The cluster profile to write (YAML).", show_default=False)],
     file: OptionalFile = None, settings: Settings = [],  # noqa: B006
 ) -> None:
     """Measure this machine for an experiment's model, and write a profile for the virtual engine (half a minute)."""
@@ -91,7 +92,9 @@ def calibrate(
 
 
 @app.command()
-def replay(record: Annotated[str, typer.Argument(help="Folder of a run, or its URI.", show_default=False)]) -> None:
+def replay(
+    record: Annotated[str, typer.Argument(metavar="RUN", help="Folder of a run, or its URI.", show_default=False)],
+) -> None:
     """Feed a run's journal to a fresh machine; every decision must come out the same."""
     journal = local(record) / "journal.jsonl"
     if not journal.is_file():

@@ -254,6 +254,8 @@ def _hint(experiment: Experiment, who: str, nodes: Sequence[Node]) -> str:
             continue
         if group.gpus and not _any(nodes, "GPU"):
             return " There is no GPU: set gpus: 0 and emulate with speed or step_s."
+        if group.accelerator_type and not _any(nodes, f"accelerator_type:{group.accelerator_type}"):
+            return f" No node has accelerator_type:{group.accelerator_type} among its resources."
         selectors = (group.label_selector, *group.fallback_label_selectors)
         if group.label_selector and not any(matches(node.labels, labels) for node in nodes for labels in selectors):
             return f" No node has {' or '.join(map(_show_labels, selectors))}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -62,6 +63,8 @@ class Experiment(Strict):
     def _folder_or_uri(cls, value: object) -> Path | str:
         if not isinstance(value, str | Path) or not str(value):
             raise ValueError(f"a folder, or a URI such as s3://bucket/runs; got {value!r}")
+        if re.match(r"[a-z0-9+]{2,}:(/(?!/)|$)", str(value)):
+            raise ValueError(f"a URI has two slashes behind its colon, s3://bucket/runs; got {str(value)!r}")
         return value if "://" in str(value) else Path(value)
 
     @model_validator(mode="after")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -118,7 +118,9 @@ def _override(settings: dict[str, Any], override: str, said: str) -> None:
     path, equals, text = override.partition("=")
     if not equals or not path:
         raise ConfigError(f"{named}: write it as key=value or a.b=value.")
-    *parents, last = path.split(".")
+    *parents, last = path.strip().split(".")
+    if parents[:1] == ["sweep"] and parents[1:2] in (["grid"], ["sample"]):  # their keys are paths themselves: update.lr
+        parents, last = parents[:2], ".".join([*parents[2:], last])
     places: list[Any] = [settings]
     for part in parents:
         places = [inner for here in places for inner in _enter(here, part, named)]
@@ -148,7 +150,8 @@ def _indices(items: list[Any], part: str, named: str) -> Iterable[int]:
     if part == "*":
         return range(len(items))
     if not part.isdecimal() or int(part) >= len(items):
-        raise ConfigError(f"{named}: {part!r} is not an index into a list of {len(items)}.")
+        raise ConfigError(f"{named}: {part!r} is not an index into a list of {len(items)}: 0 to {len(items) - 1}, "
+                          "or * for all.")
     return [int(part)]
 
 
@@ -158,6 +161,8 @@ def _explain(error: ValidationError, source: str) -> ConfigError:
     place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
     where = f"{source}: {place}" if place else source
     if first["type"] == "extra_forbidden":
+        if inside := _deeper(place.removesuffix(str(path[-1])), path[-1], model):
+            return ConfigError(f"{where}: unknown setting {path[-1]!r}; did you mean {' or '.join(inside)}?")
         return unknown_name("setting", path[-1], model.model_fields, where=where)
     if first["type"] == "union_tag_invalid":
         kinds = [kind.strip(" '") for kind in first["ctx"]["expected_tags"].split(",")]
@@ -168,8 +173,19 @@ def _explain(error: ValidationError, source: str) -> ConfigError:
         return ConfigError(f"{where}: give its kind: {', '.join(known[:-1])} or {known[-1]}; got {first['input']!r}.")
     if first["type"] == "value_error":
         return ConfigError(f"{where}: {first['ctx']['error']}")
+    if first["type"] == "tuple_type":
+        return ConfigError(f"{where}: a list is wanted, [..., ...]; got {first['input']!r}.")
+    if first["type"] == "model_type":
+        return ConfigError(f"{where}: settings are wanted, {{name: value, ...}}; got {first['input']!r}.")
     given = "" if first["type"] == "missing" else f"; got {first['input']!r}"
     return ConfigError(f"{where}: {first['msg']}{given}.")
+
+
+def _deeper(place: str, name: str | int, model: type[BaseModel]) -> list[str]:
+    """Where the blocks of the model at `place` have a setting of that name: `update.lr`, `workers.*.speed`."""
+    return [f"{place}{block}{'.*' if get_origin(field.annotation) is tuple else ''}.{name}"
+            for block, field in model.model_fields.items()
+            if any(name in one.model_fields for one in _models_in(field.annotation))]
 
 
 def _in_file(location: Iterable[str | int]) -> tuple[list[str | int], type[BaseModel]]:

@@ -146,7 +146,9 @@ class Workload(Strict):
     def _one(self) -> Workload:
         given = [name for name in ("epochs", "samples", "iterations_per_worker") if getattr(self, name) is not None]
         if len(given) != 1:
-            raise ValueError(f"give exactly one of epochs, samples, iterations_per_worker; got {given or 'none'}")
+            raise ValueError("give exactly one of epochs, samples, iterations_per_worker; got "
+                             f"{' and '.join(given) or 'none'}. "
+                             "All of the block at once: --set 'workload={samples: 6000}'")
         return self
 
 

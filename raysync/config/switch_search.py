@@ -23,7 +23,8 @@ class SwitchSearch(Strict):
 
     target: Target = Field(description="what must not get worse; a run without one, diverged or never converged, "
                                        "fails its fraction")
-    threshold: float = Field(0.01, ge=0, description="by how much it may be below that of `first` alone; a fraction of 1")
+    threshold: float = Field(0.01, ge=0, lt=1, description="by how much it may be below that of `first` alone; a fraction "
+                                                                   "of 1")
     first_repeats: int = Field(3, ge=1, description="runs of `first` alone, with seeds `seed`, `seed + 1`, ...")
     candidate_repeats: int = Field(3, ge=1, description="runs of each fraction that is tried, with the same seeds")
     candidates_max: int = Field(5, ge=1, le=20, description="fractions that are tried at most: 1/2, 1/4, ...")

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
+from traceback import extract_tb
 from typing import Any, Protocol, assert_never, get_args
 
 from raysync.core.decisions import Decision
@@ -46,11 +47,12 @@ class Handler(Protocol):
 
 
 def answered(machine: Handler, event: Event, report: dict[str, Any]) -> Entry:
-    """Let a machine answer an event; what is raised there says at which one."""
+    """Let a machine answer an event; what is raised there says at which one, and in which line."""
     try:
         return Entry(event, tuple(machine.handle(event)), report)
     except Exception as error:
-        error.add_note(f"at {event}")
+        last = extract_tb(error.__traceback__)[-1]
+        error.add_note(f"at {event}, in {last.filename}:{last.lineno}")
         raise
 
 

@@ -79,7 +79,9 @@ class Machine:
 
     def _finish(self, decisions: list[Decision]) -> list[Decision]:
         roster = self.roster
-        assert roster.computing or self.timers or not roster.held, f"nobody computes, all wait for ever: {roster.dump()}"
+        assert roster.computing or self.timers or not roster.held, (
+            f"all wait for ever under {type(self.paradigm).__name__}: nobody computes, no timer runs, {len(roster.held)} "
+            f"are held, {len(roster.buffered)} pushes are not applied")
         return decisions
 
     def _check(self, event: Event) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from traceback import extract_tb
 from typing import Any
 
 from raysync.errors import ConfigError
@@ -23,7 +24,7 @@ def load_reference(reference: str, where: str) -> Any:
         where: path of the setting, for the error.
 
     Raises:
-        ConfigError: it is not of that form, or the module or the name in it does not exist.
+        ConfigError: it is not of that form, the module or the name in it does not exist, or the module cannot be imported.
     """
     module_name, _, name = reference.partition(":")
     if not module_name or not name:
@@ -32,14 +33,26 @@ def load_reference(reference: str, where: str) -> Any:
         thing: Any = import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # the user's module is there; one that it imports is not
+            raise _broken(module_name, error, where) from error  # it is there; one that it imports is not
         raise ConfigError(f"{where}: there is no module {module_name!r}\n"
                           "Allowed: package.module:Name, importable from the directory you started in.") from error
+    except Exception as error:  # whatever the user's module does when it is imported
+        raise _broken(module_name, error, where) from error
     for part in name.split("."):
         if not hasattr(thing, part):
             raise ConfigError(f"{where}: module {module_name!r} has no {name!r}.")
         thing = getattr(thing, part)
     return thing
+
+
+def _broken(module_name: str, error: Exception, where: str) -> ConfigError:
+    """The error for a module that breaks when it is imported: why, and in which line."""
+    if isinstance(error, SyntaxError):  # the line is in the file that could not be read, not in the traceback
+        place, why = f"{error.filename}:{error.lineno}", error.msg
+    else:
+        last = extract_tb(error.__traceback__)[-1]
+        place, why = f"{last.filename}:{last.lineno}", str(error)
+    return ConfigError(f"{where}: module {module_name!r} cannot be imported: {type(error).__name__}: {why} ({place}).")
 
 
 def call(function: Callable[..., Any], where: str, arguments: Mapping[str, Any], offered: Mapping[str, Any]) -> Any:

@@ -104,7 +104,8 @@ def _adapter(cls: type[Rule]) -> TypeAdapter[Rule]:
 def _class(name: str) -> type[Rule]:
     if ":" not in name:
         if name not in PARADIGMS:
-            raise unknown_name("paradigm", name, [*PARADIGMS, *PRESETS])
+            known = sorted([*PARADIGMS, *PRESETS])
+            raise unknown_name("paradigm", name, known, shown=[*known, "or yours: package.module:Name"])
         return PARADIGMS[name]
     cls = load_reference(name, f"paradigm {name}")
     if not (isinstance(cls, type) and issubclass(cls, Paradigm) and "__dataclass_params__" in vars(cls)):

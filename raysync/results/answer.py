@@ -88,10 +88,10 @@ def answer(collection: Collection, scenario: str = "") -> str:
 
 
 def overall(collection: Collection) -> str:
-    """Of several scenarios: who leads in how many of them; "" of one."""
+    """In a line: of one scenario, who is first at the target, and how surely; of several, who leads in how many of them."""
     scenarios = list(collection.scenarios())
-    if len(scenarios) < 2:
-        return ""
+    if len(scenarios) == 1:
+        return _headline(collection, scenarios[0])
     clear, narrow = Counter[str](), Counter[str]()
     for scenario in scenarios:
         name, is_clear = leader(collection, scenario)
@@ -103,6 +103,24 @@ def overall(collection: Collection) -> str:
     parts = [f"{name} leads in {both[name]}{f' (clearly in {clear[name]})' if clear[name] else ''}"
              for name, _ in both.most_common()]
     return f"Of {len(scenarios)} scenarios {_listed(parts)}."
+
+
+def _headline(collection: Collection, scenario: str) -> str:
+    """Who is first at the target, and who may be as fast; "" without a target, or where nobody else is to be compared."""
+    success = collection.success(scenario)
+    times = standings(collection, scenario, time_measure(success))
+    if success.target_kind is None or not times or times[0].value.count == 0:
+        return ""
+    others = _against(times, _slower)
+    if not others:
+        return ""
+    first = f"the first at {target_text(success)}"
+    if all(one.by.low is None for one in others):
+        return f"{times[0].paradigm} was {first}; more common seeds would tell whether it always is."
+    doubtful = [one.other.paradigm for one in others if not one.clear]
+    if not doubtful:
+        return f"{times[0].paradigm} is clearly {first}."
+    return f"{times[0].paradigm} is {first}, but not clearly: {_listed(doubtful)} may be as fast."
 
 
 def leader(collection: Collection, scenario: str = "") -> tuple[str | None, bool]:

@@ -27,6 +27,8 @@ ModelSource = str | nn.Module | Callable[..., nn.Module]
 
 def mlp(input_shape: Shape, classes: int, *, hidden: Sequence[int] = (64,)) -> nn.Module:
     """Fully connected layers with ReLU between them; `hidden` gives their widths."""
+    if not isinstance(hidden, Sequence) or not all(isinstance(width, int) and width > 0 for width in hidden):
+        raise ValueError(f"hidden: a list of widths, such as [128]; got {hidden!r}")
     widths = [torch.Size(input_shape).numel(), *hidden]
     layers: list[nn.Module] = [nn.Flatten()]
     for wide, narrow in pairwise(widths):

@@ -72,5 +72,5 @@ def _made(make: Callable[..., Any], choice: Named, where: str) -> Any:
             raise unknown_name("parameter", name, allowed, where=f"{where}: {choice.name}")
     try:
         return make(**choice.parameters)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, AssertionError) as error:  # Tune's schedulers check what they are given by assertions
         raise ConfigError(f"{where}: {choice.name}: {error}") from error

@@ -143,12 +143,23 @@ def test_no_seed_in_common(made):
     assert "no seed has a result of both" in answer(collection)
 
 
+@pytest.mark.parametrize(("results", "says"), [
+    ({"bsp": times(20, 42, 57), "asp": times(10, 20, 30), "ssp": times(9, 40, 20)},
+     "asp is the first at 90.0%, but not clearly: ssp may be as fast."),
+    ({"bsp": times(20), "asp": times(10)}, "asp was the first at 90.0%; more common seeds would tell whether it always is."),
+    ({"asp": times(10, 20, 30)}, ""),
+    ({"bsp": times(None, None), "asp": times(None, None)}, ""),
+])
+def test_one_line_says_who_is_first_and_how_surely(made, results, says):
+    assert overall(made(results)) == says
+
+
 def test_several_scenarios(made):
     one = made({"bsp": times(20, 42, 57), "asp": times(10, 20, 30)}, scenario="a=1")
     two = made({"bsp": times(20, 20, 21), "asp": times(10, 20, 30)}, scenario="a=2")
     both = Collection(one.paths, (*one.runs, *two.runs))
     assert overall(both) == "Of 2 scenarios asp leads in 2 (clearly in 1)."
-    assert overall(one) == ""
+    assert overall(one) == "asp is clearly the first at 90.0%."
     assert answers(both) == {"a=1": answer(one, "a=1"), "a=2": answer(two, "a=2")}
     failed = [made({"bsp": times(None, status="failed")}, scenario=scenario).runs[0] for scenario in ("b=1", "b=2")]
     assert overall(Collection(one.paths, tuple(failed))) == "In none of 2 scenarios is there a result."

@@ -11,7 +11,7 @@ import yaml
 
 from raysync.errors import ConfigError
 from raysync.results import page
-from raysync.results.answer import answers
+from raysync.results.answer import answers, overall
 from raysync.results.collection import collect
 from raysync.results.figures import Figure
 from raysync.results.figures.colours import COLOURS
@@ -112,7 +112,8 @@ def data_of(tab, script, key):
 
 def test_the_answer_and_the_table_are_those_of_the_frames(opened, file, runs):
     tab = opened(file)
-    assert tab.locator(".answer").inner_text() == answers(runs)[""]
+    assert tab.locator(".answer").inner_text() == overall(runs)
+    assert tab.locator(".each").inner_text() == answers(runs)[""]
     frame = table(runs)
     rows = tab.locator(".paradigms tbody tr")
     assert rows.count() == len(frame)

@@ -80,6 +80,14 @@ def test_the_readme_file_example_is_valid():
         config.validate(yaml.safe_load(block))
 
 
+def test_every_yaml_block_of_the_readme_trains(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    for block in blocks:
+        settings = yaml.safe_load(block) | {"engine": "virtual", "workload": {"samples": 640}}
+        assert raysync.run(settings).summary["status"] == "finished"
+
+
 def test_the_readme_paradigm_runs(tmp_path, monkeypatch):
     """The paradigm of the README's section on writing one's own is a real one, in at most 30 lines."""
     from tests.driving import Drive

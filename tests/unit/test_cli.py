@@ -1,14 +1,17 @@
 """What a user gets wrong is answered in one or two lines, exit status 2, and nothing is left behind."""
 
+import re
 import socket
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 
 import pytest
 import ray
+from rich.console import Console
 
-from raysync import cli
+from raysync import cli, config
 from raysync.cli import table
 from raysync.cluster import connection
 from raysync.core.journal import header
@@ -201,6 +204,42 @@ def test_records_in_the_folder_of_a_job_are_warned_of(call, tmp_path, monkeypatc
 
 def unreachable(address, **_):
     raise ConnectionError("nobody answers")
+
+
+def test_commands_are_in_the_order_of_the_readme(call):
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    in_readme = re.findall(r"^\| `raysync ([a-z-]+)", readme, re.MULTILINE)
+    shown = re.findall(r"^│ ([a-z][a-z-]+)", call("--help")[1], re.MULTILINE)
+    assert shown == in_readme == list(cli.ORDER)
+
+
+def test_lists_show_what_a_factory_makes(call):
+    shown = call("list", "paradigms")[1]
+    assert "factory" not in shown
+    assert "batch_sizes={}" in " ".join(shown.split())
+
+
+def test_spaces_around_a_key_are_not_part_of_it(call, tmp_path):
+    file = write(tmp_path / "x.yaml", "name: x")
+    assert "update.lr: Input should be greater than 0; got -1" in call("run", file, "--set", " update.lr = -1")[2]
+
+
+def test_a_key_of_a_sweeps_grid_is_a_path(call, tmp_path):
+    file = write(tmp_path / "x.yaml", "{engine: virtual, sweep: {grid: {update.lr: [0.1]}}}")
+    assert "x.yaml with update.lr=-3" in call("sweep", file, "--set", "sweep.grid.update.lr=[-3]")[2]
+
+
+def test_numbers_are_never_cut(monkeypatch, capsys):
+    monkeypatch.setattr(table, "console", Console(width=60, color_system=None))
+    label = "sync-switch(first=bsp, then=asp, fraction=0.0625, online=elastic)"
+    summary = {"status": "finished", "final_accuracy": 0.951, "time_to_accuracy_s": 0.0123,
+               "throughput_samples_per_s": 1.2e7, "wait_fraction": 0.5, "staleness_mean": 2.7, "staleness_max": 3,
+               "lead_max": 1}
+    table.print_table({label: [summary]}, config.validate({}), [0], tokens=False)
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    assert "12,000,000" in shown
+    assert " 0.012 " in shown
 
 
 def test_the_table_of_several_seeds():

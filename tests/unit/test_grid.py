@@ -103,6 +103,7 @@ def written(tmp_path, monkeypatch):
     ({"grid": {"seed": [0]}, "stop": {"acuracy": 1}}, "did you mean 'accuracy'"),
     ({"grid": {"seed": [0]}, "metric": "los"}, "did you mean 'loss'"),
     ({"grid": {"seed": [0]}, "scheduler": "ahsa"}, "did you mean 'asha'"),
+    ({"grid": {"seed": [0]}, "scheduler": {"name": "asha", "grace_period": -1}}, "asha: grace_period must be positive"),
     ({"grid": {"seed": [0]}, "scheduler": {"name": "asha", "grace_perod": 1}}, "did you mean 'grace_period'"),
     ({"grid": {"seed": [0]}, "search": "optna"}, "did you mean 'optuna'"),
     ({"grid": {"seed": [0, 1]}, "search": "optuna", "exclude": [{"seed": 0}]}, "a searcher makes its own"),

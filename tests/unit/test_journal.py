@@ -1,6 +1,7 @@
 """The journal: text that says everything, and replay that believes only the events."""
 
 import json
+import re
 from typing import get_args
 
 import pytest
@@ -125,4 +126,5 @@ def test_what_a_machine_answers_is_a_line_and_an_error_says_at_which_event():
         event, (Release("w-0#1", clock=0, version=0),), {"why": "it is new"})
     with pytest.raises(ProtocolViolation) as again:
         answered(machine, event, {})
-    assert again.value.__notes__ == [f"at {event}"]
+    [note] = again.value.__notes__
+    assert re.fullmatch(rf"{re.escape(f'at {event}')}, in \S+machine\.py:\d+", note)

@@ -53,6 +53,7 @@ def test_parameters_are_validated_and_kept():
 
 @pytest.mark.parametrize(("name", "parameters", "says"), [
     ("spp", {}, "unknown paradigm 'spp'; did you mean 'ssp'?"),
+    ("mine.Rule", {}, "or yours: package.module:Name."),
     ("lag-tuner", {}, "did you mean 'lagtuner'?"),
     ("qqq", {}, "Allowed: asp, backup-workers, bsp, decoupled, hybrid, .*, lagtuner, ringmaster, .*ssp"),
     ("ssp", {"staleness": -1}, "staleness: Input should be greater than or equal to 0; got -1"),
@@ -94,8 +95,13 @@ def test_a_users_function_gets_what_it_has_parameters_for():
         call(3.0, "here", {}, {})
 
 
-def test_a_module_that_fails_to_import_another_says_so_itself(tmp_path, monkeypatch):
-    (tmp_path / "half_there.py").write_text("import surely_not_installed\n")
+@pytest.mark.parametrize(("text", "says"), [
+    ("import surely_not_installed\n", "ModuleNotFoundError: No module named 'surely_not_installed' (.*broken_here.py:1)"),
+    ("\nclass (:\n", "SyntaxError: invalid syntax (.*broken_here.py:2)"),
+    ("x = 1\ny = z\n", "NameError: name 'z' is not defined (.*broken_here.py:2)"),
+])
+def test_a_module_that_cannot_be_imported_says_why_and_where(tmp_path, monkeypatch, text, says):
+    (tmp_path / "broken_here.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ModuleNotFoundError, match="surely_not_installed"):
-        make("half_there:X")
+    with pytest.raises(ConfigError, match=says.replace("(", r"\(").replace(")", r"\)")):
+        make("broken_here:X")

@@ -226,6 +226,8 @@ def test_candidates_max(call, pretended):
     ("switch_search={}", "give its target, what must not get worse: final_accuracy, converged_accuracy or "),
     ("switch_search.target=accuracy", "switch_search.target: Input should be 'final_accuracy', 'converged"),
     ("switch_search.treshold=1", "unknown setting 'treshold'; did you mean 'threshold'?"),
+    ("switch_search.threshold=1", "switch_search.threshold: Input should be less than 1; got 1"),
+    ("switch_search.known=0.9", "switch_search.known: settings are wanted, {name: value, ...}; got 0.9"),
     ("switch_search.threshold=-0.1", "switch_search.threshold: Input should be greater than or equal to 0; got -0.1"),
     ("switch_search.candidate_repeats=0", "switch_search.candidate_repeats"),
     ("switch_search.known={seconds: 3}", "switch_search.known.accuracy"),

@@ -85,6 +85,7 @@ def test_initial_weights_are_a_function_of_the_seed():
     ("convnet", (64,), {}, "cannot be built for samples of shape (64,)"),
     ("mlp", DIGITS, {"hiden": [3]}, "unexpected keyword argument 'hiden'. It takes: hidden."),
     ("mlp", DIGITS, {"hidden": ["many"]}, "cannot be built"),
+    ("mlp", DIGITS, {"hidden": 128}, "hidden: a list of widths, such as [128]; got 128"),
     (half, DIGITS, {}, "must return 10 logits a sample, shape (2, 10) for two samples; got (2, 5)"),
     (nn.Linear(8, 10), DIGITS, {}, "got (2, 1, 8, 10)"),
     (f"{__name__}:half", DIGITS, {}, "got (2, 5)"),

@@ -344,7 +344,8 @@ class Buggy(Paradigm):
 
 
 def test_a_paradigm_that_breaks_fails_the_run_and_says_at_which_event(tmp_path):
-    with pytest.raises(raysync.RunFailed, match=r"KeyError: 'mine' at Pushed\(at=3.0, worker='a-0#1', clock=2"):
+    says = r"KeyError: 'mine' at Pushed\(at=3.0, worker='a-0#1', clock=2.*\), in .*test_learning.py:\d+"
+    with pytest.raises(raysync.RunFailed, match=says):
         raysync.run(SETTINGS | {"output": str(tmp_path), "paradigm": "tests.virtual.test_learning:Buggy"}, model=plain,
                     data=DATA)
 
