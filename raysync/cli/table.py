@@ -31,7 +31,7 @@ def print_table(
         ("lead\nmax", "lead_max", "{:.0f}".format, False),
     ]
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("paradigm", no_wrap=True)
+    table.add_column("paradigm")  # takes more lines where the numbers leave it no room, as in the log of a job
     for name, *_ in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for label, summaries in rows.items():
