@@ -21,13 +21,11 @@ from raysync.record.standing import Standing, WorkerRow
 
 NUMBERS = ("clock", "lead", "pushes", "wait", "stale-\nness", "\nmax")
 """Columns of the table of workers, between their names and what they do."""
-NARROW = 60
-"""On a terminal of fewer columns, only waits are left of them: what a worker does, and why, says more."""
+FEWER = ((60, ("wait",)), (100, ("clock", "lead", "wait", "stale-\nness")))
+"""On a terminal of less than so many columns, these of them: what a worker does, and why, says more than the others."""
 NEVER = "-"
 FRAME_LINES = 5
 """Of the table of workers: all but the workers."""
-NEWS_LEAST = 4
-"""Lines that stay for the latest news when what workers do takes several lines each."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,8 @@ class Picture:
     remark: str = ""
     """Of a run that has become quiet, what is to be said of that."""
     height: int | None = None
-    """Lines that there are: as many workers and news are shown as fit; None: everything."""
+    """Lines that there are: workers and news take one each, so that nothing jumps, and as many are shown as fit; None:
+    everything."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """For rich."""
@@ -71,25 +70,14 @@ class Picture:
         if self.remark:
             head.append(Text(self.remark, "yellow"))
         yield from head
-        news, narrow = self.standing.news, options.max_width < NARROW
-        whole = _workers(self.standing, None, narrow=narrow)
-        if self.height is None:
-            yield from (whole, _news(news, cut=False))
-            return
-        spare = self.height - sum(_lines(part, console, options) for part in head)
-        news = news[-max(1, self.height // 3) :]
-        left = spare - _lines(whole, console, options)
-        if left >= min(NEWS_LEAST, len(news)):
-            yield whole
-            news = news[-left:] if left else []
-        else:
-            yield _workers(self.standing, max(2, spare - len(news) - FRAME_LINES), narrow=narrow)
-        yield _news(news, cut=True)
-
-
-def _lines(part: RenderableType, console: Console, options: ConsoleOptions) -> int:
-    """How many it takes."""
-    return len(console.render_lines(part, options.update(height=None), pad=False))
+        names = next((names for columns, names in FEWER if options.max_width < columns), NUMBERS)
+        news, rows = self.standing.news, None
+        if self.height is not None:
+            news = news[-max(1, self.height // 3) :]
+            above = sum(len(console.render_lines(part, options, pad=False)) for part in head)
+            rows = max(2, self.height - above - FRAME_LINES - len(news))
+        yield _workers(self.standing, rows, names)
+        yield _news(news, cut=self.height is not None)
 
 
 def title(paradigm: str, about: Mapping[str, Any]) -> list[str]:
@@ -137,10 +125,9 @@ def _facts(standing: Standing, about: Mapping[str, Any]) -> list[str]:
     return facts
 
 
-def _workers(standing: Standing, rows: int | None, *, narrow: bool) -> Table:
+def _workers(standing: Standing, rows: int | None, names: Sequence[str]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, expand=True)
     table.add_column("worker", no_wrap=True)
-    names = ("wait",) if narrow else NUMBERS
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("state", ratio=1, no_wrap=rows is not None, overflow="ellipsis")

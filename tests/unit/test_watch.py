@@ -363,7 +363,7 @@ def drawn(standing, about, width, height=None):
 
 
 def test_the_picture_fits_itself_to_the_terminal():
-    """Lines end between two facts; what a worker does, and why, is there on a narrow terminal, and whole on a high one."""
+    """Lines end between two facts; what a worker does, and why, is there on a narrow terminal, too."""
     standing = standing_of([*lines_of("bsp", 41, workers=[f"a-{number}#1" for number in range(4)]), SCORE], workload=10**6)
     about = {"model": "mlp", "dataset": "digits", "workers": 4, "seed": 0, "engine": "virtual"}
     facts = {fact.strip("━ ") for line in drawn(standing, about, 400)[:3] for fact in line.split(" │ ")}
@@ -371,11 +371,12 @@ def test_the_picture_fits_itself_to_the_terminal():
         head = [fact.strip("━ ") for line in drawn(standing, about, width)[:6] for fact in line.split(" │ ")]
         assert facts <= set(head)
         assert head.count("seed 0") == 1
-    high = " ".join(" ".join(drawn(standing, about, 80, 40)).split())
-    assert "a-0#1 11 1 10 0% 0.0 0 waiting for 0 ms: the round ends when a-1#1, a-2#1, a-3#1 have pushed a-1#1 10" in high
+    whole = " ".join(" ".join(drawn(standing, about, 80)).split())
+    assert "a-0#1 11 1 0% 0.0 waiting for 0 ms: the round ends when a-1#1, a-2#1, a-3#1 have pushed a-1#1 10" in whole
+    assert " a-0#1      11     1      10    0%     0.0    0  waiting for 0 ms" in "\n".join(drawn(standing, about, 100))
     low = drawn(standing, about, 80, 17)
     assert len(low) <= 17
-    assert any("waiting for 0 ms" in line and line.endswith("…") for line in low)
+    assert any("waiting for 0 ms: the round ends" in line and line.endswith("…") for line in low)
     assert " a-0#1     0%  waiting for 0 ms: the" in drawn(standing, about, 40)
 
 
