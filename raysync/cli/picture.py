@@ -113,10 +113,11 @@ def _progress(standing: Standing, about: Mapping[str, Any], *, is_quiet: bool) -
 def _facts(standing: Standing, about: Mapping[str, Any]) -> list[str]:
     measures, timing_only = standing.measures, about.get("timing") == "only"
     facts = facts_of(measures, tokens=bool(about.get("tokens")), timing_only=timing_only).split(" │ ")
-    if measures.evaluations and not timing_only:
-        facts.append(f"loss {measures.evaluations[-1].loss:.3f} nats")
-    if standing.batch_loss is not None and not timing_only:
-        facts.append(f"of the last batch {standing.batch_loss:.3f}")
+    losses = [f"{measures.evaluations[-1].loss:.3f} nats"] if measures.evaluations else []
+    if standing.batch_loss is not None:
+        losses.append(f"of the last batch {standing.batch_loss:.3f}")
+    if losses and not timing_only:
+        facts.append(f"loss {', '.join(losses)}")
     if measures.staleness_mean is not None:
         facts.append(f"staleness {measures.staleness_mean:.1f}, at most {measures.staleness_max}")
     facts.append(f"lead at most {measures.lead_max}")

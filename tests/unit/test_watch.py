@@ -250,7 +250,7 @@ def test_a_finished_run_is_shown_once(record, monkeypatch):
     assert "ssp │ mlp on digits │ workers 2 │ engine ray" in text
     assert "100% │ 640 of 640 samples, 20 updates │ finished after 12.50 s" in text
     assert "accuracy 75.0% │     51 samples/s │ wait " in text
-    assert "loss 0.300 nats │ of the last batch 0.500 │ staleness 0.6, at most 3 │ lead at most 3" in text
+    assert "loss 0.300 nats, of the last batch 0.500 │ staleness 0.6, at most 3 │ lead at most 3" in text
     [row] = [line.split() for line in text.splitlines() if line.startswith(" fast-0#1")]
     assert row[:4] == ["fast-0#1", "12", "4", "12"]
     assert text.count("done") == 2
