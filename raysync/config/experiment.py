@@ -62,7 +62,12 @@ class Experiment(Strict):
     def _folder_or_uri(cls, value: object) -> Path | str:
         if not isinstance(value, str | Path) or not str(value):
             raise ValueError(f"a folder, or a URI such as s3://bucket/runs; got {value!r}")
-        return value if "://" in str(value) else Path(value)
+        if "://" in str(value):
+            return value
+        if ":" in str(value).partition("/")[0]:  # pyarrow takes such a path for a URI; and a Path makes one slash of two
+            raise ValueError(f"a URI is text with ://, such as s3://bucket/runs; a folder has no colon in its first name; got "
+                             f"{str(value)!r}")
+        return Path(value)
 
     @model_validator(mode="after")
     def _distinct(self) -> Experiment:

@@ -156,6 +156,8 @@ def test_a_place_that_comes_back_gets_everything_and_the_summary_last(output, mo
     ("fsspec+nonsense://x", "Protocol not known: nonsense"),
     ("file://relative/runs", "cannot be reached or written"),
     ("", "a folder, or a URI"),
+    ("s3:/bucket/runs", "a URI is text with ://, such as s3://bucket/runs; a folder has no colon in its first name"),
+    (Path("s3://bucket/runs"), "got 's3:/bucket/runs'"),
     (5, "a folder, or a URI such as s3://bucket/runs; got 5"),
 ])
 def test_an_output_that_cannot_be(place, why, tmp_path):
