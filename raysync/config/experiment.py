@@ -65,8 +65,8 @@ class Experiment(Strict):
         if "://" in str(value):
             return value
         if ":" in str(value).partition("/")[0]:  # pyarrow takes such a path for a URI; and a Path makes one slash of two
-            raise ValueError(f"a URI is text with ://, such as s3://bucket/runs; a folder has no colon in its first name; got "
-                             f"{str(value)!r}")
+            raise ValueError("a URI is text with ://, such as s3://bucket/runs; a folder has no colon in its first name; "
+                             f"got {str(value)!r}")
         return Path(value)
 
     @model_validator(mode="after")
