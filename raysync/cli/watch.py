@@ -169,7 +169,7 @@ class Watching:
             ended = self._standing is not None and self._standing.measures.ended is not None
             waits = len(lines) < LINES
             self._caught_up = waits or ended
-            self._killed = gone and waits and not ended
+            self._killed = gone and not ended
             yield news
             more = not ended and not (waits and (once or gone or self._silence_s > GIVEN_UP_S))
             if more and waits:
