@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from itertools import islice
 from typing import Any
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -18,40 +21,70 @@ from raysync.record.standing import Standing, WorkerRow
 
 NUMBERS = ("clock", "lead", "pushes", "wait", "stale-\nness", "\nmax")
 """Columns of the table of workers, between their names and what they do."""
+FEWER = ((60, ("wait",)), (100, ("clock", "lead", "wait", "stale-\nness")))
+"""On a terminal of less than so many columns, these of them: what a worker does, and why, says more than the others."""
 NEVER = "-"
-OTHER_LINES = 11
-"""Of a picture: all but workers and news, on a terminal of 100 columns."""
+FRAME_LINES = 5
+"""Of the table of workers: all but the workers."""
 
 
-def picture(
-    standing: Standing, paradigm: str, about: Mapping[str, Any], remark: str = "", height: int | None = None,
-) -> Group:
-    """All of it.
+@dataclass(frozen=True)
+class Facts:
+    """Facts in a line; a line that would be too long ends between two of them."""
 
-    Args:
-        standing: of the run.
-        paradigm: as tables call it.
-        about: what the journal's header says of it.
-        remark: of a run that has become quiet, what is to be said of that.
-        height: of the terminal, in lines: workers and news take one each, and as many are shown as fit; None: everything.
-    """
-    parts: list[RenderableType] = [Text(title(paradigm, about), "bold"), _progress(standing, about, is_quiet=bool(remark)),
-                                   Text(_facts(standing, about))]
-    if remark:
-        parts.append(Text(remark, "yellow"))
-    news = standing.news if height is None else standing.news[-max(1, height // 3) :]
-    rows = None if height is None else max(2, height - len(news) - OTHER_LINES)
-    parts.append(_workers(standing, rows))
-    if news:
-        parts.append(_news(news, cut=height is not None))
-    return Group(*parts)
+    facts: Sequence[str]
+    style: str = ""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """For rich."""
+        line = self.facts[0]
+        for fact in self.facts[1:]:
+            if cell_len(longer := f"{line} │ {fact}") <= options.max_width:
+                line = longer
+            else:
+                yield Text(line, self.style)
+                line = fact
+        yield Text(line, self.style)
 
 
-def title(paradigm: str, about: Mapping[str, Any]) -> str:
+@dataclass(frozen=True)
+class Picture:
+    """All of it; it fits itself to the terminal."""
+
+    standing: Standing
+    paradigm: str
+    """As tables call it."""
+    about: Mapping[str, Any]
+    """What the journal's header says of the run."""
+    remark: str = ""
+    """Of a run that has become quiet, what is to be said of that."""
+    height: int | None = None
+    """Lines that there are: workers and news take one each, so that nothing jumps, and as many are shown as fit; None:
+    everything."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """For rich."""
+        head: list[RenderableType] = [
+            Facts(title(self.paradigm, self.about), "bold"),
+            _progress(self.standing, self.about, is_quiet=bool(self.remark)), Facts(_facts(self.standing, self.about))]
+        if self.remark:
+            head.append(Text(self.remark, "yellow"))
+        yield from head
+        names = next((names for columns, names in FEWER if options.max_width < columns), NUMBERS)
+        news, rows = self.standing.news, None
+        if self.height is not None:
+            news = news[-max(1, self.height // 3) :]
+            above = sum(len(console.render_lines(part, options, pad=False)) for part in head)
+            rows = max(2, self.height - above - FRAME_LINES - len(news))
+        yield _workers(self.standing, rows, names)
+        yield _news(news, cut=self.height is not None)
+
+
+def title(paradigm: str, about: Mapping[str, Any]) -> list[str]:
     """Paradigm, what is trained, and by whom."""
     what = [f"{about[key]}" for key in ("model", "dataset") if key in about]
     more = [" on ".join(what), *(f"{name} {about[name]}" for name in ("workers", "seed", "engine") if name in about)]
-    return " │ ".join(part for part in (paradigm, *more) if part)
+    return [part for part in (paradigm, *more) if part]
 
 
 def state_of(standing: Standing, about: Mapping[str, Any], *, is_quiet: bool) -> str:
@@ -62,7 +95,8 @@ def state_of(standing: Standing, about: Mapping[str, Any], *, is_quiet: bool) ->
         return f"{measures.ended.status} after {seconds(measures.seconds)}{error}"
     left = ""
     if measures.progress > 0 and about.get("engine") == "ray" and not is_quiet:  # nobody waits for virtual seconds
-        left = f", about {seconds(measures.seconds * (1 - measures.progress) / measures.progress)} left"
+        left_s = max(0, round(measures.seconds * (1 - measures.progress) / measures.progress))
+        left = f", about {f'{left_s} s' if left_s < 100 else timedelta(seconds=left_s)} left"
     return f"{seconds(measures.now)}{left}"
 
 
@@ -70,47 +104,51 @@ def _progress(standing: Standing, about: Mapping[str, Any], *, is_quiet: bool) -
     measures = standing.measures
     line = Table.grid(padding=(0, 1))
     line.add_row(ProgressBar(total=1.0, completed=min(1.0, measures.progress), width=20),
-                 f"{min(1.0, measures.progress):4.0%} │ {measures.samples:,} of {measures.workload_samples:,} samples, "
-                 f"{measures.updates:,} updates │ {state_of(standing, about, is_quiet=is_quiet)}")
+                 Facts([f"{min(1.0, measures.progress):4.0%}",
+                        f"{measures.samples:,} of {measures.workload_samples:,} samples, {measures.updates:,} updates",
+                        state_of(standing, about, is_quiet=is_quiet)]))
     return line
 
 
-def _facts(standing: Standing, about: Mapping[str, Any]) -> str:
+def _facts(standing: Standing, about: Mapping[str, Any]) -> list[str]:
     measures, timing_only = standing.measures, about.get("timing") == "only"
-    facts = [facts_of(measures, tokens=bool(about.get("tokens")), timing_only=timing_only)]
-    if measures.evaluations and not timing_only:
-        facts.append(f"loss {measures.evaluations[-1].loss:.3f} nats")
-    if standing.batch_loss is not None and not timing_only:
-        facts.append(f"of the last batch {standing.batch_loss:.3f}")
+    facts = facts_of(measures, tokens=bool(about.get("tokens")), timing_only=timing_only).split(" │ ")
+    losses = [f"{measures.evaluations[-1].loss:.3f} nats"] if measures.evaluations else []
+    if standing.batch_loss is not None:
+        losses.append(f"of the last batch {standing.batch_loss:.3f}")
+    if losses and not timing_only:
+        facts.append(f"loss {', '.join(losses)}")
     if measures.staleness_mean is not None:
         facts.append(f"staleness {measures.staleness_mean:.1f}, at most {measures.staleness_max}")
     facts.append(f"lead at most {measures.lead_max}")
     if standing.protocol:
         facts.append(f"under {standing.protocol}")
-    return " │ ".join(facts)
+    return facts
 
 
-def _workers(standing: Standing, rows: int | None) -> Table:
+def _workers(standing: Standing, rows: int | None, names: Sequence[str]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, expand=True)
     table.add_column("worker", no_wrap=True)
-    for name in NUMBERS:
+    for name in names:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("state", ratio=1, no_wrap=rows is not None, overflow="ellipsis")
     everybody = standing.rows()
     shown = len(everybody) if rows is None or len(everybody) <= rows else max(1, rows - 1)
     for row in islice(everybody, shown):
-        table.add_row(*map(Text, _cells(row)))
+        numbers = _numbers(row)
+        table.add_row(Text(row.worker), *(numbers[name] for name in names), Text(row.state))
     if shown < len(everybody):
         doing = ", ".join(f"{count} {what}" for what, count in standing.doing().items())
-        table.add_row(f"{len(everybody) - shown} more", *[""] * len(NUMBERS), f"of all: {doing}")
+        table.add_row(f"{len(everybody) - shown} more", *[""] * len(names), f"all: {doing}")
     return table
 
 
-def _cells(row: WorkerRow) -> tuple[str, ...]:
+def _numbers(row: WorkerRow) -> dict[str, str]:
     clock, lead = (NEVER if value is None else f"{value:,}" for value in (row.clock, row.lead))
     mean = NEVER if row.staleness_mean is None else f"{row.staleness_mean:.1f}"
     most = NEVER if row.staleness_mean is None else f"{row.staleness_max}"
-    return row.worker, clock, lead, f"{row.pushes:,}", f"{row.wait_fraction:.0%}", mean, most, row.state
+    values = (clock, lead, f"{row.pushes:,}", f"{row.wait_fraction:.0%}", mean, most)
+    return dict(zip(NUMBERS, values, strict=True))
 
 
 def _news(news: Sequence[News], *, cut: bool) -> Table:

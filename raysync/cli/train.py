@@ -31,7 +31,7 @@ from raysync.config import Experiment, ParadigmChoice
 from raysync.core.replay import replay as replay_journal
 from raysync.errors import ConfigError, RunFailed
 from raysync.record.places import beneath, local
-from raysync.record.reader import RunRecord
+from raysync.record.reader import RunRecord, legible
 
 TensorBoard = Annotated[bool, typer.Option(
     "--tensorboard", help="Also write TensorBoard's event files into the records, while the runs go on.")]
@@ -99,7 +99,7 @@ def replay(
     journal = local(record) / "journal.jsonl"
     if not journal.is_file():
         raise ConfigError(f"{record}: not the record of a run (no journal.jsonl in it).")
-    with journal.open(encoding="utf-8") as file:
+    with legible(journal.parent), journal.open(encoding="utf-8") as file:
         replayed = replay_journal(file)
     if replayed.difference:
         errors.print(f"Differs at {replayed.difference}", markup=False, highlight=False)

@@ -19,14 +19,14 @@ from rich.text import Text
 
 from raysync.cli.app import app, console
 from raysync.cli.live import Live
-from raysync.cli.picture import picture
+from raysync.cli.picture import Picture
 from raysync.errors import ConfigError
 from raysync.record.following import JournalFollower
 from raysync.record.measures import Measures
 from raysync.record.mirror import COPY_EVERY_S
 from raysync.record.news import News
-from raysync.record.places import Place, beneath, inside, is_copy, is_uri, named, pull
-from raysync.record.reader import RunRecord, load, measures_of
+from raysync.record.places import Place, find, inside, is_copy, is_uri, named, pull
+from raysync.record.reader import RunRecord, legible, load, measures_of
 from raysync.record.standing import Standing
 
 JOURNAL = "journal.jsonl"
@@ -47,9 +47,14 @@ Once = Annotated[bool, typer.Option("--once", help="Print how it stands now, and
 @app.command()
 def watch(run: Folder, once: Once = False) -> None:
     """Watch a run: progress, what each worker does and why, what was decided; of one that has ended, how it stood."""
-    record = newest(run)
-    with JournalFollower(record.path / JOURNAL) as journal:
-        Watching(record, journal, console).to_its_end(once=once)
+    try:
+        record = newest(run)
+        with JournalFollower(record.path / JOURNAL) as journal:
+            Watching(record, journal, console).to_its_end(once=once)
+    except OSError as error:
+        if error.filename is None:  # not of a file: the reader of a pipe is gone
+            raise
+        raise ConfigError(f"{error.filename}: cannot be read ({error.strerror}).") from error
 
 
 def newest(place: Place) -> RunRecord:
@@ -62,7 +67,7 @@ def newest(place: Place) -> RunRecord:
         return load(_newest_behind(place))
     folder = Path(place)
     if not folder.is_dir():
-        raise ConfigError(f"{folder}: there is no such folder.")
+        raise ConfigError(f"{folder}: {'that is a file, not a folder' if folder.exists() else 'there is no such folder'}.")
     if (folder / JOURNAL).is_file():
         return load(folder)
     begun = [path for path in folder.rglob("config.yaml") if (path.parent / JOURNAL).is_file()]
@@ -72,13 +77,12 @@ def newest(place: Place) -> RunRecord:
 
 
 def _newest_behind(uri: Place) -> Place:
-    """A record's own URI, or, of a folder of records, the last of them: their names begin with a time."""
-    names = inside(uri)
-    if JOURNAL in names:
+    """A record's own URI, or, of several below it, that of the last: their names begin with a time."""
+    if JOURNAL in inside(uri):
         return uri
-    for name in reversed(names):
-        if JOURNAL in inside(beneath(uri, name)):
-            return beneath(uri, name)
+    records = find(uri, JOURNAL)
+    if records:
+        return max(records, key=lambda record: str(record).partition("?")[0].rpartition("/")[2])
     raise ConfigError(f"{uri}: neither the record of a run (no {JOURNAL} in it), nor a folder of such records.")
 
 
@@ -103,6 +107,8 @@ class Watching:
         self._poll_s, self._quiet_s = (COPY_EVERY_S, QUIET_S + 2 * COPY_EVERY_S) if behind else (POLL_S, QUIET_S)
         self._standing: Standing | None = None
         self._killed = False
+        self._caught_up = True
+        self._lost = ""
 
     def to_its_end(self, *, once: bool = False) -> None:
         """Show it; the last picture stays.
@@ -123,7 +129,8 @@ class Watching:
     def _on_a_terminal(self) -> None:
         with Screen(console=self._console, auto_refresh=False) as screen:
             for _ in self._news():
-                screen.update(self._picture(self._console.height), refresh=True)
+                below = Text()  # an empty line, where the terminal writes ^C
+                screen.update(Group(self._picture(self._console.height - 1), below), refresh=True)
             screen.update(self._picture(), refresh=True)
 
     def _in_lines(self) -> None:
@@ -149,20 +156,32 @@ class Watching:
 
     def _news(self, *, once: bool = False) -> Iterator[list[News]]:
         """Read on as long as there may be more to come; yields what was told."""
-        more = True
+        more, waits = True, False
         while more:
             gone = self._writer_is_gone()  # asked before reading: nothing comes after what is read then
-            lines = self._journal.take(LINES)
-            if self._standing is None and self._journal.head is not None:
-                self._standing = Standing(measures_of(self._journal.head))
-            yield [each for line in lines if self._standing is not None for each in self._standing.feed(line)]
+            if waits:
+                self._copy()
+            with legible(self._record.path):
+                lines = self._journal.take(LINES)
+                if self._standing is None and self._journal.head is not None:
+                    self._standing = Standing(measures_of(self._journal.head))
+                news = [each for line in lines if self._standing is not None for each in self._standing.feed(line)]
             ended = self._standing is not None and self._standing.measures.ended is not None
-            self._killed = gone and not ended
             waits = len(lines) < LINES
+            self._caught_up = waits or ended
+            self._killed = gone and not ended
+            yield news
             more = not ended and not (waits and (once or gone or self._silence_s > GIVEN_UP_S))
             if more and waits:
                 self._sleep(self._poll_s)
-                pull(self._record.path)
+
+    def _copy(self) -> None:
+        """What is behind a URI; where it cannot be reached, that is said, and tried again."""
+        try:
+            pull(self._record.path)
+            self._lost = ""
+        except ConfigError as error:
+            self._lost = f"{error} It is tried again."
 
     @cached_property
     def _paradigm(self) -> str:
@@ -183,11 +202,14 @@ class Watching:
     @property
     def _is_quiet(self) -> bool:
         ended = self._standing is not None and self._standing.measures.ended is not None
-        return not ended and (self._killed or self._silence_s > self._quiet_s)
+        return self._caught_up and not ended and bool(self._killed or self._lost or self._silence_s > self._quiet_s)
 
     def _writer_is_gone(self) -> bool:
         """Whether the process that wrote it was one of this machine, and is not there any more."""
-        where = self._record.environment
+        try:
+            where = self._record.environment
+        except (OSError, ValueError):  # missing, or damaged
+            return False
         if where.get("host") != platform.node() or "pid" not in where:
             return False
         try:
@@ -198,14 +220,18 @@ class Watching:
             return False
         return False
 
-    def _picture(self, height: int | None = None) -> Group:
+    def _picture(self, height: int | None = None) -> Group | Picture:
         if self._standing is None:
             return Group(Text(f"{named(self._record.path)}: nothing is written yet."), Text(self._remark(), "yellow"))
-        return picture(self._standing, self._paradigm, self._about, self._remark(), height)
+        return Picture(self._standing, self._paradigm, self._about, self._remark(), height)
 
     def _remark(self) -> str:
+        if not self._caught_up:
+            return f"So it stood: of its journal, {self._journal.share:.0%} is read."
         if not self._is_quiet:
             return ""
+        if self._lost:
+            return self._lost
         quiet = f"Nothing has been written for {timedelta(seconds=round(self._silence_s))} hours"
         if self._killed:
             return f"{quiet}: the process that wrote it is gone, the run was killed."

@@ -6,6 +6,7 @@ among a group's label selectors is made here, by what the nodes have in total, n
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,8 @@ Labels = dict[str, str]
 
 VERDICT_S = 2.0
 """How long Ray may take to place something where nothing else runs: it takes milliseconds."""
+RAYS_OWN = re.compile(r"node:|.*_group_([0-9]+_)?[0-9a-f]{36}$")
+"""Resources that nobody can ask for: of nodes, and of the placement groups of others."""
 LEAST = 0.001
 """Ray wants something in every bundle; and an accelerator type is named by asking for a little of it."""
 
@@ -312,5 +315,5 @@ def _amounts(resources: Mapping[str, Any]) -> Iterator[str]:
     for name, amount in sorted(resources.items()):
         if name.startswith("accelerator_type:"):
             yield name.partition(":")[2]
-        elif name not in ("CPU", "memory", "object_store_memory") and not name.startswith("node:") and amount:
+        elif name not in ("CPU", "memory", "object_store_memory") and not RAYS_OWN.match(name) and amount:
             yield f"{amount:g} {name}"

@@ -149,7 +149,7 @@ def read(lines: Iterable[str]) -> tuple[dict[str, Any], Iterator[Line]]:
     """Header and lines of a journal. A last line that was cut off, as a killed run leaves it, is passed over.
 
     Raises:
-        ConfigError: no journal, one of another schema, or (while iterating) a damaged line.
+        ConfigError: no journal, one of another schema, a damaged header, or (while iterating) a damaged line.
     """
     rest = iter(lines)
     try:
@@ -160,6 +160,8 @@ def read(lines: Iterable[str]) -> tuple[dict[str, Any], Iterator[Line]]:
         raise ConfigError("this is not a raysync journal: its first line is no header.")
     if head["journal"] != JOURNAL_SCHEMA:
         raise ConfigError(f"the journal has schema {head['journal']}; this raysync reads schema {JOURNAL_SCHEMA}.")
+    if not {"paradigm", "workload_samples"} <= head.keys():
+        raise ConfigError("the header of the journal is damaged.")
     return head, (decode(line) for line in rest if line.endswith("\n"))
 
 

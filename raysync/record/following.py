@@ -6,6 +6,7 @@ line counts once its line break is there.
 
 from __future__ import annotations
 
+import os
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -32,6 +33,11 @@ class JournalFollower:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._file.close()
+
+    @property
+    def share(self) -> float:
+        """Of what is on disk, the part that has been read."""
+        return self._file.tell() / max(1, os.fstat(self._file.fileno()).st_size)
 
     def take(self, at_most: int) -> list[Line]:
         """The next lines, as many as are there; none: it has caught up with the writer.

@@ -57,7 +57,8 @@ class Mirror:
             self._notify(f"The run has ended; {lost}")
 
     def _copy(self) -> None:
-        files = sorted((one for one in self._folder.rglob("*") if one.is_file()), key=lambda one: one.name == "summary.json")
-        states = {file: (file.stat().st_mtime_ns, file.stat().st_size) for file in files}
-        push(*(file for file in files if self._sent.get(file) != states[file]))  # the summary last: with it, all is there
+        files = sorted(self._folder.rglob("*"), key=lambda one: (one.name == "summary.json", one))
+        states = {file: (file.stat().st_mtime_ns, file.stat().st_size) for file in files if file.is_file()}
+        # by name: config.yaml before journal.jsonl, by which a record is found; the summary last: with it, all is there
+        push(*(file for file in states if self._sent.get(file) != states[file]))
         self._sent = states

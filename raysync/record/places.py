@@ -120,6 +120,19 @@ def inside(place: Place) -> list[str]:
         return sorted(one.base_name for one in system.get_file_info(fs.FileSelector(path, allow_not_found=True)))
 
 
+def find(uri: Place, name: str) -> list[Place]:
+    """The folders, at any depth, that hold a file of that name.
+
+    Raises:
+        ConfigError: there is no such file system, or it cannot be reached.
+    """
+    with _told(str(uri)):
+        system, path = fs.FileSystem.from_uri(uri)
+        below = system.get_file_info(fs.FileSelector(path, allow_not_found=True, recursive=True))
+        names = [one.path.removeprefix(path.rstrip("/")).strip("/").split("/") for one in below if one.base_name == name]
+    return [beneath(uri, *folders) for *folders, _ in names]
+
+
 def pull(folder: Path, *, without: str = "") -> None:
     """Bring a copy, or a folder within one, up to date with what is behind its URI, down to the times of its files; no copy:
     nothing happens.

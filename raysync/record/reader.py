@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +18,7 @@ from raysync.config import Experiment
 from raysync.core.journal import Evaluation, Line, read
 from raysync.errors import ConfigError
 from raysync.record.measures import Measures
-from raysync.record.places import local
+from raysync.record.places import local, named
 from raysync.record.rows import PushRow
 from raysync.record.writer import schema_of
 
@@ -67,17 +68,34 @@ class RunRecord:
 
     def journal(self) -> Iterator[Line]:
         """Events with their decisions, evaluations and the end, in order."""
-        with (self.path / "journal.jsonl").open(encoding="utf-8") as file:
+        with legible(self.path), (self.path / "journal.jsonl").open(encoding="utf-8") as file:
             yield from read(file)[1]
 
     @cached_property
     def _recovered(self) -> tuple[dict[str, Any], Measures, list[PushRow]]:
-        with (self.path / "journal.jsonl").open(encoding="utf-8") as file:
+        with legible(self.path), (self.path / "journal.jsonl").open(encoding="utf-8") as file:
             head, lines = read(file)
             measures = measures_of(head)
             rows = [row for line in lines for row in measures.feed(line)]
         rows.extend(measures.close(measures.now))
         return head, measures, rows
+
+
+@contextmanager
+def legible(record: Path) -> Iterator[None]:
+    """What goes wrong in reading a journal: said in a line or two, with the name of the record.
+
+    Raises:
+        ConfigError: it cannot be read, is damaged, or is of another raysync.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{named(record)}: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"{named(record)}: cannot be read ({error.strerror or error}).") from error
+    except (KeyError, ValueError, AssertionError) as error:  # of lines that are good, but not all of them
+        raise ConfigError(f"{named(record)}: its journal is damaged, or of a newer raysync ({error!r:.200}).") from error
 
 
 def measures_of(head: Mapping[str, Any]) -> Measures:

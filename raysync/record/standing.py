@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import dataclass
+from operator import itemgetter
 
 from raysync.core.decisions import Apply, Hold, Note, Release, Switch
 from raysync.core.events import Joined, Left, Pushed
@@ -72,8 +73,9 @@ class Standing:
         self.batch_loss: float | None = None
         """Of the latest push, in nats."""
         self._seats: dict[str, Seat] = {}
-        self._rare: deque[News] = deque(maxlen=RARE)
-        self._frequent: dict[tuple[str, str], News] = {}
+        self._told = 0
+        self._rare: deque[tuple[int, News]] = deque(maxlen=RARE)
+        self._frequent: dict[tuple[str, str], tuple[int, News]] = {}
 
     def feed(self, line: Line) -> list[News]:
         """Take in one line; returns what it tells."""
@@ -89,7 +91,7 @@ class Standing:
     @property
     def news(self) -> list[News]:
         """The latest, in order."""
-        return sorted([*self._rare, *self._frequent.values()], key=lambda each: each.at)
+        return [news for _, news in sorted([*self._rare, *self._frequent.values()], key=itemgetter(0))]
 
     def rows(self) -> list[WorkerRow]:
         """One a worker slot, in the order in which they joined."""
@@ -103,11 +105,12 @@ class Standing:
         return Counter(seat.doing for seat in self._seats.values())
 
     def _keep(self, news: News) -> None:
+        self._told += 1
         if news.rare:
-            self._rare.append(news)
+            self._rare.append((self._told, news))
             return
         self._frequent.pop((news.kind, news.worker), None)
-        self._frequent[news.kind, news.worker] = news
+        self._frequent[news.kind, news.worker] = (self._told, news)
         if len(self._frequent) > FREQUENT:
             del self._frequent[next(iter(self._frequent))]
 

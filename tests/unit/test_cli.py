@@ -1,5 +1,6 @@
 """What a user gets wrong is answered in one or two lines, exit status 2, and nothing is left behind."""
 
+import io
 import re
 import socket
 import sys
@@ -13,7 +14,7 @@ from rich.console import Console
 
 from raysync import cli, config
 from raysync.cli import table
-from raysync.cluster import connection
+from raysync.cluster import connection, placement
 from raysync.core.journal import header
 from raysync.paradigms import make
 
@@ -240,6 +241,25 @@ def test_numbers_are_never_cut(monkeypatch, capsys):
     assert "…" not in shown
     assert "12,000,000" in shown
     assert " 0.012 " in shown
+
+
+def test_a_long_paradigm_takes_no_room_from_the_numbers(monkeypatch):
+    shown = Console(file=io.StringIO(), width=80)
+    monkeypatch.setattr(table, "console", shown)
+    name = "sync-switch(first=bsp, then=ssp(staleness=3), fraction=0.6, online=elastic)"
+    summary = {"status": "finished", "final_accuracy": 0.981, "throughput_samples_per_s": 972.4, "wait_fraction": 0.2,
+               "staleness_mean": 1.2, "staleness_max": 4, "lead_max": 62, "time_to_accuracy_s": 1.5}
+    table.print_table({name: [summary]}, config.validate({}), [0], tokens=False)
+    rows = shown.file.getvalue().splitlines()[5:]
+    assert rows[0].split()[-7:] == ["98.1%", "1.5", "972", "20%", "1.2", "4", "62"]
+    assert " ".join(row[:28].strip() for row in rows).strip() == name
+
+
+def test_what_is_free_is_what_can_be_asked_for():
+    free = {"CPU": 3.0, "memory": 1e9, "node:127.0.0.1": 1.0, "fast_disk": 1.0,
+            "bundle_group_66d908e35630d03f0f30299f4a3302000000": 999.9,
+            "CPU_group_0_66d908e35630d03f0f30299f4a3302000000": 1.0, "disk_group_a": 2.0}
+    assert placement._show(free) == "3 CPU, 2 disk_group_a, 1 fast_disk"
 
 
 def test_the_table_of_several_seeds():

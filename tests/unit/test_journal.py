@@ -108,6 +108,11 @@ def test_a_damaged_line_in_the_middle_is_not():
         replay(text)
 
 
+def test_a_header_without_what_a_replay_needs():
+    with pytest.raises(ConfigError, match="header of the journal is damaged"):
+        replay(['{"journal": 1, "workload_samples": 960}\n'])
+
+
 @pytest.mark.parametrize("first", ["", "no json", "[1]", '{"event": "Left"}'])
 def test_something_else_is_no_journal(first):
     with pytest.raises(ConfigError, match="no header"):

@@ -17,6 +17,7 @@ from rich.console import Console
 import raysync
 from raysync import config
 from raysync.cli import picture, watch
+from raysync.cli.picture import Picture
 from raysync.cli.watch import QUIET_S, Watching, newest
 from raysync.core.decisions import Drop, Note
 from raysync.core.events import Joined, Left, Pushed
@@ -24,6 +25,7 @@ from raysync.core.journal import Ended, Entry, Evaluation, Remark, encode, heade
 from raysync.core.machine import Machine
 from raysync.errors import ConfigError
 from raysync.paradigms import make
+from raysync.record import places
 from raysync.record.following import JournalFollower
 from raysync.record.measures import Measures
 from raysync.record.mirror import COPY_EVERY_S
@@ -184,7 +186,8 @@ def test_what_comes_with_the_pushes_does_not_displace_what_is_rare():
         for news in news_of(line):
             standing._keep(news)
     assert "left" in [news.kind for news in standing.news]
-    assert [news.at for news in standing.news] == sorted(news.at for news in standing.news)
+    order = [each for line in [*lines, left, *more] for each in news_of(line)]
+    assert [each for each in order if each in standing.news] == standing.news, "as they were told"
     assert len(standing.news) <= RARE + FREQUENT
 
 
@@ -247,7 +250,7 @@ def test_a_finished_run_is_shown_once(record, monkeypatch):
     assert "ssp │ mlp on digits │ workers 2 │ engine ray" in text
     assert "100% │ 640 of 640 samples, 20 updates │ finished after 12.50 s" in text
     assert "accuracy 75.0% │     51 samples/s │ wait " in text
-    assert "loss 0.300 nats │ of the last batch 0.500 │ staleness 0.6, at most 3 │ lead at most 3" in text
+    assert "loss 0.300 nats, of the last batch 0.500 │ staleness 0.6, at most 3 │ lead at most 3" in text
     [row] = [line.split() for line in text.splitlines() if line.startswith(" fast-0#1")]
     assert row[:4] == ["fast-0#1", "12", "4", "12"]
     assert text.count("done") == 2
@@ -298,6 +301,37 @@ def test_a_killed_run_says_for_how_long_nothing_was_written(record):
     writer.close()
 
 
+def test_a_long_journal_is_read_to_its_end_before_anything_is_said_of_its_writer(record, monkeypatch):
+    writer = record(lines=[*lines_of("ssp", 20), Ended("finished", 12.5)], done=True)
+    monkeypatch.setattr(Watching, "_writer_is_gone", lambda _: True)
+    monkeypatch.setattr(watch, "LINES", 4)
+    text = watched(writer.folder, terminal=True, silent_s=7200)
+    assert "Nothing" not in text
+    assert re.search(r"So it stood: of its journal, \d\d% is read", text)
+    assert "So it stood" not in text.rpartition("finished after")[0].rpartition("ssp │")[2]
+
+
+def test_a_place_that_is_lost_for_a_while(record, monkeypatch):
+    """Behind a URI: the last picture stays, and says so, until it can be reached again."""
+    writer = record(lines=lines_of("ssp", 4))
+    behind = newest(f"file://{writer.folder}").path
+    pulls = iter([ConfigError("s3://gone: cannot be reached."), None])
+
+    def pull(folder):
+        failure = next(pulls)
+        if failure:
+            raise failure
+        writer.write([Ended("stopped", 9.0)])
+        places.pull(folder)
+
+    monkeypatch.setattr(watch, "pull", pull)
+    text = watched(behind, sleep=lambda _: None)
+    assert "s3://gone: cannot be reached. It is tried again.\n" in text.replace(" \n", "\n")
+    assert "stopped after" in text.rpartition("tried again")[2]
+    writer.close()
+    clean()
+
+
 def test_a_run_that_has_not_begun_to_write(record):
     writer = record()
     (writer.folder / "journal.jsonl").write_text("")
@@ -309,17 +343,41 @@ def test_more_workers_than_fit(record):
     standing = standing_of(lines_of("bsp", 40, workers=workers), workload=10**6)
     for height in (20, 24, 60):
         shown = Console(file=io.StringIO(), width=80)
-        shown.print(picture.picture(standing, "bsp", {}, "Nothing.", height))
+        shown.print(Picture(standing, "bsp", {}, "Nothing.", height))
         text = shown.file.getvalue()
         seen = [line.split()[0] for line in text.splitlines() if line.startswith(" a-")]
         assert len(text.splitlines()) <= height
         assert seen == [f"a-{number}#1" for number in range(len(seen))]
         if height < 60:
             assert f"{30 - len(seen)} more" in text
-            assert "of all: 10 waiting, " in text
+            assert " all: 10 waiting, " in text
             assert text.rstrip().endswith("…"), "the last news, cut where the line ends"
         else:
             assert len(seen) == 30
+
+
+def drawn(standing, about, width, height=None):
+    shown = Console(file=io.StringIO(), width=width)
+    shown.print(Picture(standing, "sync-switch(first=bsp, then=ssp(staleness=3))", about, "", height))
+    return [line.rstrip() for line in shown.file.getvalue().splitlines()]
+
+
+def test_the_picture_fits_itself_to_the_terminal():
+    """Lines end between two facts; what a worker does, and why, is there on a narrow terminal, too."""
+    standing = standing_of([*lines_of("bsp", 41, workers=[f"a-{number}#1" for number in range(4)]), SCORE], workload=10**6)
+    about = {"model": "mlp", "dataset": "digits", "workers": 4, "seed": 0, "engine": "virtual"}
+    facts = {fact.strip("━ ") for line in drawn(standing, about, 400)[:3] for fact in line.split(" │ ")}
+    for width in (80, 100, 150):
+        head = [fact.strip("━ ") for line in drawn(standing, about, width)[:6] for fact in line.split(" │ ")]
+        assert facts <= set(head)
+        assert head.count("seed 0") == 1
+    whole = " ".join(" ".join(drawn(standing, about, 80)).split())
+    assert "a-0#1 11 1 0% 0.0 waiting for 0 ms: the round ends when a-1#1, a-2#1, a-3#1 have pushed a-1#1 10" in whole
+    assert " a-0#1      11     1      10    0%     0.0    0  waiting for 0 ms" in "\n".join(drawn(standing, about, 100))
+    low = drawn(standing, about, 80, 17)
+    assert len(low) <= 17
+    assert any("waiting for 0 ms: the round ends" in line and line.endswith("…") for line in low)
+    assert " a-0#1     0%  waiting for 0 ms: the" in drawn(standing, about, 40)
 
 
 def test_decoupled_runs_and_those_of_a_language_model(tmp_path):
@@ -351,6 +409,7 @@ def test_a_record_behind_a_uri_is_followed_by_its_copies(record, tmp_path):
     (tmp_path / "runs/summary").mkdir()
     behind = newest(f"file://{tmp_path}/runs").path
     assert newest(f"file://{writer.folder}").path != behind, "each is a copy"
+    assert newest(f"file://{tmp_path}").path.name == "20261121-2", "at any depth, as in a folder"
     assert "s left" in watched(behind, once=True, silent_s=QUIET_S + 1), "copies come now and then"
     assert "Nothing has" in watched(behind, once=True, silent_s=QUIET_S + 2 * COPY_EVERY_S + 1)
     rest = iter([[], lines_of("ssp", 30, staleness=3)[9:16], [Ended("stopped", 31.0)]])
@@ -361,12 +420,38 @@ def test_a_record_behind_a_uri_is_followed_by_its_copies(record, tmp_path):
     clean()
 
 
+def test_damage_is_named(call, record, monkeypatch):  # noqa: F811
+    writer = record(lines=[*lines_of("ssp", 20), Ended("finished", 12.5)], done=True)
+    journal, environment = writer.folder / "journal.jsonl", writer.folder / "environment.json"
+    good = journal.read_text().splitlines(keepends=True)
+    environment.unlink()
+    assert call("watch", str(writer.folder))[0] == 0
+    for lines, says in (([*good[:5], good[5][:40] + "\n", *good[6:]], "not a line of a journal"),
+                        ([*good[:2], *good[3:]], "its journal is damaged"),
+                        ([good[0].replace("workload_samples", "x"), *good[1:]], "the header of the journal is damaged"),
+                        ([good[0].replace('"journal": 1', '"journal": 9'), *good[1:]], "has schema 9")):
+        journal.write_text("".join(lines))
+        code, out, err = call("watch", "--once", str(writer.folder))
+        assert (code, out) == (2, "")
+        assert err.startswith(f"raysync: {writer.folder}: ")
+        assert says in err
+        assert len(err.strip().splitlines()) <= 2
+    assert "schema 9" in call("replay", str(writer.folder))[2]
+
+    def gone(place):
+        raise PermissionError(13, "Permission denied", place)
+
+    monkeypatch.setattr(watch, "newest", gone)
+    assert call("watch", "mine") == (2, "", "raysync: mine: cannot be read (Permission denied).\n")
+
+
 def test_the_command(call, record, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.setattr(watch.console, "_width", 100)
     writer = record(lines=[*lines_of("ssp", 20), Ended("finished", 12.5)], done=True)
     code, out, _ = call("watch", str(writer.folder.parent))
     assert (code, "finished after 12.50 s" in out) == (0, True)
     for wrong, says in (("nowhere", "nowhere: there is no such folder."), (str(tmp_path), None),
+                        (str(writer.folder / "config.yaml"), "that is a file, not a folder"),
                         (f"file://{tmp_path}", None), ("s4://bucket/runs", "unknown kind of URI 's4'")):
         (writer.folder / "journal.jsonl").unlink(missing_ok=True)
         code, out, err = call("watch", wrong)
