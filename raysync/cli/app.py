@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -17,8 +18,10 @@ from raysync.record.places import is_uri
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
                   help="Experiments with synchronisation paradigms in distributed deep learning, on Ray.")
-console = Console(emoji=False)
-errors = Console(stderr=True, emoji=False)
+WIDE = None if "COLUMNS" in os.environ else 160
+"""Columns of what is no terminal: of the log of a job, say. rich would fold at 80, and nobody gains by that."""
+console = Console(emoji=False, width=None if sys.stdout.isatty() else WIDE)
+errors = Console(stderr=True, emoji=False, width=None if sys.stderr.isatty() else WIDE)
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="Experiment file (YAML).", show_default=False)]
 Settings = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a setting: a.b=value.")]

@@ -34,8 +34,8 @@ def log_to_stderr(actor: str) -> None:
 
 
 def log_begin(rule: Rule, experiment: Experiment, workload_samples: int, title: Title | None) -> None:
-    """A run begins: `NAME/RECORD`, the path of its record in `output`."""
-    name = f"{experiment.name}/{title.run}" if title else experiment.name
+    """A run begins: its experiment (of a trial SWEEP/TRIAL) and the name of its record."""
+    name = f"{title.experiment}/{title.run}" if title else experiment.name
     parameters = ", ".join(f"{name}={value}" for name, value in rule.parameters().items())
     logging.getLogger(LOGGER).info(
         "%s begins: %s on %s, %d workers, %d samples, seed %d, under %s", name, experiment.model.name,

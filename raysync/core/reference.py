@@ -48,11 +48,11 @@ def load_reference(reference: str, where: str) -> Any:
 def _broken(module_name: str, error: Exception, where: str) -> ConfigError:
     """The error for a module that breaks when it is imported: why, and in which line."""
     if isinstance(error, SyntaxError):  # the line is in the file that could not be read, not in the traceback
-        place, why = f"{error.filename}:{error.lineno}", error.msg
+        place, reason = f"{error.filename}:{error.lineno}", error.msg
     else:
         last = extract_tb(error.__traceback__)[-1]
-        place, why = f"{last.filename}:{last.lineno}", str(error)
-    return ConfigError(f"{where}: module {module_name!r} cannot be imported: {type(error).__name__}: {why} ({place}).")
+        place, reason = f"{last.filename}:{last.lineno}", str(error)
+    return ConfigError(f"{where}: module {module_name!r} cannot be imported: {type(error).__name__}: {reason} ({place}).")
 
 
 def call(function: Callable[..., Any], where: str, arguments: Mapping[str, Any], offered: Mapping[str, Any]) -> Any:

@@ -72,7 +72,8 @@ def cleaned_up(mark):
     assert left, "none was found, so none was cleaned up"
 
 
-def test_compare_prints_a_table_and_its_records_replay(tmp_path, nothing_left_behind):
+def test_compare_prints_a_table_and_its_records_replay(tmp_path, monkeypatch, nothing_left_behind):
+    monkeypatch.delenv("COLUMNS", raising=False)  # pytest-xdist's; a log is as wide as its lines
     (tmp_path / "file.yaml").write_text(FILE)
     command = [sys.executable, "-m", "raysync", "compare", "file.yaml", "--set", "output=here"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=150, check=False)
