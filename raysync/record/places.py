@@ -53,12 +53,16 @@ def named(path: Path) -> str:
 
 
 def check(place: Place) -> None:
-    """Make sure that records can be written there, before hours go into one.
+    """Make sure that records can be written there, before hours go into one, and before actors start.
 
     Raises:
         ConfigError: there is no such file system, or it cannot be reached or written.
     """
     if not is_uri(place):
+        folder = Path(place).expanduser().absolute()
+        there = next(one for one in (folder, *folder.parents) if os.access(one, os.F_OK))
+        if not there.is_dir() or not os.access(there, os.W_OK):
+            raise ConfigError(f"output: {place}: {there} {'cannot be written' if there.is_dir() else 'is no folder'}.")
         return
     failures: list[Exception] = []
 

@@ -185,6 +185,14 @@ def test_where_nothing_is(output, tmp_path):
     assert isinstance(done.exception, ConfigError)
 
 
+def test_a_folder_is_looked_at_before_actors_start(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="output: .*/file/below/tiny: .*/file is no folder"):
+        raysync.run({**TINY, "engine": "ray", "output": str(tmp_path / "file/below")})
+    places.check(tmp_path / "new/below")
+    assert {one.name for one in tmp_path.iterdir()} == {"file"}, "and nothing is made"
+
+
 @pytest.mark.skipif(os.geteuid() == 0 and not Path("/proc").is_dir(), reason="nowhere that root may not write")
 def test_a_folder_that_cannot_be_made():
     with pytest.raises(ConfigError, match="output: /proc/.*cannot be made"):
