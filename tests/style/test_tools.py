@@ -37,6 +37,8 @@ def test_layers_and_purity():
     runs("-c", "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())")
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11, 7), reason=(
+    "CPython 3.11.2 tells tracers of a line that is not executed, where a case of a match ends with an if; 3.11.7 does not"))
 def test_every_branch_of_core_and_paradigms_is_covered(tmp_path):
     runs("-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "--hypothesis-profile=quick", *PURE_TESTS,
          "--cov=raysync.core", "--cov=raysync.paradigms",
