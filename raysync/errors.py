@@ -3,6 +3,7 @@
     RaysyncError
     |- ConfigError (also a ValueError)   the user asked for something that cannot be: value, where, what is allowed
     |- ProtocolViolation                 an engine told the machine a history that cannot have happened
+    |- IllegalDecision (an assertion)    a paradigm decided what cannot be carried out: a mistake of its author
     `- RunFailed                         a run ended because an actor or the user's own code broke
 
 Our own bugs are plain `assert`s. The command line prints a `ConfigError` without a traceback and exits with 2.
@@ -24,6 +25,10 @@ class ConfigError(RaysyncError, ValueError):
 
 class ProtocolViolation(RaysyncError):
     """An illegal event: nothing was changed by it."""
+
+
+class IllegalDecision(RaysyncError, AssertionError):
+    """A bug of a paradigm, which may be the user's own: the message has its file, its line, and what was illegal."""
 
 
 class RunFailed(RaysyncError):

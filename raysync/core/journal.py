@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from traceback import extract_tb
 from typing import Any, Protocol, assert_never, get_args
 
@@ -22,7 +23,7 @@ from raysync.core.decisions import Decision
 from raysync.core.events import Event
 from raysync.core.machine import describe
 from raysync.core.paradigm import Rule
-from raysync.errors import ConfigError
+from raysync.errors import ConfigError, IllegalDecision, RunFailed
 
 JOURNAL_SCHEMA = 1
 
@@ -47,11 +48,21 @@ class Handler(Protocol):
 
 
 def answered(machine: Handler, event: Event, report: dict[str, Any]) -> Entry:
-    """Let a machine answer an event; what is raised there says at which one, and in which line."""
+    """Let a machine answer an event.
+
+    Raises:
+        RunFailed: the paradigm decided what cannot be carried out; it is told at which event.
+        Exception: whatever else is raised there says at which event, and in which line of the
+            paradigm, as far as it was called.
+    """
     try:
         return Entry(event, tuple(machine.handle(event)), report)
+    except IllegalDecision as error:
+        raise RunFailed(f"{error} It answered {event}") from error
     except Exception as error:
-        last = extract_tb(error.__traceback__)[-1]
+        frames = extract_tb(error.__traceback__)
+        core = Path(__file__).parent
+        last = next((frame for frame in reversed(frames) if Path(frame.filename).parent != core), frames[-1])
         error.add_note(f"at {event}, in {last.filename}:{last.lineno}")
         raise
 

@@ -6,11 +6,12 @@ The Ray engine and the virtual engine drive the same object. The contract, whose
  2. Same start, same events: same decisions. Time is an argument; there is no hidden input.
  3. An illegal event raises ProtocolViolation and changes nothing. A push of a worker that has left is not illegal.
  4. The order of decisions binds, and `Release.version` is the oldest model version that the worker may then read.
- 5. After each event every member is computing or held; if all are held and no timer is set, that is our bug.
+ 5. After each event every member is computing or held; if all are held and no timer is set, that is a bug of the rule.
  6. Every push is applied once or dropped once: received = applied + dropped + buffered.
  7. Who is left waiting gets a Hold with a reason.
  8. A worker id is used once; a newcomer starts at the slowest member's clock.
- 9. A paradigm reads the roster and returns decisions; it never changes the roster.
+ 9. A paradigm reads the roster and returns decisions; it never changes the roster. What it returns is checked before it is
+    carried out: an IllegalDecision names the paradigm's own file and line.
 10. One timer per key.
 11. `Release(pull=False)`: the next push has the base of the last one. A worker's first Release pulls.
 12. `handle` costs O(1) amortised in the number of workers, except where a barrier opens.
@@ -19,18 +20,20 @@ The Ray engine and the virtual engine drive the same object. The contract, whose
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from math import inf
 from typing import Any, assert_never
 
 from raysync.core.decisions import Apply, Decision, Drop, Hold, Note, Release, SetTimer, Switch
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
+from raysync.core.legality import JSON_NATIVE, location, not_native, why_illegal
 from raysync.core.paradigm import Paradigm, Rule
 from raysync.core.reference import load_reference, reference_to
 from raysync.core.roster import Roster
-from raysync.errors import ProtocolViolation
+from raysync.errors import IllegalDecision, ProtocolViolation
 
 SNAPSHOT_SCHEMA = 1
+METHODS: dict[type[Event], str] = {Joined: "on_join", Left: "on_leave", Pushed: "on_push", TimerFired: "on_timer"}
+"""Event -> the method of a paradigm that answers it."""
 
 
 class Machine:
@@ -45,12 +48,15 @@ class Machine:
         self.paradigm = paradigm
         self.roster = Roster(workload_samples)
         self.timers: dict[str, float] = {}
+        self._handled = 0
+        """The number of events so far."""
 
     def handle(self, event: Event) -> list[Decision]:
         """Take in one event and say what to do.
 
         Raises:
             ProtocolViolation: the event cannot have happened; the state is as before the call.
+            IllegalDecision: the paradigm decided what cannot be carried out; the machine is of no use afterwards.
         """
         roster = self.roster
         self._check(event)
@@ -61,28 +67,42 @@ class Machine:
                     roster.drop_late(worker)
                     return [Drop((worker, clock), why="its worker had left before it arrived")]
                 roster.push(worker, clock, event.base, event.samples, event.busy_s)
-                decisions = self._commit(self.paradigm.on_push(roster, (worker, clock)))
+                decisions = self._commit("on_push", self.paradigm.on_push(roster, (worker, clock)))
             case Joined(worker=worker):
                 roster.join(worker)
-                decisions = self._commit(self.paradigm.on_join(roster, worker))
+                decisions = self._commit("on_join", self.paradigm.on_join(roster, worker))
             case Left(worker=worker):
                 roster.leave(worker)
-                return self._finish(self._commit(self.paradigm.on_leave(roster, worker)))
+                decisions = self._commit("on_leave", self.paradigm.on_leave(roster, worker))
             case TimerFired(key=key):
                 del self.timers[key]
-                return self._finish(self._commit(self.paradigm.on_timer(roster, key)))
+                decisions = self._commit("on_timer", self.paradigm.on_timer(roster, key))
             case _:
                 assert_never(event)
-        if worker in roster.held:
-            decisions.append(Hold(worker, why=self.paradigm.explain(roster, worker)))
-        return self._finish(decisions)
-
-    def _finish(self, decisions: list[Decision]) -> list[Decision]:
-        roster = self.roster
-        assert roster.computing or self.timers or not roster.held, (
-            f"all wait for ever under {type(self.paradigm).__name__}: nobody computes, no timer runs, {len(roster.held)} "
-            f"are held, {len(roster.buffered)} pushes are not applied")
+        if not isinstance(event, TimerFired) and event.worker in roster.held:
+            decisions.append(self._hold(event.worker))
+        self._check_afterwards(event)
         return decisions
+
+    def _hold(self, worker: str) -> Hold:
+        why = self.paradigm.explain(self.roster, worker)
+        if not isinstance(why, str):
+            raise self._illegal("explain", f"returns {why!r}; it says in a str why {worker!r} waits")
+        return Hold(worker, why)
+
+    def _check_afterwards(self, event: Event) -> None:
+        """Look for a deadlock and, at the events 1, 2, 4, 8, ..., whether the state can be written down."""
+        roster = self.roster
+        if roster.held and not roster.computing and not self.timers:
+            raise self._illegal(METHODS[type(event)], (
+                f"leaves a deadlock: every worker is held ({roster.names(roster.held, len(roster.held))}), no timer "
+                f"is set, {len(roster.buffered)} pushes are buffered"))
+        self._handled += 1
+        if self._handled & (self._handled - 1) == 0 and (what := not_native(self.paradigm.state())):
+            raise self._illegal("state", f"keeps {what}; the state of a paradigm is {JSON_NATIVE}")
+
+    def _illegal(self, method: str, what: str) -> IllegalDecision:
+        return IllegalDecision(f"{location(self.paradigm, method)} {what}.")
 
     def _check(self, event: Event) -> None:
         """Everything that can be illegal about an event, before anything changes."""
@@ -117,11 +137,15 @@ class Machine:
             case _:
                 assert_never(event)
 
-    def _commit(self, wanted: Iterable[Decision]) -> list[Decision]:
-        """Carry a paradigm's decisions out on the roster, in order, and stamp them."""
+    def _commit(self, method: str, wanted: list[Decision]) -> list[Decision]:
+        """Carry what a method of the paradigm decided out on the roster, in order, and stamp it."""
+        if not isinstance(wanted, list | tuple):
+            raise self._illegal(method, f"returns {wanted!r}; it must return a list of decisions")
         roster = self.roster
         done: list[Decision] = []
         for decision in wanted:
+            if what := why_illegal(decision, roster):
+                raise self._illegal(method, what)
             match decision:
                 case Apply(pushes=pushes, phase=phase, publish=publish):
                     done.append(Apply(pushes, roster.apply(pushes, publish=publish), phase, publish))
@@ -140,11 +164,11 @@ class Machine:
                 case Switch():
                     roster.rebase()
                     done.append(decision)
-                    done += self._commit(self.paradigm.on_switch(roster))
+                    done += self._commit("on_switch", self.paradigm.on_switch(roster))
+                case Hold():
+                    raise AssertionError("a Hold was found legal")
                 case Note():
                     done.append(decision)
-                case Hold():
-                    raise AssertionError("a Hold is the machine's to give; say why in `explain`")
                 case _:
                     assert_never(decision)
         return done

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol
 
 from raysync.core.decisions import Decision, Push, Release
 from raysync.core.roster import Roster
+from raysync.errors import IllegalDecision
 
 
 class Rule(Protocol):
@@ -63,11 +64,11 @@ class Paradigm(ABC):
 
     def on_timer(self, roster: Roster, key: str) -> list[Decision]:
         """A timer that this paradigm set has fired."""
-        raise AssertionError(f"{self.name} set no timer {key!r}")
+        raise IllegalDecision(f"{type(self).__name__} sets the timer {key!r}, but defines no on_timer.")
 
     def on_switch(self, roster: Roster) -> list[Decision]:
         """A Switch of this paradigm has taken effect: all leads are 0. Says who of the held may go on."""
-        raise AssertionError(f"{self.name} does not switch")
+        raise IllegalDecision(f"{type(self).__name__} decides a Switch, but defines no on_switch.")
 
     @abstractmethod
     def explain(self, roster: Roster, worker: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
+from raysync.core.legality import JSON_NATIVE, not_native
 from raysync.core.paradigm import Paradigm, Rule
 from raysync.core.reference import load_reference
 from raysync.errors import ConfigError, unknown_name
@@ -63,6 +64,8 @@ def make(name: str, /, **parameters: Any) -> Rule:
         allowed = dict.fromkeys(each["msg"] for each in (first, *others) if each["loc"][:1] == first["loc"][:1])
         raise ConfigError(f"paradigm {name}: {'.'.join(map(str, where))}: {', or: '.join(allowed)}; "
                           f"got {first['input']!r}{_hint(first)}") from error
+    if isinstance(rule, Paradigm) and (what := not_native(rule.parameters()) or not_native(rule.state())):
+        raise ConfigError(f"paradigm {name}: it has {what}; parameters and state are {JSON_NATIVE}.")
     return rule
 
 

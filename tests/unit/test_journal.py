@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import dataclass
 from typing import get_args
 
 import pytest
@@ -13,8 +14,9 @@ from raysync.core.events import Event, Joined, Left
 from raysync.core.journal import Ended, Entry, Evaluation, Remark, answered, decode, encode, header, read
 from raysync.core.machine import Machine
 from raysync.core.replay import replay
-from raysync.errors import ConfigError, ProtocolViolation
+from raysync.errors import ConfigError, ProtocolViolation, RunFailed
 from raysync.paradigms import make
+from raysync.paradigms.asp import ASP
 from tests.driving import joins, simulate
 
 text = st.text(max_size=8)
@@ -133,3 +135,24 @@ def test_what_a_machine_answers_is_a_line_and_an_error_says_at_which_event():
         answered(machine, event, {})
     [note] = again.value.__notes__
     assert re.fullmatch(rf"{re.escape(f'at {event}')}, in \S+machine\.py:\d+", note)
+
+
+@dataclass
+class Careless(ASP):
+    """Releases a stranger, or asks the roster for one."""
+
+    asks: bool = False
+
+    def on_join(self, roster, worker):
+        return roster.lead("nobody") if self.asks else [Release("nobody")]
+
+
+def test_what_a_paradigm_does_wrong_names_its_own_line_and_the_event():
+    event = Joined(at=1.0, worker="w-0#1")
+    says = rf"test_journal.py:\d+: Careless.on_join releases 'nobody'.* answered {re.escape(str(event))}"
+    with pytest.raises(RunFailed, match=says):
+        answered(Machine(Careless()), event, {})
+    with pytest.raises(KeyError) as raised:
+        answered(Machine(Careless(asks=True)), event, {})
+    [note] = raised.value.__notes__
+    assert re.search(r"test_journal\.py:\d+$", note)

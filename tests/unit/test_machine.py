@@ -10,7 +10,7 @@ from raysync.core.decisions import Apply, Drop, Hold, Note, Release, SetTimer, S
 from raysync.core.events import Joined, Left, Pushed, TimerFired
 from raysync.core.machine import Machine
 from raysync.core.paradigm import Paradigm
-from raysync.errors import ProtocolViolation
+from raysync.errors import IllegalDecision, ProtocolViolation
 from raysync.paradigms import make
 from tests.driving import SAMPLES, Drive, dropped, holds, released
 
@@ -121,7 +121,7 @@ def test_the_first_release_of_a_worker_pulls():
         def on_join(self, roster, worker):
             return [Release(worker, pull=False)]
 
-    with pytest.raises(AssertionError, match="never pulled"):
+    with pytest.raises(IllegalDecision, match="never pulled"):
         Drive(Careless(), "a#1")
 
 
@@ -137,15 +137,76 @@ def test_a_paradigm_may_drop():
     assert (drive.roster.dropped, drive.roster.applied, drive.roster.buffered) == (1, 0, {})
 
 
-def test_all_held_without_a_timer_is_our_bug():
-    drive = Drive(Scripted([[]]), "a#1")
-    with pytest.raises(AssertionError, match="all wait for ever"):
+GIVEN = ("a#1", 0)
+"""The push that the machine has just buffered, of a worker that is held."""
+
+
+@pytest.mark.parametrize(("decisions", "says"), [
+    (None, "returns None; it must return a list"),
+    ([Release("a#1"), None], "returns None among its decisions"),
+    ([], r"leaves a deadlock: every worker is held \(a#1\)"),
+    ([Hold("a#1", why="mine")], "a Hold, which the machine gives"),
+    ([Release("a#1"), Release("a#1")], "releases 'a#1', which is released already and computes"),
+    ([Release("gone#1")], "releases 'gone#1', which has left"),
+    ([Release("fast-0")], "releases 'fast-0', which is no member; the members are 'a#1'"),
+    ([Release(["a#1"])], r"releases \['a#1'\], which is no member"),
+    ([Release("a#1", batch_size=0)], "batch_size=0"),
+    ([Release("a#1", batch_size=1.5)], "batch_size=1.5"),
+    ([Apply(())], "applies no push"),
+    ([Apply([GIVEN])], "the pushes of an Apply are a tuple"),
+    ([Apply((("nobody", 3),))], r"applies the push \('nobody', 3\), which is not buffered; 1 pushes are: \('a#1', 0\)"),
+    ([Apply((["a#1", 0],))], r"applies the push \['a#1', 0\], which is not buffered"),
+    ([Apply((GIVEN, GIVEN))], "applies a push twice"),
+    ([Apply((GIVEN,)), Drop(GIVEN, why="again")], r"drops the push \('a#1', 0\), which is not buffered; 0 pushes are"),
+    ([SetTimer("t", inf)], "sets the timer 't' to inf"),
+    ([SetTimer(3, 1.0)], "sets the timer 3"),
+    ([Note("seen", "a#1", {"who": {"a#1"}})], "notes 'who' as set"),
+    ([Note("seen", "a#1", {1: 2})], "a value under 1, which is no str"),
+    ([Note("seen", "a#1", {"who": [{"a": ("b",)}]})], "notes 'who' as list"),
+])
+def test_an_illegal_decision_names_the_method_that_made_it(decisions, says):
+    drive = Drive(Scripted([decisions]), "a#1", "gone#1")
+    drive.leave("gone#1")
+    with pytest.raises(IllegalDecision, match=rf"test_machine.py:\d+: Scripted.on_push .*{says}"):
         drive.push("a#1")
 
 
-def test_holds_are_the_machines_to_give():
-    drive = Drive(Scripted([[Hold("a#1", why="mine")]]), "a#1")
-    with pytest.raises(AssertionError, match="explain"):
+@pytest.mark.parametrize("values", [{}, {"a": None, "b": [1, 2.5, {"c": True}], "d": "text"}])
+def test_what_json_gives_back_may_be_noted(values):
+    drive = Drive(Scripted([[Note("seen", "a#1", values), Release("a#1")]]), "a#1")
+    assert drive.push("a#1")[0].values == values
+
+
+def test_a_state_that_cannot_be_written_down_is_found_at_once():
+    @dataclass
+    class Forgetful(Scripted):
+        seen: object = field(default_factory=list, init=False)
+
+        def on_push(self, roster, push):
+            self.seen = {push}
+            return [Release(push[0])]
+
+    drive = Drive(Forgetful(), "a#1")
+    with pytest.raises(IllegalDecision, match=r"keeps 'seen' as set: \{\('a#1', 0\)\}; the state of a paradigm is None"):
+        drive.push("a#1")
+
+
+def test_a_reason_to_wait_is_text():
+    class Silent(Timed):
+        def explain(self, roster, worker):
+            return None
+
+    drive = Drive(Silent([[SetTimer("t", 9.0)]]), "a#1")
+    with pytest.raises(IllegalDecision, match="Silent.explain returns None; it says in a str why 'a#1' waits"):
+        drive.push("a#1")
+
+
+def test_a_switch_needs_on_switch():
+    class Switching(Scripted):
+        on_switch = Paradigm.on_switch
+
+    drive = Drive(Switching([[Switch("other", why="test")]]), "a#1")
+    with pytest.raises(IllegalDecision, match="Switching decides a Switch, but defines no on_switch"):
         drive.push("a#1")
 
 
@@ -171,10 +232,10 @@ def test_timers_are_set_replaced_cancelled_and_fire_once():
         drive.machine.handle(TimerFired(at=6.0, key="t"))
 
 
-def test_a_paradigm_that_sets_no_timer_need_not_handle_one():
+def test_a_paradigm_that_sets_a_timer_handles_it():
     drive = Drive(Scripted([[SetTimer("t", 1.0)]]), "a#1")
     drive.push("a#1")
-    with pytest.raises(AssertionError, match="set no timer"):
+    with pytest.raises(IllegalDecision, match="sets the timer 't', but defines no on_timer"):
         drive.machine.handle(TimerFired(at=1.0, key="t"))
 
 

@@ -1,6 +1,6 @@
 """Building paradigms by name, one's own included."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
 import pytest
@@ -33,6 +33,11 @@ class Mine(Paradigm):
 
 class Undecorated(Mine):
     pass
+
+
+@dataclass
+class Seeing(Mine):
+    seen: set[str] = field(default_factory=set, init=False)
 
 
 NOT_A_PARADIGM = 3
@@ -69,6 +74,7 @@ def test_parameters_are_validated_and_kept():
     (f"{HERE}:NOT_A_PARADIGM", {}, "is not a @dataclass that extends raysync.Paradigm"),
     (f"{HERE}:Undecorated", {}, "is not a @dataclass"),
     (f"{HERE}:Mine", {"patience": 0}, "patience"),
+    (f"{HERE}:Seeing", {}, r"it has 'seen' as set: set\(\); parameters and state are None, a bool"),
 ])
 def test_what_cannot_be_built_says_why(name, parameters, says):
     with pytest.raises(ConfigError, match=says.replace("?", r"\?")):
