@@ -8,7 +8,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 import pandas as pd
-from labtables import rule
+from labtables import counted, rule
 from matplotlib import pyplot as plt
 
 from raysync.record.sweeps import SweepRecord
@@ -26,7 +26,7 @@ POINTS = 300
 
 def draw_leads(sweep: SweepRecord, file: Path) -> None:
     """The faster GPU's lead over time, a panel for each jitter; seed 0, the profile's speed."""
-    table = sweep.table
+    table = counted(sweep.table, sweep.experiment)
     table = table[(table["config/workers.1.speed"] == 2.77) & (table.seed == 0)]
     table = table[table["config/paradigm"].map(rule).isin(LEADING)]
     sigmas = sorted(table["config/workers.*.jitter.sigma"].unique())

@@ -25,6 +25,8 @@ FACTORS = {"modules (S = 2)": {"data-parallel": "K = 1", "K = 2": "K = 2", "both
            "shrink": {"both": "beta = 1", "shrink": "beta = 0.5"},
            "weights of the backward pass": {"both": "stash", "latest": "latest"},
            "replicas of a module": {"both": "BSP", "ssp": "SSP(3)", "asp": "ASP"}}
+OVERLAPS = ("overlap", "overlap-emulated")
+"""The files of the runs on Ray."""
 LINK = "config/network.link.bandwidth_bytes_per_s"
 TARGET = 0.9
 """Of plain backpropagation's mean final accuracy: what the time is taken to."""
@@ -47,10 +49,10 @@ def facts(results: Results) -> dict[str, str]:
         repeats = trials[trials.setting == name]
         found |= {name: accuracy(repeats), f"{name}, seconds": relative(repeats, plain, "seconds"),
                   f"{name}, to target": to_target(repeats, plain)}
-    pace = pd.read_csv(results.folder / "results" / "overlap.csv").groupby(["file", "locked"]).batches_per_s.mean()
-    for name in ("overlap", "overlap-emulated"):
+    pace = overlaps(results).groupby(["file", "locked"]).batches_per_s.mean()
+    for name in OVERLAPS:
         found[f"batches, {name}"] = ratio_text(pace[name, False] / pace[name, True])
-    norms = pd.read_csv(results.folder / "results" / "gradient-norm.csv")
+    norms = results.of_runs("gradient-norm")
     found["loss error"] = f"{norms[norms.updates == norms.updates.min()].loss_error_max.max():.0e}"
     return found | {"target": f"{trials.target.iloc[0]:.0%}"}
 
@@ -156,11 +158,16 @@ def speed_up(results: Results) -> str:
     return markdown(["model", "links, Gbit/s", "K, the ideal", "the largest module allows", "measured"], rows)
 
 
+def overlaps(results: Results) -> pd.DataFrame:
+    """One row a stage of the runs that count."""
+    both = [results.of_runs("overlap", file) for file in OVERLAPS]
+    return pd.concat([found[found.file == file] for found, file in zip(both, OVERLAPS, strict=True)])
+
+
 def overlap(results: Results) -> str:
     """On Ray: busy share of each stage, beside that with the stages in sequence."""
-    stages = pd.read_csv(results.folder / "results" / "overlap.csv")
     rows = []
-    for (name, locked), those in stages.groupby(["file", "locked"], sort=False):
+    for (name, locked), those in overlaps(results).groupby(["file", "locked"], sort=False):
         shares = those.groupby("module").busy_share.mean()
         rows.append([f"`{name}.yaml`", "in sequence (`locked`)" if locked else "decoupled",
                      ", ".join(f"{share:.0%}" for share in shares), f"{shares.sum():.2f}",
@@ -170,11 +177,10 @@ def overlap(results: Results) -> str:
 
 def gradient_norm(results: Results) -> str:
     """Means over the seeds of the squared norm, update by update."""
-    rows = []
-    for (modules, schedule), those in pd.read_csv(results.folder / "results" / "gradient-norm.csv").groupby(
-            ["modules", "schedule"], sort=False):
+    rows, norms = [], results.of_runs("gradient-norm")
+    for (modules, schedule), those in norms.groupby(["modules", "schedule"], sort=False):
         for key, shown in (("norm2", "now"), ("smallest", "smallest so far"), ("weighted_mean", "mean so far")):
             values = those.groupby("updates")[key].mean()
             rows.append([f"K = {modules}", schedule, shown, *(f"{value:.2g}" for value in values)])
-    marks = sorted(set(pd.read_csv(results.folder / "results" / "gradient-norm.csv").updates))
+    marks = sorted(set(norms.updates))
     return markdown(["", "schedule", "squared norm", *(f"after {mark:,}" for mark in marks)], rows)

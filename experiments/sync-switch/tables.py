@@ -377,9 +377,8 @@ def alexnet(results: Results) -> str:
 
 def switch_cost(results: Results) -> str:
     """What a switch costs in the running cluster, on Ray."""
-    runs = pd.read_csv(results.folder / "results" / "switch-cost.csv")
-    rows = [[str(one.run), str(one.workers), f"{one.switch_at_s:.2f}", f"{one.first_push_after_s:.3f}",
+    rows = [[f"{one.run}, seed {one.seed}", str(one.workers), f"{one.switch_at_s:.2f}", f"{one.first_push_after_s:.3f}",
              f"{one.median_step_s:.3f}", ratio_text(one.first_push_after_s / one.median_step_s)]
-            for one in runs.itertuples()]
+            for one in results.of_runs("switch-cost").itertuples()]
     return markdown(["run", "workers", "switch at, s", "first push after it, s", "median step, s", "in steps"],
                     rows or [["not measured yet", "", "", "", "", ""]])
