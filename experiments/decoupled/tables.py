@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import yaml
-from labtables import Results, markdown, sweeps_table
+from labtables import Results, markdown, percent_cell, points_cell, sweeps_table
 
 from raysync.core.modules import module_of
 from raysync.record.sweeps import SweepRecord
@@ -27,6 +27,8 @@ FACTORS = {"modules (S = 2)": {"data-parallel": "K = 1", "K = 2": "K = 2", "both
            "replicas of a module": {"both": "BSP", "ssp": "SSP(3)", "asp": "ASP"}}
 OVERLAPS = ("overlap", "overlap-emulated")
 """The files of the runs on Ray."""
+FDG = {"plain": 93.81, "beta = 1": 93.17, "beta = 0.5": 93.86}
+"""ResNet-56 on CIFAR-10, one group, after a full training: accuracies in percent, from the page of FDG's program."""
 LINK = "config/network.link.bandwidth_bytes_per_s"
 TARGET = 0.9
 """Of plain backpropagation's mean final accuracy: what the time is taken to."""
@@ -37,18 +39,21 @@ def tables(results: Results) -> dict[str, str]:
     trials = named(results)
     return {"sweeps": sweeps_table(results), "pre-study": by_rate(results.trials("lr")),
             "resnet20": by_rate(results.trials("resnet20")), "four": of_settings(trials, SHOWN),
-            "factors": factors(trials), "speed-up": speed_up(results), "overlap": overlap(results),
+            "factors": factors(trials), "fdg": beside_fdg(trials), "speed-up": speed_up(results), "overlap": overlap(results),
             "gradient-norm": gradient_norm(results)}
 
 
 def facts(results: Results) -> dict[str, str]:
-    """By the names of their marks: accuracies in percent with standard deviations, times as ratios."""
+    """By the names of their marks: accuracies in percent, differences in points, times as ratios."""
     trials = named(results)
-    plain, found = trials[trials.setting == "plain"], {}
+    plain, both = (trials[trials.setting == name] for name in ("plain", "both"))
+    found = best_rates(results.trials("lr"))
     for name in SETTINGS:
         repeats = trials[trials.setting == name]
-        found |= {name: accuracy(repeats), f"{name}, seconds": relative(repeats, plain, "seconds"),
-                  f"{name}, to target": to_target(repeats, plain)}
+        found |= {name: percent_cell(repeats), f"{name}, seconds": relative(repeats, plain, "seconds"),
+                  f"{name}, to target": to_target(repeats, plain),
+                  f"{name} against both": points_cell(repeats, both),
+                  f"{name} against plain": points_cell(repeats, plain)}
     pace = overlaps(results).groupby(["file", "locked"]).batches_per_s.mean()
     for name in OVERLAPS:
         found[f"batches, {name}"] = ratio_text(pace[name, False] / pace[name, True])
@@ -95,13 +100,6 @@ def named(results: Results) -> pd.DataFrame:
 
 # ---- parts of cells ----
 
-def accuracy(repeats: pd.DataFrame) -> str:
-    """`52.1 (1.3)`: mean and standard deviation in percent; how many of the repeats finished, if not all."""
-    final = 100 * repeats[repeats.status == "finished"].final_accuracy
-    missing = f", {len(final)} of {len(repeats)} runs" if len(final) < len(repeats) else ""
-    return f"{final.mean():.1f} ({final.std():.1f}){missing}"
-
-
 def relative(repeats: pd.DataFrame, base: pd.DataFrame, key: str) -> str:
     """A measure's mean as a ratio to that of others."""
     return ratio_text(repeats[key].mean() / base[key].mean())
@@ -128,13 +126,34 @@ def by_rate(trials: pd.DataFrame) -> str:
     return markdown(["lr", "plain, %", "K = 4, S = 2, %", "mean", "time in plain's"], rows)
 
 
+def best_rates(trials: pd.DataFrame) -> dict[str, str]:
+    """The rate at which each setting of the pre-study alone is best, and what it has there."""
+    found = {}
+    for count, name in ((1, "plain"), (8, "both")):
+        those = trials[trials["config/workers.*.count"] == count]
+        best = those.loc[those.final_accuracy.idxmax()]
+        found |= {f"{name}, best rate": f"{best['config/update.lr']:g}",
+                  f"{name}, at its best rate": f"{100 * best.final_accuracy:.1f}"}
+    return found
+
+
+def beside_fdg(trials: pd.DataFrame) -> str:
+    """What four modules cost in accuracy, published by FDG, and here beside the same groups with one module."""
+    rows = [[text, f"{theirs:.2f}", f"{theirs - FDG['plain']:+.2f}", groups, points_cell(
+        trials[trials.setting == ours], trials[trials.setting == base])]
+        for text, theirs, groups, ours, base in (
+            ("beta = 1", FDG["beta = 1"], "1", "pipeline", "plain"), ("beta = 1", FDG["beta = 1"], "2", "both", "data-parallel"),
+            ("beta = 0.5", FDG["beta = 0.5"], "2", "shrink", "data-parallel"))]
+    return markdown(["K = 4", "FDG: accuracy %", "against plain, points", "groups here", "measured, points"], rows)
+
+
 def of_settings(trials: pd.DataFrame, shown: Mapping[str, str]) -> str:
     """A row for each setting: accuracy for the same samples, and time in plain backpropagation's."""
     plain = trials[trials.setting == "plain"]
     rows = []
     for name, text in shown.items():
         repeats = trials[trials.setting == name]
-        rows.append([text, accuracy(repeats), relative(repeats, plain, "seconds"), to_target(repeats, plain),
+        rows.append([text, percent_cell(repeats), relative(repeats, plain, "seconds"), to_target(repeats, plain),
                      f"{repeats.staleness_mean.mean():.2f}"])
     return markdown(["", "accuracy %", "time in plain's", f"time to {trials.target.iloc[0]:.0%} in plain's",
                      "staleness, versions, mean of all stages"], rows)
