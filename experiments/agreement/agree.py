@@ -3,8 +3,8 @@
     python experiments/agreement/agree.py            prints the table (a quarter of an hour)
     python experiments/agreement/agree.py --write    and puts it into README.md beside this file
 
-Four and eight workers, three seeds. A ratio is virtual / Ray of the same seed; what is shown is its mean and its range over the
-seeds. For wait shares, which may be 0, it is the difference in percentage points.
+Four and eight workers, three seeds. A ratio is virtual / Ray of the same seed; what is shown is its
+mean and its range over the seeds. For wait shares, which may be 0, it is the difference in percentage points.
 """
 
 import argparse

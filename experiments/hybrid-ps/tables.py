@@ -299,8 +299,9 @@ def frozen(results: Results) -> str:
     for name in BASELINES:
         for lr, table in ((0.03, "table-6"), (0.01, "table-11" if name == "synchronous" else "table-12")):
             row = next(row for row in rows(results, table) if row.change == (name if table == "table-6" else f"lr={lr:g}"))
-            lines.append([name, f"{lr:g}", f"{row.published[ACCURACY]:.2%}", mean_cell(row.trials, ACCURACY, lambda _: ".2%"),
-                          mean_cell(frozen_trials(results, name, lr), ACCURACY, lambda _: ".2%")])
+            cells = [mean_cell(trials, ACCURACY, lambda _: ".2%")
+                     for trials in (row.trials, frozen_trials(results, name, lr))]
+            lines.append([name, f"{lr:g}", f"{row.published[ACCURACY]:.2%}", *cells])
     return markdown(["baseline", "lr", "published", "with the workers' statistics", "with those of the start"], lines)
 
 

@@ -1,8 +1,10 @@
 """The answer in a sentence or two, with its uncertainty.
 
-The leader is the paradigm that met the target in the largest share of its repeats and, among equals, in the shortest mean
-time. It is *clearly* ahead of another where the 95 % interval of their paired ratio over common seeds leaves out 1, and a
-scenario has a clear leader where it is so ahead of each other. These intervals are of one pair at a time: with many paradigms, one in twenty such statements is expected to be chance.
+The leader is the paradigm that met the target in the largest share of its repeats and, among
+equals, in the shortest mean time. It is *clearly* ahead of another where the 95 % interval of their
+paired ratio over common seeds leaves out 1, and it leads a scenario clearly where it is so ahead of
+each other. These intervals are of one pair at a time: with many paradigms, one in twenty such
+statements is expected to be chance.
 """
 
 from __future__ import annotations
@@ -125,8 +127,8 @@ def overall(collection: Collection) -> str:
     unclear = Counter(one.sure for one in found if one.sure in WHY_NOT)
     parts = [f"{name} {CLEARLY[sure]} in {count}" for (name, sure), count in clear.most_common()]
     parts += [f"in {count} {WHY_NOT[sure]}" for sure, count in unclear.most_common()]
-    begin = f"Of {len(scenarios)} scenarios" if clear else f"In none of {len(scenarios)} scenarios is a paradigm clearly first"
-    return f"{begin}: {'; '.join(parts)}."
+    said = f"{len(scenarios)} scenarios"
+    return f"{f'Of {said}' if clear else f'In none of {said} is a paradigm clearly first'}: {'; '.join(parts)}."
 
 
 def leader(collection: Collection, scenario: str = "") -> Leader:
