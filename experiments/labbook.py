@@ -23,9 +23,10 @@ import pandas as pd
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from labtables import Results, markdown  # noqa: E402
+from labtables import Results, counted, markdown  # noqa: E402
 
 from raysync import config  # noqa: E402
+from raysync.config import Experiment  # noqa: E402
 from raysync.record.sweeps import SweepRecord, load_sweep  # noqa: E402
 
 MARK = re.compile(r"(<!-- (table|fact): (.+?) -->)(.*?)(<!-- end -->)", re.DOTALL)
@@ -97,10 +98,11 @@ def take_over(runs: Path) -> None:
     for folder in entries():
         taken = {}
         for file in sorted(folder.glob("*.yaml")):
-            sweep = newest(runs / config.load(file).name)
+            experiment = config.load(file)
+            sweep = newest(runs / experiment.name)
             if sweep is not None:
                 taken[file.stem] = sweep
-                copy(sweep, folder / "results", file.stem)
+                copy(sweep, experiment, folder / "results", file.stem)
         module = tables_of(folder)
         if taken and hasattr(module, "keep"):
             module.keep(Results(folder), taken)
@@ -114,26 +116,26 @@ def newest(folder: Path) -> SweepRecord | None:
     return next((sweep for sweep in sweeps if not {"stopped", "unfinished"} & set(sweep.table.status)), None)
 
 
-def copy(sweep: SweepRecord, results: Path, name: str) -> None:
-    """The rows of a sweep's trials, their curves, and where it ran, into a folder of results."""
+def copy(sweep: SweepRecord, experiment: Experiment, results: Path, name: str) -> None:
+    """The rows of those of a sweep's trials that count, their curves, and where it ran, into a folder of results."""
     results.mkdir(exist_ok=True)
-    table = sweep.table
+    table = counted(sweep.table, experiment)
     kept = ["trial", *(f"config/{key}" for key in sweep.varied), *(key for key in KEPT if key in table)]
     table[kept].to_csv(results / f"{name}.csv", index=False, float_format=DIGITS)
-    curves = [record.evaluations.assign(trial=trial) for trial, record in sweep.records.items()]
+    curves = [sweep.records[trial].evaluations.assign(trial=trial) for trial in table.trial]
     evaluations = pd.concat(curves).rename(columns={"at": "seconds"})
     if len(evaluations):
         kept = ["trial", "progress", "seconds", "accuracy"]
         evaluations[kept].to_csv(results / f"{name}.curves.csv", index=False, float_format=DIGITS)
-    _note(sweep, results / "sweeps.csv", name)
+    _note(sweep, table, results / "sweeps.csv", name)
 
 
-def _note(sweep: SweepRecord, file: Path, name: str) -> None:
-    """Where and when a sweep ran, and the minutes that its trials took on so many cores."""
+def _note(sweep: SweepRecord, table: pd.DataFrame, file: Path, name: str) -> None:
+    """Where and when a sweep ran, and the minutes that those trials took on so many cores."""
     ran = next(iter(sweep.records.values())).environment
     cores = os.cpu_count() or 1
-    row = {"sweep": name, "date": ran["started"][:10], "trials": len(sweep.table), "cores": cores,
-           "minutes": round(sweep.table.wall_seconds.sum() / cores / 60, 1), "machine": ran["machine"],
+    row = {"sweep": name, "date": ran["started"][:10], "trials": len(table), "cores": cores,
+           "minutes": round(table.wall_seconds.sum() / cores / 60, 1), "machine": ran["machine"],
            "python": ran["python"], "torch": ran["packages"]["torch"], "ray": ran["packages"]["ray"]}
     there = pd.read_csv(file) if file.is_file() else pd.DataFrame(columns=list(row))
     rows = [*there[there["sweep"] != name].to_dict("records"), row]

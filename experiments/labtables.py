@@ -8,12 +8,16 @@
     FOLDER/tables.py                its tables, the numbers in its prose, its pictures
 
 SWEEP is the name of the experiment file. Everything here comes from `raysync.results`, which owns the statistics.
+
+On every page `mean ± half` and `mean (low to high)` are 95 % intervals over the seeds (Student's t),
+and a standard deviation or a range is called so. Only runs count that ended by themselves, of seeds
+that the experiment file declares: `counts` decides it, for sweeps and for scripts that read records.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -23,16 +27,61 @@ import yaml
 
 from raysync import config
 from raysync.config import Experiment, ParadigmChoice, Published
+from raysync.record.reader import RunRecord, load
 from raysync.results.shown import Form, ratio_text, with_interval
-from raysync.results.statistics import Estimate, estimate, paired_ratio
+from raysync.results.statistics import Estimate, estimate, paired_difference, paired_ratio
 
 NOT_REACHED = "not reached"
 
 
+# ---- which runs count ----
+
+def seeds_of(experiment: Experiment) -> set[int]:
+    """The seeds that an experiment file declares: those of its grid, of `compare`, or its only one."""
+    grid = experiment.sweep.grid if experiment.sweep is not None else {}
+    return {int(seed) for seed in grid.get("seed", experiment.seeds or (experiment.seed,))}
+
+
+def counts(status: str, seed: int, experiment: Experiment) -> bool:
+    """Whether a run may stand on a page: it ended by itself, and its file declares its seed.
+
+    A diverged run counts as one, and has no result.
+    """
+    return status in ("finished", "diverged") and seed in seeds_of(experiment)
+
+
+def counted(runs: pd.DataFrame, experiment: Experiment) -> pd.DataFrame:
+    """The rows that count, of a table with `seed`, and `status` where a run may have another end."""
+    statuses = runs.get("status", pd.Series("finished", index=runs.index))
+    kept = [counts(status, seed, experiment) for status, seed in zip(statuses, runs.seed, strict=True)]
+    return runs[kept]
+
+
+def records_of(paths: Iterable[Path], experiment: Experiment) -> list[RunRecord]:
+    """The finished runs of the paradigms and seeds that a file of `compare` declares; of each the newest."""
+    declared = {choice.label for choice in experiment.paradigms}
+    newest: dict[tuple[str, int], RunRecord] = {}
+    for record in map(load, sorted(paths, key=lambda path: path.name)):  # names begin with the time
+        label, seed = record.config.paradigm.label, record.config.seed
+        if label in declared and record.summary["status"] == "finished" and counts("finished", seed, experiment):
+            newest[label, seed] = record
+    return list(newest.values())
+
+
+def finished(record: RunRecord) -> RunRecord:
+    """The record of a run that a script has just made; numbers of one that did less than all its work are none."""
+    status = record.summary["status"]
+    if status != "finished":
+        raise ValueError(f"{record.path}: this run is {status}, so its numbers do not count")
+    return record
+
+
+# ---- the committed results ----
+
 @cache
-def _trials(file: Path) -> pd.DataFrame:
-    """A sweep's table, which nobody changes."""
-    table = pd.read_csv(file)
+def _trials(folder: Path, sweep: str) -> pd.DataFrame:
+    """The trials of a sweep that count, in a table that nobody changes."""
+    table = counted(pd.read_csv(folder / "results" / f"{sweep}.csv"), config.load(folder / f"{sweep}.yaml"))
     return table.assign(rule=table["config/paradigm"].map(rule) if "config/paradigm" in table else table.paradigm)
 
 
@@ -44,7 +93,16 @@ class Results:
 
     def trials(self, sweep: str) -> pd.DataFrame:
         """One row a trial; column `rule`: the paradigm as tables call it."""
-        return _trials(self.folder / "results" / f"{sweep}.csv")
+        return _trials(self.folder, sweep)
+
+    def of_runs(self, name: str, file: str = "") -> pd.DataFrame:
+        """The runs that count in results/NAME.csv, which a script wrote.
+
+        Args:
+            name: of the table.
+            file: the experiment file that the runs are of; default: that of the same name.
+        """
+        return counted(pd.read_csv(self.folder / "results" / f"{name}.csv"), self.experiment(file or name))
 
     def curves(self, sweep: str) -> pd.DataFrame:
         """One row an evaluation: trial, progress, seconds, accuracy."""
@@ -83,6 +141,20 @@ def by_seed(trials: pd.DataFrame, key: str) -> dict[int, float | None]:
 def mean(trials: pd.DataFrame, key: str) -> Estimate:
     """Mean and interval over the seeds."""
     return estimate(list(by_seed(trials, key).values()))
+
+
+def percent_cell(trials: pd.DataFrame) -> str:
+    """`47.3 ± 4.7`: the final accuracies in percent; `(2 of 3)`: the other runs diverged."""
+    final = (100 * trials.final_accuracy).where(trials.status == "finished")
+    return mean_cell(trials.assign(percent=final), "percent", lambda _: ".1f")
+
+
+def points_cell(ours: pd.DataFrame, theirs: pd.DataFrame) -> str:
+    """`+4.9 (-2.0 to +11.8)`: by how many points ours are more accurate, paired over the common seeds."""
+    one = paired_difference(by_seed(ours, "final_accuracy"), by_seed(theirs, "final_accuracy"))
+    assert one.mean is not None, "no seed has a result of both"
+    interval = f" ({100 * one.low:+.1f} to {100 * one.high:+.1f})" if one.low is not None and one.high is not None else ""
+    return f"{100 * one.mean:+.1f}{interval}"
 
 
 def ratio(ours: pd.DataFrame, theirs: pd.DataFrame, key: str) -> Estimate:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import matplotlib as mpl
 import pandas as pd
-from labtables import rule
+from labtables import counted, rule
 from matplotlib import pyplot as plt
 
 from raysync.record.sweeps import SweepRecord
+from raysync.results.statistics import estimate
 
 mpl.use("Agg")
 mpl.rcParams["svg.hashsalt"] = "raysync"  # the same picture, byte for byte
@@ -26,7 +27,7 @@ POINTS = 300
 
 def draw_leads(sweep: SweepRecord, file: Path) -> None:
     """The faster GPU's lead over time, a panel for each jitter; seed 0, the profile's speed."""
-    table = sweep.table
+    table = counted(sweep.table, sweep.experiment)
     table = table[(table["config/workers.1.speed"] == 2.77) & (table.seed == 0)]
     table = table[table["config/paradigm"].map(rule).isin(LEADING)]
     sigmas = sorted(table["config/workers.*.jitter.sigma"].unique())
@@ -69,6 +70,8 @@ def draw_shares(
 ) -> None:
     """Final accuracy against the share of BSP, measured beside published, and the curves of some shares.
 
+    The bars are 95 % intervals.
+
     Args:
         measured: name -> trials with a column `fraction`; the curves are of the first.
         published: share of BSP -> accuracy.
@@ -76,8 +79,10 @@ def draw_shares(
     """
     figure, (shares, over_time) = plt.subplots(1, 2, figsize=(9, 3.9), layout="constrained")
     for (name, trials), colour in zip(measured.items(), ("#e6550d", "#31a354"), strict=False):
-        final = 100 * trials.groupby("fraction").final_accuracy.agg(["mean", "std"])
-        shares.errorbar([_place(share) for share in final.index], final["mean"] - final["mean"][1.0], yerr=final["std"],
+        found = {share: estimate(list(100 * repeats)) for share, repeats in trials.groupby("fraction").final_accuracy}
+        means = [one.mean - found[1.0].mean for one in found.values()]
+        halves = [(one.high - one.low) / 2 for one in found.values()]
+        shares.errorbar([_place(share) for share in found], means, yerr=halves,
                         label=name, color=colour, marker="o", capsize=3, linewidth=1.2)
     theirs = 100 * pd.Series(published).sort_index()
     places = [_place(share) for share in theirs.index]

@@ -109,7 +109,8 @@ def run_in(
     """
     began = datetime.now()
     experiment = task.experiment.model_copy(update={"paradigm": choice})
-    measures = Measures(task.workload_samples, experiment.target_accuracy, experiment.target_loss)
+    measures = Measures(task.workload_samples, experiment.target_accuracy, experiment.target_loss,
+                        task.chance_accuracy)
     check(beneath(experiment.output, experiment.name))
     folder = folder_name(experiment.output, experiment.name, choice.label)
     of = f"{sweep}/{experiment.name}" if sweep else experiment.name
@@ -191,4 +192,5 @@ def _about(task: Task, choice: ParadigmChoice) -> dict[str, Any]:
         "seed": experiment.seed,
         "target_accuracy": experiment.target_accuracy,
         "target_loss": experiment.target_loss,
+        "chance_accuracy": task.chance_accuracy,
     }

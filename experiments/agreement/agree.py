@@ -3,24 +3,29 @@
     python experiments/agreement/agree.py            prints the table (a quarter of an hour)
     python experiments/agreement/agree.py --write    and puts it into README.md beside this file
 
-Four and eight workers, three seeds. A ratio is virtual / Ray of the same seed; what is shown is its mean and range over the
-seeds. For wait shares, which may be 0, it is the difference in percentage points.
+Four and eight workers, three seeds. A ratio is virtual / Ray of the same seed; what is shown is its
+mean and its range over the seeds. For wait shares, which may be 0, it is the difference in percentage points.
 """
 
 import argparse
 import os
 import platform
+import sys
 import time
 from pathlib import Path
 from statistics import mean
 from tempfile import TemporaryDirectory
 
-from raysync import config
-from raysync.calibration import calibrate, profile
-from raysync.runner import engine_for, run_in
-from raysync.training.task import prepare
-
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from labtables import finished  # noqa: E402
+
+from raysync import config  # noqa: E402
+from raysync.calibration import calibrate, profile  # noqa: E402
+from raysync.runner import engine_for, run_in  # noqa: E402
+from raysync.training.task import prepare  # noqa: E402
+
 SEEDS = (0, 1, 2)
 BEGIN, END = "<!-- agree.py: begin -->\n", "<!-- agree.py: end -->\n"
 
@@ -37,7 +42,7 @@ def summaries(described: config.Experiment) -> dict[str, list[dict]]:
     with engine_for(described) as engine:
         for seed in SEEDS:
             for choice in described.paradigms:
-                found[choice.label].append(run_in(engine, task.with_seed(seed), choice).summary)
+                found[choice.label].append(finished(run_in(engine, task.with_seed(seed), choice)).summary)
     return found
 
 
@@ -80,8 +85,8 @@ def table() -> str:
         path = measured_profile(folder)
         network = config.load(HERE / "agreement.yaml", [f"profile={path}", "engine=virtual"]).network
         found = [row for times in (1, 2) for row in rows(times, network.model_dump_json(), folder)]
-    header = ["paradigm", "workers", "samples/s: Ray", "virtual", "ratio", "wait: Ray", "virtual", "points",
-              "staleness: Ray", "virtual", "ratio"]
+    header = ["paradigm", "workers", "samples/s: Ray", "virtual", "ratio, mean (range)", "wait: Ray", "virtual", "points",
+              "staleness: Ray", "virtual", "ratio, mean (range)"]
     lines = [header, ["---"] * len(header), *found]
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     bandwidth = network.link.bandwidth_bytes_per_s

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from padded import Padded
-from report import interval, main, markdown, measured_on
+from report import finished, interval, main, markdown, measured_on
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
@@ -65,7 +65,7 @@ def raysync_round_s(session: Session, padding: int, rounds: int) -> float:
             "data": {"name": "synthetic", "test_samples": 100}, "batch_size": BATCH, "workers": [{"count": 2}],
             "workload": {"iterations_per_worker": rounds}, "evaluation": {"marks": 1}, "update": {"lr": LR},
             "output": folder})
-        record = run_in(session, prepare(experiment, model=Padded(padding)), config.ParadigmChoice(name="bsp"))
+        record = finished(run_in(session, prepare(experiment, model=Padded(padding)), config.ParadigmChoice(name="bsp")))
         updates_s = record.pushes.applied_at_s.drop_duplicates().sort_values()
         return float(updates_s.diff().median())
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from statistics import median
 
 import psutil
-from report import main, markdown, measured_on
+from report import finished, main, markdown, measured_on
 
 from raysync import config
 from raysync.cluster.session import Session
@@ -39,7 +39,7 @@ def measured(session: Session, task: Task, metrics: bool) -> tuple[float, float]
     cluster = task.experiment.cluster.model_copy(update={"metrics": metrics})
     chosen = replace(task, experiment=task.experiment.model_copy(update={"cluster": cluster}))
     before_s = busy_s()
-    summary = run_in(session, chosen, config.ParadigmChoice(name="asp")).summary
+    summary = finished(run_in(session, chosen, config.ParadigmChoice(name="asp"))).summary
     return summary["seconds"], busy_s() - before_s
 
 

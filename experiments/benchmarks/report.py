@@ -3,6 +3,7 @@
 import argparse
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,6 +12,10 @@ from statistics import median
 import numpy as np
 import torch
 from scipy.stats import bootstrap
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from labtables import finished  # noqa: F401  (for the scripts here)
 
 README = Path(__file__).with_name("README.md")
 

@@ -18,7 +18,7 @@ from statistics import median
 import numpy as np
 import ray
 import torch
-from report import interval, main, markdown, measured_on
+from report import finished, interval, main, markdown, measured_on
 from torch.nn.functional import cross_entropy
 
 from raysync import config
@@ -153,7 +153,7 @@ def example_asynchronous(server: object, workers: list, gradients: int) -> None:
 
 def ours(session: Session, task: Task, paradigm: str) -> float:
     """Gradients per second of a run: from the first release to the last publication."""
-    return GRADIENTS / run_in(session, task, config.ParadigmChoice(name=paradigm)).summary["seconds"]
+    return GRADIENTS / finished(run_in(session, task, config.ParadigmChoice(name=paradigm))).summary["seconds"]
 
 
 def measure() -> str:

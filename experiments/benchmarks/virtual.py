@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 
 import simpy
 import torch
-from report import interval, main, markdown, measured_on
+from report import finished, interval, main, markdown, measured_on
 
 from raysync import config
 from raysync.runner import engine_for, run_in
@@ -167,7 +167,7 @@ def with_gradients() -> str:
         with TemporaryDirectory() as folder, engine_for(task.experiment) as engine:
             placed = task.experiment.model_copy(update={"output": config.validate({"output": folder}).output})
             began = time.process_time()
-            pushes = run_in(engine, replace(task, experiment=placed), task.experiment.paradigm).pushes
+            pushes = finished(run_in(engine, replace(task, experiment=placed), task.experiment.paradigm)).pushes
             whole.append(time.process_time() - began)
         plain.append(_plain_loop(task, list(zip(pushes.worker, pushes.clock, strict=True)), evaluations))
         ratios.append(whole[-1] / plain[-1])
@@ -198,7 +198,7 @@ def recorded_peak_mib(folder: str) -> str:
     base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     began = time.perf_counter()
     with engine_for(task.experiment) as engine:
-        record = run_in(engine, task, task.experiment.paradigm)
+        record = finished(run_in(engine, task, task.experiment.paradigm))
     size = sum(file.stat().st_size for file in record.path.iterdir()) / 2**20
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return (f"10,000 workers, SSP(3), a million pushes with their record ({size:,.0f} MiB on disk):\n"

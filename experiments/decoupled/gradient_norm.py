@@ -9,6 +9,7 @@ at the present weights of all modules.
 """
 
 import os
+import sys
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -23,14 +24,18 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-import raysync
-from raysync import config
-from raysync.config import Schedule
-from raysync.core.modules import module_of
-from raysync.decoupled.plan import DecoupledPlan, plan_of
-from raysync.training.task import prepare
-
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from labtables import finished  # noqa: E402
+
+import raysync  # noqa: E402
+from raysync import config  # noqa: E402
+from raysync.config import Schedule  # noqa: E402
+from raysync.core.modules import module_of  # noqa: E402
+from raysync.decoupled.plan import DecoupledPlan, plan_of  # noqa: E402
+from raysync.training.task import prepare  # noqa: E402
+
 MARKS = [250 * 2**doubling for doubling in range(6)]
 """Updates after which the norm is written down."""
 EVERY = 50
@@ -82,7 +87,7 @@ def measure(modules: int, schedule: str, seed: int) -> list[dict]:
         update = base.update.model_copy(update={"schedule": Schedule(name=schedule), "lr": lr})
         experiment = base.model_copy(update={"update": update})
         task = prepare(experiment)
-        pushes = raysync.run(experiment).pushes
+        pushes = finished(raysync.run(experiment)).pushes
     of_last = pushes[pushes.worker.map(module_of) == modules].sort_values(["clock", "worker"])
     recorded = of_last.groupby("clock").loss.mean()
     rows, measured, weights, error = [], [], [], 0.0

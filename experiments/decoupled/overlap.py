@@ -7,15 +7,20 @@ from pathlib import Path
 
 import pandas as pd
 
-import raysync
-from raysync.core.modules import module_of
-
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from labtables import records_of  # noqa: E402
+
+from raysync import config  # noqa: E402
+from raysync.core.modules import module_of  # noqa: E402
+from raysync.record.reader import RunRecord  # noqa: E402
+
+FILES = ("overlap", "overlap-emulated")
 
 
-def rows(path: Path, sweep: str) -> list[dict[str, object]]:
+def rows(record: RunRecord, sweep: str) -> list[dict[str, object]]:
     """Of one run: each stage's busy share of the time from the first push to the last, and batches a second in it."""
-    record = raysync.load(path)
     pushes = record.pushes.assign(module=record.pushes.worker.map(module_of))
     begin_s, end_s = pushes.pushed_at_s.min(), pushes.pushed_at_s.max()
     within = pushes[pushes.pushed_at_s > begin_s]
@@ -24,7 +29,12 @@ def rows(path: Path, sweep: str) -> list[dict[str, object]]:
              "batches_per_s": len(stage) / (end_s - begin_s)} for module, stage in within.groupby("module")]
 
 
+def collected(runs: Path) -> pd.DataFrame:
+    """Of the runs that count of both files, which `raysync compare` left under that folder."""
+    return pd.DataFrame([
+        row for name in FILES for experiment in [config.load(HERE / f"{name}.yaml")]
+        for record in records_of((runs / experiment.name).glob("*/"), experiment) for row in rows(record, name)])
+
+
 if __name__ == "__main__":
-    found = [row for name in ("overlap", "overlap-emulated")
-             for path in sorted(Path(sys.argv[1]).glob(f"decoupled-{name}/*/")) for row in rows(path, name)]
-    pd.DataFrame(found).to_csv(HERE / "results" / "overlap.csv", index=False, float_format="%.4g")
+    collected(Path(sys.argv[1])).to_csv(HERE / "results" / "overlap.csv", index=False, float_format="%.4g")

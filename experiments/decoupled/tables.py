@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import yaml
-from labtables import Results, markdown, sweeps_table
+from labtables import Results, markdown, percent_cell, points_cell, sweeps_table
 
 from raysync.core.modules import module_of
 from raysync.record.sweeps import SweepRecord
@@ -25,6 +25,10 @@ FACTORS = {"modules (S = 2)": {"data-parallel": "K = 1", "K = 2": "K = 2", "both
            "shrink": {"both": "beta = 1", "shrink": "beta = 0.5"},
            "weights of the backward pass": {"both": "stash", "latest": "latest"},
            "replicas of a module": {"both": "BSP", "ssp": "SSP(3)", "asp": "ASP"}}
+OVERLAPS = ("overlap", "overlap-emulated")
+"""The files of the runs on Ray."""
+FDG = {"plain": 93.81, "beta = 1": 93.17, "beta = 0.5": 93.86}
+"""ResNet-56 on CIFAR-10, one group, after a full training: accuracies in percent, from the page of FDG's program."""
 LINK = "config/network.link.bandwidth_bytes_per_s"
 TARGET = 0.9
 """Of plain backpropagation's mean final accuracy: what the time is taken to."""
@@ -35,22 +39,25 @@ def tables(results: Results) -> dict[str, str]:
     trials = named(results)
     return {"sweeps": sweeps_table(results), "pre-study": by_rate(results.trials("lr")),
             "resnet20": by_rate(results.trials("resnet20")), "four": of_settings(trials, SHOWN),
-            "factors": factors(trials), "speed-up": speed_up(results), "overlap": overlap(results),
-            "gradient-norm": gradient_norm(results)}
+            "factors": factors(trials), "fdg": beside_fdg(trials), "speed-up": speed_up(results),
+            "overlap": overlap(results), "gradient-norm": gradient_norm(results)}
 
 
 def facts(results: Results) -> dict[str, str]:
-    """By the names of their marks: accuracies in percent with standard deviations, times as ratios."""
+    """By the names of their marks: accuracies in percent, differences in points, times as ratios."""
     trials = named(results)
-    plain, found = trials[trials.setting == "plain"], {}
+    plain, both = (trials[trials.setting == name] for name in ("plain", "both"))
+    found = best_rates(results.trials("lr"))
     for name in SETTINGS:
         repeats = trials[trials.setting == name]
-        found |= {name: accuracy(repeats), f"{name}, seconds": relative(repeats, plain, "seconds"),
-                  f"{name}, to target": to_target(repeats, plain)}
-    pace = pd.read_csv(results.folder / "results" / "overlap.csv").groupby(["file", "locked"]).batches_per_s.mean()
-    for name in ("overlap", "overlap-emulated"):
+        found |= {name: percent_cell(repeats), f"{name}, seconds": relative(repeats, plain, "seconds"),
+                  f"{name}, to target": to_target(repeats, plain),
+                  f"{name} against both": points_cell(repeats, both),
+                  f"{name} against plain": points_cell(repeats, plain)}
+    pace = overlaps(results).groupby(["file", "locked"]).batches_per_s.mean()
+    for name in OVERLAPS:
         found[f"batches, {name}"] = ratio_text(pace[name, False] / pace[name, True])
-    norms = pd.read_csv(results.folder / "results" / "gradient-norm.csv")
+    norms = results.of_runs("gradient-norm")
     found["loss error"] = f"{norms[norms.updates == norms.updates.min()].loss_error_max.max():.0e}"
     return found | {"target": f"{trials.target.iloc[0]:.0%}"}
 
@@ -93,13 +100,6 @@ def named(results: Results) -> pd.DataFrame:
 
 # ---- parts of cells ----
 
-def accuracy(repeats: pd.DataFrame) -> str:
-    """`52.1 (1.3)`: mean and standard deviation in percent; how many of the repeats finished, if not all."""
-    final = 100 * repeats[repeats.status == "finished"].final_accuracy
-    missing = f", {len(final)} of {len(repeats)} runs" if len(final) < len(repeats) else ""
-    return f"{final.mean():.1f} ({final.std():.1f}){missing}"
-
-
 def relative(repeats: pd.DataFrame, base: pd.DataFrame, key: str) -> str:
     """A measure's mean as a ratio to that of others."""
     return ratio_text(repeats[key].mean() / base[key].mean())
@@ -126,13 +126,34 @@ def by_rate(trials: pd.DataFrame) -> str:
     return markdown(["lr", "plain, %", "K = 4, S = 2, %", "mean", "time in plain's"], rows)
 
 
+def best_rates(trials: pd.DataFrame) -> dict[str, str]:
+    """The rate at which each setting of the pre-study alone is best, and what it has there."""
+    found = {}
+    for count, name in ((1, "plain"), (8, "both")):
+        those = trials[trials["config/workers.*.count"] == count]
+        best = those.loc[those.final_accuracy.idxmax()]
+        found |= {f"{name}, best rate": f"{best['config/update.lr']:g}",
+                  f"{name}, at its best rate": f"{100 * best.final_accuracy:.1f}"}
+    return found
+
+
+def beside_fdg(trials: pd.DataFrame) -> str:
+    """What four modules cost in accuracy, published by FDG, and here beside the same groups with one module."""
+    rows = []
+    for text, groups, ours, base in (("beta = 1", "1", "pipeline", "plain"), ("beta = 1", "2", "both", "data-parallel"),
+                                     ("beta = 0.5", "2", "shrink", "data-parallel")):
+        measured = points_cell(trials[trials.setting == ours], trials[trials.setting == base])
+        rows.append([text, f"{FDG[text]:.2f}", f"{FDG[text] - FDG['plain']:+.2f}", groups, measured])
+    return markdown(["K = 4", "FDG: accuracy %", "against plain, points", "groups here", "measured, points"], rows)
+
+
 def of_settings(trials: pd.DataFrame, shown: Mapping[str, str]) -> str:
     """A row for each setting: accuracy for the same samples, and time in plain backpropagation's."""
     plain = trials[trials.setting == "plain"]
     rows = []
     for name, text in shown.items():
         repeats = trials[trials.setting == name]
-        rows.append([text, accuracy(repeats), relative(repeats, plain, "seconds"), to_target(repeats, plain),
+        rows.append([text, percent_cell(repeats), relative(repeats, plain, "seconds"), to_target(repeats, plain),
                      f"{repeats.staleness_mean.mean():.2f}"])
     return markdown(["", "accuracy %", "time in plain's", f"time to {trials.target.iloc[0]:.0%} in plain's",
                      "staleness, versions, mean of all stages"], rows)
@@ -156,11 +177,16 @@ def speed_up(results: Results) -> str:
     return markdown(["model", "links, Gbit/s", "K, the ideal", "the largest module allows", "measured"], rows)
 
 
+def overlaps(results: Results) -> pd.DataFrame:
+    """One row a stage of the runs that count."""
+    both = [results.of_runs("overlap", file) for file in OVERLAPS]
+    return pd.concat([found[found.file == file] for found, file in zip(both, OVERLAPS, strict=True)])
+
+
 def overlap(results: Results) -> str:
     """On Ray: busy share of each stage, beside that with the stages in sequence."""
-    stages = pd.read_csv(results.folder / "results" / "overlap.csv")
     rows = []
-    for (name, locked), those in stages.groupby(["file", "locked"], sort=False):
+    for (name, locked), those in overlaps(results).groupby(["file", "locked"], sort=False):
         shares = those.groupby("module").busy_share.mean()
         rows.append([f"`{name}.yaml`", "in sequence (`locked`)" if locked else "decoupled",
                      ", ".join(f"{share:.0%}" for share in shares), f"{shares.sum():.2f}",
@@ -170,11 +196,10 @@ def overlap(results: Results) -> str:
 
 def gradient_norm(results: Results) -> str:
     """Means over the seeds of the squared norm, update by update."""
-    rows = []
-    for (modules, schedule), those in pd.read_csv(results.folder / "results" / "gradient-norm.csv").groupby(
-            ["modules", "schedule"], sort=False):
+    rows, norms = [], results.of_runs("gradient-norm")
+    for (modules, schedule), those in norms.groupby(["modules", "schedule"], sort=False):
         for key, shown in (("norm2", "now"), ("smallest", "smallest so far"), ("weighted_mean", "mean so far")):
             values = those.groupby("updates")[key].mean()
             rows.append([f"K = {modules}", schedule, shown, *(f"{value:.2g}" for value in values)])
-    marks = sorted(set(pd.read_csv(results.folder / "results" / "gradient-norm.csv").updates))
+    marks = sorted(set(norms.updates))
     return markdown(["", "schedule", "squared norm", *(f"after {mark:,}" for mark in marks)], rows)

@@ -9,11 +9,11 @@ from functools import cache
 
 import pandas as pd
 import yaml
-from labtables import Results, by_seed, markdown, ratio, ratio_cell, sweeps_table
+from labtables import Results, by_seed, markdown, mean_cell, ratio, ratio_cell, sweeps_table
 
 from raysync.config import ParadigmChoice
 from raysync.paradigms.hybrid import Hybrid
-from raysync.results.shown import Form, percent_form, plain_form, ratio_text, seconds_form, share_form
+from raysync.results.shown import percent_form, plain_form, ratio_text, seconds_form, share_form
 from raysync.results.statistics import Estimate, paired_difference
 
 DATASETS = {"MNIST": ("table-4", "table-7", "table-8"), "CIFAR-10": ("table-5", "table-9", "table-10"),
@@ -23,11 +23,11 @@ BASELINES = {"synchronous": "hybrid-sync", "asynchronous": "hybrid-async"}
 SNAPSHOTS = {"worker": "each worker's own pulls", "global": "one snapshot for all"}
 ACCURACY, SECONDS = "final_accuracy", "seconds"
 ALIKE = {ACCURACY: 0.015, SECONDS: 0.05}
-"""What counts as alike: 1.5 points, 5 % of the time; the paper calls 1.3 points and 2.7 % so."""
+"""The band of what counts as alike: 1.5 points, 5 % of the time; the paper calls 1.3 points and 2.7 % so."""
 SAYS = {"more accurate": (ACCURACY, 1), "less accurate": (ACCURACY, -1), "as accurate": (ACCURACY, 0),
         "faster": (SECONDS, -1), "slower": (SECONDS, 1), "as fast": (SECONDS, 0)}
 """What a claim says -> the measure, and the sign of the difference; with `no` before it, that it has not that sign."""
-VERDICTS = ("holds", "does not", "open")
+VERDICTS = ("holds", "does not", "too small", "open")
 CHOSEN = {
     "table-7": ("synchronous", "num_workers=6, num_workers_ps_update=6, batch_size=64"),
     "table-8": ("hybrid: `staleness_tolerance`", "staleness_tolerance=10, num_workers=6, batch_size=64"),
@@ -148,19 +148,11 @@ def measured(results: Results, table: str) -> str:
 
 def _cells(row: Row, base: Row) -> list[str]:
     theirs, its = row.published[SECONDS], base.published[SECONDS]
-    return [row.name, f"{row.published[ACCURACY]:.2%}", spread(row.trials, ACCURACY, lambda _: ".2%"),
+    return [row.name, f"{row.published[ACCURACY]:.2%}", mean_cell(row.trials, ACCURACY, lambda _: ".2%"),
             format(theirs, seconds_form(theirs)), ratio_text(theirs / its),
-            spread(row.trials, SECONDS, seconds_form), ratio_cell(ratio(row.trials, base.trials, SECONDS)),
-            f"{spread(row.trials, 'staleness_mean', plain_form)} / {row.trials.staleness_max.max():.0f}",
+            mean_cell(row.trials, SECONDS, seconds_form), ratio_cell(ratio(row.trials, base.trials, SECONDS)),
+            f"{mean_cell(row.trials, 'staleness_mean', plain_form)} / {row.trials.staleness_max.max():.0f}",
             format(row.trials.wait_fraction.mean(), share_form(0))]
-
-
-def spread(trials: pd.DataFrame, key: str, form: Form) -> str:
-    """Mean ± standard deviation over the seeds."""
-    values = pd.Series(list(by_seed(trials, key).values()))
-    digits = form(values.mean())
-    deviation = format(values.std(), digits)
-    return f"{format(values.mean(), digits)}{f' ± {deviation}' if deviation != format(0.0, digits) else ''}"
 
 
 # ---- what the paper says ----
@@ -195,26 +187,38 @@ def _judge(row: Row, says: str, than: Row) -> Verdict:
     measure, _ = SAYS[says.removeprefix("no ")]
     ours, theirs = row.published[measure], than.published[measure]
     if measure == ACCURACY:
-        one = _accuracy(row, than)
-        return Verdict(row, says, than.change, ours - theirs, one, word(one, says, 0.0))
-    one = ratio(row.trials, than.trials, measure)
-    return Verdict(row, says, than.change, ours / theirs, one, word(one, says, 1.0))
+        one, published, none = _accuracy(row, than), ours - theirs, 0.0
+    else:
+        one, published, none = ratio(row.trials, than.trials, measure), ours / theirs, 1.0
+    return Verdict(row, says, than.change, published, one, word(one, says, none, published))
 
 
-def word(one: Estimate, says: str, none: float) -> str:
-    """Whether a claim holds, by the whole interval of what was measured; `none` is no difference."""
+def word(one: Estimate, says: str, none: float, published: float) -> str:
+    """Whether a claim holds, by the whole interval of what was measured, beside the band of what is alike.
+
+    Args:
+        one: the measured difference of accuracies, or ratio of seconds.
+        says: what the claim says. A claimed difference has to leave the band on the side that it names.
+        none: what `one` is without any difference.
+        published: what the paper has. Its difference is too small if it lies within the band: then
+            nothing can be shown unless ours leaves the band, or there is no difference at all.
+    """
     assert one.low is not None
     assert one.high is not None
-    low, high = one.low - none, one.high - none
     measure, sign = SAYS[says.removeprefix("no ")]
+    alike, low, high = ALIKE[measure], one.low - none, one.high - none
     if sign == 0:
-        alike = ALIKE[measure]
         return "holds" if -alike <= low and high <= alike else "does not" if low > alike or high < -alike else "open"
     low, high = sorted((sign * low, sign * high))
-    yes, no = low > 0, high <= 0
     if says.startswith("no "):
-        yes, no = no, yes
-    return "holds" if yes else "does not" if no else "open"
+        return "holds" if high <= alike else "does not" if low > alike else "open"
+    if low > alike:
+        return "holds"
+    if low == high == 0 or high < -alike:
+        return "does not"
+    if sign * (published - none) <= alike:
+        return "too small"
+    return "does not" if high <= alike else "open"
 
 
 def claimed(results: Results, table: str) -> str:
@@ -295,8 +299,9 @@ def frozen(results: Results) -> str:
     for name in BASELINES:
         for lr, table in ((0.03, "table-6"), (0.01, "table-11" if name == "synchronous" else "table-12")):
             row = next(row for row in rows(results, table) if row.change == (name if table == "table-6" else f"lr={lr:g}"))
-            lines.append([name, f"{lr:g}", f"{row.published[ACCURACY]:.2%}", spread(row.trials, ACCURACY, lambda _: ".2%"),
-                          spread(frozen_trials(results, name, lr), ACCURACY, lambda _: ".2%")])
+            cells = [mean_cell(trials, ACCURACY, lambda _: ".2%")
+                     for trials in (row.trials, frozen_trials(results, name, lr))]
+            lines.append([name, f"{lr:g}", f"{row.published[ACCURACY]:.2%}", *cells])
     return markdown(["baseline", "lr", "published", "with the workers' statistics", "with those of the start"], lines)
 
 
@@ -313,7 +318,7 @@ def facts(results: Results) -> dict[str, str]:
         for table in tables:
             for row in rows(results, table):
                 name = f"{table}, {row.change}" + (f", {row.reading}" if row.reading else "")
-                found[f"accuracy of {name}"] = spread(row.trials, ACCURACY, percent_form)
+                found[f"accuracy of {name}"] = mean_cell(row.trials, ACCURACY, percent_form)
                 found[f"lead of {name}"] = f"{row.trials.lead_max.max():.0f}"
                 found[f"computing in {name}"] = ratio_text(computing(row, baseline_row(results, table)))
             for one in judged(results, table):
@@ -331,5 +336,5 @@ def facts(results: Results) -> dict[str, str]:
     found["claims on accuracy, holds"] = str(sum(one.measure == ACCURACY and one.verdict == "holds" for one in every))
     for name in BASELINES:
         for lr in (0.03, 0.01):
-            found[f"frozen, {name}, {lr:g}"] = spread(frozen_trials(results, name, lr), ACCURACY, percent_form)
+            found[f"frozen, {name}, {lr:g}"] = mean_cell(frozen_trials(results, name, lr), ACCURACY, percent_form)
     return found

@@ -105,8 +105,8 @@ def pre_study(results: Results) -> str:
 
 
 def listed(values: pd.Series) -> str:
-    """The mean, and each repeat."""
-    each = f" ({', '.join(f'{value:.1%}' for value in values)})" if len(values) > 1 else ""
+    """The mean, and what it is of."""
+    each = f", of {' and '.join(f'{value:.1%}' for value in values)}" if len(values) > 1 else ""
     return f"{values.mean():.1%}{each}"
 
 

@@ -3,6 +3,7 @@
     python experiments/regret/page.py
 """
 
+import sys
 from collections.abc import Callable
 from math import ceil, log2, sqrt
 from pathlib import Path
@@ -15,6 +16,12 @@ from matplotlib.axes import Axes
 from scipy import stats
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from labtables import counted  # noqa: E402
+
+from raysync import config  # noqa: E402
+
 BEGIN, END = "<!-- page.py: begin -->\n", "<!-- page.py: end -->\n"
 RADIUS, WORKERS = 10.0, 4
 UNBOUNDED = ("lagtuner(bound=literal)", "asp")
@@ -112,7 +119,8 @@ def checks(regret: pd.DataFrame, runs: pd.DataFrame) -> str:
     literal = regret[regret.paradigm == "lagtuner(bound=literal)"].groupby("T").lead_max.max()
     return "\n".join([
         f"- Runs: {len(runs)}, {runs.seed.nunique()} seeds each, {regret['T'].max():,} pushes a run; regret at T = "
-        f"{', '.join(f'{mark:,}' for mark in sorted(regret['T'].unique()))}. ± is half a 95 % interval over the seeds.",
+        f"{', '.join(f'{mark:,}' for mark in sorted(regret['T'].unique()))}. ± is half of the 95 % interval "
+        "over the seeds (Student's t).",
         f"- Under a rule that keeps s, the regret was below the theorem's bound in {(shares < 1).sum()} of {len(shares)} "
         f"cases (a run at a T), and at most {shares.max():.1%} of it. Under all rules it was below what the proof gives for "
         f"the measured delays in {(delays < 1).sum()} of {len(delays)} cases, and at most {delays.max():.1%} of that; "
@@ -192,7 +200,8 @@ def _curve(axes: Axes, regret: pd.DataFrame, values: Callable[[pd.DataFrame], pd
 
 def write_page() -> None:
     """Put the tables into README.md and draw the picture."""
-    regret, runs = pd.read_csv(HERE / "regret.csv"), pd.read_csv(HERE / "runs.csv")
+    experiment = config.load(HERE / "regret.yaml")
+    regret, runs = (counted(pd.read_csv(HERE / name), experiment) for name in ("regret.csv", "runs.csv"))
     main, others = regret[regret.radius == RADIUS], regret[regret.paradigm == "ssp(staleness=3)"]
     picture(main, others)
     text = (f"Regret at T = {regret['T'].max():,}, R = {RADIUS:g}:\n\n{rules(main)}\n\n"

@@ -11,6 +11,7 @@ and their `base`: the losses must be the recorded ones, and gradients and weight
 
 import os
 import platform
+import sys
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -26,15 +27,19 @@ import torch
 from comparator import Array, Objective, best_in_ball
 from threadpoolctl import threadpool_limits
 
-import raysync
-from raysync import config
-from raysync.config import Experiment, ParadigmChoice
-from raysync.core.decisions import Note
-from raysync.core.journal import Entry
-from raysync.training.convex import LIPSCHITZ_OF_UNIT_NORM as L
-from raysync.training.task import Task, prepare
-
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from labtables import finished  # noqa: E402
+
+import raysync  # noqa: E402
+from raysync import config  # noqa: E402
+from raysync.config import Experiment, ParadigmChoice  # noqa: E402
+from raysync.core.decisions import Note  # noqa: E402
+from raysync.core.journal import Entry  # noqa: E402
+from raysync.training.convex import LIPSCHITZ_OF_UNIT_NORM as L  # noqa: E402
+from raysync.training.task import Task, prepare  # noqa: E402
+
 MARKS = [250 * 2**doubling for doubling in range(7)]
 """The T at which regret is measured."""
 OTHER_RADII = (1.0, 100.0)
@@ -81,7 +86,7 @@ def measure(choice: ParadigmChoice, seed: int, radius: float) -> tuple[list[dict
     torch.set_num_threads(1)  # a tiny model
     with TemporaryDirectory() as folder, threadpool_limits(1):
         experiment = described(choice, seed, radius, folder)
-        record, task = raysync.run(experiment), prepare(experiment)
+        record, task = finished(raysync.run(experiment)), prepare(experiment)
         pushes = record.pushes.query("outcome == 'applied'").sort_values("version")
         granted = [decision.values["extra"] for line in record.journal() if isinstance(line, Entry)
                    for decision in line.decisions if isinstance(decision, Note) and decision.kind == "controller"]

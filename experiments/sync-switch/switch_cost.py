@@ -7,21 +7,25 @@ from pathlib import Path
 
 import pandas as pd
 
-import raysync
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
 
-OUT = Path(__file__).parent / "results" / "switch-cost.csv"
+from labtables import records_of  # noqa: E402
+
+from raysync import config  # noqa: E402
+from raysync.record.reader import RunRecord  # noqa: E402
 
 
-def row(path: Path) -> dict[str, object]:
+def row(record: RunRecord) -> dict[str, object]:
     """Of one run with one switch. The median step is from release to push."""
-    record = raysync.load(path)
     [switch] = record.summary["switches"]
     steps_s = record.pushes.pushed_at_s - record.pushes.released_at_s
-    return {"run": f"to {switch['to']}, seed {record.summary['seed']}", "workers": record.summary["workers"],
+    return {"run": f"to {switch['to']}", "seed": record.summary["seed"], "workers": record.summary["workers"],
             "switch_at_s": round(switch["at_s"], 3), "first_push_after_s": round(switch["first_push_s"], 4),
             "median_step_s": round(float(steps_s.median()), 4)}
 
 
 if __name__ == "__main__":
-    rows = sorted((row(Path(path)) for path in sys.argv[1:]), key=lambda one: str(one["run"]))
-    pd.DataFrame(rows).to_csv(OUT, index=False)
+    kept = records_of(map(Path, sys.argv[1:]), config.load(HERE / "switch-cost.yaml"))
+    found = pd.DataFrame(map(row, kept)).sort_values(["run", "seed"])
+    found.to_csv(HERE / "results" / "switch-cost.csv", index=False)

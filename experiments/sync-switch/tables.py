@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import yaml
-from labtables import Results, markdown, not_run, sweeps_table
+from labtables import Results, markdown, mean_cell, not_run, percent_cell, sweeps_table
 
 from raysync.record.sweeps import SweepRecord
-from raysync.results.shown import ratio_text
+from raysync.results.shown import plain_form, ratio_text
 
 HERE = Path(__file__).parent
 LATE = 0.79
@@ -49,9 +49,9 @@ def tables(results: Results) -> dict[str, str]:
 
 
 def facts(results: Results) -> dict[str, str]:
-    """By the names of their marks: accuracies in percent, as means and standard deviations; times as ratios."""
+    """By the names of their marks: accuracies in percent, times as ratios."""
     named, trials = {**dict(ORDERS), "sync-switch(fraction=0.0625)": "policy 1"}, ordered(results)
-    found = {shown: accuracy(trials[trials.rule == name]) for name, shown in named.items()}
+    found = {shown: percent_cell(trials[trials.rule == name]) for name, shown in named.items()}
     found["BSP in ASP's"] = relative(trials[trials.rule == "bsp"], trials[trials.rule == "asp"], "seconds")
     if "stragglers" in results.sweeps.index:
         online = with_online(results.trials("stragglers"))
@@ -93,21 +93,6 @@ def fraction_of(name: str) -> float:
     if name in ("bsp", "asp"):
         return float(name == "bsp")
     return float(name.partition("fraction=")[2].partition(")")[0].partition(",")[0])
-
-
-def accuracy(repeats: pd.DataFrame) -> str:
-    """Mean and standard deviation of the final accuracies in percent; how many of the repeats finished, if not all."""
-    there = repeats[repeats.status == "finished"]
-    missing = f", {len(there)} of {len(repeats)} runs" if len(there) < len(repeats) else ""
-    if there.empty:
-        return f"none of {len(repeats)} runs finished"
-    return spread(100 * there.final_accuracy, ".1f") + missing
-
-
-def spread(values: pd.Series | Sequence[float], form: str) -> str:
-    """`52.1 (1.3)`: mean and standard deviation."""
-    there = pd.Series(values, dtype=float)
-    return f"{there.mean():{form}} ({there.std():{form}})" if len(there) > 1 else f"{there.mean():{form}}"
 
 
 def relative(repeats: pd.DataFrame, base: pd.DataFrame, key: str) -> str:
@@ -156,7 +141,7 @@ def share(results: Results) -> str:
     rows = []
     for fraction, repeats in trials.groupby("fraction", sort=False):
         theirs = published[repeats.rule.iloc[0]]
-        rows.append([f"{100 * fraction:g} %", percent(theirs["final_accuracy"]), accuracy(repeats),
+        rows.append([f"{100 * fraction:g} %", percent(theirs["final_accuracy"]), percent_cell(repeats),
                      ratio_text(theirs["seconds"] / base), relative(repeats, bsp, "seconds"),
                      relative(repeats, bsp, "authors"), reached_cell(repeats, bsp, "to_target_s"),
                      reached_cell(repeats, bsp, "to_target_authors")])
@@ -168,7 +153,7 @@ def share_low_lr(results: Results) -> str:
     """The same at a quarter of the learning rate."""
     trials, published = results.trials("share-low-lr"), results.published("share").rows
     bsp = trials[trials.rule == "bsp"]
-    rows = [[f"{100 * fraction_of(name):g} %", percent(published[name]["final_accuracy"]), accuracy(repeats),
+    rows = [[f"{100 * fraction_of(name):g} %", percent(published[name]["final_accuracy"]), percent_cell(repeats),
              relative(repeats, bsp, "seconds")] for name, repeats in trials.groupby("rule", sort=False)]
     return markdown(["BSP's share, lr 0.0025", "accuracy %, published", "measured", "training time in BSP's"], rows)
 
@@ -221,7 +206,7 @@ def order(results: Results) -> str:
     bsp, rows = trials[trials.rule == "bsp"], []
     for name, shown in ORDERS:
         repeats, theirs = trials[trials.rule == name], published.get(name)
-        rows.append([shown, percent(theirs["final_accuracy"]) if theirs else "", accuracy(repeats),
+        rows.append([shown, percent(theirs["final_accuracy"]) if theirs else "", percent_cell(repeats),
                      relative(repeats, bsp, "seconds")])
     return markdown(["order, % of the work", "accuracy %, published", "measured", "training time in BSP's"], rows)
 
@@ -238,7 +223,7 @@ def policies(results: Results) -> str:
         row = [shown]
         for workers, trials in setups.items():
             repeats, theirs = trials[trials.rule == name], published[workers].get(name, NOT_THERE)
-            row += [percent(theirs["final_accuracy"]), accuracy(repeats) if len(repeats) else "not run",
+            row += [percent(theirs["final_accuracy"]), percent_cell(repeats) if len(repeats) else "not run",
                     ratio_text(theirs["seconds"] / published[workers]["bsp"]["seconds"]) if theirs["seconds"] else "",
                     relative(repeats, trials[trials.rule == "bsp"], "seconds")]
         rows.append(row)
@@ -273,15 +258,15 @@ def batch(results: Results) -> str:
     sizes = {32: "32", 512: "512"}
     rows = {128: usual} | {size: trials[trials.rule.str.contains(f"'asp': {text}")] for size, text in sizes.items()}
     return markdown(["batch under ASP", "samples a second, in those at 128", "accuracy %"],
-                    [[str(size), relative(repeats, usual, "throughput_samples_per_s"), accuracy(repeats)]
+                    [[str(size), relative(repeats, usual, "throughput_samples_per_s"), percent_cell(repeats)]
                      for size, repeats in sorted(rows.items())])
 
 
 def momentum(results: Results) -> str:
     """By what becomes of the momentum after the switch."""
-    rows = [["unchanged, 0.9 (the paper's choice)", accuracy(policy_1(results))]]
+    rows = [["unchanged, 0.9 (the paper's choice)", percent_cell(policy_1(results))]]
     for text, repeats in results.trials("momentum").groupby("config/update.phases", sort=False):
-        rows.append([momentum_shown(yaml.safe_load(text)["asp"]), accuracy(repeats)])
+        rows.append([momentum_shown(yaml.safe_load(text)["asp"]), percent_cell(repeats)])
     return markdown(["momentum under ASP", "accuracy %"], rows)
 
 
@@ -342,7 +327,7 @@ def stragglers(results: Results) -> str:
             theirs = PUBLISHED_STRAGGLERS.get((kind, online))
             published = ratio_text(theirs[0] / PUBLISHED_STRAGGLERS[kind, "none"][0]) if theirs else ""
             rows.append([scenario, online, margin if online != "none" else "", published,
-                         relative(repeats, none, "seconds"), spread(repeats.seconds, ".0f"),
+                         relative(repeats, none, "seconds"), mean_cell(repeats, "seconds", plain_form),
                          *found_cells(repeats)])
     return markdown(["scenario", "policy", "margin", "time in that of `none`, published", "measured", "s",
                      "spells found", "notes that were right", "suspended"], rows)
@@ -355,10 +340,10 @@ def stragglers_trained(results: Results) -> str:
     trials = trials.merge(found, on="trial", how="left")
     none, calm, rows = trials[trials.online == "none"], results.trials("share"), []
     calm = calm[calm.rule == "sync-switch(fraction=0.5)"]
-    rows.append(["no stragglers", "", accuracy(calm), relative(calm, none, "seconds"), "", "", ""])
+    rows.append(["no stragglers", "", percent_cell(calm), relative(calm, none, "seconds"), "", "", ""])
     for online, repeats in trials.groupby("online", sort=False):
         theirs = PUBLISHED_STRAGGLERS.get(("moderate", online))
-        rows.append([online, percent(theirs[1]) if theirs else "", accuracy(repeats), relative(repeats, none, "seconds"),
+        rows.append([online, percent(theirs[1]) if theirs else "", percent_cell(repeats), relative(repeats, none, "seconds"),
                      *found_cells(repeats)])
     return markdown(["policy", "accuracy %, published (moderate)", "measured", "time in that of `none`", "spells found",
                      "notes that were right", "suspended"], rows)
@@ -370,16 +355,15 @@ def alexnet(results: Results) -> str:
     """One seed with another model."""
     trials = results.trials("alexnet")
     bsp = trials[trials.rule == "bsp"]
-    rows = [[f"`{name}`", accuracy(repeats), relative(repeats, bsp, "seconds"),
-             spread(repeats.staleness_mean, ".1f")] for name, repeats in trials.groupby("rule", sort=False)]
+    rows = [[f"`{name}`", percent_cell(repeats), relative(repeats, bsp, "seconds"),
+             mean_cell(repeats, "staleness_mean", plain_form)] for name, repeats in trials.groupby("rule", sort=False)]
     return markdown(["", "accuracy %", "training time in BSP's", "staleness"], rows)
 
 
 def switch_cost(results: Results) -> str:
     """What a switch costs in the running cluster, on Ray."""
-    runs = pd.read_csv(results.folder / "results" / "switch-cost.csv")
-    rows = [[str(one.run), str(one.workers), f"{one.switch_at_s:.2f}", f"{one.first_push_after_s:.3f}",
+    rows = [[f"{one.run}, seed {one.seed}", str(one.workers), f"{one.switch_at_s:.2f}", f"{one.first_push_after_s:.3f}",
              f"{one.median_step_s:.3f}", ratio_text(one.first_push_after_s / one.median_step_s)]
-            for one in runs.itertuples()]
+            for one in results.of_runs("switch-cost").itertuples()]
     return markdown(["run", "workers", "switch at, s", "first push after it, s", "median step, s", "in steps"],
                     rows or [["not measured yet", "", "", "", "", ""]])

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 
 from raysync.cli.app import errors
-from raysync.cli.table import perplexity_text
+from raysync.cli.table import perplexity_text, rate_text
 from raysync.errors import ConfigError
 from raysync.record.measures import Measures
 
@@ -60,7 +60,7 @@ class Live:
 
 def facts_of(measures: Measures, *, tokens: bool, timing_only: bool) -> str:
     """How good the model is, how fast it learns, and how much of their time the workers wait."""
-    pace = f"{measures.throughput_samples_per_s:6,.0f} samples/s │ wait {measures.wait_fraction:3.0%}"
+    pace = f"{rate_text(measures.throughput_samples_per_s):>6} samples/s │ wait {measures.wait_fraction:3.0%}"
     if timing_only:
         return pace
     if tokens:

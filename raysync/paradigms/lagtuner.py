@@ -23,50 +23,74 @@ class Forecast:
     extra: int
     """r*: how many more iterations p may run."""
     distance_s: float | None
-    """None while an interval is not known. From p's r*-th further push to n's nearest predicted push."""
+    """The time from p's r*-th further push to n's nearest predicted push; None while an interval is
+    not known."""
     wait_s: float | None
-    """None likewise. From that push of p until n's push that brings p's lead back to s_lower."""
+    """The time from that push of p to the push of n that brings p's lead back to s_lower; None
+    likewise."""
 
 
 @dataclass
 class LagTuner(Paradigm):
-    """Staleness chosen per worker from `[s_lower, s_upper]`, by predicting when the slowest worker will push.
+    """Chooses the staleness of each worker by predicting when the slowest one will push.
 
-    Source: Kamma, "LagTuner: Adaptive Staleness Orchestration for Parameter-Server AI Training" (2026), Algorithms 1 and
-        2; where they are silent, the original: Zhao et al., "Dynamic Stale Synchronous Parallel Distributed Training for
-        Deep Learning" (2019), Algorithm 2.
-    Symbols: t_p = pushes received from p; lead = t_p - t_slowest; r_p = credit of p; n = slowest worker;
-        A = latest push time; I = difference of the two latest push times.
-    Rule: each push is applied at once. With r_p > 0, p spends one and is released. Otherwise p is released at
-        lead <= s_lower. Beyond that, if nobody is further, the controller simulates the next iterations of p and of n
-        and chooses r*; p may then run r* more iterations. With r* = 0 it waits until its lead is <= s_lower.
+    Source: Kamma, "LagTuner: Adaptive Staleness Orchestration for Parameter-Server AI Training"
+        (2026), Algorithms 1 and 2; where they are silent, the original: Zhao et al., "Dynamic Stale
+        Synchronous Parallel Distributed Training for Deep Learning" (2019), Algorithm 2.
+    Symbols: t_p is the number of pushes received from p; lead is t_p - t_slowest; r_p is the credit
+        of p; n is the slowest worker; A is the time of the latest push; I is the time between the
+        two latest pushes.
+    Rule: each push is applied at once. With r_p > 0, p spends one and is released. Otherwise p is
+        released at lead <= s_lower. Beyond that, if no worker is further, the controller simulates
+        the next iterations of p and of n and chooses r*; p may then run r* more iterations. With
+        r* = 0 it waits until its lead is <= s_lower.
 
-    The paper leaves things open or contradicts itself. Our readings, each an option:
+    The paper leaves things open, and contradicts itself. Where a reading changes what can be
+    reproduced, it is an option:
 
     `bound`:
-        * `hard`: section 4.2 ("|t_i - t_j| <= s_U at all times"), for iterations started: no release at a lead above
-          s_upper, ever. At lead L, r is searched in [0, min(s_upper - s_lower, s_upper - L + 1)], a grant of r* gives
-          exactly r* releases, and predicted pushes of n are never in the past. The gap of *completed* pushes can reach
+        * `hard`: section 4.2 ("|t_i - t_j| <= s_U at all times"), for iterations that are started:
+          no release at a lead above s_upper, ever. At lead L, r is searched in
+          [0, min(s_upper - s_lower, s_upper - L + 1)], a grant of r* gives exactly r* releases, and
+          predicted pushes of n are never in the past. The gap of *completed* pushes can reach
           s_upper + 1, as under SSP.
-        * `literal`: Algorithm 1 word for word. r is searched in [0, s_upper - s_lower] whatever the lead; a grant of r*
-          gives r* + 1 releases (line 22 releases without spending); grants repeat whenever credit runs out (line 18), so
-          the lead grows without bound. Only this can give the paper's Table 2, where a permanently faster worker keeps
-          its own rate; only `hard` keeps its section 4.2.
-    `predict`:
-        * `align`: r* minimises |S_n[k] - S_p[r]| over k and r, S_p[i] = A_p + i I_p and S_n[i] = A_n + I_n + i I_n, both
-          i in [0, s_upper - s_lower] (the original's Algorithm 2); ties: smallest r.
-        * `wait`: r* minimises the predicted wait until the release rule is met: n's push that brings p's lead back to
-          s_lower, less S_p[r]. With a slower n that grows with r, so r* = 0 (= SSP(s_lower)).
+        * `literal`: Algorithm 1 word for word. r is searched in [0, s_upper - s_lower] whatever the
+          lead is; a grant of r* gives r* + 1 releases (line 22 releases without spending); grants
+          repeat whenever credit runs out (line 18), so the lead grows without bound. Predicted
+          pushes of n may lie in the past. Only this can give the paper's Table 2, where a
+          permanently faster worker keeps its own rate; only `hard` keeps its section 4.2.
+    `predict`, which stands for Algorithm 2 under either bound:
+        * `align`: r* minimises |S_n[k] - S_p[r]| over k and r, where S_p[i] = A_p + i I_p and
+          S_n[i] = A_n + I_n + i I_n, both with i in [0, s_upper - s_lower] (the original's
+          Algorithm 2).
+        * `wait`: r* minimises the predicted wait until the release rule is met: n's push that
+          brings p's lead back to s_lower, less S_p[r]. With a slower n that grows with r, so
+          r* = 0, as under SSP(s_lower).
     `interval`:
-        * `push`: from push to push, as in the paper; it contains the worker's own waiting.
-        * `busy`: from release to push: without it.
+        * `push`: an interval lasts from push to push, as in the paper, with the worker's own waiting.
+        * `busy`: it lasts from release to push, without that waiting.
 
-    Where both papers are silent: the slowest is the member with the smallest clock, ties by id. With fewer than two
-    pushes of p or n there is no interval, and r* = 0. A held worker gets no second controller call (line 24).
+    These readings have no option; they hold under both bounds, so `literal` shares them:
 
-    Notes: `controller` for each call: both intervals (null where unknown), the lead, r*, the distance that `align` minimises
-    and the predicted wait until the release rule is met; `waited` when the grant is used up and its wait is known: predicted
-    and actual wait. All in seconds.
+    * r* counts iterations. Section 3.2 also speaks of "optimal thresholds s*", which are s_L + r*
+      by the proof of Theorem 2, and the original's figure 2 shows one: p stops at its r*-th further
+      push and goes on after *one* push of n, as its lead is then back within s*. We follow line 24:
+      once the grant is used up and the controller grants no more, p waits until its lead is back
+      within s_lower itself, which takes r* more pushes of n. The threshold reading is not
+      implemented.
+    * Line 11 lets the server aggregate pushes that arrive together. Here none are aggregated: each
+      push is an update of its own, in the order of arrival, even where several arrive at once.
+    * The argmin of line 11 of Algorithm 2 says nothing about ties: the smallest r is taken, and
+      predictions that differ by less than TIE_S are equal. Several workers may be the fastest
+      (line 18): each at the largest clock is. The slowest is the member with the smallest clock; of
+      several, the one with the smallest id.
+    * With fewer than two pushes of p or of n an interval is not known, and neither paper says what
+      the controller then returns. Here it is r* = 0, so p waits as in line 24.
+    * A held worker gets no second call of the controller (line 24).
+
+    Notes: `controller` for each call: both intervals (null where unknown), the lead, r*, the
+    distance that `align` minimises and the predicted wait until the release rule is met; `waited`
+    when the grant is used up and its wait is known: predicted and actual wait. All are in seconds.
     """
 
     name: ClassVar[str] = "lagtuner"

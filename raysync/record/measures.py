@@ -1,9 +1,12 @@
 """The measures of a run, accumulated line by line.
 
-Busy is computing alone. Wait is from a push to the worker's next release. Version staleness of a push: versions applied
-between the one it was computed on and its own. Lead: clocks ahead of the slowest member, at a release. Progress: samples in
-applied pushes / samples of the workload. Time to accuracy: when the first evaluated model at or above the target was
-published, counted from the first release; time to loss likewise, at or below. Perplexity: e to the mean cross-entropy.
+Busy is computing alone. Wait is from a push to the worker's next release. Version staleness of a
+push: versions applied between the one it was computed on and its own. Lead: clocks ahead of the
+slowest member, at a release; suspended workers take no part, so they have no lead and none is
+measured from them. Progress: samples in applied pushes / samples of the workload. Time to accuracy:
+when the first evaluated model at or above the target was published, counted from the first release;
+time to loss likewise, at or below. Perplexity: e to the mean cross-entropy. Chance accuracy: what
+the best constant guess gets, the share of the most frequent label in the test set.
 """
 
 from __future__ import annotations
@@ -52,16 +55,20 @@ class Measures:
 
     def __init__(
         self, workload_samples: int, target_accuracy: float | None = None, target_loss: float | None = None,
+        chance_accuracy: float | None = None,
     ) -> None:
         """
         Args:
             workload_samples: what progress is measured against.
             target_accuracy: a fraction of 1, for the time to accuracy.
             target_loss: mean cross-entropy in nats, for the time to loss.
+            chance_accuracy: of the best constant guess; a model that is no better has not
+                converged. None: it is not known, as in the records of an older raysync.
         """
         self.workload_samples = workload_samples
         self.target_accuracy = target_accuracy
         self.target_loss = target_loss
+        self.chance_accuracy = chance_accuracy
         self.workers: dict[str, WorkerMeasures] = {}
         self.evaluations: list[Evaluation] = []
         self.ended: Ended | None = None
@@ -172,8 +179,8 @@ class Measures:
 
     @property
     def leads(self) -> dict[str, int]:
-        """Of each member, in clocks ahead of the slowest, now."""
-        return {worker: roster.lead(worker) for roster in self._rows.rosters.values() for worker in roster.members}
+        """Of each worker that takes part, in clocks ahead of the slowest of them, now."""
+        return {worker: lead for leads in self._rows.leads.values() for worker, lead in leads.of_all().items()}
 
     @property
     def waited_s(self) -> dict[str, float]:
@@ -228,7 +235,7 @@ class Measures:
             "throughput_samples_per_s": self.throughput_samples_per_s,
             "final_accuracy": self.accuracy,
             "best_accuracy": max(accuracies, default=None),
-            "converged_accuracy": converged(list(of_versions.values())),
+            "converged_accuracy": converged(list(of_versions.values()), self.chance_accuracy),
             "final_loss": self.evaluations[-1].loss if self.evaluations else None,
             "final_perplexity": self.perplexity,
             "target_accuracy": self.target_accuracy,
@@ -247,10 +254,15 @@ class Measures:
         }
 
 
-def converged(accuracies: Sequence[float]) -> float | None:
-    """The accuracy at the first evaluation that ends five within 0.1 % of each other; None if none does."""
+def converged(accuracies: Sequence[float], chance: float | None = None) -> float | None:
+    """The accuracy at the first evaluation that ends five within 0.1 % of each other; None if none does.
+
+    Five that are not above chance do not count: a model that has learned nothing does not change
+    either, and its accuracy is that of its guess.
+    """
     for end in range(CONVERGED_SPAN, len(accuracies) + 1):
         window = accuracies[end - CONVERGED_SPAN : end]
-        if max(window) - min(window) <= CONVERGED_CHANGE + 1e-12:
+        is_steady = max(window) - min(window) <= CONVERGED_CHANGE + 1e-12
+        if is_steady and (chance is None or min(window) > chance):
             return window[-1]
     return None

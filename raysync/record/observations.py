@@ -184,7 +184,7 @@ class Observations:
             ("raysync_progress_ratio", min(1.0, measures.progress)),
             ("raysync_model_versions", measures.updates),
             ("raysync_throughput_samples_per_second", measures.throughput_samples_per_s),
-            ("raysync_workers_live", len(leads)),
+            ("raysync_workers_live", len(measures.clocks) if measures.ended is None else 0),
         ):
             if value is not None:
                 gauges[name, run] = value

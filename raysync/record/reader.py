@@ -101,7 +101,8 @@ def legible(record: Path) -> Iterator[None]:
 def measures_of(head: Mapping[str, Any]) -> Measures:
     """Fresh ones, for a journal with that header."""
     about = head.get("about", {})
-    return Measures(head["workload_samples"], about.get("target_accuracy"), about.get("target_loss"))
+    return Measures(head["workload_samples"], about.get("target_accuracy"), about.get("target_loss"),
+                    about.get("chance_accuracy"))
 
 
 def load(path: str | Path) -> RunRecord:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from raysync.core.decisions import Apply, Drop, Push, Release, Switch
+from raysync.core.decisions import Apply, Drop, Note, Push, Release, Switch
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
 from raysync.core.journal import Entry
 from raysync.core.modules import module_of
 from raysync.core.roster import Roster
+from raysync.record.leads import Leads
 
 
 @dataclass(slots=True)
@@ -25,7 +26,7 @@ class PushRow:
     base: int
     """Model version it was computed on."""
     lead: int
-    """Of the worker in clocks, when it was released for this iteration."""
+    """Of the worker over the slowest that takes part, in clocks, when it was released for this."""
     released_at_s: float
     pushed_at_s: float
     busy_s: float
@@ -58,8 +59,8 @@ def group_of(worker: str) -> str:
 class PushRows:
     """Joins events and decisions into rows; a row comes out when its fate and its wait are known.
 
-    A roster follows the journal, without a paradigm, so that leads are the machine's own; of a decoupled run one for each
-    module. Memory is bounded by the members and the buffered pushes.
+    A roster follows the journal, without a paradigm, so that clocks and versions are the machine's own, and `Leads` beside
+    it; of a decoupled run one of each for each module. Memory is bounded by the members and the buffered pushes.
     """
 
     def __init__(self, workload_samples: int | None = None) -> None:
@@ -70,8 +71,10 @@ class PushRows:
         self.workload_samples = workload_samples
         self.rosters: dict[int, Roster] = {}
         """Module -> its roster; 0 of a run whose workers have the whole network."""
+        self.leads: dict[int, Leads] = {}
+        """Module -> the leads in it."""
         self.lead_max = 0
-        """The largest lead at a Release, in clocks."""
+        """The largest lead at a Release, in clocks, over the slowest worker that takes part."""
         self._released: dict[str, tuple[float, int]] = {}  # worker -> when it was last released, its lead then
         self._open: dict[Push, PushRow] = {}
         self._waiting: dict[str, Push] = {}
@@ -90,12 +93,15 @@ class PushRows:
         """Take in one line; yields the rows that it completes."""
         event, module = entry.event, self._module(entry.event)
         roster = self.rosters.setdefault(module, Roster(self.workload_samples))
+        leads = self.leads.setdefault(module, Leads())
         roster.now = event.at
         match event:
             case Joined(worker=worker):
                 roster.join(worker)
+                leads.enter(worker)
             case Left(worker=worker):
                 roster.leave(worker)
+                leads.leave(worker)
                 yield from self._waited(worker, event.at)
             case Pushed(worker=worker):
                 if worker in roster.departed:
@@ -104,6 +110,7 @@ class PushRows:
                     return
                 self._pushed(event, entry)
                 roster.push(worker, event.clock, event.base, event.samples, event.busy_s)
+                leads.push(worker)
         for decision in entry.decisions:
             match decision:
                 case Apply(pushes=pushes, version=version, publish=publish):
@@ -121,11 +128,15 @@ class PushRows:
                     yield from self._completed(push)
                 case Release(worker=worker, pull=pull):
                     roster.release(worker, pull=pull)
-                    self._released[worker] = (event.at, roster.lead(worker))
-                    self.lead_max = max(self.lead_max, roster.lead(worker))
+                    leads.enter(worker)
+                    self._released[worker] = (event.at, leads[worker])
+                    self.lead_max = max(self.lead_max, leads[worker])
                     yield from self._waited(worker, event.at)
+                case Note(kind="suspended", worker=worker):
+                    leads.leave(worker)
                 case Switch():
                     roster.rebase()
+                    leads.rebase()
 
     def _module(self, event: Event) -> int:
         if isinstance(event, TimerFired):

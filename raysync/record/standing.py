@@ -49,7 +49,7 @@ class WorkerRow:
     clock: int | None
     """None: it is no member any more."""
     lead: int | None
-    """In clocks; None likewise."""
+    """In clocks; None: it takes no part, as it has left or is suspended."""
     pushes: int
     wait_fraction: float
     """Of its time so far."""

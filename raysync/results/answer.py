@@ -1,8 +1,10 @@
 """The answer in a sentence or two, with its uncertainty.
 
-The leader is the paradigm that met the target in the largest share of its repeats and, among equals, in the shortest mean
-time. It is *clearly* ahead of another where the 95 % interval of their paired ratio over common seeds leaves out 1. These
-intervals are of one pair at a time: with many paradigms, one in twenty such statements is expected to be chance.
+The leader is the paradigm that met the target in the largest share of its repeats and, among
+equals, in the shortest mean time. It is *clearly* ahead of another where the 95 % interval of their
+paired ratio over common seeds leaves out 1, and it leads a scenario clearly where it is so ahead of
+each other. These intervals are of one pair at a time: with many paradigms, one in twenty such
+statements is expected to be chance.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import Literal
 
 from raysync.results.collection import Collection, Run, Success
 from raysync.results.shown import Measure, final_measure, interval_text, ratio_text, target_text, time_measure
@@ -19,6 +22,14 @@ from raysync.results.tables import by_seed
 
 ALIKE = 0.005
 """Times that differ by less, all of the interval, are the same to a reader, however sure the difference is."""
+
+Sure = Literal["at the target", "with the work", "not clear", "one seed", "alone", "none"]
+"""How sure it is who leads a scenario: clearly, by one of two measures, or why that is not clear."""
+CLEARLY: dict[Sure, str] = {
+    "at the target": "is clearly the first at the target", "with the work": "is clearly the first with the whole work"}
+WHY_NOT: dict[Sure, str] = {
+    "not clear": "the leaders cannot be told apart", "alone": "only one paradigm has a result",
+    "one seed": "fewer than two seeds are common, so chance cannot be ruled out", "none": "there is no result"}
 
 
 @dataclass(frozen=True)
@@ -56,6 +67,19 @@ class Versus:
         return bool(ends) and self.equal == 1 and all(abs(end - 1) < ALIKE for end in ends)
 
 
+@dataclass(frozen=True)
+class Leader:
+    """Who is first in a scenario, and how surely."""
+
+    name: str
+    """"" where no run has a result."""
+    sure: Sure
+    target: str = ""
+    """The target in words; "" where there is none, or where no repeat reached it."""
+    doubtful: tuple[str, ...] = ()
+    """Others that may be as fast."""
+
+
 def answers(collection: Collection) -> dict[str, str]:
     """Scenario -> its answer."""
     return {scenario: answer(collection, scenario) for scenario in collection.scenarios()}
@@ -88,55 +112,59 @@ def answer(collection: Collection, scenario: str = "") -> str:
 
 
 def overall(collection: Collection) -> str:
-    """In a line: of one scenario, who is first at the target, and how surely; of several, who leads in how many of them."""
+    """In a line, never more than the sentences below it say.
+
+    Of one scenario: who is first at the target, and how surely. Of several: who is clearly first in
+    how many of them, and what keeps the others from having a leader.
+    """
     scenarios = list(collection.scenarios())
     if len(scenarios) == 1:
-        return _headline(collection, scenarios[0])
-    clear, narrow = Counter[str](), Counter[str]()
-    for scenario in scenarios:
-        name, is_clear = leader(collection, scenario)
-        if name is not None:
-            (clear if is_clear else narrow)[name] += 1
-    if not clear and not narrow:
+        return _headline(leader(collection, scenarios[0]))
+    found = [leader(collection, scenario) for scenario in scenarios]
+    if all(one.sure == "none" for one in found):
         return f"In none of {len(scenarios)} scenarios is there a result."
-    both = clear + narrow
-    parts = [f"{name} leads in {both[name]}{f' (clearly in {clear[name]})' if clear[name] else ''}"
-             for name, _ in both.most_common()]
-    return f"Of {len(scenarios)} scenarios {_listed(parts)}."
+    clear = Counter((one.name, one.sure) for one in found if one.sure in CLEARLY)
+    unclear = Counter(one.sure for one in found if one.sure in WHY_NOT)
+    parts = [f"{name} {CLEARLY[sure]} in {count}" for (name, sure), count in clear.most_common()]
+    parts += [f"in {count} {WHY_NOT[sure]}" for sure, count in unclear.most_common()]
+    said = f"{len(scenarios)} scenarios"
+    return f"{f'Of {said}' if clear else f'In none of {said} is a paradigm clearly first'}: {'; '.join(parts)}."
 
 
-def _headline(collection: Collection, scenario: str) -> str:
-    """Who is first at the target, and who may be as fast; "" without a target, or where nobody else is to be compared."""
-    success = collection.success(scenario)
-    times = standings(collection, scenario, time_measure(success))
-    if success.target_kind is None or not times or times[0].value.count == 0:
-        return ""
-    others = _against(times, _slower)
-    if not others:
-        return ""
-    first = f"the first at {target_text(success)}"
-    if all(one.by.low is None for one in others):
-        return f"{times[0].paradigm} was {first}; more common seeds would tell whether it always is."
-    doubtful = [one.other.paradigm for one in others if not one.clear]
-    if not doubtful:
-        return f"{times[0].paradigm} is clearly {first}."
-    return f"{times[0].paradigm} is {first}, but not clearly: {_listed(doubtful)} may be as fast."
+def leader(collection: Collection, scenario: str = "") -> Leader:
+    """Who reaches the target first; without one, or where none does: who is done first.
 
-
-def leader(collection: Collection, scenario: str = "") -> tuple[str | None, bool]:
-    """Who reaches the target first (without one, or where none does: who is done first), and whether it clearly does.
-
-    Returns:
-        The paradigm, None where no run has a result; clearly: ahead of each other paradigm, see above.
+    That is clear where the leader is ahead of each other paradigm that has a time, also of those
+    that have one in fewer of their repeats: a mean over the lucky repeats may be the smaller one.
     """
     success = collection.success(scenario)
     times = standings(collection, scenario, time_measure(success))
     if times and times[0].value.count == 0:
-        times = standings(collection, scenario, time_measure(Success("nothing", None, None)))
+        success = Success("nothing", None, None)
+        times = standings(collection, scenario, time_measure(success))
     if not times or times[0].value.count == 0:
-        return None, False
+        return Leader("", "none")
+    name, target = times[0].paradigm, target_text(success)
     others = [_slower(times[0], other) for other in times[1:] if other.value.count]
-    return times[0].paradigm, bool(others) and all(one.clear for one in others)
+    doubtful = tuple(one.other.paradigm for one in others if not one.clear)
+    if not others:
+        return Leader(name, "alone", target)
+    if not doubtful:
+        return Leader(name, "at the target" if target else "with the work", target)
+    sure: Sure = "one seed" if all(one.by.low is None for one in others) else "not clear"
+    return Leader(name, sure, target, doubtful)
+
+
+def _headline(first: Leader) -> str:
+    """Who is first at the target; "" without one, or where nobody else is to be compared."""
+    if not first.target or first.sure == "alone":
+        return ""
+    at_target = f"the first at {first.target}"
+    if first.sure == "at the target":
+        return f"{first.name} is clearly {at_target}."
+    if first.sure == "one seed":
+        return f"{first.name} was {at_target}; more common seeds would tell whether it always is."
+    return f"{first.name} is {at_target}, but not clearly: {_listed(first.doubtful)} may be as fast."
 
 
 def standings(collection: Collection, scenario: str, measure: Measure) -> list[Standing]:

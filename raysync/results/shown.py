@@ -99,14 +99,15 @@ def measures_for(success: Success) -> tuple[Measure, ...]:
     shown += [to_target] if to_target.key == all_work.key else [to_target, all_work]
     if success.quality == "accuracy":
         shown.append(Measure("converged_accuracy", "converged accuracy", percent_form,
-                             about="at the first evaluation that ends five within 0.1% of each other"))
+                             about="at the first evaluation that ends five within 0.1% of each other and above chance"))
     return (*shown,
-            Measure("throughput_samples_per_s", "samples per s", plain_form, "1/s", "samples applied per second"),
+            Measure("throughput_samples_per_s", "samples per s", seconds_form, "1/s", "samples applied per second"),
             Measure("wait_fraction", "wait share", share_form, "", "of the workers' time, between push and release"),
             Measure("staleness_mean", "staleness", plain_form, "versions",
                     "between the one a gradient was computed on and its own, mean of a run"),
             Measure("staleness_max", "staleness max", count_form, "versions", "the largest of a run"),
-            Measure("lead_max", "lead max", count_form, "clocks", "ahead of the slowest at a release, the largest"),
+            Measure("lead_max", "lead max", count_form, "clocks",
+                    "ahead of the slowest that takes part, at a release, the largest"),
             Measure("dropped", "dropped", count_form, "pushes", "that were not applied"))
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
 
 from raysync.config import Experiment, Named, WorkerGroup
 from raysync.errors import ConfigError
@@ -41,6 +44,19 @@ class Task:
         experiment = self.experiment.model_copy(update={"seed": seed})
         model, dealt = replace(self.model, seed=seed), _deal(experiment, self.data)
         return replace(self, experiment=experiment, model=model, shards=dealt)
+
+    @cached_property
+    def chance_accuracy(self) -> float | None:
+        """Of the best constant guess at the test labels; None if nothing is trained.
+
+        Evaluations along the run may take the first part of the test set alone; a guess gets the
+        larger of its two shares there and in all of it.
+        """
+        experiment, labels = self.experiment, self.data.test_y
+        if experiment.timing == "only":
+            return None
+        parts = (labels, labels[: experiment.evaluation.samples])
+        return max(float(np.unique(part, return_counts=True)[1].max()) / part.size for part in parts)
 
     @property
     def estimated_s(self) -> dict[str, float]:

@@ -76,8 +76,9 @@ def test_the_controller_aligns_a_push_of_p_with_a_push_of_n():
     assert released(answer) == [FAST]
 
 
-def test_ties_take_the_smallest_r():
-    drive = warm(fast_s=1.0, slow_s=1.0)
+@pytest.mark.parametrize("bound", ["hard", "literal"])
+def test_ties_take_the_smallest_r(bound):
+    drive = warm(fast_s=1.0, slow_s=1.0, bound=bound)
     answer = drive.push(FAST, at=drive.now + 1.0)
     assert drive.roster.lead(FAST) == 4
     assert holds(answer), "equal rates: every r aligns as well, so r* = 0, and the worker waits"
@@ -137,8 +138,9 @@ def test_literal_does_not_bound_the_lead():
     assert held < 10
 
 
-def test_without_two_pushes_of_each_nothing_is_granted():
-    drive = Drive(make("lagtuner", s_lower=0, s_upper=5), FAST, SLOW)
+@pytest.mark.parametrize("bound", ["hard", "literal"])
+def test_without_two_pushes_of_each_nothing_is_granted(bound):
+    drive = Drive(make("lagtuner", s_lower=0, s_upper=5, bound=bound), FAST, SLOW)
     answer = drive.push(FAST, at=1.0)
     assert list(holds(answer)) == [FAST]
     assert notes(answer, "controller") == [{

@@ -92,6 +92,18 @@ class SwitchConformance(Conformance):
         super().send(happened)
         list(self.rows.feed(Entry(happened, tuple(journal))))
         assert self.rows.roster.dump() == self.machine.roster.dump() | {"workload_samples": None}
+        self.recorded_leads_are_of_those_that_take_part(journal)
+
+    def recorded_leads_are_of_those_that_take_part(self, decisions):
+        leads, roster = self.rows.leads.get(0, {}), self.machine.roster
+        lead_of = leads.of_all() if leads else {}
+        assert all(lead >= 0 for lead in lead_of.values())
+        assert not lead_of or min(lead_of.values()) == 0
+        assert not set(lead_of) & self.suspended
+        assert set(lead_of) <= set(roster.members)
+        if not any(isinstance(each, Switch) for each in decisions):  # else not all of them are of one rule
+            bound = self.bound_in_force()
+            assert bound is None or all(leads[each.worker] <= bound for each in decisions if isinstance(each, Release))
 
     def check(self, decisions):
         self.journal += decisions
@@ -120,11 +132,14 @@ class SwitchConformance(Conformance):
         self.suspended &= set(self.machine.roster.members)
         self.outdated &= set(self.machine.roster.members)
 
-    def releases_keep_the_bound(self, decisions):
+    def bound_in_force(self):
         paradigm = self.machine.paradigm
         spec = paradigm._specs[paradigm._running]
         spec = {"name": spec} if isinstance(spec, str) else spec
-        bound = lead_bound(spec["name"], spec)
+        return lead_bound(spec["name"], spec)
+
+    def releases_keep_the_bound(self, decisions):
+        paradigm, bound = self.machine.paradigm, self.bound_in_force()
         last = max((index for index, each in enumerate(decisions) if isinstance(each, Switch)), default=0)
         for decision in decisions[last:]:
             if isinstance(decision, Release) and bound is not None:

@@ -20,6 +20,11 @@ def times(*seconds, accuracy=0.95, **more):
             for one in seconds]
 
 
+def led_by(collection):
+    first = leader(collection)
+    return first.name, first.sure
+
+
 def test_a_clear_winner(made):
     """The pairs' ratios are 2.0, 2.1, 1.9: their geometric mean, and its t interval on the log scale."""
     text = answer(made({"bsp": times(20, 42, 57), "asp": times(10, 20, 30)}))
@@ -27,7 +32,7 @@ def test_a_clear_winner(made):
     assert text == (
         "asp reaches 90.0% first, after 20.0 s (95% interval 0.0 to 44.8); bsp, the next, takes 2.00 times as long "
         f"(95% interval {ratio.low:.2f} to {ratio.high:.2f}). Its final accuracy is 95.0%.")
-    assert leader(made({"bsp": times(20, 42, 57), "asp": times(10, 20, 30)})) == ("asp", True)
+    assert led_by(made({"bsp": times(20, 42, 57), "asp": times(10, 20, 30)})) == ("asp", "at the target")
 
 
 def test_who_cannot_be_told_apart_is_no_winner(made):
@@ -39,7 +44,7 @@ def test_who_cannot_be_told_apart_is_no_winner(made):
     assert "), x (1.08 times as long, 95% interval " in text
     assert "; bsp takes 2.00 times as long (" in text
     assert " first" not in text
-    assert leader(collection) == ("asp", False)
+    assert led_by(collection) == ("asp", "not clear")
 
 
 def test_the_same_to_a_reader(made):
@@ -48,7 +53,7 @@ def test_the_same_to_a_reader(made):
     text = answer(made(results))
     assert "asp reaches 90.0% first" in text
     assert "and so does bsp, the same to 0.5%; ssp, the next, takes 3.00 times as long." in text
-    assert leader(made(results)) == ("asp", False), "of the same nobody leads"
+    assert led_by(made(results)) == ("asp", "not clear"), "of the same nobody leads"
     doubtful = answer(made({"bsp": times(10.01, 20.04, 60), "asp": times(10, 20, 30)}))
     assert "the same" not in doubtful, "one end of the interval is not enough"
 
@@ -58,14 +63,16 @@ def test_one_seed_has_no_interval(made):
     assert text.startswith("asp reaches 90.0% first, after 10.0 s; bsp, the next, takes 2.00 times as long.")
     assert text.endswith("One seed: no interval, so a difference cannot be told from chance.")
     assert "95% interval" not in text
-    assert leader(made({"bsp": times(20), "asp": times(10)})) == ("asp", False)
+    assert led_by(made({"bsp": times(20), "asp": times(10)})) == ("asp", "one seed")
 
 
 def test_reaching_it_always_comes_before_reaching_it_soon(made):
     text = answer(made({"bsp": times(20, 21, 22), "asp": times(10, None, 11), "ssp": times(None, None, None)}))
     assert text.startswith("bsp reaches 90.0% after 21.0 s (95% interval 18.5 to 23.5); no other paradigm does so in as "
                            "many of its repeats. ")
-    assert leader(made({"bsp": times(20, 21, 22), "asp": times(10, 10.5, None)})) == ("bsp", False)
+    lucky = made({"bsp": times(20, 21, 22), "asp": times(10, 10.5, None), "ssp": times(40, 42, 44)})
+    assert led_by(lucky) == ("bsp", "not clear"), "in two repeats of three asp took less"
+    assert overall(lucky) == "bsp is the first at 90.0%, but not clearly: asp may be as fast."
     assert "Not every repeat reached 90.0%: asp 2 of 3, ssp 0 of 3; times are of those that did, and there asp took" in text
 
 
@@ -129,7 +136,7 @@ def test_what_did_not_finish_is_named(made):
 def test_no_result_at_all(made, results):
     text = answer(made(results))
     assert "No run finished its work." in text
-    assert leader(made(results)) == (None, False)
+    assert led_by(made(results)) == ("", "none")
 
 
 def test_pairs_in_which_one_did_not_reach_it(made):
@@ -154,15 +161,38 @@ def test_one_line_says_who_is_first_and_how_surely(made, results, says):
     assert overall(made(results)) == says
 
 
+def together(made, **scenarios):
+    """Several scenarios in one collection."""
+    parts = [made(found, scenario=f"a={name}") for name, found in scenarios.items()]
+    return Collection(parts[0].paths, tuple(run for part in parts for run in part.runs))
+
+
+CLEAR = {"bsp": times(20, 42, 57), "asp": times(10, 20, 30)}
+NARROW = {"bsp": times(20, 20, 21), "asp": times(10, 20, 30)}
+NOBODY = {"bsp": times(None, status="failed")}
+UNMET = {"bsp": times(None, None, seconds=50.0), "asp": times(None, None, seconds=20.0)}
+
+
 def test_several_scenarios(made):
-    one = made({"bsp": times(20, 42, 57), "asp": times(10, 20, 30)}, scenario="a=1")
-    two = made({"bsp": times(20, 20, 21), "asp": times(10, 20, 30)}, scenario="a=2")
-    both = Collection(one.paths, (*one.runs, *two.runs))
-    assert overall(both) == "Of 2 scenarios asp leads in 2 (clearly in 1)."
+    one, both = made(CLEAR, scenario="a=c"), together(made, c=CLEAR, n=NARROW)
     assert overall(one) == "asp is clearly the first at 90.0%."
-    assert answers(both) == {"a=1": answer(one, "a=1"), "a=2": answer(two, "a=2")}
-    failed = [made({"bsp": times(None, status="failed")}, scenario=scenario).runs[0] for scenario in ("b=1", "b=2")]
-    assert overall(Collection(one.paths, tuple(failed))) == "In none of 2 scenarios is there a result."
+    assert overall(both) == ("Of 2 scenarios: asp is clearly the first at the target in 1; in 1 the leaders cannot be told "
+                             "apart.")
+    assert answers(both) == {"a=c": answer(one, "a=c"), "a=n": answer(made(NARROW, scenario="a=n"), "a=n")}
+    assert overall(together(made, x=NOBODY, y=NOBODY)) == "In none of 2 scenarios is there a result."
+
+
+def test_the_headline_counts_no_leader_that_the_sentences_below_do_not_have(made):
+    """Two seeds that cannot tell, a single seed, a single paradigm, and a target that no repeat reached."""
+    one_seed, alone = {"bsp": times(20), "asp": times(10)}, {"asp": times(10, 11, 12)}
+    assert overall(together(made, a=NARROW, b=one_seed)) == (
+        "In none of 2 scenarios is a paradigm clearly first: in 1 the leaders cannot be told apart; in 1 fewer than two "
+        "seeds are common, so chance cannot be ruled out.")
+    assert overall(together(made, a=CLEAR, b=CLEAR, c=alone, d=alone, e=alone, f=NOBODY)) == (
+        "Of 6 scenarios: asp is clearly the first at the target in 2; in 3 only one paradigm has a result; in 1 there is no "
+        "result.")
+    assert overall(together(made, a=UNMET, b=CLEAR)) == (
+        "Of 2 scenarios: asp is clearly the first with the whole work in 1; asp is clearly the first at the target in 1.")
 
 
 results = st.dictionaries(
@@ -180,6 +210,9 @@ def test_any_results_have_an_answer(found, target, timing):
             for label, repeats in found.items() for seed, (seconds, accuracy, status) in enumerate(repeats)]
     collection = Collection((), tuple(runs))
     text = answer(collection)
+    name, sure = led_by(collection)
+    said = {"at the target": f"{name} reaches 90.0% first", "with the work": f"{name} does the whole work first"}
+    assert said.get(sure, "") in text, "the headline says no more than the sentences"
     assert text.endswith(".")
     assert "nan" not in text
     assert "None" not in text

@@ -5,6 +5,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from raysync import config
 from raysync.results.statistics import Estimate
@@ -58,23 +60,57 @@ def test_the_claims_follow_from_the_published_figures(tables, results):
         assert {one.row.change for one in tables.judged(results, table)} == {claim["change"] for claim in claims[table]}
         for one in tables.judged(results, table):
             figure = Estimate(one.published, one.published, one.published, 1, 1)
-            assert tables.word(figure, one.says, 0.0 if one.measure == "final_accuracy" else 1.0) == "holds", one
+            none = 0.0 if one.measure == "final_accuracy" else 1.0
+            found = tables.word(figure, one.says, none, one.published)
+            differs = abs(one.published - none) > tables.ALIKE[one.measure]
+            claims_difference = one.says not in ("as accurate", "as fast") and not one.says.startswith("no ")
+            assert found == ("too small" if claims_difference and not differs else "holds"), one
+
+
+LARGE, SMALL = {0: 0.1, 1: 0.4}, {0: 0.004, 1: 0.03}
+"""Published differences beyond the band of what is alike, and within it, by what no difference is."""
 
 
 @pytest.mark.parametrize(("says", "none", "low", "high", "verdict"), [
-    ("more accurate", 0, 0.001, 0.02, "holds"), ("more accurate", 0, -0.001, 0.02, "open"),
-    ("more accurate", 0, -0.02, -0.001, "does not"), ("more accurate", 0, 0, 0, "does not"),
-    ("less accurate", 0, -0.02, -0.001, "holds"), ("less accurate", 0, 0.001, 0.02, "does not"),
+    ("more accurate", 0, 0.016, 0.03, "holds"), ("more accurate", 0, 0.001, 0.02, "open"),
+    ("more accurate", 0, 0.001, 0.014, "does not"), ("more accurate", 0, -0.02, -0.001, "does not"),
+    ("more accurate", 0, 0, 0, "does not"),
+    ("less accurate", 0, -0.03, -0.016, "holds"), ("less accurate", 0, 0.001, 0.02, "does not"),
     ("as accurate", 0, -0.01, 0.014, "holds"), ("as accurate", 0, -0.01, 0.02, "open"),
     ("as accurate", 0, 0.016, 0.02, "does not"), ("as accurate", 0, -0.02, -0.016, "does not"),
-    ("no more accurate", 0, -0.02, 0, "holds"), ("no more accurate", 0, 0.001, 0.02, "does not"),
+    ("no more accurate", 0, -0.02, 0.014, "holds"), ("no more accurate", 0, 0.016, 0.02, "does not"),
     ("no more accurate", 0, -0.01, 0.02, "open"),
     ("faster", 1, 0.8, 0.9, "holds"), ("faster", 1, 1, 1, "does not"), ("faster", 1, 0.9, 1.1, "open"),
+    ("faster", 1, 0.987, 0.994, "does not"),  # of 0.587 that are published
     ("slower", 1, 1.1, 1.2, "holds"), ("slower", 1, 0.9, 0.95, "does not"), ("slower", 1, 1, 1, "does not"),
     ("as fast", 1, 0.96, 1.04, "holds"), ("as fast", 1, 1.06, 1.1, "does not"), ("as fast", 1, 0.9, 1.0, "open"),
-    ("no faster", 1, 1, 1.1, "holds"), ("no faster", 1, 0.8, 0.9, "does not")])
+    ("no faster", 1, 0.96, 1.1, "holds"), ("no faster", 1, 0.8, 0.9, "does not")])
 def test_a_claim_holds_if_all_of_the_interval_says_so(tables, says, none, low, high, verdict):
-    assert tables.word(Estimate((low + high) / 2, low, high, 3, 3), says, none) == verdict
+    one = Estimate((low + high) / 2, low, high, 3, 3)
+    _, sign = tables.SAYS[says.removeprefix("no ")]
+    assert tables.word(one, says, none, none + sign * LARGE[none]) == verdict
+
+
+@pytest.mark.parametrize(("says", "none", "low", "high", "verdict"), [
+    ("more accurate", 0, 0.001, 0.02, "too small"), ("more accurate", 0, -0.001, 0.001, "too small"),
+    ("more accurate", 0, 0.016, 0.02, "holds"), ("more accurate", 0, -0.02, -0.016, "does not"),
+    ("more accurate", 0, 0, 0, "does not"), ("less accurate", 0, -0.014, -0.001, "too small"),
+    ("faster", 1, 0.964, 0.966, "too small"), ("faster", 1, 0.94, 0.945, "holds"), ("faster", 1, 1.06, 1.1, "does not")])
+def test_a_published_difference_within_the_band_is_too_small_to_be_shown(tables, says, none, low, high, verdict):
+    one = Estimate((low + high) / 2, low, high, 3, 3)
+    _, sign = tables.SAYS[says]
+    assert tables.word(one, says, none, none + sign * SMALL[none]) == verdict
+
+
+@given(st.floats(-1, 1), st.floats(0, 1), st.sampled_from(["more accurate", "less accurate", "faster", "slower"]),
+       st.sampled_from([LARGE, SMALL]))
+def test_no_difference_holds_that_the_page_calls_alike(tables, middle, half, says, sizes):
+    measure, sign = tables.SAYS[says]
+    none = 0 if measure == "final_accuracy" else 1
+    one = Estimate(none + middle, none + middle - half, none + middle + half, 3, 3)
+    if tables.word(one, says, none, none + sign * sizes[none]) == "holds":
+        alike = says.replace("more", "as").replace("less", "as") if none == 0 else "as fast"
+        assert tables.word(one, alike, none, none) == "does not"
 
 
 def test_all_files_have_one_laptops_clock():

@@ -1,17 +1,22 @@
 """The lab book: its pages say what the committed results say, its sweeps can be run, its clocks are what they claim."""
 
 import re
+import shutil
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+import yaml
 
 from raysync import config
 from raysync.record.sweeps import load_sweep
 from raysync.results.statistics import estimate, paired_ratio
 from raysync.training.cost import step_flops
 from raysync.training.models import ModelPlan
+from tests.report.parts import BASE, DIVERGED, LOST, PARADIGMS
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 sys.path.insert(0, str(EXPERIMENTS))
@@ -97,6 +102,54 @@ def test_a_sweep_can_be_planned(file, tmp_path):
     assert plan(file, [f"output={tmp_path}"]).count == labtables.Results(file.parent).sweeps.trials[file.stem]
 
 
+def test_only_finished_runs_of_declared_seeds_count_in_what_is_committed():
+    """Of sweeps, of what scripts wrote, and of the pages that make themselves; `counts` decides it for all of them."""
+    for folder in labbook.entries():
+        for file in [*folder.glob("results/*.csv"), *folder.glob("*.csv")]:
+            rows = pd.read_csv(file)
+            of = {"overlap": ["overlap", "overlap-emulated"], "runs": ["regret"]}.get(file.stem, [file.stem])
+            if "seed" in rows:
+                seeds = [labtables.seeds_of(config.load(folder / f"{name}.yaml")) for name in of]
+                assert all(set(rows.seed) == declared for declared in seeds), file
+            assert set(rows.get("status", ())) <= {"finished", "diverged"}, file
+
+
+def record(label, seed, status="finished", began="20260101-000000"):
+    """A record as far as it matters for whether it counts."""
+    return SimpleNamespace(path=Path(f"{began}-{label}"), summary={"status": status},
+                           config=SimpleNamespace(paradigm=SimpleNamespace(label=label), seed=seed))
+
+
+def test_runs_that_are_not_finished_or_not_declared_do_not_count(monkeypatch):
+    """A third run with an undeclared seed once stood in the table of two."""
+    declared = config.validate({"paradigms": ["bsp", "asp"], "seeds": [0, 1]})
+    first, second, newer = record("bsp", 0), record("asp", 1), record("bsp", 0, began="20260102-000000")
+    others = [record("bsp", 2), record("ssp(staleness=3)", 0), record("asp", 0, "unfinished"), record("asp", 0, "failed"),
+              record("bsp", 1, "diverged"), record("bsp", 0, "stopped", began="20260103-000000")]
+    there = dict(enumerate([newer, first, second, *others]))
+    monkeypatch.setattr(labtables, "load", lambda path: there[int(path.suffix[1:])])
+    paths = [one.path.with_suffix(f".{number}") for number, one in there.items()]
+    assert sorted(labtables.records_of(paths, declared), key=lambda one: one.config.seed) == [newer, second]
+    assert labtables.seeds_of(config.validate({"seed": 7})) == {7}
+    rows = pd.DataFrame({"seed": [0, 1, 2, 0, 1], "status": ["finished", "diverged", "finished", "failed", "unfinished"]})
+    assert list(labtables.counted(rows, declared).index) == [0, 1]
+    with pytest.raises(ValueError, match="this run is stopped, so its numbers do not count"):
+        labtables.finished(others[-1])
+
+
+def test_a_script_leaves_out_what_is_not_declared(runs_folder, tmp_path, monkeypatch):
+    """The script of the runs on Ray, given records of two seeds of which its file declares one."""
+    spec = spec_from_file_location("overlap_of_decoupled", EXPERIMENTS / "decoupled" / "overlap.py")
+    overlap = module_from_spec(spec)
+    spec.loader.exec_module(overlap)
+    file = {**BASE, "name": "troubled", "paradigms": list(PARADIGMS), "seeds": [1]}
+    (tmp_path / "overlap.yaml").write_text(yaml.safe_dump(file))
+    (tmp_path / "overlap-emulated.yaml").write_text(yaml.safe_dump({**file, "name": "nothing"}))
+    monkeypatch.setattr(overlap, "HERE", tmp_path)
+    monkeypatch.setattr(overlap, "rows", lambda one, name: [{"file": name, "seed": one.summary["seed"]}])
+    assert list(overlap.collected(runs_folder.parent).seed) == [1] * len(PARADIGMS)
+
+
 def test_results_are_of_files_that_are_there():
     for folder in labbook.entries():
         for file in folder.glob("results/*.csv"):
@@ -106,12 +159,15 @@ def test_results_are_of_files_that_are_there():
 
 def test_what_is_taken_over_from_a_sweep_gives_the_same_numbers(sweep_folder, tmp_path):
     sweep = load_sweep(sweep_folder)
-    labbook.copy(sweep, tmp_path / "results", "tiny")
-    labbook.copy(sweep, tmp_path / "results", "tiny")  # again: it takes the place of itself
+    shutil.copy(sweep_folder / "sweep.yaml", tmp_path / "tiny.yaml")
+    for _ in range(2):  # the second takes the place of the first
+        labbook.copy(sweep, sweep.experiment, tmp_path / "results", "tiny")
     results = labtables.Results(tmp_path)
     trials = results.trials("tiny")
     assert list(results.sweeps.index) == ["tiny"]
-    assert len(trials) == len(sweep.table)
+    counts = set(sweep.table.trial) - {DIVERGED, LOST}  # these have seeds that the file does not declare
+    assert set(trials.trial) == set(results.curves("tiny").trial) == counts
+    assert list(results.sweeps.trials) == [len(counts)]
     good = trials[(trials["config/update.lr"] == 0.05) & (trials.rule == "lagtuner(bound=hard)")]
     theirs = sweep.table.set_index("trial").loc[good.trial]
     assert labtables.mean(good, "seconds").mean == pytest.approx(estimate(list(theirs.seconds)).mean, rel=1e-5)
@@ -121,6 +177,8 @@ def test_what_is_taken_over_from_a_sweep_gives_the_same_numbers(sweep_folder, tm
     assert labtables.ratio(good, asp, "seconds").mean == pytest.approx(expected.mean, rel=1e-5)
     curves = results.curves("tiny")
     for trial, record in sweep.records.items():
+        if trial not in counts:
+            continue
         mine = curves[curves.trial == trial]
         assert list(mine.accuracy) == pytest.approx(list(record.evaluations.accuracy), rel=1e-5)
 

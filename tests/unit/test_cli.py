@@ -263,7 +263,19 @@ def test_what_is_free_is_what_can_be_asked_for():
 
 
 def test_the_table_of_several_seeds():
-    assert table.cell([0.5, 0.7], "{:.1f}".format, spread=True) == "0.6 ± 0.1"
-    assert table.cell([0.5, 0.7], "{:.1f}".format, spread=False) == "0.6"
-    assert table.cell([0.5, None], "{:.1f}".format, spread=True) == "0.5 (1 of 2)"
-    assert table.cell([None], "{:.1f}".format, spread=True) == "-"
+    """What `±` says is what the report's does: half of the 95 % interval."""
+    assert table.cell([0.5, 0.7], "{:.1f}".format, interval=True) == "0.6 ± 1.3"
+    assert table.cell([0.5, 0.7, 0.6], "{:.2f}".format, interval=True) == "0.60 ± 0.25"
+    assert table.cell([0.5, 0.7], "{:.1f}".format, interval=False) == "0.6"
+    assert table.cell([0.5, 0.5001], "{:.1f}".format, interval=True) == "0.5"
+    assert table.cell([0.5, None], "{:.1f}".format, interval=True) == "0.5 (1 of 2)"
+    assert table.cell([None], "{:.1f}".format, interval=True) == "-"
+    assert table.cell([None, None], "{:.1f}".format, interval=True) == "-"
+    assert "mean ± half of the 95% interval over seeds 0, 1" in table.title(config.validate({}), [0, 1])
+    assert table.title(config.validate({}), [3]).endswith("seed 3")
+
+
+@pytest.mark.parametrize(("rate", "text"), [
+    (0.0, "0"), (0.0312, "0.031"), (0.4, "0.4"), (9.94, "9.9"), (9.96, "10"), (972.4, "972"), (1.2e7, "12,000,000")])
+def test_a_slow_rate_is_not_0(rate, text):
+    assert table.rate_text(rate) == text

@@ -1,13 +1,15 @@
 """Measures against hand-computed numbers, and records that survive."""
 
 import json
+from dataclasses import replace
 from datetime import datetime
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from raysync import config
-from raysync.core.decisions import Release
+from raysync.core.decisions import Note, Release, Switch
 from raysync.core.events import Left, Pushed
 from raysync.core.journal import Ended, Entry, Evaluation, encode
 from raysync.core.machine import Machine
@@ -17,6 +19,9 @@ from raysync.record.measures import Measures, converged
 from raysync.record.reader import load
 from raysync.record.rows import PushRows, group_of
 from raysync.record.writer import RecordWriter, folder_name
+from raysync.runner import run
+from raysync.training.data import data_set
+from raysync.training.task import prepare
 from tests.driving import SAMPLES, joins, simulate
 
 FAST, SLOW = "fast-0#1", "slow-0#1"
@@ -98,9 +103,33 @@ def test_leads_are_those_of_the_machine():
     for event, decisions in simulate(machine, joins(FAST, SLOW), lambda worker, _: 1.0 if worker == FAST else 3.0, 30):
         seen += [machine.roster.lead(d.worker) for d in decisions if isinstance(d, Release)]
         list(rows.feed(Entry(event, tuple(decisions))))
-        mirrored += [rows.roster.lead(d.worker) for d in decisions if isinstance(d, Release)]
+        mirrored += [rows.leads[0][d.worker] for d in decisions if isinstance(d, Release)]
         assert rows.roster.dump() | {"workload_samples": None} == machine.roster.dump()
     assert seen == mirrored
+
+
+def test_a_suspended_worker_is_not_what_leads_are_measured_from():
+    """Under `elastic` the others make 40 rounds of BSP while one is suspended: nobody is ahead."""
+    machine, slow = Machine(make("sync-switch", online="elastic", window=1, windows=1), 100 * SAMPLES), "slow-0#1"
+    others = ["fast-0#1", "fast-1#1", "fast-2#1"]
+    events = list(simulate(machine, joins(*others, slow), lambda worker, _: 9.0 if worker == slow else 1.0, 80))
+    notes = [(event.at, d.kind) for event, decisions in events for d in decisions if isinstance(d, Note)]
+    assert [kind for _, kind in notes if kind in ("suspended", "restored")] == ["suspended", "restored"]
+    of_the_machine, rows = 0, PushRows(100 * SAMPLES)
+    measures = Measures(100 * SAMPLES)
+    switched = False
+    for event, decisions in events:
+        line = Entry(event, tuple(decisions))
+        list(measures.feed(line))
+        switched = switched or any(isinstance(d, Switch) for d in decisions)
+        if not switched:
+            list(rows.feed(line))
+            of_the_machine = max(of_the_machine, rows.roster.lead("fast-0#1"))
+    assert of_the_machine > 10
+    assert rows.lead_max == 0
+    assert slow not in rows.leads[0].of_all()
+    assert slow in measures.leads, "it takes part again"
+    assert measures.lead_max < 20
 
 
 @pytest.mark.parametrize(("protocols", "first_push_s"), [
@@ -136,6 +165,43 @@ def test_converged_accuracy():
     assert converged([0.1, 0.9, 0.9002, 0.9, 0.9, 0.9009, 0.95]) == 0.9009
     assert converged([0.9] * 4) is None
     assert converged([0.9] * 5) == 0.9
+
+
+def test_a_model_that_never_learned_has_not_converged():
+    """What does not change because nothing is learned is the guess."""
+    assert converged([0.1] * 9, chance=0.1) is None
+    assert converged([0.1] * 9) == 0.1, "a record of an older raysync does not say what chance is"
+    assert converged([0.1] * 5 + [0.9] * 5, chance=0.1) == 0.9, "it began to learn after all"
+    assert converged([0.1, 0.1005, 0.1005, 0.1005, 0.1005], chance=0.1) is None
+
+
+def test_chance_is_the_share_of_the_most_frequent_label():
+    labels = np.array([0, 0, 0, 1, 2, 2, 1, 2, 2, 2])  # of the first four 3/4, of all of them 1/2
+    x = np.zeros((10, 4), np.float32)
+    data = data_set("ten", (x, labels), (x, labels))
+    settings = {"engine": "virtual", "workers": [{"count": 2}], "batch_size": 2}
+    assert prepare(config.validate(settings), data=data).chance_accuracy == 0.5
+    in_part = settings | {"evaluation": {"samples": 4}}
+    assert prepare(config.validate(in_part), data=data).chance_accuracy == 0.75
+    assert prepare(config.validate(settings | {"timing": "only"}), data=data).chance_accuracy is None
+    words = data_set("words", (labels[None], labels[None]), (labels[None], labels[None]), tokens=True)
+    assert replace(prepare(config.validate(settings), data=data), data=words).chance_accuracy == 0.5
+
+
+def test_a_run_that_never_learns_has_no_converged_accuracy_in_record_and_journal(tmp_path):
+    """Labels that are all but one the same: whatever is learned, the guess is as good."""
+    x, y = np.ones((64, 4), np.float32), np.array([0] * 63 + [1])
+    record = run({"engine": "virtual", "workers": [{"count": 2}], "batch_size": 8, "workload": {"samples": 512},
+                  "model": {"name": "mlp", "hidden": []}, "evaluation": {"marks": 8}, "output": str(tmp_path)},
+                 data=data_set("one", (x, y), (x, y)))
+    assert set(record.evaluations.accuracy) == {63 / 64}
+    assert record.summary["converged_accuracy"] is None
+    assert record.summary["chance_accuracy"] == 63 / 64
+    (record.path / "summary.json").unlink()
+    assert load(record.path).summary["converged_accuracy"] is None
+    journal_file = record.path / "journal.jsonl"
+    journal_file.write_text(journal_file.read_text().replace('"chance_accuracy"', '"of_later"', 1))
+    assert load(record.path).summary["converged_accuracy"] == 63 / 64, "an older record does not know chance"
 
 
 def test_measures_of_nothing():
