@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -28,7 +28,7 @@ from raysync.config import Crash, Experiment
 from raysync.core.events import Left
 from raysync.core.journal import Ended, Entry, Line
 from raysync.core.paradigm import Paradigm
-from raysync.errors import RunFailed
+from raysync.errors import ConfigError, RunFailed
 from raysync.record.metrics import Title
 from raysync.training.data import DataSet
 from raysync.training.task import Task
@@ -197,7 +197,13 @@ class Session:
             resets: what each is called -> reference to its place.
             timeout_s: how long they may take.
         """
-        self.places = dict(zip(resets, ray.get(list(resets.values()), timeout=timeout_s), strict=True))
+        try:
+            places = ray.get(list(resets.values()), timeout=timeout_s)
+        except RayTaskError as error:
+            if isinstance(error.cause, ConfigError):  # what only an actor can know, of its GPU
+                raise error.cause from None
+            raise
+        self.places = dict(zip(resets, places, strict=True))
 
     def close(self) -> None:
         """Take down what this session started."""

@@ -137,9 +137,9 @@ def test_fake_nodes(tmp_path):
     [refused] = said["refused"]
     offer = "3 node(s)"
     for name, who, *parts in [
-        ("no such label", "'west'", "where zone=west", "No node has zone=west", offer, "profile=fast, zone=a"),
+        ("no such label", "'west'", "where zone=west", "No node has zone=west", offer, "profile=fast", "zone=a"),
         ("too many for label", "'greedy'", "4 x worker group 'greedy' of 1 CPU, 1 GPU where profile=fast", offer, "3 GPU"),
-        ("no such type", "'new'", "No node has accelerator_type:H100", "A100", "T4", offer),
+        ("no such type", "'new'", "No node has accelerator_type:NEW-1", "FAST-1", "SLOW-1", offer),
         ("no such resource", "'odd'", "1 tpu", "2 nvlink", offer),
         ("does not pack", "does not fit together", "3 x worker group 'pairs' of 1 CPU, 2 GPU", offer),
     ]:
