@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from raysync import config
 from raysync.cluster.placement import Bundle, Node, chosen, covers, matches, misfit, plan, total
+from raysync.cluster.session import server_threads
 
 TWO_NODES = [Node({"CPU": 10.1, "GPU": 1}, {"zone": "a"}), Node({"CPU": 10.1}, {"zone": "b"})]
 
@@ -100,6 +101,14 @@ def test_servers_with_workers_ask_for_their_cpus_in_the_workers_bundles():
     assert [bundle.resources["CPU"] for bundle in everything.bundles] == [0.001, 1 + 2 + 2, 1 + 2]
     assert everything.servers == (1, 2, 1)
     assert covers({"CPU": 8.001}, total(bundle.resources for bundle in everything.bundles))
+
+
+@given(st.integers(1, 200), st.integers(1, 20), st.integers(1, 8), st.sampled_from(["apart", "with-workers"]))
+def test_servers_have_their_share_of_the_cores_and_that_of_a_worker_that_waits(cores, workers, shards, placement):
+    threads = server_threads(asked({"count": workers}, server_shards=shards, server_placement=placement), cores)
+    share = cores / (workers + shards + 1)
+    assert threads == 1 or threads * shards <= share * (shards + 1)
+    assert (threads + 1) * shards > share * (shards + 1), "and no less"
 
 
 @pytest.mark.ray
