@@ -98,9 +98,10 @@ def _update_s(vector_bytes: int, gradients: int, update: Update) -> float:
     store = ParameterStore(torch.zeros(size), size, update)
     vectors = [torch.full((size,), 1e-6) for _ in range(gradients)]
     workers = [f"w-{index}#1" for index in range(gradients)]
+    stale, bases = [2] * gradients, vectors if update.delay_compensation is not None else []
 
     def once() -> None:
-        store.apply(vectors, [1] * gradients, workers, progress=0.0)
+        store.apply(vectors, [1] * gradients, workers, 0.0, staleness=stale, bases=bases)
         store.publish()
 
     return float(Timer("once()", globals={"once": once}, num_threads=1).blocked_autorange(min_run_time=0.2).median)

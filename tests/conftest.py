@@ -66,7 +66,7 @@ def ray_cluster():
     """One private Ray cluster for all tests that need one; sessions join it and leave it as it was."""
     import ray
 
-    ray.init(address="local", num_cpus=12, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR,
-             _node_ip_address="127.0.0.1")
+    ray.init(address="local", num_cpus=12, num_gpus=0, include_dashboard=False, log_to_driver=False,
+             logging_level=logging.ERROR, _node_ip_address="127.0.0.1")
     yield ray
     ray.shutdown()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ray
 import torch
 
+from raysync.cluster.devices import devices_of_actor
 from raysync.cluster.names import Role
 from raysync.cluster.placement import Place, here
 from raysync.cluster.transport import Payload, incoming
@@ -30,8 +30,7 @@ class Evaluator:
 
     def reset(self, model: ModelPlan, plan: EvaluationPlan, data: DataSet) -> Place:
         """Begin a run."""
-        has_gpu = bool(ray.get_runtime_context().get_accelerator_ids().get("GPU"))
-        device = "cuda:0" if has_gpu and torch.cuda.is_available() else "cpu"
+        [device] = devices_of_actor()
         self._model, self._data, self._plan = FlatModel(model.build().to(device)), data, plan
         return here([device])
 

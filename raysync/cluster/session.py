@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -28,7 +28,7 @@ from raysync.config import Crash, Experiment
 from raysync.core.events import Left
 from raysync.core.journal import Ended, Entry, Line
 from raysync.core.paradigm import Paradigm
-from raysync.errors import RunFailed
+from raysync.errors import ConfigError, RunFailed
 from raysync.record.metrics import Title
 from raysync.training.data import DataSet
 from raysync.training.task import Task
@@ -62,6 +62,9 @@ class Wanted:
     slots: tuple[str, ...]
     """Of the workers, as the journal calls them."""
     threads: tuple[int, ...]
+    """Of torch, of the actors in each bundle."""
+    server_threads: int | None
+    """Of a server; None: as many as the others of its bundle."""
     task_events: bool
 
 
@@ -87,7 +90,8 @@ class Crew:
         """Start the actors, each in its bundle."""
         cluster, plan, cast = experiment.cluster, self.plan, self.wanted.cast
         for shard, index in enumerate(plan.servers, start=cast.first_server):
-            self.servers.append(self._actor(cast.server, Role(f"server-{shard}"), index, cluster.server_cpus))
+            self.servers.append(self._actor(cast.server, Role(f"server-{shard}"), index, cluster.server_cpus,
+                                            threads=self.wanted.server_threads))
         self.evaluator = self._actor(cast.evaluator, Role("evaluator"), plan.evaluator, cluster.evaluator_cpus,
                                      cluster.evaluator_gpus)
         role = Role("controller")
@@ -96,8 +100,11 @@ class Crew:
         for role, index, group in zip(self.roles, plan.workers, experiment.slots().values(), strict=True):
             self.workers.append(self._actor(cast.worker, role, index, group.cpus, group.gpus))
 
-    def _actor(self, cls: type, role: Role, index: int, cpus: float, gpus: float = 0) -> Any:
-        return ray.remote(cls).options(**self.options(role, index, cpus, gpus)).remote(self.wanted.threads[index], role)
+    def _actor(
+        self, cls: type, role: Role, index: int, cpus: float, gpus: float = 0, threads: int | None = None,
+    ) -> Any:
+        threads = threads or self.wanted.threads[index]
+        return ray.remote(cls).options(**self.options(role, index, cpus, gpus)).remote(threads, role)
 
     def options(self, role: Role, index: int, cpus: float, gpus: float = 0) -> dict[str, Any]:
         """Ray's, of an actor with that share of a bundle."""
@@ -197,7 +204,13 @@ class Session:
             resets: what each is called -> reference to its place.
             timeout_s: how long they may take.
         """
-        self.places = dict(zip(resets, ray.get(list(resets.values()), timeout=timeout_s), strict=True))
+        try:
+            places = ray.get(list(resets.values()), timeout=timeout_s)
+        except RayTaskError as error:
+            if isinstance(error.cause, ConfigError):  # what only an actor can know, of its GPU
+                raise error.cause from None
+            raise
+        self.places = dict(zip(resets, places, strict=True))
 
     def close(self) -> None:
         """Take down what this session started."""
@@ -225,7 +238,7 @@ class Session:
 
     def _crew_for(self, experiment: Experiment, cast: Cast, slots: Sequence[str]) -> Crew:
         asked = plan(experiment)
-        wanted = Wanted(cast, asked, tuple(slots), self._threads(experiment), experiment.cluster.task_events)
+        wanted = Wanted(cast, asked, tuple(slots), *self._threads(experiment), experiment.cluster.task_events)
         if self._crew is not None and self._crew.whole and self._crew.wanted == wanted:
             return self._crew
         self._disband()
@@ -237,14 +250,16 @@ class Session:
         self._crew.hire(experiment)
         return self._crew
 
-    def _threads(self, experiment: Experiment) -> tuple[int, ...]:
-        """torch threads of the actor in each bundle: its CPUs on a cluster; on a private one a fair share of the cores."""
-        asked = plan(experiment)
-        share = max(1, (os.cpu_count() or 1) // len(asked.bundles))
-        private = self._connection.private
+    def _threads(self, experiment: Experiment) -> tuple[tuple[int, ...], int | None]:
+        """torch threads of the actors in each bundle, and of a server where that has others.
+
+        On a cluster: the CPUs of the bundle; on a private one: a fair share of the cores.
+        """
+        asked, cores, private = plan(experiment), os.cpu_count() or 1, self._connection.private
+        share = max(1, cores // len(asked.bundles))
         threads = [share if private else max(1, int(bundle.resources.get("CPU", 1))) for bundle in asked.bundles]
         threads[asked.evaluator] = experiment.evaluation.threads or threads[asked.evaluator]
-        return tuple(threads)
+        return tuple(threads), server_threads(asked, cores) if private else None
 
     def _begin(self, crew: Crew, task: Task, paradigm: Paradigm, title: Title | None) -> RunPlan:
         experiment, data = task.experiment, self.shared(task.data)
@@ -279,6 +294,17 @@ class Session:
             if self._within is None:
                 with suppress(RayError):  # the cluster itself may be gone
                     remove_placement_group(crew.group)
+
+
+def server_threads(asked: Plan, cores: int) -> int:
+    """torch threads of each server where all actors share the cores.
+
+    While the servers make an update, at least the worker whose gradient they take waits for them: they
+    have its share of the cores as well as their own.
+    """
+    shards = len(asked.servers)
+    actors = shards + 1 + len(asked.workers)
+    return max(1, cores * (shards + 1) // (shards * actors))
 
 
 def _is_loss(line: Line) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from raysync.cluster.clock import now_s, sleep_s
+from raysync.cluster.devices import devices_of_actor
 from raysync.cluster.logs import log_ready, log_to_stderr
 from raysync.cluster.messages import StepReport
 from raysync.cluster.names import Role
@@ -51,7 +52,7 @@ class Worker:
 
     def reset(self, plan: WorkerPlan, data: DataSet) -> Place:
         """Begin a run."""
-        devices = _devices(plan.group)
+        devices = devices_of_actor(plan.group.devices)
         self._plan = plan
         self._gradient = GradientComputation(plan.model.build(), data, devices, plan.group.precision)
         place = here(devices)
@@ -84,9 +85,3 @@ class Worker:
         share = batch_size / plan.batch_size
         sleep_s(step_duration_s(plan.group, computed_s, plan.seed, plan.slot, clock, factor, share) - computed_s)
         return *outgoing(gradient.outgoing(), plan.shards), StepReport(loss, now_s() - began_s).fields()
-
-
-def _devices(group: WorkerGroup) -> list[str]:
-    if group.gpus and torch.cuda.is_available():
-        return [f"cuda:{index}" for index in range(group.devices)]
-    return ["cpu"] * group.devices

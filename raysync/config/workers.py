@@ -55,8 +55,9 @@ class WorkerGroup(Strict):
     fallback_label_selectors: tuple[LabelSelector, ...] = Field((), description="tried in this order, for the whole group, "
                                                                                 "if the cluster cannot hold it otherwise")
     resources: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict, description="Ray's custom resources")
-    precision: Literal["float32", "bf16"] = Field("float32", description="bf16: forward pass under torch's autocast; "
-                                                                         "weights and gradients stay float32")
+    precision: Literal["float32", "tf32", "bf16"] = Field(
+        "float32", description="of computing; weights and gradients are float32. tf32: the factors of products are rounded "
+                               "to 10 bits, on GPUs since Ampere; bf16: forward pass under torch's autocast")
     speed: float = Field(1.0, gt=0, description="emulation: this many times as fast as the step time says")
     step_s: float | None = Field(None, gt=0, description="emulation: seconds a step lasts at speed 1; default: as measured, "
                                                          "and on the virtual engine by flops_per_s")

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from raysync.cluster.clock import now_s, sleep_s
+from raysync.cluster.devices import devices_of_actor
 from raysync.cluster.logs import log_ready, log_to_stderr
 from raysync.cluster.metrics import Exporter, UpdateSeconds
 from raysync.cluster.names import Role
@@ -38,7 +39,7 @@ from raysync.emulation import one_way_s, step_duration_s
 from raysync.paradigms.decoupled import Decoupled
 from raysync.record.metrics import Title
 from raysync.training.data import Batches, DataSet
-from raysync.training.device import Device
+from raysync.training.device import Device, use_tf32
 from raysync.training.evaluation import evaluate
 from raysync.training.flat import FlatModel
 from raysync.training.models import ModelPlan
@@ -81,7 +82,8 @@ class StageActor:
 
     def reset(self, plan: StagePlan, data: DataSet) -> Place:
         """Begin a run."""
-        device = "cuda:0" if plan.group.gpus and torch.cuda.is_available() else "cpu"
+        [device] = devices_of_actor()
+        use_tf32(False)
         part = parts_of(plan.model, plan.rule)[plan.stage[1] - 1]
         self._plan, self._data, self._device, self._busy_s = plan, data, Device(device), 0.0
         self._stage = StageComputation(part.to(device), plan.rule.weights, plan.rule.shrink)
@@ -224,8 +226,7 @@ class WholeEvaluator:
 
     def reset(self, model: ModelPlan, rule: Decoupled, plan: EvaluationPlan, data: DataSet) -> Place:
         """Begin a run."""
-        has_gpu = bool(ray.get_runtime_context().get_accelerator_ids().get("GPU"))
-        device = "cuda:0" if has_gpu and torch.cuda.is_available() else "cpu"
+        [device] = devices_of_actor()
         parts = parts_of(model, rule)
         self._sizes = [FlatModel(part).size for part in parts]
         self._model = FlatModel(nn.Sequential(*(item for part in parts for item in part)).to(device))

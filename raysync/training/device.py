@@ -2,8 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+
+from raysync.errors import ConfigError
+
+
+def use_tf32(allowed: bool) -> None:
+    """Whether GPUs may round the factors of float32 products to TF32, in this process and from now on.
+
+    torch's own default is yes for convolutions and no for matrices, so that a `float32` of its own
+    would mean one thing on a GPU since Ampere and another on an older one. On a CPU this changes nothing.
+    """
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = allowed
+
+
+def refuse_without_kernels(name: str) -> None:
+    """Check that this torch can compute on a GPU at all.
+
+    Raises:
+        ConfigError: it was built for others.
+    """
+    capability, built_for = torch.cuda.get_device_capability(name), torch.cuda.get_arch_list()
+    if torch.version.cuda is not None and not has_kernels(capability, built_for):
+        raise ConfigError(
+            f"gpus: torch {torch.__version__} has no code for {torch.cuda.get_device_name(name)}, of compute capability "
+            f"{'.'.join(map(str, capability))}; it was built for {', '.join(built_for)}. Install a build for an older CUDA "
+            "(torch's cu126 reaches back to 5.0), or set gpus: 0.")
+
+
+def has_kernels(capability: tuple[int, int], built_for: Sequence[str]) -> bool:
+    """Whether a GPU can run what torch was built for.
+
+    Args:
+        capability: of the GPU, (major, minor).
+        built_for: as torch lists it: machine code, `sm_86`, runs on GPUs of the same major number and no smaller
+            minor one; `compute_86`, which is translated on the GPU's machine, on all that are not older. Empty: unknown.
+    """
+    for name in built_for:
+        kind, _, number = name.partition("_")
+        built = divmod(int(number.rstrip("af")), 10)
+        if built <= capability and (kind == "compute" or built[0] == capability[0]):
+            return True
+    return not built_for
 
 
 class Device:

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from raysync.training.data import DataSet
+from raysync.training.device import use_tf32
 from raysync.training.flat import FlatModel
 
 
@@ -26,6 +27,7 @@ def evaluate(
     Returns:
         Accuracy (a fraction of 1) and mean cross-entropy (nats), of all labels: one a sample, or one a token.
     """
+    use_tf32(False)
     model.read_weights(weights)
     model.read_buffers(weights)
     model.module.eval()

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from raysync.training.data import Batches, DataSet
-from raysync.training.device import Device
+from raysync.training.device import Device, use_tf32
 from raysync.training.flat import FlatModel
 
 
@@ -25,13 +25,14 @@ class _Replica:
         self.device = Device(device)
         self.model = FlatModel(module.to(device).train())
         self._kind = device.partition(":")[0]
-        self._bf16 = precision == "bf16"
+        self._precision = precision
 
     def compute(self, x: Tensor, y: Tensor, share: float) -> float:
         """Leave `share` times the gradient of the mean loss of (x, y) in `model.outgoing`; returns as much of the loss."""
         x, y = self.device.upload(x), self.device.upload(y)
         self.model.gradient.zero_()
-        with torch.autocast(self._kind, dtype=torch.bfloat16, enabled=self._bf16):
+        use_tf32(self._precision != "float32")
+        with torch.autocast(self._kind, dtype=torch.bfloat16, enabled=self._precision == "bf16"):
             loss: Tensor = cross_entropy(self.model.module(x), y) * share
         loss.backward()  # type: ignore[no-untyped-call]
         self.model.write_buffers()
@@ -55,10 +56,12 @@ class GradientComputation:
             module: fresh; it is moved to the first device, and copied to the others.
             data: whose training set is learned.
             devices: as torch names them; `cpu` may come several times.
-            precision: `float32`, or `bf16` for torch's autocast of the forward pass.
+            precision: `float32`, `tf32` for factors that are rounded to it on GPUs that can, or `bf16` for torch's
+                autocast of the forward pass.
         """
         modules = [module, *(copy.deepcopy(module) for _ in devices[1:])]
         self._replicas = [_Replica(one, device, precision) for one, device in zip(modules, devices, strict=True)]
+        self._distinct = list({replica.device.name: replica.device for replica in self._replicas}.values())
         self.model = self._replicas[0].model
         self._data = data
         apart = len(set(devices)) == len(devices)  # replicas on one device draw from one generator: in turn, or it's a race
@@ -84,8 +87,8 @@ class GradientComputation:
             The batch's mean cross-entropy, in nats.
         """
         x, y = batches.draw(self._data, clock, batch_size)
-        for replica in self._replicas:
-            replica.device.seed(batches.seed(clock))
+        for index, device in enumerate(self._distinct):
+            device.seed(batches.seed(clock) + index)  # else sample i of every part would have the same mask
         count = len(self._replicas)
         if count == 1:
             return self._replicas[0].compute(x, y, 1.0)

@@ -35,25 +35,32 @@ class StalenessRule:
         self._compensation = update.delay_compensation
         adapts = self._compensation is not None and self._compensation.name == "adaptive"
         self._mean_square = torch.zeros(size) if adapts else None  # (P,)
+        self._scratch = torch.empty(size) if adapts else None  # (P,)
 
-    def correct(self, gradient: Tensor, staleness: int, weights: Tensor, base: Tensor | None) -> Tensor:
-        """The gradient as it is to be used, (P,); what was given is left as it is.
+    def correct(
+        self, gradient: Tensor, staleness: int, weights: Tensor, base: Tensor | None, out: Tensor,
+    ) -> Tensor:
+        """The gradient as it is to be used, (P,): in `out`, or the given one if it needs no correction.
 
         Args:
-            gradient: of a push, (P,).
+            gradient: of a push, (P,), which is left as it is.
             staleness: versions applied since the weights that it was computed on.
             weights: of now, (P,).
             base: those that it was computed on, at least (P,); only needed for delay compensation.
+            out: (P,), to be written to.
         """
         if self._compensation is not None:
             assert base is not None, "delay compensation needs the weights that a gradient was computed on"
-            gradient = self._compensated(gradient, weights, base[: len(weights)])
-        return gradient / staleness if self._divides and staleness > 1 else gradient
+            gradient = self._compensated(gradient, weights, base[: len(weights)], out)
+        if self._divides and staleness > 1:
+            gradient = torch.div(gradient, staleness, out=out)
+        return gradient
 
-    def _compensated(self, gradient: Tensor, weights: Tensor, base: Tensor) -> Tensor:
+    def _compensated(self, gradient: Tensor, weights: Tensor, base: Tensor, out: Tensor) -> Tensor:
         assert self._compensation is not None, "asked without need"
-        strength, square = self._compensation.strength, gradient.square()
+        torch.sub(weights, base, out=out).mul_(gradient)
         if self._mean_square is not None:
+            square = torch.mul(gradient, gradient, out=self._scratch)
             self._mean_square.lerp_(square, 1 - self._compensation.decay)
-            square.mul_(torch.rsqrt(self._mean_square + EPSILON))
-        return torch.addcmul(gradient, square, weights - base, value=strength)
+            out.mul_(torch.add(self._mean_square, EPSILON, out=self._scratch).rsqrt_())
+        return torch.addcmul(gradient, gradient, out, value=self._compensation.strength, out=out)

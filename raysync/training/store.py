@@ -5,12 +5,11 @@ Shape legend: K = pushes in one update, P = trainable parameters, Q = elements o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from math import ulp
 
 import torch
 from torch import Tensor
-from torch.nn.utils import clip_grads_with_norm_
 
 from raysync.config import Update
 from raysync.training.flat import FlatModel
@@ -35,6 +34,12 @@ class ParameterStore:
     to a stale gradient before it is combined is a `StalenessRule`'s to say.
     `project_radius` keeps the parameters in a ball around 0 (projected SGD, Zinkevich 2003): the initial ones, and those
     after each step. It takes a store that keeps the whole model.
+
+    Every worker waits for the server, so an update makes as few passes over memory as it can: torch's
+    fused optimizers make one, and everything else writes into vectors that are kept. (A fresh vector
+    of this size is a fresh mapping of memory, whose pages cost more than the arithmetic.) A fused
+    optimizer rounds differently from torch's plain one, by an ulp or so a step. The same updates
+    always give the same bits, with any number of threads.
     """
 
     def __init__(self, initial: Tensor, size: int, update: Update) -> None:
@@ -49,6 +54,7 @@ class ParameterStore:
         self._published = initial.clone()  # (P + Q,)
         self._parameter = torch.nn.Parameter(self._published[:size])  # (P,), the front of it
         self._combined = torch.empty(size)  # (P,)
+        self._corrected = torch.empty(size)  # (P,), takes up no memory until it is written to
         self._pushes = 0
         self._phase, self._began = "", 0.0
         self._settings = update.in_phase("")
@@ -83,7 +89,7 @@ class ParameterStore:
             The gradient's Euclidean norm if it is to be clipped, which is a pass over it; else 0.
         """
         size, self._pushes = len(self._parameter), len(vectors)
-        gradients = iter(self._gradients(vectors, staleness, bases))
+        gradients = self._gradients(vectors, staleness, bases)
         gradient, seen = next(gradients), samples[0]
         for following, count in zip(gradients, samples[1:], strict=True):
             seen += count
@@ -95,10 +101,7 @@ class ParameterStore:
             if len(vector) > size and worker is not None:
                 self._buffers[worker] = vector[size:].clone()
         self._parameter.grad = gradient
-        if self._settings.clip_norm is None:
-            return 0.0
-        self._parameter.grad = self._combined.copy_(gradient)  # clipping writes; what arrived is for reading only
-        return float(torch.linalg.vector_norm(self._combined))
+        return 0.0 if self._settings.clip_norm is None else float(torch.linalg.vector_norm(gradient))
 
     def step(self, progress: float, norms: Sequence[float]) -> int:
         """One optimizer step along the combined gradient; returns the version it makes.
@@ -109,8 +112,7 @@ class ParameterStore:
         """
         settings, group = self._settings, self._optimizer.param_groups[0]
         if settings.clip_norm is not None:
-            norm = torch.linalg.vector_norm(torch.tensor(norms))
-            clip_grads_with_norm_([self._parameter], settings.clip_norm, norm)
+            self._clip(settings.clip_norm, torch.linalg.vector_norm(torch.tensor(norms)))
         scale = self._pushes if settings.lr_scaling == "linear" else 1
         group["lr"] = scale * learning_rate(settings, progress, self.version)
         group["weight_decay"] = settings.weight_decay
@@ -130,15 +132,30 @@ class ParameterStore:
         self.enter(phase, progress)
         return self.step(progress, [self.combine(vectors, samples, workers, staleness, bases)])
 
-    def _gradients(self, vectors: Sequence[Tensor], staleness: Sequence[int], bases: Sequence[Tensor]) -> Iterable[Tensor]:
-        """K of (P,), corrected one by one as they are asked for, so that only one copy is made at a time."""
+    def _gradients(
+        self, vectors: Sequence[Tensor], staleness: Sequence[int], bases: Sequence[Tensor],
+    ) -> Iterator[Tensor]:
+        """K of (P,), corrected one by one as they are asked for; one is valid until the next is."""
         weights, rule = self._parameter.detach(), self._staleness_rule
         plain = (vector[: len(weights)] for vector in vectors)
         if rule is None:
-            return plain
+            yield from plain
+            return
         known: Sequence[Tensor | None] = bases or [None] * len(vectors)
-        return (rule.correct(gradient, behind, weights, base)
-                for gradient, behind, base in zip(plain, staleness, known, strict=True))
+        out = self._combined  # for the first one, which the others are added to
+        for gradient, behind, base in zip(plain, staleness, known, strict=True):
+            yield rule.correct(gradient, behind, weights, base, out)
+            out = self._corrected
+
+    def _clip(self, longest: float, norm: Tensor) -> None:
+        """Make a gradient of that norm at most so long, as torch's `clip_grad_norm_` does.
+
+        That one writes into the gradient, but what arrived is for reading only.
+        """
+        gradient, scale = self._parameter.grad, longest / (norm + 1e-6)
+        assert gradient is not None, "step before combine"
+        if scale < 1:
+            self._parameter.grad = torch.mul(gradient, scale, out=self._combined)
 
     def _project(self) -> None:
         """The nearest point of the ball, if the parameters lie outside of it; exact but for float32's rounding."""
@@ -166,7 +183,8 @@ def part_of(model: FlatModel, index: int, count: int) -> tuple[Tensor, int]:
 
 def _optimizer(parameter: torch.nn.Parameter, update: Update) -> torch.optim.Optimizer:
     if update.optimizer == "sgd":
-        return torch.optim.SGD([parameter], lr=update.lr, momentum=update.momentum, nesterov=update.nesterov,
-                               weight_decay=update.weight_decay)
+        return torch.optim.SGD([parameter], lr=update.lr, momentum=update.momentum,
+                               nesterov=update.nesterov, weight_decay=update.weight_decay, fused=True)
     kind = torch.optim.Adam if update.optimizer == "adam" else torch.optim.AdamW
-    return kind([parameter], lr=update.lr, betas=update.betas, weight_decay=update.weight_decay)
+    return kind([parameter], lr=update.lr, betas=update.betas, weight_decay=update.weight_decay,
+                fused=True)

@@ -13,6 +13,7 @@ from torch import Tensor
 from raysync.config import WorkerGroup
 from raysync.core.decisions import Apply, Push
 from raysync.errors import RunFailed
+from raysync.training.device import refuse_without_kernels
 from raysync.training.evaluation import evaluate
 from raysync.training.flat import FlatModel
 from raysync.training.gradient import GradientComputation
@@ -31,6 +32,8 @@ class Learner:
         self._task = task
         has_gpu = any(group.gpus for group in task.groups.values()) and torch.cuda.is_available()
         self._device = "cuda:0" if has_gpu else "cpu"
+        if has_gpu:
+            refuse_without_kernels(self._device)
         flat = FlatModel(task.model.build())
         self._size = flat.size
         self._initial = flat.initial()  # (P + Q,)

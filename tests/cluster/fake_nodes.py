@@ -1,9 +1,11 @@
 """Runs experiments on three fake nodes in one process, and prints where the actors sat and what was refused, as JSON.
 
-A process of its own, since the other tests are connected to a cluster already. The GPUs are numbers to Ray: torch sees none.
+A process of its own, since the other tests are connected to a cluster already. The GPUs are numbers to Ray: torch is made to
+see none, and their types are of no GPU that Ray could find on the machine of the tests.
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -16,16 +18,16 @@ from raysync.tuning.sweep import plan, run
 
 NODES = {
     "head": {"num_cpus": 2, "num_gpus": 0, "labels": {"profile": "head"}},
-    "fast": {"num_cpus": 4, "num_gpus": 3, "resources": {"accelerator_type:A100": 1},
+    "fast": {"num_cpus": 4, "num_gpus": 3, "resources": {"accelerator_type:FAST-1": 1},
              "labels": {"profile": "fast", "zone": "a"}},
-    "slow": {"num_cpus": 4, "num_gpus": 3, "resources": {"accelerator_type:T4": 1, "nvlink": 2},
+    "slow": {"num_cpus": 4, "num_gpus": 3, "resources": {"accelerator_type:SLOW-1": 1, "nvlink": 2},
              "labels": {"profile": "slow"}},
 }
 
 PLACED = {
     "by label, type and resource": {
         "workers": [
-            {"name": "type", "count": 2, "cpus": 0.5, "gpus": 0.5, "accelerator_type": "A100"},
+            {"name": "type", "count": 2, "cpus": 0.5, "gpus": 0.5, "accelerator_type": "FAST-1"},
             {"name": "label", "cpus": 0.5, "gpus": 2, "label_selector": {"profile": "!in(head, fast)"}},
             {"name": "resource", "cpus": 0.5, "resources": {"nvlink": 1}},
             {"name": "fallback", "cpus": 0.5, "label_selector": {"zone": "b"},
@@ -43,7 +45,7 @@ PLACED = {
 REFUSED = {
     "no such label": {"workers": [{"name": "west", "label_selector": {"zone": "west"}}]},
     "too many for label": {"workers": [{"name": "greedy", "count": 4, "gpus": 1, "label_selector": {"profile": "fast"}}]},
-    "no such type": {"workers": [{"name": "new", "gpus": 1, "accelerator_type": "H100"}]},
+    "no such type": {"workers": [{"name": "new", "gpus": 1, "accelerator_type": "NEW-1"}]},
     "no such resource": {"workers": [{"name": "odd", "resources": {"tpu": 1}}]},
     "does not pack": {"workers": [{"name": "pairs", "count": 3, "gpus": 2}], "cluster": {"placement_deadline_s": 1}},
 }
@@ -67,12 +69,21 @@ def swept(folder, tiny):
     return [[row.status, row.error, where.get(row.trial)] for row in record.table.itertuples()]
 
 
+def blinded():
+    """Called in every process that Ray starts."""
+    import torch
+
+    torch.cuda.is_available = lambda: False
+
+
 def main(output):
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # Ray starts no node with more GPUs than it names
     cluster = Cluster(initialize_head=True, head_node_args={**NODES["head"], "include_dashboard": False})
     for node in ("fast", "slow"):
         cluster.add_node(**NODES[node])
     try:
-        ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
+        ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False,
+                 runtime_env={"worker_process_setup_hook": blinded})
         profiles = {node["NodeID"]: node["Labels"]["profile"] for node in ray.nodes()}
         tiny = {"data": {"name": "digits", "train_samples": 80, "test_samples": 20}, "batch_size": 8,
                 "workload": {"samples": 80}, "evaluation": {"marks": 1}, "output": output}

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from raysync import config
 from raysync.cluster.placement import Bundle, Node, chosen, covers, matches, misfit, plan, total
+from raysync.cluster.session import server_threads
 
 TWO_NODES = [Node({"CPU": 10.1, "GPU": 1}, {"zone": "a"}), Node({"CPU": 10.1}, {"zone": "b"})]
 
@@ -102,6 +103,14 @@ def test_servers_with_workers_ask_for_their_cpus_in_the_workers_bundles():
     assert covers({"CPU": 8.001}, total(bundle.resources for bundle in everything.bundles))
 
 
+@given(st.integers(1, 200), st.integers(1, 20), st.integers(1, 8), st.sampled_from(["apart", "with-workers"]))
+def test_servers_have_their_share_of_the_cores_and_that_of_a_worker_that_waits(cores, workers, shards, placement):
+    threads = server_threads(asked({"count": workers}, server_shards=shards, server_placement=placement), cores)
+    share = cores / (workers + shards + 1)
+    assert threads == 1 or threads * shards <= share * (shards + 1)
+    assert (threads + 1) * shards > share * (shards + 1), "and no less"
+
+
 @pytest.mark.ray
 @pytest.mark.timeout(170)
 def test_fake_nodes(tmp_path):
@@ -137,9 +146,9 @@ def test_fake_nodes(tmp_path):
     [refused] = said["refused"]
     offer = "3 node(s)"
     for name, who, *parts in [
-        ("no such label", "'west'", "where zone=west", "No node has zone=west", offer, "profile=fast, zone=a"),
+        ("no such label", "'west'", "where zone=west", "No node has zone=west", offer, "profile=fast", "zone=a"),
         ("too many for label", "'greedy'", "4 x worker group 'greedy' of 1 CPU, 1 GPU where profile=fast", offer, "3 GPU"),
-        ("no such type", "'new'", "No node has accelerator_type:H100", "A100", "T4", offer),
+        ("no such type", "'new'", "No node has accelerator_type:NEW-1", "FAST-1", "SLOW-1", offer),
         ("no such resource", "'odd'", "1 tpu", "2 nvlink", offer),
         ("does not pack", "does not fit together", "3 x worker group 'pairs' of 1 CPU, 2 GPU", offer),
     ]:

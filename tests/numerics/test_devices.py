@@ -1,11 +1,15 @@
 """A worker with several devices, lower precision, and (where there is one) a GPU."""
 
+from functools import cache
+
 import pytest
 import torch
 from torch import nn
 
 from raysync import config
-from raysync.training.device import Device
+from raysync.errors import ConfigError
+from raysync.training.device import Device, has_kernels, refuse_without_kernels
+from raysync.training.evaluation import evaluate
 from raysync.training.gradient import GradientComputation
 from raysync.training.models import ModelPlan
 from raysync.training.task import prepare
@@ -82,15 +86,86 @@ def test_a_gpu_computes_what_a_cpu_does(devices):
     assert torch.allclose(vector, vector_of_cpu, atol=1e-3)
 
 
-@needs_gpu
-@pytest.mark.parametrize("name", ["resnet20", "alexnet-small"])
-def test_models_train_on_a_gpu_in_bf16(name):
-    plan = ModelPlan(name, {}, (3, 32, 32), 10, 0)
+@cache
+def losses_of_one_batch(name, device, precision):
+    """Of five steps on the same samples: what is left to see is the arithmetic, not which samples were drawn."""
     data = {"name": "synthetic", "parameters": {"shape": [3, 32, 32], "train": 300}}
     task = prepare(config.validate(SETTINGS | {"data": data}))
-    computation = GradientComputation(plan.build(), task.data, ["cuda:0"], "bf16")
+    module = ModelPlan(name, {}, (3, 32, 32), 10, 0).build()
+    computation = GradientComputation(module, task.data, [device], precision)
     losses = []
-    for clock in range(30):
-        losses.append(computation.compute(task.batches("w-0"), clock, 30))
-        computation.read_weights([computation.model.initial() - 0.02 * computation.outgoing()])
-    assert losses[-1] < losses[0]
+    for _ in range(5):
+        losses.append(computation.compute(task.batches("w-0"), 0, 16))
+        computation.read_weights([computation.model.initial() - 0.05 * computation.outgoing()])
+    return losses
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize(("name", "device", "precision"), [
+    ("alexnet-small", "cpu", "bf16"),
+    *(pytest.param(name, "cuda:0", precision, marks=needs_gpu)
+      for name in ("alexnet-small", "resnet20") for precision in ("float32", "tf32", "bf16"))])
+def test_models_learn_in_every_precision_as_in_float32_on_a_cpu(name, device, precision):
+    exact, losses = losses_of_one_batch(name, "cpu", "float32"), losses_of_one_batch(name, device, precision)
+    assert exact[-1] < 0.97 * exact[0]
+    assert losses == pytest.approx(exact, rel=0.02)
+    assert losses != exact or precision == "float32"
+
+
+@pytest.fixture
+def tf32():
+    """Whether products may be rounded, by torch's own switches; they are as before afterwards."""
+    switches = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = [switch.allow_tf32 for switch in switches]
+    yield lambda: {switch.allow_tf32 for switch in switches}
+    for switch, was in zip(switches, before, strict=True):
+        switch.allow_tf32 = was
+
+
+@pytest.mark.parametrize(("precision", "allowed"), [("float32", False), ("tf32", True), ("bf16", True)])
+def test_float32_is_what_it_says_also_after_others_have_computed(tf32, precision, allowed):
+    """The switches are the process's, in which the virtual engine computes for several groups in turn, and evaluates."""
+    *_, computation = gradient(["cpu"], precision=precision)
+    *_, other = gradient(["cpu"], precision="float32" if allowed else "tf32")
+    assert tf32() == {not allowed}
+    task = prepare(config.validate(SETTINGS))
+    computation.compute(task.batches("w-0"), 0, 30)
+    assert tf32() == {allowed}
+    evaluate(other.model, other.model.initial(), task.data, 50)
+    assert tf32() == {False}
+
+
+@pytest.mark.parametrize(("devices", "seeded"), [
+    (["cpu"], [0]), (["cpu", "cpu"], [0]), (["cpu:0", "cpu:1", "cpu:2"], [0, 1, 2])])
+def test_replicas_on_devices_of_their_own_draw_masks_of_their_own(monkeypatch, devices, seeded):
+    """The first one draws what a worker with one device does; replicas of one device draw from its generator in turn."""
+    seeds = {}
+    monkeypatch.setattr(Device, "seed", lambda device, value: seeds.setdefault(device.name, value))
+    gradient(devices)
+    first = prepare(config.validate(SETTINGS)).batches("w-0").seed(0)
+    assert list(seeds.values()) == [first + number for number in seeded]
+
+
+@pytest.mark.parametrize(("capability", "built_for", "runs"), [
+    ((7, 5), "sm_75 sm_80 sm_86 sm_90", True),
+    ((8, 9), "sm_75 sm_80 sm_86 sm_90", True),
+    ((6, 0), "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120", False),
+    ((7, 0), "sm_75 sm_80", False),
+    ((12, 0), "sm_75 sm_80 sm_90", False),
+    ((12, 1), "sm_80 sm_120a", True),
+    ((12, 0), "sm_80 compute_90", True),
+    ((8, 0), "sm_75 compute_90", False),
+    ((3, 7), "", True),
+])
+def test_which_gpus_a_build_of_torch_can_use(capability, built_for, runs):
+    """Of T4, L4, P100, V100, and newer ones than it was built for; a build that does not say for which is let be."""
+    assert has_kernels(capability, built_for.split()) == runs
+
+
+def test_a_gpu_without_kernels_is_refused_in_one_sentence(monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda name: (6, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda name: "Tesla P100")
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_80"])
+    with pytest.raises(ConfigError, match=r"no code for Tesla P100, of compute capability 6\.0; .* sm_75, sm_80\. Install"):
+        refuse_without_kernels("cuda:0")

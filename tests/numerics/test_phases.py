@@ -1,5 +1,6 @@
 """What holds in a phase of the paradigm, against the recursion of SGD with momentum written out."""
 
+from functools import partial
 from math import cos, pi
 
 import pytest
@@ -89,14 +90,13 @@ def test_ramps_rise_to_the_full_momentum(ramp, since, expected):
     st.lists(gradients, min_size=1, max_size=8), st.sampled_from([{}, {"phases": {"asp": {}}}]))
 @settings(max_examples=60, deadline=None)
 def test_what_is_not_asked_for_changes_no_bit(given_settings, rounds, neutral):
-    """An optimizer of torch, fed with the mean (or sum) as it was made before there were phases."""
+    """A fused optimizer of torch, fed with the mean (or sum) as it was made before there were phases."""
     update = Update(lr=0.1, **given_settings)
     store = ParameterStore(torch.arange(3.0), 3, Update(lr=0.1, **given_settings, **neutral))
     alone = torch.nn.Parameter(torch.arange(3.0))
-    kinds = {"sgd": lambda: torch.optim.SGD([alone], momentum=update.momentum, nesterov=update.nesterov,
-                                            weight_decay=update.weight_decay),
-             "adam": lambda: torch.optim.Adam([alone]), "adamw": lambda: torch.optim.AdamW([alone], weight_decay=0.1)}
-    optimizer = kinds[update.optimizer]()
+    kinds = {"sgd": partial(torch.optim.SGD, momentum=update.momentum, nesterov=update.nesterov),
+             "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+    optimizer = kinds[update.optimizer]([alone], weight_decay=update.weight_decay, fused=True)
     for number, pushed in enumerate(rounds):
         vectors = [torch.tensor([g, 2 * g, -g]) for g in pushed]
         mean, seen = vectors[0].clone(), 5

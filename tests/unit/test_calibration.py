@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from raysync import config
+from raysync import calibration, config
 from raysync.calibration import Measured, calibrate, profile
 from raysync.cli import listing, train
 from raysync.errors import ConfigError
@@ -34,6 +35,20 @@ def test_a_known_network_is_found(one_thread):
     assert found.step_s > 0 < found.update_bytes_per_s
     assert found.flops_per_s * found.step_s == pytest.approx(prepare(config.validate({
         "model": "mlp", "workers": [{"name": "w", "flops_per_s": 1.0}]})).groups["w-0"].step_s)
+
+
+@pytest.mark.parametrize("update", [{"staleness_scaling": "inverse"}, {"delay_compensation": "adaptive"}])
+def test_updates_that_look_at_old_weights_can_be_timed(monkeypatch, update):
+    class Once:
+        def __init__(self, statement, globals, num_threads):
+            self.work = globals["once"]
+
+        def blocked_autorange(self, min_run_time):
+            self.work()
+            return SimpleNamespace(median=1.0)
+
+    monkeypatch.setattr(calibration, "Timer", Once)
+    assert calibration._update_s(400, 3, config.Update(**update)) == 1.0
 
 
 def test_a_profile_holds_the_workers_and_what_was_measured(tmp_path):

@@ -77,7 +77,7 @@ from raysync.errors import ConfigError
     ("workers: [{resources: {tpu: 0}}]", "resources.tpu: .*greater than 0"),
     ("workers: [{label_selector: {zone: 'in(a'}}]", r"workers\[0\].label_selector.zone: .*got 'in\(a'"),
     ("workers: [{fallback_label_selectors: [{zone: a}]}]", "every node is allowed already"),
-    ("workers: [{precision: fp8}]", "'float32' or 'bf16'; got 'fp8'"),
+    ("workers: [{precision: fp8}]", "'float32', 'tf32' or 'bf16'; got 'fp8'"),
     ("cluster: {server_shards: 0}", "server_shards: .*got 0"),
     ("cluster: {server_placement: with-workers, server_label_selector: {a: b}}", "go where those go"),
     ("timing: only", "timing: only needs engine: virtual"),
