@@ -9,7 +9,7 @@ from typing import Any
 from raysync.core.decisions import Hold, Note, Switch
 from raysync.core.events import Joined, Left
 from raysync.core.journal import Entry, Remark, read
-from raysync.record.reader import RunRecord
+from raysync.record.reader import RunRecord, legible, measures_of
 
 TELLING = ('"Note"', '"Switch"', '"Joined"', '"Left"', '"remark"')
 """Words of the lines that are read to the end of a journal."""
@@ -58,7 +58,7 @@ def story_of(record: RunRecord, start: float) -> Story:
     """
     holds: dict[tuple[str, float], str] = {}
     happenings: list[Happening] = []
-    with (record.path / "journal.jsonl").open(encoding="utf-8") as file:
+    with legible(record.path), (record.path / "journal.jsonl").open(encoding="utf-8") as file:
         for line in read(_telling(file))[1]:
             match line:
                 case Entry(event=event):
@@ -72,8 +72,8 @@ def story_of(record: RunRecord, start: float) -> Story:
 
 def workload_of(record: RunRecord) -> int:
     """Samples of the whole work, as the journal's header has them: a progress of 1."""
-    with (record.path / "journal.jsonl").open(encoding="utf-8") as file:
-        return int(read(file)[0]["workload_samples"])
+    with legible(record.path), (record.path / "journal.jsonl").open(encoding="utf-8") as file:
+        return measures_of(read(file)[0]).workload_samples
 
 
 def _telling(lines: Iterable[str]) -> Iterator[str]:
