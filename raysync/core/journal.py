@@ -138,17 +138,20 @@ def decode(text: str) -> Line:
         data = json.loads(text)
         if not isinstance(data, dict):
             raise ValueError("it is no object")
+        line: Line
         if "evaluation" in data:
-            return _checked(Evaluation, data["evaluation"])
-        if "remark" in data:
-            return _checked(Remark, data["remark"])
-        if "ended" in data:
+            line = _checked(Evaluation, data["evaluation"])
+        elif "remark" in data:
+            line = _checked(Remark, data["remark"])
+        elif "ended" in data:
             ended = data["ended"]
-            return _checked(Ended, ended | {
+            line = _checked(Ended, ended | {
                 "troubles_without_effect": tuple(ended.get("troubles_without_effect", ()))})
-        report = _report(data.pop("report", {}))
-        decisions = tuple([_decision(each) for each in data.pop("decisions")])
-        return Entry(_checked(_EVENTS[data.pop("event")], data), decisions, report)
+        else:
+            report = _report(data.pop("report", {}))
+            decisions = tuple([_decision(each) for each in data.pop("decisions")])
+            line = Entry(_checked(_EVENTS[data.pop("event")], data), decisions, report)
+        return line
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ConfigError(f"not a line of a journal: {text[:80]!r} ({error})") from error
 
@@ -208,9 +211,9 @@ def read_header(text: str) -> dict[str, Any]:
         raise ConfigError(f"{newer} raysync wrote it: the journal has schema {head['journal']!r:.20}; this raysync "
                           f"reads schema {JOURNAL_SCHEMA}.")
     described, samples = head.get("paradigm"), head.get("workload_samples", 0)
-    whole = isinstance(described, dict) and _is_text(described.get("class")) and _is_data(described.get("parameters"))
-    whole = whole and (samples is None or (_is_whole(samples) and samples > 0))
-    if not (whole and isinstance(described["parameters"], dict) and is_mapping(head.get("about", {}))):
+    whole = isinstance(described, dict) and _is_text(described.get("class")) and is_mapping(described.get("parameters"))
+    whole = whole and is_mapping(head.get("about", {}))
+    if not whole or not (samples is None or (_is_whole(samples) and samples > 0)):
         raise ConfigError("the header of the journal is damaged.")
     return head
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
 
 from raysync.core.decisions import Hold, Note, Switch
@@ -28,6 +29,11 @@ class Happening:
     """Of a note its kind; otherwise switch, left, joined or remark."""
     worker: str
     values: dict[str, Any] = field(default_factory=dict)
+
+    def number(self, name: str) -> float | None:
+        """One of the values; None where there is none, or it is no finite number."""
+        value: Any = self.values.get(name)
+        return value if type(value) in (int, float) and isfinite(value) else None
 
     @property
     def text(self) -> str:
