@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from raysync.core.journal import is_mapping
+from raysync.core.journal import LONGEST_S, is_mapping
 from raysync.record.writer import schema_of
 
 MAY_BE_NAN = {"loss", "accuracy"}
@@ -84,7 +84,11 @@ def mapping_in(path: Path, schema: type[BaseModel]) -> dict[str, Any]:
         OSError: it cannot be read.
         ValueError: it is not what the schema says.
     """
-    return checked(json.loads(path.read_text(encoding="utf-8")), schema)
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError("its lists are nested too deeply") from error
+    return checked(data, schema)
 
 
 def checked(data: Any, schema: type[BaseModel]) -> dict[str, Any]:
@@ -101,6 +105,12 @@ def checked(data: Any, schema: type[BaseModel]) -> dict[str, Any]:
         first = error.errors()[0]
         raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}, got {first['input']!r:.40}") from error
     return dict(data)
+
+
+def _check_finite(name: str, column: pa.ChunkedArray) -> None:
+    most = pc.max(pc.abs(column)).as_py()
+    if pc.any(pc.is_nan(column)).as_py() or (most is not None and most > LONGEST_S):
+        raise ValueError(f"column {name}: no number, or one that is too large, in some rows")
 
 
 def frame_in(path: Path, row: type) -> pd.DataFrame:
@@ -121,7 +131,7 @@ def frame_in(path: Path, row: type) -> pd.DataFrame:
             raise ValueError(f"column {each.name}: {column.type}, not {wanted.field(each.name).type}")
         if column.null_count and not str(each.type).endswith("| None"):
             raise ValueError(f"column {each.name}: there is none in some rows")
-        if pa.types.is_floating(column.type) and each.name not in MAY_BE_NAN and not pc.all(pc.is_finite(column)).as_py():
-            raise ValueError(f"column {each.name}: no number in some rows")
+        if pa.types.is_floating(column.type) and each.name not in MAY_BE_NAN:
+            _check_finite(each.name, column)
     frame: pd.DataFrame = table.to_pandas()
     return frame
