@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 
 from raysync import config
+from raysync.cli.visible import VisibleConsole
 from raysync.config import Experiment
 from raysync.record.places import is_uri
 
@@ -20,8 +20,8 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_
                   help="Experiments with synchronisation paradigms in distributed deep learning, on Ray.")
 WIDE = None if "COLUMNS" in os.environ else 160
 """Columns of what is no terminal: of the log of a job, say. rich would fold at 80, and nobody gains by that."""
-console = Console(emoji=False, width=None if sys.stdout.isatty() else WIDE)
-errors = Console(stderr=True, emoji=False, width=None if sys.stderr.isatty() else WIDE)
+console = VisibleConsole(emoji=False, width=None if sys.stdout.isatty() else WIDE)
+errors = VisibleConsole(stderr=True, emoji=False, width=None if sys.stderr.isatty() else WIDE)
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="Experiment file (YAML).", show_default=False)]
 Settings = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a setting: a.b=value.")]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import islice
+from math import inf
 from typing import Any
 
 from rich import box
@@ -24,6 +25,8 @@ NUMBERS = ("clock", "lead", "pushes", "wait", "stale-\nness", "\nmax")
 FEWER = ((60, ("wait",)), (100, ("clock", "lead", "wait", "stale-\nness")))
 """On a terminal of less than so many columns, these of them: what a worker does, and why, says more than the others."""
 NEVER = "-"
+LONGEST_LEFT_S = 1e9
+"""A run that has more than that before it has just begun."""
 FRAME_LINES = 5
 """Of the table of workers: all but the workers."""
 
@@ -94,8 +97,10 @@ def state_of(standing: Standing, about: Mapping[str, Any], *, is_quiet: bool) ->
         error = f": {measures.ended.error}" if measures.ended.error else ""
         return f"{measures.ended.status} after {seconds(measures.seconds)}{error}"
     left = ""
-    if measures.progress > 0 and about.get("engine") == "ray" and not is_quiet:  # nobody waits for virtual seconds
-        left_s = max(0, round(measures.seconds * (1 - measures.progress) / measures.progress))
+    left_s = measures.seconds * (1 - measures.progress) / measures.progress if measures.progress > 0 else inf
+    # nobody waits for virtual seconds, nor for 30 years
+    if left_s < LONGEST_LEFT_S and about.get("engine") == "ray" and not is_quiet:
+        left_s = max(0, round(left_s))
         left = f", about {f'{left_s} s' if left_s < 100 else timedelta(seconds=left_s)} left"
     return f"{seconds(measures.now)}{left}"
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from raysync.cli.app import app, console
+from raysync.cli.visible import visible
 from raysync.errors import ConfigError
 from raysync.record.places import local, named, push
 from raysync.record.sweeps import TUNE
@@ -48,7 +49,7 @@ def report(paths: Paths, kind: Kind = Format.html, output: Output = None, median
     if kind is Format.md and output is None:
         from raysync.results.markdown import markdown
 
-        typer.echo(markdown(collection, median=median), nl=False)
+        typer.echo(visible(markdown(collection, median=median)), nl=False)
         return
     there = output or _place(collection, kind)
     try:
@@ -69,7 +70,7 @@ def _write(collection: Collection, kind: Format, there: Path, median: bool) -> N
     if kind is Format.md:
         from raysync.results.markdown import markdown
 
-        there.write_text(markdown(collection, median=median), encoding="utf-8")
+        there.write_text(visible(markdown(collection, median=median)), encoding="utf-8")
     elif kind is Format.trace:
         from raysync.results.trace import write_trace
 

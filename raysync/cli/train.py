@@ -6,6 +6,7 @@ import os
 import platform
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Annotated
@@ -30,6 +31,7 @@ from raysync.cli.table import print_table
 from raysync.config import Experiment, ParadigmChoice
 from raysync.core.replay import replay as replay_journal
 from raysync.errors import ConfigError, RunFailed
+from raysync.paradigms import rebuild
 from raysync.record.places import beneath, local
 from raysync.record.reader import RunRecord, legible
 
@@ -42,7 +44,7 @@ def run(
     file: File, engine: EngineName = None, settings: Settings = [],  # noqa: B006 - typer copies it
     tensorboard: TensorBoard = False,
 ) -> None:
-    """Train one experiment."""
+    """Train one experiment. Its file is a program: the functions and classes that it names are imported and called."""
     experiment = config.load(file, with_engine(settings, engine))
     _train(experiment, [experiment.paradigm], [experiment.seed], tensorboard)
 
@@ -94,17 +96,22 @@ def calibrate(
 @app.command()
 def replay(
     record: Annotated[str, typer.Argument(metavar="RUN", help="Folder of a run, or its URI.", show_default=False)],
+    trust: Annotated[bool, typer.Option(
+        "--trust", help="Import and run the paradigm that the record names, if it does not come with raysync.")] = False,
 ) -> None:
     """Feed a run's journal to a fresh machine; every decision must come out the same."""
     journal = local(record) / "journal.jsonl"
     if not journal.is_file():
         raise ConfigError(f"{record}: not the record of a run (no journal.jsonl in it).")
     with legible(journal.parent), journal.open(encoding="utf-8") as file:
-        replayed = replay_journal(file)
+        replayed = replay_journal(file, partial(rebuild, trust=trust))
     if replayed.difference:
         errors.print(f"Differs at {replayed.difference}", markup=False, highlight=False)
         raise typer.Exit(1)
     console.print(f"{replayed.events} events replayed, all {replayed.decisions} decisions identical.", highlight=False)
+    if not replayed.ended:
+        console.print("The journal is unfinished: it has no closing line. Its run was killed or still goes on, or the "
+                      "journal was cut off.", highlight=False, soft_wrap=True)
 
 
 def _train(experiment: Experiment, choices: Sequence[ParadigmChoice], seeds: Sequence[int], tensorboard: bool) -> None:

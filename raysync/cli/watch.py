@@ -205,20 +205,28 @@ class Watching:
         return self._caught_up and not ended and bool(self._killed or self._lost or self._silence_s > self._quiet_s)
 
     def _writer_is_gone(self) -> bool:
-        """Whether the process that wrote it was one of this machine, and is not there any more."""
+        """Whether it closed the record, or was a process of this machine and is not there any more."""
+        if self._is_closed:
+            return True
         try:
             where = self._record.environment
-        except (OSError, ValueError):  # missing, or damaged
+        except ConfigError:  # missing, or damaged
             return False
-        if where.get("host") != platform.node() or "pid" not in where:
+        pid = where.get("pid")
+        if where.get("host") != platform.node() or pid is None or pid <= 0:
             return False
         try:
-            os.kill(where["pid"], 0)
+            os.kill(pid, 0)
         except ProcessLookupError:
             return True
-        except PermissionError:  # another user's: it is there
+        except (PermissionError, OverflowError):  # another user's: it is there; or no number of a process
             return False
         return False
+
+    @property
+    def _is_closed(self) -> bool:
+        """Whether the run has left its summary, which is written after the last line of the journal."""
+        return (self._record.path / "summary.json").exists()
 
     def _picture(self, height: int | None = None) -> Group | Picture:
         if self._standing is None:
@@ -232,6 +240,8 @@ class Watching:
             return ""
         if self._lost:
             return self._lost
+        if self._is_closed:
+            return "The run was closed, but its journal has no closing line: it was cut off."
         quiet = f"Nothing has been written for {timedelta(seconds=round(self._silence_s))} hours"
         if self._killed:
             return f"{quiet}: the process that wrote it is gone, the run was killed."

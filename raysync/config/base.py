@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
 from raysync.core import paradigm
+from raysync.core.reference import NotTrusted, not_trusted
 from raysync.paradigms import make
 
 
@@ -49,15 +50,31 @@ def _shown(value: object) -> str:
 
 
 class ParadigmChoice(Named):
-    """A synchronisation rule."""
+    """A synchronisation rule. The choice of a record that nobody trusts may name one that is only known by its name."""
+
+    _only_named: bool = PrivateAttr(False)
 
     @model_validator(mode="after")
     def _exists(self) -> ParadigmChoice:
-        self.make()
+        try:
+            make(self.name, **self.parameters)
+        except NotTrusted:
+            self._only_named = True
         return self
 
+    @property
+    def can_be_made(self) -> bool:
+        """Whether `make` gives one: not where a record names a class of the user's own, and is not trusted."""
+        return not self._only_named
+
     def make(self) -> paradigm.Rule:
-        """A fresh one."""
+        """A fresh one.
+
+        Raises:
+            ConfigError: the choice is that of a record, is not registered, and the record is not trusted.
+        """
+        if self._only_named:
+            raise not_trusted(f"the paradigm {self.label}")
         return make(self.name, **self.parameters)
 
     @property

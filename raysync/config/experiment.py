@@ -87,13 +87,16 @@ class Experiment(Strict):
     def _paradigms_fit(self) -> Experiment:
         named = {"paradigm": self.paradigm} | {f"paradigms[{index}]": choice for index, choice in enumerate(self.paradigms)}
         for where, choice in named.items():
-            if why := choice.make().misfit(self.worker_count):
+            if choice.can_be_made and (why := choice.make().misfit(self.worker_count)):
                 raise ValueError(f"{where}: {choice.name}: {why}")
         return self
 
     @model_validator(mode="after")
     def _phases_come(self) -> Experiment:
-        coming = {phase for choice in (self.paradigm, *self.paradigms) for phase in choice.make().phases()} - {""}
+        choices = (self.paradigm, *self.paradigms)
+        if not all(choice.can_be_made for choice in choices):
+            return self
+        coming = {phase for choice in choices for phase in choice.make().phases()} - {""}
         for name in self.update.phases:
             if not coming:
                 raise ValueError(f"update.phases: {name!r}, but none of the paradigms has phases")

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from raysync.core.reference import may_import
 from raysync.errors import ConfigError, unknown_name
 
 BROUGHT = {"workers", "network", "cluster"}
@@ -31,6 +32,8 @@ def load_profile(name: str, where: str) -> dict[str, Any]:
     Raises:
         ConfigError: there is none of that name, or it is no profile.
     """
+    if not may_import():
+        raise ConfigError(f"{where}: a record holds what its profile brought, and names none; got {name!r}.")
     shelf = dict(_shelf())
     if name in shelf:
         settings = _read(shelf[name], name)

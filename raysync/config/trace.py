@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import inf
 from pathlib import Path
 
+from raysync.core.reference import may_import
+
 
 def seconds_from(trace: object) -> object:
     """The numbers in a text file: separated by white space, `#` begins a comment. Anything but a path stays as it is.
@@ -14,6 +16,8 @@ def seconds_from(trace: object) -> object:
     """
     place = ""
     if isinstance(trace, str | Path):
+        if not may_import():
+            raise ValueError(f"a record holds the numbers themselves; got {str(trace)!r}")
         path = Path(trace).expanduser()
         trace, place = _read(path), f"{path}: "
     if isinstance(trace, list | tuple):

@@ -8,12 +8,15 @@
 
 `report` is what came with the event and decides nothing (the loss of a push, the reason of a Left); evaluations, remarks
 and the closing line are for readers. Replay needs the header and the events alone. No file is touched: text in, text out.
+
+A journal may be damaged, or a stranger's, so its types are checked once, here, as it is decoded; who reads it need not ask
+again. Whether the history that it tells can have happened is another question: the machine answers it, and the rosters.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from traceback import extract_tb
@@ -27,8 +30,10 @@ from raysync.errors import ConfigError, IllegalDecision, RunFailed
 
 JOURNAL_SCHEMA = 1
 
-_CLASSES = {cls.__name__: cls for cls in (*get_args(Event), *get_args(Decision))}
-_FIELDS = {cls: tuple(field.name for field in fields(cls)) for cls in _CLASSES.values()}
+_EVENTS = {cls.__name__: cls for cls in get_args(Event)}
+_DECISIONS = {cls.__name__: cls for cls in get_args(Decision)}
+_CLASSES = (*_EVENTS.values(), *_DECISIONS.values())
+_FIELDS = {cls: tuple(field.name for field in fields(cls)) for cls in _CLASSES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,18 +147,50 @@ def decode(text: str) -> Line:
     """
     try:
         data = json.loads(text)
+        if not isinstance(data, dict):
+            raise ValueError("it is no object")
+        line: Line
         if "evaluation" in data:
-            return Evaluation(**data["evaluation"])
-        if "remark" in data:
-            return Remark(**data["remark"])
-        if "ended" in data:
+            line = _checked(Evaluation, data["evaluation"])
+        elif "remark" in data:
+            line = _checked(Remark, data["remark"])
+        elif "ended" in data:
             ended = data["ended"]
-            return Ended(**ended | {"troubles_without_effect": tuple(ended.get("troubles_without_effect", ()))})
-        report = data.pop("report", {})
-        decisions = tuple(_build(decision.pop("do"), decision) for decision in data.pop("decisions"))
-        return Entry(_build(data.pop("event"), data), decisions, report)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+            line = _checked(Ended, ended | {
+                "troubles_without_effect": tuple(ended.get("troubles_without_effect", ()))})
+        else:
+            report = _report(data.pop("report", {}))
+            decisions = tuple([_decision(each) for each in data.pop("decisions")])
+            line = Entry(_checked(_EVENTS[data.pop("event")], data), decisions, report)
+        return line
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ConfigError(f"not a line of a journal: {text[:80]!r} ({error})") from error
+
+
+class Decoder:
+    """Decodes the lines of one journal below its header, in their order."""
+
+    def __init__(self) -> None:
+        self.number = 1
+        """Of the latest line; the header is the first."""
+        self.ended = False
+        """Whether that was the closing line."""
+
+    def take(self, text: str) -> Line:
+        """The next line.
+
+        Raises:
+            ConfigError: it is damaged, or it comes after the closing line.
+        """
+        self.number += 1
+        if self.ended:
+            raise ConfigError(f"line {self.number} comes after the closing line: {text[:80]!r}")
+        try:
+            line = decode(text)
+        except ConfigError as error:
+            raise ConfigError(f"line {self.number} is {error}") from error
+        self.ended = isinstance(line, Ended)
+        return line
 
 
 def read(lines: Iterable[str]) -> tuple[dict[str, Any], Iterator[Line]]:
@@ -163,17 +200,138 @@ def read(lines: Iterable[str]) -> tuple[dict[str, Any], Iterator[Line]]:
         ConfigError: no journal, one of another schema, a damaged header, or (while iterating) a damaged line.
     """
     rest = iter(lines)
+    head = read_header(next(rest, "null"))
+    decoder = Decoder()
+    return head, (decoder.take(line) for line in rest if line.endswith("\n") or decoder.ended)
+
+
+def read_header(text: str) -> dict[str, Any]:
+    """What the first line says: `paradigm` (with `class` and `parameters`), `workload_samples`, and perhaps `about`.
+
+    Raises:
+        ConfigError: no journal, one of another schema, or a damaged header.
+    """
     try:
-        head = json.loads(next(rest, "null"))
-    except ValueError:
+        head = json.loads(text)
+    except (ValueError, RecursionError):
         head = None
     if not isinstance(head, dict) or "journal" not in head:
         raise ConfigError("this is not a raysync journal: its first line is no header.")
     if head["journal"] != JOURNAL_SCHEMA:
-        raise ConfigError(f"the journal has schema {head['journal']}; this raysync reads schema {JOURNAL_SCHEMA}.")
-    if not {"paradigm", "workload_samples"} <= head.keys():
+        newer = "a newer" if _is_whole(head["journal"]) and head["journal"] > JOURNAL_SCHEMA else "another"
+        raise ConfigError(f"{newer} raysync wrote it: the journal has schema {head['journal']!r:.20}; this raysync "
+                          f"reads schema {JOURNAL_SCHEMA}.")
+    described, samples = head.get("paradigm"), head.get("workload_samples", 0)
+    whole = isinstance(described, dict) and _is_text(described.get("class")) and is_mapping(described.get("parameters"))
+    whole = whole and is_mapping(head.get("about", {}))
+    if not whole or not (samples is None or (_is_whole(samples) and samples > 0)):
         raise ConfigError("the header of the journal is damaged.")
-    return head, (decode(line) for line in rest if line.endswith("\n"))
+    return head
+
+
+# ---- the types of what is read ----
+
+LARGEST = 2**63
+"""No number of a journal is larger: they are stored in 64 bits."""
+
+LONGEST_S = 1e12
+"""30,000 years: no moment of a run lies further off."""
+
+DEEPEST = 20
+"""Levels of nested lists and mappings in what a paradigm or an actor reports."""
+
+
+def _is_text(value: object) -> bool:
+    return type(value) is str
+
+
+def _is_flag(value: object) -> bool:
+    return type(value) is bool
+
+
+def _is_whole(value: object) -> bool:
+    return type(value) is int and -LARGEST <= value < LARGEST
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is float or _is_whole(value)
+
+
+def _is_seconds(value: Any) -> bool:
+    return type(value) in (float, int) and 0 <= value <= LONGEST_S  # NaN is not
+
+
+def _is_push(value: Any) -> bool:
+    worker, clock = value
+    return type(worker) is str and _is_whole(clock)
+
+
+def _is_data(value: object, depth: int = DEEPEST) -> bool:
+    """JSON's, not too deep."""
+    if isinstance(value, dict):
+        return depth > 0 and all(_is_data(each, depth - 1) for each in value.values())
+    if isinstance(value, list):
+        return depth > 0 and all(_is_data(each, depth - 1) for each in value)
+    return type(value) is float or type(value) is str or value is None or _is_whole(value) or _is_flag(value)
+
+
+def is_mapping(value: object) -> bool:
+    """Whether that is a mapping of JSON's data, not too deep, whose whole numbers fit into 64 bits."""
+    return type(value) is dict and _is_data(value)
+
+
+def _or_none(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or fits(value)
+
+
+_FITS: dict[str, Callable[[Any], bool]] = {
+    "str": _is_text,
+    "bool": _is_flag,
+    "int": _is_whole,
+    "int | None": _or_none(_is_whole),
+    "float": _is_number,
+    "float | None": _or_none(_is_number),
+    "Push": _is_push,
+    "tuple[Push, ...]": lambda pushes: all(map(_is_push, pushes)),
+    "tuple[str, ...]": lambda texts: all(map(_is_text, texts)),
+    "Mapping[str, Any]": is_mapping,
+}
+"""Type of a field, as the dataclasses have it -> whether a value is of it."""
+
+_SECONDS = {"at", "busy_s"}
+_CHECKS = {
+    cls: {each.name: _is_seconds if each.name in _SECONDS and each.type == "float" else _FITS[str(each.type)]
+          for each in fields(cls)}
+    for cls in (*_CLASSES, Evaluation, Remark, Ended)}
+
+_REPORTED = {
+    "loss": _or_none(_is_number), "forward_version": _is_whole, "delay_ticks": _or_none(_is_whole), "why": _is_text}
+"""What readers look at in a report; the rest is only shown."""
+
+
+def _checked(cls: Any, values: dict[str, Any]) -> Any:
+    checks = _CHECKS[cls]
+    for name, value in values.items():
+        if not checks[name](value):
+            raise ValueError(f"{name}: {value!r:.40}")
+    return cls(**values)
+
+
+def _decision(values: dict[str, Any]) -> Any:
+    cls = _DECISIONS[values.pop("do")]
+    if "pushes" in values:
+        values["pushes"] = tuple([(worker, clock) for worker, clock in values["pushes"]])
+    if "push" in values:
+        worker, clock = values["push"]
+        values["push"] = (worker, clock)
+    return _checked(cls, values)
+
+
+def _report(report: dict[str, Any]) -> dict[str, Any]:
+    for name, value in report.items():
+        if not _REPORTED.get(name, _is_data)(value):
+            raise ValueError(f"report: {name}: {value!r:.40}")
+    return report
 
 
 def _values(thing: Any) -> dict[str, Any]:
@@ -182,12 +340,3 @@ def _values(thing: Any) -> dict[str, Any]:
 
 def _plain(thing: Evaluation | Remark | Ended) -> dict[str, Any]:
     return {field.name: getattr(thing, field.name) for field in fields(thing)}
-
-
-def _build(name: str, values: dict[str, Any]) -> Any:
-    if "pushes" in values:
-        values["pushes"] = tuple((worker, clock) for worker, clock in values["pushes"])
-    if "push" in values:
-        worker, clock = values["push"]
-        values["push"] = (worker, clock)
-    return _CLASSES[name](**values)

@@ -27,7 +27,7 @@ from raysync.core.decisions import Apply, Decision, Drop, Hold, Note, Release, S
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
 from raysync.core.legality import JSON_NATIVE, location, not_native, why_illegal
 from raysync.core.paradigm import Paradigm, Rule
-from raysync.core.reference import load_reference, reference_to
+from raysync.core.reference import reference_to
 from raysync.core.roster import Roster
 from raysync.errors import IllegalDecision, ProtocolViolation
 
@@ -184,12 +184,17 @@ class Machine:
         })
 
     @classmethod
-    def restore(cls, text: str) -> Machine:
-        """The machine that `snapshot` wrote down."""
+    def restore(cls, text: str, paradigm: Paradigm) -> Machine:
+        """The machine that `snapshot` wrote down.
+
+        Args:
+            text: of the snapshot.
+            paradigm: a fresh one of the same class and parameters; a snapshot names them, and nothing is imported
+                because of it.
+        """
         state = json.loads(text)
         assert state["snapshot"] == SNAPSHOT_SCHEMA, f"a snapshot of schema {state['snapshot']}"
-        paradigm = rebuild(state["paradigm"])
-        assert isinstance(paradigm, Paradigm), f"a machine of {paradigm.name}"
+        assert state["paradigm"] == describe(paradigm), f"a snapshot of {state['paradigm']}"
         machine = cls(paradigm)
         machine.paradigm.load_state(state["state"])
         machine.timers = state["timers"]
@@ -200,13 +205,3 @@ class Machine:
 def describe(rule: Rule) -> dict[str, Any]:
     """Class and parameters as JSON-native data."""
     return {"class": reference_to(type(rule)), "parameters": rule.parameters()}
-
-
-def rebuild(description: dict[str, Any]) -> Rule:
-    """The fresh one that `describe` described.
-
-    Raises:
-        ConfigError: its class cannot be imported here.
-    """
-    rule: Rule = load_reference(description["class"], "journal")(**description["parameters"])
-    return rule

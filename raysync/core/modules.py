@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
@@ -12,9 +13,12 @@ from raysync.core.events import Event, TimerFired
 from raysync.core.machine import Machine
 from raysync.core.paradigm import Paradigm, Rule
 from raysync.core.roster import Roster
+from raysync.errors import ProtocolViolation
 
 MARK = "/"
 """In the id of a stage, behind the number of its module: `m2/gpu-3#1`. No name of a worker group has it."""
+
+STAGE = re.compile(rf"m([1-9][0-9]{{0,8}}){MARK}")
 
 
 def stage_id(slot: str, module: int) -> str:
@@ -24,8 +28,8 @@ def stage_id(slot: str, module: int) -> str:
 
 def module_of(worker: str) -> int:
     """The module in the id of a stage, from 1; 0 of a worker that has the whole network."""
-    module, mark, _ = worker.partition(MARK)
-    return int(module[1:]) if mark else 0
+    found = STAGE.match(worker)
+    return int(found[1]) if found else 0
 
 
 class Modules:
@@ -40,6 +44,7 @@ class Modules:
             modules: K.
             workload_samples: size of the whole work in samples; each module does all of it.
         """
+        self._make = make
         self.machines = {module: Machine(make(), workload_samples) for module in range(1, modules + 1)}
 
     @property
@@ -60,9 +65,12 @@ class Modules:
         """
         if isinstance(event, TimerFired):
             number, _, key = event.key.partition("/")
-            module, event = int(number), replace(event, key=key)
+            module = int(number) if number.isdecimal() and len(number) < 10 else 0
+            event = replace(event, key=key)
         else:
             module = module_of(event.worker)
+        if module not in self.machines:
+            raise ProtocolViolation(f"there are modules 1 to {len(self.machines)}: {event}")
         decisions = self.machines[module].handle(event)
         return [replace(each, key=f"{module}/{each.key}") if isinstance(each, SetTimer) else each for each in decisions]
 
@@ -72,7 +80,8 @@ class Modules:
 
     def restore(self, text: str) -> None:
         """Go on from what `snapshot` wrote down."""
-        self.machines = {module: Machine.restore(each) for module, each in enumerate(json.loads(text), start=1)}
+        self.machines = {module: Machine.restore(each, self._make())
+                         for module, each in enumerate(json.loads(text), start=1)}
 
 
 @runtime_checkable

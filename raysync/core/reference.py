@@ -1,14 +1,48 @@
-"""`package.module:Name`, the way experiment files and journals name a class or a function."""
+"""`package.module:Name`, the way experiment files and journals name a class or a function.
+
+An experiment file is a program: what it names is imported and called. A record is not one, as it may be a stranger's: it is
+read `without_imports`, and what it names stays a name.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib import import_module
 from traceback import extract_tb
 from typing import Any
 
-from raysync.errors import ConfigError
+from raysync.errors import ConfigError, RaysyncError
+
+_may_import: ContextVar[bool] = ContextVar("may_import", default=True)
+
+
+class NotTrusted(RaysyncError):
+    """Something that does not come with raysync is named where nothing may be imported. Caught where that is decided."""
+
+
+def not_trusted(name: str) -> ConfigError:
+    """The error for what a record names and only a trusted one may have imported."""
+    return ConfigError(
+        f"{name} does not come with raysync. To import what a record names is to run it, so a record must be trusted "
+        "first.\nIf you trust it: raysync replay RUN --trust, or raysync.load(RUN, trust=True).")
+
+
+@contextmanager
+def without_imports() -> Iterator[None]:
+    """Within it `load_reference` refuses, and no other file is read for what a file names."""
+    before = _may_import.set(False)
+    try:
+        yield
+    finally:
+        _may_import.reset(before)
+
+
+def may_import() -> bool:
+    """Whether what is being read is a program of the user's, and no record."""
+    return _may_import.get()
 
 
 def reference_to(thing: type) -> str:
@@ -25,10 +59,13 @@ def load_reference(reference: str, where: str) -> Any:
 
     Raises:
         ConfigError: it is not of that form, the module or the name in it does not exist, or the module cannot be imported.
+        NotTrusted: nothing may be imported here.
     """
     module_name, _, name = reference.partition(":")
     if not module_name or not name:
         raise ConfigError(f"{where}: write it as package.module:Name.")
+    if not may_import():
+        raise NotTrusted(reference)
     try:
         thing: Any = import_module(module_name)
     except ModuleNotFoundError as error:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from raysync.core.decisions import Decision
-from raysync.core.journal import Entry, read
-from raysync.core.machine import Machine, rebuild
+from raysync.core.journal import Ended, Entry, read
+from raysync.core.machine import Machine
 from raysync.core.modules import Modules, machine_of
+from raysync.core.paradigm import Rule
 from raysync.errors import ProtocolViolation
+
+Rebuild = Callable[[str, dict[str, Any]], Rule]
+"""From the class and the parameters that a header names to a fresh rule: `raysync.paradigms.rebuild`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,28 +26,33 @@ class Replayed:
     decisions: int
     difference: str | None
     """The first event that was answered otherwise, for a person; None if every decision was the same."""
+    ended: bool
+    """Whether the journal has its closing line; a killed run's has none, nor one that was cut off."""
 
 
-def replay(lines: Iterable[str]) -> Replayed:
+def replay(lines: Iterable[str], rebuild: Rebuild) -> Replayed:
     """Replay a journal, up to its first difference.
 
     Raises:
-        ConfigError: the text is no journal, or its paradigm cannot be imported.
+        ConfigError: the text is no journal, or its paradigm cannot be built.
     """
     head, rest = read(lines)
-    machine = machine_of(rebuild(head["paradigm"]), head["workload_samples"])
+    paradigm = rebuild(head["paradigm"]["class"], head["paradigm"]["parameters"])
+    machine = machine_of(paradigm, head["workload_samples"])
     events = decisions = 0
+    ended = False
     for line in rest:
+        ended = isinstance(line, Ended)
         if not isinstance(line, Entry):
             continue
         events += 1
-        answer: tuple[Decision, ...] | ProtocolViolation
+        answer: tuple[Decision, ...] | Exception
         try:
             answer = tuple(machine.handle(line.event))
-        except ProtocolViolation as violation:
-            answer = violation
+        except (ProtocolViolation, AssertionError) as error:  # a history that this machine would not have made
+            answer = error
         if answer != line.decisions:
             difference = f"event {events}: {line.event}\n  recorded: {line.decisions}\n  replayed: {answer!r}"
-            return Replayed(machine, events, decisions, difference)
+            return Replayed(machine, events, decisions, difference, ended)
         decisions += len(line.decisions)
-    return Replayed(machine, events, decisions, None)
+    return Replayed(machine, events, decisions, None, ended)

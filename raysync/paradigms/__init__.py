@@ -6,12 +6,12 @@ from raysync.paradigms.decoupled import Decoupled
 from raysync.paradigms.hybrid import Hybrid
 from raysync.paradigms.ksync import BackupWorkers, KBatchAsync, KBatchSync, KSync
 from raysync.paradigms.lagtuner import LagTuner
-from raysync.paradigms.registry import PARADIGMS, PRESETS, Preset, make
+from raysync.paradigms.registry import PARADIGMS, PRESETS, Preset, make, rebuild
 from raysync.paradigms.ringmaster import Ringmaster
 from raysync.paradigms.ssp import SSP
 from raysync.paradigms.syncswitch import SyncSwitch
 
-__all__ = ["PARADIGMS", "PRESETS", "Preset", "make"]
+__all__ = ["PARADIGMS", "PRESETS", "Preset", "make", "rebuild"]
 
 PARADIGMS.update({cls.name: cls for cls in (
     BSP, ASP, SSP, LagTuner, Hybrid, KSync, KBatchSync, KBatchAsync, BackupWorkers, Ringmaster, SyncSwitch, Decoupled)})

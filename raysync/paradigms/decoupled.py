@@ -41,8 +41,8 @@ class Decoupled:
 
     name: ClassVar[str] = "decoupled"
 
-    modules: Annotated[int, Ge(1)] = 2
-    """K."""
+    modules: Annotated[int, Ge(1), Le(1000)] = 2
+    """K. The bound is above the depth of any network here, and keeps a damaged record from asking for 10^8 machines."""
     groups: Annotated[int, Ge(1)] = 1
     """S."""
     locked: bool = False

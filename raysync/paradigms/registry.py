@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from functools import cache
@@ -13,7 +14,7 @@ from pydantic_core import ErrorDetails
 
 from raysync.core.legality import JSON_NATIVE, not_native
 from raysync.core.paradigm import Paradigm, Rule
-from raysync.core.reference import load_reference
+from raysync.core.reference import NotTrusted, load_reference, not_trusted, reference_to, without_imports
 from raysync.errors import ConfigError, unknown_name
 
 PARADIGMS: dict[str, type[Rule]] = {}
@@ -67,6 +68,25 @@ def make(name: str, /, **parameters: Any) -> Rule:
     if isinstance(rule, Paradigm) and (what := not_native(rule.parameters()) or not_native(rule.state())):
         raise ConfigError(f"paradigm {name}: it has {what}; parameters and state are {JSON_NATIVE}.")
     return rule
+
+
+def rebuild(class_name: str, parameters: dict[str, Any], *, trust: bool = False) -> Rule:
+    """The fresh rule that the header of a journal describes.
+
+    Args:
+        class_name: its class as `package.module:Name`.
+        parameters: of the header; they are validated like those of an experiment file.
+        trust: whether a class that does not come with raysync may be imported, which runs it.
+
+    Raises:
+        ConfigError: as `make`, or the class does not come with raysync and is not trusted.
+    """
+    registered = {reference_to(cls): name for name, cls in PARADIGMS.items()}
+    try:
+        with nullcontext() if trust else without_imports():
+            return make(registered.get(class_name, class_name), **parameters)
+    except NotTrusted as error:
+        raise not_trusted(f"the paradigm {error}") from error
 
 
 def make_inner(spec: Spec, where: str) -> Paradigm:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from raysync.core.journal import Line, decode, read
+from raysync.core.journal import Decoder, Line, read_header
 
 
 class JournalFollower:
@@ -26,6 +26,7 @@ class JournalFollower:
         self.head: dict[str, Any] | None = None
         """The header; None until it is on disk."""
         self._file = journal.open("rb")
+        self._decoder = Decoder()
         self._begun = b""
 
     def __enter__(self) -> JournalFollower:
@@ -49,13 +50,9 @@ class JournalFollower:
             ConfigError: no journal, one of another schema, or a damaged line.
         """
         texts = list(islice(iter(self._complete, ""), at_most + (self.head is None)))
-        if self.head is None:
-            if not texts:
-                return []
-            head, lines = read(texts)
-            self.head = head
-            return list(lines)
-        return [decode(text) for text in texts]
+        if self.head is None and texts:
+            self.head = read_header(texts.pop(0))
+        return [self._decoder.take(text) for text in texts]
 
     def _complete(self) -> str:
         """The next line, if it is complete; empty otherwise."""

@@ -14,6 +14,7 @@ from raysync.core.decisions import Decision, Drop, Hold, Note, Switch
 from raysync.core.events import Event, Joined, Left
 from raysync.core.journal import Ended, Entry, Line, Remark
 
+PREDICTED = "predicted_wait_s"
 FIRST_LIFE = "#1"
 """Behind the id of a worker that has been there from the beginning, whose joining is no news."""
 RARE_NOTES = ("straggler", "recovered", "suspended", "restored")
@@ -72,15 +73,15 @@ def _decided(at: float, decision: Decision) -> Iterator[News]:
 def _noted(kind: str, worker: str, values: Mapping[str, Any]) -> str:
     """A note in plain words; those of a user's own paradigm with their values."""
     match kind:
-        case "controller" if values.keys() >= {"slowest", "lead", "extra", "predicted_wait_s"}:
+        case "controller" if "slowest" in values and _numbers(values, "lead", "extra") and _times(values, PREDICTED):
             extra = values["extra"]
             granted = f"{extra} more iteration{'s' if extra > 1 else ''}" if extra else "no more iterations"
             return (f"{worker}, {values['lead']} clocks ahead of {values['slowest']}, gets {granted} (r* = {extra}); "
                     f"predicted wait {seconds(values['predicted_wait_s'])}")
-        case "waited" if values.keys() >= {"predicted_wait_s", "actual_wait_s"}:
+        case "waited" if _times(values, "predicted_wait_s", "actual_wait_s"):
             return (f"{worker} waited {seconds(values['actual_wait_s'])}; "
                     f"predicted: {seconds(values['predicted_wait_s'])}")
-        case "straggler" if values.keys() >= {"pushes_per_active_s", "mean_pushes_per_active_s", "windows"}:
+        case "straggler" if _numbers(values, "pushes_per_active_s", "mean_pushes_per_active_s", "windows"):
             return (f"{worker} is a straggler: {values['pushes_per_active_s']:.3g} pushes a second against a mean of "
                     f"{values['mean_pushes_per_active_s']:.3g}, slow in {values['windows']} detection windows in a row")
         case "recovered":
@@ -91,6 +92,16 @@ def _noted(kind: str, worker: str, values: Mapping[str, Any]) -> str:
             return f"{worker} is restored"
     more = ", ".join(f"{name} {f'{value:.4g}' if isinstance(value, float) else value}" for name, value in values.items())
     return f"{kind} {worker}{f': {more}' if more else ''}"
+
+
+def _numbers(values: Mapping[str, Any], *names: str) -> bool:
+    """Whether all of them are there; a user's own paradigm may give its notes what values it likes."""
+    return all(type(values.get(name)) in (int, float) for name in names)
+
+
+def _times(values: Mapping[str, Any], *names: str) -> bool:
+    """Likewise; None is a time that is not known."""
+    return all(name in values and (values[name] is None or _numbers(values, name)) for name in names)
 
 
 def seconds(value: float | None) -> str:

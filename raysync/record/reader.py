@@ -1,12 +1,16 @@
-"""Reading a record: `raysync.load(path)`."""
+"""Reading a record: `raysync.load(path)`.
+
+A record may be damaged, or a stranger's: what its files hold is checked as they are read (`raysync.record.schemas`), and
+nothing that they name is imported unless the record is trusted.
+"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,55 +20,80 @@ import pyarrow as pa
 from raysync import config
 from raysync.config import Experiment
 from raysync.core.journal import Evaluation, Line, read
+from raysync.core.reference import without_imports
 from raysync.errors import ConfigError
 from raysync.record.measures import Measures
 from raysync.record.places import local, named
 from raysync.record.rows import PushRow
-from raysync.record.writer import schema_of
+from raysync.record.schemas import Environment, Summary, checked, frame_in, mapping_in
+from raysync.record.writer import ROWS_PER_GROUP, schema_of
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run on disk. A run that was killed, or still goes on, is read from its journal up to that moment."""
+    """One run on disk. A run that was killed, or still goes on, is read from its journal up to that moment.
+
+    Whatever is damaged is a `ConfigError`.
+    """
 
     path: Path
+    trust: bool = False
+    """Whether a paradigm that does not come with raysync may be imported from where the record says."""
 
     @cached_property
     def config(self) -> Experiment:
-        """The resolved experiment."""
-        return config.load(self.path / "config.yaml")
+        """The resolved experiment. Of a record that is not trusted, a paradigm of the user's own is known by its name and
+        parameters alone."""
+        with legible(self.path, "config"), nullcontext() if self.trust else without_imports():
+            return config.load(self.path / "config.yaml")
 
     @cached_property
     def environment(self) -> dict[str, Any]:
         """Command, versions and machine."""
-        return dict(json.loads((self.path / "environment.json").read_text(encoding="utf-8")))
+        with legible(self.path, "environment"):
+            return mapping_in(self.path / "environment.json", Environment)
 
     @cached_property
     def summary(self) -> dict[str, Any]:
         """The keys of `summary.json`; `status` is `unfinished` for a run that was never closed."""
-        if self.complete:
-            return dict(json.loads((self.path / "summary.json").read_text(encoding="utf-8")))
-        head, measures, _ = self._recovered
-        return {**head.get("about", {}), **measures.summary(), "wall_seconds": None}
+        if self._closing is not None:
+            return self._closing
+        with legible(self.path):
+            about, measures = self._measured
+            return checked({**about, **measures.summary(), "wall_seconds": None}, Summary)
 
     @cached_property
     def pushes(self) -> pd.DataFrame:
         """One row a push: the fields of `raysync.record.rows.PushRow`."""
         if self.complete:
-            return pd.read_parquet(self.path / "pushes.parquet")
-        return _frame([asdict(row) for row in self._recovered[2]], PushRow)
+            with legible(self.path, "pushes"):
+                return frame_in(self.path / "pushes.parquet", PushRow)
+        with legible(self.path):
+            return self._pushes_of_the_journal()
 
     @cached_property
     def evaluations(self) -> pd.DataFrame:
         """One row an evaluation: the fields of `raysync.core.journal.Evaluation`."""
         if self.complete:
-            return pd.read_parquet(self.path / "evaluations.parquet")
-        return _frame([asdict(one) for one in self._recovered[1].evaluations], Evaluation)
+            with legible(self.path, "evaluations"):
+                return frame_in(self.path / "evaluations.parquet", Evaluation)
+        with legible(self.path):
+            rows = [asdict(one) for one in self._measured[1].evaluations]
+            frame: pd.DataFrame = pa.Table.from_pylist(rows, schema_of(Evaluation)).to_pandas()
+            return frame
 
     @property
     def complete(self) -> bool:
-        """Whether the run was closed."""
-        return (self.path / "summary.json").exists()
+        """Whether the run was closed, and left a `summary.json` that can be read; otherwise its journal tells all."""
+        return self._closing is not None
+
+    @cached_property
+    def ended(self) -> bool:
+        """Whether the journal has its closing line. That of a killed run has none, nor one that was cut off later."""
+        with legible(self.path), (self.path / "journal.jsonl").open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - CLOSING_BYTES))
+            *_, last, rest = [b"", *file.read().split(b"\n")]
+            return last.startswith(b'{"ended"') and not rest
 
     def journal(self) -> Iterator[Line]:
         """Events with their decisions, evaluations and the end, in order."""
@@ -72,44 +101,91 @@ class RunRecord:
             yield from read(file)[1]
 
     @cached_property
-    def _recovered(self) -> tuple[dict[str, Any], Measures, list[PushRow]]:
-        with legible(self.path), (self.path / "journal.jsonl").open(encoding="utf-8") as file:
+    def _closing(self) -> dict[str, Any] | None:
+        """What `summary.json` holds; None where it is missing, empty or damaged, as a full disk leaves it."""
+        try:
+            return mapping_in(self.path / "summary.json", Summary)
+        except (OSError, ValueError):
+            return None
+
+    @cached_property
+    def _measured(self) -> tuple[dict[str, Any], Measures]:
+        """What the journal's header says of the run, and the measures of all its lines; no row of a push is kept."""
+        with (self.path / "journal.jsonl").open(encoding="utf-8") as file:
             head, lines = read(file)
             measures = measures_of(head)
-            rows = [row for line in lines for row in measures.feed(line)]
-        rows.extend(measures.close(measures.now))
-        return head, measures, rows
+            for line in lines:
+                for _ in measures.feed(line):
+                    pass
+        for _ in measures.close(measures.now):
+            pass
+        return head.get("about", {}), measures
+
+    def _pushes_of_the_journal(self) -> pd.DataFrame:
+        schema = schema_of(PushRow)
+        rows = (asdict(row) for row in self._rows())
+        tables = [schema.empty_table()]
+        while some := list(islice(rows, ROWS_PER_GROUP)):  # a table of Arrow takes a tenth of what its rows take
+            tables.append(pa.Table.from_pylist(some, schema))
+        frame: pd.DataFrame = pa.concat_tables(tables).to_pandas()
+        return frame
+
+    def _rows(self) -> Iterator[PushRow]:
+        with (self.path / "journal.jsonl").open(encoding="utf-8") as file:
+            head, lines = read(file)
+            measures = measures_of(head)
+            for line in lines:
+                yield from measures.feed(line)
+        yield from measures.close(measures.now)
+
+
+CLOSING_BYTES = 100_000
+"""A closing line is shorter, even one with a traceback in it."""
 
 
 @contextmanager
-def legible(record: Path) -> Iterator[None]:
-    """What goes wrong in reading a journal: said in a line or two, with the name of the record.
+def legible(record: Path, part: str = "journal") -> Iterator[None]:
+    """What goes wrong in reading a part of a record: said in a line or two, with the name of the record.
+
+    Types are checked where the parts are read. What is caught here beside that is what files and parsers raise, and what a
+    roster raises (`LookupError`, `AssertionError`) when a journal's lines are good one by one, but tell a history that
+    cannot have happened.
 
     Raises:
         ConfigError: it cannot be read, is damaged, or is of another raysync.
     """
     try:
         yield
-    except ConfigError as error:
-        raise ConfigError(f"{named(record)}: {error}") from error
     except OSError as error:
-        raise ConfigError(f"{named(record)}: cannot be read ({error.strerror or error}).") from error
-    except (KeyError, ValueError, AssertionError) as error:  # of lines that are good, but not all of them
-        raise ConfigError(f"{named(record)}: its journal is damaged, or of a newer raysync ({error!r:.200}).") from error
+        raise ConfigError(f"{named(record)}: its {part} cannot be read ({error.strerror or error}).") from error
+    except (LookupError, ValueError, AssertionError, ArithmeticError, RecursionError) as error:
+        if isinstance(error, ConfigError) and part == "journal":  # which says what is wrong by itself
+            raise ConfigError(f"{named(record)}: {error}") from error
+        shown = str(error) if isinstance(error, ValueError) else repr(error)
+        reason = " ".join(shown.split())[:200]
+        raise ConfigError(
+            f"{named(record)}: its {part} cannot be read: damaged, or of a newer raysync ({reason}).") from error
 
 
 def measures_of(head: Mapping[str, Any]) -> Measures:
-    """Fresh ones, for a journal with that header."""
-    about = head.get("about", {})
-    return Measures(head["workload_samples"], about.get("target_accuracy"), about.get("target_loss"),
-                    about.get("chance_accuracy"))
+    """Fresh ones, for a journal with that header.
+
+    Raises:
+        ConfigError: it is not that of a run: there is no workload, or a target is no number.
+    """
+    about, samples = head.get("about", {}), head["workload_samples"]
+    goals = [about.get(key) for key in ("target_accuracy", "target_loss", "chance_accuracy")]
+    if samples is None or not all(each is None or type(each) in (int, float) for each in goals):
+        raise ConfigError("the header of the journal is damaged.")
+    return Measures(samples, *goals)
 
 
-def load(path: str | Path) -> RunRecord:
+def load(path: str | Path, *, trust: bool = False) -> RunRecord:
     """Open the record of a run.
 
     Args:
         path: its folder, or a URI; of a URI a copy is made, which is gone with this process.
+        trust: whether a paradigm of the user's own, which the record names, may be imported; that runs it.
 
     Raises:
         ConfigError: there is no record.
@@ -117,10 +193,4 @@ def load(path: str | Path) -> RunRecord:
     folder = local(path)
     if not (folder / "journal.jsonl").is_file() or not (folder / "config.yaml").is_file():
         raise ConfigError(f"{path}: not the record of a run (no journal.jsonl and config.yaml in it).")
-    return RunRecord(folder)
-
-
-def _frame(rows: list[dict[str, Any]], kind: type) -> pd.DataFrame:
-    """A frame with the columns and types that the parquet file would have."""
-    frame: pd.DataFrame = pa.Table.from_pylist(rows, schema_of(kind)).to_pandas()
-    return frame
+    return RunRecord(folder, trust)

@@ -163,7 +163,8 @@ class PushRows:
 
     def _late(self, event: Pushed, entry: Entry) -> PushRow:
         row = self._row(event, entry)
-        row.outcome, row.why = "dropped", next(d.why for d in entry.decisions if isinstance(d, Drop))
+        [why] = [decision.why for decision in entry.decisions if isinstance(decision, Drop)]
+        row.outcome, row.why = "dropped", why
         return row
 
     def _row(self, event: Pushed, entry: Entry) -> PushRow:

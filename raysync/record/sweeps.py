@@ -13,6 +13,7 @@ a value that is no number is text, `{name: ssp, staleness: 3}`), and the scalar 
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,12 +21,14 @@ from typing import Any
 
 import pandas as pd
 import yaml
+from pydantic import TypeAdapter
 
 from raysync import config
 from raysync.config import Experiment
+from raysync.core.reference import without_imports
 from raysync.errors import ConfigError
 from raysync.record.places import local, push
-from raysync.record.reader import RunRecord, load
+from raysync.record.reader import RunRecord, legible, load
 
 FILE, TABLE, CSV, RECORDS, NOTE = "sweep.yaml", "sweep.parquet", "sweep.csv", "records", "trial.yaml"
 TUNE = "tune"
@@ -38,16 +41,27 @@ class SweepRecord:
     """One sweep on disk."""
 
     path: Path
+    trust: bool = False
+    """As that of a `RunRecord`."""
 
     @cached_property
     def experiment(self) -> Experiment:
         """The experiment file of the sweep."""
-        return config.load(self.path / FILE)
+        with legible(self.path, "experiment"), nullcontext() if self.trust else without_imports():
+            return config.load(self.path / FILE)
 
     @cached_property
     def table(self) -> pd.DataFrame:
         """One row a trial; see above."""
-        return pd.read_parquet(self.path / TABLE)
+        with legible(self.path, "table"):
+            table = pd.read_parquet(self.path / TABLE)
+            for name, kind in (("trial", int), ("record", str), ("status", str), ("error", str)):
+                for value in table[name].dropna():
+                    if not isinstance(value, kind):
+                        raise ValueError(f"column {name}: {value!r:.40}")
+            if table["trial"].hasnans:
+                raise ValueError("column trial: there is none in some rows")
+        return table
 
     @property
     def varied(self) -> list[str]:
@@ -58,14 +72,16 @@ class SweepRecord:
     def records(self) -> dict[int, RunRecord]:
         """Trial -> its record, of those that left one."""
         there = self.table.dropna(subset="record")
-        return {int(trial): load(self.path / folder) for trial, folder in zip(there.trial, there.record, strict=True)}
+        return {int(trial): load(self.path / folder, trust=self.trust)
+                for trial, folder in zip(there.trial, there.record, strict=True)}
 
 
-def load_sweep(path: str | Path) -> SweepRecord:
+def load_sweep(path: str | Path, *, trust: bool = False) -> SweepRecord:
     """Open what a sweep left.
 
     Args:
         path: its folder, or a URI; of a URI a copy is made, which is gone with this process.
+        trust: as that of `raysync.load`.
 
     Raises:
         ConfigError: there is no sweep, or it has no table yet.
@@ -75,7 +91,7 @@ def load_sweep(path: str | Path) -> SweepRecord:
         raise ConfigError(f"{path}: not the folder of a sweep (no {FILE} in it).")
     if not (folder / TABLE).is_file():
         raise ConfigError(f"{path}: no {TABLE} yet: the sweep still runs, or wants `raysync sweep FILE --resume`.")
-    return SweepRecord(folder)
+    return SweepRecord(folder, trust)
 
 
 @dataclass(frozen=True)
@@ -107,9 +123,23 @@ def write_note(sweep: Path, note: TrialNote) -> None:
 
 
 def notes(sweep: Path) -> list[TrialNote]:
-    """Of all trials that began, in the order of their names."""
-    files = sorted((sweep / RECORDS).glob(f"*/{NOTE}"))
-    return [TrialNote(file.parent.name, **yaml.safe_load(file.read_text(encoding="utf-8"))) for file in files]
+    """Of all trials that began, in the order of their names.
+
+    Raises:
+        ConfigError: one is damaged.
+    """
+    return [_note(file) for file in sorted((sweep / RECORDS).glob(f"*/{NOTE}"))]
+
+
+def _note(file: Path) -> TrialNote:
+    with legible(file.parent, NOTE):
+        try:
+            data = yaml.safe_load(file.read_text(encoding="utf-8"))
+        except yaml.YAMLError as error:
+            raise ValueError("not YAML") from error
+        if not isinstance(data, dict):
+            raise ValueError("no mapping")
+        return TypeAdapter(TrialNote).validate_python({"name": file.parent.name, **data})
 
 
 def write_table(sweep: Path) -> None:

@@ -41,9 +41,21 @@ class Run:
     """What sets it apart from others of the collection, beside paradigm and seed: `model=lenet, profile=8-k80`."""
 
     @property
+    def label(self) -> str:
+        """What was run."""
+        return ", ".join(part for part in (self.scenario, self.paradigm, f"seed {self.seed}") if part)
+
+    @property
     def status(self) -> str:
         """finished, diverged, stopped, failed, or unfinished: killed, or still going on."""
         return str(self.record.summary["status"])
+
+    @property
+    def unfinished(self) -> str:
+        """Why not all of the run is there, in a clause; empty if all is."""
+        if self.status == "unfinished":
+            return "it was killed, or it still goes on: its journal has no closing line"
+        return "" if self.record.ended else "it was closed, but its journal has no closing line: it was cut off"
 
     def value(self, key: str) -> float | None:
         """A number of `summary.json`; None where the run has none: a target not reached, or a result (a final accuracy, the

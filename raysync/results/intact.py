@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from raysync.core.journal import JOURNAL_SCHEMA
-from raysync.errors import ConfigError, RaysyncError
-from raysync.record.reader import RunRecord
+from raysync.core.journal import read_header
+from raysync.record.reader import RunRecord, legible
 from raysync.record.rows import PushRow
 from raysync.record.sweeps import SweepRecord, load_sweep
 from raysync.record.writer import schema_of
-
-UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError, RaysyncError)
-"""What reading a damaged file can end in; pyarrow's own errors are ValueErrors and OSErrors."""
 
 
 def check(record: RunRecord) -> None:
@@ -24,20 +19,14 @@ def check(record: RunRecord) -> None:
     Raises:
         ConfigError: a part is missing or damaged, or a newer raysync wrote it.
     """
-    _check_header(record)
-    parts = ["config", "summary", "evaluations", "environment"]
-    for part in parts:
-        try:
-            getattr(record, part)
-        except UNREADABLE as error:
-            raise _damaged(record.path, part, error) from error
+    with legible(record.path), (record.path / "journal.jsonl").open(encoding="utf-8") as file:
+        read_header(file.readline())
+    for part in ("config", "summary", "evaluations", "environment"):
+        getattr(record, part)
     if record.complete:
-        try:
-            missing = set(schema_of(PushRow).names) - set(pq.read_schema(record.path / "pushes.parquet").names)
-        except UNREADABLE as error:
-            raise _damaged(record.path, "pushes", error) from error
-        if missing:
-            raise ConfigError(f"{record.path}: damaged, or of another raysync: its pushes have no {min(missing)}.")
+        with legible(record.path, "pushes"):
+            if missing := set(schema_of(PushRow).names) - set(pq.read_schema(record.path / "pushes.parquet").names):
+                raise ValueError(f"there is no column {min(missing)}")
 
 
 def whole_sweep(path: Path) -> SweepRecord:
@@ -48,25 +37,5 @@ def whole_sweep(path: Path) -> SweepRecord:
     """
     sweep = load_sweep(path)
     for part in ("experiment", "table"):
-        try:
-            getattr(sweep, part)
-        except UNREADABLE as error:
-            raise _damaged(path, part, error) from error
+        getattr(sweep, part)
     return sweep
-
-
-def _check_header(record: RunRecord) -> None:
-    try:
-        with (record.path / "journal.jsonl").open(encoding="utf-8") as file:
-            schema = json.loads(file.readline())["journal"]
-    except UNREADABLE as error:
-        raise ConfigError(f"{record.path}: damaged: its journal has no header.") from error
-    if schema != JOURNAL_SCHEMA:
-        newer = "a newer" if isinstance(schema, int) and schema > JOURNAL_SCHEMA else "another"
-        raise ConfigError(f"{record.path}: {newer} raysync wrote it: its journal has schema {schema}, this one reads "
-                          f"{JOURNAL_SCHEMA}.")
-
-
-def _damaged(path: Path, part: str, error: Exception) -> ConfigError:
-    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return ConfigError(f"{path}: its {part} cannot be read: damaged, or written by a newer raysync.\n({reason[:200]})")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 import pandas as pd
 
 from raysync.results.answer import answer, overall
@@ -18,23 +21,38 @@ def markdown(collection: Collection, *, median: bool = False) -> str:
         median: tables hold the values of the median run in place of means.
     """
     scenarios = list(collection.scenarios())
-    parts = [f"# {collection.name}", f"{title(collection)}.", overall(collection)]
+    parts = [f"# {plain(collection.name)}", f"{plain(title(collection))}.", plain(overall(collection))]
     for scenario in scenarios:
-        parts += [f"## {scenario}" if scenario else "", answer(collection, scenario),
+        parts += [f"## {plain(scenario)}" if scenario else "", plain(answer(collection, scenario)),
                   _text(paradigm_table(collection, scenario, median=median))]
         if collection.published is not None:
             parts.append(_text(published_table(collection, scenario)))
     parts.append(legend(median))
     if collection.published is not None:
-        parts.append(f"Published: {collection.published.source}. {collection.published.note}".strip())
-    parts += notes(collection)
+        parts.append(plain(f"Published: {collection.published.source}. {collection.published.note}".strip()))
+    parts += map(plain, notes(collection))
     settings = pd.Series(configuration(collection), name="value").rename_axis("setting").to_frame()
     parts += ["## Configuration", _text(settings),
-              f"{dates(collection)}, {environment(collection)}.",
-              "\n".join(["```sh", *commands(collection), "```"])]
+              plain(f"{dates(collection)}, {environment(collection)}."), _block(commands(collection))]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
+def plain(text: str) -> str:
+    """A text, some of which may come from a record, in one line of Markdown: no HTML in it, no picture, no link."""
+    escaped = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
+    return escaped.replace("](", "]\\(").replace("][", "]\\[")
+
+
 def _text(frame: pd.DataFrame) -> str:
-    escaped = frame.map(lambda value: str(value).replace("|", "\\|"))
-    return str(escaped.to_markdown(disable_numparse=True))
+    def escaped(value: object) -> str:
+        return plain(str(value)).replace("|", "\\|")
+
+    shown = frame.map(escaped).rename(index=escaped, columns=escaped)
+    return str(shown.to_markdown(disable_numparse=True))
+
+
+def _block(lines: Sequence[str]) -> str:
+    """Lines of a shell, fenced by more backticks than there are in a row within."""
+    within = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
+    fence = "`" * max(3, within + 1)
+    return "\n".join([f"{fence}sh", *lines, fence])

@@ -73,7 +73,7 @@ def write_html(collection: Collection, path: Path) -> None:
         troubles=_troubles(collection),
         css=Markup(_part("page.css")), js=Markup(_part("page.js")),
         plotly=Markup((files("raysync.results") / "vendor" / "plotly-basic.min.js").read_text(encoding="utf-8")),
-    ), encoding="utf-8")
+    ), encoding="utf-8", errors="backslashreplace")
 
 
 def figures_in(collection: Collection, scenario: str) -> list[Figure]:
@@ -205,8 +205,9 @@ def _counts(collection: Collection) -> str:
 
 
 def _troubles(collection: Collection) -> list[dict[str, str]]:
-    """Runs that did not finish, and why."""
+    """Runs that did not finish, or of which something is missing, and why."""
     runs = [run for groups in collection.scenarios().values() for repeats in groups.values() for run in repeats]
-    return [{"status": run.status, "label": ", ".join(filter(None, (run.scenario, run.paradigm, f"seed {run.seed}"))),
-             "error": str(run.record.summary.get("error") or "")} for run in runs if run.status != "finished"
+    return [{"status": run.status, "label": run.label,
+             "error": run.unfinished or str(run.record.summary.get("error") or "")}
+            for run in runs if run.status != "finished" or run.unfinished
             ] + [{"status": "failed", "label": one.label, "error": one.error} for one in collection.failed]

@@ -9,6 +9,7 @@ import yaml
 
 from raysync import config
 from raysync.config import Experiment, ParadigmChoice
+from raysync.core.reference import without_imports
 from raysync.errors import ConfigError
 from raysync.record.reader import RunRecord
 from raysync.record.sweeps import FILE, VARIED, SweepRecord
@@ -120,7 +121,8 @@ def trial_paradigm(sweep: SweepRecord, row: Mapping[Any, Any]) -> str:
     chosen = {key: row[f"{VARIED}{key}"] for key in sweep.varied if key.partition(".")[0] == "paradigm"}
     overrides = [f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in chosen.items()]
     try:
-        choice: ParadigmChoice = config.load(sweep.path / FILE, overrides).paradigm
+        with without_imports():
+            choice: ParadigmChoice = config.load(sweep.path / FILE, overrides).paradigm
     except ConfigError:  # that is why it failed
         return ", ".join(setting_text(value) for value in chosen.values())
     return choice.label

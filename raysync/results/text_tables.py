@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from raysync.record.places import named
 from raysync.results.collection import Collection
 from raysync.results.shown import ratio_text
 from raysync.results.tables import cell, columns, published_keys, table
@@ -55,7 +56,8 @@ def legend(median: bool = False) -> str:
 
 def notes(collection: Collection) -> list[str]:
     """What was left out, or went wrong."""
-    found = []
+    found = [f"Unfinished: {run.label} in {named(run.record.path)}; {run.unfinished}." for run in collection.runs
+             if run.unfinished]
     if collection.superseded:
         found.append(f"{collection.superseded} earlier record(s) of the same scenario, paradigm and seed are left out.")
     if collection.failed:

@@ -21,10 +21,8 @@ from typing import Any
 from raysync.core.decisions import Apply, Decision, Drop, Hold, Note, Switch
 from raysync.core.events import Joined, Left, Pushed
 from raysync.core.journal import Ended, Entry, Evaluation, Line, Remark
-from raysync.errors import ConfigError
 from raysync.record.reader import RunRecord
 from raysync.record.rows import slot_of
-from raysync.results.intact import UNREADABLE
 
 WORKERS, SERVER, LEAD = 1, 2, 3
 UPDATES, CONTROLLER, EVALUATIONS = 4, 5, 6
@@ -50,22 +48,21 @@ def trace(record: RunRecord) -> TraceEvent:
         `{"traceEvents": [...], ...}` as the format has it.
 
     Raises:
-        ConfigError: the journal is damaged.
+        ConfigError: the record is damaged.
     """
-    try:
-        lines = list(record.journal())
-    except UNREADABLE as error:
-        raise ConfigError(f"{record.path}: its journal is damaged ({str(error).splitlines()[0][:150]}).") from error
-    tracks = {worker: track for track, worker in enumerate(_workers(lines), start=FIRST_WORKER)}
+    lines = list(record.journal())
+    tracks = {worker: track for track, worker in enumerate(_workers(lines, record), start=FIRST_WORKER)}
     events = [*_names(tracks, record), *_slices(record, tracks, _holds(lines)), *_marks(lines, tracks)]
     return {"displayTimeUnit": "ms", "otherData": {"record": str(record.path)}, "traceEvents": events}
 
 
-def _workers(lines: Iterable[Line]) -> list[str]:
-    """Every life of every worker, sorted by its slot's first appearance."""
-    joined = [line.event.worker for line in lines if isinstance(line, Entry) and isinstance(line.event, Joined)]
-    slots = list(dict.fromkeys(slot_of(worker) for worker in joined))
-    return sorted(joined, key=lambda worker: slots.index(slot_of(worker)))
+def _workers(lines: Iterable[Line], record: RunRecord) -> list[str]:
+    """Every life of every worker, sorted by its slot's first appearance; also of those whose joining was cut off."""
+    events = (line.event for line in lines if isinstance(line, Entry))
+    came_or_went = [event.worker for event in events if isinstance(event, Joined | Left)]
+    workers = dict.fromkeys([*came_or_went, *record.pushes.worker.unique()])
+    slots = list(dict.fromkeys(slot_of(worker) for worker in workers))
+    return sorted(workers, key=lambda worker: slots.index(slot_of(worker)))
 
 
 def _names(tracks: dict[str, int], record: RunRecord) -> Iterator[TraceEvent]:

@@ -9,6 +9,7 @@ from raysync.core.replay import replay
 from raysync.decoupled.plan import plan_of
 from raysync.decoupled.virtual import run_virtually
 from raysync.errors import RunFailed
+from raysync.paradigms import rebuild
 from raysync.runner import run_in
 from raysync.training.task import prepare
 from tests.cluster.parts import breaks_at_a_gradient
@@ -42,7 +43,7 @@ def test_ray_learns_what_virtual_time_learns(session, tmp_path, settings):
     assert got.keys() == expected.keys()
     assert [got[push] for push in expected] == pytest.approx(list(expected.values()), abs=1e-5)
     with (record.path / "journal.jsonl").open() as file:
-        assert replay(file).difference is None
+        assert replay(file, rebuild).difference is None
     pushes = record.pushes
     assert (pushes.delay_ticks == [2 * (2 - module_of(worker)) for worker in pushes.worker]).all()
     assert record.summary["status"] == "finished"

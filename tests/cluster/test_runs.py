@@ -14,6 +14,7 @@ from raysync.core.decisions import Apply, Switch
 from raysync.core.events import Pushed
 from raysync.core.journal import Ended, Entry
 from raysync.core.replay import replay
+from raysync.paradigms import rebuild
 from raysync.runner import run_in
 from raysync.training.task import prepare
 from tests.cluster.parts import TINY, UNEQUAL, line, pid_of
@@ -39,7 +40,7 @@ def run(session, tmp_path):
 
 def replays(record):
     with (record.path / "journal.jsonl").open() as file:
-        return replay(file)
+        return replay(file, rebuild)
 
 
 def test_shards_devices_and_precision_change_where_it_is_computed_not_what(run):

@@ -13,6 +13,7 @@ from raysync.core.events import Left
 from raysync.core.journal import Entry
 from raysync.core.replay import replay
 from raysync.errors import ConfigError, RunFailed
+from raysync.paradigms import rebuild
 from raysync.record.reader import load
 from raysync.runner import run_in
 from raysync.training.task import prepare
@@ -52,7 +53,7 @@ def test_a_worker_that_is_killed_leaves_and_the_others_finish(ray_cluster, tmp_p
         assert left(record) == [("fast-0#1", "its actor died")]
         assert any("fast-0#1 is gone" in text for text in said)
         with (record.path / "journal.jsonl").open() as file:
-            assert replay(file).difference is None
+            assert replay(file, rebuild).difference is None
         again = run_in(session, task, config.ParadigmChoice(name=paradigm))
         assert len(again.summary["per_worker"]) == 3, "the next run has all its workers"
         assert all(one["pushes"] for one in again.summary["per_worker"])
@@ -212,7 +213,7 @@ def test_troubles_befall_real_workers_and_a_crashed_one_comes_back(ray_cluster, 
     assert len(pushes.loc["w-0#2"]) > 10, "who came back did the rest"
     assert not pushes.index.duplicated().any()
     with (record.path / "journal.jsonl").open() as file:
-        assert replay(file).difference is None
+        assert replay(file, rebuild).difference is None
     slowed = pushes.loc["w-0#1"].busy_s
     assert slowed.loc[[2, 3]].min() >= 4 * 0.05 > slowed.drop([2, 3]).min()
     way_s = 0.01 + task.vector_bytes / 1e7

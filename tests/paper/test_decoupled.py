@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from raysync import config
 from raysync.core.decisions import Apply, Release, SetTimer
 from raysync.core.events import Joined, Left, Pushed, TimerFired
-from raysync.core.machine import describe, rebuild
+from raysync.core.machine import describe
 from raysync.core.modules import Modules, machine_of, module_of, stage_id
 from raysync.decoupled.pipelines import Pass, Pipelines
 from raysync.decoupled.schedule import Schedule
 from raysync.errors import ConfigError, ProtocolViolation
-from raysync.paradigms import make
+from raysync.paradigms import make, rebuild
 
 sizes = st.integers(1, 6)
 
@@ -138,7 +138,8 @@ def pushed(worker, at, clock, base=0):
 def test_each_module_has_a_machine_of_its_own():
     """Who waits, versions and progress are a module's; the journal's rule makes them again, and a snapshot too."""
     rule = make("decoupled", modules=2, groups=2)
-    modules = machine_of(rebuild(describe(rule)), 16)
+    described = describe(rule)
+    modules = machine_of(rebuild(described["class"], described["parameters"]), 16)
     names = {(group, module): f"{stage_id(f'w-{group}', module)}#1" for group in (0, 1) for module in (1, 2)}
     for name in names.values():
         assert modules.handle(Joined(at=0.0, worker=name)) == [Release(name, 0, 0)]

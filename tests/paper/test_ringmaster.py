@@ -86,7 +86,8 @@ def test_a_snapshot_holds_the_inner_state():
     drive.leave("a#1")
     state = drive.machine.paradigm.state()
     assert state == {"inner": {"left_behind": [["a#1", 0]], "releases": {"b#1": 1}, "updates": 0}}
-    assert Machine.restore(drive.machine.snapshot()).paradigm.state() == state
+    fresh = make("ringmaster", **drive.machine.paradigm.parameters())
+    assert Machine.restore(drive.machine.snapshot(), fresh).paradigm.state() == state
     assert drive.machine.paradigm.parameters() == {
         "paradigm": {"name": "hybrid", "k": 2, "pull_interval": 3}, "staleness": 8}
 

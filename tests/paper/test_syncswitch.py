@@ -284,7 +284,7 @@ def test_a_protocol_may_drop_pushes_while_somebody_is_suspended():
     answer = round_of(drive, A, B, C, at=5.0)
     assert applied(answer) == [((A, 2), (B, 2))]
     assert dropped(answer) == [(C, 2)]
-    restored = Machine.restore(drive.machine.snapshot())
+    restored = Machine.restore(drive.machine.snapshot(), make("sync-switch", **drive.machine.paradigm.parameters()))
     assert restored.snapshot() == drive.machine.snapshot()
     assert set(restored.paradigm._seen(restored.roster).members) == {A, B, C}
 

@@ -83,7 +83,7 @@ class Conformance(RuleBasedStateMachine):
 
     def send(self, event):
         before = copy.deepcopy(self.machine.roster.dump())
-        restored = Machine.restore(self.machine.snapshot())
+        restored = Machine.restore(self.machine.snapshot(), make(self.name, **self.parameters))
         decisions = self.machine.handle(event)
         assert restored.handle(event) == decisions, "a restored machine decides the same"
         assert restored.snapshot() == self.machine.snapshot()

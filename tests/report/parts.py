@@ -35,6 +35,7 @@ class StandIn:
         self.summary = {"status": "finished", "parameters": 10, "profile": None} | summary
         self.environment = {"packages": {"raysync": "0"}, "python": "3", "platform": "here", "started": "2026-01-02T03:04"}
         self.path = path
+        self.ended = True
 
 
 def newer(folder):

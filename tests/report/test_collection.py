@@ -155,7 +155,7 @@ def record_in(folder):
 
 
 @pytest.mark.parametrize(("file", "damage"), [
-    ("summary.json", cut), ("environment.json", cut), ("evaluations.parquet", cut), ("pushes.parquet", cut),
+    ("environment.json", cut), ("evaluations.parquet", cut), ("pushes.parquet", cut),
     ("config.yaml", lambda path: path.write_text("a: b: c")), ("journal.jsonl", lambda path: path.write_text("")),
     ("config.yaml", lambda path: path.unlink()), ("journal.jsonl", lambda path: path.unlink()),
     ("pushes.parquet", lambda path: path.unlink()),
@@ -179,16 +179,16 @@ def test_a_journal_that_is_damaged_in_its_middle_matters_to_a_run_that_was_kille
     (record / "journal.jsonl").write_text("\n".join([*lines[:40], lines[40][:20], *lines[41:]]) + "\n")
     assert len(collect([own_copy]).runs) == 6
     (record / "summary.json").unlink()
-    assert "its summary cannot be read" in fails(own_copy)
+    assert "line 41 is not a line of a journal" in fails(own_copy)
 
 
 def test_a_record_of_a_newer_raysync(own_copy):
     record = record_in(own_copy)
     settings = yaml.safe_load((record / "config.yaml").read_text())
     (record / "config.yaml").write_text(yaml.safe_dump(settings | {"hyperdrive": 9}))
-    assert "written by a newer raysync" in fails(own_copy)
+    assert "of a newer raysync" in fails(own_copy)
     newer(own_copy)
-    assert "a newer raysync wrote it: its journal has schema 2, this one reads 1" in fails(own_copy)
+    assert "a newer raysync wrote it: the journal has schema 2; this raysync reads schema 1" in fails(own_copy)
 
 
 def test_a_run_that_was_killed_is_unfinished(own_copy):

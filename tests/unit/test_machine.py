@@ -254,7 +254,7 @@ def test_a_switch_makes_every_lead_0_and_leaves_clocks_alone():
     drive.join("c#1")
     assert roster.clock("c#1") == 3, "a newcomer starts where the slowest is: a has made no push since the switch"
     drive.machine.roster.rebase()
-    assert Machine.restore(drive.machine.snapshot()).snapshot() == drive.machine.snapshot()
+    assert Machine.restore(drive.machine.snapshot(), drive.machine.paradigm).snapshot() == drive.machine.snapshot()
 
 
 def test_rebasing_nobody_is_harmless():
@@ -268,7 +268,7 @@ def test_progress_is_samples_applied_over_the_workload():
     assert drive.roster.progress == 0
     drive.push("a#1")
     assert drive.roster.progress == 0.25
-    assert Drive(make("asp")).roster.progress is None
+    assert Drive(drive.machine.paradigm).roster.progress is None
 
 
 def test_when_all_have_left_a_newcomer_goes_on_where_the_last_one_was():
@@ -307,4 +307,4 @@ def test_the_slowest_worker_is_the_first_id_among_the_smallest_clocks():
 def test_a_snapshot_of_another_schema_is_refused():
     text = Machine(make("bsp")).snapshot().replace('"snapshot": 1', '"snapshot": 2')
     with pytest.raises(AssertionError, match="schema 2"):
-        Machine.restore(text)
+        Machine.restore(text, make("bsp"))

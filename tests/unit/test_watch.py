@@ -438,7 +438,7 @@ def test_damage_is_named(call, record, monkeypatch):  # noqa: F811
     environment.unlink()
     assert call("watch", str(writer.folder))[0] == 0
     for lines, says in (([*good[:5], good[5][:40] + "\n", *good[6:]], "not a line of a journal"),
-                        ([*good[:2], *good[3:]], "its journal is damaged"),
+                        ([*good[:2], *good[3:]], "its journal cannot be read: damaged"),
                         ([good[0].replace("workload_samples", "x"), *good[1:]], "the header of the journal is damaged"),
                         ([good[0].replace('"journal": 1', '"journal": 9'), *good[1:]], "has schema 9")):
         journal.write_text("".join(lines))

@@ -11,6 +11,7 @@ from raysync.config import ParadigmChoice
 from raysync.core.events import Joined, Left, Pushed
 from raysync.core.journal import Entry, encode, header
 from raysync.core.replay import replay
+from raysync.paradigms import rebuild
 from raysync.training.task import prepare
 from raysync.virtual import engine
 from raysync.virtual.engine import VirtualEngine
@@ -80,4 +81,5 @@ def slot_of(worker):
 
 def replayed(task, lines, choice):
     """The journal of a run, fed to a fresh machine."""
-    return replay([header(choice.make(), task.workload_samples) + "\n", *(encode(line) + "\n" for line in lines)])
+    return replay([header(choice.make(), task.workload_samples) + "\n", *(encode(line) + "\n" for line in lines)],
+                  rebuild)

@@ -12,14 +12,13 @@ from raysync import config
 from raysync.config import ParadigmChoice
 from raysync.core.events import Left, Pushed
 from raysync.core.journal import Evaluation
-from raysync.core.modules import Modules, module_of
+from raysync.core.modules import module_of
 from raysync.decoupled.exchange import Arrived, Gossip, OneServer
 from raysync.decoupled.learner import DecoupledLearner
 from raysync.decoupled.plan import plan_of
 from raysync.decoupled.virtual import _Run, run_virtually
 from raysync.errors import ConfigError
 from raysync.paradigms import make
-from raysync.paradigms.bsp import BSP
 from raysync.record.rows import PushRows
 from raysync.training.task import prepare
 from raysync.virtual.engine import VirtualEngine
@@ -187,7 +186,7 @@ def test_any_paradigm_holds_replicas_together(sync, bound):
     assert lines[-1].status == "finished", lines[-1]
     again = replayed(task, lines, ParadigmChoice(name="decoupled", modules=2, groups=3, sync=sync))
     assert again.difference is None
-    restored = Modules(BSP, 2)
+    restored = make("decoupled", modules=2, groups=3, sync=sync).machine(None)
     restored.restore(again.machine.snapshot())
     assert restored.snapshot() == again.machine.snapshot()
     rows = rows_of(lines, task.workload_samples)

@@ -53,11 +53,12 @@ def _points(series: Series, x: Sequence[float], y: Sequence[float], template: st
 def _predicted(all_series: Sequence[Series]) -> list[Figure]:
     traces: list[Trace] = []
     for series in all_series:
-        pairs = [(note.values["predicted_wait_s"], note.values["actual_wait_s"]) for note in _notes(series, "waited")
-                 if note.values.get("predicted_wait_s") is not None and note.values.get("actual_wait_s") is not None]
+        pairs = [(predicted, actual) for note in _notes(series, "waited")
+                 if (predicted := note.number("predicted_wait_s")) is not None
+                 and (actual := note.number("actual_wait_s")) is not None]
         if pairs:
-            predicted, actual = zip(*sorted(pairs), strict=True)
-            traces.append(_points(series, predicted, actual, "predicted %{x} s<br>actual %{y} s"))
+            x, y = zip(*sorted(pairs), strict=True)
+            traces.append(_points(series, x, y, "predicted %{x} s<br>actual %{y} s"))
     if not traces:
         return []
     top = max(value for trace in traces for axis_name in "xy" for value in trace[axis_name])
@@ -72,7 +73,8 @@ def _predicted(all_series: Sequence[Series]) -> list[Figure]:
 def _granted(all_series: Sequence[Series]) -> list[Figure]:
     traces: list[Trace] = []
     for series in all_series:
-        calls = sorted((note.at, note.values["extra"]) for note in _notes(series, "controller") if "extra" in note.values)
+        calls = sorted((note.at, granted) for note in _notes(series, "controller")
+                       if (granted := note.number("extra")) is not None)
         if calls:
             at, extra = zip(*calls, strict=True)
             traces.append(_points(series, at, extra, "r* = %{y}<br>%{x} s"))

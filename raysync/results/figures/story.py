@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
 
 from raysync.core.decisions import Hold, Note, Switch
 from raysync.core.events import Joined, Left
 from raysync.core.journal import Entry, Remark, read
-from raysync.record.reader import RunRecord
+from raysync.record.reader import RunRecord, legible, measures_of
 
 TELLING = ('"Note"', '"Switch"', '"Joined"', '"Left"', '"remark"')
 """Words of the lines that are read to the end of a journal."""
@@ -28,6 +29,11 @@ class Happening:
     """Of a note its kind; otherwise switch, left, joined or remark."""
     worker: str
     values: dict[str, Any] = field(default_factory=dict)
+
+    def number(self, name: str) -> float | None:
+        """One of the values; None where there is none, or it is no finite number."""
+        value: Any = self.values.get(name)
+        return value if type(value) in (int, float) and isfinite(value) else None
 
     @property
     def text(self) -> str:
@@ -58,7 +64,7 @@ def story_of(record: RunRecord, start: float) -> Story:
     """
     holds: dict[tuple[str, float], str] = {}
     happenings: list[Happening] = []
-    with (record.path / "journal.jsonl").open(encoding="utf-8") as file:
+    with legible(record.path), (record.path / "journal.jsonl").open(encoding="utf-8") as file:
         for line in read(_telling(file))[1]:
             match line:
                 case Entry(event=event):
@@ -72,8 +78,8 @@ def story_of(record: RunRecord, start: float) -> Story:
 
 def workload_of(record: RunRecord) -> int:
     """Samples of the whole work, as the journal's header has them: a progress of 1."""
-    with (record.path / "journal.jsonl").open(encoding="utf-8") as file:
-        return int(read(file)[0]["workload_samples"])
+    with legible(record.path), (record.path / "journal.jsonl").open(encoding="utf-8") as file:
+        return measures_of(read(file)[0]).workload_samples
 
 
 def _telling(lines: Iterable[str]) -> Iterator[str]:

@@ -1,0 +1,322 @@
+"""Records that are damaged, unfinished, or mean harm: each command answers in a line or two, and imports nothing."""
+
+import gc
+import json
+import shutil
+import sys
+from pathlib import Path
+from random import Random
+from time import monotonic
+
+import pytest
+import yaml
+
+import raysync
+from raysync import cli
+from raysync.core.journal import read
+from raysync.errors import ConfigError
+from raysync.record.rows import PushRow
+from raysync.results.collection import collect
+from raysync.results.markdown import markdown, plain
+from tests.report.damage import CALLS, damage
+from tests.report.parts import BASE, cut
+
+pytestmark = pytest.mark.xdist_group("report")
+FUZZED_S = 6.0
+"""The fuzzer's bound in time; it tries most of its cases within. Thousands of seeds were tried beside the tests."""
+
+TINY = BASE | {"workload": {"samples": 480}, "evaluation": {"marks": 3}}
+HARM = "tests.report.damage:called"
+
+
+@pytest.fixture(scope="module")
+def tiny_records(tmp_path_factory, torch_of_one_thread):
+    """Read-only: a finished run of LagTuner, one of a decoupled network, and one of Sync-Switch that was killed."""
+    output = tmp_path_factory.mktemp("damaged")
+    crash = [{"kind": "crash", "worker": "fast-1", "at_s": 0.1, "rejoin_after_s": 0.05}]
+    settings = [
+        {"paradigm": "lagtuner", "troubles": crash},
+        {"paradigm": {"name": "decoupled", "groups": 2}, "workers": [{"name": "fast", "count": 4, "step_s": 0.02}]},
+        {"paradigm": {"name": "sync-switch", "first": {"name": "ringmaster", "paradigm": "bsp"}}}]
+    *finished, last = [raysync.run(TINY | {"output": str(output)} | more).path for more in settings]
+    kill(last)
+    return [*finished, last]
+
+
+def kill(record):
+    """Leave of a record what a run that is killed leaves."""
+    for name in ("summary.json", "evaluations.parquet", "pushes.parquet"):
+        (record / name).unlink()
+    cut(record / "journal.jsonl", 0.8)
+
+
+@pytest.fixture
+def record(tiny_records, tmp_path):
+    """Of LagTuner's run, a copy that a test may damage."""
+    return shutil.copytree(tiny_records[0], tmp_path / "record")
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def call(*arguments):
+        """Exit status, output, errors."""
+        monkeypatch.setattr(sys, "argv", ["raysync", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = capsys.readouterr()
+        return ended.value.code or 0, out, err
+
+    return call
+
+
+def commands(record, output):
+    yield "watch", "--once", record
+    yield "replay", record
+    yield "report", "--format", "md", record
+    yield "report", "--format", "trace", "--output", output, record
+
+
+def properties(record):
+    """Of a record, one by one, as a program asks for them."""
+    for name in ("config", "environment", "summary", "pushes", "evaluations", "complete", "ended"):
+        yield lambda name=name: getattr(record, name)
+    yield lambda: list(record.journal())
+
+
+def edit(file, change):
+    """Change the first JSON line of a file, or the YAML."""
+    text = file.read_text()
+    if file.suffix == ".yaml":
+        data = yaml.safe_load(text)
+        change(data)
+        file.write_text(yaml.safe_dump(data))
+        return
+    first, _, rest = text.partition("\n") if file.suffix == ".jsonl" else (text, "", "")
+    data = json.loads(first)
+    change(data)
+    file.write_text(f"{json.dumps(data)}\n{rest}")
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_damaged_record_is_answered_in_a_line_or_two(seed, tiny_records, tmp_path, call):
+    """Any damage to any file: exit status 0 or 2 (of a replay that differs 1), no traceback, nothing raw in the output."""
+    random, end = Random(seed), monotonic() + FUZZED_S / 2
+    for _ in range(60):
+        copy = shutil.copytree(random.choice(tiny_records), tmp_path / "record")
+        what = damage(copy, random)
+        for arguments in commands(copy, tmp_path / "trace.json"):
+            code, out, err = call(*arguments)
+            assert code in ((0, 1, 2) if arguments[0] == "replay" else (0, 2)), (what, err)
+            assert code != 2 or (err.startswith("raysync: ") and err.count("\n") <= 3), (what, err)
+            assert "\x1b" not in out + err, what
+        try:
+            loaded = raysync.load(copy)
+        except ConfigError:
+            loaded = None
+        for ask in properties(loaded) if loaded else ():
+            try:
+                ask()
+            except ConfigError:
+                continue
+        assert not CALLS, what
+        shutil.rmtree(copy)
+        if monotonic() > end:
+            break
+
+
+# ---- what a record names ----
+
+def set_class(name, **parameters):
+    return lambda head: head["paradigm"].update({"class": name, "parameters": parameters})
+
+
+INNER = {"name": HARM}
+WAYS_IN = [
+    (HARM, {}), ("os:system", {"command": "true"}),
+    ("raysync.paradigms.ringmaster:Ringmaster", {"paradigm": INNER}),
+    ("raysync.paradigms.syncswitch:SyncSwitch", {"first": "bsp", "then": [HARM], "fraction": [0.5]}),
+    ("raysync.paradigms.decoupled:Decoupled", {"sync": {"name": "ringmaster", "paradigm": INNER}})]
+
+
+@pytest.mark.parametrize(("name", "parameters"), WAYS_IN)
+def test_replay_builds_only_what_is_registered(record, call, name, parameters):
+    edit(record / "journal.jsonl", set_class(name, **parameters))
+    code, _, err = call("replay", record)
+    assert code == 2
+    assert "does not come with raysync" in err
+    assert "--trust" in err
+    assert not CALLS
+
+
+@pytest.mark.parametrize(("name", "parameters", "says"), [
+    ("raysync.paradigms.ssp:SSP", {"stalenes": 1}, "did you mean 'staleness'?"),
+    ("raysync.paradigms.ssp:SSP", {"staleness": "x"}, "staleness"),
+    ("raysync.paradigms.decoupled:Decoupled", {"modules": 10**8}, "less than or equal to 1000"),
+])
+def test_the_parameters_of_a_header_are_validated(record, call, name, parameters, says):
+    edit(record / "journal.jsonl", set_class(name, **parameters))
+    code, _, err = call("replay", record)
+    assert code == 2
+    assert says in err
+
+
+@pytest.mark.parametrize("named", [INNER, {"name": "ringmaster", "paradigm": INNER}, {"name": "no.such:Rule", "pace": 3}])
+def test_reading_a_record_imports_nothing_and_shows_what_it_says(record, call, tmp_path, named):
+    edit(record / "config.yaml", lambda settings: settings.update(
+        {"paradigm": named, "paradigms": [named], "model": HARM, "data": HARM}))
+    for arguments in commands(record, tmp_path / "trace.json"):
+        assert call(*arguments)[0] == 0
+    _, out, _ = call("report", "--format", "md", record)
+    loaded = raysync.load(record)
+    assert loaded.config.paradigm.label in out
+    assert loaded.config.paradigm.parameters == {key: value for key, value in named.items() if key != "name"}
+    with pytest.raises(ConfigError, match=r"trust=True"):
+        loaded.config.paradigm.make()
+    with pytest.raises(ConfigError):
+        assert raysync.load(record, trust=True).config
+    assert not CALLS
+
+
+OWN = '''
+from dataclasses import dataclass
+from raysync.paradigms.asp import ASP
+
+@dataclass
+class Mine(ASP):
+    """As asynchronous as ASP."""
+
+    name = "mine"
+    pace: int = 1
+'''
+
+
+def test_a_paradigm_of_ones_own_replays_where_it_is_trusted(tmp_path, call, monkeypatch, torch_of_one_thread):
+    (tmp_path / "my_rules.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    named = {"name": "my_rules:Mine", "pace": 7}
+    path = raysync.run(TINY | {"paradigm": named, "paradigms": [named], "output": str(tmp_path)}).path
+    monkeypatch.delitem(sys.modules, "my_rules")
+    for arguments in (("report", path), ("report", "--format", "md", path), ("watch", "--once", path)):
+        code, out, err = call(*arguments)
+        assert (code, err) == (0, "")
+        assert arguments[1] == path or "Mine(pace=7)" in out
+    assert raysync.load(path).config.paradigm.parameters == {"pace": 7}
+    assert call("replay", path)[0] == 2
+    assert "my_rules" not in sys.modules
+    assert "decisions identical" in call("replay", path, "--trust")[1]
+    assert raysync.load(path, trust=True).config.paradigm.make().pace == 7
+
+
+def test_a_record_opens_no_other_file(record):
+    edit(record / "config.yaml", lambda settings: settings["workers"][0].update({"step_s": None, "trace": "/dev/zero"}))
+    with pytest.raises(ConfigError, match="a record holds the numbers themselves"):
+        assert raysync.load(record).config
+    edit(record / "config.yaml", lambda settings: settings.update({"profile": "/dev/zero.yaml"}))
+    with pytest.raises(ConfigError, match="a record holds what its profile brought"):
+        assert raysync.load(record).config
+
+
+# ---- what is missing ----
+
+@pytest.mark.parametrize("damaged", [b"", b"{", b'{"status": 3}', None])
+def test_a_summary_that_cannot_be_read_hides_no_journal(record, damaged):
+    whole = raysync.load(record)
+    before = whole.summary | {"wall_seconds": None}, whole.pushes, whole.evaluations
+    file = record / "summary.json"
+    file.unlink() if damaged is None else file.write_bytes(damaged)
+    after = raysync.load(record)
+    assert not after.complete
+    assert after.summary == before[0]
+    assert after.pushes.equals(before[1])
+    assert after.evaluations.equals(before[2])
+
+
+def test_the_summary_of_a_killed_run_keeps_no_rows(record):
+    """However long the journal: the row of a push goes as it comes."""
+    kill(record)
+    loaded = raysync.load(record)
+    assert loaded.summary["status"] == "unfinished"
+    assert not any(type(one) is PushRow for one in gc.get_objects())
+    assert len(loaded.pushes) == loaded.summary["pushes"] > 0
+
+
+def test_a_journal_that_was_cut_off_is_said_to_be(record, call):
+    """Of a run that was closed, so that its summary says nothing of it; in the middle of a line, or between two."""
+    journal = record / "journal.jsonl"
+    text = journal.read_text()
+    whole = [call("replay", record)[1], call("report", "--format", "md", record)[1], call("watch", "--once", record)[1]]
+    for size in (len(text) // 2, text.rindex("\n", 0, len(text) // 2) + 1, text.rindex("\n", 0, -1) + 1, len(text) - 1):
+        journal.write_text(text[:size])
+        assert not raysync.load(record).ended
+        for command, says in ((("replay",), "The journal is unfinished"), (("watch", "--once"), "it was cut off"),
+                              (("report", "--format", "md"), f"Unfinished: lagtuner, seed 0 in {record}")):
+            code, out, _ = call(*command, record)
+            assert code == 0
+            assert says in out
+    assert not any("unfinished" in out.lower() or "cut off" in out for out in whole)
+    kill(record)
+    assert "it was killed, or it still goes on" in call("report", "--format", "md", record)[1]
+    [run] = collect([record]).runs
+    assert run.unfinished
+
+
+def test_what_follows_the_closing_line_is_damage(record):
+    lines = (record / "journal.jsonl").read_text().splitlines(keepends=True)
+    for more in (lines[5], lines[5][:9], lines[-1]):
+        with pytest.raises(ConfigError, match=f"line {len(lines) + 1} comes after the closing line"):
+            list(read([*lines, more])[1])
+
+
+# ---- what is shown ----
+
+def test_control_characters_are_visible(record, call):
+    """A remark in the terminal, and an error that quotes the record."""
+    journal = record / "journal.jsonl"
+    lines = journal.read_text().splitlines(keepends=True)
+    remark = {"remark": {"at": 0.0, "text": "\x1b]0;hello\x07\x9b2J\ud800"}}
+    journal.write_text("".join([*lines[:-1], json.dumps(remark) + "\n", lines[-1]]))
+    code, out, _ = call("watch", "--once", record)
+    assert code == 0
+    assert "\\x1b]0;hello" in out
+    assert "\\x9b2J\\ud800" in out
+    edit(journal, set_class("\x1b[2J:x"))
+    code, _, err = call("replay", record)
+    assert code == 2
+    assert "\\x1b[2J:x" in err
+    assert "\x1b" not in err
+
+
+def test_no_html_of_a_record_is_passed_on(record, call, tmp_path):
+    script = "<script>alert(1)</script>"
+    edit(record / "config.yaml", lambda settings: settings.update(
+        {"model": {"name": "mlp", "hidden": script}, "published": {
+            "source": script, "note": f"![x](http://x/{script})", "rows": {"lagtuner": {script: 1.0}}}}))
+    edit(record / "summary.json", lambda summary: summary.update({"status": script, "error": script, "profile": script}))
+    edit(record / "environment.json", lambda found: found.update(
+        {"command": ["raysync", f"```\n{script}"], "python": script, "platform": script, "packages": {script: script}}))
+    text = call("report", "--format", "md", record)[1]
+    outside, fence, inside = text.partition("````sh\n")
+    assert fence
+    assert "&lt;script>" in outside
+    assert "<script" not in outside
+    assert "](http" not in outside
+    assert inside.count("````") == 1
+    assert inside.endswith("````\n")
+    page = tmp_path / "page.html"
+    assert call("report", "--output", page, record)[0] == 0
+    assert script not in page.read_text()
+
+
+def test_markdown_of_texts():
+    assert plain("a < b & c\n# d") == "a &lt; b &amp; c # d"
+    assert plain("[x](y) [z][w] [1.5, 2.0]") == "[x]\\(y) [z]\\[w] [1.5, 2.0]"
+
+
+def test_a_paths_name_is_no_record(tmp_path, call):
+    assert call("replay", tmp_path)[0] == call("watch", "--once", tmp_path)[0] == call("report", Path("nowhere"))[0] == 2
+
+
+def test_markdown_is_made_of_a_collection_with_unfinished_runs(made):
+    assert "Unfinished" in markdown(made({"bsp": [{"status": "unfinished"}]}))
