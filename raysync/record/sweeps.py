@@ -23,6 +23,7 @@ import yaml
 
 from raysync import config
 from raysync.config import Experiment
+from raysync.config.reading import read_yaml
 from raysync.errors import ConfigError
 from raysync.record.places import local, push
 from raysync.record.reader import RunRecord, load
@@ -109,7 +110,7 @@ def write_note(sweep: Path, note: TrialNote) -> None:
 def notes(sweep: Path) -> list[TrialNote]:
     """Of all trials that began, in the order of their names."""
     files = sorted((sweep / RECORDS).glob(f"*/{NOTE}"))
-    return [TrialNote(file.parent.name, **yaml.safe_load(file.read_text(encoding="utf-8"))) for file in files]
+    return [TrialNote(file.parent.name, **read_yaml(file.read_text(encoding="utf-8"), str(file))) for file in files]
 
 
 def write_table(sweep: Path) -> None:
