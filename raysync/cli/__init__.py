@@ -10,6 +10,7 @@ from pathlib import Path
 
 from raysync.cli import dashboards, listing, reports, sweeps, switches, train, watch  # noqa: F401 - their commands
 from raysync.cli.app import app, console, errors
+from raysync.config.masking import masked
 from raysync.errors import ConfigError, RunFailed
 
 ORDER = ("run", "compare", "sweep", "switch-search", "report", "dashboards", "calibrate", "list", "watch", "replay")
@@ -26,10 +27,10 @@ def main() -> None:
     try:
         app()
     except ConfigError as error:
-        errors.print(f"raysync: {error}", markup=False, highlight=False, soft_wrap=True)
+        errors.print(f"raysync: {masked(str(error))}", markup=False, highlight=False, soft_wrap=True)
         sys.exit(2)
     except RunFailed as error:
-        errors.print(f"raysync: the run failed: {error}", markup=False, highlight=False, soft_wrap=True)
+        errors.print(f"raysync: the run failed: {masked(str(error))}", markup=False, highlight=False, soft_wrap=True)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -28,6 +28,7 @@ from raysync.cli.app import (
 from raysync.cli.live import live
 from raysync.cli.table import print_table
 from raysync.config import Experiment, ParadigmChoice
+from raysync.config.masking import masked
 from raysync.core.replay import replay as replay_journal
 from raysync.errors import ConfigError, RunFailed
 from raysync.record.places import beneath, local
@@ -132,6 +133,7 @@ def _train(experiment: Experiment, choices: Sequence[ParadigmChoice], seeds: Seq
                 done[choice.label].append(record)
     summaries = {label: [record.summary if record else None for record in runs] for label, runs in done.items()}
     print_table(summaries, experiment, seeds, task.data.tokens)
-    console.print(f"Records: {beneath(experiment.output, experiment.name)}", highlight=False, soft_wrap=True)
+    console.print(f"Records: {masked(str(beneath(experiment.output, experiment.name)))}", markup=False, highlight=False,
+                  soft_wrap=True)
     if any(record is None for runs in done.values() for record in runs):
         raise typer.Exit(1)

@@ -23,8 +23,9 @@ from raysync.cluster.connection import Connection
 from raysync.cluster.job import show as show_in_job
 from raysync.cluster.placement import cpus
 from raysync.config import Experiment, Sweep
+from raysync.config.masking import masked
 from raysync.errors import ConfigError
-from raysync.record.places import beneath, check, inside, is_uri, local, named, pull, push
+from raysync.record.places import beneath, check, inside, is_uri, local, named, place_of, pull, push
 from raysync.record.sweeps import (
     FILE,
     RECORDS,
@@ -92,7 +93,7 @@ def plan(file: Path, settings: Iterable[str] = (), *, resume: bool = False, many
     made = [] if sweep.search is not None else points(sweep, experiment.seed, source)
     folder = _folder(experiment, source, resume)
     trials = Trials(folder, Path.cwd(), source, file.read_text(encoding="utf-8"), settings,
-                    named(folder) if is_uri(experiment.output) else None)
+                    str(place_of(folder)) if is_uri(experiment.output) else None)
     shown = made if sweep.search is None else examples(sweep, experiment.seed, source)
     for point in shown:
         trials.experiment(point)
@@ -204,10 +205,10 @@ def _folder(experiment: Experiment, source: str, resume: bool) -> Path:
     sweeps = (beneath(beside, name) for name in reversed(inside(beside)) if "-sweep-" in name)
     found = next((one for one in sweeps if FILE in inside(one)), None)
     if found is None:
-        raise ConfigError(f"{source}: no sweep of it to go on with in {beside}.")
+        raise ConfigError(f"{source}: no sweep of it to go on with in {masked(str(beside))}.")
     folder = local(found)
     if config.load(folder / FILE) != config.validate(yaml.safe_load(experiment.to_yaml())):
-        raise ConfigError(f"{source}: not what {found} began with; a sweep goes on with the same settings.")
+        raise ConfigError(f"{source}: not what {masked(str(found))} began with; a sweep goes on with the same settings.")
     return folder.absolute()
 
 
