@@ -31,6 +31,7 @@ from raysync.config import Experiment, ParadigmChoice
 from raysync.config.masking import masked
 from raysync.core.replay import replay as replay_journal
 from raysync.errors import ConfigError, RunFailed
+from raysync.paradigms.decoupled import Decoupled
 from raysync.record.places import beneath, local
 from raysync.record.reader import RunRecord, legible
 
@@ -110,10 +111,15 @@ def replay(
 
 def _train(experiment: Experiment, choices: Sequence[ParadigmChoice], seeds: Sequence[int], tensorboard: bool) -> None:
     """Train each paradigm with each seed in one session; print the table and where the records are."""
+    from raysync.decoupled.plan import plan_of
     from raysync.runner import engine_for, run_in
     from raysync.training.task import prepare
 
     task = prepare(experiment)
+    for choice in choices:  # what one of them cannot do is known before another one trains
+        rule = choice.make()
+        if isinstance(rule, Decoupled):
+            plan_of(task, rule)
     done: dict[str, list[RunRecord | None]] = {choice.label: [] for choice in choices}
     ray_address = os.environ.get("RAY_ADDRESS")
     timing_only = experiment.timing == "only"

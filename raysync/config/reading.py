@@ -39,10 +39,9 @@ def read_yaml(text: str, source: str) -> Any:
             raise ConfigError(f"{source}: line {line}: {problem}.")
         return yaml.load(text, Loader=LOADER)
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f" at line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or "unreadable"
-        raise ConfigError(f"{source}: not YAML{line}: {problem}.") from error
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        where = f" at line {mark.line + 1}" if mark else ""
+        raise ConfigError(f"{source}: not YAML{where}: {problem or 'unreadable'}.") from error
     except ConfigError:
         raise
     except (ValueError, LookupError, AttributeError) as error:  # PyYAML's own, of a date such as 2024-99-99
@@ -69,6 +68,7 @@ def _problems(text: str) -> Iterator[tuple[int, str]]:
     sizes: dict[str, int] = {}
     repeated = 0
     for event in yaml.parse(text, Loader=LOADER):
+        assert event.start_mark is not None, "the loaders mark every event"
         line, size = event.start_mark.line + 1, 0
         match event:
             case yaml.SequenceStartEvent() | yaml.MappingStartEvent():
@@ -86,7 +86,7 @@ def _problems(text: str) -> Iterator[tuple[int, str]]:
             case yaml.AliasEvent():
                 if any(one.anchor == event.anchor for one in around):
                     yield line, f"the alias *{event.anchor} is inside of what it stands for"
-                anchor, size = None, sizes.get(event.anchor, 0)
+                anchor, size = None, sizes.get(str(event.anchor), 0)
                 repeated += size
                 if repeated > MOST_REPEATED:
                     yield line, f"aliases (*{event.anchor}) stand for more than {MOST_REPEATED:,} characters"
@@ -102,7 +102,7 @@ def _given_before(mapping: _Collection, event: yaml.ScalarEvent, line: int) -> i
     """The line in which a mapping has that key already; None: the key is new, or the text is no key."""
     if not mapping.is_mapping or mapping.items % 2:
         return None
-    tag = event.tag or _RESOLVER.resolve(yaml.ScalarNode, event.value, event.implicit)
+    tag = event.tag or _RESOLVER.resolve(yaml.ScalarNode, event.value, event.implicit)  # type: ignore[no-untyped-call]
     before = mapping.lines.get((tag, event.value))
     mapping.lines[tag, event.value] = line
     return before

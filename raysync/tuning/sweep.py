@@ -96,7 +96,7 @@ def plan(file: Path, settings: Iterable[str] = (), *, resume: bool = False, many
                     str(place_of(folder)) if is_uri(experiment.output) else None)
     shown = made if sweep.search is None else examples(sweep, experiment.seed, source)
     for point in shown:
-        trials.experiment(point)
+        trials.check(point)
     done = {note.name for note in notes(trials.folder) if note.ended and not note.error}
     left = tuple({"trial": number} | point for number, point in enumerate(made) if trial_name(number) not in done)
     _tune_config(sweep, left, len(left), source)  # refuses what Tune does not have
