@@ -39,9 +39,9 @@ def read_yaml(text: str, source: str) -> Any:
             raise ConfigError(f"{source}: line {line}: {problem}.")
         return yaml.load(text, Loader=LOADER)
     except yaml.YAMLError as error:
-        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        mark, what = getattr(error, "problem_mark", None), getattr(error, "problem", None)
         where = f" at line {mark.line + 1}" if mark else ""
-        raise ConfigError(f"{source}: not YAML{where}: {problem or 'unreadable'}.") from error
+        raise ConfigError(f"{source}: not YAML{where}: {what or 'unreadable'}.") from error
     except ConfigError:
         raise
     except (ValueError, LookupError, AttributeError) as error:  # PyYAML's own, of a date such as 2024-99-99

@@ -188,8 +188,7 @@ def test_matrices(groups, topology, row):
 def test_what_a_users_paradigm_decides_and_nothing_heeds_is_refused(decision, says):
     class Deciding(BSP):
         def on_push(self, roster, push):
-            first = [Apply((push,))] if isinstance(decision, Release) else []
-            return [*first, decision]
+            return [Apply((push,)), decision] if isinstance(decision, Release) else [decision, Release(push[0])]
 
     modules = Modules(Deciding, 1)
     modules.handle(Joined(at=0.0, worker="m1/a-0#1"))
