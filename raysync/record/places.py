@@ -185,6 +185,21 @@ def push(*files: Path) -> None:
             fs.copy_files(str(file), path, destination_filesystem=system)
 
 
+def remove(place: Place) -> None:
+    """Remove a file.
+
+    Raises:
+        ConfigError: there is no such file system, or it cannot be reached or written.
+    """
+    if not is_uri(place):
+        Path(place).unlink(missing_ok=True)
+        return
+    with _told(str(place)):
+        system, path = fs.FileSystem.from_uri(place)
+        if system.get_file_info(path).type is fs.FileType.File:
+            system.delete_file(path)
+
+
 def is_copy(path: Path) -> bool:
     """Whether it is a copy, or within one."""
     return _found(path) is not None

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from raysync.config import Experiment, Named, WorkerGroup
 from raysync.errors import ConfigError
+from raysync.paradigms.syncswitch import SyncSwitch
 from raysync.training.cost import step_flops
 from raysync.training.data import Array, Batches, DataSet, load, shards, subset
 from raysync.training.flat import FlatModel
@@ -60,7 +61,10 @@ def prepare(experiment: Experiment, model: ModelSource | None = None, data: Data
     Raises:
         ConfigError: whatever of the above does not exist or does not fit.
     """
+    if data is not None and not isinstance(data, DataSet):
+        raise ConfigError(f"data: a raysync.DataSet is wanted, as raysync.data_set makes it, got {type(data).__name__}.")
     loaded = load(experiment.data) if data is None else subset(data, experiment.data)
+    _check_batches(experiment, loaded)
     if experiment.data.augment != "none" and loaded.train_x.ndim != 4:
         raise ConfigError(f"data.augment: {experiment.data.augment} is for images (C, H, W); {loaded.name} has samples of "
                           f"shape {loaded.input_shape}.")
@@ -78,6 +82,22 @@ def prepare(experiment: Experiment, model: ModelSource | None = None, data: Data
         experiment = experiment.model_copy(update=named)
     return Task(experiment, loaded, plan, size, 4 * (size + flat.buffer_size), _timed(experiment, plan),
                 _deal(experiment, loaded), experiment.workload_samples(len(loaded.train_x)))
+
+
+def _check_batches(experiment: Experiment, data: DataSet) -> None:
+    """A batch may go through a worker's own share more than once, but not through the whole training set.
+
+    Raises:
+        ConfigError: naming both sizes.
+    """
+    choices = [experiment.paradigm, *experiment.paradigms]
+    sizes = {"batch_size": experiment.batch_size}
+    for rule in (choice.make() for choice in choices):
+        if isinstance(rule, SyncSwitch):
+            sizes |= {f"paradigm {rule.name}: batch_sizes.{name}": size for name, size in rule.batch_sizes.items()}
+    for where, size in sizes.items():
+        if size > len(data.train_x):
+            raise ConfigError(f"{where}: {size:,} is more than the {len(data.train_x):,} training samples of {data.name}.")
 
 
 def _deal(experiment: Experiment, data: DataSet) -> dict[str, Array]:

@@ -60,7 +60,7 @@ def write(path, text):
     ("data: {name: text, parameters: {file: nowhere.txt}}", "file 'nowhere.txt' cannot be read (No such file or directory)"),
     ("data: {name: text, parameters: {file: /dev/null}}", "file '/dev/null' is empty"),
     ("data: text", "model mlp: does not take tokens from 0 to 9 of shape (64,)"),
-    ("data: {name: digits, train_samples: 3}", "3 training samples cannot be dealt out to 4 workers"),
+    ("data: {name: digits, train_samples: 3}\nbatch_size: 2", "3 training samples cannot be dealt out to 4 workers"),
     ("timing: only", "timing: only needs engine: virtual"),
     ("{engine: virtual, workers: [{trace: nowhere.txt}]}", "workers[0].trace: nowhere.txt cannot be read (No such file"),
     ("{engine: virtual, workers: [{trace: /dev/null}]}", "workers[0].trace: /dev/null holds no step times"),
