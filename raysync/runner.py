@@ -188,6 +188,7 @@ def _about(task: Task, choice: ParadigmChoice) -> dict[str, Any]:
         "timing": experiment.timing,
         "profile": experiment.profile,
         "paradigm": choice.name,
+        "paradigm_label": choice.label,
         "paradigm_parameters": choice.make().parameters(),
         "model": task.model.name,
         "parameters": task.parameters,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from functools import cache
@@ -87,6 +88,22 @@ def make_inner(spec: Spec, where: str) -> Paradigm:
     if not isinstance(paradigm, Paradigm):
         raise ConfigError(f"{where}: {name} is a kind of run, not a paradigm that another one can use.")
     return paradigm
+
+
+def called(name: str) -> str:
+    """What tables call the paradigm of that name: it itself, or what a class of the user's own says in its `name`.
+
+    Such a class is called as its author called the class where it has no `name` of its own, or that of a registered
+    paradigm, from which it may have been made. It is not imported here; before it has been, its `name` is not known.
+    """
+    module, colon, path = name.partition(":")
+    if not colon:
+        return name
+    thing: Any = sys.modules.get(module)
+    for part in path.split("."):
+        thing = getattr(thing, part, None)
+    own = vars(thing).get("name") if isinstance(thing, type) else None
+    return own if isinstance(own, str) and own and own not in {*PARADIGMS, *PRESETS} else path
 
 
 def _hint(error: ErrorDetails) -> str:
