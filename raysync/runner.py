@@ -93,10 +93,10 @@ def run(
     """
     for name, function in (("watch", watch), ("notify", notify)):
         if not callable(function):
-            raise ConfigError(f"raysync.run: {name} is a function that is called, got {type(function).__name__}.")
+            raise ConfigError(f"raysync.run: {name} must be a function, got {type(function).__name__}.")
     if not isinstance(experiment, Experiment | Mapping | str | Path):
-        raise ConfigError("raysync.run: an experiment is settings {name: value, ...}, the path of a file, or a validated "
-                          f"Experiment, got {type(experiment).__name__}.")
+        raise ConfigError("raysync.run: an experiment is settings {name: value, ...}, the path of a file, "
+                          f"or a validated Experiment, got {type(experiment).__name__}.")
     if isinstance(experiment, str | Path):
         experiment = config.load(Path(experiment))
     elif not isinstance(experiment, Experiment):

@@ -27,10 +27,14 @@ def main() -> None:
     try:
         app()
     except ConfigError as error:
-        errors.print(f"raysync: {masked(str(error))}", markup=False, highlight=False, soft_wrap=True)
+        _say(f"raysync: {error}")
         sys.exit(2)
     except RunFailed as error:
-        errors.print(f"raysync: the run failed: {masked(str(error))}", markup=False, highlight=False, soft_wrap=True)
+        _say(f"raysync: the run failed: {error}")
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _say(text: str) -> None:
+    errors.print(masked(text), markup=False, highlight=False, soft_wrap=True)

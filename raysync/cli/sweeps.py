@@ -56,9 +56,12 @@ def sweep(
 
 
 def any_failed(table: pd.DataFrame) -> bool:
-    """Whether a trial broke; one of which Tune had seen enough may have left a record without an end, but no error."""
-    broke = table.status.eq("failed") | (table.status.eq("unfinished") & table.error.fillna("").ne(""))
-    return bool(broke.any())
+    """Whether a trial broke.
+
+    One of which Tune had seen enough may have left a record without an end, too, but it has no error.
+    """
+    broke = table.status.eq("unfinished") & table.error.fillna("").ne("")
+    return bool((table.status.eq("failed") | broke).any())
 
 
 def _answer(record: SweepRecord) -> None:

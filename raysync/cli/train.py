@@ -139,7 +139,7 @@ def _train(experiment: Experiment, choices: Sequence[ParadigmChoice], seeds: Seq
                 done[choice.label].append(record)
     summaries = {label: [record.summary if record else None for record in runs] for label, runs in done.items()}
     print_table(summaries, experiment, seeds, task.data.tokens)
-    console.print(f"Records: {masked(str(beneath(experiment.output, experiment.name)))}", markup=False, highlight=False,
-                  soft_wrap=True)
+    records = masked(str(beneath(experiment.output, experiment.name)))
+    console.print(f"Records: {records}", markup=False, highlight=False, soft_wrap=True)
     if any(record is None for runs in done.values() for record in runs):
         raise typer.Exit(1)

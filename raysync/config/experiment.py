@@ -26,13 +26,16 @@ STANDARD_COMPARISON = (
 )
 
 
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+
+
 class Experiment(Strict):
     """One experiment file."""
 
-    name: str = Field("experiment", pattern=r"^[A-Za-z0-9_+][A-Za-z0-9_.+-]*$", description="folder of its records")
-    seed: int = Field(0, ge=0, lt=2**63)
-    seeds: tuple[Annotated[int, Field(ge=0, lt=2**63)], ...] = Field((), description="`compare` repeats every "
-                                                                                              "paradigm with each")
+    name: str = Field("experiment", pattern=r"^[A-Za-z0-9_+][A-Za-z0-9_.+-]*$",
+                      description="folder of its records")
+    seed: Seed = 0
+    seeds: tuple[Seed, ...] = Field((), description="`compare` repeats every paradigm with each")
     engine: Literal["ray", "virtual"] = Field("ray", description="ray: real actors, real seconds; virtual: one process, a "
                                                                 "virtual clock, the same on every run")
     timing: Literal["with-gradients", "only"] = Field("with-gradients", description="only: nothing is trained, to learn who "

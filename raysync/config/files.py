@@ -44,7 +44,8 @@ def parse(text: str, overrides: Iterable[str] = (), *, source: str, said: str = 
     """
     settings = read_yaml(text, source)
     if settings is None or settings == {}:
-        raise ConfigError(f"{source}: it is empty; an experiment file must set something, such as model: mlp.")
+        raise ConfigError(f"{source}: it is empty; an experiment file must set something, such as "
+                          "model: mlp.")
     if not isinstance(settings, dict):
         raise ConfigError(f"{source}: an experiment file is a mapping of settings, got {type(settings).__name__}.")
     overrides = list(overrides)
@@ -163,13 +164,15 @@ def _explain(error: ValidationError, source: str) -> ConfigError:
     if first["type"] == "union_tag_not_found":
         known = sorted(kind for one in _models_in(Experiment.model_fields[str(path[0])].annotation)
                        for kind in get_args(one.model_fields["kind"].annotation))
-        return ConfigError(f"{where}: give its kind: {', '.join(known[:-1])} or {known[-1]}; got {_shown(first['input'])}.")
+        return ConfigError(f"{where}: give its kind: {', '.join(known[:-1])} or {known[-1]}; got "
+                           f"{_shown(first['input'])}.")
     if first["type"] == "value_error":
         return ConfigError(f"{where}: {first['ctx']['error']}")
     if first["type"] == "tuple_type":
         return ConfigError(f"{where}: a list is wanted, [..., ...]; got {_shown(first['input'])}.")
     if first["type"] == "model_type":
-        return ConfigError(f"{where}: settings are wanted, {{name: value, ...}}; got {_shown(first['input'])}.")
+        return ConfigError(f"{where}: settings are wanted, {{name: value, ...}}; got "
+                           f"{_shown(first['input'])}.")
     given = "" if first["type"] == "missing" else f"; got {_shown(first['input'])}"
     return ConfigError(f"{where}: {first['msg']}{given}.")
 

@@ -1,17 +1,20 @@
-"""URIs without the secrets in them, for all that is written and printed: s3://KEY:SECRET@bucket/runs?secret_key=..."""
+"""URIs without the secrets in them, for all that is written and printed.
+
+    s3://KEY:SECRET@bucket/runs?token=SECRET&region=eu-1 -> s3://***@bucket/runs?token=***&region=eu-1
+"""
 
 from __future__ import annotations
 
 import re
 
 HARMLESS = {"endpoint_override", "region", "scheme"}
-"""Names in a URI's query whose values are shown. All others are masked: which of them a file system takes for a secret
-is its own affair."""
+"""Names in a URI's query whose values are shown. All others are masked: which of them a file system
+takes for a secret is its own affair."""
 MASK = "***"
 
 _URI = re.compile(r"(?P<scheme>\w[\w+.-]*://)(?P<path>[^\s?]*)(?P<query>\?\S*)?")
 _LOGIN = re.compile(r"^[^/@]*:(?!\d+(?:/|$)).*@")
-"""user:password@, in front of a host; a password may have a slash in it. What looks like HOST:PORT/ is none."""
+"""user:password@, in front of a host; a password may have a slash in it. HOST:PORT/ is left alone."""
 _PUNCTUATION = re.compile(r"['\"),.;:\]}]*$")
 """What a sentence puts behind a URI."""
 

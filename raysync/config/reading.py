@@ -1,4 +1,4 @@
-"""Reading YAML with bounds: a short text must not become a huge value, and must not say two things at once."""
+"""Reading YAML with bounds: a short text must not become a huge value, nor say two things at once."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from yaml.resolver import Resolver
 from raysync.errors import ConfigError
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""A sweep reads its file once a trial; libyaml's loader, where PyYAML has it, is eight times as fast."""
+"""A sweep reads its file once a trial; libyaml's loader, if PyYAML has it, is eight times as fast."""
 DEEPEST = 50
-"""Levels of nesting. Python's own limit would be met at some hundreds, by whatever looks at the value."""
+"""Levels of nesting. Whatever looks at the value would meet Python's own limit at some hundreds."""
 MOST_REPEATED = 1_000_000
-"""Characters that the aliases of a text may stand for, all together: far more than any experiment repeats, and far
-less than aliases of aliases come to (ten lines of them, each nine times that before it, are gigabytes)."""
+"""Characters that the aliases of a text may stand for, all together: far more than any experiment
+repeats, and far less than aliases of aliases come to: ten lines of them, each nine times the one
+before it, are gigabytes."""
 
 _RESOLVER = Resolver()
 
@@ -32,7 +33,8 @@ def read_yaml(text: str, source: str) -> Any:
         source: names the text in errors.
 
     Raises:
-        ConfigError: it is not YAML, is nested too deep, gives a key twice, or its aliases repeat too much.
+        ConfigError: it is not YAML, is nested too deep, gives a key twice, or its aliases repeat too
+            much.
     """
     try:
         for line, problem in _problems(text):
@@ -44,7 +46,7 @@ def read_yaml(text: str, source: str) -> Any:
         raise ConfigError(f"{source}: not YAML{where}: {what or 'unreadable'}.") from error
     except ConfigError:
         raise
-    except (ValueError, LookupError, AttributeError) as error:  # PyYAML's own, of a date such as 2024-99-99
+    except (ValueError, LookupError, AttributeError) as error:  # PyYAML's own, of a date 2024-99-99
         raise ConfigError(f"{source}: a value in it cannot be read: {error}.") from error
 
 
@@ -63,7 +65,10 @@ class _Collection:
 
 
 def _problems(text: str) -> Iterator[tuple[int, str]]:
-    """Line and description of what must not be built. The parser's events cost little, and are never nested."""
+    """Line and description of what must not be built. The parser's events cost little.
+
+    They come one after another, however deep the text is nested.
+    """
     around = [_Collection(None, is_mapping=False)]
     sizes: dict[str, int] = {}
     repeated = 0
@@ -82,14 +87,16 @@ def _problems(text: str) -> Iterator[tuple[int, str]]:
             case yaml.ScalarEvent():
                 anchor, size = event.anchor, 1 + len(event.value)
                 if (before := _given_before(around[-1], event, line)) is not None:
-                    yield line, f"the key {event.value!r} is given twice, first in line {before}; leave out one"
+                    yield line, (f"the key {event.value!r} is given twice, first in line {before}; "
+                                 "leave out one")
             case yaml.AliasEvent():
                 if any(one.anchor == event.anchor for one in around):
                     yield line, f"the alias *{event.anchor} is inside of what it stands for"
                 anchor, size = None, sizes.get(str(event.anchor), 0)
                 repeated += size
                 if repeated > MOST_REPEATED:
-                    yield line, f"aliases (*{event.anchor}) stand for more than {MOST_REPEATED:,} characters"
+                    yield line, (f"aliases (*{event.anchor}) stand for more than "
+                                 f"{MOST_REPEATED:,} characters")
             case _:
                 continue
         around[-1].items += 1
@@ -99,10 +106,11 @@ def _problems(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _given_before(mapping: _Collection, event: yaml.ScalarEvent, line: int) -> int | None:
-    """The line in which a mapping has that key already; None: the key is new, or the text is no key."""
+    """The line in which a mapping has that key already; None: it is new, or the text is no key."""
     if not mapping.is_mapping or mapping.items % 2:
         return None
-    tag = event.tag or _RESOLVER.resolve(yaml.ScalarNode, event.value, event.implicit)  # type: ignore[no-untyped-call]
-    before = mapping.lines.get((tag, event.value))
-    mapping.lines[tag, event.value] = line
+    resolve: Any = _RESOLVER.resolve
+    key = (event.tag or resolve(yaml.ScalarNode, event.value, event.implicit), event.value)
+    before = mapping.lines.get(key)
+    mapping.lines[key] = line
     return before

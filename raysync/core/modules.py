@@ -88,7 +88,8 @@ def _refuse_ignored(decisions: Iterable[Decision]) -> None:
                 ignored = f"Release(..., batch_size={size})"
             case _:
                 continue
-        raise ConfigError(f"paradigm: decoupled: sync: it decided {ignored}, which decoupled runs cannot carry out so far.")
+        raise ConfigError(f"paradigm: decoupled: sync: it decided {ignored}, which decoupled runs cannot "
+                          "carry out so far.")
 
 
 @runtime_checkable

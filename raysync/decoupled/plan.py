@@ -124,28 +124,30 @@ def _refusals(experiment: Experiment, rule: Decoupled) -> Iterator[str]:
     if rule.mixes_locally and update.combine == "sum":
         yield "update.combine: sum; a matrix mixes means"
     if update.delay_compensation is not None or update.staleness_scaling != "none":
-        yield ("update.delay_compensation and staleness_scaling are not for delays that are part of the schedule; use "
-               "shrink")
+        yield ("update.delay_compensation and staleness_scaling are not for delays that are part of "
+               "the schedule; use shrink")
     if experiment.cluster.server_shards > 1:
-        yield f"cluster.server_shards: {experiment.cluster.server_shards}; each module has one server"
+        shards = experiment.cluster.server_shards
+        yield f"cluster.server_shards: {shards}; each module has one server"
     for trouble in experiment.troubles:
         if trouble.kind == "crash":
             yield "troubles: a crash ends the pipeline, and the run; no stage comes back"
         if trouble.kind in ("latency", "drift") and on_ray:
-            yield (f"troubles: {trouble.kind}: on Ray a stage does not emulate the way to its server; engine: virtual "
-                   "does")
+            yield (f"troubles: {trouble.kind}: on Ray a stage does not emulate the way to its server; "
+                   "engine: virtual does")
     for group in experiment.workers:
         if group.devices > 1:
             yield "devices_per_worker: a stage computes on one device"
         if group.precision != "float32":
-            yield (f"workers: {group.name}: precision: {group.precision}; the modules compute in float32 so far, so it is "
-                   "refused")
+            yield (f"workers: {group.name}: precision: {group.precision}; the modules compute in "
+                   "float32 so far, so it is refused")
         if group.link != Link() and on_ray:
-            yield f"workers: {group.name}: link: on Ray a stage does not emulate the way to its server; engine: virtual does"
+            yield (f"workers: {group.name}: link: on Ray a stage does not emulate the way to its "
+                   "server; engine: virtual does")
 
 
 def _ignored(sync: Paradigm) -> str:
-    """The setting of a paradigm that only works where a worker has the whole network; empty if there is none."""
+    """The setting of a paradigm that needs workers with the whole network; empty if there is none."""
     match sync:
         case Hybrid(snapshot="global", pull_interval=interval) if interval > 1:
             return f"{sync.name}: snapshot: global with pull_interval: {interval}"
@@ -153,7 +155,8 @@ def _ignored(sync: Paradigm) -> str:
             return f"{sync.name}: batch_sizes"
         case SyncSwitch(first=first, then=then):
             inside = [first, *(then if isinstance(then, list) else [then])]
-            return next(filter(None, (_ignored(make_inner(spec, sync.name)) for spec in inside)), "")
+            ignored = (_ignored(make_inner(spec, sync.name)) for spec in inside)
+            return next(filter(None, ignored), "")
         case Ringmaster(inner=inner):
             return _ignored(inner)
     return ""

@@ -91,10 +91,10 @@ def make_inner(spec: Spec, where: str) -> Paradigm:
 
 
 def called(name: str) -> str:
-    """What tables call the paradigm of that name: it itself, or what a class of the user's own says in its `name`.
+    """What tables call the paradigm of that name: the same, or what a user's own class has as `name`.
 
-    Such a class is called as its author called the class where it has no `name` of its own, or that of a registered
-    paradigm, from which it may have been made. It is not imported here; before it has been, its `name` is not known.
+    A class without a `name` of its own, or with that of a registered paradigm, is called as the class
+    is. Nothing is imported here, so a class that has not been imported is called like that, too.
     """
     module, colon, path = name.partition(":")
     if not colon:

@@ -3,8 +3,8 @@
 What is behind a URI is worked on in a local copy, and copied: an object store cannot append to a file, and what is streamed
 into one is not there before it is closed, so a journal written straight to it would be lost with a run that is killed. So
 only this file and those that choose when to copy know of URIs; all others have a path. `fsspec+NAME://` goes through fsspec,
-for what pyarrow does not know itself (tried with pyarrow 26). Credentials are those that the file system finds for itself;
-where a URI has some, they are masked in whatever is written or printed.
+for what pyarrow does not know itself (tried with pyarrow 26). Credentials are those that the file system finds
+for itself; where a URI has some, they are masked in whatever is written or printed.
 """
 
 from __future__ import annotations
@@ -236,8 +236,8 @@ def _told(where: str) -> Iterator[None]:
         if "Unrecognized filesystem type" in str(error):
             scheme = where.rpartition("://")[0].rpartition(" ")[2]
             raise unknown_name("kind of URI", scheme, SCHEMES, where=masked(where)) from error
-        reason = masked(" ".join(str(error).split()))
-        raise ConfigError(f"{masked(where)}: cannot be reached or written ({reason[:300]}).") from error
+        reason = masked(" ".join(str(error).split()))[:300]
+        raise ConfigError(f"{masked(where)}: cannot be reached or written ({reason}).") from error
 
 
 @atexit.register

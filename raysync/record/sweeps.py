@@ -110,7 +110,8 @@ def write_note(sweep: Path, note: TrialNote) -> None:
 def notes(sweep: Path) -> list[TrialNote]:
     """Of all trials that began, in the order of their names."""
     files = sorted((sweep / RECORDS).glob(f"*/{NOTE}"))
-    return [TrialNote(file.parent.name, **read_yaml(file.read_text(encoding="utf-8"), str(file))) for file in files]
+    return [TrialNote(file.parent.name, **read_yaml(file.read_text(encoding="utf-8"), str(file)))
+            for file in files]
 
 
 def write_table(sweep: Path) -> None:

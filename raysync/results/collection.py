@@ -192,7 +192,7 @@ def collect(paths: Sequence[Path]) -> Collection:
 
 
 def label_of(record: RunRecord) -> str:
-    """What the run itself called its paradigm: a class of the user's own is not imported here to be asked for its name."""
+    """What the run itself called its paradigm: a user's own class is not imported to be asked."""
     told = record.summary.get("paradigm_label")
     return told if isinstance(told, str) else record.config.paradigm.label
 

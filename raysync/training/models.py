@@ -152,8 +152,8 @@ class ModelPlan:
         where = f"model {self.name}"
         if not isinstance(source, str):
             if not callable(source):
-                raise ConfigError(f"{where}: a model is a name, an nn.Module or a function that returns one, not "
-                                  f"{type(source).__name__}.")
+                raise ConfigError(f"{where}: a model is a name, an nn.Module or a function that returns "
+                                  f"one, not {type(source).__name__}.")
             function: Callable[..., Any] = source
         elif ":" in source:
             function = load_reference(source, where)

@@ -62,7 +62,8 @@ def prepare(experiment: Experiment, model: ModelSource | None = None, data: Data
         ConfigError: whatever of the above does not exist or does not fit.
     """
     if data is not None and not isinstance(data, DataSet):
-        raise ConfigError(f"data: a raysync.DataSet is wanted, as raysync.data_set makes it, got {type(data).__name__}.")
+        raise ConfigError("data: a raysync.DataSet is wanted, as raysync.data_set makes it, got "
+                          f"{type(data).__name__}.")
     loaded = load(experiment.data) if data is None else subset(data, experiment.data)
     _check_batches(experiment, loaded)
     if experiment.data.augment != "none" and loaded.train_x.ndim != 4:
@@ -85,19 +86,23 @@ def prepare(experiment: Experiment, model: ModelSource | None = None, data: Data
 
 
 def _check_batches(experiment: Experiment, data: DataSet) -> None:
-    """A batch may go through a worker's own share more than once, but not through the whole training set.
+    """Refuse batches that are larger than the training set.
+
+    A worker's own share of it may be smaller than its batch: that has samples more than once, then.
 
     Raises:
         ConfigError: naming both sizes.
     """
-    choices = [experiment.paradigm, *experiment.paradigms]
-    sizes = {"batch_size": experiment.batch_size}
-    for rule in (choice.make() for choice in choices):
+    there, sizes = len(data.train_x), {"batch_size": experiment.batch_size}
+    for choice in (experiment.paradigm, *experiment.paradigms):
+        rule = choice.make()
         if isinstance(rule, SyncSwitch):
-            sizes |= {f"paradigm {rule.name}: batch_sizes.{name}": size for name, size in rule.batch_sizes.items()}
+            where = f"paradigm {rule.name}: batch_sizes"
+            sizes |= {f"{where}.{name}": size for name, size in rule.batch_sizes.items()}
     for where, size in sizes.items():
-        if size > len(data.train_x):
-            raise ConfigError(f"{where}: {size:,} is more than the {len(data.train_x):,} training samples of {data.name}.")
+        if size > there:
+            raise ConfigError(f"{where}: {size:,} is more than the {there:,} training samples of "
+                              f"{data.name}.")
 
 
 def _deal(experiment: Experiment, data: DataSet) -> dict[str, Array]:

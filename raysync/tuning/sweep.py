@@ -25,7 +25,18 @@ from raysync.cluster.placement import cpus
 from raysync.config import Experiment, Sweep
 from raysync.config.masking import masked
 from raysync.errors import ConfigError
-from raysync.record.places import beneath, check, inside, is_uri, local, named, place_of, pull, push, remove
+from raysync.record.places import (
+    beneath,
+    check,
+    inside,
+    is_uri,
+    local,
+    named,
+    place_of,
+    pull,
+    push,
+    remove,
+)
 from raysync.record.sweeps import (
     FILE,
     RECORDS,
@@ -47,7 +58,7 @@ from raysync.tuning.trial import Trials, name_of, settings_of, train
 MOST_UNASKED = 1000
 """Trials that are run without asking."""
 SETTINGS = "tuner.pkl"
-"""Tune's own, with the storage's URI as it was given, secrets included; only Tune's own way to restore reads it."""
+"""Tune's own, with the storage's URI and its secrets; only Tune's own way to restore reads it."""
 SEARCHER_STATES = "searcher-state-*.pkl"
 """What `Searcher.restore_from_dir` looks for there."""
 
@@ -105,7 +116,8 @@ def plan(file: Path, settings: Iterable[str] = (), *, resume: bool = False, many
     left = tuple({"trial": number} | point for number, point in enumerate(made) if trial_name(number) not in done)
     _tune_config(sweep, left, len(left), source)  # refuses what Tune does not have
     if sweep.search is not None:
-        return Plan(experiment, sweep, trials, (), tuple(shown), sweep.samples - len(done), resume, len(done))
+        count_left = sweep.samples - len(done)
+        return Plan(experiment, sweep, trials, (), tuple(shown), count_left, resume, len(done))
     return Plan(experiment, sweep, trials, left, left, len(left), resume, len(made) - len(left))
 
 
@@ -204,7 +216,7 @@ class _Scribe:
 
 
 def _died_of(trial: Trial) -> BaseException | str:
-    """The error, or its last line. (`trial.get_error()` finds it only once Tune has stored it, some time later.)"""
+    """The error, or its last line. (`trial.get_error()` finds it some time later, once it is stored.)"""
     if trial.pickled_error_file is None:
         return Path(trial.error_file).read_text(encoding="utf-8").strip().splitlines()[-1]
     error: BaseException = cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
@@ -224,7 +236,8 @@ def _folder(experiment: Experiment, source: str, resume: bool) -> Path:
         raise ConfigError(f"{source}: no sweep of it to go on with in {masked(str(beside))}.")
     folder = local(found)
     if config.load(folder / FILE) != config.validate(yaml.safe_load(experiment.to_yaml())):
-        raise ConfigError(f"{source}: not what {masked(str(found))} began with; a sweep goes on with the same settings.")
+        raise ConfigError(f"{source}: not what {masked(str(found))} began with; a sweep goes on with the "
+                          "same settings.")
     return folder.absolute()
 
 

@@ -70,10 +70,10 @@ class Trials:
                                        "switch_search": None})
 
     def check(self, point: Point) -> None:
-        """Refuse a trial before it begins, as far as that is possible without its data and its model.
+        """Refuse a trial before it begins, as far as that needs neither its data nor its model.
 
         Raises:
-            ConfigError: the file with these settings is none, or its paradigm would ignore one of them.
+            ConfigError: the file with these settings is none, or its paradigm would ignore one.
         """
         experiment = self.experiment(point)
         rule = experiment.paradigm.make()

@@ -188,7 +188,9 @@ def test_matrices(groups, topology, row):
 def test_what_a_users_paradigm_decides_and_nothing_heeds_is_refused(decision, says):
     class Deciding(BSP):
         def on_push(self, roster, push):
-            return [Apply((push,)), decision] if isinstance(decision, Release) else [decision, Release(push[0])]
+            if isinstance(decision, Release):
+                return [Apply((push,)), decision]
+            return [decision, Release(push[0])]
 
     modules = Modules(Deciding, 1)
     modules.handle(Joined(at=0.0, worker="m1/a-0#1"))

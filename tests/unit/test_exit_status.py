@@ -1,4 +1,4 @@
-"""One rule for what a command exits with: 0 for results, 1 where a run broke, 2 for a user's mistake, 130 for Ctrl-C.
+"""One rule for exit statuses: 0 for results, 1 where a run broke, 2 for a mistake, 130 for Ctrl-C.
 
 A sweep's trials run here in this process, one after another, in place of Ray Tune's.
 """
@@ -18,9 +18,16 @@ from raysync.tuning import standing, sweep
 from raysync.tuning.standing import Standing
 from raysync.virtual.engine import VirtualEngine
 
-TINY = {"name": "tiny", "engine": "virtual", "data": {"name": "digits", "train_samples": 160, "test_samples": 50},
-        "batch_size": 8, "workload": {"samples": 160}, "workers": [{"count": 2, "step_s": 0.1}],
-        "evaluation": {"marks": 1}, "paradigms": ["bsp", "asp"]}
+TINY = {
+    "name": "tiny",
+    "engine": "virtual",
+    "data": {"name": "digits", "train_samples": 160, "test_samples": 50},
+    "batch_size": 8,
+    "workload": {"samples": 160},
+    "workers": [{"count": 2, "step_s": 0.1}],
+    "evaluation": {"marks": 1},
+    "paradigms": ["bsp", "asp"],
+}
 BREAKS = """
 from torch import nn
 
@@ -42,7 +49,7 @@ MISTAKE = {"model": "convnet", "data": {"name": "synthetic", "parameters": {"sha
 
 
 class InThisProcess:
-    """Takes the place of `tune.Tuner`: runs the points of a plan, or as many as `last` says, as Ctrl-C would leave it."""
+    """Takes the place of `tune.Tuner`: runs a plan's points, or the first of them, as after Ctrl-C."""
 
     last = 10**9
 
@@ -53,7 +60,9 @@ class InThisProcess:
         [listener] = standing._listeners
         failed = 0
         for done, point in enumerate(self.plan.points[: self.last], start=1):
-            trial = SimpleNamespace(trial_id="", config=point, pickled_error_file=self.folder / "error.pkl")
+            trial = SimpleNamespace(
+                trial_id="", config=point, pickled_error_file=self.folder / "error.pkl"
+            )
             listener.started(trial)
             try:
                 experiment = self.plan.trials.experiment(point, f"{point['trial']:05d}")
@@ -92,7 +101,9 @@ def swept(**grid):
     return {"sweep": {"grid": grid}}
 
 
-@pytest.mark.parametrize(("settings", "status"), [(RESULT, 0), (DIVERGES, 0), (FAILS, 1), (MISTAKE, 2)])
+@pytest.mark.parametrize(
+    ("settings", "status"), [(RESULT, 0), (DIVERGES, 0), (FAILS, 1), (MISTAKE, 2)]
+)
 @pytest.mark.parametrize("command", ["run", "compare", "sweep"])
 def test_all_commands_agree(call, command, settings, status):
     code, out, err = call(command, settings | swept(seed=[0, 1]))
@@ -101,16 +112,22 @@ def test_all_commands_agree(call, command, settings, status):
     if settings is FAILS:
         assert "it broke" in err
     if settings is MISTAKE:
-        assert err.splitlines()[-1].startswith("raysync: model convnet: cannot be built for samples of shape (3,)")
+        assert err.splitlines()[-1].startswith(
+            "raysync: model convnet: cannot be built for samples of shape (3,)"
+        )
 
 
 @pytest.mark.parametrize("other", [FAILS["model"], "convnet"])
 def test_one_trial_that_breaks_or_cannot_begin_among_results_is_a_failure(call, other):
-    settings = {"data": TINY["data"] | {"name": "synthetic", "parameters": {"shape": [64]}}} | swept(model=["mlp", other])
+    settings = {
+        "data": TINY["data"] | {"name": "synthetic", "parameters": {"shape": [64]}}
+    } | swept(model=["mlp", other])
     code, out, err = call("sweep", settings)
     assert code == 1, err
     assert "2 trials: 1 finished, 1 failed." in out
-    assert call("sweep", settings, "--resume")[0] == (2 if other == "convnet" else 1), "what is left is that one alone"
+    assert call("sweep", settings, "--resume")[0] == (2 if other == "convnet" else 1), (
+        "what is left is that one alone"
+    )
 
 
 def test_an_interrupted_sweep_and_the_rest_of_it_count_the_same_trials(call):
@@ -123,5 +140,6 @@ def test_an_interrupted_sweep_and_the_rest_of_it_count_the_same_trials(call):
     code, out, err = call("sweep", settings, "--resume")
     assert code == 0
     assert [line for line in err.splitlines() if " of 5" in line] == [
-        f"{done} done, 0 running, 0 failed of 5" for done in (4, 5)]
+        f"{done} done, 0 running, 0 failed of 5" for done in (4, 5)
+    ]
     assert "5 trials: 5 finished." in out
