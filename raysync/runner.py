@@ -13,7 +13,7 @@ from raysync import config
 from raysync.config import Experiment, ParadigmChoice
 from raysync.core.journal import Ended, Line
 from raysync.core.paradigm import Paradigm, Rule
-from raysync.errors import RunFailed
+from raysync.errors import ConfigError, RunFailed
 from raysync.record.measures import Measures
 from raysync.record.metrics import Title
 from raysync.record.mirror import Mirror
@@ -91,6 +91,12 @@ def run(
     With `cluster.address: auto`, the default, a cluster that Ray is connected to is used and left as it was: call
     `ray.init()` first, as in a Ray job. Otherwise a private one is started and stopped.
     """
+    for name, function in (("watch", watch), ("notify", notify)):
+        if not callable(function):
+            raise ConfigError(f"raysync.run: {name} must be a function, got {type(function).__name__}.")
+    if not isinstance(experiment, Experiment | Mapping | str | Path):
+        raise ConfigError("raysync.run: an experiment is settings {name: value, ...}, the path of a file, "
+                          f"or a validated Experiment, got {type(experiment).__name__}.")
     if isinstance(experiment, str | Path):
         experiment = config.load(Path(experiment))
     elif not isinstance(experiment, Experiment):
@@ -183,6 +189,7 @@ def _about(task: Task, choice: ParadigmChoice) -> dict[str, Any]:
         "timing": experiment.timing,
         "profile": experiment.profile,
         "paradigm": choice.name,
+        "paradigm_label": choice.label,
         "paradigm_parameters": choice.make().parameters(),
         "model": task.model.name,
         "parameters": task.parameters,

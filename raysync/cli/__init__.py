@@ -10,6 +10,7 @@ from pathlib import Path
 
 from raysync.cli import dashboards, listing, reports, sweeps, switches, train, watch  # noqa: F401 - their commands
 from raysync.cli.app import app, console, errors
+from raysync.config.masking import masked
 from raysync.errors import ConfigError, RunFailed
 
 ORDER = ("run", "compare", "sweep", "switch-search", "report", "dashboards", "calibrate", "list", "watch", "replay")
@@ -26,10 +27,14 @@ def main() -> None:
     try:
         app()
     except ConfigError as error:
-        errors.print(f"raysync: {error}", markup=False, highlight=False, soft_wrap=True)
+        _say(f"raysync: {error}")
         sys.exit(2)
     except RunFailed as error:
-        errors.print(f"raysync: the run failed: {error}", markup=False, highlight=False, soft_wrap=True)
+        _say(f"raysync: the run failed: {error}")
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _say(text: str) -> None:
+    errors.print(masked(text), markup=False, highlight=False, soft_wrap=True)

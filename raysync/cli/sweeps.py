@@ -14,6 +14,8 @@ from raysync.record.places import named
 from raysync.record.sweeps import CSV
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from raysync.record.sweeps import SweepRecord
 
 
@@ -32,7 +34,7 @@ def sweep(
     plan = planned(file, with_engine(settings, engine), resume=resume, many=yes)
     with TrialsLine(hidden=verbose) as line:
         warn_of_the_jobs_folder(plan.experiment, line.say)
-        line.begin(f"{plan.count} trials", plan.count)
+        line.begin(f"{plan.done + plan.count} trials", plan.done + plan.count, plan.done)
         try:
             record, ended = run(plan, notify=line.say, show=line.show, address=os.environ.get("RAY_ADDRESS"),
                                 verbose=verbose)
@@ -49,6 +51,17 @@ def sweep(
     if not ended:
         errors.print(f"Interrupted. Go on: raysync sweep {file} --resume", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(130)
+    if any_failed(record.table):
+        raise typer.Exit(1)
+
+
+def any_failed(table: pd.DataFrame) -> bool:
+    """Whether a trial broke.
+
+    One of which Tune had seen enough may have left a record without an end, too, but it has no error.
+    """
+    broke = table.status.eq("unfinished") & table.error.fillna("").ne("")
+    return bool((table.status.eq("failed") | broke).any())
 
 
 def _answer(record: SweepRecord) -> None:

@@ -29,9 +29,11 @@ from raysync.cli.app import (
 from raysync.cli.live import live
 from raysync.cli.table import print_table
 from raysync.config import Experiment, ParadigmChoice
+from raysync.config.masking import masked
 from raysync.core.replay import replay as replay_journal
 from raysync.errors import ConfigError, RunFailed
 from raysync.paradigms import rebuild
+from raysync.paradigms.decoupled import Decoupled
 from raysync.record.places import beneath, local
 from raysync.record.reader import RunRecord, legible
 
@@ -116,10 +118,15 @@ def replay(
 
 def _train(experiment: Experiment, choices: Sequence[ParadigmChoice], seeds: Sequence[int], tensorboard: bool) -> None:
     """Train each paradigm with each seed in one session; print the table and where the records are."""
+    from raysync.decoupled.plan import plan_of
     from raysync.runner import engine_for, run_in
     from raysync.training.task import prepare
 
     task = prepare(experiment)
+    for choice in choices:  # what one of them cannot do is known before another one trains
+        rule = choice.make()
+        if isinstance(rule, Decoupled):
+            plan_of(task, rule)
     done: dict[str, list[RunRecord | None]] = {choice.label: [] for choice in choices}
     ray_address = os.environ.get("RAY_ADDRESS")
     timing_only = experiment.timing == "only"
@@ -139,6 +146,7 @@ def _train(experiment: Experiment, choices: Sequence[ParadigmChoice], seeds: Seq
                 done[choice.label].append(record)
     summaries = {label: [record.summary if record else None for record in runs] for label, runs in done.items()}
     print_table(summaries, experiment, seeds, task.data.tokens)
-    console.print(f"Records: {beneath(experiment.output, experiment.name)}", highlight=False, soft_wrap=True)
+    records = masked(str(beneath(experiment.output, experiment.name)))
+    console.print(f"Records: {records}", markup=False, highlight=False, soft_wrap=True)
     if any(record is None for runs in done.values() for record in runs):
         raise typer.Exit(1)

@@ -25,7 +25,7 @@ class TrialsLine:
                    TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
         self._progress = Progress(*columns, console=errors, disable=hidden)
         self._line: TaskID | None = None
-        self._count = self._told = 0
+        self._count = self._before = self._told = 0
 
     def __enter__(self) -> TrialsLine:
         self._progress.start()
@@ -34,12 +34,18 @@ class TrialsLine:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._progress.stop()
 
-    def begin(self, what: str, count: int) -> None:
-        """So many trials are next; the line of those before is gone."""
+    def begin(self, what: str, count: int, before: int = 0) -> None:
+        """Trials are next; the line of those before is gone.
+
+        Args:
+            what: they are.
+            count: of all of them.
+            before: how many of these an earlier call has brought to their end.
+        """
         if self._line is not None:
             self._progress.remove_task(self._line)
         self._line = self._progress.add_task(what, total=count, facts="starting")
-        self._count, self._told = count, 0
+        self._count, self._before, self._told = count, before, 10 * before // count
 
     def say(self, text: str) -> None:
         """Above the line."""
@@ -48,9 +54,10 @@ class TrialsLine:
     def show(self, standing: Standing) -> None:
         """How they stand now."""
         assert self._line is not None, "nothing has begun"
-        facts = f"{standing.done} done, {standing.running} running, {standing.failed} failed"
-        self._progress.update(self._line, completed=standing.progress, facts=facts)
-        tenths = int(10 * standing.done / self._count)
+        done = self._before + standing.done
+        facts = f"{done} done, {standing.running} running, {standing.failed} failed"
+        self._progress.update(self._line, completed=self._before + standing.progress, facts=facts)
+        tenths = 10 * done // self._count
         if not errors.is_terminal and self._told < tenths:
             self._told = tenths
             self.say(f"{facts} of {self._count}")

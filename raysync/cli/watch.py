@@ -186,7 +186,7 @@ class Watching:
     @cached_property
     def _paradigm(self) -> str:
         try:
-            return self._record.config.paradigm.label
+            return str(self._about.get("paradigm_label") or self._record.config.paradigm.label)
         except ConfigError:  # of a class that is not to be had here, with a file that is gone
             return str(self._about.get("paradigm", "a run"))
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr,
 from raysync.core import paradigm
 from raysync.core.reference import NotTrusted, not_trusted
 from raysync.paradigms import make
+from raysync.paradigms.registry import called
 
 
 class Strict(BaseModel):
@@ -37,7 +38,7 @@ def by_name(value: object) -> object:
 
 
 def _label(name: str, parameters: Mapping[str, Any]) -> str:
-    short = name.rpartition(":")[2]
+    short = called(name)
     given = ", ".join(f"{parameter}={_shown(value)}" for parameter, value in parameters.items())
     return f"{short}({given})" if given else short
 

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from raysync.config.base import Choice, Named, ParadigmChoice, Rule, Strict, by_name
 from raysync.config.learning import Data, EvaluationPlan, Update, Workload
+from raysync.config.masking import masked
 from raysync.config.sweep import Published, Sweep
 from raysync.config.switch_search import SwitchSearch
 from raysync.config.troubles import Crash, Trouble
@@ -25,12 +26,16 @@ STANDARD_COMPARISON = (
 )
 
 
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+
+
 class Experiment(Strict):
     """One experiment file."""
 
-    name: str = Field("experiment", pattern=r"^[A-Za-z0-9_.+-]+$", description="folder of its records")
-    seed: int = Field(0, ge=0)
-    seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field((), description="`compare` repeats every paradigm with each")
+    name: str = Field("experiment", pattern=r"^[A-Za-z0-9_+][A-Za-z0-9_.+-]*$",
+                      description="folder of its records")
+    seed: Seed = 0
+    seeds: tuple[Seed, ...] = Field((), description="`compare` repeats every paradigm with each")
     engine: Literal["ray", "virtual"] = Field("ray", description="ray: real actors, real seconds; virtual: one process, a "
                                                                 "virtual clock, the same on every run")
     timing: Literal["with-gradients", "only"] = Field("with-gradients", description="only: nothing is trained, to learn who "
@@ -164,5 +169,9 @@ class Experiment(Strict):
         return self.worker_count * work.iterations_per_worker * self.batch_size
 
     def to_yaml(self) -> str:
-        """The resolved experiment as a file that `load` takes; what a profile brought is in it."""
-        return yaml.safe_dump(self.model_dump(mode="json", exclude={"profile"}), sort_keys=False)
+        """The resolved experiment as a file that `load` takes; what a profile brought is in it.
+
+        What is secret in the URI of `output` is masked: records are passed on.
+        """
+        settings = self.model_dump(mode="json", exclude={"profile"})
+        return yaml.safe_dump(settings | {"output": masked(settings["output"])}, sort_keys=False)

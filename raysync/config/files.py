@@ -6,15 +6,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from raysync.config.experiment import Experiment
+from raysync.config.masking import masked
 from raysync.config.profiles import BROUGHT, load_profile
+from raysync.config.reading import read_yaml
 from raysync.errors import ConfigError, unknown_name
 
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""A sweep reads its file once a trial; libyaml's loader, where PyYAML has it, is eight times as fast."""
+LONGEST_SHOWN = 300
+"""Characters of a value that an error shows; a list may have thousands."""
 
 
 def load(path: Path, overrides: Iterable[str] = ()) -> Experiment:
@@ -41,9 +42,10 @@ def parse(text: str, overrides: Iterable[str] = (), *, source: str, said: str = 
     A profile among the overrides takes the place of the file's own, and what it brings that of what the file gives; the
     other overrides come after.
     """
-    settings = _yaml(text, source)
-    if settings is None:
-        settings = {}
+    settings = read_yaml(text, source)
+    if settings is None or settings == {}:
+        raise ConfigError(f"{source}: it is empty; an experiment file must set something, such as "
+                          "model: mlp.")
     if not isinstance(settings, dict):
         raise ConfigError(f"{source}: an experiment file is a mapping of settings, got {type(settings).__name__}.")
     overrides = list(overrides)
@@ -74,7 +76,8 @@ def _validate(settings: dict[str, Any], source: str) -> Experiment:
     except ValidationError as error:
         profile = settings.get("profile")
         brought = profile is not None and error.errors()[0]["loc"][:1] in [(name,) for name in BROUGHT]
-        raise _explain(error, f"{source}, profile {profile}" if brought else source) from error
+        explained = _explain(error, f"{source}, profile {profile}" if brought else source)
+        raise ConfigError(masked(str(explained))) from error
 
 
 def _with_profile(settings: dict[str, Any], source: str) -> dict[str, Any]:
@@ -104,17 +107,8 @@ def _names(settings: Mapping[str, Any]) -> set[str]:
     return (set(settings) - {"cluster"}) | inner
 
 
-def _yaml(text: str, source: str) -> Any:
-    try:
-        return yaml.load(text, Loader=LOADER)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f" at line {mark.line + 1}" if mark else ""
-        raise ConfigError(f"{source}: not YAML{line}: {getattr(error, 'problem', None) or 'unreadable'}.") from error
-
-
 def _override(settings: dict[str, Any], override: str, said: str) -> None:
-    named = f"{said} {override!r}"
+    named = f"{said} {masked(override)!r}"
     path, equals, text = override.partition("=")
     if not equals or not path:
         raise ConfigError(f"{named}: write it as key=value or a.b=value.")
@@ -125,14 +119,14 @@ def _override(settings: dict[str, Any], override: str, said: str) -> None:
     for part in parents:
         places = [inner for here in places for inner in _enter(here, part, named)]
     for here in places:
-        value = _yaml(text, f"{said} {override}")  # each its own
+        value = read_yaml(text, f"{said} {masked(override)}")  # each its own
         if isinstance(here, list):
             for index in _indices(here, last, named):
                 here[index] = value
         elif isinstance(here, dict):
             here[last] = value
         else:
-            raise ConfigError(f"{named}: {here!r} holds no {last!r}.")
+            raise ConfigError(f"{named}: {_shown(here)} holds no {last!r}.")
 
 
 def _enter(here: Any, part: str, named: str) -> list[Any]:
@@ -143,7 +137,7 @@ def _enter(here: Any, part: str, named: str) -> list[Any]:
         if inner is None or isinstance(inner, str):  # `paradigm: ssp` and --set paradigm.staleness=3
             here[part] = {} if inner is None else {"name": inner}
         return [here[part]]
-    raise ConfigError(f"{named}: {here!r} holds no {part!r}.")
+    raise ConfigError(f"{named}: {_shown(here)} holds no {part!r}.")
 
 
 def _indices(items: list[Any], part: str, named: str) -> Iterable[int]:
@@ -170,15 +164,26 @@ def _explain(error: ValidationError, source: str) -> ConfigError:
     if first["type"] == "union_tag_not_found":
         known = sorted(kind for one in _models_in(Experiment.model_fields[str(path[0])].annotation)
                        for kind in get_args(one.model_fields["kind"].annotation))
-        return ConfigError(f"{where}: give its kind: {', '.join(known[:-1])} or {known[-1]}; got {first['input']!r}.")
+        return ConfigError(f"{where}: give its kind: {', '.join(known[:-1])} or {known[-1]}; got "
+                           f"{_shown(first['input'])}.")
     if first["type"] == "value_error":
         return ConfigError(f"{where}: {first['ctx']['error']}")
     if first["type"] == "tuple_type":
-        return ConfigError(f"{where}: a list is wanted, [..., ...]; got {first['input']!r}.")
+        return ConfigError(f"{where}: a list is wanted, [..., ...]; got {_shown(first['input'])}.")
     if first["type"] == "model_type":
-        return ConfigError(f"{where}: settings are wanted, {{name: value, ...}}; got {first['input']!r}.")
-    given = "" if first["type"] == "missing" else f"; got {first['input']!r}"
+        return ConfigError(f"{where}: settings are wanted, {{name: value, ...}}; got "
+                           f"{_shown(first['input'])}.")
+    given = "" if first["type"] == "missing" else f"; got {_shown(first['input'])}"
     return ConfigError(f"{where}: {first['msg']}{given}.")
+
+
+def _shown(value: object) -> str:
+    """The beginning of a value, as Python writes it."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no whole number of more than 4,300 digits
+        return "a number without bounds"
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
 
 
 def _deeper(place: str, name: str | int, model: type[BaseModel]) -> list[str]:

@@ -8,8 +8,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from raysync.config.reading import read_yaml
 from raysync.core.reference import may_import
 from raysync.errors import ConfigError, unknown_name
 
@@ -57,12 +56,10 @@ def _shelf() -> Iterator[tuple[str, Traversable]]:
 
 def _read(file: Traversable | Path, name: str) -> dict[str, Any]:
     try:
-        settings = yaml.safe_load(file.read_text(encoding="utf-8"))
+        settings = read_yaml(file.read_text(encoding="utf-8"), f"profile {name}")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not a text file"
         raise ConfigError(f"profile {name}: cannot be read ({reason}).") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"profile {name}: not YAML ({getattr(error, 'problem', None) or 'unreadable'}).") from error
     if not isinstance(settings, dict):
         raise ConfigError(f"profile {name}: a mapping with {', '.join(sorted(BROUGHT))} and about is expected.")
     return settings

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
-from raysync.core.decisions import Decision, SetTimer
+from raysync.core.decisions import Apply, Decision, Release, SetTimer
 from raysync.core.events import Event, TimerFired
 from raysync.core.machine import Machine
 from raysync.core.paradigm import Paradigm, Rule
 from raysync.core.roster import Roster
-from raysync.errors import ProtocolViolation
+from raysync.errors import IllegalDecision, ProtocolViolation
 
 MARK = "/"
 """In the id of a stage, behind the number of its module: `m2/gpu-3#1`. No name of a worker group has it."""
@@ -62,6 +62,7 @@ class Modules:
 
         Raises:
             ProtocolViolation: the event cannot have happened; the state is as before the call.
+            IllegalDecision: the paradigm decided something that a network in modules cannot do.
         """
         if isinstance(event, TimerFired):
             number, _, key = event.key.partition("/")
@@ -72,6 +73,7 @@ class Modules:
         if module not in self.machines:
             raise ProtocolViolation(f"there are modules 1 to {len(self.machines)}: {event}")
         decisions = self.machines[module].handle(event)
+        _refuse_ignored(decisions)
         return [replace(each, key=f"{module}/{each.key}") if isinstance(each, SetTimer) else each for each in decisions]
 
     def snapshot(self) -> str:
@@ -82,6 +84,20 @@ class Modules:
         """Go on from what `snapshot` wrote down."""
         self.machines = {module: Machine.restore(each, self._make())
                          for module, each in enumerate(json.loads(text), start=1)}
+
+
+def _refuse_ignored(decisions: Iterable[Decision]) -> None:
+    """What nothing would heed: the journal would say one thing, and the run do another."""
+    for decision in decisions:
+        match decision:
+            case Apply(publish=False):
+                ignored = "Apply(..., publish=False)"
+            case Release(batch_size=size) if size is not None:
+                ignored = f"Release(..., batch_size={size})"
+            case _:
+                continue
+        raise IllegalDecision(f"paradigm: decoupled: sync: it decided {ignored}, which decoupled runs cannot "
+                          "carry out so far.")
 
 
 @runtime_checkable

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
@@ -110,6 +111,22 @@ def make_inner(spec: Spec, where: str) -> Paradigm:
     if not isinstance(paradigm, Paradigm):
         raise ConfigError(f"{where}: {name} is a kind of run, not a paradigm that another one can use.")
     return paradigm
+
+
+def called(name: str) -> str:
+    """What tables call the paradigm of that name: the same, or what a user's own class has as `name`.
+
+    A class without a `name` of its own, or with that of a registered paradigm, is called as the class
+    is. Nothing is imported here, so a class that has not been imported is called like that, too.
+    """
+    module, colon, path = name.partition(":")
+    if not colon:
+        return name
+    thing: Any = sys.modules.get(module)
+    for part in path.split("."):
+        thing = getattr(thing, part, None)
+    own = vars(thing).get("name") if isinstance(thing, type) else None
+    return own if isinstance(own, str) and own and own not in {*PARADIGMS, *PRESETS} else path
 
 
 def _hint(error: ErrorDetails) -> str:

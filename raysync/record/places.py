@@ -3,7 +3,8 @@
 What is behind a URI is worked on in a local copy, and copied: an object store cannot append to a file, and what is streamed
 into one is not there before it is closed, so a journal written straight to it would be lost with a run that is killed. So
 only this file and those that choose when to copy know of URIs; all others have a path. `fsspec+NAME://` goes through fsspec,
-for what pyarrow does not know itself (tried with pyarrow 26). Credentials are those that the file system finds for itself.
+for what pyarrow does not know itself (tried with pyarrow 26). Credentials are those that the file system finds
+for itself; where a URI has some, they are masked in whatever is written or printed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from threading import Thread
 
 from pyarrow import fs
 
+from raysync.config.masking import masked
 from raysync.errors import ConfigError, unknown_name
 
 Place = Path | str
@@ -47,9 +49,14 @@ def beneath(place: Place, *names: str) -> Place:
 
 
 def named(path: Path) -> str:
-    """What a person calls it: within a copy, the URI."""
+    """What a person calls it: within a copy, the URI, with its secrets masked."""
+    return masked(str(place_of(path)))
+
+
+def place_of(path: Path) -> Place:
+    """The URI that a copy, or a path within one, stands for; any other path itself."""
     found = _found(path)
-    return str(path) if found is None else str(beneath(_copies[found], *path.relative_to(found).parts))
+    return path if found is None else beneath(_copies[found], *path.relative_to(found).parts)
 
 
 def check(place: Place) -> None:
@@ -78,7 +85,7 @@ def check(place: Place) -> None:
     asked.start()
     asked.join(ANSWER_S)
     if asked.is_alive():
-        raise ConfigError(f"output: {place}: no answer within {ANSWER_S:.0f} s.")
+        raise ConfigError(f"output: {masked(str(place))}: no answer within {ANSWER_S:.0f} s.")
     for failure in failures:
         raise failure
 
@@ -146,12 +153,12 @@ def pull(folder: Path, *, without: str = "") -> None:
     """
     if not is_copy(folder):
         return
-    uri = named(folder)
-    with _told(uri):
+    uri = place_of(folder)
+    with _told(str(uri)):
         system, path = fs.FileSystem.from_uri(uri)
         there = system.get_file_info(fs.FileSelector(path, allow_not_found=True))
         if not there:
-            raise ConfigError(f"{uri}: there is nothing there.")
+            raise ConfigError(f"{masked(str(uri))}: there is nothing there.")
         for one in there:
             if one.base_name not in (without, ""):
                 to = folder / one.base_name
@@ -176,6 +183,21 @@ def push(*files: Path) -> None:
             path = "/".join([base.rstrip("/"), *file.relative_to(copy).parts])
             system.create_dir(path if file.is_dir() else path.rpartition("/")[0], recursive=True)
             fs.copy_files(str(file), path, destination_filesystem=system)
+
+
+def remove(place: Place) -> None:
+    """Remove a file.
+
+    Raises:
+        ConfigError: there is no such file system, or it cannot be reached or written.
+    """
+    if not is_uri(place):
+        Path(place).unlink(missing_ok=True)
+        return
+    with _told(str(place)):
+        system, path = fs.FileSystem.from_uri(place)
+        if system.get_file_info(path).type is fs.FileType.File:
+            system.delete_file(path)
 
 
 def is_copy(path: Path) -> bool:
@@ -205,16 +227,17 @@ def _found(path: Path) -> Path | None:
 
 @contextmanager
 def _told(where: str) -> Iterator[None]:
-    """What a file system complains of, in a line."""
+    """What a file system complains of, in a line without the secrets of the URI."""
     try:
         yield
     except ConfigError:
         raise
     except (OSError, ValueError, NotImplementedError, ImportError) as error:
         if "Unrecognized filesystem type" in str(error):
-            raise unknown_name("kind of URI", where.rpartition("://")[0].rpartition(" ")[2], SCHEMES, where=where) from error
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"{where}: cannot be reached or written ({reason[:300]}).") from error
+            scheme = where.rpartition("://")[0].rpartition(" ")[2]
+            raise unknown_name("kind of URI", scheme, SCHEMES, where=masked(where)) from error
+        reason = masked(" ".join(str(error).split()))[:300]
+        raise ConfigError(f"{masked(where)}: cannot be reached or written ({reason}).") from error
 
 
 @atexit.register

@@ -25,6 +25,7 @@ from pydantic import TypeAdapter
 
 from raysync import config
 from raysync.config import Experiment
+from raysync.config.reading import read_yaml
 from raysync.core.reference import without_imports
 from raysync.errors import ConfigError
 from raysync.record.places import local, push
@@ -133,10 +134,7 @@ def notes(sweep: Path) -> list[TrialNote]:
 
 def _note(file: Path) -> TrialNote:
     with legible(file.parent, NOTE):
-        try:
-            data = yaml.safe_load(file.read_text(encoding="utf-8"))
-        except yaml.YAMLError as error:
-            raise ValueError("not YAML") from error
+        data = read_yaml(file.read_text(encoding="utf-8"), str(file))
         if not isinstance(data, dict):
             raise ValueError("no mapping")
         return TypeAdapter(TrialNote).validate_python({"name": file.parent.name, **data})

@@ -23,6 +23,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from raysync.config.masking import masked
 from raysync.core.journal import Evaluation, Line, encode, header
 from raysync.core.paradigm import Rule
 from raysync.errors import ConfigError
@@ -63,7 +64,7 @@ def make_folder(folder: Path) -> None:
 def environment() -> dict[str, Any]:
     """Where a run took place."""
     return {
-        "command": sys.argv,
+        "command": [masked(argument) for argument in sys.argv],
         "python": platform.python_version(),
         "platform": platform.platform(),
         "machine": platform.machine(),

@@ -10,8 +10,8 @@ paradigm differ in their seed alone: they are its *repeats*.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isfinite
 from pathlib import Path
@@ -137,7 +137,9 @@ class Collection:
         """In the order of the experiment's `paradigms`, others as they appear; of a sweep, as they appear."""
         everything: list[Run | Failed] = [*self.runs, *self.failed]
         there = list(dict.fromkeys(one.paradigm for one in everything))
-        listed = [] if self.sweep is not None else [choice.label for choice in self.experiment.paradigms]
+        names = labels(run.record for run in self.runs)
+        choices = () if self.sweep is not None else self.experiment.paradigms
+        listed = [names.get(choice.label, choice.label) for choice in choices]
         return tuple(sorted(there, key=lambda label: listed.index(label) if label in listed else len(listed)))
 
     def scenarios(self) -> dict[str, dict[str, list[Run]]]:
@@ -195,10 +197,21 @@ def collect(paths: Sequence[Path]) -> Collection:
     for record in records:
         check(record)
     scenarios = differences(records)
-    runs = [Run(record, record.config.paradigm.label, record.config.seed, scenario)
+    runs = [Run(record, label_of(record), record.config.seed, scenario)
             for record, scenario in zip(records, scenarios, strict=True)]
     kept = _newest(runs)
     return Collection(tuple(paths), kept, superseded=len(runs) - len(kept))
+
+
+def label_of(record: RunRecord) -> str:
+    """What the run itself called its paradigm: a user's own class is not imported to be asked."""
+    told = record.summary.get("paradigm_label")
+    return told if isinstance(told, str) else record.config.paradigm.label
+
+
+def labels(records: Iterable[RunRecord]) -> dict[str, str]:
+    """What a paradigm is called by its configuration alone -> what the runs called it."""
+    return {record.config.paradigm.label: label_of(record) for record in records}
 
 
 def _newest(runs: Sequence[Run]) -> tuple[Run, ...]:
@@ -241,12 +254,13 @@ def _of_sweep(path: Path) -> Collection:
         if trial in sweep.records:
             record = sweep.records[trial]
             check(record)
-            runs.append(Run(record, record.config.paradigm.label, record.config.seed, scenario))
+            runs.append(Run(record, label_of(record), record.config.seed, scenario))
         else:
             seed = int(row.get("config/seed", sweep.experiment.seed))
             failed.append(Failed(trial, scenario, trial_paradigm(sweep, row), seed, str(row["error"] or "")))
     if not runs:
         first = next((one.error.splitlines()[0] for one in failed if one.error), "")
         raise ConfigError(f"{path}: nothing to report on: none of its {len(failed)} trials left a record.\n{first}".strip())
-    kept = _newest(runs)
-    return Collection((path,), kept, tuple(failed), len(runs) - len(kept), sweep)
+    kept, names = _newest(runs), labels(run.record for run in runs)
+    called = tuple(replace(one, paradigm=names.get(one.paradigm, one.paradigm)) for one in failed)
+    return Collection((path,), kept, called, len(runs) - len(kept), sweep)

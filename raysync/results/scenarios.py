@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import yaml
-
 from raysync import config
 from raysync.config import Experiment, ParadigmChoice
+from raysync.config.reading import read_yaml
 from raysync.core.reference import without_imports
 from raysync.errors import ConfigError
 from raysync.record.reader import RunRecord
@@ -130,6 +129,6 @@ def trial_paradigm(sweep: SweepRecord, row: Mapping[Any, Any]) -> str:
 
 def _yaml(text: str) -> Any:
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
+        return read_yaml(text, "a setting")
+    except ConfigError:
         return text

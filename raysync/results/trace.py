@@ -23,6 +23,7 @@ from raysync.core.events import Joined, Left, Pushed
 from raysync.core.journal import Ended, Entry, Evaluation, Line, Remark
 from raysync.record.reader import RunRecord
 from raysync.record.rows import slot_of
+from raysync.results.collection import label_of
 
 WORKERS, SERVER, LEAD = 1, 2, 3
 UPDATES, CONTROLLER, EVALUATIONS = 4, 5, 6
@@ -67,7 +68,7 @@ def _workers(lines: Iterable[Line], record: RunRecord) -> list[str]:
 
 def _names(tracks: dict[str, int], record: RunRecord) -> Iterator[TraceEvent]:
     """What the viewer calls processes and tracks, and their order."""
-    label = f"{record.config.paradigm.label}, seed {record.config.seed}"
+    label = f"{label_of(record)}, seed {record.config.seed}"
     for process, name in ((WORKERS, f"workers: {label}"), (SERVER, "server"), (LEAD, "lead, clocks")):
         yield {"ph": "M", "pid": process, "name": "process_name", "args": {"name": name}}
         yield {"ph": "M", "pid": process, "name": "process_sort_index", "args": {"sort_index": process}}

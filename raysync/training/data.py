@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -76,13 +76,21 @@ def data_set(
         tokens: whether samples are rows of tokens, for a language model.
 
     Raises:
-        ConfigError: sizes, shapes, types or labels that do not fit.
+        ConfigError: things that are no arrays; sizes, shapes, types or labels that do not fit.
     """
-    (train_x, train_y), (test_x, test_y) = (
-        ((_tokens if tokens else _samples)(name, np.asarray(x)), np.asarray(y)) for x, y in (train, test))
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"data: a data set has a name, such as 'mine'; got {name!r:.100}.")
+    if classes is not None and (not isinstance(classes, int) or classes < 1):
+        raise ConfigError(f"data {name}: classes must be a whole number from 1, got "
+                          f"{classes!r:.100}.")
+    checked = _tokens if tokens else _samples
+    train_x, train_y = _pair(name, "train", train, checked)
+    test_x, test_y = _pair(name, "test", test, checked)
     for part, x, y in (("train", train_x, train_y), ("test", test_x, test_y)):
-        if len(x) != len(y) or len(x) == 0:
-            raise ConfigError(f"data {name}: {part} has {len(x)} samples and {len(y)} labels; they must be as many, not 0.")
+        if y.ndim == 0 or len(x) != len(y) or len(x) == 0:
+            labels = len(y) if y.ndim else "no"
+            raise ConfigError(f"data {name}: {part} has {len(x)} samples and {labels} labels; there must "
+                              "be as many labels as samples, and at least 1.")
         if y.shape != (x.shape if tokens else x.shape[:1]) or not _counts_from_0(y):
             each = "token" if tokens else "sample"
             raise ConfigError(f"data {name}: labels of {part} must be whole numbers from 0, one a {each}.")
@@ -97,15 +105,43 @@ def data_set(
                    classes or largest + 1, mean, std, tokens)
 
 
-def _samples(name: str, x: Array) -> Array:
+def _pair(
+    name: str, part: str, pair: object, checked: Callable[[str, Array], Array],
+) -> tuple[Array, Array]:
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        what = f"{len(pair)} things" if isinstance(pair, tuple | list) else type(pair).__name__
+        raise ConfigError(f"data {name}: {part} must be a pair (samples, labels) of arrays or tensors, got "
+                          f"{what}; a torch Dataset has them in attributes such as data and targets.")
+    x = _array(f"data {name}: samples of {part}", pair[0])
+    return checked(f"data {name}: {part}", x), _array(f"data {name}: labels of {part}", pair[1])
+
+
+def _array(where: str, given: object) -> Array:
+    """What was given as a NumPy array of numbers."""
+    wanted = f"{where} must be numbers in an array, a tensor or lists of equal length"
+    if not isinstance(given, list | tuple) and not hasattr(given, "__array__"):
+        raise ConfigError(f"{wanted}, got {type(given).__name__}.")
+    try:
+        array = given.detach().cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
+    except (TypeError, ValueError, RuntimeError) as error:  # ragged lists, sparse tensors, bfloat16
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise ConfigError(f"{wanted}, got {type(given).__name__} ({reason:.150}).") from error
+    if array.dtype.kind not in "biuf":
+        raise ConfigError(f"{wanted}, got {type(given).__name__} of {array.dtype}.")
+    return array
+
+
+def _samples(where: str, x: Array) -> Array:
     if x.ndim < 2:
-        raise ConfigError(f"data {name}: samples need at least one dimension each, got an array of shape {x.shape}.")
+        raise ConfigError(f"{where}: samples need at least one dimension each, got an array of shape "
+                          f"{x.shape}.")
     return np.ascontiguousarray(x if x.dtype == np.uint8 else x.astype(np.float32))
 
 
-def _tokens(name: str, x: Array) -> Array:
+def _tokens(where: str, x: Array) -> Array:
     if x.ndim != 2 or not _counts_from_0(x):
-        raise ConfigError(f"data {name}: tokens must be whole numbers from 0 in an array (N, T), got {x.dtype} {x.shape}.")
+        raise ConfigError(f"{where}: tokens must be whole numbers from 0 in an array (N, T), got "
+                          f"{x.dtype} {x.shape}.")
     return np.ascontiguousarray(x, np.int64)
 
 
@@ -180,39 +216,66 @@ def text(*, file: str | None = None, context: int = 64, test_share: float = 0.1)
     return data_set("text", *split(ids, context, test_share), classes=len(vocabulary), tokens=True)
 
 
+_IDX = tuple(f"{part}-{what}-ubyte"
+             for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1"))
+_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 FILES = {
-    "MNIST": "MNIST/raw/: train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte",
-    "FashionMNIST": "FashionMNIST/raw/: train-images-idx3-ubyte, train-labels-idx1-ubyte, "
-                    "t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte",
-    "CIFAR10": "cifar-10-batches-py/: data_batch_1 to 5, test_batch, batches.meta",
-    "CIFAR100": "cifar-100-python/: train, test, meta",
+    "MNIST": ("MNIST/raw", _IDX),
+    "FashionMNIST": ("FashionMNIST/raw", _IDX),
+    "CIFAR10": ("cifar-10-batches-py", (*_BATCHES, "test_batch", "batches.meta")),
+    "CIFAR100": ("cifar-100-python", ("train", "test", "meta")),
 }
-"""Where torchvision looks for the files of a set, below `data_dir`."""
+"""Folder below `data_dir`, and the files in it, where torchvision looks for a set."""
 
 
 def _from_torchvision(name: str, cls: str, classes: int) -> Callable[[Path | None], DataSet]:
     def load(data_dir: Path | None) -> DataSet:
         if data_dir is None:
             raise ConfigError(f"data {name}: needs data.data_dir, the folder that holds it or that it is downloaded to.")
+        root, (below, files) = data_dir.expanduser(), FILES[cls]
+        folder = root / below
+        missing = [file for file in files if not (folder / file).exists()]
+        if missing:
+            _download(name, cls, root, missing)
         kind = getattr(torchvision("datasets"), cls)
-        root = data_dir.expanduser()
-        new = next((folder for folder in [*reversed(root.absolute().parents), root] if not folder.exists()), None)
         try:
-            try:
-                parts = [kind(root, train=train, download=False) for train in (True, False)]
-            except RuntimeError:  # torchvision's word for "not there, or not the official files"
-                parts = [kind(root, train=train, download=True) for train in (True, False)]
-        except (RuntimeError, URLError, OSError) as error:
-            if new is not None:
-                shutil.rmtree(new, ignore_errors=True)  # torchvision makes the folder before it tries
+            train, test = (kind(root, train=train) for train in (True, False))
+        except Exception as error:  # whatever torchvision meets in a file that is cut off
             reason = (str(error) or type(error).__name__).splitlines()[0]
-            raise ConfigError(f"data {name}: not in {root}, and it cannot be downloaded here ({reason}).\n"
-                              f"Put the official files into {root / FILES[cls]}.") from error
-        train, test = ((_channels_first(np.asarray(part.data)), np.asarray(part.targets)) for part in parts)
-        return data_set(name, train, test, classes)
+            raise ConfigError(
+                f"data {name}: the files in {folder} are damaged, or not the official ones "
+                f"({reason:.200}).\nPut the official ones there, or remove these, to have them "
+                "downloaded.") from error
+        return data_set(name, _arrays_of(train), _arrays_of(test), classes)
 
     load.__doc__ = f"torchvision's {cls}."
     return load
+
+
+def _download(name: str, cls: str, root: Path, missing: Sequence[str]) -> None:
+    """Let torchvision download a set.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    kind, (below, files) = getattr(torchvision("datasets"), cls), FILES[cls]
+    folders = [*reversed(root.absolute().parents), root]
+    new = next((folder for folder in folders if not folder.exists()), None)
+    try:
+        kind(root, train=True, download=True)
+    except (RuntimeError, URLError, OSError) as error:
+        if new is not None:
+            shutil.rmtree(new, ignore_errors=True)  # torchvision makes the folder before it tries
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        lacks = f"{root / below} lacks {', '.join(missing)}"
+        if len(missing) == len(files):
+            lacks = f"not in {root}"
+        raise ConfigError(f"data {name}: {lacks}, and it cannot be downloaded here ({reason}).\n"
+                          f"Put the official files into {root / below}/: {', '.join(files)}.") from error
+
+
+def _arrays_of(part: Any) -> tuple[Array, Array]:
+    return _channels_first(np.asarray(part.data)), np.asarray(part.targets)
 
 
 def _channels_first(images: Array) -> Array:

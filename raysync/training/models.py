@@ -150,7 +150,10 @@ class ModelPlan:
 
     def _call(self, source: str | Callable[..., nn.Module]) -> Any:
         where = f"model {self.name}"
-        if callable(source):
+        if not isinstance(source, str):
+            if not callable(source):
+                raise ConfigError(f"{where}: a model is a name, an nn.Module or a function that returns "
+                                  f"one, not {type(source).__name__}.")
             function: Callable[..., Any] = source
         elif ":" in source:
             function = load_reference(source, where)

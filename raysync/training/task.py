@@ -9,6 +9,7 @@ import numpy as np
 
 from raysync.config import Experiment, Named, WorkerGroup
 from raysync.errors import ConfigError
+from raysync.paradigms.syncswitch import SyncSwitch
 from raysync.training.cost import step_flops
 from raysync.training.data import Array, Batches, DataSet, load, shards, subset
 from raysync.training.flat import FlatModel
@@ -76,7 +77,11 @@ def prepare(experiment: Experiment, model: ModelSource | None = None, data: Data
     Raises:
         ConfigError: whatever of the above does not exist or does not fit.
     """
+    if data is not None and not isinstance(data, DataSet):
+        raise ConfigError("data: a raysync.DataSet is wanted, as raysync.data_set makes it, got "
+                          f"{type(data).__name__}.")
     loaded = load(experiment.data) if data is None else subset(data, experiment.data)
+    _check_batches(experiment, loaded)
     if experiment.data.augment != "none" and loaded.train_x.ndim != 4:
         raise ConfigError(f"data.augment: {experiment.data.augment} is for images (C, H, W); {loaded.name} has samples of "
                           f"shape {loaded.input_shape}.")
@@ -94,6 +99,26 @@ def prepare(experiment: Experiment, model: ModelSource | None = None, data: Data
         experiment = experiment.model_copy(update=named)
     return Task(experiment, loaded, plan, size, 4 * (size + flat.buffer_size), _timed(experiment, plan),
                 _deal(experiment, loaded), experiment.workload_samples(len(loaded.train_x)))
+
+
+def _check_batches(experiment: Experiment, data: DataSet) -> None:
+    """Refuse batches that are larger than the training set.
+
+    A worker's own share of it may be smaller than its batch: that has samples more than once, then.
+
+    Raises:
+        ConfigError: naming both sizes.
+    """
+    there, sizes = len(data.train_x), {"batch_size": experiment.batch_size}
+    for choice in (experiment.paradigm, *experiment.paradigms):
+        rule = choice.make()
+        if isinstance(rule, SyncSwitch):
+            where = f"paradigm {rule.name}: batch_sizes"
+            sizes |= {f"{where}.{name}": size for name, size in rule.batch_sizes.items()}
+    for where, size in sizes.items():
+        if size > there:
+            raise ConfigError(f"{where}: {size:,} is more than the {there:,} training samples of "
+                              f"{data.name}.")
 
 
 def _deal(experiment: Experiment, data: DataSet) -> dict[str, Array]:

@@ -23,8 +23,20 @@ from raysync.cluster.connection import Connection
 from raysync.cluster.job import show as show_in_job
 from raysync.cluster.placement import cpus
 from raysync.config import Experiment, Sweep
+from raysync.config.masking import masked
 from raysync.errors import ConfigError
-from raysync.record.places import beneath, check, inside, is_uri, local, named, pull, push
+from raysync.record.places import (
+    beneath,
+    check,
+    inside,
+    is_uri,
+    local,
+    named,
+    place_of,
+    pull,
+    push,
+    remove,
+)
 from raysync.record.sweeps import (
     FILE,
     RECORDS,
@@ -45,6 +57,8 @@ from raysync.tuning.trial import Trials, name_of, settings_of, train
 
 MOST_UNASKED = 1000
 """Trials that are run without asking."""
+SETTINGS = "tuner.pkl"
+"""Tune's own, with the storage's URI and its secrets; only Tune's own way to restore reads it."""
 SEARCHER_STATES = "searcher-state-*.pkl"
 """What `Searcher.restore_from_dir` looks for there."""
 
@@ -66,6 +80,8 @@ class Plan:
     count: int
     """Trials still to run."""
     resume: bool
+    done: int = 0
+    """Trials that an earlier call has brought to their end."""
 
 
 def plan(file: Path, settings: Iterable[str] = (), *, resume: bool = False, many: bool = False) -> Plan:
@@ -92,16 +108,17 @@ def plan(file: Path, settings: Iterable[str] = (), *, resume: bool = False, many
     made = [] if sweep.search is not None else points(sweep, experiment.seed, source)
     folder = _folder(experiment, source, resume)
     trials = Trials(folder, Path.cwd(), source, file.read_text(encoding="utf-8"), settings,
-                    named(folder) if is_uri(experiment.output) else None)
+                    str(place_of(folder)) if is_uri(experiment.output) else None)
     shown = made if sweep.search is None else examples(sweep, experiment.seed, source)
     for point in shown:
-        trials.experiment(point)
+        trials.check(point)
     done = {note.name for note in notes(trials.folder) if note.ended and not note.error}
     left = tuple({"trial": number} | point for number, point in enumerate(made) if trial_name(number) not in done)
     _tune_config(sweep, left, len(left), source)  # refuses what Tune does not have
     if sweep.search is not None:
-        return Plan(experiment, sweep, trials, (), tuple(shown), sweep.samples - len(done), resume)
-    return Plan(experiment, sweep, trials, left, left, len(left), resume)
+        count_left = sweep.samples - len(done)
+        return Plan(experiment, sweep, trials, (), tuple(shown), count_left, resume, len(done))
+    return Plan(experiment, sweep, trials, left, left, len(left), resume, len(made) - len(left))
 
 
 def run(
@@ -145,12 +162,19 @@ def train_all(plan: Plan, *, notify: Notify, show: Show, verbose: bool = False) 
 
     Returns:
         How many came to an end, failed ones too.
+
+    Raises:
+        ConfigError: none of them could begin; what is wrong with the first one.
     """
     scribe = _Scribe(plan.trials.folder, notify, show)
     plan.trials.find_impossible(plan.examples)
     _begin(plan)
     with told(scribe), _quiet(verbose):
-        _tuner(plan, verbose).fit()
+        tuner = _tuner(plan, verbose)
+        remove(beneath(plan.trials.uri or plan.trials.folder, TUNE, SETTINGS))
+        tuner.fit()
+    if len(scribe.mistakes) == plan.count:
+        raise ConfigError(scribe.mistakes[0])
     return scribe.done
 
 
@@ -161,6 +185,8 @@ class _Scribe:
         self.stand = show
         self.done = 0
         """Trials that came to an end."""
+        self.mistakes: list[str] = []
+        """What was wrong with those that could not begin."""
         self._folder = folder
         self._notify = notify
 
@@ -173,7 +199,10 @@ class _Scribe:
 
     def failed(self, trial: Trial) -> None:
         self.done += 1
-        error = _died_of(trial)
+        cause = _died_of(trial)
+        if isinstance(cause, ConfigError):
+            self.mistakes.append(str(cause))
+        error = " ".join(str(cause).split())
         self._write(trial, ended=True, error=error)
         settings = ", ".join(f"{key}={value}" for key, value in settings_of(trial.config).items())
         self._notify(f"The trial with {settings} failed: {error}")
@@ -186,12 +215,12 @@ class _Scribe:
             self._notify(str(unreachable))
 
 
-def _died_of(trial: Trial) -> str:
-    """In a line. (`trial.get_error()` finds the error only once Tune has stored it, some time later.)"""
+def _died_of(trial: Trial) -> BaseException | str:
+    """The error, or its last line. (`trial.get_error()` finds it some time later, once it is stored.)"""
     if trial.pickled_error_file is None:
         return Path(trial.error_file).read_text(encoding="utf-8").strip().splitlines()[-1]
-    error = cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
-    return " ".join(str(getattr(error, "cause", None) or error).split())
+    error: BaseException = cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
+    return getattr(error, "cause", None) or error
 
 
 def _folder(experiment: Experiment, source: str, resume: bool) -> Path:
@@ -204,10 +233,11 @@ def _folder(experiment: Experiment, source: str, resume: bool) -> Path:
     sweeps = (beneath(beside, name) for name in reversed(inside(beside)) if "-sweep-" in name)
     found = next((one for one in sweeps if FILE in inside(one)), None)
     if found is None:
-        raise ConfigError(f"{source}: no sweep of it to go on with in {beside}.")
+        raise ConfigError(f"{source}: no sweep of it to go on with in {masked(str(beside))}.")
     folder = local(found)
     if config.load(folder / FILE) != config.validate(yaml.safe_load(experiment.to_yaml())):
-        raise ConfigError(f"{source}: not what {found} began with; a sweep goes on with the same settings.")
+        raise ConfigError(f"{source}: not what {masked(str(found))} began with; a sweep goes on with the "
+                          "same settings.")
     return folder.absolute()
 
 

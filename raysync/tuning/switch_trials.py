@@ -22,6 +22,7 @@ import yaml
 from raysync import config
 from raysync.cluster.connection import Connection
 from raysync.config import Experiment, Known, ParadigmChoice, Sweep, SwitchSearch
+from raysync.config.masking import masked
 from raysync.errors import ConfigError, RunFailed
 from raysync.paradigms.syncswitch import SyncSwitch
 from raysync.record.places import is_uri
@@ -205,8 +206,8 @@ def _check(experiment: Experiment, source: str) -> None:
 def _folder(experiment: Experiment, source: str) -> tuple[Path, str]:
     """Of the latest search with the same trainings, else a new one; and what is to be said about that."""
     if is_uri(experiment.output):
-        raise ConfigError(f"{source}: output: {experiment.output}: a search goes on from what it finds there; give it a "
-                          "folder, on a cluster one that all nodes share.")
+        raise ConfigError(f"{source}: output: {masked(str(experiment.output))}: a search goes on from what "
+                          "it finds there; give it a folder, on a cluster one that all nodes share.")
     output = Path(experiment.output)
     beside = output.expanduser() / experiment.name
     folders = sorted((one.parent for one in beside.glob(f"*-{KIND}-*/{FILE}")), reverse=True)

@@ -19,7 +19,7 @@ from raysync import config
 from raysync.cluster.placement import Plan, asked_of_ray, misfit_together, placed
 from raysync.config import Experiment
 from raysync.core.journal import Evaluation
-from raysync.decoupled.plan import placed_as
+from raysync.decoupled.plan import check, placed_as
 from raysync.errors import ConfigError
 from raysync.paradigms.decoupled import Decoupled
 from raysync.record.measures import LARGEST_EXPONENT, Measures
@@ -68,6 +68,17 @@ class Trials:
         output = beneath(self.uri or self.folder, RECORDS)
         return made.model_copy(update={"name": name, "output": output, "cluster": cluster, "sweep": None,
                                        "switch_search": None})
+
+    def check(self, point: Point) -> None:
+        """Refuse a trial before it begins, as far as that needs neither its data nor its model.
+
+        Raises:
+            ConfigError: the file with these settings is none, or its paradigm would ignore one.
+        """
+        experiment = self.experiment(point)
+        rule = experiment.paradigm.make()
+        if isinstance(rule, Decoupled):
+            check(experiment, rule)
 
     def find_impossible(self, points: Iterable[Point]) -> None:
         """Try to place each trial while nothing runs yet: later, one that cannot be placed would wait for ever."""

@@ -39,7 +39,7 @@ def test_a_profile_brings_workers_and_network(folder):
     write("p.yaml", PROFILE)
     write("elsewhere/q.yaml", "workers: [{name: only}]")
     for experiment in (parse("profile: ./p.yaml"), parse("profile: p.yaml"), config.validate({"profile": "p.yaml"}),
-                       parse("{}", "profile=p.yaml"), parse(f"profile: {folder}/p.yaml")):
+                       parse("seed: 0", "profile=p.yaml"), parse(f"profile: {folder}/p.yaml")):
         assert (names(experiment), experiment.network.update_s) == (["fast", "slow"], 3)
     assert parse("profile: p.yaml").profile == "p.yaml"
     assert parse("profile: elsewhere/q.yaml\nnetwork: {update_s: 5}").network.update_s == 5, "it brings no network"
@@ -56,7 +56,7 @@ def test_the_resolved_experiment_needs_no_profile(folder):
 def test_overrides_come_after_the_profile_and_another_profile_takes_its_place(folder):
     write("p.yaml", PROFILE)
     write("q.yaml", "workers: [{name: only}]")
-    assert parse("{}", "workers.1.step_s=7", "profile=p.yaml").workers[1].step_s == 7
+    assert parse("seed: 0", "workers.1.step_s=7", "profile=p.yaml").workers[1].step_s == 7
     other = parse("profile: p.yaml", "profile=q.yaml")
     assert (names(other), other.network.update_s, other.profile) == (["only"], 0, "q.yaml"), "nothing of p is left"
     assert names(parse("workers: [{name: mine}]", "profile=p.yaml")) == ["fast", "slow"]
@@ -91,7 +91,7 @@ def test_names_are_looked_up_on_the_shelf(monkeypatch, folder):
     with pytest.raises(ConfigError, match="unknown cluster profile '8-k8'; did you mean '8-k80'"):
         parse("profile: 8-k8")
     with pytest.raises(ConfigError, match="--set profile=8-k8: unknown"):
-        parse("{}", "profile=8-k8")
+        parse("seed: 0", "profile=8-k8")
 
 
 @pytest.mark.parametrize(("profile", "experiment", "says"), [

@@ -4,11 +4,14 @@ from itertools import pairwise
 
 import pytest
 import torch
+import yaml
 from torch import nn
 from torch.nn.functional import cross_entropy
+from typer.testing import CliRunner
 
 import raysync
 from raysync import config
+from raysync.cli import app
 from raysync.config import ParadigmChoice
 from raysync.core.events import Left, Pushed
 from raysync.core.journal import Evaluation
@@ -261,6 +264,8 @@ def test_buffers_are_their_modules_own_and_are_evaluated():
     assert lines[-1].status == "finished"
 
 
+GLOBAL = {"name": "hybrid", "k": 1, "snapshot": "global", "pull_interval": 2}
+TWO = {"modules": 2, "groups": 2}
 RUN = {"engine": "virtual", "workers": [{"count": 4}], "model": {"name": "mlp", "hidden": [8, 8, 8]}}
 
 
@@ -271,12 +276,45 @@ RUN = {"engine": "virtual", "workers": [{"count": 4}], "model": {"name": "mlp", 
     ({"update": {"delay_compensation": "constant"}}, {"modules": 2, "groups": 2}, "use shrink"),
     ({"update": {"combine": "sum", "lr_scaling": "none"}}, {"modules": 2, "groups": 2, "mix": "weight"}, "mixes means"),
     ({"update": {"project_radius": 1}}, {"modules": 2, "groups": 2}, "which no server has"),
+    ({"workers": [{"count": 4, "precision": "bf16"}]}, TWO, "workers: worker: precision: bf16"),
+    ({}, TWO | {"sync": GLOBAL}, "sync: hybrid: snapshot: global with pull_interval: 2"),
+    ({}, TWO | {"sync": {"name": "ringmaster", "paradigm": GLOBAL}}, "hybrid: snapshot: global"),
+    ({}, TWO | {"sync": {"name": "sync-switch", "then": GLOBAL}}, "hybrid: snapshot: global"),
+    ({}, TWO | {"sync": {"name": "sync-switch", "then": [GLOBAL, "asp"], "fraction": [0.1, 0.1]}},
+     "hybrid: snapshot: global"),
+    ({}, TWO | {"sync": {"name": "sync-switch", "batch_sizes": {"asp": 4}}},
+     "sync: sync-switch: batch_sizes"),
+    ({"engine": "ray", "workers": [{"count": 4, "link": {"latency_s": 1}}]}, TWO,
+     "worker: link: on Ray"),
+    ({"engine": "ray", "troubles": [{"kind": "latency", "added_s": 1}]}, TWO, "latency: on Ray"),
 ])
 def test_what_does_not_go_with_it_is_refused_before_the_run(tmp_path, settings, parameters, says):
     experiment = RUN | settings | {"output": str(tmp_path), "paradigm": {"name": "decoupled", **parameters}}
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError, match=says) as refused:
         raysync.run(experiment)
+    assert "\n" not in str(refused.value)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("sync", [
+    GLOBAL | {"pull_interval": 1}, GLOBAL | {"snapshot": "worker"},
+    {"name": "ringmaster", "paradigm": "ssp"},
+    {"name": "sync-switch", "fraction": 0.5, "then": {"name": "hybrid", "k": 1}}])
+def test_what_is_refused_of_a_paradigm_is_that_setting_alone(tmp_path, sync):
+    paradigm = {"name": "decoupled", "modules": 2, "groups": 2, "sync": sync}
+    record = raysync.run(RUN | {"output": str(tmp_path), "paradigm": paradigm, "timing": "only",
+                                "workload": {"samples": 640}})
+    assert record.summary["status"] == "finished"
+
+
+def test_compare_refuses_it_before_it_trains_another(tmp_path):
+    paradigm = {"name": "decoupled", "modules": 2, "groups": 2, "sync": GLOBAL}
+    file = tmp_path / "both.yaml"
+    settings = RUN | {"output": str(tmp_path / "runs"), "paradigms": ["bsp", paradigm]}
+    file.write_text(yaml.safe_dump(settings))
+    done = CliRunner().invoke(app, ["compare", str(file)])
+    assert isinstance(done.exception, ConfigError)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_it_is_compared_with_paradigms_in_one_experiment(tmp_path):

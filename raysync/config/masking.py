@@ -1,0 +1,39 @@
+"""URIs without the secrets in them, for all that is written and printed.
+
+    s3://KEY:SECRET@bucket/runs?token=SECRET&region=eu-1 -> s3://***@bucket/runs?token=***&region=eu-1
+"""
+
+from __future__ import annotations
+
+import re
+
+HARMLESS = {"endpoint_override", "region", "scheme"}
+"""Names in a URI's query whose values are shown. All others are masked: which of them a file system
+takes for a secret is its own affair."""
+MASK = "***"
+
+_URI = re.compile(r"(?P<scheme>\w[\w+.-]*://)(?P<path>[^\s?]*)(?P<query>\?\S*)?")
+_LOGIN = re.compile(r"^[^/@]*:(?!\d+(?:/|$)).*@")
+"""user:password@, in front of a host; a password may have a slash in it. HOST:PORT/ is left alone."""
+_PUNCTUATION = re.compile(r"['\"),.;:\]}]*$")
+"""What a sentence puts behind a URI."""
+
+
+def masked(text: str) -> str:
+    """A text in which the passwords and the queries of URIs are masked; all else is as it was."""
+    return _URI.sub(_masked_uri, text) if "://" in text else text
+
+
+def _masked_uri(uri: re.Match[str]) -> str:
+    query = (uri["query"] or "").removeprefix("?")
+    shown = f"?{'&'.join(map(_masked_pair, query.split('&')))}" if query else uri["query"] or ""
+    return uri["scheme"] + _LOGIN.sub(f"{MASK}@", uri["path"], count=1) + shown
+
+
+def _masked_pair(pair: str) -> str:
+    name, equals, value = pair.partition("=")
+    if not pair or (equals and name in HARMLESS):
+        return pair
+    behind = _PUNCTUATION.search(value or name)
+    assert behind is not None, "the pattern matches an empty end"
+    return f"{name if equals else ''}{equals}{MASK}{behind[0]}"

@@ -1,0 +1,145 @@
+"""One rule for exit statuses: 0 for results, 1 where a run broke, 2 for a mistake, 130 for Ctrl-C.
+
+A sweep's trials run here in this process, one after another, in place of Ray Tune's.
+"""
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from ray import cloudpickle
+
+from raysync import cli
+from raysync.runner import run_in
+from raysync.training.task import prepare
+from raysync.tuning import standing, sweep
+from raysync.tuning.standing import Standing
+from raysync.virtual.engine import VirtualEngine
+
+TINY = {
+    "name": "tiny",
+    "engine": "virtual",
+    "data": {"name": "digits", "train_samples": 160, "test_samples": 50},
+    "batch_size": 8,
+    "workload": {"samples": 160},
+    "workers": [{"count": 2, "step_s": 0.1}],
+    "evaluation": {"marks": 1},
+    "paradigms": ["bsp", "asp"],
+}
+BREAKS = """
+from torch import nn
+
+class Breaks(nn.Linear):
+    steps = 0
+
+    def forward(self, x):
+        self.steps += self.training
+        if self.steps > 5:
+            raise ZeroDivisionError("it broke")
+        return super().forward(x.flatten(1))
+
+def model():
+    return Breaks(64, 10)
+"""
+RESULT, DIVERGES = {}, {"update": {"lr": 1e30}}
+FAILS = {"model": "breaks_after_some_steps:model"}
+MISTAKE = {"model": "convnet", "data": {"name": "synthetic", "parameters": {"shape": [3]}}}
+
+
+class InThisProcess:
+    """Takes the place of `tune.Tuner`: runs a plan's points, or the first of them, as after Ctrl-C."""
+
+    last = 10**9
+
+    def __init__(self, plan, folder):
+        self.plan, self.folder = plan, folder
+
+    def fit(self):
+        [listener] = standing._listeners
+        failed = 0
+        for done, point in enumerate(self.plan.points[: self.last], start=1):
+            trial = SimpleNamespace(
+                trial_id="", config=point, pickled_error_file=self.folder / "error.pkl"
+            )
+            listener.started(trial)
+            try:
+                experiment = self.plan.trials.experiment(point, f"{point['trial']:05d}")
+                run_in(VirtualEngine(), prepare(experiment), experiment.paradigm)
+            except Exception as error:
+                failed += 1
+                trial.pickled_error_file.write_bytes(cloudpickle.dumps(error))
+                listener.failed(trial)
+            else:
+                listener.ended(trial)
+            listener.stand(Standing(0, done, failed, done))
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "0")
+    monkeypatch.setattr(sweep.Connection, "open", lambda *_: None)
+    monkeypatch.setattr(sweep, "_tuner", lambda plan, verbose: InThisProcess(plan, tmp_path))
+    monkeypatch.setattr(InThisProcess, "last", InThisProcess.last)
+    Path("breaks_after_some_steps.py").write_text(BREAKS)
+
+    def call(command, settings, *arguments):
+        Path("x.yaml").write_text(yaml.safe_dump(TINY | settings))
+        monkeypatch.setattr(sys, "argv", ["raysync", command, "x.yaml", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = capsys.readouterr()
+        return ended.value.code or 0, out, err
+
+    return call
+
+
+def swept(**grid):
+    return {"sweep": {"grid": grid}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "status"), [(RESULT, 0), (DIVERGES, 0), (FAILS, 1), (MISTAKE, 2)]
+)
+@pytest.mark.parametrize("command", ["run", "compare", "sweep"])
+def test_all_commands_agree(call, command, settings, status):
+    code, out, err = call(command, settings | swept(seed=[0, 1]))
+    assert code == status, err
+    assert ("diverged" in out) == (settings is DIVERGES)
+    if settings is FAILS:
+        assert "it broke" in err
+    if settings is MISTAKE:
+        assert err.splitlines()[-1].startswith(
+            "raysync: model convnet: cannot be built for samples of shape (3,)"
+        )
+
+
+@pytest.mark.parametrize("other", [FAILS["model"], "convnet"])
+def test_one_trial_that_breaks_or_cannot_begin_among_results_is_a_failure(call, other):
+    settings = {
+        "data": TINY["data"] | {"name": "synthetic", "parameters": {"shape": [64]}}
+    } | swept(model=["mlp", other])
+    code, out, err = call("sweep", settings)
+    assert code == 1, err
+    assert "2 trials: 1 finished, 1 failed." in out
+    assert call("sweep", settings, "--resume")[0] == (2 if other == "convnet" else 1), (
+        "what is left is that one alone"
+    )
+
+
+def test_an_interrupted_sweep_and_the_rest_of_it_count_the_same_trials(call):
+    InThisProcess.last = 3
+    settings = swept(seed=list(range(5)))
+    code, _, err = call("sweep", settings)
+    assert code == 130
+    assert "3 done, 0 running, 0 failed of 5" in err
+    InThisProcess.last = 10**9
+    code, out, err = call("sweep", settings, "--resume")
+    assert code == 0
+    assert [line for line in err.splitlines() if " of 5" in line] == [
+        f"{done} done, 0 running, 0 failed of 5" for done in (4, 5)
+    ]
+    assert "5 trials: 5 finished." in out

@@ -1,0 +1,109 @@
+"""What a paradigm of the user's own is called in tables, folders and reports."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from raysync import cli, load
+from raysync.config import ParadigmChoice
+from raysync.paradigms.registry import called
+from raysync.results.collection import collect
+
+MINE = """
+from dataclasses import dataclass
+from typing import ClassVar
+from raysync.paradigms.asp import ASP
+from raysync.paradigms.bsp import BSP
+
+@dataclass
+class PSP(ASP):
+    name: ClassVar[str] = "psp"
+    share: float = 0.5
+
+@dataclass
+class Inherits(PSP):
+    pass
+
+@dataclass
+class Nameless(BSP):
+    pass
+
+@dataclass
+class Taken(ASP):
+    name: ClassVar[str] = "ssp"
+
+class Room:
+    @dataclass
+    class Inner(ASP):
+        name: ClassVar[str] = "inner"
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """A module of the user's own that nothing else has imported; it is forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    (tmp_path / "labelled.py").write_text(MINE)
+    yield "labelled"
+    sys.modules.pop("labelled", None)
+
+
+@pytest.mark.parametrize(
+    ("cls", "label"),
+    [
+        ("PSP", "psp"),
+        ("Inherits", "Inherits"),
+        ("Nameless", "Nameless"),
+        ("Taken", "Taken"),
+        ("Room.Inner", "inner"),
+    ],
+)
+def test_a_class_is_called_by_a_name_of_its_own(mine, cls, label):
+    assert called(f"{mine}:{cls}") == cls, "before it is imported, and nothing is imported for that"
+    assert mine not in sys.modules
+    assert ParadigmChoice(name=f"{mine}:{cls}").label == label
+
+
+def test_registered_names_and_parameters_stay_as_they_are(mine):
+    assert [called(name) for name in ("ssp", "k-sync", "hybrid-async")] == [
+        "ssp",
+        "k-sync",
+        "hybrid-async",
+    ]
+    given = {"name": f"{mine}:PSP", "share": 0.25}
+    assert ParadigmChoice.model_validate(given).label == "psp(share=0.25)"
+    assert ParadigmChoice.model_validate({"name": "ringmaster", "paradigm": given}).label == (
+        "ringmaster(paradigm=psp(share=0.25))"
+    )
+
+
+def test_tables_folders_and_reports_agree(mine, monkeypatch, capsys):
+    """Also in a process that has not imported the class, and in the order of the file."""
+    experiment = {
+        "name": "own",
+        "engine": "virtual",
+        "timing": "only",
+        "workload": {"samples": 320},
+        "workers": [{"step_s": 0.1}],
+        "paradigms": [{"name": f"{mine}:PSP", "share": 0.25}, "bsp"],
+    }
+    Path("x.yaml").write_text(yaml.safe_dump(experiment))
+    monkeypatch.setattr(sys, "argv", ["raysync", "compare", "x.yaml"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    out, _ = capsys.readouterr()
+    assert " psp(share=0.25) " in out
+    assert "PSP" not in out
+    folders = sorted(Path("runs/own").iterdir(), key=lambda one: "psp" not in one.name)
+    assert "-psp-share=0.25-" in folders[0].name
+    assert load(folders[0]).summary["paradigm"] == f"{mine}:PSP", (
+        "which is what another run can be made of"
+    )
+    del sys.modules[mine]
+    monkeypatch.setattr(
+        "raysync.config.base.called", lambda name: name.rpartition(":")[2]
+    )  # as if it were not imported
+    assert collect([Path("runs/own")]).paradigms == ("psp(share=0.25)", "bsp")

@@ -1,0 +1,210 @@
+"""What is no data set, model or experiment: `raysync.run` and `raysync.data_set` say so in a line."""
+
+import struct
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import raysync
+from raysync import config
+from raysync.config import Data
+from raysync.errors import ConfigError
+from raysync.training import data
+from raysync.training.task import prepare
+
+X, Y = np.zeros((8, 4), np.float32), np.arange(8) % 2
+GOOD = (X, Y)
+DATASET = TensorDataset(torch.zeros(8, 4), torch.zeros(8, dtype=torch.int64))
+NO_ARRAYS = {
+    "none": None,
+    "text": "train.csv",
+    "number": 3,
+    "bytes": b"12345678",
+    "dataset": DATASET,
+    "loader": DataLoader(DATASET),
+    "mapping": {"x": X, "y": Y},
+    "set": {1, 2},
+    "generator": (row for row in X),
+    "class": np.ndarray,
+    "module": nn.Linear(1, 1),
+    "ragged": [[1, 2], [3]],
+    "ragged tensors": [torch.zeros(2), torch.zeros(3)],
+    "texts": ["a"] * 8,
+    "nones": [None] * 8,
+    "objects": np.array([object()] * 8),
+    "complex": np.zeros((8, 4), complex),
+    "dates": np.zeros((8, 4), "datetime64[s]"),
+    "sparse": torch.zeros(8, 4).to_sparse(),
+    "bfloat16": torch.zeros(8, 4, dtype=torch.bfloat16),
+    "nothing": [],
+    "scalar": np.float32(3),
+    "empty": np.zeros((0, 4), np.float32),
+    "three": (X, Y, Y),
+}
+
+
+def refused(call):
+    with pytest.raises(ConfigError) as error:
+        call()
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 400
+    return str(error.value)
+
+
+@pytest.mark.parametrize("kind", NO_ARRAYS)
+def test_what_is_no_array_is_refused_wherever_it_is_given(kind):
+    wrong = NO_ARRAYS[kind]
+    for train, test in (
+        (wrong, GOOD),
+        (GOOD, wrong),
+        ((wrong, Y), GOOD),
+        (GOOD, (wrong, Y)),
+        ((X, wrong), GOOD),
+    ):
+        part = "train" if test is GOOD else "test"
+        assert part in refused(lambda train=train, test=test: raysync.data_set("mine", train, test))
+    refused(lambda: raysync.data_set("mine", (wrong, Y), GOOD, tokens=True))
+
+
+@pytest.mark.parametrize(
+    ("train", "says"),
+    [
+        (
+            (X, Y[:5]),
+            "8 samples and 5 labels; there must be as many labels as samples, and at least 1",
+        ),
+        ((X[:0], Y[:0]), "train has 0 samples and 0 labels"),
+        ((X, np.int64(1)), "train has 8 samples and no labels"),
+        (
+            DATASET,
+            r"must be a pair \(samples, labels\) of .*, got TensorDataset; a torch Dataset has them in",
+        ),
+        ((X, Y, Y), "got 3 things"),
+        (
+            ([[1, 2], [3]], [0, 1]),
+            r"samples of train must be numbers in an array, .* got list \(.*inhomogeneous",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said(train, says):
+    with pytest.raises(ConfigError, match=says):
+        raysync.data_set("mine", train, GOOD)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"name": None}, {"name": ""}, {"classes": 0}, {"classes": "two"}, {"classes": 1.5}]
+)
+def test_names_and_classes(settings):
+    refused(lambda: raysync.data_set(**{"name": "mine", "train": GOOD, "test": GOOD} | settings))
+
+
+def test_tensors_lists_and_arrays_are_the_same_data():
+    sets = [
+        raysync.data_set("mine", (x, y), GOOD)
+        for x, y in (
+            GOOD,
+            (torch.from_numpy(X).requires_grad_(), torch.from_numpy(Y)),
+            (X.tolist(), Y.tolist()),
+        )
+    ]
+    for one in sets:
+        assert np.array_equal(one.train_x, X)
+        assert np.array_equal(one.train_y, Y)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (None, {}),
+        (3, {}),
+        ([{"model": "mlp"}], {}),
+        (DATASET, {}),
+        (b"file.yaml", {}),
+        ({3: 4}, {}),
+        ({}, {"model": 3}),
+        ({}, {"model": [nn.Linear(64, 10)]}),
+        ({}, {"model": nn.Linear(64, 10).state_dict()}),
+        ({}, {"data": DATASET}),
+        ({}, {"data": (X, Y)}),
+        ({}, {"data": "digits"}),
+        ({}, {"data": DataLoader(DATASET)}),
+        ({}, {"watch": 3}),
+        ({}, {"notify": "print"}),
+    ],
+    ids=str,
+)
+def test_a_run_of_something_else_is_refused(arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    experiment, others = arguments
+    if experiment == {}:
+        experiment = {"engine": "virtual"}
+    refused(lambda: raysync.run(experiment, **others))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (
+            {"batch_size": 1438},
+            "batch_size: 1,438 is more than the 1,437 training samples of digits",
+        ),
+        ({"batch_size": 10**7}, "batch_size: 10,000,000 is more"),
+        (
+            {"batch_size": 33, "data": {"name": "digits", "train_samples": 32}},
+            "more than the 32 training samples",
+        ),
+        (
+            {"paradigm": {"name": "sync-switch", "batch_sizes": {"asp": 2000}}},
+            r"batch_sizes.asp: 2,000 is more than",
+        ),
+    ],
+)
+def test_a_batch_is_no_larger_than_the_training_set(settings, says):
+    with pytest.raises(ConfigError, match=says):
+        prepare(config.validate({"engine": "virtual", **settings}))
+
+
+def test_a_batch_may_be_the_whole_training_set():
+    assert (
+        prepare(config.validate({"engine": "virtual", "batch_size": 1437})).workload_samples == 1437
+    )
+
+
+@pytest.mark.parametrize("kept", [0, 4, 10, 16, 1000])
+def test_a_file_that_is_cut_off_is_there_and_damaged(tmp_path, monkeypatch, kept):
+    folder = tmp_path / "MNIST/raw"
+    folder.mkdir(parents=True)
+    for part in ("train", "t10k"):
+        (folder / f"{part}-images-idx3-ubyte").write_bytes(
+            struct.pack(">IIII", 2051, 5, 28, 28) + bytes(5 * 784)
+        )
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">II", 2049, 5) + bytes(5))
+    assert data.load(Data(name="mnist", data_dir=tmp_path)).train_x.shape == (5, 1, 28, 28)
+
+    def never(self):
+        raise AssertionError("what is there is not downloaded")
+
+    monkeypatch.setattr(data.torchvision("datasets").MNIST, "download", never)
+    file = folder / "t10k-images-idx3-ubyte"
+    file.write_bytes(file.read_bytes()[:kept])
+    with pytest.raises(
+        ConfigError,
+        match="data mnist: the files in .*MNIST/raw are damaged, or not the official ones",
+    ):
+        data.load(Data(name="mnist", data_dir=tmp_path))
+    file.unlink()
+    monkeypatch.setattr(data.torchvision("datasets").MNIST, "download", _offline)
+    with pytest.raises(
+        ConfigError,
+        match="MNIST/raw lacks t10k-images-idx3-ubyte, and it cannot be downloaded here",
+    ):
+        data.load(Data(name="mnist", data_dir=tmp_path))
+    assert (folder / "train-images-idx3-ubyte").exists(), "what is there is left alone"
+
+
+def _offline(self):
+    raise RuntimeError("no network")
