@@ -36,7 +36,7 @@ from raysync.cluster.logs import log_begin, log_to_stderr
 from raysync.cluster.messages import ApplyPlan, StepReport
 from raysync.cluster.metrics import Exporter, run_metrics
 from raysync.cluster.names import Role
-from raysync.cluster.pending import Comeback, Life, Pending, Scoring, Sent, Step, Update, reason
+from raysync.cluster.pending import Comeback, Life, Pending, Scoring, Sent, Step, Update, is_lost, reason
 from raysync.cluster.running import to_its_end
 from raysync.cluster.shards import Parts, Shards
 from raysync.config import Experiment
@@ -183,8 +183,7 @@ class _Run:
             case Step():
                 self._stepped(reference, pending)
             case Update():
-                version = self._result(reference, "server")
-                assert version == pending.version, f"the server is at {version}, not at {pending}"
+                self._check_update(reference, pending)
                 if all(other is not pending for other in self.pending.values()):  # each shard has answered
                     self._published(pending)
             case Scoring(update=update):
@@ -207,15 +206,41 @@ class _Run:
         except RayError as error:
             raise RunFailed(f"{who}: {reason(error)}") from error
 
-    def _stepped(self, reference: Any, step: Step) -> None:
+    def _check_update(self, reference: Any, update: Update) -> None:
+        """An update that failed fails all that come after it: the first one has the error to tell."""
         try:
-            report = StepReport(*ray.get(reference))
+            ray.get(reference)
         except RayError as error:
-            died = isinstance(error, ActorDiedError | ActorUnavailableError)
-            if not died or getattr(error, "actor_id", None) != step.life.actor_id:
-                raise self._blame(step, error) from error
-            self._lose(step.life, "its actor died")
+            failure = None
+            with suppress(GetTimeoutError):
+                failure = self._sent.failure(update.version, SERVER_VERDICT_S)
+            raise RunFailed(f"server: {failure or reason(error)}") from error
+
+    def _stepped(self, reference: Any, step: Step) -> None:
+        """A worker has answered, or a part of its gradient has come: once both have, that is the push."""
+        try:
+            answer = ray.get(reference)
+        except RayError as error:
+            self._step_failed(step, error)
             return
+        if step.report is None:
+            step.report = StepReport(*answer)
+            self.pending.update((part, step) for part in self._server.fetch(step.gradient))
+        else:
+            step.fetched.append(answer)
+        if all(other is not step for other in self.pending.values()):
+            self._received(step, step.report)
+
+    def _step_failed(self, step: Step, error: RayError) -> None:
+        died = isinstance(error, ActorDiedError | ActorUnavailableError)
+        if step.report is not None and is_lost(error):
+            self._lose(step.life, "its gradient was lost with its node")
+        elif died and getattr(error, "actor_id", None) == step.life.actor_id:
+            self._lose(step.life, "its actor died")
+        else:
+            raise self._blame(step, error) from error
+
+    def _received(self, step: Step, report: StepReport) -> None:
         worker = step.life.name
         if step.pulls:
             self._sent.done(step.base)
@@ -276,8 +301,10 @@ class _Run:
             late = f"no answer for {self._deadline_s:g} s"
             match pending:
                 case Step():
-                    if pending.pulls:  # it may still wait for its weights
+                    if pending.report is None and pending.pulls:  # it may still wait for its weights
                         self._sent.check(pending.base, late)
+                    elif pending.report is not None and reference not in pending.gradient:
+                        raise RunFailed(f"server: {late}")  # a shard that was to take its part
                     self._lose(pending.life, late)
                 case Update():
                     raise RunFailed(f"server: {late}")
@@ -355,7 +382,7 @@ class _Run:
         plan = ApplyPlan(
             workers=[worker if worker in members else None for worker, _ in decision.pushes],
             samples=[step.batch_size for step in taken], progress=self._progress, phase=decision.phase,
-            staleness=[decision.version - 1 - step.base for step in taken])
+            staleness=[decision.version - 1 - step.base for step in taken], version=decision.version)
         vectors = [step.gradient for step in taken] + [step.weights for step in taken if self._compensates]
         if not decision.publish and self._weights is None:
             self._publish(())
@@ -365,10 +392,10 @@ class _Run:
         marks = self._evaluations.take_marks(self._progress)
         if decision.publish and _pulls_next(rest) and not marks:
             self._weights = self._server.apply_and_publish(plan, vectors)
-            self._send(self._weights, ())
+            self._send(self._weights, (), decision.pushes)
         else:
             self._weights = kept
-            self._send(self._server.apply(plan, vectors), ())
+            self._send(self._server.apply(plan, vectors), (), decision.pushes)
         if marks:
             self._publish(marks)
             self._weights = kept or self._weights
@@ -394,13 +421,13 @@ class _Run:
                                     self._pulled.get(life.name, ()), now_s() + self._deadline_s)
 
     def _publish(self, marks: tuple[float, ...]) -> None:
-        self._weights, acks = self._server.publish()
+        self._weights, acks = self._server.publish(self._version)
         self._send(acks, marks)
 
-    def _send(self, acks: Parts, marks: tuple[float, ...]) -> None:
+    def _send(self, acks: Parts, marks: tuple[float, ...], pushes: tuple[Push, ...] = ()) -> None:
         """Remember what was sent to the server; wait for it if its weights are to be evaluated."""
         update = Update(self._version, self._progress, marks, self._weights if marks else None, acks,
-                        now_s() + self._deadline_s)
+                        now_s() + self._deadline_s, pushes=pushes)
         self._sent.add(update)
         if marks:
             self.pending.update((ack, update) for ack in acks)
