@@ -36,7 +36,7 @@ from raysync.cluster.logs import log_begin, log_to_stderr
 from raysync.cluster.messages import ApplyPlan, StepReport
 from raysync.cluster.metrics import Exporter, run_metrics
 from raysync.cluster.names import Role
-from raysync.cluster.pending import Comeback, Life, Pending, Scoring, Sent, Step, Update, is_lost, reason
+from raysync.cluster.pending import Comeback, Life, Pending, Restart, Scoring, Sent, Step, Update, is_lost, reason
 from raysync.cluster.running import to_its_end
 from raysync.cluster.shards import Parts, Shards
 from raysync.config import Experiment
@@ -72,6 +72,8 @@ class RunPlan:
     """Of the slots whose workers come back after a crash."""
     title: Title | None = None
     """Names the run in the log and the metrics; None: no metrics are published."""
+    evaluator_setup: tuple[Any, ...] = ()
+    """References to the arguments of the evaluator's `reset`."""
 
 
 class Controller:
@@ -110,7 +112,8 @@ class _Run:
         self._batch_size = plan.experiment.batch_size
         self._deadline_s = plan.experiment.cluster.step_deadline_s
         evaluation = plan.experiment.evaluation
-        self._evaluations = Evaluations(evaluator, evaluation.progress_marks(), evaluation.deadline_s)
+        self._evaluations = Evaluations(evaluator, plan.evaluator_setup, evaluation.progress_marks(),
+                                        evaluation.deadline_s, START_DEADLINE_S)
         self._server = server
         self._workers = workers
         self._lives: dict[str, Life] = {}
@@ -186,8 +189,8 @@ class _Run:
                 self._check_update(reference, pending)
                 if all(other is not pending for other in self.pending.values()):  # each shard has answered
                     self._published(pending)
-            case Scoring(update=update):
-                self._scored(update, *self._result(reference, "evaluator"))
+            case Scoring() | Restart():
+                self._heard_of_evaluator(self._evaluations.arrived(reference, pending, self._now()))
             case Comeback():
                 self._started(reference, pending)
 
@@ -199,12 +202,6 @@ class _Run:
                 earlier.at = self.last_at
         self._sent.done(update.version)
         self.pending |= self._evaluations.next()
-
-    def _result(self, reference: Any, who: str) -> Any:
-        try:
-            return ray.get(reference)
-        except RayError as error:
-            raise RunFailed(f"{who}: {reason(error)}") from error
 
     def _check_update(self, reference: Any, update: Update) -> None:
         """An update that failed fails all that come after it: the first one has the error to tell."""
@@ -260,14 +257,10 @@ class _Run:
                 return RunFailed(f"server: {failure}")
         return RunFailed(f"{f'worker {step.life.name}' if isinstance(error, RayTaskError) else 'server'}: {reason(error)}")
 
-    def _scored(self, update: Update, accuracy: float, loss: float) -> None:
-        assert update.at is not None, "evaluated before it was published"
-        for mark in update.marks:
-            self.lines.append(Evaluation(mark=mark, progress=update.progress, version=update.version, at=update.at,
-                                         accuracy=accuracy, loss=loss))
-        self._evaluations.done()
+    def _heard_of_evaluator(self, lines: list[Line]) -> None:
+        self.lines += lines
         self.pending |= self._evaluations.next()
-        if not isfinite(loss):
+        if any(isinstance(line, Evaluation) and not isfinite(line.loss) for line in lines):
             self._end("diverged")
 
     def _started(self, reference: Any, comeback: Comeback) -> None:
@@ -308,8 +301,8 @@ class _Run:
                     self._lose(pending.life, late)
                 case Update():
                     raise RunFailed(f"server: {late}")
-                case Scoring():
-                    raise RunFailed(f"evaluator: no answer for {self._evaluations.deadline_s:g} s")
+                case Scoring() | Restart():
+                    self._heard_of_evaluator(self._evaluations.late(pending, self._now()))
                 case Comeback():
                     self._give_up(pending, f"not ready after {START_DEADLINE_S:g} s")
 

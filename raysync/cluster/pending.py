@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import ray
 from ray.exceptions import GetTimeoutError, ObjectLostError, RayError, RayTaskError
@@ -72,11 +72,29 @@ class Update:
         return f"update {self.version} of {whose}" if whose else f"publication of version {self.version}"
 
 
+class Evaluated(Protocol):
+    """Weights that are evaluated."""
+
+    version: int
+    progress: float
+    marks: tuple[float, ...]
+    weights: Parts | None
+    at: float | None
+    """Seconds since the run began: when they were published; None: not yet."""
+
+
 @dataclass(slots=True)
 class Scoring:
     """An evaluation under way."""
 
-    update: Update
+    update: Evaluated
+    deadline_s: float
+
+
+@dataclass(slots=True)
+class Restart:
+    """An evaluator that starts anew."""
+
     deadline_s: float
 
 
@@ -98,7 +116,7 @@ class Comeback:
         return f"{self.slot}#{self.number}"
 
 
-Pending = Step | Update | Scoring | Comeback
+Pending = Step | Update | Scoring | Restart | Comeback
 
 
 class Sent:
@@ -156,4 +174,5 @@ def is_lost(error: RayError) -> bool:
 
 
 def _cause(error: RayError) -> Exception:
-    return error.cause if isinstance(error, RayTaskError) else error
+    cause: Exception = error.cause if isinstance(error, RayTaskError) else error
+    return cause

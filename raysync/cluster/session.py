@@ -89,15 +89,16 @@ class Crew:
         for shard, index in enumerate(plan.servers, start=cast.first_server):
             self.servers.append(self._actor(cast.server, Role(f"server-{shard}"), index, cluster.server_cpus))
         self.evaluator = self._actor(cast.evaluator, Role("evaluator"), plan.evaluator, cluster.evaluator_cpus,
-                                     cluster.evaluator_gpus)
+                                     cluster.evaluator_gpus, max_restarts=-1)  # how often is the controller's to decide
         role = Role("controller")
         self.controller = ray.remote(cast.controller).options(**self.options(role, plan.servers[0], 0)).remote(role)
         self.roles = worker_roles(self.wanted.slots)
         for role, index, group in zip(self.roles, plan.workers, experiment.slots().values(), strict=True):
             self.workers.append(self._actor(cast.worker, role, index, group.cpus, group.gpus))
 
-    def _actor(self, cls: type, role: Role, index: int, cpus: float, gpus: float = 0) -> Any:
-        return ray.remote(cls).options(**self.options(role, index, cpus, gpus)).remote(self.wanted.threads[index], role)
+    def _actor(self, cls: type, role: Role, index: int, cpus: float, gpus: float = 0, **more: Any) -> Any:
+        options = self.options(role, index, cpus, gpus) | more
+        return ray.remote(cls).options(**options).remote(self.wanted.threads[index], role)
 
     def options(self, role: Role, index: int, cpus: float, gpus: float = 0) -> dict[str, Any]:
         """Ray's, of an actor with that share of a bundle."""
@@ -182,6 +183,8 @@ class Session:
         try:
             for reference in crew.controller.run.remote(plan, crew.servers, crew.evaluator, workers):
                 lines = ray.get(reference)
+                if not lines:
+                    continue  # a sign of life
                 ended = lines[-1] if isinstance(lines[-1], Ended) else None
                 lost = lost or any(_is_loss(line) for line in lines)
                 crew.whole = ended is not None and ended.status in cast.stays_after and not lost
@@ -254,7 +257,8 @@ class Session:
                             task.vector_bytes, shards) for slot, group in slots.items()]
         resets = {f"server-{shard}": server.reset.remote(task.model, experiment.update, shard, shards, published)
                   for shard, server in enumerate(crew.servers)}
-        resets["evaluator"] = crew.evaluator.reset.remote(task.model, experiment.evaluation, data)
+        evaluator_setup = (ray.put(task.model), ray.put(experiment.evaluation), data)
+        resets["evaluator"] = crew.evaluator.reset.remote(*evaluator_setup)
         resets |= {plan.slot: worker.reset.remote(plan, data) for worker, plan in zip(crew.workers, plans, strict=True)}
         self.await_reset(resets, START_DEADLINE_S + cluster.step_deadline_s)  # a kept worker may still compute its last step
         blind = {group.name for slot, group in slots.items() if group.gpus and "cpu" in self.places[slot].devices}
@@ -264,7 +268,7 @@ class Session:
                      if isinstance(crash, Crash) and crash.rejoin_after_s is not None}
         posts = {plan.slot: crew.post(number, plan, data) for number, plan in enumerate(plans) if plan.slot in comebacks}
         actor_ids = {slot: self.places[slot].actor_id for slot in slots}
-        return RunPlan(paradigm, task.workload_samples, experiment, actor_ids, posts, title)
+        return RunPlan(paradigm, task.workload_samples, experiment, actor_ids, posts, title, evaluator_setup)
 
     def shared(self, data: DataSet) -> Any:
         """A reference to the data set: one copy a node."""
