@@ -15,7 +15,17 @@ The one blocking call is `ray.wait` on what is under way, with a timeout at the 
 the driver is due. An update is waited for only if its weights are to be evaluated: a step that answers shows that the update
 whose weights it pulled is done, and all before that; a step that fails may have failed with the update, whose error is then
 looked up. `run` is a generator: what happened streams to the driver, which alone writes the record, so this actor
-keeps no history.
+keeps no history; it tells the driver at least every second that it is alive.
+
+What holds when something is lost:
+
+* A push is the arrival of its gradient at the server, not the end of its computation. So a worker's node takes no push
+  along that the machine knows of: a gradient that it still held never arrives, and its worker is a `Left`.
+* On the first server's node a fetched gradient is not evicted, since this actor holds it until it is applied. A part
+  that another shard has fetched can be: it is lost if, on top of that, the node that made it goes before the update.
+* An update that fails nevertheless ends the run with its own error: every update and publication names its version, and
+  a server that has missed one refuses whatever comes next. No model lacks an update unnoticed.
+* An evaluator only measures: see `evaluations`. The loss of a server, or of this actor, ends the run.
 """
 
 from __future__ import annotations

@@ -34,6 +34,12 @@ from raysync.training.data import DataSet
 from raysync.training.task import Task
 
 
+ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}
+"""Environment of the controller. Ray allocates what belongs to a call in one thread and frees it in another: with glibc's
+arenas, of which each thread gets one, the process grew by 240 bytes a push, all of it free memory; with one arena by 7.
+"""
+
+
 @dataclass(frozen=True)
 class Cast:
     """The classes of a crew's actors."""
@@ -91,7 +97,8 @@ class Crew:
         self.evaluator = self._actor(cast.evaluator, Role("evaluator"), plan.evaluator, cluster.evaluator_cpus,
                                      cluster.evaluator_gpus, max_restarts=-1)  # how often is the controller's to decide
         role = Role("controller")
-        self.controller = ray.remote(cast.controller).options(**self.options(role, plan.servers[0], 0)).remote(role)
+        options = self.options(role, plan.servers[0], 0) | {"runtime_env": {"env_vars": ONE_ARENA}}
+        self.controller = ray.remote(cast.controller).options(**options).remote(role)
         self.roles = worker_roles(self.wanted.slots)
         for role, index, group in zip(self.roles, plan.workers, experiment.slots().values(), strict=True):
             self.workers.append(self._actor(cast.worker, role, index, group.cpus, group.gpus))

@@ -137,23 +137,24 @@ class FakeEvaluator:
         self.fates: list[Any] = []
         """Of the next evaluations: None, an error in place of the answer, or "frozen"."""
         self.restarts = 0
-        self.is_ready = True
+        self.is_ready, self.is_frozen = True, False
         self.evaluate, self.reset = method(self._evaluate), method(self._reset)
 
     def _reset(self, *setup):
         self.is_ready = True
         self.restarts += 1
-        return Reference(self.ray.now + 2.0)
+        return Reference(inf if self.is_frozen else self.ray.now + 2.0)
 
     def _evaluate(self, on_all, *weights):
         assert self.is_ready, "an evaluation by a process that was not reset"
         self.evaluated += [part.value for part in weights]
         fate = self.fates.pop(0) if self.fates else None
         self.is_ready = fate is None or isinstance(fate, RayTaskError)
-        return Reference(inf if fate == "frozen" else self.ray.now + self.evaluation_s, fate or (0.5, 0.7))
+        self.is_frozen = fate == "frozen"
+        return Reference(inf if self.is_frozen else self.ray.now + self.evaluation_s, fate or (0.5, 0.7))
 
     def die(self):
-        self.is_ready = False
+        self.is_ready = self.is_frozen = False
 
 
 @dataclass

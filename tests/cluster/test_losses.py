@@ -7,9 +7,10 @@ import pytest
 import torch
 from ray.exceptions import ActorUnavailableError, ObjectLostError, RayTaskError
 
-from raysync.cluster.evaluations import TRIES
+from raysync.cluster.evaluations import TRIES, Evaluations
 from raysync.cluster.messages import ApplyPlan
 from raysync.cluster.names import Role
+from raysync.cluster.pending import Update as Published
 from raysync.cluster.running import SIGN_OF_LIFE_S, to_its_end
 from raysync.cluster.server import MissedUpdate, Server
 from raysync.cluster.shards import Shards
@@ -19,7 +20,7 @@ from raysync.core.events import Left, Pushed
 from raysync.core.journal import Ended, Evaluation, Remark
 from raysync.errors import RunFailed
 from raysync.training.store import ParameterStore
-from tests.cluster.fake_ray import FakeRay, FakeServer, Reference
+from tests.cluster.fake_ray import FakeEvaluator, FakeRay, FakeServer, Reference
 from tests.cluster.test_hardship import GLOBAL, Run, described
 from tests.virtual.checker import Checker
 
@@ -206,6 +207,18 @@ def test_an_evaluator_that_fails_again_and_again_is_given_up_and_the_training_is
     assert len(of(run, Remark)) == TRIES
     assert of(run, Remark)[-1].text.endswith("the run goes on without the evaluations at progress 0.5, 0.75, 1.")
     assert sum(len(one.pushes) for entry in run.entries for one in entry.decisions if isinstance(one, Apply)) >= 60
+
+
+def test_nothing_is_published_for_an_evaluator_that_was_given_up(ray):
+    evaluations = Evaluations(FakeEvaluator(ray, 0.1), (), [0.0, 0.5, 1.0], deadline_s=5.0, start_deadline_s=9.0)
+    evaluations.add(Published(0, 0.0, evaluations.take_marks(0.0), (Reference(),), [], 9.0, at=0.0))
+    for _ in range(TRIES):
+        [pending] = evaluations.next().values()
+        [remark] = evaluations.late(pending, at=1.0)
+    assert "progress 0, 0.5, 1" in remark.text
+    assert evaluations.take_marks(1.0) == ()
+    evaluations.add(Published(3, 0.7, (0.7,), (Reference(),), [], 9.0, at=1.0))
+    assert not evaluations.next()
 
 
 def test_an_evaluator_that_does_not_start_anew_is_given_up(ray):
