@@ -15,7 +15,17 @@ The one blocking call is `ray.wait` on what is under way, with a timeout at the 
 the driver is due. An update is waited for only if its weights are to be evaluated: a step that answers shows that the update
 whose weights it pulled is done, and all before that; a step that fails may have failed with the update, whose error is then
 looked up. `run` is a generator: what happened streams to the driver, which alone writes the record, so this actor
-keeps no history.
+keeps no history; it tells the driver at least every second that it is alive.
+
+What holds when something is lost:
+
+* A push is the arrival of its gradient at the server, not the end of its computation. So a worker's node takes no push
+  along that the machine knows of: a gradient that it still held never arrives, and its worker is a `Left`.
+* On the first server's node a fetched gradient is not evicted, since this actor holds it until it is applied. A part
+  that another shard has fetched can be: it is lost if, on top of that, the node that made it goes before the update.
+* An update that fails nevertheless ends the run with its own error: every update and publication names its version, and
+  a server that has missed one refuses whatever comes next. No model lacks an update unnoticed.
+* An evaluator only measures: see `evaluations`. The loss of a server, or of this actor, ends the run.
 """
 
 from __future__ import annotations
@@ -36,7 +46,7 @@ from raysync.cluster.logs import log_begin, log_to_stderr
 from raysync.cluster.messages import ApplyPlan, StepReport
 from raysync.cluster.metrics import Exporter, run_metrics
 from raysync.cluster.names import Role
-from raysync.cluster.pending import Comeback, Life, Pending, Scoring, Sent, Step, Update, reason
+from raysync.cluster.pending import Comeback, Life, Pending, Restart, Scoring, Sent, Step, Update, is_lost, reason
 from raysync.cluster.running import to_its_end
 from raysync.cluster.shards import Parts, Shards
 from raysync.config import Experiment
@@ -72,6 +82,8 @@ class RunPlan:
     """Of the slots whose workers come back after a crash."""
     title: Title | None = None
     """Names the run in the log and the metrics; None: no metrics are published."""
+    evaluator_setup: tuple[Any, ...] = ()
+    """References to the arguments of the evaluator's `reset`."""
 
 
 class Controller:
@@ -110,7 +122,8 @@ class _Run:
         self._batch_size = plan.experiment.batch_size
         self._deadline_s = plan.experiment.cluster.step_deadline_s
         evaluation = plan.experiment.evaluation
-        self._evaluations = Evaluations(evaluator, evaluation.progress_marks(), evaluation.deadline_s)
+        self._evaluations = Evaluations(evaluator, plan.evaluator_setup, evaluation.progress_marks(),
+                                        evaluation.deadline_s, START_DEADLINE_S)
         self._server = server
         self._workers = workers
         self._lives: dict[str, Life] = {}
@@ -183,12 +196,11 @@ class _Run:
             case Step():
                 self._stepped(reference, pending)
             case Update():
-                version = self._result(reference, "server")
-                assert version == pending.version, f"the server is at {version}, not at {pending}"
+                self._check_update(reference, pending)
                 if all(other is not pending for other in self.pending.values()):  # each shard has answered
                     self._published(pending)
-            case Scoring(update=update):
-                self._scored(update, *self._result(reference, "evaluator"))
+            case Scoring() | Restart():
+                self._heard_of_evaluator(self._evaluations.arrived(reference, pending, self._now()))
             case Comeback():
                 self._started(reference, pending)
 
@@ -201,21 +213,41 @@ class _Run:
         self._sent.done(update.version)
         self.pending |= self._evaluations.next()
 
-    def _result(self, reference: Any, who: str) -> Any:
+    def _check_update(self, reference: Any, update: Update) -> None:
+        """An update that failed fails all that come after it: the first one has the error to tell."""
         try:
-            return ray.get(reference)
+            ray.get(reference)
         except RayError as error:
-            raise RunFailed(f"{who}: {reason(error)}") from error
+            failure = None
+            with suppress(GetTimeoutError):
+                failure = self._sent.failure(update.version, SERVER_VERDICT_S)
+            raise RunFailed(f"server: {failure or reason(error)}") from error
 
     def _stepped(self, reference: Any, step: Step) -> None:
+        """A worker has answered, or a part of its gradient has come: once both have, that is the push."""
         try:
-            report = StepReport(*ray.get(reference))
+            answer = ray.get(reference)
         except RayError as error:
-            died = isinstance(error, ActorDiedError | ActorUnavailableError)
-            if not died or getattr(error, "actor_id", None) != step.life.actor_id:
-                raise self._blame(step, error) from error
-            self._lose(step.life, "its actor died")
+            self._step_failed(step, error)
             return
+        if step.report is None:
+            step.report = StepReport(*answer)
+            self.pending.update((part, step) for part in self._server.fetch(step.gradient))
+        else:
+            step.fetched.append(answer)
+        if all(other is not step for other in self.pending.values()):
+            self._received(step, step.report)
+
+    def _step_failed(self, step: Step, error: RayError) -> None:
+        died = isinstance(error, ActorDiedError | ActorUnavailableError)
+        if step.report is not None and is_lost(error):
+            self._lose(step.life, "its gradient was lost with its node")
+        elif died and getattr(error, "actor_id", None) == step.life.actor_id:
+            self._lose(step.life, "its actor died")
+        else:
+            raise self._blame(step, error) from error
+
+    def _received(self, step: Step, report: StepReport) -> None:
         worker = step.life.name
         if step.pulls:
             self._sent.done(step.base)
@@ -235,14 +267,10 @@ class _Run:
                 return RunFailed(f"server: {failure}")
         return RunFailed(f"{f'worker {step.life.name}' if isinstance(error, RayTaskError) else 'server'}: {reason(error)}")
 
-    def _scored(self, update: Update, accuracy: float, loss: float) -> None:
-        assert update.at is not None, "evaluated before it was published"
-        for mark in update.marks:
-            self.lines.append(Evaluation(mark=mark, progress=update.progress, version=update.version, at=update.at,
-                                         accuracy=accuracy, loss=loss))
-        self._evaluations.done()
+    def _heard_of_evaluator(self, lines: list[Line]) -> None:
+        self.lines += lines
         self.pending |= self._evaluations.next()
-        if not isfinite(loss):
+        if any(isinstance(line, Evaluation) and not isfinite(line.loss) for line in lines):
             self._end("diverged")
 
     def _started(self, reference: Any, comeback: Comeback) -> None:
@@ -276,13 +304,15 @@ class _Run:
             late = f"no answer for {self._deadline_s:g} s"
             match pending:
                 case Step():
-                    if pending.pulls:  # it may still wait for its weights
+                    if pending.report is None and pending.pulls:  # it may still wait for its weights
                         self._sent.check(pending.base, late)
+                    elif pending.report is not None and reference not in pending.gradient:
+                        raise RunFailed(f"server: {late}")  # a shard that was to take its part
                     self._lose(pending.life, late)
                 case Update():
                     raise RunFailed(f"server: {late}")
-                case Scoring():
-                    raise RunFailed(f"evaluator: no answer for {self._evaluations.deadline_s:g} s")
+                case Scoring() | Restart():
+                    self._heard_of_evaluator(self._evaluations.late(pending, self._now()))
                 case Comeback():
                     self._give_up(pending, f"not ready after {START_DEADLINE_S:g} s")
 
@@ -355,7 +385,7 @@ class _Run:
         plan = ApplyPlan(
             workers=[worker if worker in members else None for worker, _ in decision.pushes],
             samples=[step.batch_size for step in taken], progress=self._progress, phase=decision.phase,
-            staleness=[decision.version - 1 - step.base for step in taken])
+            staleness=[decision.version - 1 - step.base for step in taken], version=decision.version)
         vectors = [step.gradient for step in taken] + [step.weights for step in taken if self._compensates]
         if not decision.publish and self._weights is None:
             self._publish(())
@@ -365,10 +395,10 @@ class _Run:
         marks = self._evaluations.take_marks(self._progress)
         if decision.publish and _pulls_next(rest) and not marks:
             self._weights = self._server.apply_and_publish(plan, vectors)
-            self._send(self._weights, ())
+            self._send(self._weights, (), decision.pushes)
         else:
             self._weights = kept
-            self._send(self._server.apply(plan, vectors), ())
+            self._send(self._server.apply(plan, vectors), (), decision.pushes)
         if marks:
             self._publish(marks)
             self._weights = kept or self._weights
@@ -394,13 +424,13 @@ class _Run:
                                     self._pulled.get(life.name, ()), now_s() + self._deadline_s)
 
     def _publish(self, marks: tuple[float, ...]) -> None:
-        self._weights, acks = self._server.publish()
+        self._weights, acks = self._server.publish(self._version)
         self._send(acks, marks)
 
-    def _send(self, acks: Parts, marks: tuple[float, ...]) -> None:
+    def _send(self, acks: Parts, marks: tuple[float, ...], pushes: tuple[Push, ...] = ()) -> None:
         """Remember what was sent to the server; wait for it if its weights are to be evaluated."""
         update = Update(self._version, self._progress, marks, self._weights if marks else None, acks,
-                        now_s() + self._deadline_s)
+                        now_s() + self._deadline_s, pushes=pushes)
         self._sent.add(update)
         if marks:
             self.pending.update((ack, update) for ack in acks)

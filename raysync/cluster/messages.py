@@ -22,12 +22,15 @@ class ApplyPlan:
     """Of the paradigm."""
     staleness: list[int]
     """Versions applied between the weights of each push and this update."""
+    version: int
+    """That this update makes: the server refuses it if it has missed the one before."""
     combined: bool = False
     """Whether `combine` was called before, for the norms of all shards, which then come in place of the gradients."""
 
     def fields(self) -> list[Any]:
         """As it travels."""
-        return [self.workers, self.samples, self.progress, self.phase, self.staleness, self.combined]
+        return [self.workers, self.samples, self.progress, self.phase, self.staleness, self.version,
+                self.combined]
 
 
 @dataclass(frozen=True, slots=True)

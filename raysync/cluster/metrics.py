@@ -26,8 +26,6 @@ from raysync.core.journal import Line
 from raysync.record.metrics import REGISTRY, Title
 from raysync.record.observations import Observations, Observed
 
-REFRESH_S = 5.0
-"""After that long without anything new the gauges are set again."""
 TELL_EVERY_S = 1.0
 """How long a server adds up its seconds: telling Ray of each update took 40 to 80 of its 2,000 us a push (lenet)."""
 BEGINS = 1e-9

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+from ray.exceptions import GetTimeoutError, ObjectLostError, RayError, RayTaskError
 
+from raysync.cluster.messages import StepReport
 from raysync.cluster.shards import Parts
+from raysync.core.decisions import Push
 from raysync.errors import RunFailed
 
 
@@ -41,6 +43,10 @@ class Step:
     weights: Parts
     """That it computes on; kept only if delays are compensated."""
     deadline_s: float
+    report: StepReport | None = None
+    """None until the worker has answered; then only the gradient is waited for."""
+    fetched: list[Any] = field(default_factory=list)
+    """What came from another node: Ray does not evict it here while somebody holds it."""
 
 
 @dataclass(slots=True)
@@ -58,13 +64,37 @@ class Update:
     deadline_s: float
     at: float | None = None
     """Seconds since the run began: when it was known to be published; of those with marks."""
+    pushes: tuple[Push, ...] = ()
+    """Whose gradients it takes."""
+
+    def __str__(self) -> str:
+        whose = ", ".join(f"{worker} (clock {clock})" for worker, clock in self.pushes)
+        return f"update {self.version} of {whose}" if whose else f"publication of version {self.version}"
+
+
+class Evaluated(Protocol):
+    """Weights that are evaluated."""
+
+    version: int
+    progress: float
+    marks: tuple[float, ...]
+    weights: Parts | None
+    at: float | None
+    """Seconds since the run began: when they were published; None: not yet."""
 
 
 @dataclass(slots=True)
 class Scoring:
     """An evaluation under way."""
 
-    update: Update
+    update: Evaluated
+    deadline_s: float
+
+
+@dataclass(slots=True)
+class Restart:
+    """An evaluator that starts anew."""
+
     deadline_s: float
 
 
@@ -86,7 +116,7 @@ class Comeback:
         return f"{self.slot}#{self.number}"
 
 
-Pending = Step | Update | Scoring | Comeback
+Pending = Step | Update | Scoring | Restart | Comeback
 
 
 class Sent:
@@ -110,13 +140,15 @@ class Sent:
         Raises:
             GetTimeoutError: one is still under way.
         """
-        acks = [ack for update in self._updates if update.version <= version for ack in update.acks]
-        try:
-            ray.get(acks, timeout=patience_s)
-        except GetTimeoutError:
-            raise
-        except RayError as error:
-            return reason(error)
+        for update in self._updates:
+            if update.version > version:
+                break
+            try:
+                ray.get(list(update.acks), timeout=patience_s)
+            except GetTimeoutError:
+                raise
+            except RayError as error:
+                return f"{update}: {reason(error)}" if is_lost(error) else reason(error)
         return None
 
     def check(self, version: int, late: str) -> None:
@@ -131,5 +163,16 @@ class Sent:
 
 def reason(error: RayError) -> str:
     """The user's part of a Ray error, in a few lines."""
-    cause = error.cause if isinstance(error, RayTaskError) else error
-    return f"{type(cause).__name__}: {cause}".strip()
+    if is_lost(error):
+        return "what it needs was lost with the node that held it"
+    return f"{type(_cause(error)).__name__}: {_cause(error)}".strip()
+
+
+def is_lost(error: RayError) -> bool:
+    """Whether a value is gone, in place of which a call got this error."""
+    return isinstance(_cause(error), ObjectLostError)
+
+
+def _cause(error: RayError) -> Exception:
+    cause: Exception = error.cause if isinstance(error, RayTaskError) else error
+    return cause

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from math import inf
 from typing import Protocol
 
 from raysync.cluster.clock import now_s
 from raysync.cluster.logs import log_news
-from raysync.cluster.metrics import REFRESH_S, RunMetrics
+from raysync.cluster.metrics import RunMetrics
 from raysync.core.journal import Ended, Line
 from raysync.errors import RunFailed
 from raysync.troubles import Troubles
 
 REPORT_EVERY_S = 0.25
 """How often the driver, and whoever watches the metrics, hear of what happened."""
+SIGN_OF_LIFE_S = 1.0
+"""How often they hear of this process while nothing happens: the driver takes a longer silence for a failure."""
 
 
 class RayRun(Protocol):
@@ -45,6 +46,8 @@ class RayRun(Protocol):
 def to_its_end(run: RayRun, metrics: RunMetrics | None) -> Iterator[list[Line]]:
     """Work a run off, and report as it happens; the last line is an `Ended`, also of a run that broke.
 
+    A report without lines is a sign of life.
+
     Args:
         run: to work off.
         metrics: to publish; None: none.
@@ -53,10 +56,9 @@ def to_its_end(run: RayRun, metrics: RunMetrics | None) -> Iterator[list[Line]]:
     try:
         run.start()
         while run.goes_on:
-            idle_s = inf if metrics is None else REFRESH_S
-            run.wait(until_s=reported_s + (REPORT_EVERY_S if run.lines else idle_s))
-            if now_s() >= reported_s + (REPORT_EVERY_S if run.lines else idle_s):
-                yield from _reported(run, metrics)
+            run.wait(until_s=_due_s(run, reported_s))
+            if now_s() >= _due_s(run, reported_s):
+                yield _reported(run, metrics)
                 reported_s = now_s()
     except RunFailed as failure:
         error = str(failure)
@@ -64,13 +66,17 @@ def to_its_end(run: RayRun, metrics: RunMetrics | None) -> Iterator[list[Line]]:
         logging.getLogger(__name__).exception("the run broke")
         error = f"controller: {type(bug).__name__}: {' '.join([str(bug), *getattr(bug, '__notes__', [])])}"
     run.lines.append(Ended("failed" if error else run.status, run.last_at, error, run.troubles.without_effect()))
-    yield from _reported(run, metrics)
+    yield _reported(run, metrics)
 
 
-def _reported(run: RayRun, metrics: RunMetrics | None) -> Iterator[list[Line]]:
+def _due_s(run: RayRun, reported_s: float) -> float:
+    """When the next report is due, on the clock of this process."""
+    return reported_s + (REPORT_EVERY_S if run.lines else SIGN_OF_LIFE_S)
+
+
+def _reported(run: RayRun, metrics: RunMetrics | None) -> list[Line]:
     lines = run.take_lines()
     log_news(lines)
     if metrics is not None:
         metrics.take(lines)
-    if lines:
-        yield lines
+    return lines

@@ -21,6 +21,10 @@ from raysync.training.models import ModelPlan
 from raysync.training.store import ParameterStore, part_of
 
 
+class MissedUpdate(RuntimeError):
+    """An update failed before this actor could see it."""
+
+
 class Server:
     """Keeps the model, or one shard of it. Calls of the controller are executed in their order."""
 
@@ -42,10 +46,14 @@ class Server:
         self._seconds = UpdateSeconds(self._exporter, title)
         return here(["cpu"])
 
+    def receive(self, part: Payload) -> None:
+        """Do nothing: Ray has brought the argument to this node, where an update will find it."""
+
     def combine(self, fields: list[Any], *arrived: Payload) -> float:
         """The first half of an update; returns this shard's part of the norm, if the gradient is to be clipped."""
-        with self._seconds.timed(), self._sound() as store:
-            return _combine(store, ApplyPlan(*fields), arrived)
+        plan = ApplyPlan(*fields)
+        with self._seconds.timed(), self._sound(at=plan.version - 1) as store:
+            return _combine(store, plan, arrived)
 
     def apply(self, fields: list[Any], *arrived: Any) -> int:
         """One update; returns the version it makes, and publishes nothing.
@@ -54,20 +62,22 @@ class Server:
             fields: of an `ApplyPlan`.
             arrived: the gradients, and behind them, if delays are compensated, the weights that each was computed on.
         """
-        with self._seconds.timed(), self._sound() as store:
-            return _apply(store, ApplyPlan(*fields), arrived)
+        plan = ApplyPlan(*fields)
+        with self._seconds.timed(), self._sound(at=plan.version - 1) as store:
+            return _apply(store, plan, arrived)
 
     def apply_and_publish(self, fields: list[Any], *arrived: Any) -> Payload:
         """One update; the weights it makes."""
-        with self._seconds.timed(), self._sound() as store:
-            _apply(store, ApplyPlan(*fields), arrived)
+        plan = ApplyPlan(*fields)
+        with self._seconds.timed(), self._sound(at=plan.version - 1) as store:
+            _apply(store, plan, arrived)
             return outgoing(store.publish())[0]
 
     @ray.method(num_returns=2)  # type: ignore[untyped-decorator]
-    def publish(self) -> tuple[Payload, int]:
-        """The weights as they are, and their version."""
+    def publish(self, version: int) -> tuple[Payload, int]:
+        """The weights as they are at that version, and the version."""
         self._seconds.tell()
-        with self._sound() as store:
+        with self._sound(at=version) as store:
             return outgoing(store.publish())[0], store.version
 
     def forget(self, worker: str) -> None:
@@ -76,12 +86,19 @@ class Server:
             store.forget(worker)
 
     @contextmanager
-    def _sound(self) -> Iterator[ParameterStore]:
-        """The store; an update that failed fails whatever comes after it, so that no model lacks it unnoticed."""
+    def _sound(self, at: int | None = None) -> Iterator[ParameterStore]:
+        """The store; an update that failed fails whatever comes after it, so that no model lacks it unnoticed.
+
+        Args:
+            at: the version that the model must have come to. It has not where a call for an update never
+                began, because Ray had lost one of its arguments; None: any.
+        """
         assert self._store is not None, "called before reset"
         if self._broken is not None:
             raise self._broken
         try:
+            if at is not None and self._store.version != at:
+                raise MissedUpdate(f"the model is at version {self._store.version}, not at {at}")
             yield self._store
         except Exception as error:
             self._broken = error

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import ray
+
 from raysync.cluster.messages import ApplyPlan
 
 Parts = tuple[Any, ...]
@@ -25,6 +27,19 @@ class Shards:
         self._servers = servers
         self._tell_norms = clips and len(servers) > 1
 
+    def fetch(self, gradient: Parts) -> list[Any]:
+        """Bring each part of a gradient to its shard; returns the references that are there once it has come.
+
+        There is nothing to wait for if the first part is here: it comes from a worker on this node, which is
+        lost only together with this process, or it is so small that Ray has sent it along. The first shard
+        sits on this node, too, where Ray fetches what is waited for here.
+        """
+        first, *others = gradient
+        if ray.wait([first], timeout=0)[0]:
+            return []
+        return [first, *(server.receive.remote(part)
+                         for server, part in zip(self._servers[1:], others, strict=True))]
+
     def apply(self, plan: ApplyPlan, vectors: Sequence[Parts]) -> Parts:
         """One update, of gradients and what goes behind them, without publishing it; returns the acknowledgements."""
         fields, arrived = self._arriving(plan, vectors)
@@ -36,9 +51,9 @@ class Shards:
         return tuple(server.apply_and_publish.remote(fields, *parts)
                      for server, parts in zip(self._servers, arrived, strict=True))
 
-    def publish(self) -> tuple[Parts, Parts]:
-        """The weights as they are, and the acknowledgements."""
-        weights, acks = zip(*(server.publish.remote() for server in self._servers), strict=True)
+    def publish(self, version: int) -> tuple[Parts, Parts]:
+        """The weights as they are at that version, and the acknowledgements."""
+        weights, acks = zip(*(server.publish.remote(version) for server in self._servers), strict=True)
         return weights, acks
 
     def forget(self, worker: str) -> None:

@@ -159,7 +159,7 @@ class EvaluationPlan(Strict):
     batch_size: int = Field(1000, gt=0)
     samples: int | None = Field(None, gt=0, description="use only the first that many test samples, but for the evaluation "
                                                         "at 1, which always takes all; default: all")
-    deadline_s: float = Field(600, gt=0, description="an evaluation that takes longer ends the run as failed")
+    deadline_s: float = Field(600, gt=0, description="an evaluation that takes longer is repeated by a new evaluator")
     threads: int | None = Field(None, gt=0, description="torch threads of the evaluator; default: a fair share")
 
     def progress_marks(self) -> list[float]:

@@ -28,6 +28,7 @@ from raysync.cluster.logs import log_ready, log_to_stderr
 from raysync.cluster.metrics import Exporter, UpdateSeconds
 from raysync.cluster.names import Role
 from raysync.cluster.placement import Place, here
+from raysync.cluster.server import MissedUpdate
 from raysync.cluster.transport import Payload, incoming, outgoing
 from raysync.config import EvaluationPlan, Update, WorkerGroup
 from raysync.decoupled.exchange import Arrived, Exchange, exchange_of
@@ -185,10 +186,13 @@ class ModuleServer:
         """One update; returns the version it makes.
 
         Args:
-            fields: groups, workers (None for one that has left), samples, progress of the module before it, phase.
+            fields: groups, workers (None for one that has left), samples, progress of the module before it, phase, and
+                the version that the update makes.
             gradients: (P + Q,) each.
         """
-        groups, workers, samples, progress, phase = fields
+        groups, workers, samples, progress, phase, version = fields
+        if version != self._version + 1:
+            raise MissedUpdate(f"the module is at version {self._version}, which update {version} does not follow")
         with self._seconds.timed():
             pushes = [Arrived(*each) for each in zip(groups, workers, incoming(*gradients), samples, strict=True)]
             self._exchange_.apply(pushes, progress, phase)

@@ -13,18 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from math import isfinite
-from typing import Any
+from math import isfinite, nextafter
+from typing import Any, cast
 
 import ray
 from ray.exceptions import RayActorError, RayError
 
 from raysync.cluster.clock import now_s, sleep_s
+from raysync.cluster.controller import START_DEADLINE_S
+from raysync.cluster.evaluations import Evaluations
 from raysync.cluster.logs import log_begin, log_to_stderr
 from raysync.cluster.metrics import Exporter, run_metrics
 from raysync.cluster.names import Role
-from raysync.cluster.pending import reason
+from raysync.cluster.pending import Restart, Scoring, reason
 from raysync.cluster.running import to_its_end
+from raysync.cluster.shards import Parts
 from raysync.config import Experiment
 from raysync.core.decisions import Apply, Drop, Push, Release
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
@@ -50,6 +53,8 @@ class DecoupledRunPlan:
     slots: dict[Stage, str]
     title: Title | None
     """Names the run in the log and the metrics; None: no metrics are published."""
+    evaluator_setup: tuple[Any, ...] = ()
+    """References to the arguments of the evaluator's `reset`."""
 
 
 @dataclass(slots=True)
@@ -70,17 +75,13 @@ class _Update:
     module: int
     version: int
     progress: float
-    marks: list[float]
-    means: list[Any]
-
-
-@dataclass(slots=True)
-class _Scoring:
-    """An evaluation under way."""
-
-    update: _Update
-    at: float | None
-    """When its weights were published; None: with the last update of all."""
+    marks: tuple[float, ...]
+    weights: Parts | None
+    """The means of all modules' replicas; of those with marks."""
+    at: float | None = None
+    """Seconds since the run began: when these weights were published."""
+    is_last: bool = False
+    """Whether they were published with the last update of all, which may still be under way."""
 
 
 @dataclass(slots=True)
@@ -125,7 +126,7 @@ class _Run:
         self.status = ""
         self.last_at = 0.0
         self.troubles = Troubles(plan.experiment)
-        self._plan, self._evaluator = plan, evaluator
+        self._plan = plan
         self._servers = dict(enumerate(servers, start=1))
         self._modules = plan.rule.machine(plan.workload_samples)
         self._pipelines = Pipelines(plan.rule.groups, plan.rule.modules, plan.batches, plan.rule.locked)
@@ -136,8 +137,10 @@ class _Run:
         self._gradients: dict[Push, tuple[int, Any]] = {}
         self._published: dict[tuple[int, int], Any] = {}
         """Module and group -> reference to what is pulled; gone with the next update."""
-        self._pending: dict[Any, _Step | _Update | _Scoring] = {}
-        self._marks = list(reversed(plan.experiment.evaluation.progress_marks()))
+        self._pending: dict[Any, _Step | _Update | Scoring | Restart] = {}
+        evaluation = plan.experiment.evaluation
+        self._evaluations = Evaluations(evaluator, plan.evaluator_setup, evaluation.progress_marks(),
+                                        evaluation.deadline_s, START_DEADLINE_S)
         self._size = plan.experiment.batch_size
         self._deadline_s = plan.experiment.cluster.step_deadline_s
         self._began_s = self._heard_s = now_s()
@@ -156,7 +159,7 @@ class _Run:
     def wait(self, until_s: float) -> None:
         """Wait for the next thing to happen, at most until that time of the clock, and act on it."""
         timers = list(self._modules.timers.values()) if not self.status else []
-        times = [until_s, self._heard_s + self._deadline_s, *(self._began_s + at for at in timers)]
+        times = [until_s, *self._deadlines().values(), *(self._began_s + at for at in timers)]
         timeout_s = max(0.0, min(times) - now_s())
         if self._pending:
             ready, _ = ray.wait(list(self._pending), num_returns=1, timeout=timeout_s)
@@ -168,8 +171,21 @@ class _Run:
         for key, at in list(self._modules.timers.items()):
             if not self.status and self._now() >= at and key in self._modules.timers:
                 self._handle(TimerFired(at=self._now(), key=key), {})
-        if self._pending and now_s() >= self._heard_s + self._deadline_s:
-            raise RunFailed(f"no stage has answered for {self._deadline_s:g} s")
+        self._miss_deadlines()
+
+    def _deadlines(self) -> dict[Any, float]:
+        """Of what is under way; stages wait for each other, so one answer counts for all."""
+        return {reference: it.deadline_s if isinstance(it, Scoring | Restart) else self._heard_s + self._deadline_s
+                for reference, it in self._pending.items()}
+
+    def _miss_deadlines(self) -> None:
+        for reference, deadline_s in self._deadlines().items():
+            if now_s() < deadline_s or ray.wait([reference], timeout=0)[0]:  # it is there, and only waits for its turn
+                continue
+            pending = self._pending.pop(reference)
+            if not isinstance(pending, Scoring | Restart):
+                raise RunFailed(f"no stage has answered for {self._deadline_s:g} s")
+            self._heard_of_evaluator(self._evaluations.late(pending, self._now()))
 
     def take_lines(self) -> list[Line]:
         """What happened since the last call."""
@@ -183,6 +199,11 @@ class _Run:
 
     def _arrived(self, reference: Any) -> None:
         pending = self._pending.pop(reference)
+        if isinstance(pending, Scoring | Restart):
+            if isinstance(pending, Scoring) and cast("_Update", pending.update).is_last:
+                pending.update.at = self.last_at
+            self._heard_of_evaluator(self._evaluations.arrived(reference, pending, self._now()))
+            return
         try:
             result = ray.get(reference)
         except RayActorError as error:
@@ -192,18 +213,16 @@ class _Run:
         match pending:
             case _Step():
                 self._stepped(pending, *result)
-            case _Update(module=module, version=version):
-                assert result == version, f"the server of module {module} is at {result}, not at {version}"
+            case _Update():
                 self.last_at = self._now()
                 if pending.marks:
                     self._evaluate(pending)
-            case _Scoring(update=update, at=at):
-                accuracy, loss = result
-                published_at = self.last_at if at is None else at
-                self.lines += [Evaluation(mark=mark, progress=update.progress, version=update.version, at=published_at,
-                                          accuracy=accuracy, loss=loss) for mark in update.marks]
-                if not isfinite(loss):
-                    self._end("diverged")
+
+    def _heard_of_evaluator(self, lines: list[Line]) -> None:
+        self.lines += lines
+        self._pending |= self._evaluations.next()
+        if any(isinstance(line, Evaluation) and not isfinite(line.loss) for line in lines):
+            self._end("diverged")
 
     def _stepped(self, step: _Step, loss: float, busy_s: float) -> None:
         if self.status:
@@ -220,7 +239,7 @@ class _Run:
                             busy_s=busy_s), report)
         if not isfinite(loss):
             last = self._plan.rule.modules
-            self._evaluate(_Update(last, self._modules.roster.version, self._progress, [self._progress], self._means()))
+            self._evaluate(_Update(last, self._modules.roster.version, self._progress, (self._progress,), self._means()))
             self._end("diverged")
         self._leave_if_drained()
 
@@ -300,11 +319,12 @@ class _Run:
         taken = [self._gradients.pop(push) for push in decision.pushes]
         workers = [worker if worker in roster.members else None for worker, _ in decision.pushes]
         before = (roster.samples_applied - len(taken) * self._size) / self._plan.workload_samples
-        fields = [[group for group, _ in taken], workers, [self._size] * len(taken), before, decision.phase]
+        fields = [[group for group, _ in taken], workers, [self._size] * len(taken), before, decision.phase,
+                  decision.version]
         ack = self._servers[module].apply.remote(fields, *(gradient for _, gradient in taken))
         self._published = {key: ref for key, ref in self._published.items() if key[0] != module}
-        marks = self._due(self._progress, at_end=False) if module == self._plan.rule.modules else []
-        self._pending[ack] = _Update(module, decision.version, self._progress, marks, self._means() if marks else [])
+        marks = self._due(self._progress, at_end=False) if module == self._plan.rule.modules else ()
+        self._pending[ack] = _Update(module, decision.version, self._progress, marks, self._means() if marks else None)
 
     def _release(self, decision: Release) -> None:
         stage = self._stages[decision.worker]
@@ -325,26 +345,21 @@ class _Run:
         assert progress is not None, "a run without a workload"
         return min(progress, 1.0)
 
-    def _due(self, progress: float, *, at_end: bool = True) -> list[float]:
+    def _due(self, progress: float, *, at_end: bool = True) -> tuple[float, ...]:
         """Marks that progress has passed; the last one only once all is done."""
-        due = []
-        while self._marks and self._marks[-1] <= progress and (self._marks[-1] < 1 or at_end):
-            due.append(self._marks.pop())
-        return due
+        return self._evaluations.take_marks(progress if at_end else min(progress, nextafter(1, 0)))
 
-    def _means(self) -> list[Any]:
-        return [server.mean.remote() for server in self._servers.values()]
+    def _means(self) -> Parts:
+        return tuple(server.mean.remote() for server in self._servers.values())
 
     def _evaluate(self, update: _Update) -> None:
         if update.marks:
-            scores = self._evaluator.evaluate.remote(1 in update.marks, *update.means)
-            self._pending[scores] = _Scoring(update, None if self.status else self._now())
+            update.at, update.is_last = self._now(), bool(self.status)
+            self._evaluations.add(update)
+            self._pending |= self._evaluations.next()
 
 
-def _who(pending: _Step | _Update | _Scoring, plan: DecoupledRunPlan) -> str:
-    match pending:
-        case _Step(stage=stage):
-            return f"stage {plan.names[stage]}, or one that it waits for"
-        case _Update(module=module):
-            return f"server of module {module}"
-    return "evaluator"
+def _who(pending: _Step | _Update, plan: DecoupledRunPlan) -> str:
+    if isinstance(pending, _Step):
+        return f"stage {plan.names[pending.stage]}, or one that it waits for"
+    return f"server of module {pending.module}"

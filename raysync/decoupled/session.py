@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import ray
+
 from raysync.cluster.controller import START_DEADLINE_S
 from raysync.cluster.session import Cast, Crew, Session
 from raysync.core.journal import Line
@@ -38,11 +40,13 @@ def _begin(session: Session, crew: Crew, plan: DecoupledPlan, title: Title | Non
     published = title if experiment.cluster.metrics else None
     resets = {f"server-{module}": server.reset.remote(task.model, rule, experiment.update, module, published)
               for module, server in enumerate(crew.servers, start=1)}
-    resets["evaluator"] = crew.evaluator.reset.remote(task.model, rule, experiment.evaluation, data)
+    evaluator_setup = (*map(ray.put, (task.model, rule, experiment.evaluation)), data)
+    resets["evaluator"] = crew.evaluator.reset.remote(*evaluator_setup)
     for (stage, slot), actor in zip(plan.slots.items(), crew.workers, strict=True):
         resets[slot] = actor.reset.remote(
             StagePlan(stage, slot, plan.group(stage), task.model, rule, plan.draws(stage[0]), experiment.batch_size,
                       experiment.seed, plan.shares[stage[1]], plan.output_bytes[stage[1]]), data)
     session.await_reset(resets, START_DEADLINE_S)
     return DecoupledRunPlan(rule, experiment, task.workload_samples, plan.batches,
-                            {stage: plan.name(stage) for stage in plan.slots}, plan.slots, title)
+                            {stage: plan.name(stage) for stage in plan.slots}, plan.slots, title,
+                            evaluator_setup)

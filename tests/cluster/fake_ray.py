@@ -5,8 +5,9 @@ from math import inf
 from types import SimpleNamespace
 from typing import Any
 
-from ray.exceptions import ActorDiedError
+from ray.exceptions import ActorDiedError, ObjectLostError, RayTaskError
 
+from raysync.cluster.messages import ApplyPlan
 from raysync.emulation import step_duration_s
 
 
@@ -24,7 +25,7 @@ class FakeRay:
 
     def __init__(self, monkeypatch) -> None:
         self.now = 0.0
-        for module in ("controller", "pending", "evaluations", "running"):
+        for module in ("controller", "pending", "evaluations", "running", "shards"):
             monkeypatch.setattr(f"raysync.cluster.{module}.ray", self, raising=False)
             monkeypatch.setattr(f"raysync.cluster.{module}.now_s", lambda: self.now, raising=False)
         monkeypatch.setattr("raysync.cluster.controller.sleep_s", lambda seconds: self.wait([], 1, seconds))
@@ -44,7 +45,8 @@ class FakeRay:
                 raise reference.value
         return None if isinstance(references, list) else references.value
 
-    def kill(self, actor):
+    def kill(self, actor, no_restart=True):
+        assert no_restart == (not isinstance(actor, FakeEvaluator)), "only the evaluator is started anew by Ray"
         actor.die()
 
 
@@ -70,6 +72,10 @@ class FakeWorker:
     """Of the same calls: the weights, and the gradient that they led to."""
     read: list[tuple[int, int]] = field(default_factory=list)
     """(clock, version of the weights) of those that came with weights."""
+    upload_s: float = 0.0
+    """How long its gradients take to come."""
+    lost_clock: int | None = None
+    """Iteration whose gradient is lost on its way, with the node."""
     _last: Reference = field(default_factory=Reference)
 
     @property
@@ -85,7 +91,9 @@ class FakeWorker:
         busy_s = step_duration_s(self.experiment.slots()[self.slot], 0.0, self.experiment.seed, self.slot, clock, factor,
                                  size / self.experiment.batch_size)
         self._last = Reference(self.ray.now + busy_s, [0.5, busy_s])
-        self.steps.append((weights, Reference()))
+        is_lost = clock == self.lost_clock
+        value = ObjectLostError("", None, "") if is_lost else None
+        self.steps.append((weights, Reference(self._last.at + self.upload_s, value)))
         return [self.steps[-1][1], self._last]
 
     def die(self):
@@ -102,29 +110,51 @@ class FakeServer:
         self.version = 0
         self.updates: list[Any] = []
         """Fields of the plan, and vectors."""
-        self.publish = method(lambda: (Reference(0.0, self.version), Reference(0.0, self.version)))
+        self.publish = method(self._publish)
         self.apply = method(self._apply)
         self.apply_and_publish = method(self._apply)
         self.forget = method(lambda worker: None)
 
+    def _publish(self, version):
+        assert version == self.version, "another version than the controller thinks"
+        return Reference(0.0, version), Reference(0.0, version)
+
     def _apply(self, fields, *vectors):
+        assert ApplyPlan(*fields).version == self.version + 1
+        assert all(vector.value is None for vector in vectors[: len(fields[1])]), "a gradient that was lost"
         self.updates.append((fields, vectors))
         self.version += 1
         return Reference(0.0, self.version)
 
 
 class FakeEvaluator:
-    """Finds half of it right."""
+    """Finds half of it right, unless it dies or freezes."""
 
     def __init__(self, ray: FakeRay, evaluation_s: float) -> None:
         self.evaluated = []
-        """Version of the weights of each evaluation."""
+        """Version of the weights of each evaluation that began."""
         self.ray, self.evaluation_s = ray, evaluation_s
-        self.evaluate = method(self._evaluate)
+        self.fates: list[Any] = []
+        """Of the next evaluations: None, an error in place of the answer, or "frozen"."""
+        self.restarts = 0
+        self.is_ready, self.is_frozen = True, False
+        self.evaluate, self.reset = method(self._evaluate), method(self._reset)
+
+    def _reset(self, *setup):
+        self.is_ready = True
+        self.restarts += 1
+        return Reference(inf if self.is_frozen else self.ray.now + 2.0)
 
     def _evaluate(self, on_all, *weights):
+        assert self.is_ready, "an evaluation by a process that was not reset"
         self.evaluated += [part.value for part in weights]
-        return Reference(self.ray.now + self.evaluation_s, (0.5, 0.7))
+        fate = self.fates.pop(0) if self.fates else None
+        self.is_ready = fate is None or isinstance(fate, RayTaskError)
+        self.is_frozen = fate == "frozen"
+        return Reference(inf if self.is_frozen else self.ray.now + self.evaluation_s, fate or (0.5, 0.7))
+
+    def die(self):
+        self.is_ready = self.is_frozen = False
 
 
 @dataclass

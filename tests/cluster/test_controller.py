@@ -42,11 +42,11 @@ def test_an_update_knows_what_each_gradient_was_computed_on(monkeypatch, paradig
         for weights, gradient in worker.steps:
             computed_on[gradient] = latest = weights or latest
     assert len(run.server.updates) == len(applies) > 10
-    for ((_, samples, _, phase, staleness, _), vectors), apply in zip(run.server.updates, applies, strict=True):
+    for ((_, samples, _, phase, staleness, *_), vectors), apply in zip(run.server.updates, applies, strict=True):
         gradients, weights = vectors[: len(samples)], vectors[len(samples) :]
         assert phase == apply.phase
         assert staleness == [apply.version - 1 - base[push] for push in apply.pushes]
         assert weights == (tuple(computed_on[gradient][0] for gradient in gradients) if update else ())
-    assert any(staleness != [0] * len(staleness) for (*_, staleness, _), _ in run.server.updates)
+    assert any(staleness != [0] * len(staleness) for (_, _, _, _, staleness, *_), _ in run.server.updates)
     if paradigm["name"] == "sync-switch":
         assert {fields[3] for fields, _ in run.server.updates} == {"bsp", "asp"}

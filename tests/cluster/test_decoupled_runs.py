@@ -1,5 +1,7 @@
 """Decoupled runs on real Ray: the same numbers as in virtual time."""
 
+import os
+
 import pytest
 
 from raysync import config
@@ -51,6 +53,22 @@ def test_ray_learns_what_virtual_time_learns(session, tmp_path, settings):
     assert record.evaluations.mark.tolist() == [0, 0.5, 1]
     assert record.evaluations["at"].is_monotonic_increasing
     assert (pushes.busy_s > 0).all()
+
+
+def test_an_evaluator_that_dies_ends_no_decoupled_run(session, tmp_path):
+    choice = config.ParadigmChoice(name="decoupled", modules=2, groups=2)
+    task = prepare(config.validate(TINY | {"output": str(tmp_path), "paradigm": choice.model_dump()}))
+    killed = []
+
+    def watch(measures):
+        if measures.progress >= 0.25 and not killed:
+            killed.append(session._crew.evaluator.__ray_call__.remote(lambda self: os._exit(1)))
+
+    record = run_in(session, task, choice, watch=watch)
+    assert killed
+    assert record.summary["status"] == "finished"
+    assert record.evaluations.mark.tolist() == [0, 0.5, 1]
+    assert record.evaluations["at"].is_monotonic_increasing
 
 
 def test_stages_are_kept_for_the_next_run_and_one_that_breaks_ends_it_with_its_reason(session, tmp_path):

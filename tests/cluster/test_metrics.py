@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from raysync.cluster import metrics
-from raysync.cluster.metrics import BEGINS, REFRESH_S, Exporter, RunMetrics, UpdateSeconds
-from raysync.cluster.running import to_its_end
+from raysync.cluster.metrics import BEGINS, Exporter, RunMetrics, UpdateSeconds
+from raysync.cluster.running import SIGN_OF_LIFE_S, to_its_end
 from raysync.core.journal import Ended
 from raysync.record.metrics import REGISTRY, Title
 from raysync.record.observations import Observations
@@ -90,9 +90,9 @@ def test_one_exporter_makes_each_metric_once_whatever_the_number_of_runs(monkeyp
 def test_gauges_are_set_again_while_nothing_happens(monkeypatch, published):
     """Ray forgets a gauge that is not; here a step takes minutes."""
     values = published(FakeMetric)
-    slow = [{"name": "w", "count": 2, "step_s": 20 * REFRESH_S}]
+    slow = [{"name": "w", "count": 2, "step_s": 20 * SIGN_OF_LIFE_S}]
     lines = trained(monkeypatch, Exporter(), workers=slow, batch_size=240, cluster={"step_deadline_s": 1000})
-    assert lines[-1].at == pytest.approx(20 * REFRESH_S)
+    assert lines[-1].at == pytest.approx(20 * SIGN_OF_LIFE_S)
     assert 20 <= [name for name, _ in values].count("raysync_workers_live") <= 24
 
 

@@ -120,7 +120,7 @@ def test_fake_nodes(tmp_path):
     said = defaultdict(list)
     for line in done.stdout.splitlines():
         kind, _, rest = line.partition(" ")
-        if kind in ("placed", "swept", "told", "refused", "left"):
+        if kind in ("placed", "swept", "told", "refused", "left", "lost"):
             said[kind].append(json.loads(rest))
 
     placed = said["placed"]
@@ -156,3 +156,8 @@ def test_fake_nodes(tmp_path):
         assert all(part in refused[name] for part in (who, *parts)), refused[name]
         assert len(refused[name].splitlines()) <= 2
     assert said["left"] == [[10, 6, 2]], "everything was given back"
+
+    [[status, left, [first, second]]] = said["lost"]
+    assert (status, left) == ("finished", ["second-0#1"])
+    assert second == ["applied"] * 2, "also the one that had arrived when its node was lost"
+    assert first == ["applied"] * 4

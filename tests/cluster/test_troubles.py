@@ -10,7 +10,7 @@ import raysync
 from raysync import config
 from raysync.cluster.session import Session
 from raysync.core.events import Left
-from raysync.core.journal import Entry
+from raysync.core.journal import Entry, Remark
 from raysync.core.replay import replay
 from raysync.errors import ConfigError, RunFailed
 from raysync.paradigms import rebuild
@@ -107,6 +107,32 @@ def test_waiting_costs_the_controller_nothing(ray_cluster, tmp_path):
 def test_when_every_worker_is_gone_the_run_has_failed(ray_cluster, tmp_path):
     with Session() as session, pytest.raises(RunFailed, match="every worker is gone"):
         train(session, start(tmp_path), "asp", 0.1, lambda crew: [ray_cluster.kill(worker) for worker in crew.workers])
+
+
+def test_an_evaluator_that_is_killed_or_frozen_ends_nothing(ray_cluster, tmp_path):
+    """Killed on the way, frozen at the very end: no mark is missing."""
+    task = start(tmp_path, evaluation={"marks": 4, "deadline_s": 2.0})
+    frozen = []
+
+    def freeze(crew):
+        process = psutil.Process(pid_of(ray_cluster, crew.evaluator))
+        os.kill(process.pid, signal.SIGKILL if not frozen else signal.SIGSTOP)
+        frozen.append(process)
+
+    def watch(measures):
+        if (measures.progress >= 0.3 and not frozen) or (measures.progress >= 0.8 and len(frozen) == 1):
+            freeze(session._crew)
+
+    with Session() as session:
+        record = run_in(session, task, config.ParadigmChoice(name="asp"), watch=watch)
+        again = run_in(session, start(tmp_path, workload={"samples": 80}), config.ParadigmChoice(name="asp"))
+    assert len(frozen) == 2
+    assert not psutil.wait_procs(frozen, timeout=20)[1], "the frozen one is gone"
+    assert [one.summary["status"] for one in (record, again)] == ["finished", "finished"]
+    assert record.evaluations.mark.tolist() == [0, 0.25, 0.5, 0.75, 1]
+    remarks = [line.text for line in record.journal() if isinstance(line, Remark)]
+    assert any("no answer for 2 s" in text for text in remarks)
+    assert all("is started anew" in text for text in remarks)
 
 
 def test_a_broken_update_is_reported_as_the_servers_error(ray_cluster, tmp_path):

@@ -11,7 +11,7 @@ from raysync.core.machine import describe
 from raysync.core.modules import Modules, machine_of, module_of, stage_id
 from raysync.decoupled.pipelines import Pass, Pipelines
 from raysync.decoupled.schedule import Schedule
-from raysync.errors import ConfigError, ProtocolViolation
+from raysync.errors import ConfigError, IllegalDecision, ProtocolViolation
 from raysync.paradigms import make, rebuild
 from raysync.paradigms.bsp import BSP
 
@@ -195,7 +195,7 @@ def test_what_a_users_paradigm_decides_and_nothing_heeds_is_refused(decision, sa
 
     modules = Modules(Deciding, 1)
     modules.handle(Joined(at=0.0, worker="m1/a-0#1"))
-    with pytest.raises(ConfigError, match=f"sync: it decided {says}"):
+    with pytest.raises(IllegalDecision, match=f"sync: it decided {says}"):
         modules.handle(Pushed(at=1.0, worker="m1/a-0#1", clock=0, base=0, samples=1, busy_s=1.0))
 
 
