@@ -19,6 +19,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from raysync.cluster.connection import Connection
 from raysync.cluster.controller import START_DEADLINE_S, Controller, RunPlan
 from raysync.cluster.evaluator import Evaluator
+from raysync.cluster.limits import within
 from raysync.cluster.names import Role, crew_name, worker_roles
 from raysync.cluster.placement import Place, Plan, cpus, fallbacks, placed, plan, reserve
 from raysync.cluster.posts import Post
@@ -32,6 +33,12 @@ from raysync.errors import RunFailed
 from raysync.record.metrics import Title
 from raysync.training.data import DataSet
 from raysync.training.task import Task
+
+
+SILENCE_S = 60.0
+"""After so long without a report a controller counts as frozen: it reports about every second, even if nothing happens."""
+TEARDOWN_S = 15.0
+"""How long Ray may take to end the actors of a run: it takes some tenths of a second."""
 
 
 @dataclass(frozen=True)
@@ -111,12 +118,15 @@ class Crew:
         options = self.options(role, index, group.cpus, group.gpus)
         return Post(options, self.wanted.threads[index], plan, data, self.name, role)
 
-    def dismiss(self) -> None:
-        """Kill the actors."""
+    def disband(self, *, keeps_group: bool) -> None:
+        """Kill the actors, and remove their placement group unless it stays."""
         for actor in (self.controller, *self.workers, self.evaluator, *self.servers):
             if actor is not None:
                 with suppress(RayError):  # the cluster itself may be gone
                     ray.kill(actor)
+        if not keeps_group:
+            with suppress(RayError):
+                remove_placement_group(self.group)
 
 
 class Session:
@@ -179,15 +189,12 @@ class Session:
         crew, (plan, workers) = self._ready(experiment, cast, slots, begin)
         crew.whole = False  # until this run has ended well
         ended, lost = None, False
-        try:
-            for reference in crew.controller.run.remote(plan, crew.servers, crew.evaluator, workers):
-                lines = ray.get(reference)
+        for lines in _reports(crew.controller.run.remote(plan, crew.servers, crew.evaluator, workers)):
+            if lines:
                 ended = lines[-1] if isinstance(lines[-1], Ended) else None
                 lost = lost or any(_is_loss(line) for line in lines)
                 crew.whole = ended is not None and ended.status in cast.stays_after and not lost
                 yield lines
-        except RayError as error:
-            raise RunFailed(f"the controller: {error}") from error
         assert ended is not None, "a run without an end"
 
     def await_reset(self, resets: Mapping[str, Any], timeout_s: float) -> None:
@@ -200,10 +207,14 @@ class Session:
         self.places = dict(zip(resets, ray.get(list(resets.values()), timeout=timeout_s), strict=True))
 
     def close(self) -> None:
-        """Take down what this session started."""
-        self._disband()
-        self._connection.close()
-        self._data = None
+        """Take down what this session started; Ray may be stuck, but not this."""
+        try:
+            self._disband()
+        except TimeoutError:
+            self._notify(f"Ray did not end the actors within {TEARDOWN_S:g} s.")
+        finally:
+            self._connection.close()
+            self._data = None
 
     # ---- actors ----
 
@@ -273,12 +284,37 @@ class Session:
         return self._data[1]
 
     def _disband(self) -> None:
+        """End the actors.
+
+        Raises:
+            TimeoutError: Ray is stuck.
+        """
         if self._crew is not None:
             crew, self._crew = self._crew, None
-            crew.dismiss()
-            if self._within is None:
-                with suppress(RayError):  # the cluster itself may be gone
-                    remove_placement_group(crew.group)
+            within(TEARDOWN_S, lambda: crew.disband(keeps_group=self._within is not None))
+
+
+def _reports(stream: Iterator[Any]) -> Iterator[list[Line]]:
+    """What a controller reports, to its end.
+
+    Raises:
+        RunFailed: the controller died, or is silent.
+    """
+    def next_report() -> list[Line] | None:
+        reference = next(stream, None)
+        return None if reference is None else ray.get(reference)
+
+    while True:
+        try:
+            lines = within(SILENCE_S, next_report)
+        except RayError as error:
+            raise RunFailed(f"the controller: {error}") from error
+        except TimeoutError as error:
+            raise RunFailed(f"the controller has not reported for {SILENCE_S:g} s: it is frozen, or cannot be "
+                            "reached") from error
+        if lines is None:
+            return
+        yield lines
 
 
 def _is_loss(line: Line) -> bool:
