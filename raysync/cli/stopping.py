@@ -84,7 +84,7 @@ def _family() -> list[Any]:
     """The processes that this one started, and those that they started."""
     import psutil  # takes its time to import
 
-    return psutil.Process().children(recursive=True)
+    return list(psutil.Process().children(recursive=True))
 
 
 def _end(family: list[Any], status: int) -> None:

@@ -25,9 +25,9 @@ from raysync.errors import ConfigError
 WARM_BYTES = 64 << 20
 """How much of a private object store is touched before the first run: first touches are about ten times slower."""
 PRIVATE_CONFIG = {"free_objects_period_milliseconds": 50, "gcs_rpc_server_reconnect_timeout_s": 7 * 24 * 3600}
-"""Of a private cluster. Vectors that nobody needs any more are freed often: Ray's default, a second, makes the object store
-hold all that a second brings: with 25 million parameters five times as much memory, always new pages, and slower rounds. And
-processes go on without the cluster's own, the GCS: by default, the driver's is ended after a minute, with whatever it does."""
+"""Of a private cluster. It frees vectors that nobody needs any more soon: with Ray's default, a second, the object store
+holds all that a second brings: with 25 million parameters five times as much memory, always new pages, slower rounds. And
+a run goes on without the GCS: by default, its driver is ended a minute after the GCS has gone."""
 
 ANSWER_S = 10.0
 """How long the cluster may take to accept a connection."""
@@ -83,17 +83,23 @@ class Connection:
             reason = str(error).splitlines()[0]
             raise ConfigError(f"cluster.address: no Ray cluster at {address!r} ({reason}).") from error
 
-    def close(self) -> None:
-        """Disconnect. A private cluster is gone afterwards, even if Ray is stuck."""
+    def close(self, *, at_once: bool = False) -> None:
+        """Disconnect. A private cluster is gone afterwards, even if Ray is stuck.
+
+        Args:
+            at_once: it is known to be stuck, so a private cluster is not asked to go.
+        """
         if not self._connected:
             return
         processes = private_processes() if self.private else []
+        if at_once:
+            kill(processes)
         try:
             within(SHUTDOWN_S, ray.shutdown)
         except TimeoutError:
             atexit.unregister(ray.shutdown)  # it would be tried again, without a limit
             ends = "its processes are killed" if self.private else "the cluster is left as it is"
-            self._notify(f"Ray did not shut down within {SHUTDOWN_S:g} s: {ends}.")
+            self._notify(f"Ray is stuck: it did not shut down within {SHUTDOWN_S:g} s; {ends}.")
         finally:
             self._connected = False
             kill(processes)

@@ -13,6 +13,8 @@ from typing import TypeVar
 
 Result = TypeVar("Result")
 
+ANSWER_S = 20.0
+"""How long Ray may take to answer what it knows: it takes milliseconds."""
 SLICE_S = 1.0
 """The caller waits in slices, so that the time in which it was itself suspended (Ctrl-Z) does not count."""
 

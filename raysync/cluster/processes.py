@@ -34,11 +34,11 @@ def kill(processes: Iterable[psutil.Process]) -> None:
 
 def _command(process: psutil.Process) -> list[str]:
     with suppress(psutil.Error):
-        return process.cmdline()
+        return list(process.cmdline())
     return []
 
 
 def _below(process: psutil.Process) -> list[psutil.Process]:
     with suppress(psutil.Error):
-        return process.children(recursive=True)
+        return list(process.children(recursive=True))
     return []

@@ -12,18 +12,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayError
-from ray.util.placement_group import PlacementGroup, remove_placement_group
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError
+from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from raysync.cluster.connection import Connection
-from raysync.cluster.controller import START_DEADLINE_S, Controller, RunPlan
+from raysync.cluster.controller import Controller, RunPlan
 from raysync.cluster.evaluator import Evaluator
-from raysync.cluster.limits import within
+from raysync.cluster.limits import ANSWER_S, within
 from raysync.cluster.names import Role, crew_name, worker_roles
 from raysync.cluster.placement import Place, Plan, cpus, fallbacks, placed, plan, reserve
 from raysync.cluster.posts import Post
 from raysync.cluster.server import Server
+from raysync.cluster.starting import START_DEADLINE_S, Starting
 from raysync.cluster.worker import Worker, WorkerPlan
 from raysync.config import Crash, Experiment
 from raysync.core.events import Left
@@ -33,7 +34,6 @@ from raysync.errors import RunFailed
 from raysync.record.metrics import Title
 from raysync.training.data import DataSet
 from raysync.training.task import Task
-
 
 SILENCE_S = 60.0
 """After so long without a report a controller counts as frozen: it reports about every second, even if nothing happens."""
@@ -87,24 +87,43 @@ class Crew:
     workers: list[Any] = field(default_factory=list)
     roles: list[Role] = field(default_factory=list)
     """Of the workers."""
+    start_deadline_s: float = START_DEADLINE_S
+    """How long its actors may take to start, or to begin a run; those of a node take turns at its cores."""
     whole: bool = True
     """False once an actor was lost: then the next run gets new ones."""
 
-    def hire(self, experiment: Experiment) -> None:
-        """Start the actors, each in its bundle."""
+    def hire(self, experiment: Experiment, cores: Mapping[str, int], notify: Callable[[str], None]) -> None:
+        """Start the actors, each in its bundle.
+
+        Args:
+            experiment: as it is placed on the cluster.
+            cores: node -> how many it has.
+            notify: is told now and then how many workers are ready.
+
+        Raises:
+            RayError: one of them does not start.
+            TimeoutError: one of them takes too long to start.
+        """
         cluster, plan, cast = experiment.cluster, self.plan, self.wanted.cast
+        nodes = within(ANSWER_S, lambda: placement_group_table(self.group))["bundles_to_node_id"]
+        bundles = [*plan.servers, plan.evaluator, plan.servers[0], *plan.workers]
+        starting = Starting(cores, [nodes[index] for index in bundles], len(plan.workers), notify)
+        self.start_deadline_s = starting.deadline_s
+
+        def start(cls: type, role: Role, index: int, cpus: float, gpus: float = 0, *, is_worker: bool = False) -> Any:
+            remote = ray.remote(cls).options(**self.options(role, index, cpus, gpus))
+            threads = () if cls is cast.controller else (self.wanted.threads[index],)
+            return starting.start(nodes[index], lambda: remote.remote(*threads, role), is_worker=is_worker)
+
         for shard, index in enumerate(plan.servers, start=cast.first_server):
-            self.servers.append(self._actor(cast.server, Role(f"server-{shard}"), index, cluster.server_cpus))
-        self.evaluator = self._actor(cast.evaluator, Role("evaluator"), plan.evaluator, cluster.evaluator_cpus,
-                                     cluster.evaluator_gpus)
-        role = Role("controller")
-        self.controller = ray.remote(cast.controller).options(**self.options(role, plan.servers[0], 0)).remote(role)
+            self.servers.append(start(cast.server, Role(f"server-{shard}"), index, cluster.server_cpus))
+        self.evaluator = start(cast.evaluator, Role("evaluator"), plan.evaluator, cluster.evaluator_cpus,
+                               cluster.evaluator_gpus)
+        self.controller = start(cast.controller, Role("controller"), plan.servers[0], 0)
         self.roles = worker_roles(self.wanted.slots)
         for role, index, group in zip(self.roles, plan.workers, experiment.slots().values(), strict=True):
-            self.workers.append(self._actor(cast.worker, role, index, group.cpus, group.gpus))
-
-    def _actor(self, cls: type, role: Role, index: int, cpus: float, gpus: float = 0) -> Any:
-        return ray.remote(cls).options(**self.options(role, index, cpus, gpus)).remote(self.wanted.threads[index], role)
+            self.workers.append(start(cast.worker, role, index, group.cpus, group.gpus, is_worker=True))
+        starting.finish()
 
     def options(self, role: Role, index: int, cpus: float, gpus: float = 0) -> dict[str, Any]:
         """Ray's, of an actor with that share of a bundle."""
@@ -150,6 +169,8 @@ class Session:
         """Where the actors of the latest run sit: `server-0`, `evaluator`, and the worker slots."""
         self._crew: Crew | None = None
         self._data: tuple[DataSet, Any] | None = None
+        self._stuck = False
+        """Whether Ray has let a call without an answer."""
 
     def __enter__(self) -> Session:
         return self
@@ -197,23 +218,23 @@ class Session:
                 yield lines
         assert ended is not None, "a run without an end"
 
-    def await_reset(self, resets: Mapping[str, Any], timeout_s: float) -> None:
+    def await_reset(self, resets: Mapping[str, Any], busy_s: float = 0.0) -> None:
         """Wait until the actors of a run have begun it: `places` is what their `reset` returns.
 
         Args:
             resets: what each is called -> reference to its place.
-            timeout_s: how long they may take.
+            busy_s: how long they may still be busy with the run before.
         """
-        self.places = dict(zip(resets, ray.get(list(resets.values()), timeout=timeout_s), strict=True))
+        assert self._crew is not None, "a run without actors"
+        places = within(self._crew.start_deadline_s + busy_s, lambda: ray.get(list(resets.values())))
+        self.places = dict(zip(resets, places, strict=True))
 
     def close(self) -> None:
         """Take down what this session started; Ray may be stuck, but not this."""
         try:
             self._disband()
-        except TimeoutError:
-            self._notify(f"Ray did not end the actors within {TEARDOWN_S:g} s.")
         finally:
-            self._connection.close()
+            self._connection.close(at_once=self._stuck)
             self._data = None
 
     # ---- actors ----
@@ -223,12 +244,13 @@ class Session:
     ) -> tuple[Crew, Any]:
         """Actors that have begun the run. Kept ones that do not answer, unnoticed at the end of the last, are replaced."""
         kept = self._crew
-        crew = self._crew_for(experiment, cast, slots)
         try:
+            crew = self._crew_for(experiment, cast, slots)
             return crew, begin(crew)
-        except (ActorDiedError, ActorUnavailableError, GetTimeoutError) as error:
+        except (ActorDiedError, ActorUnavailableError, TimeoutError) as error:
+            replaces = kept is None or self._crew is not kept
             self._disband()
-            if crew is not kept:
+            if replaces:
                 raise RunFailed(f"the actors did not start: {error}") from error
         except RayError as error:
             raise RunFailed(f"the actors did not start: {error}") from error
@@ -245,8 +267,14 @@ class Session:
         self._crew = Crew(name, wanted, made, group)
         for who, labels in sorted(fallbacks(asked, made).items()):
             self._notify(f"{who} runs where {labels}: the cluster cannot hold it otherwise.".capitalize())
-        self._crew.hire(experiment)
+        self._crew.hire(experiment, self._cores(), self._notify)
         return self._crew
+
+    def _cores(self) -> dict[str, int]:
+        """Node -> how many it has; a private one declares more to Ray where an experiment needs more."""
+        declared = {node["NodeID"]: int(node["Resources"].get("CPU", 1)) for node in within(ANSWER_S, ray.nodes)}
+        here = os.cpu_count() or 1
+        return {node: max(1, here if self._connection.private else count) for node, count in declared.items()}
 
     def _threads(self, experiment: Experiment) -> tuple[int, ...]:
         """torch threads of the actor in each bundle: its CPUs on a cluster; on a private one a fair share of the cores."""
@@ -267,7 +295,7 @@ class Session:
                   for shard, server in enumerate(crew.servers)}
         resets["evaluator"] = crew.evaluator.reset.remote(task.model, experiment.evaluation, data)
         resets |= {plan.slot: worker.reset.remote(plan, data) for worker, plan in zip(crew.workers, plans, strict=True)}
-        self.await_reset(resets, START_DEADLINE_S + cluster.step_deadline_s)  # a kept worker may still compute its last step
+        self.await_reset(resets, cluster.step_deadline_s)  # a kept worker may still compute its last step
         blind = {group.name for slot, group in slots.items() if group.gpus and "cpu" in self.places[slot].devices}
         for name in sorted(blind):
             self._notify(f"Worker group {name!r} has GPUs, but this torch sees none: it computes on the CPU.")
@@ -284,14 +312,15 @@ class Session:
         return self._data[1]
 
     def _disband(self) -> None:
-        """End the actors.
-
-        Raises:
-            TimeoutError: Ray is stuck.
-        """
-        if self._crew is not None:
-            crew, self._crew = self._crew, None
+        """End the actors, unless Ray is stuck."""
+        if self._crew is None:
+            return
+        crew, self._crew = self._crew, None
+        try:
             within(TEARDOWN_S, lambda: crew.disband(keeps_group=self._within is not None))
+        except TimeoutError:
+            self._stuck = True
+            self._notify(f"Ray is stuck: it did not end the actors within {TEARDOWN_S:g} s.")
 
 
 def _reports(stream: Iterator[Any]) -> Iterator[list[Line]]:
