@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -138,17 +138,19 @@ def run_in(
             for lines in stream:
                 _write(writer, lines, watches, notify)
         except RunFailed as failure:
-            writer.write([Ended("failed", measures.now, str(failure))])
+            _end(writer, "failed", str(failure))
         except BaseException as error:
             if measures.ended is None:
                 stopped = not isinstance(error, Exception)  # Ctrl-C, or the end of the process
-                writer.write([Ended("stopped" if stopped else "failed", measures.now, "" if stopped else repr(error))])
+                _end(writer, *(("stopped", "") if stopped else ("failed", repr(error))))
                 notify(f"{'Stopped' if stopped else 'Failed'}. The record up to now: {shown}")
             raise
     ended = measures.ended
     assert ended is not None, "a run without an end"
-    if ended.status == "failed":
-        raise RunFailed(f"{ended.error}\nThe record up to then: {shown}")
+    why = ended.error if ended.status == "failed" else ""
+    if why or writer.failure:
+        kept = f"The record up to then: {shown}" if folder.exists() else ""
+        raise RunFailed("\n".join(dict.fromkeys(filter(None, (why, writer.failure, kept)))))
     return load(folder, trust=True)  # it is the user's own
 
 
@@ -180,6 +182,14 @@ def _write(writer: RecordWriter, lines: list[Line], watches: Iterable[Watch], no
                 notify(f"After {news.at:.1f} s: {news.text}.")
     for watch in watches:
         watch(writer.measures)
+
+
+def _end(writer: RecordWriter, status: str, error: str) -> None:
+    """Complete the record of a run that ended in another way than its engine says."""
+    if writer.measures.ended is None:
+        with suppress(RunFailed):  # of a record that cannot be written: the writer keeps its reason
+            writer.write([Ended(status, writer.measures.now, error)])
+    writer.close()
 
 
 def _about(task: Task, choice: ParadigmChoice) -> dict[str, Any]:

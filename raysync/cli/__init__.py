@@ -10,6 +10,7 @@ from pathlib import Path
 
 from raysync.cli import dashboards, listing, reports, sweeps, switches, train, watch  # noqa: F401 - their commands
 from raysync.cli.app import app, console, errors
+from raysync.cli.stopping import stoppable
 from raysync.config.masking import masked
 from raysync.errors import ConfigError, RunFailed
 
@@ -25,7 +26,8 @@ def main() -> None:
     """Entry point: a user's mistake is answered without a traceback, exit status 2."""
     sys.path.insert(0, str(Path.cwd()))  # the user's own package.module:Name
     try:
-        app()
+        with stoppable():
+            app()
     except ConfigError as error:
         _say(f"raysync: {error}")
         sys.exit(2)

@@ -39,6 +39,18 @@ def load_experiment(file: Path | None, settings: Sequence[str]) -> Experiment:
         return config.load(path, settings)
 
 
+def say(text: str) -> None:
+    """Print a sentence for the user, above what a live display shows."""
+    errors.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def say_that_ray_starts(experiment: Experiment, what: str) -> None:
+    """Before half a minute in which processes start, and nothing else is seen."""
+    joins = experiment.cluster.address not in ("auto", "local") or (
+        experiment.cluster.address == "auto" and "RAY_ADDRESS" in os.environ)
+    say(f"Starting {what} on the Ray cluster ..." if joins else f"Starting Ray and {what} ...")
+
+
 def workers_of(experiment: Experiment) -> str:
     """Its worker groups in a few words."""
     return " + ".join(f"{group.count} {group.name}" for group in experiment.workers)

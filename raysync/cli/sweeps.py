@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raysync.cli.app import EngineName, File, Settings, app, console, errors, warn_of_the_jobs_folder, with_engine
+from raysync import config
+from raysync.cli.app import (
+    EngineName,
+    File,
+    Settings,
+    app,
+    console,
+    errors,
+    say_that_ray_starts,
+    warn_of_the_jobs_folder,
+    with_engine,
+)
 from raysync.cli.trials import TrialsLine
 from raysync.record.places import named
 from raysync.record.sweeps import CSV
@@ -27,6 +38,7 @@ def sweep(
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show Ray Tune's own table of trials.")] = False,
 ) -> None:
     """Run the trials of the file's `sweep:` block under Ray Tune, side by side where the cluster can hold them."""
+    say_that_ray_starts(config.load(file, with_engine(settings, engine)), "the trials")
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # before Tune is imported: its newer output is never quiet, and shows no settings
     from raysync.tuning.sweep import plan as planned
     from raysync.tuning.sweep import run

@@ -10,7 +10,8 @@ import typer
 from rich import box
 from rich.table import Table
 
-from raysync.cli.app import EngineName, File, Settings, app, console, errors, with_engine
+from raysync import config
+from raysync.cli.app import EngineName, File, Settings, app, console, errors, say, say_that_ray_starts, with_engine
 from raysync.cli.table import seconds_text
 from raysync.cli.trials import TrialsLine
 from raysync.errors import RunFailed
@@ -28,6 +29,7 @@ def switch_search(
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show Ray Tune's own table of trials.")] = False,
 ) -> None:
     """Search how early a sync-switch may switch: the file's `switch_search:` block. A second call goes on."""
+    say_that_ray_starts(config.load(file, with_engine(settings, engine)), "the trainings")
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # before Tune is imported: its newer output is never quiet, and shows no settings
     from raysync.tuning.switch_trials import CHOSEN, RESULT, run
     from raysync.tuning.switch_trials import plan as planned
@@ -44,6 +46,9 @@ def switch_search(
     except KeyboardInterrupt:
         errors.print("Interrupted. The same command goes on.", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(130) from None
+    except SystemExit:  # by SIGTERM or SIGHUP
+        say("Stopped. The same command goes on.")
+        raise
     _print_table(plan, found)
     for text in (_answer(plan, found), _costs(found)):
         console.print(text, markup=False, highlight=False, soft_wrap=True)

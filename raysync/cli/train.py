@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,6 +23,8 @@ from raysync.cli.app import (
     console,
     errors,
     load_experiment,
+    say,
+    say_that_ray_starts,
     warn_of_the_jobs_folder,
     with_engine,
 )
@@ -36,6 +38,10 @@ from raysync.paradigms import rebuild
 from raysync.paradigms.decoupled import Decoupled
 from raysync.record.places import beneath, local
 from raysync.record.reader import RunRecord, legible
+
+if TYPE_CHECKING:
+    from raysync.runner import Engine
+    from raysync.training.task import Task
 
 TensorBoard = Annotated[bool, typer.Option(
     "--tensorboard", help="Also write TensorBoard's event files into the records, while the runs go on.")]
@@ -119,7 +125,7 @@ def replay(
 def _train(experiment: Experiment, choices: Sequence[ParadigmChoice], seeds: Sequence[int], tensorboard: bool) -> None:
     """Train each paradigm with each seed in one session; print the table and where the records are."""
     from raysync.decoupled.plan import plan_of
-    from raysync.runner import engine_for, run_in
+    from raysync.runner import engine_for
     from raysync.training.task import prepare
 
     task = prepare(experiment)
@@ -127,11 +133,28 @@ def _train(experiment: Experiment, choices: Sequence[ParadigmChoice], seeds: Seq
         rule = choice.make()
         if isinstance(rule, Decoupled):
             plan_of(task, rule)
+    if experiment.engine == "ray":
+        say_that_ray_starts(experiment, f"{experiment.worker_count} worker{'s' * (experiment.worker_count > 1)}")
+    with engine_for(experiment, say, os.environ.get("RAY_ADDRESS")) as engine:
+        done = _train_all(engine, task, choices, seeds, tensorboard)
+        # before the end of Ray, which takes seconds, or more where Ray is stuck
+        summaries = {label: [record.summary if record else None for record in runs] for label, runs in done.items()}
+        print_table(summaries, experiment, seeds, task.data.tokens)
+        records = masked(str(beneath(experiment.output, experiment.name)))
+        console.print(f"Records: {records}", markup=False, highlight=False, soft_wrap=True)
+    if any(record is None for runs in done.values() for record in runs):
+        raise typer.Exit(1)
+
+
+def _train_all(
+    engine: Engine, task: Task, choices: Sequence[ParadigmChoice], seeds: Sequence[int], tensorboard: bool,
+) -> dict[str, list[RunRecord | None]]:
+    """The records of each paradigm, a seed each; None for a run that failed."""
+    from raysync.runner import run_in
+
     done: dict[str, list[RunRecord | None]] = {choice.label: [] for choice in choices}
-    ray_address = os.environ.get("RAY_ADDRESS")
-    timing_only = experiment.timing == "only"
-    with live(task.data.tokens, timing_only) as shown, engine_for(experiment, shown.say, ray_address) as engine:
-        warn_of_the_jobs_folder(experiment, shown.say)
+    with live(task.data.tokens, task.experiment.timing == "only") as shown:
+        warn_of_the_jobs_folder(task.experiment, shown.say)
         for group, step_s in task.estimated_s.items():
             shown.say(f"Nobody said how long a step of {group!r} lasts: {step_s:.2g} s, from its floating-point operations.")
         for seed, choice in product(seeds, choices):
@@ -144,9 +167,4 @@ def _train(experiment: Experiment, choices: Sequence[ParadigmChoice], seeds: Seq
                 done[choice.label].append(None)
             else:
                 done[choice.label].append(record)
-    summaries = {label: [record.summary if record else None for record in runs] for label, runs in done.items()}
-    print_table(summaries, experiment, seeds, task.data.tokens)
-    records = masked(str(beneath(experiment.output, experiment.name)))
-    console.print(f"Records: {records}", markup=False, highlight=False, soft_wrap=True)
-    if any(record is None for runs in done.values() for record in runs):
-        raise typer.Exit(1)
+    return done

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import math
 import os
-from collections.abc import Callable
-from contextlib import closing, suppress
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection, HTTPException
 from typing import Any
 
 import numpy as np
 import ray
+from ray._private import ray_constants
 
+from raysync.cluster.limits import within
+from raysync.cluster.processes import kill, private_processes
 from raysync.config import Cluster
 from raysync.errors import ConfigError
 
 WARM_BYTES = 64 << 20
 """How much of a private object store is touched before the first run: first touches are about ten times slower."""
-FREE_EVERY_MS = 50
-"""How often a private cluster frees vectors that nobody needs any more. Ray's default, a second, makes the object store hold
-all that a second brings: with 25 million parameters five times as much memory, always new pages, and slower rounds."""
+PRIVATE_CONFIG = {"free_objects_period_milliseconds": 50, "gcs_rpc_server_reconnect_timeout_s": 7 * 24 * 3600}
+"""Of a private cluster. It frees vectors that nobody needs any more soon: with Ray's default, a second, the object store
+holds all that a second brings: with 25 million parameters five times as much memory, always new pages, slower rounds. And
+a run goes on without the GCS: by default, its driver is ended a minute after the GCS has gone."""
 
 ANSWER_S = 10.0
 """How long the cluster may take to accept a connection."""
+SHUTDOWN_S = 15.0
+"""How long Ray may take to shut down: it takes two seconds."""
 OF_JOBS = "is where jobs are submitted to (RAY_API_SERVER_ADDRESS); a run that joins a cluster by itself needs HOST:6379."
 
 
@@ -41,6 +50,8 @@ class Connection:
         self._notify = notify
         self._address = address
         self._connected = False
+        self._sigterm: Any = None
+        """Who handled SIGTERM before Ray did; None: that is unknown, or left alone."""
 
     def open(self, cluster: Cluster, cpus: float) -> None:
         """Connect, if that is not done yet.
@@ -67,26 +78,85 @@ class Connection:
             return
         knock(address)
         try:
-            ray.init(address=address, **options)
+            self._init(address=address, **options)
         except (ConnectionError, RuntimeError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise ConfigError(f"cluster.address: no Ray cluster at {address!r} ({reason}).") from error
-        self._connected = True
 
-    def close(self) -> None:
-        """Disconnect."""
-        if self._connected:
-            ray.shutdown()
-        self._connected = False
+    def close(self, *, at_once: bool = False) -> None:
+        """Disconnect. A private cluster is gone afterwards, even if Ray is stuck.
+
+        Args:
+            at_once: it is known to be stuck, so a private cluster is not asked to go.
+        """
+        if not self._connected:
+            return
+        processes = private_processes() if self.private else []
+        if at_once:
+            kill(processes)
+        try:
+            within(SHUTDOWN_S, ray.shutdown)
+        except TimeoutError:
+            atexit.unregister(ray.shutdown)  # it would be tried again, without a limit
+            ends = "its processes are killed" if self.private else "the cluster is left as it is"
+            self._notify(f"Ray is stuck: it did not shut down within {SHUTDOWN_S:g} s; {ends}.")
+        finally:
+            self._connected = False
+            kill(processes)
+            self._restore_sigterm()
 
     def _start(self, cluster: Cluster, needed: int, options: dict[str, Any]) -> None:
         cores = os.cpu_count() or 1
         if needed > cores:
             self._notify(f"{needed} CPUs are declared to Ray on a machine of {cores}: its cores are shared.")
-        self.private = self._connected = True
-        ray.init(address="local", num_cpus=max(needed, cores), include_dashboard=cluster.dashboard,
-                 _node_ip_address="127.0.0.1", _system_config={"free_objects_period_milliseconds": FREE_EVERY_MS}, **options)
+        self.private = True
+        with _on_loopback():
+            self._init(address="local", num_cpus=max(needed, cores), include_dashboard=cluster.dashboard,
+                       _system_config=PRIVATE_CONFIG, **options)
         ray.get(ray.put(np.zeros(WARM_BYTES, np.uint8)))
+
+    def _init(self, **options: Any) -> None:
+        """`ray.init`, but SIGTERM stays in the hands of those who had it.
+
+        Ray takes it twice: by a handler in Python that leaves with a status of its own, and by one in C++ that prints a
+        stack trace, and aborts a process that is not gone three seconds later.
+        """
+        if threading.current_thread() is threading.main_thread():
+            self._sigterm = signal.getsignal(signal.SIGTERM)
+        self._connected = self.private  # a part of it is there even if the rest does not start
+        try:
+            ray.init(**options)
+            self._connected = True
+        except SystemExit as stop:  # by Ray's handler, while it starts
+            raise SystemExit(128 + signal.SIGTERM) from stop
+        finally:
+            if self._sigterm is not None:
+                signal.signal(signal.SIGTERM, _leave if self._sigterm is signal.SIG_DFL else self._sigterm)
+
+    def _restore_sigterm(self) -> None:
+        if self._sigterm is not None:
+            signal.signal(signal.SIGTERM, self._sigterm)
+        self._sigterm = None
+
+
+def _leave(number: int, _: object) -> None:
+    """End this process as Ctrl-C does, so that records are completed."""
+    raise SystemExit(128 + number)
+
+
+@contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Within, a cluster that is started binds all of its sockets to this machine's loopback address.
+
+    That is what Ray does where it holds clusters of several machines for impossible (Windows and macOS); asked for the
+    loopback address anywhere else, it takes the machine's own one instead, and all interfaces (Ray 2.60).
+    """
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
 
 
 def knock(address: str) -> None:

@@ -49,6 +49,7 @@ from raysync.cluster.names import Role
 from raysync.cluster.pending import Comeback, Life, Pending, Restart, Scoring, Sent, Step, Update, is_lost, reason
 from raysync.cluster.running import to_its_end
 from raysync.cluster.shards import Parts, Shards
+from raysync.cluster.starting import START_DEADLINE_S
 from raysync.config import Experiment
 from raysync.core.decisions import Apply, Decision, Drop, Hold, Note, Push, Release, SetTimer, Switch
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
@@ -65,8 +66,6 @@ if TYPE_CHECKING:
 
 SERVER_VERDICT_S = 10.0
 """How long a failed step waits for the server's own error, which explains it better."""
-START_DEADLINE_S = 120.0
-"""How long an actor may take to start: to import torch, to build the model."""
 
 
 @dataclass(frozen=True, slots=True)

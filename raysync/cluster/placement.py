@@ -17,6 +17,7 @@ import torch
 from ray.exceptions import GetTimeoutError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
+from raysync.cluster.limits import ANSWER_S, within
 from raysync.config import Experiment, WorkerGroup
 from raysync.errors import ConfigError
 
@@ -232,14 +233,15 @@ def reserve(experiment: Experiment, name: str) -> tuple[Plan, PlacementGroup]:
 
     Raises:
         ConfigError: the cluster cannot hold it, or has no place for it within the placement deadline.
+        TimeoutError: Ray is stuck.
     """
-    made = placed(experiment)
-    group = placement_group(**asked_of_ray(made), name=name)
+    made = within(ANSWER_S, lambda: placed(experiment))
+    group = within(ANSWER_S, lambda: placement_group(**asked_of_ray(made), name=name))
     deadline_s = experiment.cluster.placement_deadline_s
     try:
-        ray.get(group.ready(), timeout=deadline_s)
+        within(deadline_s + ANSWER_S, lambda: ray.get(group.ready(), timeout=deadline_s))
     except BaseException as error:
-        remove_placement_group(group)
+        within(ANSWER_S, lambda: remove_placement_group(group))
         if not isinstance(error, GetTimeoutError):
             raise
         raise ConfigError(_late(made.bundles, _nodes(), deadline_s)) from None

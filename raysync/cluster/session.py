@@ -12,17 +12,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayError, RayTaskError
-from ray.util.placement_group import PlacementGroup, remove_placement_group
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError
+from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from raysync.cluster.connection import Connection
-from raysync.cluster.controller import START_DEADLINE_S, Controller, RunPlan
+from raysync.cluster.controller import Controller, RunPlan
 from raysync.cluster.evaluator import Evaluator
+from raysync.cluster.limits import ANSWER_S, within
 from raysync.cluster.names import Role, crew_name, worker_roles
 from raysync.cluster.placement import Place, Plan, cpus, fallbacks, placed, plan, reserve
 from raysync.cluster.posts import Post
 from raysync.cluster.server import Server
+from raysync.cluster.starting import START_DEADLINE_S, Starting
 from raysync.cluster.worker import Worker, WorkerPlan
 from raysync.config import Crash, Experiment
 from raysync.core.events import Left
@@ -32,6 +34,11 @@ from raysync.errors import ConfigError, RunFailed
 from raysync.record.metrics import Title
 from raysync.training.data import DataSet
 from raysync.training.task import Task
+
+SILENCE_S = 60.0
+"""After so long without a report a controller counts as frozen: it reports about every second, even if nothing happens."""
+TEARDOWN_S = 15.0
+"""How long Ray may take to end the actors of a run: it takes some tenths of a second."""
 
 
 ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}
@@ -89,30 +96,48 @@ class Crew:
     workers: list[Any] = field(default_factory=list)
     roles: list[Role] = field(default_factory=list)
     """Of the workers."""
+    start_deadline_s: float = START_DEADLINE_S
+    """How long its actors may take to start, or to begin a run; those of a node take turns at its cores."""
     whole: bool = True
     """False once an actor was lost: then the next run gets new ones."""
 
-    def hire(self, experiment: Experiment) -> None:
-        """Start the actors, each in its bundle."""
+    def hire(self, experiment: Experiment, cores: Mapping[str, int], notify: Callable[[str], None]) -> None:
+        """Start the actors, each in its bundle.
+
+        Args:
+            experiment: as it is placed on the cluster.
+            cores: node -> how many it has.
+            notify: is told now and then how many workers are ready.
+
+        Raises:
+            RayError: one of them does not start.
+            TimeoutError: one of them takes too long to start.
+        """
         cluster, plan, cast = experiment.cluster, self.plan, self.wanted.cast
+        nodes = within(ANSWER_S, lambda: placement_group_table(self.group))["bundles_to_node_id"]
+        bundles = [*plan.servers, plan.evaluator, plan.servers[0], *plan.workers]
+        starting = Starting(cores, [nodes[index] for index in bundles], len(plan.workers), notify)
+        self.start_deadline_s = starting.deadline_s
+
+        def start(
+            cls: type, role: Role, index: int, cpus: float, gpus: float = 0, *,
+            threads: int | None = None, is_worker: bool = False, **more: Any,
+        ) -> Any:
+            remote = ray.remote(cls).options(**self.options(role, index, cpus, gpus), **more)
+            arguments = () if cls is cast.controller else (threads or self.wanted.threads[index],)
+            return starting.start(nodes[index], lambda: remote.remote(*arguments, role), is_worker=is_worker)
+
         for shard, index in enumerate(plan.servers, start=cast.first_server):
-            self.servers.append(self._actor(cast.server, Role(f"server-{shard}"), index, cluster.server_cpus,
-                                            threads=self.wanted.server_threads))
-        self.evaluator = self._actor(cast.evaluator, Role("evaluator"), plan.evaluator, cluster.evaluator_cpus,
-                                     cluster.evaluator_gpus, max_restarts=-1)  # how often is the controller's to decide
-        role = Role("controller")
-        options = self.options(role, plan.servers[0], 0) | {"runtime_env": {"env_vars": ONE_ARENA}}
-        self.controller = ray.remote(cast.controller).options(**options).remote(role)
+            self.servers.append(start(cast.server, Role(f"server-{shard}"), index, cluster.server_cpus,
+                                      threads=self.wanted.server_threads))
+        self.evaluator = start(cast.evaluator, Role("evaluator"), plan.evaluator, cluster.evaluator_cpus,
+                               cluster.evaluator_gpus, max_restarts=-1)  # how often is the controller's to decide
+        self.controller = start(cast.controller, Role("controller"), plan.servers[0], 0,
+                                runtime_env={"env_vars": ONE_ARENA})
         self.roles = worker_roles(self.wanted.slots)
         for role, index, group in zip(self.roles, plan.workers, experiment.slots().values(), strict=True):
-            self.workers.append(self._actor(cast.worker, role, index, group.cpus, group.gpus))
-
-    def _actor(
-        self, cls: type, role: Role, index: int, cpus: float, gpus: float = 0, threads: int | None = None,
-        **more: Any,
-    ) -> Any:
-        options = self.options(role, index, cpus, gpus) | more
-        return ray.remote(cls).options(**options).remote(threads or self.wanted.threads[index], role)
+            self.workers.append(start(cast.worker, role, index, group.cpus, group.gpus, is_worker=True))
+        starting.finish()
 
     def options(self, role: Role, index: int, cpus: float, gpus: float = 0) -> dict[str, Any]:
         """Ray's, of an actor with that share of a bundle."""
@@ -126,12 +151,15 @@ class Crew:
         options = self.options(role, index, group.cpus, group.gpus)
         return Post(options, self.wanted.threads[index], plan, data, self.name, role)
 
-    def dismiss(self) -> None:
-        """Kill the actors."""
+    def disband(self, *, keeps_group: bool) -> None:
+        """Kill the actors, and remove their placement group unless it stays."""
         for actor in (self.controller, *self.workers, self.evaluator, *self.servers):
             if actor is not None:
                 with suppress(RayError):  # the cluster itself may be gone
                     ray.kill(actor)
+        if not keeps_group:
+            with suppress(RayError):
+                remove_placement_group(self.group)
 
 
 class Session:
@@ -155,6 +183,8 @@ class Session:
         """Where the actors of the latest run sit: `server-0`, `evaluator`, and the worker slots."""
         self._crew: Crew | None = None
         self._data: tuple[DataSet, Any] | None = None
+        self._stuck = False
+        """Whether Ray has let a call without an answer."""
 
     def __enter__(self) -> Session:
         return self
@@ -194,28 +224,24 @@ class Session:
         crew, (plan, workers) = self._ready(experiment, cast, slots, begin)
         crew.whole = False  # until this run has ended well
         ended, lost = None, False
-        try:
-            for reference in crew.controller.run.remote(plan, crew.servers, crew.evaluator, workers):
-                lines = ray.get(reference)
-                if not lines:
-                    continue  # a sign of life
+        for lines in _reports(crew.controller.run.remote(plan, crew.servers, crew.evaluator, workers)):
+            if lines:
                 ended = lines[-1] if isinstance(lines[-1], Ended) else None
                 lost = lost or any(_is_loss(line) for line in lines)
                 crew.whole = ended is not None and ended.status in cast.stays_after and not lost
                 yield lines
-        except RayError as error:
-            raise RunFailed(f"the controller: {error}") from error
         assert ended is not None, "a run without an end"
 
-    def await_reset(self, resets: Mapping[str, Any], timeout_s: float) -> None:
+    def await_reset(self, resets: Mapping[str, Any], busy_s: float = 0.0) -> None:
         """Wait until the actors of a run have begun it: `places` is what their `reset` returns.
 
         Args:
             resets: what each is called -> reference to its place.
-            timeout_s: how long they may take.
+            busy_s: how long they may still be busy with the run before.
         """
+        assert self._crew is not None, "a run without actors"
         try:
-            places = ray.get(list(resets.values()), timeout=timeout_s)
+            places = within(self._crew.start_deadline_s + busy_s, lambda: ray.get(list(resets.values())))
         except RayTaskError as error:
             if isinstance(error.cause, ConfigError):  # what only an actor can know, of its GPU
                 raise error.cause from None
@@ -223,10 +249,12 @@ class Session:
         self.places = dict(zip(resets, places, strict=True))
 
     def close(self) -> None:
-        """Take down what this session started."""
-        self._disband()
-        self._connection.close()
-        self._data = None
+        """Take down what this session started; Ray may be stuck, but not this."""
+        try:
+            self._disband()
+        finally:
+            self._connection.close(at_once=self._stuck)
+            self._data = None
 
     # ---- actors ----
 
@@ -235,12 +263,13 @@ class Session:
     ) -> tuple[Crew, Any]:
         """Actors that have begun the run. Kept ones that do not answer, unnoticed at the end of the last, are replaced."""
         kept = self._crew
-        crew = self._crew_for(experiment, cast, slots)
         try:
+            crew = self._crew_for(experiment, cast, slots)
             return crew, begin(crew)
-        except (ActorDiedError, ActorUnavailableError, GetTimeoutError) as error:
+        except (ActorDiedError, ActorUnavailableError, TimeoutError) as error:
+            replaces = kept is None or self._crew is not kept
             self._disband()
-            if crew is not kept:
+            if replaces:
                 raise RunFailed(f"the actors did not start: {error}") from error
         except RayError as error:
             raise RunFailed(f"the actors did not start: {error}") from error
@@ -257,8 +286,14 @@ class Session:
         self._crew = Crew(name, wanted, made, group)
         for who, labels in sorted(fallbacks(asked, made).items()):
             self._notify(f"{who} runs where {labels}: the cluster cannot hold it otherwise.".capitalize())
-        self._crew.hire(experiment)
+        self._crew.hire(experiment, self._cores(), self._notify)
         return self._crew
+
+    def _cores(self) -> dict[str, int]:
+        """Node -> how many it has; a private one declares more to Ray where an experiment needs more."""
+        declared = {node["NodeID"]: int(node["Resources"].get("CPU", 1)) for node in within(ANSWER_S, ray.nodes)}
+        here = os.cpu_count() or 1
+        return {node: max(1, here if self._connection.private else count) for node, count in declared.items()}
 
     def _threads(self, experiment: Experiment) -> tuple[tuple[int, ...], int | None]:
         """torch threads of the actors in each bundle, and of a server where that has others.
@@ -282,7 +317,7 @@ class Session:
         evaluator_setup = (ray.put(task.model), ray.put(experiment.evaluation), data)
         resets["evaluator"] = crew.evaluator.reset.remote(*evaluator_setup)
         resets |= {plan.slot: worker.reset.remote(plan, data) for worker, plan in zip(crew.workers, plans, strict=True)}
-        self.await_reset(resets, START_DEADLINE_S + cluster.step_deadline_s)  # a kept worker may still compute its last step
+        self.await_reset(resets, cluster.step_deadline_s)  # a kept worker may still compute its last step
         blind = {group.name for slot, group in slots.items() if group.gpus and "cpu" in self.places[slot].devices}
         for name in sorted(blind):
             self._notify(f"Worker group {name!r} has GPUs, but this torch sees none: it computes on the CPU.")
@@ -299,12 +334,38 @@ class Session:
         return self._data[1]
 
     def _disband(self) -> None:
-        if self._crew is not None:
-            crew, self._crew = self._crew, None
-            crew.dismiss()
-            if self._within is None:
-                with suppress(RayError):  # the cluster itself may be gone
-                    remove_placement_group(crew.group)
+        """End the actors, unless Ray is stuck."""
+        if self._crew is None:
+            return
+        crew, self._crew = self._crew, None
+        try:
+            within(TEARDOWN_S, lambda: crew.disband(keeps_group=self._within is not None))
+        except TimeoutError:
+            self._stuck = True
+            self._notify(f"Ray is stuck: it did not end the actors within {TEARDOWN_S:g} s.")
+
+
+def _reports(stream: Iterator[Any]) -> Iterator[list[Line]]:
+    """What a controller reports, to its end.
+
+    Raises:
+        RunFailed: the controller died, or is silent.
+    """
+    def next_report() -> list[Line] | None:
+        reference = next(stream, None)
+        return None if reference is None else ray.get(reference)
+
+    while True:
+        try:
+            lines = within(SILENCE_S, next_report)
+        except RayError as error:
+            raise RunFailed(f"the controller: {error}") from error
+        except TimeoutError as error:
+            raise RunFailed(f"the controller has not reported for {SILENCE_S:g} s: it is frozen, or cannot be "
+                            "reached") from error
+        if lines is None:
+            return
+        yield lines
 
 
 def server_threads(asked: Plan, cores: int) -> int:

@@ -20,7 +20,6 @@ import ray
 from ray.exceptions import RayActorError, RayError
 
 from raysync.cluster.clock import now_s, sleep_s
-from raysync.cluster.controller import START_DEADLINE_S
 from raysync.cluster.evaluations import Evaluations
 from raysync.cluster.logs import log_begin, log_to_stderr
 from raysync.cluster.metrics import Exporter, run_metrics
@@ -28,6 +27,7 @@ from raysync.cluster.names import Role
 from raysync.cluster.pending import Restart, Scoring, reason
 from raysync.cluster.running import to_its_end
 from raysync.cluster.shards import Parts
+from raysync.cluster.starting import START_DEADLINE_S
 from raysync.config import Experiment
 from raysync.core.decisions import Apply, Drop, Push, Release
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired

@@ -7,7 +7,6 @@ from typing import Any
 
 import ray
 
-from raysync.cluster.controller import START_DEADLINE_S
 from raysync.cluster.session import Cast, Crew, Session
 from raysync.core.journal import Line
 from raysync.decoupled.actors import ModuleServer, StageActor, StagePlan, WholeEvaluator
@@ -46,7 +45,7 @@ def _begin(session: Session, crew: Crew, plan: DecoupledPlan, title: Title | Non
         resets[slot] = actor.reset.remote(
             StagePlan(stage, slot, plan.group(stage), task.model, rule, plan.draws(stage[0]), experiment.batch_size,
                       experiment.seed, plan.shares[stage[1]], plan.output_bytes[stage[1]]), data)
-    session.await_reset(resets, START_DEADLINE_S)
+    session.await_reset(resets)
     return DecoupledRunPlan(rule, experiment, task.workload_samples, plan.batches,
                             {stage: plan.name(stage) for stage in plan.slots}, plan.slots, title,
                             evaluator_setup)

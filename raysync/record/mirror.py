@@ -9,6 +9,7 @@ from pathlib import Path
 from raysync.errors import ConfigError, RunFailed
 from raysync.record.measures import Measures
 from raysync.record.places import is_copy, keep, push
+from raysync.record.writer import NEW
 
 COPY_EVERY_S = 30.0
 COPY_SHARE = 0.05
@@ -58,7 +59,8 @@ class Mirror:
 
     def _copy(self) -> None:
         files = sorted(self._folder.rglob("*"), key=lambda one: (one.name == "summary.json", one))
-        states = {file: (file.stat().st_mtime_ns, file.stat().st_size) for file in files if file.is_file()}
+        whole = [file for file in files if file.is_file() and file.suffix != NEW]
+        states = {file: (file.stat().st_mtime_ns, file.stat().st_size) for file in whole}
         # by name: config.yaml before journal.jsonl, by which a record is found; the summary last: with it, all is there
         push(*(file for file in states if self._sent.get(file) != states[file]))
         self._sent = states

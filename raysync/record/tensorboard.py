@@ -9,6 +9,7 @@ person follows, and what they hold is lost with a run that is killed.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tensorboardX.summary import scalar
 
 from raysync.core.journal import Evaluation
 from raysync.record.measures import Measures
+from raysync.record.writer import writable
 
 EVERY = 0.01
 """Progress after which the measures are written even without an evaluation."""
@@ -35,7 +37,9 @@ class EventLog:
             folder: of the record.
             began: when the run was asked for.
         """
-        self._writer = EventsWriter(str(folder / "events"))
+        self._folder = folder
+        with writable(folder):
+            self._writer = EventsWriter(str(folder / "events"))
         self._began = began.timestamp()
         self._evaluations = 0
         self._progress = -1.0
@@ -45,10 +49,19 @@ class EventLog:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._writer.close()
+        with suppress(OSError):  # of a disk that is full: what could not be written is tried again here
+            self._writer.close()
 
     def __call__(self, measures: Measures) -> None:
-        """Write what is new: evaluations, and the measures with each, after each hundredth of the work, and at the end."""
+        """Write what is new: evaluations, and the measures with each, after each hundredth of the work, and at the end.
+
+        Raises:
+            RunFailed: it cannot be written.
+        """
+        with writable(self._folder):
+            self._write(measures)
+
+    def _write(self, measures: Measures) -> None:
         new = measures.evaluations[self._evaluations :]
         self._evaluations += len(new)
         for one in new:

@@ -9,9 +9,10 @@ from ray.exceptions import ActorDiedError
 
 from raysync import config
 from raysync.cluster import worker as worker_module
-from raysync.cluster.controller import START_DEADLINE_S, RunPlan, _Run
+from raysync.cluster.controller import RunPlan, _Run
 from raysync.cluster.names import Role
 from raysync.cluster.shards import Shards
+from raysync.cluster.starting import START_DEADLINE_S
 from raysync.cluster.worker import Worker, WorkerPlan
 from raysync.core.decisions import Apply, Release
 from raysync.core.events import Joined, Left, Pushed

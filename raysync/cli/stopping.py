@@ -1,0 +1,98 @@
+"""How a command is stopped: by Ctrl-C, by SIGTERM (`kill`, `ray job stop`), or by SIGHUP (the terminal is closed).
+
+The first of them ends it in good order: records are completed, actors and a private cluster go. A second Ctrl-C ends it at
+once, whatever it waits for. Python itself would not hear that one: its handlers run in the main thread, once the call of
+Ray that it is in comes back, which may be never. So a thread waits for the numbers of signals that Python writes to a pipe.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+TOGETHER_S = 0.3
+"""Signals so close to each other are one: `timeout`, say, sends its signal to the process and to its group."""
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Within, signals are handled as the file's docstring says; outside of the main thread, nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # nohup
+            signal.signal(number, _Leave())
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    fd_before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    threading.Thread(target=_await_the_second, args=(reader,), daemon=True).start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(fd_before)
+        os.close(writer)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Leave:
+    """The handler of a signal that ends the command: the first call raises, further ones leave the end to it."""
+
+    def __init__(self) -> None:
+        self._leaves = False
+
+    def __call__(self, number: int, _: object) -> None:
+        if self._leaves:
+            return
+        self._leaves = True
+        if number == signal.SIGHUP:
+            _leave_the_terminal()
+        raise SystemExit(128 + number)
+
+
+def _leave_the_terminal() -> None:
+    """It is closed: what is written to it from now on would raise."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for fd in (1, 2):
+        if os.isatty(fd):
+            os.dup2(nowhere, fd)
+
+
+def _await_the_second(reader: int) -> None:
+    """End the process at the second Ctrl-C, or at the first one after another signal to stop."""
+    first_s = None
+    while numbers := os.read(reader, 1):
+        number = numbers[0]
+        if number not in STOPS:
+            continue
+        if first_s is None:
+            first_s, family = time.monotonic(), _family()
+        elif number == signal.SIGINT and time.monotonic() > first_s + TOGETHER_S:
+            _end(family, 128 + number)
+    os.close(reader)
+
+
+def _family() -> list[Any]:
+    """The processes that this one started, and those that they started."""
+    import psutil  # takes its time to import
+
+    return list(psutil.Process().children(recursive=True))
+
+
+def _end(family: list[Any], status: int) -> None:
+    """At once; the family of the first signal has members whose parents have gone since."""
+    import psutil
+
+    for process in {*family, *_family()}:
+        with suppress(psutil.Error):
+            process.kill()
+    os.write(2, b"\nEnded at once: what was recorded up to now is kept.\n")
+    os._exit(status)
