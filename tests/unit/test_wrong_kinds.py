@@ -134,7 +134,6 @@ def test_tensors_lists_and_arrays_are_the_same_data():
         ({}, {"watch": 3}),
         ({}, {"notify": "print"}),
     ],
-    ids=str,
 )
 def test_a_run_of_something_else_is_refused(arguments, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
