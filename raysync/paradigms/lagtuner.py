@@ -32,7 +32,7 @@ class Forecast:
 
 @dataclass
 class LagTuner(Paradigm):
-    """Chooses the staleness of each worker by predicting when the slowest one will push.
+    """Chooses a worker's staleness from `[s_lower, s_upper]`, predicting when the slowest pushes.
 
     Source: Kamma, "LagTuner: Adaptive Staleness Orchestration for Parameter-Server AI Training"
         (2026), Algorithms 1 and 2; where they are silent, the original: Zhao et al., "Dynamic Stale
