@@ -12,6 +12,7 @@ from raysync.core.paradigm import Paradigm
 from raysync.core.reference import call
 from raysync.errors import ConfigError
 from raysync.paradigms import PARADIGMS, make, rebuild
+from raysync.paradigms.registry import called
 
 
 @dataclass
@@ -87,6 +88,12 @@ def test_ones_own_paradigm_is_made_snapshot_and_rebuilt():
     rebuilt = rebuild(described["class"], described["parameters"], trust=True)
     assert type(rebuilt) is Mine
     assert Machine.restore(machine.snapshot(), rebuilt).paradigm.patience == 2
+
+
+def test_a_class_is_called_by_a_name_of_its_own():
+    """What it inherits, and what cannot be found without an import, is no name of its own."""
+    names = ["ssp", f"{HERE}:Mine", f"{HERE}:Undecorated", f"{HERE}:Nothing", "nowhere:Room.Inner"]
+    assert [called(name) for name in names] == ["ssp", "mine", "Undecorated", "Nothing", "Room.Inner"]
 
 
 def test_a_users_function_gets_what_it_has_parameters_for():
