@@ -33,7 +33,6 @@ from raysync.record.metrics import Title
 from raysync.training.data import DataSet
 from raysync.training.task import Task
 
-
 ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}
 """Environment of the controller. Ray allocates what belongs to a call in one thread and frees it in another: with glibc's
 arenas, of which each thread gets one, the process grew by 240 bytes a push, all of it free memory; with one arena by 7.
