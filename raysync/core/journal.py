@@ -25,6 +25,7 @@ from typing import Any, Protocol, assert_never, get_args
 from raysync.core.decisions import Decision
 from raysync.core.events import Event
 from raysync.core.machine import describe
+from raysync.core.native import is_native, is_whole
 from raysync.core.paradigm import Rule
 from raysync.errors import ConfigError, IllegalDecision, RunFailed
 
@@ -218,27 +219,21 @@ def read_header(text: str) -> dict[str, Any]:
     if not isinstance(head, dict) or "journal" not in head:
         raise ConfigError("this is not a raysync journal: its first line is no header.")
     if head["journal"] != JOURNAL_SCHEMA:
-        newer = "a newer" if _is_whole(head["journal"]) and head["journal"] > JOURNAL_SCHEMA else "another"
+        newer = "a newer" if is_whole(head["journal"]) and head["journal"] > JOURNAL_SCHEMA else "another"
         raise ConfigError(f"{newer} raysync wrote it: the journal has schema {head['journal']!r:.20}; this raysync "
                           f"reads schema {JOURNAL_SCHEMA}.")
     described, samples = head.get("paradigm"), head.get("workload_samples", 0)
     whole = isinstance(described, dict) and _is_text(described.get("class")) and is_mapping(described.get("parameters"))
     whole = whole and is_mapping(head.get("about", {}))
-    if not whole or not (samples is None or (_is_whole(samples) and samples > 0)):
+    if not whole or not (samples is None or (is_whole(samples) and samples > 0)):
         raise ConfigError("the header of the journal is damaged.")
     return head
 
 
 # ---- the types of what is read ----
 
-LARGEST = 2**63
-"""No number of a journal is larger: they are stored in 64 bits."""
-
 LONGEST_S = 1e12
 """30,000 years: no moment of a run lies further off."""
-
-DEEPEST = 20
-"""Levels of nested lists and mappings in what a paradigm or an actor reports."""
 
 
 def _is_text(value: object) -> bool:
@@ -249,12 +244,8 @@ def _is_flag(value: object) -> bool:
     return type(value) is bool
 
 
-def _is_whole(value: object) -> bool:
-    return type(value) is int and -LARGEST <= value < LARGEST
-
-
 def _is_number(value: object) -> bool:
-    return type(value) is float or _is_whole(value)
+    return type(value) is float or is_whole(value)
 
 
 def _is_seconds(value: Any) -> bool:
@@ -263,21 +254,12 @@ def _is_seconds(value: Any) -> bool:
 
 def _is_push(value: Any) -> bool:
     worker, clock = value
-    return type(worker) is str and _is_whole(clock)
-
-
-def _is_data(value: object, depth: int = DEEPEST) -> bool:
-    """JSON's, not too deep."""
-    if isinstance(value, dict):
-        return depth > 0 and all(_is_data(each, depth - 1) for each in value.values())
-    if isinstance(value, list):
-        return depth > 0 and all(_is_data(each, depth - 1) for each in value)
-    return type(value) is float or type(value) is str or value is None or _is_whole(value) or _is_flag(value)
+    return type(worker) is str and is_whole(clock)
 
 
 def is_mapping(value: object) -> bool:
     """Whether that is a mapping of JSON's data, not too deep, whose whole numbers fit into 64 bits."""
-    return type(value) is dict and _is_data(value)
+    return type(value) is dict and is_native(value)
 
 
 def _or_none(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -287,8 +269,8 @@ def _or_none(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
 _FITS: dict[str, Callable[[Any], bool]] = {
     "str": _is_text,
     "bool": _is_flag,
-    "int": _is_whole,
-    "int | None": _or_none(_is_whole),
+    "int": is_whole,
+    "int | None": _or_none(is_whole),
     "float": _is_number,
     "float | None": _or_none(_is_number),
     "Push": _is_push,
@@ -305,7 +287,7 @@ _CHECKS = {
     for cls in (*_CLASSES, Evaluation, Remark, Ended)}
 
 _REPORTED = {
-    "loss": _or_none(_is_number), "forward_version": _is_whole, "delay_ticks": _or_none(_is_whole), "why": _is_text}
+    "loss": _or_none(_is_number), "forward_version": is_whole, "delay_ticks": _or_none(is_whole), "why": _is_text}
 """What readers look at in a report; the rest is only shown."""
 
 
@@ -329,7 +311,7 @@ def _decision(values: dict[str, Any]) -> Any:
 
 def _report(report: dict[str, Any]) -> dict[str, Any]:
     for name, value in report.items():
-        if not _REPORTED.get(name, _is_data)(value):
+        if not _REPORTED.get(name, is_native)(value):
             raise ValueError(f"report: {name}: {value!r:.40}")
     return report
 

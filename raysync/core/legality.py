@@ -7,14 +7,13 @@ name a line of ours and a key of a dictionary.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import isfinite
 from typing import Any
 
 from raysync.core.decisions import Apply, Decision, Drop, Hold, Note, Release, SetTimer, Switch
+from raysync.core.native import JSON_NATIVE, not_native
 from raysync.core.roster import Roster
-
-JSON_NATIVE = "None, a bool, a number, a str, a list of these, or a dict of these with str keys"
 
 
 def why_illegal(decision: Decision, roster: Roster) -> str:
@@ -99,24 +98,6 @@ def _whereabouts(worker: object, roster: Roster) -> str:
         if worker in roster.departed:
             return "has left"
     return f"is no member; the members are {roster.names(map(repr, roster.members), len(roster.members))}"
-
-
-def not_native(values: Mapping[str, Any]) -> str:
-    """Name the first of those values that JSON would not give back as it was; empty if there is none."""
-    for name, value in values.items():
-        if not isinstance(name, str):
-            return f"a value under {name!r}, which is no str"
-        if not _is_native(value):
-            return f"{name!r} as {type(value).__name__}: {value!r}"
-    return ""
-
-
-def _is_native(value: object) -> bool:
-    if value is None or isinstance(value, str | int | float):
-        return True
-    if isinstance(value, list):
-        return all(map(_is_native, value))
-    return isinstance(value, dict) and not not_native(value)
 
 
 def location(paradigm: object, method: str) -> str:

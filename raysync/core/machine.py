@@ -25,7 +25,8 @@ from typing import Any, assert_never
 
 from raysync.core.decisions import Apply, Decision, Drop, Hold, Note, Release, SetTimer, Switch
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
-from raysync.core.legality import JSON_NATIVE, location, not_native, why_illegal
+from raysync.core.legality import location, why_illegal
+from raysync.core.native import JSON_NATIVE, not_native
 from raysync.core.paradigm import Paradigm, Rule
 from raysync.core.reference import reference_to
 from raysync.core.roster import Roster

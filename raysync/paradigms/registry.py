@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from raysync.core.legality import JSON_NATIVE, not_native
+from raysync.core.native import JSON_NATIVE, not_native
 from raysync.core.paradigm import Paradigm, Rule
 from raysync.core.reference import NotTrusted, load_reference, not_trusted, reference_to, without_imports
 from raysync.errors import ConfigError, unknown_name
