@@ -1,5 +1,6 @@
 """Building paradigms by name, one's own included."""
 
+import json
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -81,6 +82,22 @@ def test_ones_own_paradigm_is_made_snapshot_and_rebuilt():
     rebuilt = rebuild(described["class"], described["parameters"], trust=True)
     assert type(rebuilt) is Mine
     assert Machine.restore(machine.snapshot(), rebuilt).paradigm.patience == 2
+
+
+def test_without_trust_only_what_is_registered_is_rebuilt():
+    with pytest.raises(ConfigError, match=r"Mine does not come with raysync(.|\n)*--trust"):
+        rebuild(f"{HERE}:Mine", {"patience": 2})
+    with pytest.raises(ConfigError, match="does not come with raysync"):
+        rebuild("raysync.paradigms.ringmaster:Ringmaster", {"paradigm": {"name": f"{HERE}:Mine"}})
+    with pytest.raises(ConfigError, match="takes no parameters, got 'patience'"):
+        rebuild("raysync.paradigms.asp:ASP", {"patience": 2})
+
+
+@pytest.mark.parametrize("name", PARADIGMS)
+def test_what_a_header_describes_is_rebuilt(name):
+    described = json.loads(json.dumps(describe(make(name))))
+    rebuilt = rebuild(described["class"], described["parameters"])
+    assert (type(rebuilt), describe(rebuilt)) == (PARADIGMS[name], described)
 
 
 def test_a_users_function_gets_what_it_has_parameters_for():
