@@ -5,7 +5,7 @@ import re
 from typing import get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from raysync.core.decisions import Apply, Decision, Drop, Hold, Note, Release, SetTimer, Switch
@@ -65,6 +65,7 @@ def test_one_of_each_kind_of_decision():
 
 
 @given(lines)
+@example(Remark(1.0, "So it is."))
 def test_what_is_encoded_is_decoded(line):
     text = encode(line)
     assert "\n" not in text
