@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from raysync.core.decisions import Apply, Decision, Note, Push, Release
 from raysync.core.paradigm import Paradigm
@@ -97,7 +97,7 @@ class LagTuner(Paradigm):
 
     s_lower: Annotated[int, Ge(0)] = 3
     """s_L, in clocks."""
-    s_upper: Annotated[int, Ge(0)] = 15
+    s_upper: Annotated[int, Ge(0), Le(1000)] = 15
     """s_U, in clocks."""
     bound: Literal["hard", "literal"] = "hard"
     predict: Literal["align", "wait"] = "align"
@@ -191,7 +191,8 @@ class LagTuner(Paradigm):
             distances_s.append(_distance_s(push - next_push, slowest_interval_s, extra_max))
             waits_s.append(max(0.0, next_push + missing * slowest_interval_s - push))
         costs_s = distances_s if self.predict == "align" else waits_s
-        best = next(extra for extra, cost_s in enumerate(costs_s) if cost_s <= min(costs_s) + TIE_S)
+        least_s = min(costs_s)
+        best = next(extra for extra, cost_s in enumerate(costs_s) if cost_s <= least_s + TIE_S)
         return Forecast(best, distances_s[best], waits_s[best])
 
     def _interval_s(self, roster: Roster, worker: str) -> float | None:

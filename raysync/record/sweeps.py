@@ -55,7 +55,10 @@ class SweepRecord:
     def table(self) -> pd.DataFrame:
         """One row a trial; see above."""
         with legible(self.path, "table"):
-            table = pd.read_parquet(self.path / TABLE)
+            try:
+                table = pd.read_parquet(self.path / TABLE)
+            except (TypeError, AttributeError) as error:  # pandas, of a file whose columns are not what it says of them
+                raise ValueError(str(error)) from error
             for name, kind in (("trial", int), ("record", str), ("status", str), ("error", str)):
                 for value in table[name].dropna():
                     if not isinstance(value, kind):

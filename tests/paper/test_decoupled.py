@@ -150,6 +150,12 @@ def test_each_module_has_a_machine_of_its_own():
     assert done[0] == Apply(((names[0, 2], 0), (names[1, 2], 0)), version=1)
     assert modules.roster.progress == 0.5
     assert modules.machines[1].roster.progress == 0
+    for worker in ("m3/w-0#1", "w-0#1", "mx/w-0#1"):
+        with pytest.raises(ProtocolViolation, match="there are modules 1 to 2"):
+            modules.handle(Joined(at=2.0, worker=worker))
+    for key in ("0/x", "3/x", "x", "\u00b2/x", "9" * 5000 + "/x"):
+        with pytest.raises(ProtocolViolation, match="there are modules 1 to 2"):
+            modules.handle(TimerFired(at=2.0, key=key))
     again = Modules(rule._sync, 2)
     again.restore(modules.snapshot())
     leave = Left(at=3.0, worker=names[1, 1])

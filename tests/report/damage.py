@@ -70,11 +70,11 @@ def _lines(file, random):
 def _line(file, random):
     """Another value within a line; of one in three, within the header."""
     lines = file.read_text().splitlines()
-    at = 0 if random.random() < 0.3 else random.randrange(len(lines))
+    at = 0 if random.random() < 0.3 else random.randrange(len(lines) - 1)  # the last may be cut off
     data = json.loads(lines[at])
     what = _changed(data, random)
     lines[at] = json.dumps(data)
-    file.write_text("\n".join(lines) + "\n")
+    file.write_text("\n".join(lines) + "\n" * file.read_text().endswith("\n"))
     return f"line {at}: {what}"
 
 

@@ -154,6 +154,7 @@ def test_replay_builds_only_what_is_registered(record, call, name, parameters):
     ("raysync.paradigms.ssp:SSP", {"stalenes": 1}, "did you mean 'staleness'?"),
     ("raysync.paradigms.ssp:SSP", {"staleness": "x"}, "staleness"),
     ("raysync.paradigms.decoupled:Decoupled", {"modules": 10**8}, "less than or equal to 1000"),
+    ("raysync.paradigms.lagtuner:LagTuner", {"s_upper": 10**8}, "less than or equal to 1000"),
 ])
 def test_the_parameters_of_a_header_are_validated(record, call, name, parameters, says):
     edit(record / "journal.jsonl", set_class(name, **parameters))

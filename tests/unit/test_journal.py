@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from raysync.core.decisions import Apply, Decision, Drop, Hold, Note, Release, SetTimer, Switch
@@ -66,6 +66,7 @@ def test_one_of_each_kind_of_decision():
 
 
 @given(lines)
+@example(Remark(1.0, "So it is."))
 def test_what_is_encoded_is_decoded(line):
     text = encode(line)
     assert "\n" not in text
@@ -117,9 +118,64 @@ def test_a_damaged_line_in_the_middle_is_not():
         replay(text, rebuild)
 
 
-def test_a_header_without_what_a_replay_needs():
+DEEP = "[" * 30 + "]" * 30
+
+
+@pytest.mark.parametrize("damage", [
+    {"paradigm": None}, {"paradigm": {"class": 3, "parameters": {}}}, {"paradigm": {"class": "a:B", "parameters": []}},
+    {"workload_samples": 0}, {"workload_samples": "x"}, {"workload_samples": 1.5}, {"workload_samples": 10**30},
+    {"about": [1]}, {"about": {"seed": 10**400}}, {"about": {"seed": json.loads(DEEP)}}])
+def test_a_header_without_what_a_replay_needs(damage):
+    head = json.loads(header(make("bsp"), 960))
+    read([json.dumps(head)])
     with pytest.raises(ConfigError, match="header of the journal is damaged"):
-        replay(['{"journal": 1, "workload_samples": 960}\n'], rebuild)
+        read([json.dumps(head | damage)])
+    with pytest.raises(ConfigError, match="header of the journal is damaged"):
+        read(['{"journal": 1, "workload_samples": 960}\n'])
+
+
+@pytest.mark.parametrize("text", [
+    "3", "null", '"evaluation"', "[1]", "[" * 100_000, '{"event": "Left", "at": 1.0, "worker": 3, "decisions": []}',
+    '{"event": "Apply", "pushes": [], "decisions": []}', '{"event": "Left", "at": -1, "worker": "a", "decisions": []}',
+    '{"event": "Left", "at": NaN, "worker": "a", "decisions": []}',
+    '{"event": "Left", "at": 1e300, "worker": "a", "decisions": []}',
+    '{"event": "Left", "at": true, "worker": "a", "decisions": []}',
+    '{"event": "Left", "at": 1, "worker": "a", "decisions": [3]}', '{"event": "Left", "at": 1, "decisions": []}',
+    '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Left", "at": 1, "worker": "a"}]}',
+    '{"event": "Left", "at": 1, "worker": "a", "decisions": [], "report": {"why": 3}}',
+    f'{{"event": "Left", "at": 1, "worker": "a", "decisions": [], "report": {{"x": {DEEP}}}}}',
+    '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Drop", "push": ["a", "b"], "why": ""}]}',
+    '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Drop", "push": ["a"], "why": ""}]}',
+    '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Apply", "pushes": [["a", 1e9]]}]}',
+    '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Note", "kind": "", "worker": "", "values": []}]}',
+    '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Release", "worker": "a", "pull": 1}]}',
+    '{"remark": "x"}', '{"ended": {"status": 1, "at": 1}}', '{"ended": {"at": 1}}',
+    '{"ended": {"status": "", "at": 1, "troubles_without_effect": [1]}}'])
+def test_what_is_of_another_type_is_no_line(text):
+    with pytest.raises(ConfigError, match="not a line of a journal"):
+        decode(text)
+
+
+def test_an_unfinished_journal_is_known_and_nothing_follows_the_closing_line():
+    _, text = journal("asp")
+    assert not replay(text, rebuild).ended
+    text.append(encode(Ended("finished", 999.0)) + "\n")
+    assert replay(text, rebuild).ended
+    with pytest.raises(ConfigError, match=f"line {len(text) + 1} comes after the closing line"):
+        replay([*text, "x"], rebuild)
+
+
+def test_a_history_at_which_the_rule_stands_still_is_a_difference():
+    """K-sync of more workers than there were: a run is not begun so."""
+    _, text = journal("asp")
+    text[0] = text[0].replace("raysync.paradigms.asp:ASP", "raysync.paradigms.bsp:BSP")
+    assert "replayed: " in replay(text, rebuild).difference
+
+    class Stuck(ASP):
+        def on_join(self, roster, worker):
+            return []
+
+    assert "AssertionError" in replay(text, lambda *_: Stuck()).difference
 
 
 @pytest.mark.parametrize("first", ["", "no json", "[1]", '{"event": "Left"}'])

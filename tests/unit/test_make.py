@@ -1,5 +1,6 @@
 """Building paradigms by name, one's own included."""
 
+import json
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
@@ -94,6 +95,22 @@ def test_a_class_is_called_by_a_name_of_its_own():
     """What it inherits, and what cannot be found without an import, is no name of its own."""
     names = ["ssp", f"{HERE}:Mine", f"{HERE}:Undecorated", f"{HERE}:Nothing", "nowhere:Room.Inner"]
     assert [called(name) for name in names] == ["ssp", "mine", "Undecorated", "Nothing", "Room.Inner"]
+
+
+def test_without_trust_only_what_is_registered_is_rebuilt():
+    with pytest.raises(ConfigError, match=r"Mine does not come with raysync(.|\n)*--trust"):
+        rebuild(f"{HERE}:Mine", {"patience": 2})
+    with pytest.raises(ConfigError, match="does not come with raysync"):
+        rebuild("raysync.paradigms.ringmaster:Ringmaster", {"paradigm": {"name": f"{HERE}:Mine"}})
+    with pytest.raises(ConfigError, match="takes no parameters, got 'patience'"):
+        rebuild("raysync.paradigms.asp:ASP", {"patience": 2})
+
+
+@pytest.mark.parametrize("name", PARADIGMS)
+def test_what_a_header_describes_is_rebuilt(name):
+    described = json.loads(json.dumps(describe(make(name))))
+    rebuilt = rebuild(described["class"], described["parameters"])
+    assert (type(rebuilt), describe(rebuilt)) == (PARADIGMS[name], described)
 
 
 def test_a_users_function_gets_what_it_has_parameters_for():
