@@ -79,9 +79,8 @@ def test_a_folder_that_is_removed_during_a_run_ends_it_at_once(tmp_path):
 def test_a_file_has_its_name_once_it_is_complete(tmp_path):
     path = tmp_path / "summary.json"
     path.write_text("before")
-    with pytest.raises(ZeroDivisionError), completed(path) as new:
-        new.write_text("half")
-        raise ZeroDivisionError
+    with pytest.raises(TypeError), completed(path) as new:
+        new.open("w").writelines(["half", None])
     assert [one.name for one in tmp_path.iterdir()] == ["summary.json"]
     assert path.read_text() == "before"
     with completed(path) as new:
