@@ -1,7 +1,7 @@
 """How a command is stopped: by Ctrl-C, by SIGTERM (`kill`, `ray job stop`), or by SIGHUP (the terminal is closed).
 
 The first of them ends it in good order: records are completed, actors and a private cluster go. A second Ctrl-C ends it at
-once, whatever it waits for. Python itself would not hear that one: its handlers run in the main thread, once the call of
+once, whatever it waits for. Python itself may not hear that one: its handlers run in the main thread, once the call of
 Ray that it is in comes back, which may be never. So a thread waits for the numbers of signals that Python writes to a pipe.
 """
 
@@ -26,10 +26,11 @@ def stoppable() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.getsignal(number) for number in STOPS}
+    leave = _Leave()
     for number, handler in before.items():
-        if handler is not signal.SIG_IGN:  # nohup
-            signal.signal(number, _Leave())
+        if handler is not signal.SIG_IGN:  # by nohup, or by a shell that runs it in the background
+            signal.signal(number, leave)
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     fd_before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -44,7 +45,7 @@ def stoppable() -> Iterator[None]:
 
 
 class _Leave:
-    """The handler of a signal that ends the command: the first call raises, further ones leave the end to it."""
+    """The handler of the signals that end the command: the first one raises, and is left to its work by the others."""
 
     def __init__(self) -> None:
         self._leaves = False
@@ -53,6 +54,8 @@ class _Leave:
         if self._leaves:
             return
         self._leaves = True
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
         if number == signal.SIGHUP:
             _leave_the_terminal()
         raise SystemExit(128 + number)

@@ -8,6 +8,7 @@ import pytest
 
 import raysync
 from raysync import config
+from raysync.cluster import session as session_module
 from raysync.cluster.session import Session
 from raysync.core.events import Left
 from raysync.core.journal import Entry, Remark
@@ -67,6 +68,27 @@ def test_a_frozen_worker_misses_its_deadline(ray_cluster, tmp_path):
                        lambda crew: os.kill(pid_of(ray_cluster, crew.workers[2]), signal.SIGSTOP))
         assert left(record) == [("slow-0#1", "no answer for 2 s")]
         assert record.summary["status"] == "finished"
+
+
+def test_a_frozen_controller_fails_its_run_and_goes(ray_cluster, tmp_path, monkeypatch):
+    """Of whose silence Ray says nothing either."""
+    def controllers():
+        return [one for one in psutil.Process().children(recursive=True) if one.cmdline()[:1] == ["ray::Controller.run"]]
+
+    def freeze(crew):
+        [controller] = controllers()
+        controller.suspend()
+        frozen.append(controller)
+
+    frozen, task = [], start(tmp_path)
+    monkeypatch.setattr(session_module, "SILENCE_S", 3.0)
+    with Session() as session, pytest.raises(RunFailed, match="the controller has not reported for 3 s") as failed:
+        train(session, task, "bsp", 0.2, freeze)
+    record = load(str(failed.value).rpartition(": ")[2])
+    assert record.summary["status"] == "failed"
+    assert record.summary["pushes"] > 0
+    _, alive = psutil.wait_procs(frozen, timeout=30)
+    assert not alive
 
 
 def test_a_frozen_server_is_not_blamed_on_the_workers(ray_cluster, tmp_path):

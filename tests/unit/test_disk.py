@@ -1,0 +1,88 @@
+"""Records on a disk that is full, or in a folder that is gone: one line, and nothing is lost that was written.
+
+`/dev/full` is a full disk: what is behind a link to it can be opened, but not written.
+"""
+
+import os
+import shutil
+from datetime import datetime
+
+import pytest
+
+import raysync
+from raysync.core.journal import Ended
+from raysync.errors import RunFailed
+from raysync.paradigms import make
+from raysync.record.measures import Measures
+from raysync.record.reader import load
+from raysync.record.writer import NEW, RecordWriter, completed
+from tests.unit.test_record import journal
+
+LONG = {"name": "long", "engine": "virtual", "data": {"name": "digits", "train_samples": 160, "test_samples": 50},
+        "workload": {"epochs": 4}, "workers": [{"count": 2, "step_s": 0.01}]}
+
+
+def writer_in(folder):
+    return RecordWriter(folder, "name: test\n", make("asp"), Measures(960), {}, datetime.now())
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "environment.json", "journal.jsonl", "pushes.parquet"])
+def test_a_record_that_cannot_begin_says_so_in_a_line(tmp_path, name):
+    (tmp_path / (name if name == "journal.jsonl" else name + NEW)).symlink_to("/dev/full")
+    with pytest.raises(RunFailed, match=f"^its record cannot be written: .*{tmp_path.name}.*No space left on device.$"):
+        writer_in(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["evaluations.parquet", "summary.json"])
+def test_what_cannot_be_completed_does_not_hide_the_journal(tmp_path, name):
+    (tmp_path / (name + NEW)).symlink_to("/dev/full")
+    with writer_in(tmp_path) as writer:
+        writer.write([*journal("asp", 5), Ended("finished", 9.0)])
+    assert "No space left on device" in writer.failure
+    record = load(tmp_path)
+    assert not record.complete
+    assert not (tmp_path / "summary.json").exists()
+    assert record.summary["pushes"] == len(record.pushes) == 5
+    assert record.summary["status"] == "finished"
+
+
+def test_a_disk_that_fills_up_ends_the_writing_but_not_the_measuring(tmp_path):
+    lines = journal("asp", 20)
+    with writer_in(tmp_path) as writer:
+        writer.write(lines[:10])
+        full = os.open("/dev/full", os.O_WRONLY)
+        os.dup2(full, writer._journal.fileno())
+        os.close(full)
+        with pytest.raises(RunFailed, match="No space left on device"):
+            writer.write(lines[10:20])
+        writer.write([*lines[20:], Ended("failed", 9.0, "the disk")])
+    assert list(load(tmp_path).journal()) == lines[:10]
+    assert writer.measures.ended.status == "failed"
+    assert not (tmp_path / "summary.json").exists()
+
+
+def test_a_folder_that_is_removed_during_a_run_ends_it_at_once(tmp_path):
+    seen = []
+
+    def watch(measures):
+        if not seen:
+            shutil.rmtree(tmp_path / "runs")
+        seen.append(measures.progress)
+
+    with pytest.raises(RunFailed) as failed:
+        raysync.run({**LONG, "output": str(tmp_path / "runs")}, watch=watch)
+    assert str(failed.value).startswith("its record cannot be written: ")
+    assert str(failed.value).endswith("journal.jsonl: it was removed.")
+    assert seen[-1] < 1
+
+
+def test_a_file_has_its_name_once_it_is_complete(tmp_path):
+    path = tmp_path / "summary.json"
+    path.write_text("before")
+    with pytest.raises(TypeError), completed(path) as new:
+        new.open("w").writelines(["half", None])
+    assert [one.name for one in tmp_path.iterdir()] == ["summary.json"]
+    assert path.read_text() == "before"
+    with completed(path) as new:
+        new.write_text("whole")
+    assert [one.read_text() for one in tmp_path.iterdir()] == ["whole"]

@@ -1,0 +1,66 @@
+"""How a command is stopped, in small processes; tests/cluster/test_commands.py has whole commands."""
+
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+PATIENT = """
+import signal, sys
+from raysync.cli.stopping import stoppable
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell runs in the background
+with stoppable():
+    try:
+        print("ready", flush=True)
+        while True:
+            signal.pause()
+    finally:
+        signal.raise_signal(signal.SIGTERM)  # `timeout` sends its signal to the process, and to its group
+        print("completed", flush=True)
+"""
+STUCK = """
+import ctypes, subprocess
+from raysync.cli.stopping import stoppable
+
+with stoppable():
+    print(subprocess.Popen(["sleep", "600"]).pid, flush=True)
+    libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+    libc.pthread_mutex_lock(mutex)
+    libc.pthread_mutex_lock(mutex)  # for ever, and deaf to signals, as Ray's calls are
+"""
+
+
+def started(*command):
+    """The process, and the first line that it prints."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return process, process.stdout.readline().strip()
+
+
+@pytest.mark.parametrize(("number", "command"), [
+    (signal.SIGTERM, ()), (signal.SIGHUP, ()), (signal.SIGTERM, ("nohup",))])
+def test_a_signal_ends_a_command_once_and_in_good_order(number, command):
+    process, _ = started(*command, sys.executable, "-c", PATIENT)
+    if command:
+        process.send_signal(signal.SIGHUP)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.2)
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert out == "completed\n"
+
+
+def test_a_second_ctrl_c_ends_what_is_deaf_and_its_children():
+    process, pid = started(sys.executable, "-c", STUCK)
+    child = psutil.Process(int(pid))
+    process.send_signal(signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.5)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGINT
+    assert err.strip() == "Ended at once: what was recorded up to now is kept."
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
