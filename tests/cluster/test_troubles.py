@@ -2,6 +2,7 @@
 
 import os
 import signal
+from math import inf
 
 import psutil
 import pytest
@@ -134,22 +135,19 @@ def test_when_every_worker_is_gone_the_run_has_failed(ray_cluster, tmp_path):
 def test_an_evaluator_that_is_killed_or_frozen_ends_nothing(ray_cluster, tmp_path):
     """Killed on the way, frozen at the very end: no mark is missing."""
     task = start(tmp_path, evaluation={"marks": 4, "deadline_s": 2.0})
-    frozen = []
-
-    def freeze(crew):
-        process = psutil.Process(pid_of(ray_cluster, crew.evaluator))
-        os.kill(process.pid, signal.SIGKILL if not frozen else signal.SIGSTOP)
-        frozen.append(process)
+    struck = []
 
     def watch(measures):
-        if (measures.progress >= 0.3 and not frozen) or (measures.progress >= 0.8 and len(frozen) == 1):
-            freeze(session._crew)
+        if measures.progress >= (0.3, 0.8, inf)[len(struck)]:
+            pid = session._crew.evaluator.__ray_call__.options(max_task_retries=-1)  # it may be starting anew
+            struck.append(psutil.Process(ray_cluster.get(pid.remote(lambda self: os.getpid()))))
+            struck[-1].send_signal(signal.SIGKILL if len(struck) == 1 else signal.SIGSTOP)
 
     with Session() as session:
         record = run_in(session, task, config.ParadigmChoice(name="asp"), watch=watch)
         again = run_in(session, start(tmp_path, workload={"samples": 80}), config.ParadigmChoice(name="asp"))
-    assert len(frozen) == 2
-    assert not psutil.wait_procs(frozen, timeout=20)[1], "the frozen one is gone"
+    assert len(struck) == 2
+    assert not psutil.wait_procs(struck, timeout=20)[1], "the frozen one is gone"
     assert [one.summary["status"] for one in (record, again)] == ["finished", "finished"]
     assert record.evaluations.mark.tolist() == [0, 0.25, 0.5, 0.75, 1]
     remarks = [line.text for line in record.journal() if isinstance(line, Remark)]
