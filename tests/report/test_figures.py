@@ -6,6 +6,8 @@ from itertools import combinations, pairwise
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +15,8 @@ from hypothesis import strategies as st
 import raysync
 from raysync.core.decisions import Note, Switch
 from raysync.core.journal import Entry, decode, encode
+from raysync.record.rows import PushRow
+from raysync.record.writer import schema_of
 from raysync.results.collection import collect
 from raysync.results.figures import figures_of, series_of
 from raysync.results.figures.colours import COLOURS, HUES, painted
@@ -315,7 +319,9 @@ def test_drops_are_counted_by_reason(own_copy):
         pushes = pd.read_parquet(record / "pushes.parquet")
         late = pushes.index < 4
         why = pushes.why.mask(late, pd.Series([f"came <late>: by {n}" for n in pushes.index]))
-        pushes.assign(outcome=pushes.outcome.mask(late, "dropped"), why=why).to_parquet(record / "pushes.parquet")
+        changed = pushes.assign(outcome=pushes.outcome.mask(late, "dropped"), why=why)
+        table = pa.Table.from_pandas(changed, schema_of(PushRow), preserve_index=False)
+        pq.write_table(table, record / "pushes.parquet")
     collection = collect([own_copy])
     all_series = series_of(collection.paradigms, collection.scenarios()[""])
     for series in all_series:

@@ -229,4 +229,4 @@ def test_labels_name_the_parameters_that_were_given():
     inner = {"name": "ringmaster", "paradigm": {"name": "ssp", "staleness": 1}, "staleness": 2}
     assert config.ParadigmChoice(name="ringmaster", paradigm=inner).label == (
         "ringmaster(paradigm=ringmaster(paradigm=ssp(staleness=1), staleness=2))")
-    assert config.ParadigmChoice(name="tests.unit.test_make:Mine").label == "Mine"
+    assert config.ParadigmChoice(name="tests.unit.test_make:Mine").label == "mine"

@@ -51,8 +51,8 @@ class Pretended:
         record = folder / RECORDS / name / "20260101-120000-sync-switch-0000"
         record.mkdir(exist_ok=True)
         accuracy = None if status == "diverged" else 0.9 - (0.02 if fraction < 0.25 else 0.0) + 0.001 * seed
-        summary = {"status": status, "error": None, "final_accuracy": accuracy, "converged_accuracy": None,
-                   "seconds": 100 * fraction + 10}
+        summary = {"status": status, "error": "", "final_accuracy": accuracy, "converged_accuracy": None,
+                   "seconds": 100 * fraction + 10, "samples": 1, "pushes": 1, "updates": 1, "dropped": 0}
         (record / "summary.json").write_text(json.dumps(summary))
         for file in ("config.yaml", "journal.jsonl"):
             (record / file).touch()
