@@ -226,7 +226,7 @@ class Watching:
     @property
     def _is_closed(self) -> bool:
         """Whether the run has left its summary, which is written after the last line of the journal."""
-        return (self._record.path / "summary.json").exists()
+        return RunRecord(self._record.path).complete  # asked anew each time: a record keeps what it has read
 
     def _picture(self, height: int | None = None) -> Group | Picture:
         if self._standing is None:
