@@ -98,8 +98,9 @@ class Connection:
             within(SHUTDOWN_S, ray.shutdown)
         except TimeoutError:
             atexit.unregister(ray.shutdown)  # it would be tried again, without a limit
-            ends = "its processes are killed" if self.private else "the cluster is left as it is"
-            self._notify(f"Ray is stuck: it did not shut down within {SHUTDOWN_S:g} s; {ends}.")
+            if not at_once:
+                ends = "its processes are killed" if self.private else "the cluster is left as it is"
+                self._notify(f"Ray is stuck: it did not shut down within {SHUTDOWN_S:g} s; {ends}.")
         finally:
             self._connected = False
             kill(processes)
