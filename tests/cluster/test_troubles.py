@@ -207,7 +207,7 @@ def test_the_controllers_memory_stays_flat(ray_cluster, tmp_path):
                config.ParadigmChoice(name="asp"))
         pid = pid_of(ray_cluster, session._crew.controller)
         record = run_in(session, task, config.ParadigmChoice(name="asp"), watch=watch)
-        assert psutil.Process(pid).environ()["MALLOC_ARENA_MAX"] == "1", "with more, free memory adds up, 240 B a push"
+        assert psutil.Process(pid).environ()["MALLOC_ARENA_MAX"] == "1", "with more, free memory adds up"
     assert record.summary["pushes"] >= 3000
     assert max(seen) - seen[0] < 60, f"MiB over the run: {seen}"
 
