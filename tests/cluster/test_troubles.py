@@ -2,7 +2,6 @@
 
 import os
 import signal
-from math import inf
 
 import psutil
 import pytest
@@ -132,27 +131,28 @@ def test_when_every_worker_is_gone_the_run_has_failed(ray_cluster, tmp_path):
         train(session, start(tmp_path), "asp", 0.1, lambda crew: [ray_cluster.kill(worker) for worker in crew.workers])
 
 
-def test_an_evaluator_that_is_killed_or_frozen_ends_nothing(ray_cluster, tmp_path):
-    """Killed on the way, frozen at the very end: no mark is missing."""
+def test_an_evaluator_that_dies_or_freezes_ends_nothing(ray_cluster, tmp_path):
+    """Killed on the way; frozen at the end, when nothing else is waited for: no mark is missing."""
     task = start(tmp_path, evaluation={"marks": 4, "deadline_s": 2.0})
     struck = []
 
-    def watch(measures):
-        if measures.progress >= (0.3, 0.8, inf)[len(struck)]:
-            pid = session._crew.evaluator.__ray_call__.options(max_task_retries=-1)  # it may be starting anew
-            struck.append(psutil.Process(ray_cluster.get(pid.remote(lambda self: os.getpid()))))
-            struck[-1].send_signal(signal.SIGKILL if len(struck) == 1 else signal.SIGSTOP)
+    def strike_by(sent):
+        def strike(crew):
+            struck.append(psutil.Process(pid_of(ray_cluster, crew.evaluator)))
+            struck[-1].send_signal(sent)
+
+        return strike
 
     with Session() as session:
-        record = run_in(session, task, config.ParadigmChoice(name="asp"), watch=watch)
-        again = run_in(session, start(tmp_path, workload={"samples": 80}), config.ParadigmChoice(name="asp"))
-    assert len(struck) == 2
-    assert not psutil.wait_procs(struck, timeout=20)[1], "the frozen one is gone"
-    assert [one.summary["status"] for one in (record, again)] == ["finished", "finished"]
-    assert record.evaluations.mark.tolist() == [0, 0.25, 0.5, 0.75, 1]
-    remarks = [line.text for line in record.journal() if isinstance(line, Remark)]
-    assert any("no answer for 2 s" in text for text in remarks)
-    assert all("is started anew" in text for text in remarks)
+        records = [train(session, task, "asp", 0.3, strike_by(signal.SIGKILL)),
+                   train(session, task, "asp", 0.8, strike_by(signal.SIGSTOP))]
+    assert not psutil.wait_procs(struck, timeout=20)[1], "also the frozen one is gone"
+    for record, why in zip(records, ("ActorUnavailableError", "no answer for 2 s"), strict=True):
+        assert record.summary["status"] == "finished"
+        assert record.evaluations.mark.tolist() == [0, 0.25, 0.5, 0.75, 1]
+        [remark] = [line.text for line in record.journal() if isinstance(line, Remark)]
+        assert why in remark
+        assert "is started anew" in remark
 
 
 def test_a_broken_update_is_reported_as_the_servers_error(ray_cluster, tmp_path):
@@ -230,7 +230,7 @@ def test_the_controllers_memory_stays_flat(ray_cluster, tmp_path):
                config.ParadigmChoice(name="asp"))
         pid = pid_of(ray_cluster, session._crew.controller)
         record = run_in(session, task, config.ParadigmChoice(name="asp"), watch=watch)
-        assert psutil.Process(pid).environ()["MALLOC_ARENA_MAX"] == "1", "with more, free memory adds up, 240 B a push"
+        assert psutil.Process(pid).environ()["MALLOC_ARENA_MAX"] == "1", "with more, free memory adds up"
     assert record.summary["pushes"] >= 3000
     assert max(seen) - seen[0] < 60, f"MiB over the run: {seen}"
 
