@@ -61,12 +61,14 @@ def test_gpus_that_torch_does_not_see_are_refused(actor, given, visible):
 
 
 def test_what_an_actor_finds_wrong_with_its_gpu_is_told_without_a_traceback(monkeypatch):
-    def get(references, timeout):
+    def get(references):
         raise RayTaskError("Worker.reset", "a long traceback", ConfigError("gpus: no code for it")).as_instanceof_cause()
 
     monkeypatch.setattr(ray, "get", get)
+    session = Session()
+    monkeypatch.setattr(session, "_crew", SimpleNamespace(start_deadline_s=10.0))
     with pytest.raises(ConfigError) as raised:
-        Session().await_reset({"w-0": None}, 1.0)
+        session.await_reset({"w-0": None})
     assert (type(raised.value), str(raised.value)) == (ConfigError, "gpus: no code for it")
 
 

@@ -146,7 +146,8 @@ def test_the_sums_are_the_record(plan, rule, pushes, batches):
         if rest:
             assert published.now("raysync_workers_live") == {"its rule": live["joins"]}
             assert sum(published.now("raysync_protocol_active").values()) == 1
-            assert len(published.now("raysync_worker_lead_clocks")) == live["joins"] - len(away)
+            if published.now("raysync_progress_ratio") != {"its rule": 1}:  # else its releases are not carried out
+                assert len(published.now("raysync_worker_lead_clocks")) == live["joins"] - len(away)
     check_against_the_record(published, lines, pushes)
     check_an_ended_run(published)
     assert set(published.by("raysync_drops")) <= set(REASONS.values())
