@@ -74,11 +74,13 @@ def cleaned_up(mark):
     assert left, "none was found, so none was cleaned up"
 
 
-def test_compare_prints_a_table_and_its_records_replay(tmp_path, monkeypatch, nothing_left_behind):
-    monkeypatch.delenv("COLUMNS", raising=False)  # pytest-xdist's; a log is as wide as its lines
+def test_compare_prints_a_table_and_its_records_replay(tmp_path, nothing_left_behind):
+    # pytest-xdist, or readline beneath Python, sets COLUMNS; a log is as wide as its lines
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     (tmp_path / "file.yaml").write_text(FILE)
     command = [sys.executable, "-m", "raysync", "compare", "file.yaml", "--set", "output=here"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=150, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=150, check=False,
+                          env=environment)
     assert done.returncode == 0, done.stderr
     table = [line.split() for line in done.stdout.splitlines()]
     rows = {row[0]: row for row in table if row and row[0] in ("bsp", "ssp(staleness=2)")}
