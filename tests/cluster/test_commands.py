@@ -1,6 +1,7 @@
 """The command line from outside: whole processes, on private clusters of their own."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
