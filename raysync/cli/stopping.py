@@ -37,6 +37,10 @@ def stoppable() -> Iterator[None]:
     threading.Thread(target=_await_the_second, args=(reader,), daemon=True).start()
     try:
         yield
+    except SystemExit:
+        if leave.number in (None, signal.SIGINT):
+            raise
+        raise SystemExit(128 + leave.number) from None  # of a call of Ray that hears a signal, another number comes out
     finally:
         signal.set_wakeup_fd(fd_before)
         os.close(writer)
@@ -48,12 +52,13 @@ class _Leave:
     """The handler of the signals that end the command: the first one raises, and is left to its work by the others."""
 
     def __init__(self) -> None:
-        self._leaves = False
+        self.number: int | None = None
+        """Of the first signal."""
 
     def __call__(self, number: int, _: object) -> None:
-        if self._leaves:
+        if self.number is not None:
             return
-        self._leaves = True
+        self.number = number
         if number == signal.SIGINT:
             raise KeyboardInterrupt
         if number == signal.SIGHUP:

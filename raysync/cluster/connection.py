@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import ray
 from ray._private import ray_constants
+from ray.exceptions import RayError
 
 from raysync.cluster.limits import within
 from raysync.cluster.processes import kill, private_processes
@@ -31,7 +32,7 @@ a run goes on without the GCS: by default, its driver is ended a minute after th
 
 ANSWER_S = 10.0
 """How long the cluster may take to accept a connection."""
-SHUTDOWN_S = 15.0
+SHUTDOWN_S = 10.0
 """How long Ray may take to shut down: it takes two seconds."""
 OF_JOBS = "is where jobs are submitted to (RAY_API_SERVER_ADDRESS); a run that joins a cluster by itself needs HOST:6379."
 
@@ -83,24 +84,17 @@ class Connection:
             reason = str(error).splitlines()[0]
             raise ConfigError(f"cluster.address: no Ray cluster at {address!r} ({reason}).") from error
 
-    def close(self, *, at_once: bool = False) -> None:
-        """Disconnect. A private cluster is gone afterwards, even if Ray is stuck.
-
-        Args:
-            at_once: it is known to be stuck, so a private cluster is not asked to go.
-        """
+    def close(self) -> None:
+        """Disconnect. A private cluster is gone afterwards, even if Ray is stuck."""
         if not self._connected:
             return
         processes = private_processes() if self.private else []
-        if at_once:
-            kill(processes)
         try:
-            within(SHUTDOWN_S, ray.shutdown)
-        except TimeoutError:
+            within(SHUTDOWN_S, ray.shutdown)  # before anything is killed: a driver without its raylet may just exit
+        except (TimeoutError, RayError):
             atexit.unregister(ray.shutdown)  # it would be tried again, without a limit
-            if not at_once:
-                ends = "its processes are killed" if self.private else "the cluster is left as it is"
-                self._notify(f"Ray is stuck: it did not shut down within {SHUTDOWN_S:g} s; {ends}.")
+            ends = "its processes are killed" if self.private else "the cluster is left as it is"
+            self._notify(f"Ray is stuck: it did not shut down within {SHUTDOWN_S:g} s; {ends}.")
         finally:
             self._connected = False
             kill(processes)

@@ -11,6 +11,8 @@ from concurrent.futures import Future, wait
 from threading import Thread
 from typing import TypeVar
 
+from ray.exceptions import RaySystemError
+
 Result = TypeVar("Result")
 
 ANSWER_S = 20.0
@@ -27,6 +29,7 @@ def within(limit_s: float, call: Callable[[], Result]) -> Result:
         call: may raise anything but `StopIteration`.
 
     Raises:
+        RaySystemError: the call wants this process to end.
         TimeoutError: the call did not come back.
     """
     future: Future[Result] = Future()
@@ -34,6 +37,8 @@ def within(limit_s: float, call: Callable[[], Result]) -> Result:
     def work() -> None:
         try:
             future.set_result(call())
+        except SystemExit as error:  # Ray's word for a cluster that has gone: no reason for this process to end
+            future.set_exception(RaySystemError(f"exit status {error.code}"))
         except BaseException as error:
             future.set_exception(error)
 

@@ -37,7 +37,7 @@ from raysync.training.task import Task
 
 SILENCE_S = 60.0
 """After so long without a report a controller counts as frozen: it reports about every second, even if nothing happens."""
-TEARDOWN_S = 15.0
+TEARDOWN_S = 10.0
 """How long Ray may take to end the actors of a run: it takes some tenths of a second."""
 
 
@@ -183,8 +183,6 @@ class Session:
         """Where the actors of the latest run sit: `server-0`, `evaluator`, and the worker slots."""
         self._crew: Crew | None = None
         self._data: tuple[DataSet, Any] | None = None
-        self._stuck = False
-        """Whether Ray has let a call without an answer."""
 
     def __enter__(self) -> Session:
         return self
@@ -253,7 +251,7 @@ class Session:
         try:
             self._disband()
         finally:
-            self._connection.close(at_once=self._stuck)
+            self._connection.close()
             self._data = None
 
     # ---- actors ----
@@ -341,7 +339,6 @@ class Session:
         try:
             within(TEARDOWN_S, lambda: crew.disband(keeps_group=self._within is not None))
         except TimeoutError:
-            self._stuck = True
             self._notify(f"Ray is stuck: it did not end the actors within {TEARDOWN_S:g} s.")
 
 

@@ -1,5 +1,6 @@
 """Limits in time of what the driver waits for, and how actors start, without a cluster."""
 
+import sys
 from dataclasses import dataclass
 from threading import Event
 from types import SimpleNamespace
@@ -7,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ray.exceptions import ActorDiedError
+from ray.exceptions import ActorDiedError, RayError
 
 from raysync.cluster import limits, session, starting
 from raysync.cluster.limits import within
@@ -29,6 +30,8 @@ def test_a_call_comes_back_or_its_limit_does(for_ever):
         within(5, lambda: 1 / 0)
     with pytest.raises(TimeoutError, match=r"no answer within 0\.01 s"):
         within(0.01, for_ever)
+    with pytest.raises(RayError, match="exit status 1"):
+        within(5, lambda: sys.exit(1))
 
 
 def test_the_time_in_which_the_caller_is_suspended_does_not_count(for_ever, monkeypatch):

@@ -20,6 +20,7 @@ with stoppable():
     finally:
         signal.raise_signal(signal.SIGTERM)  # `timeout` sends its signal to the process, and to its group
         print("completed", flush=True)
+        sys.exit(1)  # which is what Ray makes of it
 """
 STUCK = """
 import ctypes, subprocess
