@@ -76,7 +76,7 @@ REGISTRY = {metric.name: metric for metric in (
     Metric("raysync_model_versions", "gauge", "Version of the model: updates made."),
     Metric("raysync_throughput_samples_per_second", "gauge", "Samples applied per second of training, since the run began."),
     Metric("raysync_workers_live", "gauge", "Workers that are members of the run."),
-    Metric("raysync_worker_lead_clocks", "gauge", "Clocks ahead of the slowest worker, now.", WORKER),
+    Metric("raysync_worker_lead_clocks", "gauge", "Clocks ahead of the slowest worker that takes part, now.", WORKER),
     Metric("raysync_protocol_active", "gauge", "1 for the protocol in force, 0 for those it replaced.", (*RUN, "protocol")),
     Metric("raysync_lagtuner_extra_clocks", "gauge", "LagTuner's latest decision: r*, clocks granted above s_L.", WORKER),
     Metric("raysync_lagtuner_predicted_wait_seconds", "gauge", "The latest wait that is over, as it was predicted.", WORKER),
@@ -84,7 +84,7 @@ REGISTRY = {metric.name: metric for metric in (
     Metric("raysync_step_busy_seconds", "histogram", "Computing time of one step.", WORKER, PER_STEP_S),
     Metric("raysync_step_wait_seconds", "histogram", "Wait after one step.", WORKER, PER_STEP_S),
     Metric("raysync_step_transfer_seconds", "histogram", "Transfer time of one step.", RUN, PER_STEP_S),
-    Metric("raysync_step_lead_clocks", "histogram", "Clocks ahead of the slowest worker, at its release.", RUN, CLOCKS),
+    Metric("raysync_step_lead_clocks", "histogram", "Clocks ahead of the slowest worker that takes part, at its release.", RUN, CLOCKS),
     Metric("raysync_step_staleness_versions", "histogram",
            "Versions applied between the one a push was computed on and its own; of pushes that were applied.", RUN, CLOCKS),
 )}
