@@ -84,7 +84,8 @@ REGISTRY = {metric.name: metric for metric in (
     Metric("raysync_step_busy_seconds", "histogram", "Computing time of one step.", WORKER, PER_STEP_S),
     Metric("raysync_step_wait_seconds", "histogram", "Wait after one step.", WORKER, PER_STEP_S),
     Metric("raysync_step_transfer_seconds", "histogram", "Transfer time of one step.", RUN, PER_STEP_S),
-    Metric("raysync_step_lead_clocks", "histogram", "Clocks ahead of the slowest worker that takes part, at its release.", RUN, CLOCKS),
+    Metric("raysync_step_lead_clocks", "histogram", "Clocks ahead of the slowest worker that takes part, at its release.",
+           RUN, CLOCKS),
     Metric("raysync_step_staleness_versions", "histogram",
            "Versions applied between the one a push was computed on and its own; of pushes that were applied.", RUN, CLOCKS),
 )}
