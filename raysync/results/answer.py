@@ -226,22 +226,22 @@ def _best(ranked: Sequence[Standing], final: Measure) -> str:
 
 
 def _compared(name: str, wins: str, leads: str, others: Sequence[Versus], amount: Callable[[float], str], verb: str) -> str:
-    """The leader against the next; where that is not clear, who else is as good, and who is the first that is not."""
+    """The leader against the next; where it is not clearly ahead of each, who may be as good, and who is not."""
     alike = [one.other.paradigm for one in others if one.alike]
     rest = [one for one in others if not one.alike]
-    text = f"{name} {wins}" if not rest or rest[0].clear or rest[0].by.low is None else f"{name} {leads}, the best mean"
+    doubtful = [one for one in rest if not one.clear and one.by.low is not None]
+    text = f"{name} {leads}, the best mean" if doubtful else f"{name} {wins}"
     if alike:
         text += f", and so {'do' if len(alike) > 1 else 'does'} {_listed(alike)}, the same to {ALIKE:.1%}"
     if not rest:
         return f"{text}."
     if rest[0].by.mean is None:
         return f"{text}; {rest[0].other.paradigm} is the next, but no seed has a result of both."
-    if rest[0].clear or rest[0].by.low is None:
+    if not doubtful:
         return f"{text}; {rest[0].other.paradigm}, the next, {verb} {_by(rest[0], amount)}."
-    doubtful = [one for one in rest if not one.clear]
     shown = ", ".join(f"{one.other.paradigm} ({_by(one, amount, ', ')})" for one in doubtful[:3])
     more = f" and {len(doubtful) - 3} more" if len(doubtful) > 3 else ""
-    text += f", but with {_seed_count(rest[0].by.count)} it cannot be told apart from {shown}{more}"
+    text += f", but with {_seed_count(doubtful[0].by.count)} it cannot be told apart from {shown}{more}"
     clear = next((one for one in rest if one.clear), None)
     return f"{text}; {clear.other.paradigm} {verb} {_by(clear, amount)}." if clear else f"{text}."
 

@@ -47,6 +47,16 @@ def test_who_cannot_be_told_apart_is_no_winner(made):
     assert led_by(collection) == ("asp", "not clear")
 
 
+def test_the_first_is_clearly_ahead_of_each_and_not_of_the_next_alone(made):
+    """The next is steady and clearly behind; the third has a worse mean, but varies so much that it may be as fast."""
+    collection = made({"asp": times(10, 20, 30), "ssp": times(12, 24, 37), "bsp": times(9, 30, 60)})
+    text = answer(collection)
+    assert "asp reaches 90.0% after 20.0 s" in text
+    assert "it cannot be told apart from bsp (" in text
+    assert "ssp takes 1.2" in text
+    assert led_by(collection) == ("asp", "not clear")
+
+
 def test_the_same_to_a_reader(made):
     """However sure a difference of a thousandth is."""
     results = {"bsp": times(10.01, 20.02, 30.03), "asp": times(10, 20, 30), "ssp": times(30, 60, 90)}
