@@ -22,7 +22,7 @@ STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Within, signals are handled as the file's docstring says; outside of the main thread, nothing changes."""
+    """Handle signals as the file's docstring says; outside of the main thread, nothing changes."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -53,7 +53,7 @@ class _Leave:
 
     def __init__(self) -> None:
         self.number: int | None = None
-        """Of the first signal."""
+        """The number of the first signal; None before it."""
 
     def __call__(self, number: int, _: object) -> None:
         if self.number is not None:

@@ -26,6 +26,6 @@ class VisibleConsole(Console):
     """Inherits, as nothing that rich offers to compose (a `RenderHook`) sees what a `Live` draws."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """As `Console.render`."""
+        """Render as `Console.render` does, with visible text."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(visible(segment.text), segment.style)

@@ -26,9 +26,10 @@ from raysync.errors import ConfigError
 WARM_BYTES = 64 << 20
 """How much of a private object store is touched before the first run: first touches are about ten times slower."""
 PRIVATE_CONFIG = {"free_objects_period_milliseconds": 50, "gcs_rpc_server_reconnect_timeout_s": 7 * 24 * 3600}
-"""Of a private cluster. It frees vectors that nobody needs any more soon: with Ray's default, a second, the object store
-holds all that a second brings: with 25 million parameters five times as much memory, always new pages, slower rounds. And
-a run goes on without the GCS: by default, its driver is ended a minute after the GCS has gone."""
+"""The settings of a private cluster. Vectors that nothing needs any more are freed soon: with Ray's
+default, a second, the object store holds all that a second brings: with 25 million parameters five
+times as much memory, always new pages, slower rounds. And a run goes on without the GCS: by default,
+its driver is ended a minute after the GCS has gone."""
 
 ANSWER_S = 10.0
 """How long the cluster may take to accept a connection."""
@@ -52,7 +53,7 @@ class Connection:
         self._address = address
         self._connected = False
         self._sigterm: Any = None
-        """Who handled SIGTERM before Ray did; None: that is unknown, or left alone."""
+        """The handler of SIGTERM before Ray's; None: it is unknown, or left alone."""
 
     def open(self, cluster: Cluster, cpus: float) -> None:
         """Connect, if that is not done yet.
@@ -141,7 +142,7 @@ def _leave(number: int, _: object) -> None:
 
 @contextmanager
 def _on_loopback() -> Iterator[None]:
-    """Within, a cluster that is started binds all of its sockets to this machine's loopback address.
+    """Make a cluster that is started within bind its sockets to this machine's loopback address.
 
     That is what Ray does where it holds clusters of several machines for impossible (Windows and macOS); asked for the
     loopback address anywhere else, it takes the machine's own one instead, and all interfaces (Ray 2.60).

@@ -22,7 +22,7 @@ SLICE_S = 1.0
 
 
 def within(limit_s: float, call: Callable[[], Result]) -> Result:
-    """What a call returns.
+    """Return what a call returns, if it comes back in time.
 
     Args:
         limit_s: how long it may take.

@@ -23,7 +23,7 @@ class ApplyPlan:
     staleness: list[int]
     """Versions applied between the weights of each push and this update."""
     version: int
-    """That this update makes: the server refuses it if it has missed the one before."""
+    """The version that this update makes: a server that has missed the one before refuses it."""
     combined: bool = False
     """Whether `combine` was called before, for the norms of all shards, which then come in place of the gradients."""
 

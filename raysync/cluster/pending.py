@@ -44,9 +44,9 @@ class Step:
     """That it computes on; kept only if delays are compensated."""
     deadline_s: float
     report: StepReport | None = None
-    """None until the worker has answered; then only the gradient is waited for."""
+    """The worker's answer; None until it has come. Then only the gradient is waited for."""
     fetched: list[Any] = field(default_factory=list)
-    """What came from another node: Ray does not evict it here while somebody holds it."""
+    """The parts that came from another node: Ray does not evict them here while they are held."""
 
 
 @dataclass(slots=True)

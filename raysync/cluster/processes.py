@@ -14,7 +14,7 @@ GONE_S = 5.0
 
 
 def private_processes() -> list[psutil.Process]:
-    """Those of Ray that this process started, and all that they started.
+    """List the processes of Ray that this process started, and all that those started.
 
     A child is Ray's own by its command line, which is of Ray's folder; the user's children are left out.
     """

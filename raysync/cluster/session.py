@@ -75,9 +75,9 @@ class Wanted:
     slots: tuple[str, ...]
     """Of the workers, as the journal calls them."""
     threads: tuple[int, ...]
-    """Of torch, of the actors in each bundle."""
+    """The torch threads of the actors in each bundle."""
     server_threads: int | None
-    """Of a server; None: as many as the others of its bundle."""
+    """The torch threads of a server; None: as many as the others of its bundle have."""
     task_events: bool
 
 
@@ -343,7 +343,7 @@ class Session:
 
 
 def _reports(stream: Iterator[Any]) -> Iterator[list[Line]]:
-    """What a controller reports, to its end.
+    """Yield what a controller reports, to its end.
 
     Raises:
         RunFailed: the controller died, or is silent.

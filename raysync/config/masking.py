@@ -16,7 +16,7 @@ _URI = re.compile(r"(?P<scheme>\w[\w+.-]*://)(?P<path>[^\s?]*)(?P<query>\?\S*)?"
 _LOGIN = re.compile(r"^[^/@]*:(?!\d+(?:/|$)).*@")
 """user:password@, in front of a host; a password may have a slash in it. HOST:PORT/ is left alone."""
 _PUNCTUATION = re.compile(r"['\"),.;:\]}]*$")
-"""What a sentence puts behind a URI."""
+"""The punctuation that a sentence puts behind a URI."""
 
 
 def masked(text: str) -> str:

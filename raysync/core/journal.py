@@ -173,7 +173,7 @@ class Decoder:
 
     def __init__(self) -> None:
         self.number = 1
-        """Of the latest line; the header is the first."""
+        """The number of the latest line; the header is the first."""
         self.ended = False
         """Whether that was the closing line."""
 
@@ -207,7 +207,7 @@ def read(lines: Iterable[str]) -> tuple[dict[str, Any], Iterator[Line]]:
 
 
 def read_header(text: str) -> dict[str, Any]:
-    """What the first line says: `paradigm` (with `class` and `parameters`), `workload_samples`, and perhaps `about`.
+    """Read what the first line says: `paradigm` (with `class` and `parameters`), `workload_samples`, and perhaps `about`.
 
     Raises:
         ConfigError: no journal, one of another schema, or a damaged header.
@@ -288,7 +288,7 @@ _CHECKS = {
 
 _REPORTED = {
     "loss": _or_none(_is_number), "forward_version": is_whole, "delay_ticks": _or_none(is_whole), "why": _is_text}
-"""What readers look at in a report; the rest is only shown."""
+"""The entries of a report that readers look at; the rest is only shown."""
 
 
 def _checked(cls: Any, values: dict[str, Any]) -> Any:

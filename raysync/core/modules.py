@@ -87,7 +87,7 @@ class Modules:
 
 
 def _refuse_ignored(decisions: Iterable[Decision]) -> None:
-    """What nothing would heed: the journal would say one thing, and the run do another."""
+    """Refuse decisions that no stage heeds: the journal would say one thing, and the run do another."""
     for decision in decisions:
         match decision:
             case Apply(publish=False):

@@ -32,7 +32,7 @@ def not_trusted(name: str) -> ConfigError:
 
 @contextmanager
 def without_imports() -> Iterator[None]:
-    """Within it `load_reference` refuses, and no other file is read for what a file names."""
+    """Make `load_reference` refuse within; no other file is read for what a file names, either."""
     before = _may_import.set(False)
     try:
         yield

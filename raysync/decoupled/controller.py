@@ -174,7 +174,7 @@ class _Run:
         self._miss_deadlines()
 
     def _deadlines(self) -> dict[Any, float]:
-        """Of what is under way; stages wait for each other, so one answer counts for all."""
+        """The deadline of what is under way; stages wait for each other, so one answer counts for all."""
         return {reference: it.deadline_s if isinstance(it, Scoring | Restart) else self._heard_s + self._deadline_s
                 for reference, it in self._pending.items()}
 

@@ -179,7 +179,7 @@ class Measures:
 
     @property
     def leads(self) -> dict[str, int]:
-        """Of each worker that takes part, in clocks ahead of the slowest of them, now."""
+        """The lead of each worker that takes part, in clocks ahead of the slowest of them, now."""
         return {worker: lead for leads in self._rows.leads.values() for worker, lead in leads.of_all().items()}
 
     @property

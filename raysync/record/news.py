@@ -100,7 +100,7 @@ def _numbers(values: Mapping[str, Any], *names: str) -> bool:
 
 
 def _times(values: Mapping[str, Any], *names: str) -> bool:
-    """Likewise; None is a time that is not known."""
+    """Say whether all of them are there as times; None is a time that is not known."""
     return all(name in values and (values[name] is None or _numbers(values, name)) for name in names)
 
 

@@ -49,7 +49,7 @@ def beneath(place: Place, *names: str) -> Place:
 
 
 def named(path: Path) -> str:
-    """What a person calls it: within a copy, the URI, with its secrets masked."""
+    """Name a path for a person: within a copy, by its URI, with the secrets masked."""
     return masked(str(place_of(path)))
 
 
@@ -227,7 +227,7 @@ def _found(path: Path) -> Path | None:
 
 @contextmanager
 def _told(where: str) -> Iterator[None]:
-    """What a file system complains of, in a line without the secrets of the URI."""
+    """Tell what a file system complains of in a line without the secrets of the URI."""
     try:
         yield
     except ConfigError:

@@ -26,7 +26,7 @@ class PushRow:
     base: int
     """Model version it was computed on."""
     lead: int
-    """Of the worker over the slowest that takes part, in clocks, when it was released for this."""
+    """The worker's lead over the slowest that takes part, in clocks, when it was released for this."""
     released_at_s: float
     pushed_at_s: float
     busy_s: float

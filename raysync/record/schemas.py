@@ -17,7 +17,7 @@ from raysync.core.journal import LONGEST_S, is_mapping
 from raysync.record.writer import schema_of
 
 MAY_BE_NAN = {"loss", "accuracy"}
-"""Of a model that diverged."""
+"""The columns in which a model that diverged leaves NaN."""
 
 
 class _Loose(BaseModel):

@@ -43,7 +43,7 @@ class SweepRecord:
 
     path: Path
     trust: bool = False
-    """As that of a `RunRecord`."""
+    """Whether paradigms may be imported, as in a `RunRecord`."""
 
     @cached_property
     def experiment(self) -> Experiment:
@@ -127,7 +127,7 @@ def write_note(sweep: Path, note: TrialNote) -> None:
 
 
 def notes(sweep: Path) -> list[TrialNote]:
-    """Of all trials that began, in the order of their names.
+    """Read the notes of all trials that began, in the order of their names.
 
     Raises:
         ConfigError: one is damaged.

@@ -103,7 +103,7 @@ def completed(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def writable(folder: Path) -> Iterator[None]:
-    """What a disk complains of while a record is written to it, in a line.
+    """Tell in a line what a disk complains of while a record is written to it.
 
     Raises:
         RunFailed: the disk is full, say, or the folder is gone.

@@ -69,7 +69,7 @@ class Versus:
 
 @dataclass(frozen=True)
 class Leader:
-    """Who is first in a scenario, and how surely."""
+    """The paradigm that is first in a scenario, and how surely."""
 
     name: str
     """"" where no run has a result."""
@@ -132,7 +132,7 @@ def overall(collection: Collection) -> str:
 
 
 def leader(collection: Collection, scenario: str = "") -> Leader:
-    """Who reaches the target first; without one, or where none does: who is done first.
+    """Find the paradigm that reaches the target first; without one, or where none does, the first to finish.
 
     That is clear where the leader is ahead of each other paradigm that has a time, also of those
     that have one in fewer of their repeats: a mean over the lucky repeats may be the smaller one.
@@ -156,7 +156,7 @@ def leader(collection: Collection, scenario: str = "") -> Leader:
 
 
 def _headline(first: Leader) -> str:
-    """Who is first at the target; "" without one, or where nobody else is to be compared."""
+    """Say which is first at the target; "" without a target, or without another to compare."""
     if not first.target or first.sure == "alone":
         return ""
     at_target = f"the first at {first.target}"

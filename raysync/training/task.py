@@ -48,7 +48,7 @@ class Task:
 
     @cached_property
     def chance_accuracy(self) -> float | None:
-        """Of the best constant guess at the test labels; None if nothing is trained.
+        """The accuracy of the best constant guess at the test labels; None if nothing is trained.
 
         Evaluations along the run may take the first part of the test set alone; a guess gets the
         larger of its two shares there and in all of it.

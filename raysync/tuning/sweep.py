@@ -186,7 +186,7 @@ class _Scribe:
         self.done = 0
         """Trials that came to an end."""
         self.mistakes: list[str] = []
-        """What was wrong with those that could not begin."""
+        """The mistakes of those that could not begin."""
         self._folder = folder
         self._notify = notify
 
