@@ -147,7 +147,7 @@ def _on_loopback() -> Iterator[None]:
     That is what Ray does where it holds clusters of several machines for impossible (Windows and macOS); asked for the
     loopback address anywhere else, it takes the machine's own one instead, and all interfaces (Ray 2.60).
     """
-    before = ray_constants.ENABLE_RAY_CLUSTER
+    before = getattr(ray_constants, "ENABLE_RAY_CLUSTER", True)  # another Ray may not have it
     ray_constants.ENABLE_RAY_CLUSTER = False
     try:
         yield
