@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from raysync import config
 from raysync.config import Experiment, ParadigmChoice
 from raysync.core.journal import Ended, Line
-from raysync.core.paradigm import Paradigm, Rule
+from raysync.core.paradigm import Rule
 from raysync.errors import ConfigError, RunFailed
 from raysync.record.measures import Measures
 from raysync.record.metrics import Title
@@ -36,7 +36,7 @@ class Engine(Protocol):
     def places(self) -> Mapping[str, Any]:
         """Actor -> dataclass that says where it sits, of the latest run."""
 
-    def run(self, task: Task, paradigm: Paradigm, title: Title | None = None) -> Iterator[list[Line]]:
+    def run(self, task: Task, rule: Rule, title: Title | None = None) -> Iterator[list[Line]]:
         """Train, and yield what happens, in order; the last line is an `Ended`. Metrics are published under the title."""
 
 
@@ -120,7 +120,7 @@ def run_in(
     check(beneath(experiment.output, experiment.name))
     folder = folder_name(experiment.output, experiment.name, choice.label)
     of = f"{sweep}/{experiment.name}" if sweep else experiment.name
-    stream = _stream(engine, task, choice.make(), Title(of, folder.name, choice.label))
+    stream = engine.run(task, choice.make(), Title(of, folder.name, choice.label))
     first = next(stream)  # whatever the user asked for that cannot be is known by now: no record of that
     make_folder(folder)
     shown = named(folder)
@@ -152,14 +152,6 @@ def run_in(
         kept = f"The record up to then: {shown}" if folder.exists() else ""
         raise RunFailed("\n".join(dict.fromkeys(filter(None, (why, writer.failure, kept)))))
     return load(folder, trust=True)  # it is the user's own
-
-
-def _stream(engine: Engine, task: Task, rule: Rule, title: Title) -> Iterator[list[Line]]:
-    if isinstance(rule, Paradigm):
-        return engine.run(task, rule, title)
-    from raysync.decoupled.engine import run as run_decoupled
-
-    return run_decoupled(engine, task, rule, title)
 
 
 def _event_log(folder: Path, began: datetime, wanted: bool) -> AbstractContextManager[Watch]:

@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayError, RayTaskError
 
-from raysync.agenda import Agenda
+from raysync.engine.event_queue import Agenda
 from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.evaluations import Evaluations
 from raysync.cluster.logs import log_begin, log_to_stderr
@@ -59,7 +59,7 @@ from raysync.core.paradigm import Paradigm
 from raysync.errors import RunFailed
 from raysync.record.metrics import Title
 from raysync.record.rows import slot_of
-from raysync.troubles import UNHARMED, Troubles
+from raysync.engine.faults import UNHARMED, Troubles
 
 if TYPE_CHECKING:
     from raysync.cluster.posts import Post  # imports torch, which this actor does without where nobody comes back

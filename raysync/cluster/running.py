@@ -11,7 +11,7 @@ from raysync.cluster.logs import log_news
 from raysync.cluster.metrics import RunMetrics
 from raysync.core.journal import Ended, Line
 from raysync.errors import RunFailed
-from raysync.troubles import Troubles
+from raysync.engine.faults import Troubles
 
 REPORT_EVERY_S = 0.25
 """How often the driver, and whoever watches the metrics, hear of what happened."""

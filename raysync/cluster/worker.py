@@ -14,7 +14,7 @@ from raysync.cluster.names import Role
 from raysync.cluster.placement import Place, here
 from raysync.cluster.transport import Payload, incoming, outgoing
 from raysync.config import WorkerGroup
-from raysync.emulation import one_way_s, step_duration_s
+from raysync.engine.step_time import one_way_s, step_duration_s
 from raysync.training.data import Batches, DataSet
 from raysync.training.gradient import GradientComputation
 from raysync.training.models import ModelPlan

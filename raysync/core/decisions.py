@@ -21,6 +21,8 @@ class Apply:
     pushes: tuple[Push, ...]
     version: int = -1
     """Stamped: the model version that this update makes."""
+    samples_before: int = -1
+    """Stamped: the samples in the pushes that were applied before this update."""
     phase: str = ""
     """Which of the experiment's `update` settings holds, for paradigms that switch; "" is the only one."""
     publish: bool = True

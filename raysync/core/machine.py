@@ -149,7 +149,9 @@ class Machine:
                 raise self._illegal(method, what)
             match decision:
                 case Apply(pushes=pushes, phase=phase, publish=publish):
-                    done.append(Apply(pushes, roster.apply(pushes, publish=publish), phase, publish))
+                    before = roster.samples_applied
+                    version = roster.apply(pushes, publish=publish)
+                    done.append(Apply(pushes, version, before, phase, publish))
                 case Release(worker=worker, pull=pull):
                     member = roster.release(worker, pull=pull)
                     done.append(Release(worker, member.clock, member.version, pull, decision.batch_size))

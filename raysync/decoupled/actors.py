@@ -36,7 +36,7 @@ from raysync.decoupled.learner import joined
 from raysync.decoupled.pipelines import Stage
 from raysync.decoupled.plan import parts_of
 from raysync.decoupled.stage import StageComputation
-from raysync.emulation import one_way_s, step_duration_s
+from raysync.engine.step_time import one_way_s, step_duration_s
 from raysync.paradigms.decoupled import Decoupled
 from raysync.record.metrics import Title
 from raysync.training.data import Batches, DataSet

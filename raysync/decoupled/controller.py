@@ -38,7 +38,7 @@ from raysync.decoupled.virtual import DONE
 from raysync.errors import RunFailed
 from raysync.paradigms.decoupled import Decoupled
 from raysync.record.metrics import Title
-from raysync.troubles import UNHARMED, Troubles
+from raysync.engine.faults import UNHARMED, Troubles
 
 
 @dataclass(frozen=True, slots=True)

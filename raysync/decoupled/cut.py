@@ -157,3 +157,14 @@ def _check(module: nn.Module, parts: Sequence[nn.Module], samples: Tensor, name:
         part.train(training)
     if x.shape != expected.shape or not torch.allclose(x, expected, rtol=1e-4, atol=1e-5):
         raise ConfigError(f"model {name}: its `sequence` does not compute what it computes.")
+
+
+def joined(vectors: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+    """The vectors of the modules, (P + Q,) each, as the one of the whole network: all parameters, then all buffers.
+
+    Args:
+        vectors: of each module.
+        sizes: P of each.
+    """
+    return torch.cat([vector[:size] for vector, size in zip(vectors, sizes, strict=True)]
+                     + [vector[size:] for vector, size in zip(vectors, sizes, strict=True)])

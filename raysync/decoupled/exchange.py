@@ -6,8 +6,6 @@ Shape legend: S = groups, P = trainable parameters of the module, Q = elements o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,69 +13,9 @@ from torch import Tensor, nn
 from raysync.config import Update
 from raysync.paradigms.decoupled import Decoupled
 from raysync.training.flat import FlatModel
+from raysync.training.model_server import Exchange, OneStore
 from raysync.training.store import ParameterStore
-
-
-@dataclass(frozen=True, slots=True)
-class Arrived:
-    """A push at its module's server."""
-
-    group: int
-    worker: str | None
-    """None if it has left since: its buffers no longer count."""
-    vector: Tensor
-    """(P + Q,): the gradient, and behind it the buffers."""
-    samples: int
-
-
-class Exchange(Protocol):
-    """Of one module."""
-
-    def apply(self, pushes: Sequence[Arrived], progress: float, phase: str) -> None:
-        """One update; `progress` is the module's before it."""
-
-    def weights(self, group: int) -> Tensor:
-        """What that group's replica pulls now: (P + Q,), which stays as it is."""
-
-    def mean(self) -> Tensor:
-        """The mean of the replicas, (P + Q,), which is what is evaluated."""
-
-    def forget(self, worker: str) -> None:
-        """It has left."""
-
-
-class OneServer:
-    """The parameter server of a module: pushes become updates as anywhere else in raysync, and replicas pull one model."""
-
-    def __init__(self, initial: Tensor, size: int, update: Update) -> None:
-        """
-        Args:
-            initial: (P + Q,).
-            size: P.
-            update: optimizer, schedule and combination.
-        """
-        self._store = ParameterStore(initial, size, update)
-        self._weights: Tensor | None = None
-
-    def apply(self, pushes: Sequence[Arrived], progress: float, phase: str) -> None:
-        """As `Exchange.apply`."""
-        self._store.apply([push.vector for push in pushes], [push.samples for push in pushes],
-                          [push.worker for push in pushes], progress, phase)
-        self._weights = None
-
-    def weights(self, group: int) -> Tensor:
-        """As `Exchange.weights`; the same for every group."""
-        return self.mean()
-
-    def mean(self) -> Tensor:
-        """As `Exchange.mean`."""
-        if self._weights is None:
-            self._weights = self._store.publish().clone()
-        return self._weights
-
-    def forget(self, worker: str) -> None:
-        """As `Exchange.forget`."""
-        self._store.forget(worker)
+from raysync.training.update_plan import ApplyPlan
 
 
 class Gossip:
@@ -109,27 +47,26 @@ class Gossip:
         self._size, self._mix, self._every = size, mix, every
         self._rounds = 0
 
-    def apply(self, pushes: Sequence[Arrived], progress: float, phase: str) -> None:
+    def apply(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> None:
         """As `Exchange.apply`."""
         self._rounds += 1
         mixes = self._rounds % self._every == 0
-        there = [push.group for push in pushes]
+        there = plan.replicas
         matrix = self._matrix[there][:, there]
         matrix = matrix / matrix.sum(dim=1, keepdim=True)
-        vectors = [push.vector for push in pushes]
         if mixes and self._mix == "grad":
             mixed = matrix @ torch.stack([vector[: self._size] for vector in vectors])  # (S, P)
             vectors = [torch.cat([own, vector[self._size :]]) for own, vector in zip(mixed, vectors, strict=True)]
-        for push, vector in zip(pushes, vectors, strict=True):
-            self._stores[push.group].apply([vector], [push.samples], [push.worker], progress, phase)
+        for replica, vector, samples, worker in zip(there, vectors, plan.samples, plan.workers, strict=True):
+            self._stores[replica].apply([vector], [samples], [worker], plan.progress, plan.phase)
         if mixes and self._mix == "weight":
             models = [self._stores[group].publish()[: self._size] for group in there]  # the optimizers' own memory
             for model, mean in zip(models, matrix @ torch.stack(models), strict=True):
                 model.copy_(mean)
 
-    def weights(self, group: int) -> Tensor:
+    def weights(self, replica: int) -> Tensor:
         """As `Exchange.weights`."""
-        return self._stores[group].publish().clone()
+        return self._stores[replica].publish()
 
     def mean(self) -> Tensor:
         """As `Exchange.mean`."""
@@ -146,7 +83,7 @@ def exchange_of(rule: Decoupled, update: Update, part: nn.Module) -> Exchange:
     model = FlatModel(part)
     if rule.mixes_locally:
         return Gossip(model.initial(), model.size, update, rule.matrix, rule.mix, rule.mix_every)
-    return OneServer(model.initial(), model.size, update)
+    return OneStore(model.initial(), model.size, update)
 
 
 def _scaled(update: Update, pushes: int) -> Update:

@@ -12,8 +12,11 @@ from raysync.config import Experiment, Link, WorkerGroup
 from raysync.core.modules import stage_id
 from raysync.core.paradigm import Paradigm
 from raysync.decoupled.cut import COSTS, cut
-from raysync.decoupled.exchange import Exchange, exchange_of
+from raysync.decoupled.exchange import exchange_of
 from raysync.decoupled.pipelines import Stage
+from raysync.decoupled.topology import Pipelined
+from raysync.engine.backend import Backend
+from raysync.engine.faults import Troubles
 from raysync.errors import ConfigError
 from raysync.paradigms.decoupled import Decoupled
 from raysync.paradigms.hybrid import Hybrid
@@ -22,6 +25,7 @@ from raysync.paradigms.ringmaster import Ringmaster
 from raysync.paradigms.syncswitch import SyncSwitch
 from raysync.training.data import Array, Batches, shards
 from raysync.training.flat import FlatModel
+from raysync.training.model_server import Exchange
 from raysync.training.models import ModelPlan
 from raysync.training.task import Task
 
@@ -59,6 +63,11 @@ class DecoupledPlan:
         """The batches of a group, those of a worker in its first stage's place."""
         slot, experiment = self.slots[group, 1], self.task.experiment
         return Batches(self.shards[slot], experiment.seed, slot, experiment.data.augment)
+
+    def topology(self, backend: Backend, faults: Troubles) -> Pipelined:
+        """The topology of a run."""
+        slots = {stage: (self.name(stage), slot) for stage, slot in self.slots.items()}
+        return Pipelined(backend, self.rule, self.task.experiment, self.task.workload_samples, self.batches, slots, faults)
 
     def parts(self) -> list[nn.Sequential]:
         """The modules, fresh, with the run's initial weights."""

@@ -5,7 +5,7 @@ Shape legend: P = trainable parameters of the module, Q = elements of its buffer
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
+from raysync.training.data import Batches, DataSet
+from raysync.training.device import Device
 from raysync.training.flat import FlatModel
 
 Weights = Literal["stash", "latest"]
@@ -151,6 +153,76 @@ class StageComputation:
         self._flat.gradient.copy_(gradient)
         self._flat.write_buffers()
         return self._flat.outgoing, dx[0] if dx else None
+
+
+class StageWork:
+    """What a stage does with the calls that it gets, on every backend."""
+
+    def __init__(
+        self, computation: StageComputation, stage: int, stages: int, draws: Batches, batch_size: int,
+        device: Device | None = None,
+    ) -> None:
+        """
+        Args:
+            computation: of the stage.
+            stage: its number, from 1.
+            stages: how many there are.
+            draws: the batches of its group.
+            batch_size: in samples.
+            device: where it computes; None: where the tensors are.
+        """
+        self._computation, self._draws, self._batch_size = computation, draws, batch_size
+        self._is_first, self._is_last = stage == 1, stage == stages
+        self._upload = device.upload if device is not None else _as_it_is
+
+    def forward(self, batch: int, data: DataSet, inputs: Sequence[Tensor]) -> Tensor:
+        """Run a batch forward; returns the activation for the next stage, (N, ...).
+
+        Args:
+            batch: its number.
+            data: the first stage draws its samples from it.
+            inputs: weights (P + Q,) if they are new, and then the activation of the stage before; the first has none.
+        """
+        x = self._read(inputs, expected=0 if self._is_first else 1)
+        if x is None:
+            x = self._drawn(batch, data)[0]
+        return self._computation.forward(batch, x, self._draws.seed(batch - 1))
+
+    def backward(
+        self, batch: int, data: DataSet, inputs: Sequence[Tensor],
+    ) -> tuple[float | None, Tensor, Tensor | None]:
+        """Run a batch backward; the last stage also forward.
+
+        Args:
+            batch: its number.
+            data: the last stage draws its labels from it.
+            inputs: weights (P + Q,) if they are new, and then the gradient by the stage's output, or, of the last stage,
+                the activation of the stage before; the only one has none.
+
+        Returns:
+            The loss, which the last stage has, what is pushed (P + Q,), and the gradient by the stage's input.
+        """
+        arrived = self._read(inputs, expected=0 if self._is_first and self._is_last else 1)
+        if not self._is_last:
+            assert arrived is not None, "a backward pass without a gradient"
+            return None, *self._computation.backward(batch, arrived)
+        drawn, labels = self._drawn(batch, data)
+        x = drawn if arrived is None else arrived
+        return self._computation.learn(batch, x, labels, self._draws.seed(batch - 1))
+
+    def _drawn(self, batch: int, data: DataSet) -> tuple[Tensor, Tensor]:
+        x, labels = self._draws.draw(data, batch - 1, self._batch_size)
+        return self._upload(x), self._upload(labels)
+
+    def _read(self, inputs: Sequence[Tensor], expected: int) -> Tensor | None:
+        """Take new weights, if they come along; returns what is left."""
+        if len(inputs) > expected:
+            self._computation.read_weights(self._upload(inputs[0]))
+        return self._upload(inputs[-1]) if expected else None
+
+
+def _as_it_is(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 from ray.exceptions import ActorDiedError, ObjectLostError, RayTaskError
 
 from raysync.cluster.messages import ApplyPlan
-from raysync.emulation import step_duration_s
+from raysync.engine.step_time import step_duration_s
 
 
 @dataclass(eq=False)

@@ -5,7 +5,7 @@ from statistics import fmean, stdev
 import pytest
 
 from raysync.config import Jitter, WorkerGroup
-from raysync.emulation import jitter_factor, step_duration_s
+from raysync.engine.step_time import jitter_factor, step_duration_s
 from raysync.randomness import hashed_seed, standard_normal, uniform
 
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from raysync import config
 from raysync.config import Data
-from raysync.emulation import step_duration_s
+from raysync.engine.step_time import step_duration_s
 from raysync.errors import ConfigError
 from raysync.training import data
 from raysync.training.augment import crop_and_flip

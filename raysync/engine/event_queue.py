@@ -1,4 +1,4 @@
-"""What happens at which time: the heap that both engines work off."""
+"""What happens at which time: a heap of calls."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from math import inf
 from typing import Any
 
 
-class Agenda:
-    """Calls in the order of their times; those of the same time in the order in which they were put down."""
+class EventQueue:
+    """Calls in the order of their times; those of the same time in the order in which they were scheduled."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -18,21 +18,20 @@ class Agenda:
         self._count = 0
 
     def schedule(self, at: float, happens: Callable[[Any], None], argument: Any) -> None:
-        """Put a call down."""
+        """Call `happens(argument)` at that time."""
         self._count += 1
         heappush(self._heap, (at, self._count, happens, argument))
 
     def advance(self) -> None:
         """Make the next call."""
-        assert self._heap, "nothing will ever happen"
+        assert self._heap, "the event queue is empty"
         self.now, _, happens, argument = heappop(self._heap)
         happens(argument)
 
+    def __len__(self) -> int:
+        return len(self._heap)
+
     @property
     def next_at(self) -> float:
-        """When that is; infinity: nothing is put down."""
+        """The time of the next call; infinity if none is scheduled."""
         return self._heap[0][0] if self._heap else inf
-
-    def expects(self, happens: Callable[[Any], None]) -> bool:
-        """Whether such a call is put down."""
-        return any(each == happens for _, _, each, _ in self._heap)

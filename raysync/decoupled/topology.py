@@ -1,0 +1,187 @@
+"""The pipelined topology: which calls the decisions about the stages of a cut network mean.
+
+    Release(stage)  -> the passes of its iteration, as soon as their inputs are known to come
+    a pass          -> forward(stage, ...) leaves the activation for the next stage
+                       backward(stage, ...) leaves the stage's gradient, and that for the stage before
+    Apply           -> apply(server of the stage, gradients)
+
+What is passed on are values that are still to be computed: a pass is called when that of the
+neighbour has been, and waits for it where it runs. So stages overlap as far as the data allow, with
+no barrier but the paradigm's. This file knows no torch; the arithmetic is in `stage`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from raysync.config import Experiment
+from raysync.core.decisions import Apply, Release
+from raysync.core.ids import WorkerId, worker_id
+from raysync.core.roster import Roster
+from raysync.decoupled.pipelines import Pass, Pipelines, Stage
+from raysync.engine.backend import Backend, Call, Value
+from raysync.engine.faults import UNHARMED, Troubles
+from raysync.engine.parameter_server import ParameterServer
+from raysync.engine.topology import NOTHING, Capability, Step, apply_plan, released_at
+from raysync.paradigms.decoupled import Decoupled
+
+
+def server_of(stage: int) -> str:
+    """Return the id of the server of a stage, from 1."""
+    return f"server of module {stage}"
+
+
+@dataclass(slots=True)
+class _Worker:
+    """One stage of one group."""
+
+    stage: Stage
+    name: str
+    slot: str
+    """Of the worker that it is placed on, by which faults know it."""
+    release: Release | None = None
+    """The latest."""
+    weights: Value = None
+    """New ones, for the next call."""
+    versions: dict[int, int] = field(default_factory=dict)
+    """Batch in flight -> version of the weights of its forward pass."""
+    calls: list[tuple[Call, list[Call]]] = field(default_factory=list)
+    """Those of this iteration, with the calls of the neighbours that they wait for."""
+
+
+class Pipelined:
+    """The network is cut into stages, each with a server; groups of them work side by side."""
+
+    drains = True
+    supports: frozenset[Capability] = frozenset()
+
+    def __init__(
+        self, backend: Backend, rule: Decoupled, experiment: Experiment, workload_samples: int, batches: int,
+        slots: Mapping[Stage, tuple[str, str]], faults: Troubles,
+    ) -> None:
+        """
+        Args:
+            backend: of the run.
+            rule: how the network is cut, and what holds replicas together.
+            experiment: batch size, and whether there are faults.
+            workload_samples: of the run; each stage does all of it.
+            batches: of the pool.
+            slots: stage -> its slot, and that of the worker that it is placed on.
+            faults: what befalls the workers.
+        """
+        self.machine = rule.machine(workload_samples)
+        self.servers = [ParameterServer(backend, server_of(stage), has_replicas=rule.mixes_locally)
+                        for stage in range(1, rule.modules + 1)]
+        self._backend, self._rule = backend, rule
+        self._batch_size = experiment.batch_size
+        self._workload_samples = workload_samples
+        self._faults = faults if experiment.troubles else None
+        self._pipelines = Pipelines(rule.groups, rule.modules, batches, rule.locked)
+        self._stages = {stage: _Worker(stage, str(worker_id(name, 1)), slot) for stage, (name, slot) in slots.items()}
+        self._workers = {worker.name: worker for worker in self._stages.values()}
+        self.workers = list(self._workers)
+        self._mail: dict[Pass, tuple[Value, Call]] = {}
+        """Pass -> its input, and the neighbour's call that leaves it."""
+
+    @property
+    def roster(self) -> Roster:
+        """As `Topology.roster`: that of the last stage, which has the loss."""
+        return self.machine.roster
+
+    def members(self, worker: str) -> Roster:
+        """As `Topology.members`."""
+        return self.machine.machines[WorkerId(worker).stage].roster
+
+    def released(self, release: Release) -> Iterable[Step]:
+        """As `Topology.released`."""
+        worker = self._workers[release.worker]
+        worker.release = release
+        worker.calls.clear()  # they are done
+        group, number = worker.stage
+        if release.pull:
+            worker.weights = self.servers[number - 1].weights(group)
+        queue = self._pipelines.released(worker.stage)
+        while queue:
+            each = queue.pop(0)
+            if step := self._call(each):
+                yield step
+            queue += self._pipelines.done(each)
+
+    def applied(self, apply: Apply, steps: Sequence[Step], is_pulled: bool) -> None:
+        """As `Topology.applied`."""
+        server, roster = steps[0].server, self.members(steps[0].release.worker)
+        fields = NOTHING
+        if self._backend.computes:
+            replicas = [self._workers[worker].stage[0] for worker, _ in apply.pushes] if self._rule.mixes_locally else ()
+            fields = apply_plan(apply, steps, roster, self._workload_samples, replicas).fields()
+        server.apply(fields, apply.pushes, [step.call for step in steps], publish=apply.publish, is_pulled=is_pulled)
+
+    def left(self, worker: str) -> None:
+        """Do nothing: no stage is lost but with the run, and the server of one that is done keeps its buffers."""
+
+    def leavers(self, under_way: Collection[str]) -> list[str]:
+        """As `Topology.leavers`: the paradigm of a stage would wait for a replica that has no batch left."""
+        if not self._pipelines.is_closed:
+            return []
+        return [worker.name for stage, worker in self._stages.items()
+                if worker.name not in under_way and worker.name in self.members(worker.name).members
+                and self._pipelines.is_drained(stage)]
+
+    def waited_since(self, step: Step) -> float:
+        """As `Topology.waited_since`: stages wait for each other, so an answer of one counts for its whole group."""
+        group, _ = self._workers[step.release.worker].stage
+        heard_at = [0.0]
+        for (other, _), worker in self._stages.items():
+            member = self.members(worker.name).members.get(worker.name)
+            if other == group and member is not None:
+                heard_at.append(member.telemetry.pushed_at or 0.0)
+        return max(released_at(self.members(step.release.worker), step), *heard_at)
+
+    def suspect(self, step: Step) -> str:
+        """As `Topology.suspect`: of the stages that the step waits for, the one that waits for none."""
+        group, _ = self._workers[step.release.worker].stage
+        is_done = self._backend.is_done
+        for (other, _), worker in self._stages.items():
+            if other != group:
+                continue
+            under_way = next((each for each in worker.calls if not is_done(each[0])), None)
+            if under_way is not None and all(map(is_done, under_way[1])):
+                return worker.name
+        return step.release.worker
+
+    def _call(self, each: Pass) -> Step | None:
+        """Call a pass; returns the step that it ends, if it does."""
+        (group, number), worker = each.stage, self._stages[each.stage]
+        release, mail = worker.release, self._mail
+        assert release is not None, "a pass of a stage that was never released"
+        if each.direction == "forward":
+            worker.versions[each.batch] = release.version
+            if number < self._rule.modules:
+                call = self._send(worker, each)
+                mail[Pass((group, number + 1), "forward", each.batch)] = call, call
+            elif each in mail:  # the last stage runs it with the backward pass
+                mail[Pass(each.stage, "backward", each.batch)] = mail.pop(each)
+            return None
+        assert release.clock == each.batch - 1, f"{each} in {release}"
+        call = self._send(worker, each)
+        if number > 1:
+            mail[Pass((group, number - 1), "backward", each.batch)] = call.value(1), call
+        forward_version = worker.versions.pop(each.batch)
+        report: dict[str, Any] = {"delay_ticks": self._pipelines.schedule.delay(number)}
+        if self._rule.weights == "stash":
+            report["forward_version"] = forward_version
+        return Step(release, self._batch_size, call, self.servers[number - 1], None, report)
+
+    def _send(self, worker: _Worker, each: Pass) -> Call:
+        arrived = [self._mail.pop(each)] if each in self._mail else []
+        weights, worker.weights = worker.weights, None
+        inputs = ([] if weights is None else [weights]) + [value for value, _ in arrived]
+        suffered = UNHARMED
+        if self._faults is not None:
+            suffered = self._faults.befall(worker.slot, each.batch - 1, self._backend.now)
+        fields = [each.batch, suffered.factor, suffered.latency_s]
+        call = self._backend.call(worker.name, each.direction, fields, *inputs)
+        worker.calls.append((call, [source for _, source in arrived]))
+        return call

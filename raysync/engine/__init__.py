@@ -1,0 +1,1 @@
+"""One driver for every backend and every topology; it knows neither Ray nor torch."""

@@ -1,0 +1,487 @@
+"""The loop that carries out what a machine decides: one for every backend and every topology.
+
+    something happens      a call is done or has failed, or a time has come (`Backend.wait`)
+    it becomes an event    Joined, Left, Pushed or TimerFired; the machine answers with decisions
+    decisions are calls    the topology issues them, and says which steps are then under way
+
+Everything else about a run is here, too: the lines of the journal, when to evaluate, timers, faults,
+deadlines, who is to blame for a failure, and how the run ends.
+
+What holds when something is lost:
+
+* A push is the arrival of its gradient at the server, not the end of its computation. So a worker's
+  node takes no push along that the machine knows of: a gradient that it still held never arrives,
+  and its worker is a `Left`.
+* Every step has a deadline, since a frozen actor is never reported: its worker is a `Left`, unless
+  the step waits for weights that the server owes it. Then the run ends with the server's error.
+* An update that fails ends the run with its own error: every update and publication names its
+  version, and a server that has missed one refuses whatever comes next. So no model lacks an
+  update unnoticed.
+* Where a topology cannot go on without a worker, its loss ends the run, and names it.
+* An evaluator only measures: see `evaluations`. The loss of a server ends the run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite, nextafter
+from typing import Any, assert_never
+
+from raysync.config import Experiment
+from raysync.core.decisions import Apply, Decision, Drop, Hold, Note, Push, Release, SetTimer, Switch
+from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
+from raysync.core.ids import WorkerId, worker_id
+from raysync.core.journal import Ended, Evaluation, Line, Remark, answered
+from raysync.engine.backend import Backend, Call, Failure
+from raysync.engine.evaluations import Evaluations, Publication
+from raysync.engine.faults import Troubles
+from raysync.engine.parameter_server import ParameterServer
+from raysync.engine.topology import NO_REPORT, Capability, Step, Topology
+from raysync.errors import RunFailed
+
+SERVER_VERDICT_S = 10.0
+"""How long a failed step waits for the server's own error, which explains it better."""
+START_DEADLINE_S = 120.0
+"""How long an actor may take to start: to import torch, to build the model."""
+DONE = "its group has no batch left"
+"""Why a worker leaves that has nothing left to do."""
+BEFORE_THE_END = nextafter(1, 0)
+"""Where a run drains beyond its workload, the last evaluation comes after that."""
+
+
+@dataclass(slots=True, eq=False)
+class Arriving:
+    """The gradient of a step that has been computed."""
+
+    parts: list[Call]
+    """What is on its way to the server."""
+    held: list[Any] = field(default_factory=list)
+    """What has come from another node: Ray does not evict it here while it is held."""
+
+
+@dataclass(slots=True, eq=False)
+class Comeback:
+    """A worker that starts in the place of one that crashed."""
+
+    worker: str
+    call: Call
+    """It is done when the worker is ready."""
+    due_at: float
+    """Seconds since the run began: it joins no sooner, however soon it is ready."""
+
+
+class Driver:
+    """One run."""
+
+    def __init__(
+        self, topology: Topology, backend: Backend, experiment: Experiment, faults: Troubles,
+        marks: Sequence[float],
+    ) -> None:
+        """
+        Args:
+            topology: has the machine.
+            backend: of the same run.
+            experiment: deadlines, and whether there are faults at all.
+            faults: what befalls the workers.
+            marks: the progress at which to evaluate, rising; none if nothing is trained.
+        """
+        self.lines: list[Line] = []
+        """What happened since the last report."""
+        self.status = ""
+        """How the training ended; empty while it goes on. Evaluations may be pending even then."""
+        self.last_at = 0.0
+        """Seconds since the run began: when the latest weights were published."""
+        self.topology, self.backend, self.faults = topology, backend, faults
+        self._has_faults = bool(experiment.troubles)
+        self._survives = Capability.LOSE_WORKERS in topology.supports
+        self._deadline_s = experiment.cluster.step_deadline_s
+        self._evaluations = Evaluations(backend, marks, experiment.evaluation.deadline_s,
+                                        START_DEADLINE_S, self._tell)
+        self._steps: dict[str, Step] = {}
+        """Worker -> its step under way, the one that was released first in front."""
+        self._arriving: dict[Step, Arriving] = {}
+        """Those whose gradients are to be applied elsewhere than they were computed."""
+        self._pushed: dict[Push, Step] = {}
+        """Those whose gradients are neither applied nor dropped."""
+        self._lives: dict[str, str] = {}
+        """Slot -> the worker that fills it now, or was the last to."""
+        self._coming: dict[str, Comeback] = {}
+        self._drains = topology.drains
+        self._last_server = topology.servers[-1]
+        self._settling: set[ParameterServer] = set()
+        """At the end: the servers whose last update is waited for."""
+        self._progress = 0.0
+        self._version = 0
+        """The progress and the version of the model as of the latest Apply that was carried out."""
+        workload = topology.roster.workload_samples
+        assert workload is not None, "a run without a workload"
+        self._workload_samples = workload
+
+    # ---- the run ----
+
+    def run(self) -> Iterator[list[Line]]:
+        """Train to the end of the workload, and yield what happens, in order.
+
+        The last line is an `Ended`, also of a run that broke. A report without lines is a sign of
+        life.
+        """
+        error = ""
+        try:
+            self.start()
+            wait, is_report_due = self.backend.wait, self.backend.is_report_due
+            while self.goes_on:
+                wait()
+                if is_report_due(len(self.lines)):
+                    yield self._take_lines()
+        except RunFailed as failure:
+            error = str(failure)
+        except Exception as bug:  # of the user's paradigm, or ours: what led to it must still reach the journal
+            logging.getLogger(__name__).exception("the run broke")
+            error = f"{type(bug).__name__}: {' '.join([str(bug), *getattr(bug, '__notes__', [])])}"
+        self.lines.append(Ended("failed" if error else self.status, self.last_at, error,
+                                self.faults.without_effect()))
+        yield self._take_lines()
+
+    def start(self) -> None:
+        """Evaluate the initial model, and let every worker join."""
+        self._evaluate(self._evaluations.take_marks(0.0))
+        for index, crash in self.faults.crashes.items():
+            if crash.at_s is not None:
+                self.backend.schedule(crash.at_s, self._crash, index)
+        self.backend.schedule(self._deadline_s, self._miss_deadlines, None)
+        for worker in self.topology.workers:
+            self._join(worker)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the training, an evaluation, or the last update of a server is under way."""
+        return not self.status or self._evaluations.is_pending or bool(self._settling)
+
+    def _take_lines(self) -> list[Line]:
+        lines, self.lines = self.lines, []
+        return lines
+
+    def _end(self, status: str) -> None:
+        """Training is over: what the workers still compute is not waited for, nor who comes back."""
+        if not self.status:
+            for server in self.topology.servers:
+                if server.last is not None:
+                    self._settling.add(server)
+                    self.backend.watch(server.last, self._settled, server)
+        self.status = status
+        self._steps.clear()
+
+    def _settled(self, server: ParameterServer) -> None:
+        assert server.last is not None, "an update that was never sent"
+        self._check(server, server.last)
+        self._settling.discard(server)
+        self.last_at = max(self.last_at, self.backend.now)
+
+    # ---- what happens to a step ----
+
+    def _stepped(self, step: Step) -> None:
+        """A worker has answered, or its call has failed."""
+        if self._steps.get(step.release.worker) is not step:
+            return  # it is gone since, or the run has ended
+        answer = step.call.answer
+        if isinstance(answer, Failure):
+            self._step_failed(step, answer)
+            return
+        step.answer = answer
+        if self.backend.delivers and (parts := self.backend.deliver(step.call, step.server.actor)):
+            self._arriving[step] = Arriving(list(parts))
+            for part in parts:
+                self.backend.watch(part, self._part_arrived, (step, part))
+        else:
+            self._received(step)
+
+    def _part_arrived(self, step_and_part: tuple[Step, Call]) -> None:
+        step, part = step_and_part
+        if self._steps.get(step.release.worker) is not step:
+            return
+        answer = part.answer
+        if isinstance(answer, Failure):
+            self._step_failed(step, answer)
+            return
+        arriving = self._arriving[step]
+        arriving.held.append(answer)
+        arriving.parts.remove(part)
+        if not arriving.parts:
+            self._received(step)
+
+    def _received(self, step: Step) -> None:
+        loss, busy_s = step.answer
+        release = step.release
+        worker, clock = release.worker, release.clock
+        del self._steps[worker]
+        if self._arriving:
+            self._arriving.pop(step, None)
+        if release.pull:
+            step.server.done(release.version)
+        self._pushed[worker, clock] = step
+        report = step.report if loss is None else {**step.report, "loss": loss}
+        self._handle(Pushed(at=self.backend.now, worker=worker, clock=clock, base=release.version,
+                            samples=step.samples, busy_s=busy_s), report)
+        if loss is not None and not isfinite(loss):
+            self._diverge()
+        if self._drains:
+            self._dismiss()
+
+    def _diverge(self) -> None:
+        """The model as it now is gets its evaluation, and the run ends."""
+        if not self.status:
+            self._evaluate((self._progress,))
+        self._end("diverged")
+
+    def _step_failed(self, step: Step, failure: Failure) -> None:
+        if step.answer is not None and failure.kind == "lost":
+            self._lose(step.release.worker, "its gradient was lost with its node")
+        elif failure.kind == "died" and failure.actor in self._steps:
+            self._lose(failure.actor, "its actor died")
+        else:
+            raise self._blame(step, failure)
+
+    def _blame(self, step: Step, failure: Failure) -> RunFailed:
+        """A step fails with the update that it waits for: then the server's error is the one to tell."""
+        server = step.server
+        try:
+            if reason := server.failure(step.release.version, SERVER_VERDICT_S):
+                return RunFailed(f"{server.actor}: {reason}")
+        except TimeoutError:
+            pass
+        who = f"worker {failure.actor}" if failure.actor in self._steps else server.actor
+        return RunFailed(f"{who}: {failure.reason}")
+
+    def _miss_deadlines(self, _: None) -> None:
+        """Look at the steps that are under way for too long, and come again when the next may be."""
+        now, topology = self.backend.now, self.topology
+        next_at = now + self._deadline_s
+        for step in list(self._steps.values()):
+            due_at = topology.waited_since(step) + self._deadline_s
+            if due_at > now:
+                next_at = min(next_at, due_at)
+                if not topology.drains:
+                    break  # those behind it were released later
+            elif step.release.worker in self._steps and not self._has_arrived(step):
+                self._miss_deadline(step)
+        if not self.status:
+            self.backend.schedule(next_at, self._miss_deadlines, None)
+
+    def _has_arrived(self, step: Step) -> bool:
+        """Say whether all of it is there, and only waits for its turn."""
+        parts = self._arriving[step].parts if step in self._arriving else [step.call]
+        return all(map(self.backend.is_done, parts))
+
+    def _miss_deadline(self, step: Step) -> None:
+        late = f"no answer for {self._deadline_s:g} s"
+        worker = self.topology.suspect(step)
+        if step.answer is None:
+            suspect = self._steps.get(worker, step)
+            if suspect.release.pull:  # it may still wait for its weights
+                suspect.server.check(suspect.release.version, late)
+        elif self.backend.is_done(self._arriving[step].parts[0]):  # a shard was to take its part
+            raise RunFailed(f"{step.server.actor}: {late}")
+        self._lose(worker, late)
+
+    # ---- who comes and goes ----
+
+    def _join(self, worker: str) -> None:
+        if self.status:
+            return
+        self._lives[WorkerId(worker).slot] = worker
+        self._coming.pop(worker, None)
+        self._happen(Joined(at=self.backend.now, worker=worker), NO_REPORT)
+
+    def _crash(self, index: int) -> None:
+        if self.status:
+            return
+        crash = self.faults.crashes[index]
+        worker = self._lives[crash.worker]
+        if worker not in self.topology.members(worker).members:
+            return  # it is gone already
+        self.faults.took_effect(index)
+        if crash.rejoin_after_s is not None:
+            self._replace(worker, crash.rejoin_after_s)
+        self._lose(worker, f"crashed: {self.faults.described(index)}")
+
+    def _replace(self, worker: str, after_s: float) -> None:
+        """Start the next life of its slot at once: a process takes seconds to start."""
+        gone = WorkerId(worker)
+        successor = str(worker_id(gone.slot, gone.life + 1))
+        now = self.backend.now
+        comeback = Comeback(successor, self.backend.spawn(successor), now + after_s)
+        self._coming[successor] = comeback
+        self.backend.watch(comeback.call, self._started, comeback)
+        self.backend.schedule(now + START_DEADLINE_S, self._miss_start, comeback)
+
+    def _started(self, comeback: Comeback) -> None:
+        if self._coming.get(comeback.worker) is not comeback or self.status:
+            return
+        answer = comeback.call.answer
+        if isinstance(answer, Failure):
+            self._give_up(comeback, answer.reason)
+        else:
+            self.backend.schedule(comeback.due_at, self._join, comeback.worker)
+
+    def _miss_start(self, comeback: Comeback) -> None:
+        is_awaited = self._coming.get(comeback.worker) is comeback and not self.status
+        if is_awaited and not self.backend.is_done(comeback.call):
+            self._give_up(comeback, f"not ready after {START_DEADLINE_S:g} s")
+
+    def _give_up(self, comeback: Comeback, why: str) -> None:
+        worker = comeback.worker
+        self.backend.kill(worker)
+        del self._coming[worker]
+        said = f"{worker} did not start: {why}"
+        self.lines.append(Remark(self.backend.now, f"{said}; the run goes on without it."))
+        self._need_a_worker(said)
+
+    def _lose(self, worker: str, why: str) -> None:
+        if not self._survives:
+            raise RunFailed(f"{worker} was lost ({why}), and its pipeline cannot go on without it")
+        self.backend.kill(worker)
+        step = self._steps.pop(worker, None)
+        if step is not None:
+            self._arriving.pop(step, None)
+        self.topology.left(worker)
+        self._handle(Left(at=self.backend.now, worker=worker), {"why": why})
+        self._need_a_worker(f"the last was {worker}: {why}")
+
+    def _need_a_worker(self, last: str) -> None:
+        if not self.status and not self.topology.roster.members and not self._coming:
+            raise RunFailed(f"every worker is gone; {last}")
+
+    def _dismiss(self) -> None:
+        """A worker that has nothing left to do leaves: others would wait for it."""
+        topology = self.topology
+        while not self.status and (leavers := topology.leavers(self._steps)):
+            for worker in leavers:
+                self._handle(Left(at=self.backend.now, worker=worker), {"why": DONE, "done": True})
+        if not self.status and not any(topology.members(each).members for each in topology.workers):
+            self._evaluate(self._evaluations.take_marks(1.0))
+            self._end("finished")
+
+    # ---- what the machine decides ----
+
+    def _happen(self, event: Event, report: Mapping[str, Any]) -> None:
+        self._handle(event, report)
+        if self._drains:
+            self._dismiss()
+
+    def _handle(self, event: Event, report: Mapping[str, Any]) -> None:
+        entry = answered(self.topology.machine, event, report)
+        self.lines.append(entry)
+        decisions = entry.decisions
+        for index, decision in enumerate(decisions):
+            match decision:
+                case Apply():
+                    self._apply(decision, _pulls_next(decisions, index))
+                    if self.status:
+                        return
+                case Release():
+                    self._release(decision)
+                case Drop(push=push):
+                    self._pushed.pop(push, None)
+                case SetTimer(key=key, at=at):
+                    if at is not None:
+                        self.backend.schedule(max(at, self.backend.now), self._fire, (key, at))
+                case Hold() | Note() | Switch():
+                    pass  # these are for the journal
+                case _:
+                    assert_never(decision)
+
+    def _apply(self, decision: Apply, is_pulled: bool) -> None:
+        steps, samples = [], decision.samples_before
+        for push in decision.pushes:
+            step = self._pushed.pop(push)
+            steps.append(step)
+            samples += step.samples
+        self.topology.applied(decision, steps, is_pulled)
+        if steps[0].server is not self._last_server:
+            return  # the progress of a model in stages is that of its last one
+        self._version = decision.version
+        self._progress = progress = samples / self._workload_samples
+        if self._drains:
+            progress = min(progress, BEFORE_THE_END)
+        if progress >= self._evaluations.next_mark:
+            self._evaluate(self._evaluations.take_marks(progress))
+        if progress >= 1:
+            self._end("finished")
+
+    def _release(self, decision: Release) -> None:
+        if self._has_faults:
+            slot = WorkerId(decision.worker).slot
+            crash = self.faults.crash_at_clock(slot, decision.clock)
+            if crash is not None:  # once the decisions in hand are carried out
+                self.backend.schedule(self.topology.roster.now, self._crash, crash)
+                return
+        for step in self.topology.released(decision):
+            self._steps[step.release.worker] = step
+            self.backend.watch(step.call, self._stepped, step)
+
+    def _fire(self, timer: tuple[str, float]) -> None:
+        key, at = timer
+        if not self.status and self.topology.machine.timers.get(key) == at:
+            self._happen(TimerFired(at=self.backend.now, key=key), NO_REPORT)
+
+    # ---- evaluations ----
+
+    def _evaluate(self, marks: tuple[float, ...]) -> None:
+        """Publish the model as it now is, and evaluate it for these marks."""
+        if not marks:
+            return
+        servers = self.topology.servers
+        calls = [server.newest() for server in servers]
+        publication = Publication(
+            self._version, self._progress, marks,
+            tuple(calls), len(calls))
+        self._evaluations.add(publication)
+        for server, call in zip(servers, calls, strict=True):
+            self.backend.watch(call, self._published, (publication, server, server.version, call))
+            self.backend.schedule(self.backend.now + self._deadline_s, self._miss_publication,
+                                  (server, call))
+
+    def _published(self, what: tuple[Publication, ParameterServer, int, Call]) -> None:
+        publication, server, version, call = what
+        self._check(server, call)
+        server.done(version)
+        publication.missing -= 1
+        if not publication.missing:
+            publication.at = self.last_at = self.backend.now
+            self._evaluations.begin()
+
+    def _miss_publication(self, what: tuple[ParameterServer, Call]) -> None:
+        server, call = what
+        if not self.backend.is_done(call):
+            raise RunFailed(f"{server.actor}: no answer for {self._deadline_s:g} s")
+
+    def _check(self, server: ParameterServer, call: Call) -> None:
+        """An update that failed fails all that come after it: the first one has the error to tell."""
+        answer = call.answer
+        if not isinstance(answer, Failure):
+            return
+        try:
+            reason = server.failure(server.version, SERVER_VERDICT_S)
+        except TimeoutError:
+            reason = ""
+        raise RunFailed(f"{server.actor}: {reason or answer.reason}")
+
+    def _tell(self, lines: list[Line]) -> None:
+        """Take what came of an evaluation."""
+        self.lines += lines
+        if any(isinstance(line, Evaluation) and not isfinite(line.loss) for line in lines):
+            self._end("diverged")
+
+
+def _pulls_next(decisions: Sequence[Decision], index: int) -> bool:
+    """Say whether behind that decision a release pulls before the next update makes other weights."""
+    for number in range(index + 1, len(decisions)):
+        decision = decisions[number]
+        if isinstance(decision, Release):
+            if decision.pull:
+                return True
+        elif isinstance(decision, Apply):
+            return False
+    return False

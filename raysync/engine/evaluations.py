@@ -1,0 +1,162 @@
+"""Which weights are evaluated, and when: those that the marks on progress ask for, one at a time.
+
+An evaluator that dies or misses its deadline ends nothing, since it only measures. It is started
+anew, and the evaluation that it was at is repeated: the weights are still held here. After `TRIES`
+failures in a row it is given up, and a remark names the marks that are missing. An error that the
+user's model or data raise in an evaluation does end the run, with its message.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from raysync.core.journal import Evaluation, Line, Remark
+from raysync.engine.backend import Backend, Call, Failure, Value
+from raysync.errors import RunFailed
+
+EVALUATOR = "evaluator"
+"""The id of its actor."""
+TRIES = 3
+"""Failures in a row after which the evaluator is given up."""
+
+
+@dataclass(slots=True, eq=False)
+class Publication:
+    """Weights that are evaluated, for the marks that progress has passed."""
+
+    version: int
+    progress: float
+    marks: tuple[float, ...]
+    weights: tuple[Value, ...]
+    """One value a server, in the order of the stages."""
+    missing: int
+    """How many servers have yet to publish."""
+    at: float | None = None
+    """Seconds since the run began: when the last of them had published."""
+
+
+class Evaluations:
+    """Publications wait here until the evaluator is free.
+
+    What waits is references: on Ray, to weights in the object store, which are spilled to disk when
+    it is full, or, below 100 KiB, in this process; at most one a mark.
+    """
+
+    def __init__(
+        self, backend: Backend, marks: Sequence[float], deadline_s: float, start_deadline_s: float,
+        tell: Callable[[list[Line]], None],
+    ) -> None:
+        """
+        Args:
+            backend: has the evaluator.
+            marks: the progress at which to evaluate, rising.
+            deadline_s: how long one evaluation may take.
+            start_deadline_s: how long the evaluator may take to start anew.
+            tell: takes what is to be written into the journal.
+        """
+        self._backend = backend
+        self._marks = list(reversed(marks))
+        self._deadline_s, self._start_deadline_s = deadline_s, start_deadline_s
+        self._tell = tell
+        self._waiting: deque[Publication] = deque()
+        self._under_way: Call | None = None
+        self._must_restart = False
+        self._failures = 0
+        """In a row."""
+        self.next_mark = self._marks[-1] if self._marks else float("inf")
+        """The progress at which the next evaluation is due."""
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether an evaluation is under way, or will be."""
+        return bool(self._waiting)
+
+    def take_marks(self, progress: float) -> tuple[float, ...]:
+        """Return the marks that have been passed since the last call."""
+        taken = []
+        while self._marks and self._marks[-1] <= progress:
+            taken.append(self._marks.pop())
+        self.next_mark = self._marks[-1] if self._marks else float("inf")
+        return tuple(taken)
+
+    def add(self, publication: Publication) -> None:
+        """Evaluate these weights once they are published."""
+        if self._failures < TRIES:
+            self._waiting.append(publication)
+
+    def begin(self) -> None:
+        """Begin what comes next if nothing is under way: an evaluation, or the restart before it."""
+        if self._under_way is not None or not self._waiting or self._waiting[0].at is None:
+            return
+        if self._must_restart:
+            call, then, limit_s = self._backend.restart(EVALUATOR), self._restarted, self._start_deadline_s
+        else:
+            publication = self._waiting[0]
+            call = self._backend.call(EVALUATOR, "evaluate", [1 in publication.marks], *publication.weights)
+            then, limit_s = self._evaluated, self._deadline_s
+        self._under_way = call
+        self._backend.watch(call, then, call)
+        self._backend.schedule(self._backend.now + limit_s, self._miss_deadline, (call, limit_s))
+
+    def _evaluated(self, call: Call) -> None:
+        answer = self._answer(call)
+        if answer is None:
+            return
+        accuracy, loss = answer
+        publication = self._waiting.popleft()
+        self._failures = 0
+        assert publication.at is not None, "evaluated before it was published"
+        self._tell([Evaluation(mark=mark, progress=publication.progress, version=publication.version,
+                               at=publication.at, accuracy=accuracy, loss=loss)
+                    for mark in publication.marks])
+        self.begin()
+
+    def _restarted(self, call: Call) -> None:
+        if self._answer(call) is not None:
+            self._must_restart = False
+            self.begin()
+
+    def _answer(self, call: Call) -> Sequence[float] | None:
+        """Return what has come of the call under way; None if it failed or is no longer waited for.
+
+        Raises:
+            RunFailed: the user's model or data raised an error.
+        """
+        if self._under_way is not call:
+            return None
+        answer = call.answer
+        if not isinstance(answer, Failure):
+            self._under_way = None
+            return answer or ()
+        if answer.kind == "raised":
+            raise RunFailed(f"evaluator: {answer.reason}")
+        self._fail(answer.reason)
+        return None
+
+    def _miss_deadline(self, call_and_limit: tuple[Call, float]) -> None:
+        """The process is frozen, or it cannot start."""
+        call, limit_s = call_and_limit
+        if self._under_way is not call or self._backend.is_done(call):
+            return
+        self._backend.kill(EVALUATOR)
+        self._fail(f"it was not ready after {limit_s:g} s" if self._must_restart
+                   else f"no answer for {limit_s:g} s")
+
+    def _fail(self, why: str) -> None:
+        at = self._backend.now
+        self._failures += 1
+        self._under_way, self._must_restart = None, True
+        if self._failures < TRIES:
+            self._tell([Remark(at, f"The evaluator failed ({why}); it is started anew, and its "
+                                   "evaluation is repeated.")])
+            self.begin()
+            return
+        missing = [*(mark for each in self._waiting for mark in each.marks), *reversed(self._marks)]
+        self._waiting.clear()
+        self._marks.clear()
+        self.next_mark = float("inf")
+        shown = ", ".join(f"{mark:g}" for mark in missing)
+        self._tell([Remark(at, f"The evaluator failed {TRIES} times in a row ({why}) and is given "
+                               f"up: the run goes on without the evaluations at progress {shown}.")])

@@ -1,0 +1,138 @@
+"""A parameter server as the driver sees it: what was sent to it, and the weights that are pulled.
+
+It may be one actor or the shards of one: the backend knows, and a value may come in parts.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from raysync.core.decisions import Push
+from raysync.engine.backend import Backend, Call, Value
+from raysync.errors import RunFailed
+from raysync.training.update_plan import MEAN
+
+
+class ParameterServer:
+    """Sends updates and publications, and finds the one that failed.
+
+    The weights of an update are published only when a release or an evaluation needs them. An
+    update is not waited for: a step that answers shows that the update whose weights it pulled is
+    done, and all before that. A step that fails may have failed with that update, whose error is
+    then looked up here.
+    """
+
+    def __init__(self, backend: Backend, actor: str, *, has_replicas: bool = False) -> None:
+        """
+        Args:
+            backend: has its actor.
+            actor: the actor's id, which messages call it by.
+            has_replicas: whether each replica pulls weights of its own.
+        """
+        self.actor = actor
+        self.version = 0
+        """Updates sent so far."""
+        self.last: Call | None = None
+        """The latest update."""
+        self._backend = backend
+        self._has_replicas = has_replicas
+        self._weights: Value = None
+        """What a release pulls, if it is published."""
+        self._replicas: dict[int, Value] = {}
+        """Replica -> the same, where each pulls weights of its own."""
+        self._sent: deque[tuple[int, Call, Sequence[Push]]] = deque()
+        """What is not known to be done, the oldest first: its version, and the pushes it takes."""
+
+    def apply(
+        self, fields: list[Any], pushes: Sequence[Push], vectors: Sequence[Value], *,
+        publish: bool, is_pulled: bool,
+    ) -> None:
+        """Send an update.
+
+        Args:
+            fields: those of an `ApplyPlan`.
+            pushes: the pushes that it takes.
+            vectors: their gradients, and behind them, if delays are compensated, the weights that
+                each was computed on.
+            publish: False: later releases still pull the weights from before it.
+            is_pulled: whether a release pulls the weights that it makes before the next update.
+        """
+        if publish and is_pulled and not self._has_replicas:
+            call = self._weights = self._backend.call(self.actor, "apply_and_publish", fields, *vectors)
+        else:
+            kept = None if publish else self.weights()
+            call = self._backend.call(self.actor, "apply", fields, *vectors)
+            self._weights = kept
+            self._replicas.clear()
+        self.version += 1
+        self.last = call
+        self._sent.append((self.version, call, pushes))
+
+    def weights(self, replica: int = 0) -> Value:
+        """Return what a release pulls now."""
+        if self._has_replicas:
+            if replica not in self._replicas:
+                self._replicas[replica] = self._publish(replica)
+            return self._replicas[replica]
+        if self._weights is None:
+            self._weights = self._publish(0)
+        return self._weights
+
+    def newest(self) -> Call:
+        """Publish the weights as they are after all updates, for an evaluation."""
+        call = self._publish(MEAN)
+        if self._weights is None and not self._has_replicas:
+            self._weights = call
+        return call
+
+    def forget(self, worker: str) -> None:
+        """A worker has left: its buffers no longer count."""
+        self._backend.call(self.actor, "forget", [worker])
+
+    def done(self, version: int) -> None:
+        """Note that the server has come to that version."""
+        sent = self._sent
+        while sent and sent[0][0] <= version:
+            sent.popleft()
+
+    def failure(self, version: int, patience_s: float) -> str:
+        """Return the error of the first update up to that version that failed; empty if none did.
+
+        Raises:
+            TimeoutError: one is still under way.
+        """
+        for number, call, pushes in self._sent:
+            if number > version:
+                break
+            failure = self._backend.failure(call, patience_s)
+            if failure is not None:
+                lost = failure.kind == "lost"
+                return f"{_describe(number, pushes)}: {failure.reason}" if lost else failure.reason
+        return ""
+
+    def check(self, version: int, late: str) -> None:
+        """See at a deadline whether the server has come to that version.
+
+        Raises:
+            RunFailed: it failed, or it has not.
+        """
+        try:
+            failure = self.failure(version, 0)
+        except TimeoutError:
+            failure = late
+        if failure:
+            raise RunFailed(f"{self.actor}: {failure}")
+
+    def _publish(self, replica: int) -> Call:
+        call = self._backend.call(self.actor, "publish", [self.version, replica])
+        self._sent.append((self.version, call, ()))
+        return call
+
+
+def _describe(version: int, pushes: Sequence[Push]) -> str:
+    whose = ", ".join(f"{worker} (clock {clock})" for worker, clock in pushes)
+    return f"update {version} of {whose}" if whose else f"publication of version {version}"
+
+

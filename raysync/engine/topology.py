@@ -1,0 +1,211 @@
+"""How a model is spread over workers: which calls a decision means.
+
+    DataParallel    every worker has the whole model, one server (or its shards) applies
+    Pipelined       the model is cut into stages, each with a server (`raysync.decoupled.topology`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum, auto
+from typing import Any, Protocol
+
+from raysync.config import Experiment
+from raysync.core.decisions import Apply, Release
+from raysync.core.ids import WorkerId, worker_id
+from raysync.core.machine import Machine
+from raysync.core.paradigm import Paradigm
+from raysync.core.roster import Roster
+from raysync.engine.backend import Backend, Call, Value
+from raysync.engine.faults import UNHARMED, Troubles
+from raysync.engine.parameter_server import ParameterServer
+from raysync.training.update_plan import ApplyPlan
+
+SERVER = "server"
+"""The id of the parameter server's actor."""
+NO_REPORT: Mapping[str, Any] = {}
+NOTHING: list[Any] = []
+"""The fields of a call where nothing is computed."""
+
+
+class Capability(Enum):
+    """What only some topologies can carry out; where one cannot, it is refused before the run."""
+
+    KEEP_PUBLISHED = auto()
+    """`Apply(publish=False)`: workers go on pulling the weights from before an update."""
+    BATCH_SIZE = auto()
+    """`Release(batch_size=...)`: an iteration of another size than the experiment's."""
+    LOSE_WORKERS = auto()
+    """The run goes on when a worker is lost, and a new life of its slot may join."""
+    CORRECT_STALENESS = auto()
+    """`update.delay_compensation` and `update.staleness_scaling`."""
+    SHARD_SERVERS = auto()
+    """`cluster.server_shards`: the parameters are split evenly among several servers."""
+
+
+class Step:
+    """A worker's iteration under way, and then its push."""
+
+    __slots__ = ("answer", "call", "release", "report", "samples", "server", "weights")
+
+    def __init__(
+        self, release: Release, samples: int, call: Call, server: ParameterServer, weights: Value = None,
+        report: Mapping[str, Any] = NO_REPORT,
+    ) -> None:
+        """
+        Args:
+            release: began it.
+            samples: the size of its batch.
+            call: ends the iteration, and stands for the gradient. Its answer is the loss (None if the worker has none) and
+                the seconds of computing.
+            server: the gradient goes there.
+            weights: what it computes on; given only if delays are compensated.
+            report: what else is written into the journal with the push.
+        """
+        self.release, self.samples, self.call, self.server = release, samples, call, server
+        self.weights, self.report = weights, report
+        self.answer: Any = None
+        """What the call answered; None until it has."""
+
+
+class Topology(Protocol):
+    """Translates decisions into calls; the driver does everything else."""
+
+    machine: Any
+    """A `Machine`, or one a stage: answers events."""
+    workers: Sequence[str]
+    """Those that begin the run, in their order."""
+    servers: Sequence[ParameterServer]
+    drains: bool
+    """Whether a run goes on, beyond its workload, until every worker has left."""
+    supports: frozenset[Capability]
+
+    @property
+    def roster(self) -> Roster:
+        """The roster that the progress and the version of the model are read from."""
+
+    def members(self, worker: str) -> Roster:
+        """Return the roster that the worker is in."""
+
+    def released(self, release: Release) -> Iterable[Step]:
+        """Issue the calls of an iteration; returns the steps that are then under way."""
+
+    def applied(self, apply: Apply, steps: Sequence[Step], is_pulled: bool) -> None:
+        """Issue an update of the gradients of these pushes.
+
+        Args:
+            apply: the decision.
+            steps: the steps of its pushes.
+            is_pulled: whether a release pulls the weights that it makes, before the next update.
+        """
+
+    def left(self, worker: str) -> None:
+        """Forget a worker."""
+
+    def leavers(self, under_way: Iterable[str]) -> list[str]:
+        """Return the members that have nothing left to do, given those with a step under way."""
+
+    def waited_since(self, step: Step) -> float:
+        """Return since when, in seconds since the run began, an answer is waited for."""
+
+    def suspect(self, step: Step) -> str:
+        """Return the worker to blame if the step does not end in time."""
+
+
+class DataParallel:
+    """Every worker has the whole model, and one server applies their gradients.
+
+        Release -> step(worker, weights)               leaves the gradient, reports loss and seconds
+        Apply   -> apply_and_publish(server, gradients)                          leaves the weights
+    """
+
+    drains = False
+    supports = frozenset(Capability)
+
+    def __init__(
+        self, backend: Backend, paradigm: Paradigm, experiment: Experiment, workload_samples: int,
+        faults: Troubles,
+    ) -> None:
+        self.machine = Machine(paradigm, workload_samples)
+        self.roster = self.machine.roster
+        self.workers = [str(worker_id(slot, 1)) for slot in experiment.slots()]
+        self.server = ParameterServer(backend, SERVER)
+        self.servers = [self.server]
+        self._backend = backend
+        self._workload_samples = workload_samples
+        self._batch_size = experiment.batch_size
+        self._faults = faults if experiment.troubles else None
+        self._compensates = experiment.update.delay_compensation is not None
+        self._pulled: dict[str, Value] = {}
+        """Worker -> the weights of its last pull; kept only if delays are compensated."""
+
+    def members(self, worker: str) -> Roster:
+        """As `Topology.members`."""
+        return self.roster
+
+    def released(self, release: Release) -> Iterable[Step]:
+        """As `Topology.released`."""
+        worker, clock, pulls = release.worker, release.clock, release.pull
+        size = release.batch_size or self._batch_size
+        fields: list[Any] = [clock, size]
+        if self._faults is not None:
+            suffered = self._faults.befall(WorkerId(worker).slot, clock, self.roster.now)
+            if suffered is not UNHARMED:
+                fields += (suffered.factor, suffered.latency_s)
+        base = None
+        if pulls:
+            weights = self.server.weights()
+            call = self._backend.call(worker, "step", fields, weights)
+            if self._compensates:
+                base = self._pulled[worker] = weights
+        else:
+            call = self._backend.call(worker, "step", fields)
+            base = self._pulled.get(worker)
+        return (Step(release, size, call, self.server, base),)
+
+    def applied(self, apply: Apply, steps: Sequence[Step], is_pulled: bool) -> None:
+        """As `Topology.applied`."""
+        vectors: list[Value] = [step.call for step in steps]
+        if self._compensates:
+            vectors += [step.weights for step in steps]
+        fields = self._fields(apply, steps) if self._backend.computes else NOTHING
+        self.server.apply(fields, apply.pushes, vectors, publish=apply.publish, is_pulled=is_pulled)
+
+    def left(self, worker: str) -> None:
+        """As `Topology.left`."""
+        self._pulled.pop(worker, None)
+        self.server.forget(worker)
+
+    def leavers(self, under_way: Iterable[str]) -> list[str]:
+        """Return none: a worker has something to do until the run ends."""
+        return []
+
+    def waited_since(self, step: Step) -> float:
+        """As `Topology.waited_since`."""
+        return released_at(self.roster, step)
+
+    def suspect(self, step: Step) -> str:
+        """Return the step's own worker: it waits for no other."""
+        return step.release.worker
+
+    def _fields(self, apply: Apply, steps: Sequence[Step]) -> list[Any]:
+        return apply_plan(apply, steps, self.roster, self._workload_samples).fields()
+
+
+def released_at(roster: Roster, step: Step) -> float:
+    """Return when a step was released, in seconds since the run began."""
+    at = roster.telemetry(step.release.worker).released_at
+    assert at is not None, f"{step.release} of a worker that was never released"
+    return at
+
+
+def apply_plan(
+    apply: Apply, steps: Sequence[Step], roster: Roster, workload_samples: int,
+    replicas: Sequence[int] = (),
+) -> ApplyPlan:
+    """Return what a server is told of an update."""
+    return ApplyPlan(
+        workers=[worker if worker in roster.members else None for worker, _ in apply.pushes],
+        samples=[step.samples for step in steps], progress=apply.samples_before / workload_samples,
+        phase=apply.phase, staleness=[apply.version - 1 - step.release.version for step in steps],
+        version=apply.version, replicas=list(replicas))

@@ -1,0 +1,129 @@
+"""The actors of a run in virtual time: what their methods cost, and what they compute where the run trains.
+
+    worker      step(clock, size[, factor, latency]; [weights])      -> gradient; loss and seconds
+    server      apply, apply_and_publish, publish, forget            as `training.model_server` has them
+    evaluator   evaluate(on_all; weights...)                         accuracy and loss
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from typing import Any
+
+
+from torch import Tensor
+
+from raysync.config import Experiment, WorkerGroup
+from raysync.engine.step_time import step_duration_s
+from raysync.training.model_server import ModelServer
+from raysync.training.update_plan import ApplyPlan
+from raysync.virtual.backend import Cost
+from raysync.virtual.trainer import Trainer
+
+NO_COST: Cost = (0.0, 0.0, 0.0, 0.0, None)
+Computed = tuple[Sequence[Any], Any]
+
+
+class WorkerActor:
+    """A worker with the whole model, on the device that its group describes."""
+
+    def __init__(self, slot: str, group: WorkerGroup, experiment: Experiment, trainer: Trainer | None) -> None:
+        """
+        Args:
+            slot: its site, and what is hashed into its randomness.
+            group: describes its device.
+            experiment: seed and batch size.
+            trainer: None: nothing is trained.
+        """
+        self.site = slot
+        self.free_at = 0.0
+        self._group, self._trainer = group, trainer
+        self._seed, self._batch_size = experiment.seed, experiment.batch_size
+        self._weights: Tensor | None = None
+        """Those of its last pull."""
+        self._buffers: Tensor | None = None
+        """(P + Q,), of which the end are its latest statistics."""
+
+    def cost(self, method: str, fields: list[Any], inputs: Sequence[Any]) -> Cost:
+        """As `Actor.cost`."""
+        if len(fields) == 2:
+            (clock, size), factor, added_s = fields, 1.0, 0.0
+        else:
+            clock, size, factor, added_s = fields
+        busy_s = step_duration_s(self._group, 0.0, self._seed, self.site, clock, factor, size / self._batch_size)
+        return busy_s, 0.0, added_s, added_s, (None, busy_s)
+
+    def compute(self, method: str, fields: list[Any], inputs: list[Any], answer: Any) -> Computed:
+        """As `Actor.compute`."""
+        if inputs:
+            [self._weights] = inputs
+        assert self._trainer is not None, "nothing to train with"
+        assert self._weights is not None, f"{self.site} never pulled"
+        loss, gradient = self._trainer.compute(self.site, fields[0], fields[1], self._weights, self._buffers)
+        if self._trainer.has_buffers:
+            self._buffers = gradient
+        return (gradient,), (loss, answer[1])
+
+
+class ServerActor:
+    """A parameter server, or one of several that are alike: they carry the same bytes at the same time."""
+
+    def __init__(self, site: str, update_s: float, reading_s: float, vectors: int, server: ModelServer | None) -> None:
+        """
+        Args:
+            site: where it sits.
+            update_s: seconds of an update, and
+            reading_s: those for each of its gradients besides.
+            vectors: what comes with each push: its gradient, and perhaps the weights that it was computed on.
+            server: None: nothing is trained.
+        """
+        self.site = site
+        self.free_at = 0.0
+        self._update_s, self._reading_s, self._vectors = update_s, reading_s, vectors
+        self._server = server
+
+    def cost(self, method: str, fields: list[Any], inputs: Sequence[Any]) -> Cost:
+        """As `Actor.cost`: an update takes its time, and nothing else does."""
+        if inputs:
+            return self._update_s, len(inputs) // self._vectors * self._reading_s, 0.0, 0.0, None
+        return NO_COST
+
+    def compute(self, method: str, fields: list[Any], inputs: list[Any], answer: Any) -> Computed:
+        """As `Actor.compute`."""
+        server = self._server
+        assert server is not None, "nothing to train with"
+        match method:
+            case "apply":
+                return (), server.apply(ApplyPlan(*fields), inputs)
+            case "apply_and_publish":
+                version = server.apply(ApplyPlan(*fields), inputs)
+                return (server.publish(version, 0).clone(),), version
+            case "publish":
+                return (server.publish(*fields).clone(),), None
+            case "forget":
+                server.forget(*fields)
+        return (), None
+
+
+class EvaluatorActor:
+    """Evaluates at once: on Ray, training never waits for an evaluation either."""
+
+    site = "evaluator"
+
+    def __init__(self, evaluate: Callable[[bool, list[Tensor]], tuple[float, float]]) -> None:
+        """
+        Args:
+            evaluate: from whether it is to be on the whole test set, and the weights of each server, to accuracy (a
+                fraction of 1) and mean loss.
+        """
+        self.free_at = 0.0
+        self._evaluate = evaluate
+
+    def cost(self, method: str, fields: list[Any], inputs: Sequence[Any]) -> Cost:
+        """As `Actor.cost`."""
+        return NO_COST
+
+    def compute(self, method: str, fields: list[Any], inputs: list[Any], answer: Any) -> Computed:
+        """As `Actor.compute`."""
+        return (), self._evaluate(fields[0], inputs)

@@ -1,0 +1,117 @@
+"""Data-parallel runs in virtual time: their actors, and what lies between these.
+
+An iteration takes compute + upload + update + download. With m servers each has its own link and
+carries 1/m of the bytes, at the same time: they are alike, so one of them is followed. A server that
+sits with a worker has that worker's part of the vector at hand: 1/m of the worker's bytes do not
+travel (with the only server, nothing does: no latency either); the shared link is then the worker's
+own (of several, the slowest).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from raysync.config import Experiment, WorkerGroup
+from raysync.core.ids import WorkerId
+from raysync.core.paradigm import Paradigm, Rule
+from raysync.engine.evaluations import EVALUATOR
+from raysync.engine.faults import Troubles
+from raysync.engine.step_time import one_way_s
+from raysync.engine.topology import SERVER, DataParallel
+from raysync.training.evaluation import evaluate
+from raysync.training.flat import FlatModel
+from raysync.training.model_server import ModelServer, shard_of
+from raysync.training.task import Task
+from raysync.virtual.actors import EvaluatorActor, ServerActor, WorkerActor
+from raysync.virtual.backend import Actor, VirtualBackend
+from raysync.virtual.network import Path, Paths, SharedLink
+from raysync.virtual.trainer import Trainer, device_of
+
+
+class DataParallelRun:
+    """One run whose workers have the whole model."""
+
+    def __init__(self, task: Task, rule: Rule) -> None:
+        assert isinstance(rule, Paradigm), f"{rule.name} is another kind of run"
+        self._task, self._paradigm = task, rule
+        self._trains = task.experiment.timing == "with-gradients"
+        self._trainer = Trainer(task) if self._trains else None
+
+    def paths(self) -> Paths:
+        """Return what lies between the workers and the server."""
+        return server_paths(self._task.experiment, self._task.groups, self._task.vector_bytes, SERVER)
+
+    def topology(self, backend: VirtualBackend, faults: Troubles) -> DataParallel:
+        """Return the topology of the run."""
+        task = self._task
+        return DataParallel(backend, self._paradigm, task.experiment, task.workload_samples, faults)
+
+    def actor(self, name: str) -> Actor:
+        """Return a fresh actor of that id."""
+        if name == SERVER:
+            return self._server()
+        if name == EVALUATOR:
+            return self._evaluator()
+        slot = str(WorkerId(name).slot)
+        return WorkerActor(slot, self._task.groups[slot], self._task.experiment, self._trainer)
+
+    def _server(self) -> ServerActor:
+        task, experiment = self._task, self._task.experiment
+        vectors = 2 if experiment.update.delay_compensation is not None else 1
+        server = ModelServer(shard_of(FlatModel(task.model.build()), experiment.update)) if self._trains else None
+        return server_actor(SERVER, experiment, task.vector_bytes, vectors, server)
+
+    def _evaluator(self) -> EvaluatorActor:
+        task, plan = self._task, self._task.experiment.evaluation
+        model = FlatModel(task.model.build().to(device_of(task)))
+
+        def on_test_set(on_all: bool, weights: list[Tensor]) -> tuple[float, float]:
+            return evaluate(model, weights[0], task.data, plan.batch_size, None if on_all else plan.samples)
+
+        return EvaluatorActor(on_test_set)
+
+
+def server_actor(
+    site: str, experiment: Experiment, vector_bytes: int, vectors: int, server: ModelServer | None,
+) -> ServerActor:
+    """Return a server as the experiment's network describes it."""
+    network, servers = experiment.network, experiment.cluster.server_shards
+    reading_s = vector_bytes / servers / (network.update_bytes_per_s or float("inf"))
+    return ServerActor(site, network.update_s, reading_s, vectors, server)
+
+
+def server_paths(
+    experiment: Experiment, groups: Mapping[str, WorkerGroup], vector_bytes: int, server: str,
+) -> dict[tuple[str, str], Path]:
+    """Return the ways between workers and their server, for a vector of that size.
+
+    Args:
+        experiment: its `network`, and how many servers it has, where.
+        groups: worker slot -> group.
+        vector_bytes: of a gradient, and of the weights.
+        server: its site.
+    """
+    network, servers = experiment.network, experiment.cluster.server_shards
+    together = experiment.cluster.server_placement == "with-workers"
+    slots = list(groups)
+    hosts = Counter(slots[shard % len(slots)] for shard in range(servers)) if together else Counter[str]()
+    links = {group.name: (network.link, group.link) for group in groups.values()}
+    at_servers = [link.bandwidth_bytes_per_s for host in hosts for link in links[groups[host].name]]
+    limits = [rate for rate in (network.server_bandwidth_bytes_per_s, *at_servers) if rate is not None]
+    s_per_byte = 1 / min(limits) if limits else 0.0
+    up, down = SharedLink(s_per_byte), SharedLink(s_per_byte)
+    has_latency = any(trouble.kind in ("latency", "drift") for trouble in experiment.troubles)
+    paths = {}
+    for slot, group in groups.items():
+        away = 1 - hosts[slot] / servers
+        latency_s = sum(link.latency_s for link in links[group.name])
+        transfer_s = max(one_way_s(link, vector_bytes) - link.latency_s for link in links[group.name])
+        ends = latency_s, away * transfer_s
+        if not (any(ends) or s_per_byte or has_latency):
+            continue  # nothing takes time there
+        paths[slot, server] = Path(*ends, up, away * vector_bytes / servers)
+        paths[server, slot] = Path(*ends, down, away * vector_bytes / servers)
+    return paths

@@ -1,0 +1,149 @@
+"""Pipelined runs in virtual time: their actors, and what lies between these.
+
+A pass takes its part of the step of the whole network on the stage's device: the stage's share of
+the operations, a third of it forward and two thirds backward (`weights: latest` runs forward again
+first). What goes from stage to stage goes over both workers' links, one way; each stage has a server
+of its own.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from raysync.core.ids import WorkerId
+from raysync.decoupled.cut import joined
+from raysync.decoupled.pipelines import Stage
+from raysync.decoupled.plan import DecoupledPlan
+from raysync.decoupled.stage import StageComputation, StageWork
+from raysync.decoupled.topology import Pipelined, server_of
+from raysync.engine.evaluations import EVALUATOR
+from raysync.engine.faults import Troubles
+from raysync.engine.step_time import one_way_s, step_duration_s
+from raysync.training.evaluation import evaluate
+from raysync.training.flat import FlatModel
+from raysync.training.model_server import ModelServer
+from raysync.virtual.actors import Computed, EvaluatorActor
+from raysync.virtual.backend import Actor, Cost, VirtualBackend
+from raysync.virtual.data_parallel import server_actor, server_paths
+from raysync.virtual.network import Path, Paths
+
+FORWARD = 1 / 3
+"""Of the operations of a step; backward has twice as many."""
+
+
+class StageActor:
+    """One stage of one group, on the device that the group of its worker describes."""
+
+    def __init__(self, plan: DecoupledPlan, stage: Stage, computation: StageComputation | None) -> None:
+        """
+        Args:
+            plan: of the run.
+            stage: which one.
+            computation: None: nothing is trained.
+        """
+        self.site = plan.name(stage)
+        self.free_at = 0.0
+        self._plan, self._stage = plan, stage
+        self._group, self._slot = plan.group(stage), plan.slots[stage]
+        self._work = None
+        if computation is not None:
+            self._work = StageWork(computation, stage[1], plan.rule.modules, plan.draws(stage[0]),
+                                   plan.task.experiment.batch_size)
+        self._busy_s = 0.0
+        """Since its last push."""
+
+    def cost(self, method: str, fields: list[Any], inputs: Sequence[Any]) -> Cost:
+        """As `Actor.cost`."""
+        forward_s, backward_s = (self._seconds(fields, part) for part in self._parts(method))
+        self._busy_s += forward_s
+        self._busy_s += backward_s
+        answer = None
+        if method == "backward":
+            answer, self._busy_s = (None, self._busy_s), 0.0
+        return forward_s, backward_s, 0.0, fields[2], answer
+
+    def _seconds(self, fields: list[Any], part: float) -> float:
+        batch, factor, _ = fields
+        share = self._plan.shares[self._stage[1]] * part
+        return step_duration_s(self._group, 0.0, self._plan.task.experiment.seed, self._slot, batch - 1, factor, share)
+
+    def _parts(self, method: str) -> tuple[float, float]:
+        """Return what of the stage's part of a step a pass takes forward and backward."""
+        if method == "forward":
+            return FORWARD, 0.0
+        if self._stage[1] == self._plan.rule.modules:
+            return FORWARD, 1 - FORWARD
+        return 0.0, 1 - FORWARD + (FORWARD if self._plan.rule.weights == "latest" else 0.0)
+
+    def compute(self, method: str, fields: list[Any], inputs: list[Any], answer: Any) -> Computed:
+        """As `Actor.compute`."""
+        assert self._work is not None, "nothing to train with"
+        data = self._plan.task.data
+        if method == "forward":
+            return (self._work.forward(fields[0], data, inputs),), None
+        loss, gradient, dx = self._work.backward(fields[0], data, inputs)
+        return (gradient.clone(), dx), (loss, answer[1])
+
+
+class PipelinedRun:
+    """One run whose network is cut into stages."""
+
+    def __init__(self, plan: DecoupledPlan) -> None:
+        self._plan = plan
+        self._trains = plan.task.experiment.timing == "with-gradients"
+        self._parts = plan.parts() if self._trains else []
+        self._stages = {plan.name(stage): stage for stage in plan.slots}
+
+    def paths(self) -> Paths:
+        """Return what lies between stages and their servers, and between a stage and the next."""
+        plan, experiment = self._plan, self._plan.task.experiment
+        paths: dict[tuple[str, str], Path] = {}
+        for stage in plan.shares:
+            groups = {plan.name(each): plan.group(each) for each in plan.slots if each[1] == stage}
+            paths |= server_paths(experiment, groups, plan.vector_bytes[stage], server_of(stage))
+        for group, stage in plan.slots:
+            if stage < plan.rule.modules:
+                here, there = (group, stage), (group, stage + 1)
+                path = self._between(here, there)
+                paths[plan.name(here), plan.name(there)] = paths[plan.name(there), plan.name(here)] = path
+        return paths
+
+    def _between(self, stage: Stage, following: Stage) -> Path:
+        plan, experiment = self._plan, self._plan.task.experiment
+        size = round(plan.output_bytes[stage[1]] * experiment.batch_size)
+        links = [experiment.network.link, plan.group(stage).link, plan.group(following).link]
+        return Path(sum(link.latency_s for link in links), max(one_way_s(link, size) - link.latency_s for link in links))
+
+    def topology(self, backend: VirtualBackend, faults: Troubles) -> Pipelined:
+        """Return the topology of the run."""
+        return self._plan.topology(backend, faults)
+
+    def actor(self, name: str) -> Actor:
+        """Return a fresh actor of that id."""
+        if name == EVALUATOR:
+            return self._evaluator()
+        for number in self._plan.shares:
+            if name == server_of(number):
+                server = ModelServer(self._plan.exchange(self._part(number))) if self._trains else None
+                return server_actor(name, self._plan.task.experiment, self._plan.vector_bytes[number], 1, server)
+        stage, rule = self._stages[WorkerId(name).slot], self._plan.rule
+        computation = StageComputation(self._part(stage[1]), rule.weights, rule.shrink) if self._trains else None
+        return StageActor(self._plan, stage, computation)
+
+    def _part(self, stage: int) -> nn.Sequential:
+        return copy.deepcopy(self._parts[stage - 1])
+
+    def _evaluator(self) -> EvaluatorActor:
+        task, plan = self._plan.task, self._plan.task.experiment.evaluation
+        parts = [self._part(stage) for stage in self._plan.shares]
+        sizes = [FlatModel(copy.deepcopy(part)).size for part in parts]
+        whole = FlatModel(nn.Sequential(*(item for part in parts for item in part)))
+
+        def on_test_set(on_all: bool, means: list[Tensor]) -> tuple[float, float]:
+            return evaluate(whole, joined(means, sizes), task.data, plan.batch_size, None if on_all else plan.samples)
+
+        return EvaluatorActor(on_test_set)

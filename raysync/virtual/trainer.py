@@ -1,0 +1,74 @@
+"""The training of a virtual run: one process computes for all workers, each on the weights that it would have had.
+
+Shape legend: P = trainable parameters, Q = elements of all buffers.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from raysync.config import WorkerGroup
+from raysync.training.device import refuse_without_kernels
+from raysync.training.flat import FlatModel
+from raysync.training.gradient import GradientComputation
+from raysync.training.task import Task
+
+
+def device_of(task: Task) -> str:
+    """Return where a virtual run computes: on the GPU if its workers have any and there is one."""
+    has_gpu = any(group.gpus for group in task.groups.values()) and torch.cuda.is_available()
+    if has_gpu:
+        refuse_without_kernels("cuda:0")
+    return "cuda:0" if has_gpu else "cpu"
+
+
+class Trainer:
+    """One model that computes for every worker in turn.
+
+    What is a worker's own on Ray is kept for each: batches, and batch-norm statistics. (A worker with several devices: what
+    is kept is the mean of its replicas', from which all of them go on; on Ray each keeps its own.)
+    """
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._device = device_of(task)
+        flat = FlatModel(task.model.build())
+        self._size = flat.size
+        self._initial = flat.initial()  # (P + Q,)
+        self._batches = {slot: task.batches(slot) for slot in task.groups}
+        self._computations: dict[tuple[int, str], GradientComputation] = {}
+
+    def compute(
+        self, slot: str, clock: int, batch_size: int, weights: Tensor, buffers: Tensor | None,
+    ) -> tuple[float, Tensor]:
+        """Compute one iteration of a worker.
+
+        Args:
+            slot: whose batches it draws.
+            clock: the iteration.
+            batch_size: in samples.
+            weights: (P + Q,), of the worker's last pull.
+            buffers: (P + Q,), of which the end are its latest statistics; None: the initial ones.
+
+        Returns:
+            The loss, and the gradient with the buffers behind it, (P + Q,).
+        """
+        computation = self._computation(self._task.groups[slot])
+        computation.read_weights([weights])
+        computation.read_buffers(self._initial if buffers is None else buffers)
+        with torch.random.fork_rng(devices=[0] if self._device != "cpu" else []):
+            loss = computation.compute(self._batches[slot], clock, batch_size)
+        return loss, computation.outgoing().clone()
+
+    def has_buffers(self) -> bool:
+        """Say whether the model has any."""
+        return len(self._initial) > self._size
+
+    def _computation(self, group: WorkerGroup) -> GradientComputation:
+        key = (group.devices, group.precision)
+        if key not in self._computations:
+            devices = [self._device] * group.devices
+            module = self._task.model.build()
+            self._computations[key] = GradientComputation(module, self._task.data, devices, group.precision)
+        return self._computations[key]
