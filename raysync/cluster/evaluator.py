@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
 import torch
+from torch import Tensor, nn
 
 from raysync.cluster.devices import devices_of_actor
 from raysync.cluster.names import Role
@@ -15,6 +20,31 @@ from raysync.training.flat import FlatModel
 from raysync.training.models import ModelPlan
 
 
+class Assembly(Protocol):
+    """How the evaluated model is put together from what the servers publish."""
+
+    def model(self) -> nn.Module:
+        """Return the whole model."""
+
+    def vector(self, weights: Sequence[Tensor]) -> Tensor:
+        """Return its weights (P + Q,) from the vectors of all servers, or their shards."""
+
+
+@dataclass(frozen=True, slots=True)
+class WholeModel:
+    """One server, whose shards have a part of the vector each."""
+
+    plan: ModelPlan
+
+    def model(self) -> nn.Module:
+        """As `Assembly.model`."""
+        return self.plan.build()
+
+    def vector(self, weights: Sequence[Tensor]) -> Tensor:
+        """As `Assembly.vector`."""
+        return torch.cat(list(weights))
+
+
 class Evaluator:
     """Evaluates published weights on the test set, in the order in which they were published."""
 
@@ -22,24 +52,24 @@ class Evaluator:
         torch.set_num_threads(threads)
         self._role = role
         self._model: FlatModel | None = None
-        self._data: DataSet | None = None
-        self._plan = EvaluationPlan()
 
     def __repr__(self) -> str:
         return str(self._role)
 
-    def reset(self, model: ModelPlan, plan: EvaluationPlan, data: DataSet) -> Place:
+    def reset(self, assembly: Assembly, plan: EvaluationPlan, data: DataSet) -> Place:
         """Begin a run."""
         [device] = devices_of_actor()
-        self._model, self._data, self._plan = FlatModel(model.build().to(device)), data, plan
+        self._model, self._assembly = FlatModel(assembly.model().to(device)), assembly
+        self._data, self._plan = data, plan
         return here([device])
 
-    def evaluate(self, on_all: bool, *weights: Payload) -> tuple[float, float]:
-        """Accuracy (a fraction of 1) and mean cross-entropy (nats) of weights (P + Q,), in a part a shard.
+    def evaluate(self, fields: list[bool], *weights: Payload) -> tuple[float, float]:
+        """Return accuracy (a fraction of 1) and mean cross-entropy (nats) of published weights.
 
-        On the whole test set, or on as much of it as the plan says.
+        Args:
+            fields: whether on the whole test set, or on as much of it as the plan says.
+            weights: what the servers published, in a part a shard.
         """
         assert self._model is not None, "evaluate before reset"
-        assert self._data is not None, "evaluate before reset"
-        samples = None if on_all else self._plan.samples
-        return evaluate(self._model, torch.cat(incoming(*weights)), self._data, self._plan.batch_size, samples)
+        samples = None if fields[0] else self._plan.samples
+        return evaluate(self._model, self._assembly.vector(incoming(*weights)), self._data, self._plan.batch_size, samples)

@@ -1,6 +1,6 @@
 """How a worker is started anew in the middle of a run, in the place of one that crashed.
 
-Only a controller whose run has such comebacks imports this file, and torch with it, before the run begins.
+A controller whose run has such comebacks imports the class of the actor, and torch with it, before the run begins.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ from typing import Any
 import ray
 
 from raysync.cluster.names import Role
-from raysync.cluster.worker import Worker, WorkerPlan
 
 
 @dataclass(frozen=True, slots=True)
 class Post:
     """A worker slot: where its actor sits, and what it is told."""
 
+    cls: type
+    """The class of the actor."""
     options: dict[str, Any]
     """Ray's, of the actor: its bundle, and its share of that."""
     threads: int
-    plan: WorkerPlan
+    plan: Any
+    """What its `reset` takes, with the data."""
     data: Any
     """Reference to the data set."""
     crew: str
@@ -31,5 +33,5 @@ class Post:
     def fill(self, life: int) -> tuple[Any, Any]:
         """Start a worker; returns its handle, and a reference to its `Place`, which is there when it is ready."""
         role = replace(self.role, life=life)
-        worker = ray.remote(Worker).options(**self.options | {"name": role.name(self.crew)}).remote(self.threads, role)
+        worker = ray.remote(self.cls).options(**self.options | {"name": role.name(self.crew)}).remote(self.threads, role)
         return worker, worker.reset.remote(self.plan, self.data)

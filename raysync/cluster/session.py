@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError
@@ -17,20 +17,24 @@ from ray.util.placement_group import PlacementGroup, placement_group_table, remo
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from raysync.cluster.connection import Connection
-from raysync.cluster.controller import Controller, RunPlan
-from raysync.cluster.evaluator import Evaluator
+from raysync.cluster.controller import Controller, RunPlan, TopologyPlan
+from raysync.cluster.data_parallel import DataParallelLayout
+from raysync.cluster.evaluator import Assembly, Evaluator
 from raysync.cluster.limits import ANSWER_S, within
 from raysync.cluster.names import Role, crew_name, worker_roles
+from raysync.cluster.pipelined import PipelinedLayout
 from raysync.cluster.placement import Place, Plan, cpus, fallbacks, placed, plan, reserve
 from raysync.cluster.posts import Post
-from raysync.cluster.server import Server
+from raysync.cluster.server import Server, ServerPlan
 from raysync.cluster.starting import START_DEADLINE_S, Starting
-from raysync.cluster.worker import Worker, WorkerPlan
 from raysync.config import Crash, Experiment
 from raysync.core.events import Left
+from raysync.core.ids import worker_id
 from raysync.core.journal import Ended, Entry, Line
-from raysync.core.paradigm import Paradigm
+from raysync.core.paradigm import Rule
+from raysync.decoupled.plan import plan_of
 from raysync.errors import ConfigError, RunFailed
+from raysync.paradigms.decoupled import Decoupled
 from raysync.record.metrics import Title
 from raysync.training.data import DataSet
 from raysync.training.task import Task
@@ -47,29 +51,67 @@ arenas the process grew by 110 to 250 bytes a push, all of it free memory; with 
 """
 
 
-@dataclass(frozen=True)
-class Cast:
-    """The classes of a crew's actors."""
+class Layout(Protocol):
+    """The actors of a run, and what each is told at its beginning."""
 
-    server: type = Server
-    evaluator: type = Evaluator
-    controller: type = Controller
-    worker: type = Worker
-    first_server: int = 0
-    """Number of the first one."""
-    stays_after: tuple[str, ...] = ("finished", "diverged")
-    """How a run must have ended for the actors to be good for the next."""
+    @property
+    def experiment(self) -> Experiment:
+        """The experiment as its actors are placed."""
+
+    @property
+    def worker(self) -> type:
+        """The class of the workers."""
+
+    @property
+    def slots(self) -> Sequence[str]:
+        """The slots of the workers, as the journal calls them."""
+
+    @property
+    def first_server(self) -> int:
+        """The number of the first server."""
+
+    @property
+    def servers(self) -> Mapping[str, Sequence[int]]:
+        """Id of a server -> which of the server actors are its shards."""
+
+    @property
+    def stays_after(self) -> Sequence[str]:
+        """How a run must have ended for the actors to be good for the next."""
+
+    @property
+    def delivers(self) -> bool:
+        """Whether gradients are brought to their server before an update needs them."""
+
+    @property
+    def topology(self) -> TopologyPlan:
+        """The plan of the topology."""
+
+    @property
+    def assembly(self) -> Assembly:
+        """How the evaluated model is put together."""
+
+    def server_plans(self) -> Sequence[ServerPlan]:
+        """Return what each server actor keeps."""
+
+    def worker_plans(self) -> Sequence[Any]:
+        """Return what each worker is, in the order of the slots."""
 
 
-OWN = Cast()
-"""Of runs whose workers have the whole network."""
+def layout_of(task: Task, rule: Rule) -> Layout:
+    """Return the actors of a run.
+
+    Raises:
+        ConfigError: the network cannot be cut as the rule says, or a setting of the experiment does not go with it.
+    """
+    return PipelinedLayout(plan_of(task, rule)) if isinstance(rule, Decoupled) else DataParallelLayout(task, rule)
 
 
 @dataclass(frozen=True)
 class Wanted:
     """What a crew is hired for: the next run that wants the same keeps it."""
 
-    cast: Cast
+    worker: type
+    """The class of the workers."""
     asked: Plan
     """With the first label selector of each group; a crew's `plan` has the chosen ones."""
     slots: tuple[str, ...]
@@ -101,11 +143,11 @@ class Crew:
     whole: bool = True
     """False once an actor was lost: then the next run gets new ones."""
 
-    def hire(self, experiment: Experiment, cores: Mapping[str, int], notify: Callable[[str], None]) -> None:
+    def hire(self, layout: Layout, cores: Mapping[str, int], notify: Callable[[str], None]) -> None:
         """Start the actors, each in its bundle.
 
         Args:
-            experiment: as it is placed on the cluster.
+            layout: of the run.
             cores: node -> how many it has.
             notify: is told now and then how many workers are ready.
 
@@ -113,7 +155,8 @@ class Crew:
             RayError: one of them does not start.
             TimeoutError: one of them takes too long to start.
         """
-        cluster, plan, cast = experiment.cluster, self.plan, self.wanted.cast
+        experiment, plan = layout.experiment, self.plan
+        cluster = experiment.cluster
         nodes = within(ANSWER_S, lambda: placement_group_table(self.group))["bundles_to_node_id"]
         bundles = [*plan.servers, plan.evaluator, plan.servers[0], *plan.workers]
         starting = Starting(cores, [nodes[index] for index in bundles], len(plan.workers), notify)
@@ -124,19 +167,19 @@ class Crew:
             threads: int | None = None, is_worker: bool = False, **more: Any,
         ) -> Any:
             remote = ray.remote(cls).options(**self.options(role, index, cpus, gpus), **more)
-            arguments = () if cls is cast.controller else (threads or self.wanted.threads[index],)
+            arguments = () if cls is Controller else (threads or self.wanted.threads[index],)
             return starting.start(nodes[index], lambda: remote.remote(*arguments, role), is_worker=is_worker)
 
-        for shard, index in enumerate(plan.servers, start=cast.first_server):
-            self.servers.append(start(cast.server, Role(f"server-{shard}"), index, cluster.server_cpus,
+        for shard, index in enumerate(plan.servers, start=layout.first_server):
+            self.servers.append(start(Server, Role(f"server-{shard}"), index, cluster.server_cpus,
                                       threads=self.wanted.server_threads))
-        self.evaluator = start(cast.evaluator, Role("evaluator"), plan.evaluator, cluster.evaluator_cpus,
+        self.evaluator = start(Evaluator, Role("evaluator"), plan.evaluator, cluster.evaluator_cpus,
                                cluster.evaluator_gpus, max_restarts=-1)  # how often is the controller's to decide
-        self.controller = start(cast.controller, Role("controller"), plan.servers[0], 0,
+        self.controller = start(Controller, Role("controller"), plan.servers[0], 0,
                                 runtime_env={"env_vars": ONE_ARENA})
         self.roles = worker_roles(self.wanted.slots)
         for role, index, group in zip(self.roles, plan.workers, experiment.slots().values(), strict=True):
-            self.workers.append(start(cast.worker, role, index, group.cpus, group.gpus, is_worker=True))
+            self.workers.append(start(layout.worker, role, index, group.cpus, group.gpus, is_worker=True))
         starting.finish()
 
     def options(self, role: Role, index: int, cpus: float, gpus: float = 0) -> dict[str, Any]:
@@ -145,11 +188,11 @@ class Crew:
         return {"name": role.name(self.name), "scheduling_strategy": place, "enable_task_events": self.wanted.task_events,
                 "num_cpus": cpus, "num_gpus": gpus}
 
-    def post(self, number: int, plan: WorkerPlan, data: Any) -> Post:
+    def post(self, number: int, plan: Any, data: Any) -> Post:
         """How the n-th worker is started anew."""
         index, group, role = self.plan.workers[number], plan.group, self.roles[number]
         options = self.options(role, index, group.cpus, group.gpus)
-        return Post(options, self.wanted.threads[index], plan, data, self.name, role)
+        return Post(self.wanted.worker, options, self.wanted.threads[index], plan, data, self.name, role)
 
     def disband(self, *, keeps_group: bool) -> None:
         """Kill the actors, and remove their placement group unless it stays."""
@@ -190,43 +233,28 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def run(self, task: Task, paradigm: Paradigm, title: Title | None = None) -> Iterator[list[Line]]:
-        """Train a task under a paradigm, and yield what happens, in order; the last line is an `Ended`.
+    def run(self, task: Task, rule: Rule, title: Title | None = None) -> Iterator[list[Line]]:
+        """Train a task under a rule, and yield what happens, in order; the last line is an `Ended`.
 
         Args:
             task: what to train.
-            paradigm: fresh.
+            rule: a paradigm, or another kind of run; fresh.
             title: names the run in logs and metrics; None: no metrics are published.
 
         Raises:
             ConfigError: there is no such cluster, or it cannot hold the experiment.
             RunFailed: the actors do not start, or the controller died.
         """
-        def begin(crew: Crew) -> tuple[RunPlan, dict[str, Any]]:
-            return self._begin(crew, task, paradigm, title), dict(zip(task.groups, crew.workers, strict=True))
-
-        return self.perform(task.experiment, OWN, list(task.groups), begin)
-
-    def perform(
-        self, experiment: Experiment, cast: Cast, slots: Sequence[str], begin: Callable[[Crew], tuple[Any, Any]],
-    ) -> Iterator[list[Line]]:
-        """One run by a cast of actors; see `run`.
-
-        Args:
-            experiment: as it is placed on the cluster.
-            cast: classes of the actors.
-            slots: of the workers, as the journal calls them.
-            begin: resets the actors; returns what the controller is given: the plan of the run, and the workers.
-        """
-        self._connection.open(experiment.cluster, cpus(experiment))
-        crew, (plan, workers) = self._ready(experiment, cast, slots, begin)
+        layout = layout_of(task, rule)
+        self._connection.open(layout.experiment.cluster, cpus(layout.experiment))
+        crew, plan = self._ready(task, layout, title)
         crew.whole = False  # until this run has ended well
         ended, lost = None, False
-        for lines in _reports(crew.controller.run.remote(plan, crew.servers, crew.evaluator, workers)):
+        for lines in _reports(crew.controller.run.remote(plan, crew.servers, crew.evaluator, crew.workers)):
             if lines:
                 ended = lines[-1] if isinstance(lines[-1], Ended) else None
                 lost = lost or any(_is_loss(line) for line in lines)
-                crew.whole = ended is not None and ended.status in cast.stays_after and not lost
+                crew.whole = ended is not None and ended.status in layout.stays_after and not lost
                 yield lines
         assert ended is not None, "a run without an end"
 
@@ -256,14 +284,12 @@ class Session:
 
     # ---- actors ----
 
-    def _ready(
-        self, experiment: Experiment, cast: Cast, slots: Sequence[str], begin: Callable[[Crew], Any],
-    ) -> tuple[Crew, Any]:
+    def _ready(self, task: Task, layout: Layout, title: Title | None) -> tuple[Crew, RunPlan]:
         """Actors that have begun the run. Kept ones that do not answer, unnoticed at the end of the last, are replaced."""
         kept = self._crew
         try:
-            crew = self._crew_for(experiment, cast, slots)
-            return crew, begin(crew)
+            crew = self._crew_for(layout)
+            return crew, self._begin(crew, task, layout, title)
         except (ActorDiedError, ActorUnavailableError, TimeoutError) as error:
             replaces = kept is None or self._crew is not kept
             self._disband()
@@ -271,11 +297,13 @@ class Session:
                 raise RunFailed(f"the actors did not start: {error}") from error
         except RayError as error:
             raise RunFailed(f"the actors did not start: {error}") from error
-        return self._ready(experiment, cast, slots, begin)
+        return self._ready(task, layout, title)
 
-    def _crew_for(self, experiment: Experiment, cast: Cast, slots: Sequence[str]) -> Crew:
+    def _crew_for(self, layout: Layout) -> Crew:
+        experiment = layout.experiment
         asked = plan(experiment)
-        wanted = Wanted(cast, asked, tuple(slots), *self._threads(experiment), experiment.cluster.task_events)
+        wanted = Wanted(layout.worker, asked, tuple(layout.slots), *self._threads(experiment),
+                        experiment.cluster.task_events)
         if self._crew is not None and self._crew.whole and self._crew.wanted == wanted:
             return self._crew
         self._disband()
@@ -284,7 +312,7 @@ class Session:
         self._crew = Crew(name, wanted, made, group)
         for who, labels in sorted(fallbacks(asked, made).items()):
             self._notify(f"{who} runs where {labels}: the cluster cannot hold it otherwise.".capitalize())
-        self._crew.hire(experiment, self._cores(), self._notify)
+        self._crew.hire(layout, self._cores(), self._notify)
         return self._crew
 
     def _cores(self) -> dict[str, int]:
@@ -304,26 +332,29 @@ class Session:
         threads[asked.evaluator] = experiment.evaluation.threads or threads[asked.evaluator]
         return tuple(threads), server_threads(asked, cores) if private else None
 
-    def _begin(self, crew: Crew, task: Task, paradigm: Paradigm, title: Title | None) -> RunPlan:
-        experiment, data = task.experiment, self.shared(task.data)
-        cluster, slots, shards = experiment.cluster, task.groups, experiment.cluster.server_shards
+    def _begin(self, crew: Crew, task: Task, layout: Layout, title: Title | None) -> RunPlan:
+        """Tell the actors what they are in this run."""
+        experiment, data, cluster = task.experiment, self.shared(task.data), task.experiment.cluster
         published = title if cluster.metrics else None
-        plans = [WorkerPlan(slot, group, task.model, task.batches(slot), experiment.batch_size, experiment.seed,
-                            task.vector_bytes, shards) for slot, group in slots.items()]
-        resets = {f"server-{shard}": server.reset.remote(task.model, experiment.update, shard, shards, published)
-                  for shard, server in enumerate(crew.servers)}
-        evaluator_setup = (ray.put(task.model), ray.put(experiment.evaluation), data)
+        resets = {f"server-{number}": server.reset.remote(plan, published) for number, (server, plan) in enumerate(
+            zip(crew.servers, layout.server_plans(), strict=True), start=layout.first_server)}
+        evaluator_setup = (ray.put(layout.assembly), ray.put(experiment.evaluation), data)
         resets["evaluator"] = crew.evaluator.reset.remote(*evaluator_setup)
-        resets |= {plan.slot: worker.reset.remote(plan, data) for worker, plan in zip(crew.workers, plans, strict=True)}
+        plans = dict(zip(layout.slots, layout.worker_plans(), strict=True))
+        resets |= {slot: worker.reset.remote(plans[slot], data)
+                   for slot, worker in zip(layout.slots, crew.workers, strict=True)}
         self.await_reset(resets, cluster.step_deadline_s)  # a kept worker may still compute its last step
-        blind = {group.name for slot, group in slots.items() if group.gpus and "cpu" in self.places[slot].devices}
+        blind = {plans[slot].group.name for slot in layout.slots
+                 if plans[slot].group.gpus and "cpu" in self.places[slot].devices}
         for name in sorted(blind):
             self._notify(f"Worker group {name!r} has GPUs, but this torch sees none: it computes on the CPU.")
         comebacks = {crash.worker for crash in experiment.troubles
                      if isinstance(crash, Crash) and crash.rejoin_after_s is not None}
-        posts = {plan.slot: crew.post(number, plan, data) for number, plan in enumerate(plans) if plan.slot in comebacks}
-        actor_ids = {slot: self.places[slot].actor_id for slot in slots}
-        return RunPlan(paradigm, task.workload_samples, experiment, actor_ids, posts, title, evaluator_setup)
+        posts = {slot: crew.post(number, plans[slot], data) for number, slot in enumerate(layout.slots) if slot in comebacks}
+        workers = {str(worker_id(slot, 1)): self.places[slot].actor_id for slot in layout.slots}
+        roles = {str(role): worker for role, worker in zip(crew.roles, workers, strict=True)}
+        return RunPlan(experiment, layout.topology, layout.servers, workers, posts, roles, layout.delivers,
+                       evaluator_setup, title)
 
     def shared(self, data: DataSet) -> Any:
         """A reference to the data set: one copy a node."""

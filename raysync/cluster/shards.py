@@ -1,14 +1,11 @@
-"""The server shards as the controller sees them: one server, whose vectors come in as many parts as there are shards."""
+"""One parameter server, whose vectors come in as many parts as it has shards."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import ray
-
-from raysync.cluster.messages import ApplyPlan
 
 Parts = tuple[Any, ...]
 """References to the parts of one vector, a shard each."""
@@ -40,31 +37,26 @@ class Shards:
         return [first, *(server.receive.remote(part)
                          for server, part in zip(self._servers[1:], others, strict=True))]
 
-    def apply(self, plan: ApplyPlan, vectors: Sequence[Parts]) -> Parts:
-        """One update, of gradients and what goes behind them, without publishing it; returns the acknowledgements."""
-        fields, arrived = self._arriving(plan, vectors)
-        return tuple(server.apply.remote(fields, *parts) for server, parts in zip(self._servers, arrived, strict=True))
+    def call(self, method: str, fields: list[Any], vectors: Sequence[Parts]) -> tuple[Parts, ...]:
+        """Call a method of every shard with its parts of the vectors.
 
-    def apply_and_publish(self, plan: ApplyPlan, vectors: Sequence[Parts]) -> Parts:
-        """One update; the weights it makes, which are there when it is done."""
-        fields, arrived = self._arriving(plan, vectors)
-        return tuple(server.apply_and_publish.remote(fields, *parts)
-                     for server, parts in zip(self._servers, arrived, strict=True))
+        Returns:
+            The references that are there when it is done, and the parts of the weights that it leaves behind, if any.
+        """
+        parts = list(zip(*vectors, strict=True)) or [()] * self.count
+        if self._tell_norms and vectors:
+            fields, parts = self._with_norms(fields, parts)
+        returned = [getattr(server, method).remote(fields, *its) for server, its in zip(self._servers, parts, strict=True)]
+        match method:
+            case "publish":
+                weights, acks = zip(*returned, strict=True)
+                return acks, weights
+            case "apply_and_publish":
+                return tuple(returned), tuple(returned)
+        return (tuple(returned),)
 
-    def publish(self, version: int) -> tuple[Parts, Parts]:
-        """The weights as they are at that version, and the acknowledgements."""
-        weights, acks = zip(*(server.publish.remote(version) for server in self._servers), strict=True)
-        return weights, acks
-
-    def forget(self, worker: str) -> None:
-        """A worker has left."""
-        for server in self._servers:
-            server.forget.remote(worker)
-
-    def _arriving(self, plan: ApplyPlan, vectors: Sequence[Parts]) -> tuple[list[Any], list[Parts]]:
-        """What each shard is sent for an update: its parts of the vectors, or all norms once it has those."""
-        parts = list(zip(*vectors, strict=True))
-        if not self._tell_norms:
-            return plan.fields(), parts
-        norms = tuple(server.combine.remote(plan.fields(), *its) for server, its in zip(self._servers, parts, strict=True))
-        return replace(plan, combined=True).fields(), [norms] * len(self._servers)
+    def _with_norms(self, fields: list[Any], parts: Sequence[Parts]) -> tuple[list[Any], list[Parts]]:
+        """What each shard is sent for an update once it has combined its gradients: all norms in place of these."""
+        norms = tuple(server.combine.remote(fields, *its) for server, its in zip(self._servers, parts, strict=True))
+        *most, _ = fields
+        return [*most, True], [norms] * self.count

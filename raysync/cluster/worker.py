@@ -9,7 +9,6 @@ import torch
 from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.devices import devices_of_actor
 from raysync.cluster.logs import log_ready, log_to_stderr
-from raysync.cluster.messages import StepReport
 from raysync.cluster.names import Role
 from raysync.cluster.placement import Place, here
 from raysync.cluster.transport import Payload, incoming, outgoing
@@ -68,7 +67,8 @@ class Worker:
             weights: (P + Q,) from the server, in a part a shard; none: go on with the weights you have.
 
         Returns:
-            The gradient with the buffers behind it, (P + Q,), in a part a shard, and the fields of a `StepReport`.
+            The gradient with the buffers behind it, (P + Q,), in a part a shard; the loss, and the seconds of computing,
+            the emulated part included.
         """
         plan, gradient = self._plan, self._gradient
         assert plan is not None, "step before reset"
@@ -84,4 +84,4 @@ class Worker:
         computed_s = now_s() - began_s
         share = batch_size / plan.batch_size
         sleep_s(step_duration_s(plan.group, computed_s, plan.seed, plan.slot, clock, factor, share) - computed_s)
-        return *outgoing(gradient.outgoing(), plan.shards), StepReport(loss, now_s() - began_s).fields()
+        return *outgoing(gradient.outgoing(), plan.shards), [loss, now_s() - began_s]

@@ -16,7 +16,7 @@ again. Whether the history that it tells can have happened is another question: 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from traceback import extract_tb
@@ -43,7 +43,7 @@ class Entry:
 
     event: Event
     decisions: tuple[Decision, ...]
-    report: dict[str, Any] = field(default_factory=dict)
+    report: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Handler(Protocol):
@@ -53,7 +53,7 @@ class Handler(Protocol):
         """As `Machine.handle`."""
 
 
-def answered(machine: Handler, event: Event, report: dict[str, Any]) -> Entry:
+def answered(machine: Handler, event: Event, report: Mapping[str, Any]) -> Entry:
     """Let a machine answer an event.
 
     Raises:

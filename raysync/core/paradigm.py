@@ -17,6 +17,10 @@ class Rule(Protocol):
 
     name: ClassVar[str]
 
+    @property
+    def protocol(self) -> str:
+        """The rule in force at the beginning."""
+
     def misfit(self, workers: int) -> str:
         """Why a run cannot start under it with so many workers: value and what is allowed; empty if it can."""
 

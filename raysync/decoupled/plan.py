@@ -14,9 +14,7 @@ from raysync.core.paradigm import Paradigm
 from raysync.decoupled.cut import COSTS, cut
 from raysync.decoupled.exchange import exchange_of
 from raysync.decoupled.pipelines import Stage
-from raysync.decoupled.topology import Pipelined
-from raysync.engine.backend import Backend
-from raysync.engine.faults import Troubles
+from raysync.decoupled.topology import PipelinedPlan
 from raysync.errors import ConfigError
 from raysync.paradigms.decoupled import Decoupled
 from raysync.paradigms.hybrid import Hybrid
@@ -64,10 +62,10 @@ class DecoupledPlan:
         slot, experiment = self.slots[group, 1], self.task.experiment
         return Batches(self.shards[slot], experiment.seed, slot, experiment.data.augment)
 
-    def topology(self, backend: Backend, faults: Troubles) -> Pipelined:
-        """The topology of a run."""
+    def topology(self) -> PipelinedPlan:
+        """The plan of the topology, without torch."""
         slots = {stage: (self.name(stage), slot) for stage, slot in self.slots.items()}
-        return Pipelined(backend, self.rule, self.task.experiment, self.task.workload_samples, self.batches, slots, faults)
+        return PipelinedPlan(self.rule, self.task.workload_samples, self.batches, slots)
 
     def parts(self) -> list[nn.Sequential]:
         """The modules, fresh, with the run's initial weights."""

@@ -51,35 +51,47 @@ class _Worker:
     """Those of this iteration, with the calls of the neighbours that they wait for."""
 
 
+@dataclass(frozen=True, slots=True)
+class PipelinedPlan:
+    """What a pipelined run is made of, without torch."""
+
+    rule: Decoupled
+    workload_samples: int
+    """Of the run; each stage does all of it."""
+    batches: int
+    """Of the pool."""
+    slots: Mapping[Stage, tuple[str, str]]
+    """Stage -> its slot, and that of the worker that it is placed on."""
+
+    def topology(self, backend: Backend, experiment: Experiment, faults: Troubles) -> Pipelined:
+        """Return the topology of a run."""
+        return Pipelined(backend, self, experiment, faults)
+
+
 class Pipelined:
     """The network is cut into stages, each with a server; groups of them work side by side."""
 
     drains = True
     supports: frozenset[Capability] = frozenset()
 
-    def __init__(
-        self, backend: Backend, rule: Decoupled, experiment: Experiment, workload_samples: int, batches: int,
-        slots: Mapping[Stage, tuple[str, str]], faults: Troubles,
-    ) -> None:
+    def __init__(self, backend: Backend, plan: PipelinedPlan, experiment: Experiment, faults: Troubles) -> None:
         """
         Args:
             backend: of the run.
-            rule: how the network is cut, and what holds replicas together.
+            plan: how the network is cut, and what holds replicas together.
             experiment: batch size, and whether there are faults.
-            workload_samples: of the run; each stage does all of it.
-            batches: of the pool.
-            slots: stage -> its slot, and that of the worker that it is placed on.
             faults: what befalls the workers.
         """
-        self.machine = rule.machine(workload_samples)
+        rule = plan.rule
+        self.machine: Any = rule.machine(plan.workload_samples)
         self.servers = [ParameterServer(backend, server_of(stage), has_replicas=rule.mixes_locally)
                         for stage in range(1, rule.modules + 1)]
         self._backend, self._rule = backend, rule
         self._batch_size = experiment.batch_size
-        self._workload_samples = workload_samples
+        self._workload_samples = plan.workload_samples
         self._faults = faults if experiment.troubles else None
-        self._pipelines = Pipelines(rule.groups, rule.modules, batches, rule.locked)
-        self._stages = {stage: _Worker(stage, str(worker_id(name, 1)), slot) for stage, (name, slot) in slots.items()}
+        self._pipelines = Pipelines(rule.groups, rule.modules, plan.batches, rule.locked)
+        self._stages = {stage: _Worker(stage, str(worker_id(name, 1)), slot) for stage, (name, slot) in plan.slots.items()}
         self._workers = {worker.name: worker for worker in self._stages.values()}
         self.workers = list(self._workers)
         self._mail: dict[Pass, tuple[Value, Call]] = {}

@@ -75,7 +75,7 @@ class Backend(Protocol):
             inputs: values that other calls leave behind.
         """
 
-    def watch(self, call: Call, then: Callable[[Any], None], argument: Any) -> None:
+    def watch(self, call: Any, then: Callable[[Any], None], argument: Any) -> None:
         """Call `then(argument)` once the call is done or has failed."""
 
     @property
@@ -90,10 +90,10 @@ class Backend(Protocol):
             the actor itself, if any, is not the first.
         """
 
-    def is_done(self, call: Call) -> bool:
+    def is_done(self, call: Any) -> bool:
         """Say whether the call is done or has failed."""
 
-    def failure(self, call: Call, patience_s: float) -> Failure | None:
+    def failure(self, call: Any, patience_s: float) -> Failure | None:
         """Return why a call failed, or None if it is done.
 
         Raises:

@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Protocol
 
@@ -73,12 +74,22 @@ class Topology(Protocol):
 
     machine: Any
     """A `Machine`, or one a stage: answers events."""
-    workers: Sequence[str]
-    """Those that begin the run, in their order."""
-    servers: Sequence[ParameterServer]
-    drains: bool
-    """Whether a run goes on, beyond its workload, until every worker has left."""
-    supports: frozenset[Capability]
+
+    @property
+    def workers(self) -> Sequence[str]:
+        """The workers that begin the run, in their order."""
+
+    @property
+    def servers(self) -> Sequence[ParameterServer]:
+        """The servers, in the order of the stages."""
+
+    @property
+    def drains(self) -> bool:
+        """Whether a run goes on, beyond its workload, until every worker has left."""
+
+    @property
+    def supports(self) -> frozenset[Capability]:
+        """What it can carry out of that which only some topologies can."""
 
     @property
     def roster(self) -> Roster:
@@ -102,7 +113,7 @@ class Topology(Protocol):
     def left(self, worker: str) -> None:
         """Forget a worker."""
 
-    def leavers(self, under_way: Iterable[str]) -> list[str]:
+    def leavers(self, under_way: Collection[str]) -> list[str]:
         """Return the members that have nothing left to do, given those with a step under way."""
 
     def waited_since(self, step: Step) -> float:
@@ -110,6 +121,18 @@ class Topology(Protocol):
 
     def suspect(self, step: Step) -> str:
         """Return the worker to blame if the step does not end in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataParallelPlan:
+    """What a data-parallel run is made of."""
+
+    rule: Paradigm
+    workload_samples: int
+
+    def topology(self, backend: Backend, experiment: Experiment, faults: Troubles) -> DataParallel:
+        """Return the topology of a run."""
+        return DataParallel(backend, self.rule, experiment, self.workload_samples, faults)
 
 
 class DataParallel:
@@ -126,7 +149,7 @@ class DataParallel:
         self, backend: Backend, paradigm: Paradigm, experiment: Experiment, workload_samples: int,
         faults: Troubles,
     ) -> None:
-        self.machine = Machine(paradigm, workload_samples)
+        self.machine: Any = Machine(paradigm, workload_samples)
         self.roster = self.machine.roster
         self.workers = [str(worker_id(slot, 1)) for slot in experiment.slots()]
         self.server = ParameterServer(backend, SERVER)
@@ -176,7 +199,7 @@ class DataParallel:
         self._pulled.pop(worker, None)
         self.server.forget(worker)
 
-    def leavers(self, under_way: Iterable[str]) -> list[str]:
+    def leavers(self, under_way: Collection[str]) -> list[str]:
         """Return none: a worker has something to do until the run ends."""
         return []
 

@@ -8,9 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-
 from typing import Any
-
 
 from torch import Tensor
 

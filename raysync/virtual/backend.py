@@ -110,7 +110,9 @@ class End:
 class VirtualBackend:
     """The world of one run in virtual time."""
 
-    def __init__(self, paths: Paths, make: Callable[[str], Actor], *, computes: bool, ends: Mapping[str, End] | None = None) -> None:
+    def __init__(
+        self, paths: Paths, make: Callable[[str], Actor], *, computes: bool, ends: Mapping[str, End] | None = None,
+    ) -> None:
         """
         Args:
             paths: what lies between the sites.

@@ -120,7 +120,7 @@ class PipelinedRun:
 
     def topology(self, backend: VirtualBackend, faults: Troubles) -> Pipelined:
         """Return the topology of the run."""
-        return self._plan.topology(backend, faults)
+        return self._plan.topology().topology(backend, self._plan.task.experiment, faults)
 
     def actor(self, name: str) -> Actor:
         """Return a fresh actor of that id."""

@@ -1,0 +1,293 @@
+"""The Ray backend: an actor is a process, a call is an actor call, and a value is a reference to each of its parts.
+
+References and small answers pass through here, never a tensor. The *future* weights go into the next
+step, so a release costs no extra round trip. Gradients and weights are return values of actor
+calls, owned by the process of this backend: a gradient survives the worker that made it. Nothing is
+nested in a return value, which Ray would never free (Ray 2.60, results below 100 KiB).
+
+The one blocking call is `ray.wait` on what is watched, with a timeout at the next thing that is
+scheduled, or that a report is due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import ray
+from ray.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    GetTimeoutError,
+    ObjectLostError,
+    RayError,
+    RayTaskError,
+)
+
+from raysync.cluster.clock import now_s, sleep_s
+from raysync.cluster.shards import Parts, Shards
+from raysync.engine.backend import Failure
+from raysync.engine.evaluations import EVALUATOR
+from raysync.engine.event_queue import EventQueue
+
+REPORT_EVERY_S = 0.25
+"""How often whoever watches the run hears of what happened."""
+SIGN_OF_LIFE_S = 1.0
+"""How often they hear of this process while nothing happens: they take a longer silence for a failure."""
+
+
+class Respawn(Protocol):
+    """How a worker is started anew: `posts.Post`."""
+
+    def fill(self, life: int) -> tuple[Any, Any]:
+        """Start it; returns its handle, and a reference to its `Place`, which is there when it is ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """The actor of a worker, or of a stage."""
+
+    actor: Any
+    actor_id: str
+    """Ray's."""
+
+
+class RayCall:
+    """A call of one actor, or of all shards of one."""
+
+    __slots__ = ("_backend", "_values", "report")
+
+    def __init__(self, backend: RayBackend, report: Sequence[Any], *values: Parts) -> None:
+        """
+        Args:
+            backend: knows whose error it is.
+            report: references that are there when the call is done; the first has its answer.
+            values: the parts of each value that it leaves behind.
+        """
+        self._backend, self._values = backend, values
+        self.report = report
+
+    @property
+    def answer(self) -> Any:
+        """As `Call.answer`."""
+        try:
+            return ray.get(list(self.report))[0]
+        except RayError as error:
+            return self._backend.failure_of(error)
+
+    def value(self, index: int) -> Parts:
+        """As `Call.value`."""
+        return self._values[index]
+
+    @property
+    def parts(self) -> Parts:
+        """The value that it stands for."""
+        return self._values[0]
+
+
+@dataclass(slots=True)
+class _Watched:
+    """What happens when a call is done."""
+
+    then: Callable[[Any], None]
+    argument: Any
+    missing: int
+    """References of the call that are not there yet."""
+
+
+class RayBackend:
+    """The world of one run on Ray."""
+
+    computes = True
+
+    def __init__(
+        self, servers: Mapping[str, Shards], evaluator: Any, evaluator_setup: Sequence[Any],
+        workers: Mapping[str, Worker], respawns: Mapping[str, Respawn], roles: Mapping[str, str], *, delivers: bool,
+    ) -> None:
+        """
+        Args:
+            servers: id -> its shards.
+            evaluator: handle of its actor, which Ray may restart.
+            evaluator_setup: references to the arguments of the evaluator's `reset`.
+            workers: id -> its actor.
+            respawns: slot -> how its worker is started anew, of those that come back.
+            roles: what an actor calls itself in Ray's errors -> its id.
+            delivers: whether gradients are brought to their server before an update needs them.
+        """
+        self.delivers = delivers
+        self._servers, self._evaluator, self._evaluator_setup = servers, evaluator, evaluator_setup
+        self._workers = dict(workers)
+        self._respawns, self._roles = respawns, roles
+        self._parts = max(shards.count for shards in servers.values())
+        self._methods: dict[tuple[str, str], Any] = {}
+        """Worker and method -> what calls it."""
+        self._names = {worker.actor_id: name for name, worker in workers.items()}
+        """Ray's id of an actor -> its id here."""
+        self._watched: dict[Any, list[_Watched]] = {}
+        """Reference -> who waits for it; the oldest first."""
+        self._queue = EventQueue()
+        self._began_s = self._reported_s = now_s()
+
+    # ---- time ----
+
+    @property
+    def now(self) -> float:
+        """As `Backend.now`."""
+        return now_s() - self._began_s
+
+    def schedule(self, at: float, happens: Callable[[Any], None], argument: Any) -> None:
+        """As `Backend.schedule`."""
+        self._queue.schedule(at, happens, argument)
+
+    def wait(self) -> None:
+        """As `Backend.wait`; it takes no longer than until a report is due."""
+        report_at_s = self._reported_s + REPORT_EVERY_S - self._began_s
+        if report_at_s <= self.now:  # nothing to report then: it is a sign of life that is due
+            report_at_s = self._reported_s + SIGN_OF_LIFE_S - self._began_s
+        timeout_s = max(0.0, min(self._queue.next_at, report_at_s) - self.now)
+        if self._watched:
+            ready, _ = ray.wait(list(self._watched), num_returns=1, timeout=timeout_s)
+            for reference in ready:
+                self._arrived(reference)
+        else:
+            sleep_s(timeout_s)  # all wait for a timer, or for one of them to come back
+        while self._queue.next_at <= self.now:
+            self._queue.advance()
+
+    def is_report_due(self, lines: int) -> bool:
+        """As `Backend.is_report_due`."""
+        is_due = now_s() >= self._reported_s + (REPORT_EVERY_S if lines else SIGN_OF_LIFE_S)
+        if is_due:
+            self._reported_s = now_s()
+        return is_due
+
+    # ---- calls ----
+
+    def call(self, actor: str, method: str, fields: list[Any], *inputs: Any) -> RayCall:
+        """As `Backend.call`."""
+        parts = [each.parts if isinstance(each, RayCall) else each for each in inputs]
+        if (shards := self._servers.get(actor)) is not None:
+            report, *values = shards.call(method, fields, parts)
+            return RayCall(self, report, *values)
+        remote = self._evaluator.evaluate.remote if actor == EVALUATOR else self._remote(actor, method)
+        returned = remote(fields, *(part for each in parts for part in each))
+        match method:
+            case "step":
+                *gradient, report = returned
+                return RayCall(self, (report,), tuple(gradient))
+            case "backward":
+                gradient, dx, report = returned
+                return RayCall(self, (report,), (gradient,), (dx,))
+        return RayCall(self, (returned,), (returned,))
+
+    def watch(self, call: RayCall, then: Callable[[Any], None], argument: Any) -> None:
+        """As `Backend.watch`."""
+        watched = _Watched(then, argument, len(call.report))
+        for reference in call.report:
+            self._watched.setdefault(reference, []).append(watched)
+
+    def deliver(self, value: Any, actor: str) -> tuple[RayCall, ...]:
+        """As `Backend.deliver`."""
+        return tuple(RayCall(self, (reference,)) for reference in self._servers[actor].fetch(value.parts))
+
+    def is_done(self, call: RayCall) -> bool:
+        """As `Backend.is_done`."""
+        references = list(call.report)
+        ready, _ = ray.wait(references, num_returns=len(references), timeout=0, fetch_local=False)
+        return len(ready) == len(references)
+
+    def failure(self, call: RayCall, patience_s: float) -> Failure | None:
+        """As `Backend.failure`."""
+        try:
+            ray.get(list(call.report), timeout=patience_s)
+        except GetTimeoutError:
+            raise
+        except RayError as error:
+            return self.failure_of(error)
+        return None
+
+    # ---- actors ----
+
+    def spawn(self, worker: str) -> RayCall:
+        """As `Backend.spawn`."""
+        slot, _, life = worker.rpartition("#")
+        actor, ready = self._respawns[slot].fill(int(life))
+        self._workers[worker] = Worker(actor, "")
+        return _Spawned(self, (ready,), worker)
+
+    def started(self, worker: str, actor_id: str) -> None:
+        """Take note of Ray's id of an actor that was spawned."""
+        self._names[actor_id] = worker
+
+    def kill(self, actor: str) -> None:
+        """As `Backend.kill`; Ray then starts the evaluator anew, and no other."""
+        if actor == EVALUATOR:
+            ray.kill(self._evaluator, no_restart=False)
+        else:
+            ray.kill(self._workers[actor].actor)
+
+    def restart(self, actor: str) -> RayCall:
+        """As `Backend.restart`."""
+        assert actor == EVALUATOR, f"Ray does not restart {actor}"
+        reset = self._evaluator.reset.options(max_task_retries=-1)  # it waits for the new process
+        return RayCall(self, (reset.remote(*self._evaluator_setup),))
+
+    def failure_of(self, error: RayError) -> Failure:
+        """Say what a Ray error means."""
+        if isinstance(error, ActorDiedError | ActorUnavailableError):
+            return Failure("died", reason(error), self._names.get(getattr(error, "actor_id", None) or "", ""))
+        if is_lost(error):
+            return Failure("lost", "what it needs was lost with the node that held it")
+        if isinstance(error, RayTaskError):
+            return Failure("raised", reason(error), self._roles.get(error.actor_repr or "", ""))
+        return Failure("other", reason(error))
+
+    def _arrived(self, reference: Any) -> None:
+        for watched in self._watched.pop(reference):
+            watched.missing -= 1
+            if not watched.missing:
+                watched.then(watched.argument)
+
+    def _remote(self, worker: str, method: str) -> Any:
+        key = worker, method
+        if key not in self._methods:
+            bound = getattr(self._workers[worker].actor, method)
+            if method == "step":
+                bound = bound.options(num_returns=self._parts + 1)
+            self._methods[key] = bound.remote
+        return self._methods[key]
+
+
+class _Spawned(RayCall):
+    """The start of a worker, whose `Place` tells Ray's id of its actor."""
+
+    __slots__ = ("_worker",)
+
+    def __init__(self, backend: RayBackend, report: Sequence[Any], worker: str) -> None:
+        super().__init__(backend, report)
+        self._worker = worker
+
+    @property
+    def answer(self) -> Any:
+        """As `Call.answer`."""
+        place = super().answer
+        if not isinstance(place, Failure):
+            self._backend.started(self._worker, place.actor_id)
+        return place
+
+
+def reason(error: RayError) -> str:
+    """The user's part of a Ray error, in a few lines."""
+    cause = _cause(error)
+    return f"{type(cause).__name__}: {cause}".strip()
+
+
+def is_lost(error: RayError) -> bool:
+    """Whether a value is gone, in place of which a call got this error."""
+    return isinstance(_cause(error), ObjectLostError)
+
+
+def _cause(error: RayError) -> Exception:
+    cause: Exception = error.cause if isinstance(error, RayTaskError) else error
+    return cause

@@ -1,0 +1,176 @@
+"""The actor of one stage of a network that is cut: activations and gradients in, the same out.
+
+    forward(fields, [weights], [x])         -> y                                for the next stage
+    backward(fields, [weights], dy)         -> gradient, dx, report             the last one: x in place of dy
+
+What goes between stages are return values, passed on as top-level references from neighbour to
+neighbour, nothing of it through the controller. An actor works its calls off in order, which is the
+order of the schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy.typing as npt
+import ray
+import torch
+from torch import Tensor, nn
+
+from raysync.cluster.clock import now_s, sleep_s
+from raysync.cluster.devices import devices_of_actor
+from raysync.cluster.logs import log_ready, log_to_stderr
+from raysync.cluster.names import Role
+from raysync.cluster.placement import Place, here
+from raysync.cluster.transport import Payload, incoming, outgoing
+from raysync.config import Update, WorkerGroup
+from raysync.decoupled.cut import joined
+from raysync.decoupled.exchange import exchange_of
+from raysync.decoupled.pipelines import Stage
+from raysync.decoupled.plan import parts_of
+from raysync.decoupled.stage import StageComputation, StageWork
+from raysync.engine.step_time import one_way_s, step_duration_s
+from raysync.paradigms.decoupled import Decoupled
+from raysync.training.data import Batches, DataSet
+from raysync.training.device import Device, use_tf32
+from raysync.training.flat import FlatModel
+from raysync.training.model_server import Exchange
+from raysync.training.models import ModelPlan
+
+Activation = npt.NDArray[Any]
+"""(N, ...)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlan:
+    """What a stage is in one run."""
+
+    stage: Stage
+    slot: str
+    group: WorkerGroup
+    model: ModelPlan
+    rule: Decoupled
+    batches: Batches
+    """Of its group."""
+    batch_size: int
+    seed: int
+    share: float
+    """Of the operations of a step of the whole network."""
+    output_bytes: float
+    """Of what it sends forward for a sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageServerPlan:
+    """What the server of a stage keeps in one run."""
+
+    model: ModelPlan
+    rule: Decoupled
+    update: Update
+    stage: int
+
+    def exchange(self) -> Exchange:
+        """As `ServerPlan.exchange`."""
+        return exchange_of(self.rule, self.update, parts_of(self.model, self.rule)[self.stage - 1])
+
+
+@dataclass(slots=True)
+class Stages:
+    """The whole network, put together from its stages."""
+
+    plan: ModelPlan
+    rule: Decoupled
+    sizes: list[int] = field(default_factory=list)
+    """The number of parameters of each, known once the model is built."""
+
+    def model(self) -> nn.Module:
+        """As `Assembly.model`."""
+        self.sizes = [FlatModel(part).size for part in parts_of(self.plan, self.rule)]
+        return nn.Sequential(*(item for part in parts_of(self.plan, self.rule) for item in part))
+
+    def vector(self, weights: Sequence[Tensor]) -> Tensor:
+        """As `Assembly.vector`."""
+        return joined(weights, self.sizes)
+
+
+class StageActor:
+    """One stage of one group, on its device."""
+
+    def __init__(self, threads: int, role: Role) -> None:
+        torch.set_num_threads(threads)
+        self._role = role
+        log_to_stderr(str(role))
+        self._plan: StagePlan | None = None
+        self._busy_s = 0.0
+
+    def __repr__(self) -> str:
+        return str(self._role)
+
+    def reset(self, plan: StagePlan, data: DataSet) -> Place:
+        """Begin a run."""
+        [name] = devices_of_actor()
+        use_tf32(False)
+        number, rule = plan.stage[1], plan.rule
+        self._plan, self._data, self._device, self._busy_s = plan, data, Device(name), 0.0
+        computation = StageComputation(parts_of(plan.model, rule)[number - 1].to(name), rule.weights, rule.shrink)
+        self._work = StageWork(computation, number, rule.modules, plan.batches, plan.batch_size, self._device)
+        place = here([name])
+        log_ready(f"module {number} of {plan.model.name}", place.devices)
+        return place
+
+    def forward(self, fields: Sequence[float], *arrived: Any) -> Activation:
+        """Run a batch forward.
+
+        Args:
+            fields: the number of the batch, what faults multiply the duration of the pass with, and seconds that they add
+                to each way.
+            arrived: weights (P + Q,) if they are new, and then the activation of the stage before; the first has none.
+        """
+        plan = self._ready
+        with self._timed(fields, 1 / 3, plan.stage[1] > 1):
+            y = self._device.download(self._work.forward(int(fields[0]), self._data, _tensors(arrived)))
+        return y.numpy()
+
+    @ray.method(num_returns=3)  # type: ignore[untyped-decorator]
+    def backward(self, fields: Sequence[float], *arrived: Any) -> tuple[Payload, Any, list[float | None]]:
+        """Run a batch backward; the last stage also forward, and then what arrives is the activation.
+
+        Returns:
+            The gradient with the buffers behind it (P + Q,), the gradient by the input, and loss and seconds of computing.
+        """
+        plan = self._ready
+        last, alone = plan.stage[1] == plan.rule.modules, plan.rule.modules == 1
+        again = plan.rule.weights == "latest" and not last
+        with self._timed(fields, 1.0 if last or again else 2 / 3, not alone):
+            loss, vector, dx = self._work.backward(int(fields[0]), self._data, _tensors(arrived))
+            gradient = outgoing(self._device.download(vector))[0]
+            back = self._device.download(dx).numpy() if dx is not None and plan.stage[1] > 1 else None
+        busy_s, self._busy_s = self._busy_s, 0.0
+        return gradient, back, [loss, busy_s]
+
+    @property
+    def _ready(self) -> StagePlan:
+        assert self._plan is not None, "called before reset"
+        return self._plan
+
+    @contextmanager
+    def _timed(self, fields: Sequence[float], part: float, travels: bool) -> Iterator[None]:
+        """Sleep for what the emulated device and its link take longer than this one."""
+        plan, (batch, factor, added_s) = self._ready, fields
+        if travels:
+            sleep_s(one_way_s(plan.group.link, round(plan.output_bytes * plan.batch_size), added_s))
+        began_s = now_s()
+        yield
+        computed_s = now_s() - began_s
+        emulated_s = step_duration_s(plan.group, computed_s / (plan.share * part), plan.seed, plan.slot, int(batch) - 1,
+                                     factor, plan.share * part)
+        sleep_s(emulated_s - computed_s)
+        self._busy_s += now_s() - began_s
+
+
+def _tensors(arrived: Sequence[Any]) -> list[Tensor]:
+    """What arrives, as tensors: weights may come as bytes, and activations have a shape of their own."""
+    return [incoming(each)[0] if isinstance(each, bytes) else torch.from_numpy(each) for each in arrived]
