@@ -51,14 +51,26 @@ from raysync.cluster.running import to_its_end
 from raysync.cluster.shards import Parts, Shards
 from raysync.cluster.starting import START_DEADLINE_S
 from raysync.config import Experiment
-from raysync.core.decisions import Apply, Decision, Drop, Hold, Note, Push, Release, SetTimer, Switch
+from raysync.core.decisions import (
+    Apply,
+    Decision,
+    Drop,
+    Hold,
+    Note,
+    Push,
+    Release,
+    Restore,
+    SetTimer,
+    Suspend,
+    Switch,
+)
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
+from raysync.core.ids import WorkerId, worker_id
 from raysync.core.journal import Evaluation, Line, Remark, answered
 from raysync.core.machine import Machine
 from raysync.core.paradigm import Paradigm
 from raysync.errors import RunFailed
 from raysync.record.metrics import Title
-from raysync.record.rows import slot_of
 from raysync.troubles import UNHARMED, Troubles
 
 if TYPE_CHECKING:
@@ -320,14 +332,14 @@ class _Run:
     def _join(self, who: tuple[str, int, Any, str]) -> None:
         slot, number, actor, actor_id = who
         step = actor.step.options(num_returns=self._server.count + 1)
-        life = self._lives[slot] = Life(f"{slot}#{number}", slot, number, actor, actor_id, step)
+        life = self._lives[slot] = Life(worker_id(slot, number), slot, number, actor, actor_id, step)
         self._coming.discard(life.name)
         self._handle(Joined(at=self._now(), worker=life.name))
 
     def _crash(self, index: int) -> None:
         crash = self.troubles.crashes[index]
         life = self._lives[crash.worker]
-        if life.name not in self.machine.roster.members:
+        if life.name not in self.machine.roster.live:
             return  # it is gone already
         self.troubles.took_effect(index)
         if crash.rejoin_after_s is not None:
@@ -357,7 +369,7 @@ class _Run:
         self._need_somebody(f"the last was {life.name}: {why}")
 
     def _need_somebody(self, last: str) -> None:
-        if not self.status and not self.machine.roster.members and not self._coming:
+        if not self.status and not self.machine.roster.live and not self._coming:
             raise RunFailed(f"every worker is gone; {last}")
 
     # ---- what the machine decides ----
@@ -375,12 +387,12 @@ class _Run:
                     self._release(decision)
                 case Drop(push=push):
                     self._pushed.pop(push, None)
-                case SetTimer() | Hold() | Note() | Switch():
+                case SetTimer() | Hold() | Note() | Switch() | Suspend() | Restore():
                     pass  # the machine keeps its timers, and `wait` looks at them; the others are for the journal
 
     def _apply(self, decision: Apply, rest: Sequence[Decision]) -> None:
         taken = [self._pushed.pop(push) for push in decision.pushes]
-        members = self.machine.roster.members
+        members = self.machine.roster.live
         plan = ApplyPlan(
             workers=[worker if worker in members else None for worker, _ in decision.pushes],
             samples=[step.batch_size for step in taken], progress=self._progress, phase=decision.phase,
@@ -405,7 +417,7 @@ class _Run:
             self._end("finished")
 
     def _release(self, decision: Release) -> None:
-        life, clock = self._lives[slot_of(decision.worker)], decision.clock
+        life, clock = self._lives[WorkerId(decision.worker).slot], decision.clock
         suffered = self.troubles.befall(life.slot, clock, self.machine.roster.now)
         crash = self.troubles.crash_at_clock(life.slot, clock)
         if crash is not None:

@@ -12,6 +12,7 @@ from ray.exceptions import GetTimeoutError, ObjectLostError, RayError, RayTaskEr
 from raysync.cluster.messages import StepReport
 from raysync.cluster.shards import Parts
 from raysync.core.decisions import Push
+from raysync.core.ids import worker_id
 from raysync.errors import RunFailed
 
 
@@ -113,7 +114,7 @@ class Comeback:
     @property
     def name(self) -> str:
         """Its id once it has joined."""
-        return f"{self.slot}#{self.number}"
+        return worker_id(self.slot, self.number)
 
 
 Pending = Step | Update | Scoring | Restart | Comeback

@@ -31,8 +31,8 @@ from raysync.cluster.starting import START_DEADLINE_S
 from raysync.config import Experiment
 from raysync.core.decisions import Apply, Drop, Push, Release
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
+from raysync.core.ids import WorkerId, worker_id
 from raysync.core.journal import Evaluation, Line, answered
-from raysync.core.modules import module_of
 from raysync.decoupled.pipelines import Pass, Pipelines, Stage
 from raysync.decoupled.virtual import DONE
 from raysync.errors import RunFailed
@@ -130,7 +130,7 @@ class _Run:
         self._servers = dict(enumerate(servers, start=1))
         self._modules = plan.rule.machine(plan.workload_samples)
         self._pipelines = Pipelines(plan.rule.groups, plan.rule.modules, plan.batches, plan.rule.locked)
-        self._workers = {stage: _Worker(f"{plan.names[stage]}#1", actor) for stage, actor in stages.items()}
+        self._workers = {stage: _Worker(worker_id(plan.names[stage], 1), actor) for stage, actor in stages.items()}
         self._stages = {worker.name: stage for stage, worker in self._workers.items()}
         self._mail: dict[Pass, Any] = {}
         """Pass -> reference to its input, from the neighbour."""
@@ -249,10 +249,10 @@ class _Run:
             return
         under_way = {pending.stage for pending in self._pending.values() if isinstance(pending, _Step)}
         for stage, worker in self._workers.items():
-            there = worker.name in self._modules.machines[stage[1]].roster.members
+            there = worker.name in self._modules.machines[stage[1]].roster.live
             if there and stage not in under_way and self._pipelines.is_drained(stage) and not self.status:
                 self._handle(Left(at=self._now(), worker=worker.name), {"why": DONE, "done": True})
-        if not self.status and not any(machine.roster.members for machine in self._modules.machines.values()):
+        if not self.status and not any(machine.roster.live for machine in self._modules.machines.values()):
             self._end("finished")
             last = self._plan.rule.modules
             self._evaluate(_Update(last, self._modules.roster.version, self._progress, self._due(1.0), self._means()))
@@ -314,10 +314,10 @@ class _Run:
                     self._gradients.pop(push, None)
 
     def _apply(self, decision: Apply) -> None:
-        module = module_of(decision.pushes[0][0])
+        module = WorkerId(decision.pushes[0][0]).stage
         roster = self._modules.machines[module].roster
         taken = [self._gradients.pop(push) for push in decision.pushes]
-        workers = [worker if worker in roster.members else None for worker, _ in decision.pushes]
+        workers = [worker if worker in roster.live else None for worker, _ in decision.pushes]
         before = (roster.samples_applied - len(taken) * self._size) / self._plan.workload_samples
         fields = [[group for group, _ in taken], workers, [self._size] * len(taken), before, decision.phase,
                   decision.version]

@@ -25,8 +25,8 @@ from torch import Tensor
 from raysync.agenda import Agenda
 from raysync.core.decisions import Apply, Drop, Push, Release, SetTimer
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
+from raysync.core.ids import WorkerId, worker_id
 from raysync.core.journal import Evaluation, Line, answered
-from raysync.core.modules import module_of
 from raysync.decoupled.learner import DecoupledLearner
 from raysync.decoupled.pipelines import Pass, Pipelines, Stage
 from raysync.decoupled.plan import DecoupledPlan
@@ -88,7 +88,7 @@ class _Run:
         self._pipelines = Pipelines(rule.groups, rule.modules, plan.batches, rule.locked)
         self._learner = DecoupledLearner(plan) if experiment.timing == "with-gradients" else None
         self._networks = {module: self._network(module) for module in plan.shares}
-        self._replicas = {stage: _Replica(stage, f"{plan.name(stage)}#1", self._networks[stage[1]].ways[slot])
+        self._replicas = {stage: _Replica(stage, worker_id(plan.name(stage), 1), self._networks[stage[1]].ways[slot])
                           for stage, slot in plan.slots.items()}
         self._stages = {replica.worker: stage for stage, replica in self._replicas.items()}
         self._arrives_at: dict[Pass, float] = {}
@@ -210,10 +210,10 @@ class _Run:
         if not self._pipelines.is_closed:
             return
         for stage, replica in list(self._replicas.items()):
-            members = self._modules.machines[stage[1]].roster.members
+            members = self._modules.machines[stage[1]].roster.live
             if replica.worker in members and self._pipelines.is_drained(stage) and not self.status:
                 self._handle(Left(at=self._agenda.now, worker=replica.worker), {"why": DONE, "done": True})
-        if not self.status and not any(machine.roster.members for machine in self._modules.machines.values()):
+        if not self.status and not any(machine.roster.live for machine in self._modules.machines.values()):
             self.status = "finished"
             self._evaluate(at_end=True)  # may find that it diverged
 
@@ -241,13 +241,13 @@ class _Run:
                     self._agenda.schedule(max(at, self._agenda.now), self._fire, (key, at))
 
     def _apply(self, decision: Apply) -> None:
-        module = module_of(decision.pushes[0][0])
+        module = WorkerId(decision.pushes[0][0]).stage
         roster = self._modules.machines[module].roster
         steps = [self._steps.pop(push) for push in decision.pushes]
         done = roster.samples_applied - sum(step.samples for step in steps)  # the roster has counted them already
         if self._learner is not None:
             pushes = [(step.group, push) for step, push in zip(steps, decision.pushes, strict=True)]
-            self._learner.apply(module, pushes, roster.members, done / self._plan.task.workload_samples, decision.phase)
+            self._learner.apply(module, pushes, roster.live, done / self._plan.task.workload_samples, decision.phase)
         self._networks[module].update(steps, self._agenda.now)
         if module == self._plan.rule.modules:
             self._evaluate()

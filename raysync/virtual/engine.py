@@ -29,13 +29,13 @@ from raysync.agenda import Agenda
 from raysync.config import WorkerGroup
 from raysync.core.decisions import Apply, Drop, Push, Release, SetTimer
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
+from raysync.core.ids import WorkerId, worker_id
 from raysync.core.journal import Evaluation, Line, answered
 from raysync.core.machine import Machine
 from raysync.core.paradigm import Paradigm
 from raysync.emulation import step_duration_s
 from raysync.errors import RunFailed
 from raysync.record.metrics import Title
-from raysync.record.rows import slot_of
 from raysync.training.task import Task
 from raysync.troubles import UNHARMED, Troubles
 from raysync.virtual.learner import Learner
@@ -142,7 +142,7 @@ class _Run:
 
     def _join(self, slot_and_life: tuple[str, int]) -> None:
         slot, life = slot_and_life
-        worker = _Worker(f"{slot}#{life}", slot, life, self._task.groups[slot], self._network.ways[slot])
+        worker = _Worker(worker_id(slot, life), slot, life, self._task.groups[slot], self._network.ways[slot])
         self._workers[slot] = worker
         self._handle(Joined(at=self._agenda.now, worker=worker.name), {})
 
@@ -217,7 +217,7 @@ class _Run:
         samples = [step.batch_size for step in steps]
         if self._learner is not None:
             staleness = [decision.version - 1 - step.base for step in steps]
-            self._learner.apply(decision, samples, staleness, self.machine.roster.members, self._progress)
+            self._learner.apply(decision, samples, staleness, self.machine.roster.live, self._progress)
         self._samples += sum(samples)
         self._network.update(steps, self._agenda.now, publish=decision.publish)
         if self._samples >= self._task.workload_samples:
@@ -225,7 +225,7 @@ class _Run:
         self._evaluate()  # the last one may find that it diverged
 
     def _release(self, decision: Release) -> None:
-        worker = self._workers[slot_of(decision.worker)]
+        worker = self._workers[WorkerId(decision.worker).slot]
         slot, clock = worker.slot, decision.clock
         suffered = self.troubles.befall(slot, clock, self._agenda.now) if self._troubled else UNHARMED
         begin = self._agenda.now

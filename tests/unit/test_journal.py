@@ -9,7 +9,19 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from raysync.core.decisions import Apply, Decision, Drop, Hold, Note, Release, SetTimer, Switch
+from raysync.core.decisions import (
+    DROP_REASONS,
+    Apply,
+    Decision,
+    Drop,
+    Hold,
+    Note,
+    Release,
+    Restore,
+    SetTimer,
+    Suspend,
+    Switch,
+)
 from raysync.core.events import Joined, Left, Pushed, TimerFired
 from raysync.core.journal import Ended, Entry, Evaluation, Remark, answered, decode, encode, header, read
 from raysync.core.machine import Machine
@@ -25,12 +37,14 @@ seconds = st.floats(0, 1e12)
 wholes = st.integers(-(2**63), 2**63 - 1)
 pushes = st.tuples(text, wholes)
 decisions = st.one_of(
-    st.builds(Apply, st.lists(pushes, min_size=1, max_size=3).map(tuple), wholes, text),
-    st.builds(Drop, pushes, text),
+    st.builds(Apply, st.lists(pushes, min_size=1, max_size=3).map(tuple), wholes, wholes, text),
+    st.builds(Drop, pushes, text, st.sampled_from(DROP_REASONS)),
     st.builds(Release, text, wholes, wholes, st.booleans(), st.none() | wholes),
     st.builds(Hold, text, text),
     st.builds(SetTimer, text, st.none() | numbers),
     st.builds(Switch, text, text),
+    st.builds(Suspend, text, text),
+    st.builds(Restore, text),
     st.builds(Note, text, text, st.dictionaries(text, numbers | text | wholes)),
 )
 events = st.one_of(
@@ -55,8 +69,9 @@ def journal(name, pushes=40, **parameters):
     return machine, [f"{line}\n" for line in [header(make(name, **parameters), 1000), *entries]]
 
 
-EACH = (Apply((("a#1", 0), ("b#1", 1)), 3, "late"), Drop(("a#1", 0), "late"), Release("a#1", 1, 2, False, 64),
-        Hold("a#1", "why"), SetTimer("t", None), Switch("asp", "why"), Note("kind", "a#1", {"x": 1.5}))
+EACH = (Apply((("a#1", 0), ("b#1", 1)), 3, 64, "late"), Drop(("a#1", 0), "came too late", "late"), Release("a#1", 1, 2, False, 64),
+        Hold("a#1", "why"), SetTimer("t", None), Switch("asp", "why"),
+        Suspend("a#1", "why"), Restore("a#1"), Note("kind", "a#1", {"x": 1.5}))
 
 
 def test_one_of_each_kind_of_decision():

@@ -82,7 +82,7 @@ def test_an_illegal_event_raises_and_changes_nothing(event, says):
 def test_a_push_in_flight_of_a_leaver_is_dropped_once():
     drive = Drive(make("asp"), "a#1", "b#1")
     drive.leave("a#1")
-    assert drive.push("a#1", clock=0, base=0) == [Drop(("a#1", 0), why="its worker had left before it arrived")]
+    assert drive.push("a#1", clock=0, base=0) == [Drop(("a#1", 0), why="its worker had left before it arrived", reason="left")]
     with pytest.raises(ProtocolViolation):
         drive.push("a#1", clock=0, base=0)
     assert (drive.roster.received, drive.roster.dropped) == (1, 1)
@@ -98,8 +98,8 @@ def test_a_leaver_that_was_held_has_nothing_in_flight():
 
 def test_releases_are_stamped_with_the_version_that_stands_before_them():
     drive = Drive(Scripted([[Release("a#1"), Apply((("a#1", 0),))], [Apply((("a#1", 1),)), Release("a#1")]]), "a#1")
-    assert drive.push("a#1") == [Release("a#1", clock=1, version=0), Apply((("a#1", 0),), version=1)]
-    assert drive.push("a#1", base=1) == [Apply((("a#1", 1),), version=2), Release("a#1", clock=2, version=2)]
+    assert drive.push("a#1") == [Release("a#1", clock=1, version=0), Apply((("a#1", 0),), version=1, samples_before=0)]
+    assert drive.push("a#1", base=1) == [Apply((("a#1", 1),), version=2, samples_before=SAMPLES), Release("a#1", clock=2, version=2)]
 
 
 def test_a_worker_may_read_a_newer_model_than_it_must():
@@ -128,7 +128,7 @@ def test_the_first_release_of_a_worker_pulls():
 def test_batch_sizes_and_phases_pass_through():
     drive = Drive(Scripted([[Apply((("a#1", 0),), phase="late"), Release("a#1", batch_size=64)]]), "a#1")
     assert drive.push("a#1") == [
-        Apply((("a#1", 0),), version=1, phase="late"), Release("a#1", clock=1, version=1, batch_size=64)]
+        Apply((("a#1", 0),), version=1, samples_before=0, phase="late"), Release("a#1", clock=1, version=1, batch_size=64)]
 
 
 def test_a_paradigm_may_drop():

@@ -1,0 +1,99 @@
+"""Ids of workers, and keys of the timers of stages: minted and parsed here and nowhere else.
+
+    gpu-3#2         the second life of the slot gpu-3, which is worker 3 of the group gpu
+    m2/gpu-3#1      stage 2 of a network that was cut, on that worker: a slot of its own
+
+An id may stand anywhere as the plain `str` that it is; `WorkerId(text)` is asked for its parts.
+Asking never fails, since a damaged journal may have any text for a worker: a part that the text
+does not have is empty, or 0.
+"""
+
+from __future__ import annotations
+
+import re
+
+_STAGE = re.compile(r"m([1-9][0-9]{0,8})/")
+"""The slash is in no name of a worker group."""
+
+
+class Slot(str):
+    """A worker's place in a run, which its lives fill one after another."""
+
+    __slots__ = ()
+
+    @property
+    def stage(self) -> int:
+        """The stage that it computes, from 1; 0 if its workers have the whole network."""
+        found = _STAGE.match(self)
+        return int(found[1]) if found else 0
+
+    @property
+    def group(self) -> str:
+        """The group of workers that it is in; a stage's begins with the stage: those do equal work."""
+        return self.rpartition("-")[0]
+
+    @property
+    def number(self) -> int:
+        """Its number in the group, from 0. (`index` is a method of every `str`.)"""
+        return _number(self.rpartition("-")[2])
+
+
+class WorkerId(str):
+    """One life of a worker. An id is used once in a run."""
+
+    __slots__ = ()
+
+    @property
+    def slot(self) -> Slot:
+        """The place that it fills."""
+        return Slot(self.rpartition("#")[0])
+
+    @property
+    def life(self) -> int:
+        """The number of this life of the slot, from 1."""
+        return _number(self.rpartition("#")[2])
+
+    @property
+    def stage(self) -> int:
+        """That of its slot."""
+        return self.slot.stage
+
+    @property
+    def group(self) -> str:
+        """That of its slot."""
+        return self.slot.group
+
+    @property
+    def number(self) -> int:
+        """That of its slot."""
+        return self.slot.number
+
+
+def worker_slot(group: str, index: int) -> Slot:
+    """Name the slot of a worker that an experiment file describes."""
+    return Slot(f"{group}-{index}")
+
+
+def stage_slot(slot: str, stage: int) -> Slot:
+    """Name the slot of a stage that is placed on the worker of another slot."""
+    return Slot(f"m{stage}/{slot}")
+
+
+def worker_id(slot: str, life: int) -> WorkerId:
+    """Name a worker of that slot."""
+    return WorkerId(f"{slot}#{life}")
+
+
+def stage_timer(stage: int, key: str) -> str:
+    """Name a timer that the rule of a stage calls `key`."""
+    return f"{stage}/{key}"
+
+
+def split_timer(key: str) -> tuple[int, str]:
+    """Say whose timer that is: the stage, or 0, and what the stage's rule calls it."""
+    stage, _, rest = key.partition("/")
+    return _number(stage), rest
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdecimal() and len(text) < 10 else 0
