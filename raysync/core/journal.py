@@ -1,6 +1,6 @@
 """The journal of a run as text: JSON lines, the first a header, then one line an event with its decisions.
 
-    {"journal": 1, "paradigm": {"class": ..., "parameters": ...}, "workload_samples": ..., ...}
+    {"journal": 2, "paradigm": {"class": ..., "parameters": ...}, "workload_samples": ..., ...}
     {"event": "Pushed", "at": 1.5, "worker": "fast-0#1", ..., "decisions": [{"do": "Apply", ...}, ...], "report": {...}}
     {"evaluation": {...}}
     {"remark": {"at": 7.5, "text": ...}}

@@ -93,10 +93,10 @@ def _why_not_switched(decision: Switch, roster: Roster) -> str:
 
 
 def _why_not_suspended(decision: Suspend, roster: Roster) -> str:
-    worker = decision.worker
-    if isinstance(worker, str) and worker in roster.members:
-        return ""
-    return f"suspends {worker!r}, which {_whereabouts(worker, roster)}"
+    worker, why = decision.worker, decision.why
+    if not isinstance(worker, str) or worker not in roster.members:
+        return f"suspends {worker!r}, which {_whereabouts(worker, roster)}"
+    return "" if isinstance(why, str) else f"suspends {worker!r} because of {why!r}; its why is a str"
 
 
 def _why_not_restored(decision: Restore, roster: Roster) -> str:

@@ -114,20 +114,15 @@ class Machine:
     def _check_afterwards(self, event: Event) -> None:
         """Look for a deadlock and, at the events 1, 2, 4, 8, ..., whether the state can be written down."""
         roster = self.roster
-        if (roster.held or roster.suspended) and not roster.computing and not self.timers:
-            self._look_for_deadlock(METHODS[type(event)])
+        waits = roster.held or roster.suspended
+        if waits and not roster.computing and not self.timers and not roster.returning:
+            waiting = {**roster.held, **roster.suspended}
+            raise self._illegal(METHODS[type(event)], (
+                f"leaves a deadlock: every worker is held ({roster.names(waiting, len(waiting))}), no timer "
+                f"is set, {len(roster.buffered)} pushes are buffered"))
         self._handled += 1
         if self._handled & (self._handled - 1) == 0 and (what := not_native(self.paradigm.state())):
             raise self._illegal("state", f"keeps {what}; the state of a paradigm is {JSON_NATIVE}")
-
-    def _look_for_deadlock(self, method: str) -> None:
-        roster = self.roster
-        if not roster.outdated.keys() <= roster.suspended.keys():
-            return  # a restored worker is still to come
-        waiting = {**roster.held, **roster.suspended}
-        raise self._illegal(method, (
-            f"leaves a deadlock: every worker is held ({roster.names(waiting, len(waiting))}), no timer "
-            f"is set, {len(roster.buffered)} pushes are buffered"))
 
     def _illegal(self, method: str, what: str) -> IllegalDecision:
         return IllegalDecision(f"{location(self.paradigm, method)} {what}.")

@@ -116,6 +116,11 @@ class Roster:
         """Samples in applied pushes / samples of the workload; None without a workload."""
         return None if self.workload_samples is None else self.samples_applied / self.workload_samples
 
+    @property
+    def returning(self) -> set[str]:
+        """Who is restored, and takes part again as soon as its step from before is over."""
+        return self.outdated.keys() - self.suspended.keys()
+
     def clock(self, worker: str) -> int:
         """Pushes received from the worker, counted from the clock it joined at."""
         return self.members[worker].clock

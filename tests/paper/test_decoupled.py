@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from raysync import config
 from raysync.core.decisions import Apply, Release, SetTimer
 from raysync.core.events import Joined, Left, Pushed, TimerFired
-from raysync.core.machine import describe
 from raysync.core.ids import stage_slot, worker_id
+from raysync.core.machine import describe
 from raysync.core.modules import Modules, machine_of
 from raysync.decoupled.pipelines import Pass, Pipelines
 from raysync.decoupled.schedule import Schedule

@@ -29,8 +29,8 @@ def show(decision):
             return f"release {worker} clock={clock} version={version}{'' if pull else ', without a pull'}"
         case Hold(worker=worker, why=why):
             return f"hold {worker}: {why}"
-        case Drop(push=(worker, clock), why=why, reason=reason):
-            return f"drop {worker}@{clock} ({reason}): {why}"
+        case Drop(push=(worker, clock), why=why):
+            return f"drop {worker}@{clock}: {why}"
         case Note(kind=kind, worker=worker, values=values):
             return f"note {kind} {worker}: " + " ".join(f"{key}={value}" for key, value in values.items())
         case Suspend(worker=worker, why=why):

@@ -69,7 +69,8 @@ def journal(name, pushes=40, **parameters):
     return machine, [f"{line}\n" for line in [header(make(name, **parameters), 1000), *entries]]
 
 
-EACH = (Apply((("a#1", 0), ("b#1", 1)), 3, 64, "late"), Drop(("a#1", 0), "came too late", "late"), Release("a#1", 1, 2, False, 64),
+EACH = (Apply((("a#1", 0), ("b#1", 1)), 3, 64, "late"), Drop(("a#1", 0), "came too late", "late"),
+        Release("a#1", 1, 2, False, 64),
         Hold("a#1", "why"), SetTimer("t", None), Switch("asp", "why"),
         Suspend("a#1", "why"), Restore("a#1"), Note("kind", "a#1", {"x": 1.5}))
 
@@ -146,7 +147,7 @@ def test_a_header_without_what_a_replay_needs(damage):
     with pytest.raises(ConfigError, match="header of the journal is damaged"):
         read([json.dumps(head | damage)])
     with pytest.raises(ConfigError, match="header of the journal is damaged"):
-        read(['{"journal": 1, "workload_samples": 960}\n'])
+        read(['{"journal": 2, "workload_samples": 960}\n'])
 
 
 @pytest.mark.parametrize("text", [
@@ -161,6 +162,11 @@ def test_a_header_without_what_a_replay_needs(damage):
     f'{{"event": "Left", "at": 1, "worker": "a", "decisions": [], "report": {{"x": {DEEP}}}}}',
     '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Drop", "push": ["a", "b"], "why": ""}]}',
     '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Drop", "push": ["a"], "why": ""}]}',
+    '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Drop", "push": ["a", 1], "why": "", "reason": "x"}]}',
+    '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Drop", "push": ["a", 1], "why": "", "reason": []}]}',
+    '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Apply", "pushes": [], "samples_before": "1"}]}',
+    '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Suspend", "worker": "a"}]}',
+    '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Restore", "worker": 1}]}',
     '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Apply", "pushes": [["a", 1e9]]}]}',
     '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Note", "kind": "", "worker": "", "values": []}]}',
     '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Release", "worker": "a", "pull": 1}]}',
@@ -200,8 +206,8 @@ def test_something_else_is_no_journal(first):
 
 
 def test_a_newer_schema_is_refused():
-    head = json.loads(header(make("bsp"), None)) | {"journal": 2}
-    with pytest.raises(ConfigError, match="has schema 2; this raysync reads schema 1"):
+    head = json.loads(header(make("bsp"), None)) | {"journal": 3}
+    with pytest.raises(ConfigError, match="has schema 3; this raysync reads schema 2"):
         read([json.dumps(head)])
 
 

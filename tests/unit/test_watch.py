@@ -150,7 +150,8 @@ def test_what_workers_do_is_what_the_machine_has_them_do(name, parameters):
         roster, rows = machine.roster, {row.worker: row for row in standing.rows()}
         there = {worker: row for worker, row in rows.items() if row.clock is not None}
         doing = {worker: re.search("(computing|waiting) for ", row.state)[1] for worker, row in there.items()}
-        assert doing == {worker: "computing" if {worker} & {*roster.computing, *roster.outdated} else "waiting" for worker in roster.live}
+        computing = {*roster.computing, *roster.outdated}
+        assert doing == {worker: "computing" if worker in computing else "waiting" for worker in roster.live}
         assert {worker: row.clock for worker, row in there.items()} == {
             worker: member.clock for worker, member in roster.live.items()}
         if isinstance(entry.event, Pushed) and entry.event.worker in roster.held:
@@ -433,7 +434,7 @@ def test_damage_is_named(call, record, monkeypatch):  # noqa: F811
     for lines, says in (([*good[:5], good[5][:40] + "\n", *good[6:]], "not a line of a journal"),
                         ([*good[:2], *good[3:]], "its journal cannot be read: damaged"),
                         ([good[0].replace("workload_samples", "x"), *good[1:]], "the header of the journal is damaged"),
-                        ([good[0].replace('"journal": 1', '"journal": 9'), *good[1:]], "has schema 9")):
+                        ([good[0].replace('"journal": 2', '"journal": 9'), *good[1:]], "has schema 9")):
         journal.write_text("".join(lines))
         code, out, err = call("watch", "--once", str(writer.folder))
         assert (code, out) == (2, "")

@@ -14,8 +14,8 @@ from raysync import config
 from raysync.cli import app
 from raysync.config import ParadigmChoice
 from raysync.core.events import Left, Pushed
-from raysync.core.journal import Evaluation
 from raysync.core.ids import WorkerId
+from raysync.core.journal import Evaluation
 from raysync.decoupled.exchange import Arrived, Gossip, OneServer
 from raysync.decoupled.learner import DecoupledLearner
 from raysync.decoupled.plan import plan_of
