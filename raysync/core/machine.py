@@ -10,7 +10,8 @@ The Ray engine and the virtual engine drive the same object. The contract, whose
     A suspended worker is live, but no member: to the rule it has left, until it is restored.
  6. Every push is applied once or dropped once: received = applied + dropped + buffered.
  7. Who is left waiting gets a Hold with a reason, and so does a suspended worker whose push has come.
- 8. A worker id is used once; a newcomer starts at the slowest member's clock.
+ 8. A worker id is used once; a newcomer starts at the slowest member's clock, or at that of a
+    suspended worker which is further behind.
  9. A paradigm reads the roster and returns decisions; it never changes the roster. What it returns is checked before it is
     carried out: an IllegalDecision names the paradigm's own file and line.
 10. One timer per key.
@@ -174,20 +175,23 @@ class Machine:
             done.append(roster.execute(decision))
             if type(decision) not in BEYOND_THE_ROSTER:
                 continue
-            match decision:
-                case SetTimer(key=key, at=at):
-                    if at is None:
-                        self.timers.pop(key, None)
-                    else:
-                        self.timers[key] = at
-                case Switch():
-                    done += self._commit("on_switch", self.paradigm.on_switch(roster))
-                case Suspend(worker=worker):
-                    suspended.append(worker)
+            if isinstance(decision, SetTimer):
+                self._set(decision)
+            elif isinstance(decision, Switch):
+                done += self._commit("on_switch", self.paradigm.on_switch(roster))
+            else:
+                assert isinstance(decision, Suspend), decision
+                suspended.append(decision.worker)
         for worker in suspended:
             if worker in roster.suspended:  # the answer to the one before it may have restored it
                 done += self._commit("on_leave", self.paradigm.on_leave(roster, worker))
         return done
+
+    def _set(self, timer: SetTimer) -> None:
+        if timer.at is None:
+            self.timers.pop(timer.key, None)
+        else:
+            self.timers[timer.key] = timer.at
 
     def snapshot(self) -> str:
         """The whole state as JSON. `restore(snapshot())` behaves identically from here on."""

@@ -159,8 +159,8 @@ class SyncSwitch(Paradigm):
         return make_inner(self._specs[self.turns.running], self.name)
 
     def _share_is_done(self, roster: Roster, pushes: Iterable[Push]) -> bool:
-        samples = sum(roster.buffered[push].samples for push in pushes)
-        return self.turns.count(samples, roster.workload_samples)
+        there = [roster.buffered[push] for push in pushes if push in roster.buffered]  # the machine refuses others
+        return self.turns.count(sum(one.samples for one in there), roster.workload_samples)
 
     def _carry_out(self, roster: Roster, wanted: list[Decision], before: Iterable[Decision] = ()) -> list[Decision]:
         """What the protocol in force wants, up to the update that completes its share; then the next one's turn."""

@@ -9,8 +9,9 @@ from raysync.core.decisions import Apply, Drop, Note, Release, Restore, SetTimer
 from raysync.core.events import Pushed
 from raysync.core.machine import Machine
 from raysync.core.paradigm import Paradigm
-from raysync.errors import ConfigError
+from raysync.errors import ConfigError, IllegalDecision
 from raysync.paradigms import make
+from raysync.paradigms.bsp import BSP
 from tests.driving import SAMPLES, Drive, applied, dropped, holds, joins, released, simulate
 
 DETECT = "sync-switch: detect"
@@ -444,6 +445,40 @@ def test_who_was_suspended_is_not_held_against_it():
     round_of(drive, A, B)
     assert drive.machine.paradigm.turns.phase == 1
     assert notes(drive.tick(DETECT)) == []
+
+
+@dataclass
+class Attached(BSP):
+    """A user's rule that releases whomever it has ever seen."""
+
+    name: ClassVar[str] = "attached"
+
+    def on_push(self, roster, push):
+        if roster.computing:
+            return []
+        return [Apply(tuple(roster.buffered)), *map(Release, sorted(roster.live))]
+
+
+@dataclass
+class Inventive(BSP):
+    """A user's rule that applies what has not come."""
+
+    name: ClassVar[str] = "inventive"
+
+    def on_push(self, roster, push):
+        return [] if roster.computing else [Apply((*roster.buffered, ("x#1", 3)))]
+
+
+@pytest.mark.parametrize(("rule", "says"), [
+    (Attached, "releases 'c#1', which is suspended"), (Inventive, r"applies the push \('x#1', 3\), which is not buffered")])
+def test_what_a_users_own_rule_must_not_do_is_told(rule, says):
+    """Under whichever policy: the machine looks at its decisions, and says what is wrong."""
+    def play():
+        drive, _ = stuck("elastic", A, B, C, first=f"{__name__}:{rule.__name__}")
+        round_of(drive, A, B, at=5.0)
+
+    with pytest.raises(IllegalDecision, match=says):
+        play()
 
 
 # ---- none, and the configuration policy ----

@@ -98,8 +98,8 @@ def _entry(entry: Entry, at: float) -> Iterator[Happening]:
         match decision:
             case Note(kind=kind, worker=worker, values=values):
                 yield Happening(at, kind, worker, dict(values))
-            case Suspend(worker=worker, why=why):
-                yield Happening(at, "suspended", worker, {"": why})
+            case Suspend(worker=worker):
+                yield Happening(at, "suspended", worker)
             case Restore(worker=worker):
                 yield Happening(at, "restored", worker)
             case Switch(to=to, why=why):
