@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from raysync.config import Experiment, Link, WorkerGroup
-from raysync.core.ids import Slot, stage_slot
+from raysync.core.ids import stage_slot
 from raysync.core.paradigm import Paradigm
 from raysync.decoupled.cut import COSTS, cut
 from raysync.decoupled.exchange import Exchange, exchange_of
@@ -47,7 +47,7 @@ class DecoupledPlan:
     batches: int
     """Of the pool: enough for the workload, and as many for each group."""
 
-    def name(self, stage: Stage) -> Slot:
+    def name(self, stage: Stage) -> str:
         """Of the worker in journals, without the number of its life."""
         return stage_slot(self.slots[stage], stage[1])
 

@@ -29,7 +29,7 @@ from raysync.agenda import Agenda
 from raysync.config import WorkerGroup
 from raysync.core.decisions import Apply, Drop, Push, Release, SetTimer
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
-from raysync.core.ids import WorkerId, worker_id
+from raysync.core.ids import worker_id
 from raysync.core.journal import Evaluation, Line, answered
 from raysync.core.machine import Machine
 from raysync.core.paradigm import Paradigm
@@ -105,6 +105,8 @@ class _Run:
         self._marks = list(reversed(experiment.evaluation.progress_marks()))
         self._workers: dict[str, _Worker] = {}
         """Slot -> its worker of now."""
+        self._lives: dict[str, _Worker] = {}
+        """Id -> its worker, dead or alive: parsing an id at every release would take longer."""
         self._steps: dict[Push, _Step] = {}
         """Pushes that are neither applied nor dropped."""
         self._samples = 0
@@ -143,7 +145,7 @@ class _Run:
     def _join(self, slot_and_life: tuple[str, int]) -> None:
         slot, life = slot_and_life
         worker = _Worker(worker_id(slot, life), slot, life, self._task.groups[slot], self._network.ways[slot])
-        self._workers[slot] = worker
+        self._workers[slot] = self._lives[worker.name] = worker
         self._handle(Joined(at=self._agenda.now, worker=worker.name), {})
 
     def _push(self, step: _Step) -> None:
@@ -225,7 +227,7 @@ class _Run:
         self._evaluate()  # the last one may find that it diverged
 
     def _release(self, decision: Release) -> None:
-        worker = self._workers[WorkerId(decision.worker).slot]
+        worker = self._lives[decision.worker]
         slot, clock = worker.slot, decision.clock
         suffered = self.troubles.befall(slot, clock, self._agenda.now) if self._troubled else UNHARMED
         begin = self._agenda.now

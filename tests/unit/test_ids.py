@@ -18,7 +18,7 @@ def test_an_id_knows_what_it_was_made_of(group, number, stage, life):
     slot = worker_slot(group, number)
     if stage is not None:
         slot = stage_slot(slot, stage)
-    worker = worker_id(slot, life)
+    worker, slot = worker_id(slot, life), Slot(slot)
     assert (worker.slot, worker.life) == (slot, life)
     assert (worker.stage, worker.group, worker.number) == (slot.stage, slot.group, slot.number)
     assert (slot.stage, slot.number) == (stage or 0, number)
