@@ -446,3 +446,17 @@ def test_a_snapshot_holds_who_is_suspended():
     assert restored.snapshot() == drive.machine.snapshot()
     assert list(restored.roster.suspended) == ["c#1"]
     assert list(restored.roster.outdated) == ["b#1", "c#1"]
+
+
+def test_a_worker_that_is_restored_meanwhile_has_not_left():
+    """The answer to b's suspension restores c, which was suspended together with it."""
+    heard = []
+
+    class Rash(Scripted):
+        def on_leave(self, roster, worker):
+            heard.append(worker)
+            return [Restore("c#1")]
+
+    drive = Drive(Rash([[AWAY, Suspend("c#1", "too"), Release("a#1")]]), "a#1", "b#1", "c#1")
+    assert drive.push("a#1")[-1] == Restore("c#1")
+    assert heard == ["b#1"]
