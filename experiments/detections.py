@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from raysync.core.decisions import Note, Switch
+from raysync.core.decisions import Note, Suspend, Switch
+from raysync.core.ids import WorkerId
 from raysync.core.journal import Entry
 from raysync.record.reader import RunRecord
 from raysync.record.sweeps import SweepRecord
@@ -31,10 +32,10 @@ def _counts(record: RunRecord) -> dict[str, float | int]:
     beginning of a spell to its note, mean of the found; suspended: workers that were.
     """
     events = [(entry.event.at, decision) for entry in record.journal() if isinstance(entry, Entry)
-              for decision in entry.decisions if isinstance(decision, Note | Switch)]
+              for decision in entry.decisions if isinstance(decision, Note | Suspend | Switch)]
     end = max(at for at, decision in events if isinstance(decision, Switch))
     notes = [(at, _slot(note)) for at, note in events if isinstance(note, Note) and note.kind == "straggler"]
-    out = {_slot(note): at for at, note in events if isinstance(note, Note) and note.kind == "suspended"}
+    out = {_slot(each): at for at, each in events if isinstance(each, Suspend)}
     spells = [(slot, begin, last) for slot, begin, last in _spells(record, end) if begin < out.get(slot, end)]
     after = [min((at - begin for at, who in notes if who == slot and begin <= at <= last + GRACE_S), default=None)
              for slot, begin, last in spells]
@@ -59,5 +60,5 @@ def _spells(record: RunRecord, end_s: float) -> list[tuple[str, float, float]]:
     return found
 
 
-def _slot(note: Note) -> str:
-    return note.worker.partition("#")[0]
+def _slot(decision: Note | Suspend) -> str:
+    return WorkerId(decision.worker).slot

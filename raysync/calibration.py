@@ -24,6 +24,7 @@ from torch.utils.benchmark import Timer
 
 from raysync import config
 from raysync.config import Experiment, Update
+from raysync.core.ids import worker_id, worker_slot
 from raysync.runner import Engine, run_in
 from raysync.training.cost import step_flops, step_s
 from raysync.training.data import DataSet, data_set
@@ -97,7 +98,7 @@ def _update_s(vector_bytes: int, gradients: int, update: Update) -> float:
     size = vector_bytes // 4
     store = ParameterStore(torch.zeros(size), size, update)
     vectors = [torch.full((size,), 1e-6) for _ in range(gradients)]
-    workers = [f"w-{index}#1" for index in range(gradients)]
+    workers = [worker_id(worker_slot("w", index), 1) for index in range(gradients)]
     stale, bases = [2] * gradients, vectors if update.delay_compensation is not None else []
 
     def once() -> None:

@@ -35,7 +35,7 @@ class Drive:
         return self.machine.handle(TimerFired(at=self._at(max(self.now, self.machine.timers[key])), key=key))
 
     def push(self, worker, at=None, clock=None, base=None):
-        member = self.roster.members.get(worker)
+        member = self.roster.live.get(worker)
         return self.machine.handle(Pushed(
             at=self._at(at), worker=worker, clock=member.clock if clock is None else clock,
             base=member.version if base is None else base, samples=SAMPLES, busy_s=0.0))
@@ -70,7 +70,7 @@ def simulate(machine, churn, step_s, pushes):
         heappush(queue, (event.at, next(tie), event))
     while queue and pushes:
         now, _, event = heappop(queue)
-        if isinstance(event, Left) and event.worker not in machine.roster.members:
+        if isinstance(event, Left) and event.worker not in machine.roster.live:
             continue
         if isinstance(event, TimerFired) and machine.timers.get(event.key) != event.at:
             continue

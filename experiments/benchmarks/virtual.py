@@ -24,6 +24,7 @@ import torch
 from report import finished, interval, main, markdown, measured_on
 
 from raysync import config
+from raysync.core.ids import WorkerId
 from raysync.runner import engine_for, run_in
 from raysync.training.task import Task, prepare
 from raysync.virtual.engine import VirtualEngine
@@ -182,7 +183,7 @@ def _plain_loop(task: Task, pushes: list[tuple[str, int]], evaluations: int) -> 
     batches = {slot: task.batches(slot) for slot in task.groups}
     began = time.process_time()
     for worker, clock in pushes:
-        x, y = batches[worker.partition("#")[0]].draw(data, clock, BATCH)
+        x, y = batches[WorkerId(worker).slot].draw(data, clock, BATCH)
         module.zero_grad()
         torch.nn.functional.cross_entropy(module(x), y).backward()
     module.eval()

@@ -32,7 +32,7 @@ from labtables import finished  # noqa: E402
 import raysync  # noqa: E402
 from raysync import config  # noqa: E402
 from raysync.config import Schedule  # noqa: E402
-from raysync.core.modules import module_of  # noqa: E402
+from raysync.core.ids import WorkerId  # noqa: E402
 from raysync.decoupled.plan import DecoupledPlan, plan_of  # noqa: E402
 from raysync.training.task import prepare  # noqa: E402
 
@@ -88,7 +88,7 @@ def measure(modules: int, schedule: str, seed: int) -> list[dict]:
         experiment = base.model_copy(update={"update": update})
         task = prepare(experiment)
         pushes = finished(raysync.run(experiment)).pushes
-    of_last = pushes[pushes.worker.map(module_of) == modules].sort_values(["clock", "worker"])
+    of_last = pushes[pushes.worker.map(lambda worker: WorkerId(worker).stage) == modules].sort_values(["clock", "worker"])
     recorded = of_last.groupby("clock").loss.mean()
     rows, measured, weights, error = [], [], [], 0.0
     for batch, (losses, step, norm2) in enumerate(again(plan_of(task, experiment.paradigm.make())), 1):

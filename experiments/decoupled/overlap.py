@@ -13,7 +13,7 @@ sys.path.insert(0, str(HERE.parent))
 from labtables import records_of  # noqa: E402
 
 from raysync import config  # noqa: E402
-from raysync.core.modules import module_of  # noqa: E402
+from raysync.core.ids import WorkerId  # noqa: E402
 from raysync.record.reader import RunRecord  # noqa: E402
 
 FILES = ("overlap", "overlap-emulated")
@@ -21,7 +21,7 @@ FILES = ("overlap", "overlap-emulated")
 
 def rows(record: RunRecord, sweep: str) -> list[dict[str, object]]:
     """Of one run: each stage's busy share of the time from the first push to the last, and batches a second in it."""
-    pushes = record.pushes.assign(module=record.pushes.worker.map(module_of))
+    pushes = record.pushes.assign(module=record.pushes.worker.map(lambda worker: WorkerId(worker).stage))
     begin_s, end_s = pushes.pushed_at_s.min(), pushes.pushed_at_s.max()
     within = pushes[pushes.pushed_at_s > begin_s]
     return [{"file": sweep, "locked": record.summary["paradigm_parameters"]["locked"], "seed": record.summary["seed"],

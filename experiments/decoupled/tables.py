@@ -9,7 +9,7 @@ import pandas as pd
 import yaml
 from labtables import Results, markdown, percent_cell, points_cell, sweeps_table
 
-from raysync.core.modules import module_of
+from raysync.core.ids import WorkerId
 from raysync.record.sweeps import SweepRecord
 from raysync.results.shown import ratio_text
 
@@ -67,7 +67,7 @@ def keep(results: Results, sweeps: Mapping[str, SweepRecord]) -> None:
     if "speed-up" in sweeps:
         rows = []
         for trial, record in sweeps["speed-up"].records.items():
-            busy_s = record.pushes.groupby(record.pushes.worker.map(module_of)).busy_s.sum()
+            busy_s = record.pushes.groupby(record.pushes.worker.map(lambda worker: WorkerId(worker).stage)).busy_s.sum()
             rows.append({"trial": trial, "largest_share": busy_s.max() / busy_s.sum()})
         pd.DataFrame(rows).to_csv(results.folder / "results" / "speed-up.shares.csv", index=False, float_format="%.6g")
 

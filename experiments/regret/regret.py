@@ -36,6 +36,7 @@ import raysync  # noqa: E402
 from raysync import config  # noqa: E402
 from raysync.config import Experiment, ParadigmChoice  # noqa: E402
 from raysync.core.decisions import Note  # noqa: E402
+from raysync.core.ids import WorkerId  # noqa: E402
 from raysync.core.journal import Entry  # noqa: E402
 from raysync.training.convex import LIPSCHITZ_OF_UNIT_NORM as L  # noqa: E402
 from raysync.training.task import Task, prepare  # noqa: E402
@@ -102,7 +103,7 @@ def analysed(task: Task, pushes: pd.DataFrame) -> tuple[list[dict], dict]:
     """Regret at the marks, and whether the theorems' constants hold."""
     x, update, size = features(task), task.experiment.update, task.experiment.batch_size
     source = {slot: task.batches(slot) for slot in task.groups}
-    batches = [source[worker.rpartition("#")[0]].indices(clock, size)
+    batches = [source[WorkerId(worker).slot].indices(clock, size)
                for worker, clock in zip(pushes.worker, pushes.clock, strict=True)]
     losses, gradients, norms = map(np.array, zip(*again(task, x, pushes, batches), strict=True))
     radius, kappa = update.project_radius, 2 * (staleness_bound(task.experiment.paradigm) + 1) * len(task.groups)

@@ -15,6 +15,7 @@ from raysync.config.sweep import Published, Sweep
 from raysync.config.switch_search import SwitchSearch
 from raysync.config.troubles import Crash, Trouble
 from raysync.config.workers import Cluster, Network, WorkerGroup
+from raysync.core.ids import worker_slot
 from raysync.errors import unknown_name
 
 STANDARD_COMPARISON = (
@@ -152,7 +153,7 @@ class Experiment(Strict):
 
     def slots(self) -> dict[str, WorkerGroup]:
         """`group-index` of every worker, in the order of the file."""
-        return {f"{group.name}-{index}": group for group in self.workers for index in range(group.count)}
+        return {worker_slot(group.name, index): group for group in self.workers for index in range(group.count)}
 
     def slots_of(self, names: tuple[str, ...]) -> list[str]:
         """The slots that a trouble's `workers` names, by slot or group; none named: all."""

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 Push = tuple[str, int]
 """A push is named by (worker, clock)."""
+
+DropReason = Literal["late", "stale", "suspended", "restored", "left", "other"]
+"""The kinds of reasons for a Drop, which metrics and figures count by."""
+
+DROP_REASONS: tuple[DropReason, ...] = get_args(DropReason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,8 @@ class Drop:
 
     push: Push
     why: str
+    """It is for a person, and may differ from push to push."""
+    reason: DropReason = "other"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +84,30 @@ class Switch:
 
 
 @dataclass(frozen=True, slots=True)
+class Suspend:
+    """Go on without a worker, as if it had left: `Paradigm.on_leave` hears of it after this answer.
+
+    It stays in the run, and a step under way goes on, but no roster of a paradigm shows it among
+    the members, nobody waits for it, and what it pushes is dropped. Then it waits.
+    """
+
+    worker: str
+    why: str
+    """What completes "it was suspended ...", for a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Let a suspended worker take part again, held, at the pace of the slowest member.
+
+    One that still computes was released before the others went on without it: that push is
+    dropped, and with it the worker comes as a newcomer (`Paradigm.on_join`).
+    """
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """Something worth keeping in the journal. Replayed like any decision, never executed."""
 
@@ -86,4 +117,4 @@ class Note:
     """JSON-native."""
 
 
-Decision = Apply | Drop | Release | Hold | SetTimer | Switch | Note
+Decision = Apply | Drop | Release | Hold | SetTimer | Switch | Suspend | Restore | Note

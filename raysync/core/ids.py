@@ -3,7 +3,8 @@
     gpu-3#2         the second life of the slot gpu-3, which is worker 3 of the group gpu
     m2/gpu-3#1      stage 2 of a network that was cut, on that worker: a slot of its own
 
-An id may stand anywhere as the plain `str` that it is; `WorkerId(text)` is asked for its parts.
+An id or a slot may stand anywhere as a plain `str`; `WorkerId(text)` and `Slot(text)` are asked for
+the parts. (Slots are minted plain, since each step hashes one in a formatted text.)
 Asking never fails, since a damaged journal may have any text for a worker: a part that the text
 does not have is empty, or 0.
 """
@@ -33,8 +34,8 @@ class Slot(str):
         return self.rpartition("-")[0]
 
     @property
-    def index(self) -> int:
-        """Its number in the group, from 0."""
+    def number(self) -> int:
+        """Its number in the group, from 0. (`index` is a method of every `str`.)"""
         return _number(self.rpartition("-")[2])
 
 
@@ -64,19 +65,19 @@ class WorkerId(str):
         return self.slot.group
 
     @property
-    def index(self) -> int:
+    def number(self) -> int:
         """That of its slot."""
-        return self.slot.index
+        return self.slot.number
 
 
-def worker_slot(group: str, index: int) -> Slot:
+def worker_slot(group: str, number: int) -> str:
     """Name the slot of a worker that an experiment file describes."""
-    return Slot(f"{group}-{index}")
+    return f"{group}-{number}"
 
 
-def stage_slot(slot: str, stage: int) -> Slot:
+def stage_slot(slot: str, stage: int) -> str:
     """Name the slot of a stage that is placed on the worker of another slot."""
-    return Slot(f"m{stage}/{slot}")
+    return f"m{stage}/{slot}"
 
 
 def worker_id(slot: str, life: int) -> WorkerId:

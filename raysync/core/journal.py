@@ -1,6 +1,6 @@
 """The journal of a run as text: JSON lines, the first a header, then one line an event with its decisions.
 
-    {"journal": 1, "paradigm": {"class": ..., "parameters": ...}, "workload_samples": ..., ...}
+    {"journal": 2, "paradigm": {"class": ..., "parameters": ...}, "workload_samples": ..., ...}
     {"event": "Pushed", "at": 1.5, "worker": "fast-0#1", ..., "decisions": [{"do": "Apply", ...}, ...], "report": {...}}
     {"evaluation": {...}}
     {"remark": {"at": 7.5, "text": ...}}
@@ -22,14 +22,14 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import Any, Protocol, assert_never, get_args
 
-from raysync.core.decisions import Decision
+from raysync.core.decisions import DROP_REASONS, Decision
 from raysync.core.events import Event
 from raysync.core.machine import describe
 from raysync.core.native import is_native, is_whole
 from raysync.core.paradigm import Rule
 from raysync.errors import ConfigError, IllegalDecision, RunFailed
 
-JOURNAL_SCHEMA = 1
+JOURNAL_SCHEMA = 2
 
 _EVENTS = {cls.__name__: cls for cls in get_args(Event)}
 _DECISIONS = {cls.__name__: cls for cls in get_args(Decision)}
@@ -273,6 +273,7 @@ _FITS: dict[str, Callable[[Any], bool]] = {
     "int | None": _or_none(is_whole),
     "float": _is_number,
     "float | None": _or_none(_is_number),
+    "DropReason": lambda value: type(value) is str and value in DROP_REASONS,
     "Push": _is_push,
     "tuple[Push, ...]": lambda pushes: all(map(_is_push, pushes)),
     "tuple[str, ...]": lambda texts: all(map(_is_text, texts)),

@@ -8,10 +8,23 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from difflib import get_close_matches
 from math import isfinite
 from typing import Any
 
-from raysync.core.decisions import Apply, Decision, Drop, Hold, Note, Release, SetTimer, Switch
+from raysync.core.decisions import (
+    DROP_REASONS,
+    Apply,
+    Decision,
+    Drop,
+    Hold,
+    Note,
+    Release,
+    Restore,
+    SetTimer,
+    Suspend,
+    Switch,
+)
 from raysync.core.native import JSON_NATIVE, not_native
 from raysync.core.roster import Roster
 
@@ -54,9 +67,13 @@ def _why_not_released(decision: Release, roster: Roster) -> str:
 
 def _why_not_dropped(decision: Drop, roster: Roster) -> str:
     push = decision.push
-    if isinstance(push, tuple) and push in roster.buffered:
-        return ""
-    return f"drops {_absent(push, roster)}"
+    if not isinstance(push, tuple) or push not in roster.buffered:
+        return f"drops {_absent(push, roster)}"
+    if decision.reason not in DROP_REASONS:
+        nearest = get_close_matches(str(decision.reason), DROP_REASONS, n=1)
+        return (f"drops {push!r} with reason={decision.reason!r}; it is one of {', '.join(DROP_REASONS)}"
+                f"{f': did you mean {nearest[0]!r}?' if nearest else ''}")
+    return ""
 
 
 def _why_not_set(decision: SetTimer, roster: Roster) -> str:
@@ -75,13 +92,28 @@ def _why_not_switched(decision: Switch, roster: Roster) -> str:
     return ""
 
 
+def _why_not_suspended(decision: Suspend, roster: Roster) -> str:
+    worker, why = decision.worker, decision.why
+    if not isinstance(worker, str) or worker not in roster.members:
+        return f"suspends {worker!r}, which {_whereabouts(worker, roster)}"
+    return "" if isinstance(why, str) else f"suspends {worker!r} because of {why!r}; its why is a str"
+
+
+def _why_not_restored(decision: Restore, roster: Roster) -> str:
+    worker = decision.worker
+    if isinstance(worker, str) and worker in roster.suspended:
+        return ""
+    return f"restores {worker!r}, which is not suspended"
+
+
 def _why_not_held(decision: Hold, roster: Roster) -> str:
     return "returns a Hold, which the machine gives; say why in `explain`"
 
 
 CHECKS: dict[type, Callable[[Any, Roster], str]] = {
     Apply: _why_not_applied, Drop: _why_not_dropped, Release: _why_not_released, Hold: _why_not_held,
-    SetTimer: _why_not_set, Switch: _why_not_switched, Note: _why_not_noted,
+    SetTimer: _why_not_set, Switch: _why_not_switched, Suspend: _why_not_suspended,
+    Restore: _why_not_restored, Note: _why_not_noted,
 }
 
 
@@ -95,6 +127,10 @@ def _whereabouts(worker: object, roster: Roster) -> str:
     if isinstance(worker, str):
         if worker in roster.computing:
             return "is released already and computes"
+        if worker in roster.suspended:
+            return "is suspended"
+        if worker in roster.outdated:
+            return "is restored, but still at a step from before"
         if worker in roster.departed:
             return "has left"
     return f"is no member; the members are {roster.names(map(repr, roster.members), len(roster.members))}"

@@ -7,9 +7,11 @@ The Ray engine and the virtual engine drive the same object. The contract, whose
  3. An illegal event raises ProtocolViolation and changes nothing. A push of a worker that has left is not illegal.
  4. The order of decisions binds, and `Release.version` is the oldest model version that the worker may then read.
  5. After each event every member is computing or held; if all are held and no timer is set, that is a bug of the rule.
+    A suspended worker is live, but no member: to the rule it has left, until it is restored.
  6. Every push is applied once or dropped once: received = applied + dropped + buffered.
- 7. Who is left waiting gets a Hold with a reason.
- 8. A worker id is used once; a newcomer starts at the slowest member's clock.
+ 7. Who is left waiting gets a Hold with a reason, and so does a suspended worker whose push has come.
+ 8. A worker id is used once; a newcomer starts at the slowest member's clock, or at that of a
+    suspended worker which is further behind.
  9. A paradigm reads the roster and returns decisions; it never changes the roster. What it returns is checked before it is
     carried out: an IllegalDecision names the paradigm's own file and line.
 10. One timer per key.
@@ -23,7 +25,7 @@ import json
 from math import inf
 from typing import Any, assert_never
 
-from raysync.core.decisions import Apply, Decision, Drop, Hold, Note, Release, SetTimer, Switch
+from raysync.core.decisions import Decision, Drop, DropReason, Hold, SetTimer, Suspend, Switch
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
 from raysync.core.legality import location, why_illegal
 from raysync.core.native import JSON_NATIVE, not_native
@@ -32,9 +34,11 @@ from raysync.core.reference import reference_to
 from raysync.core.roster import Roster
 from raysync.errors import IllegalDecision, ProtocolViolation
 
-SNAPSHOT_SCHEMA = 1
+SNAPSHOT_SCHEMA = 2
 METHODS: dict[type[Event], str] = {Joined: "on_join", Left: "on_leave", Pushed: "on_push", TimerFired: "on_timer"}
 """Event -> the method of a paradigm that answers it."""
+BEYOND_THE_ROSTER = frozenset({SetTimer, Switch, Suspend})
+"""The decisions that mean more to a machine than what they do to the roster."""
 
 
 class Machine:
@@ -64,26 +68,43 @@ class Machine:
         roster.now = event.at
         match event:
             case Pushed(worker=worker, clock=clock):
-                if worker in roster.departed:
-                    roster.drop_late(worker)
-                    return [Drop((worker, clock), why="its worker had left before it arrived")]
-                roster.push(worker, clock, event.base, event.samples, event.busy_s)
-                decisions = self._commit("on_push", self.paradigm.on_push(roster, (worker, clock)))
+                if worker in roster.members:
+                    roster.push(worker, clock, event.base, event.samples, event.busy_s)
+                    decisions = self._commit("on_push", self.paradigm.on_push(roster, (worker, clock)))
+                else:
+                    decisions = self._drop(event)
             case Joined(worker=worker):
                 roster.join(worker)
                 decisions = self._commit("on_join", self.paradigm.on_join(roster, worker))
             case Left(worker=worker):
+                took_part = worker in roster.members
                 roster.leave(worker)
-                decisions = self._commit("on_leave", self.paradigm.on_leave(roster, worker))
+                decisions = self._commit("on_leave", self.paradigm.on_leave(roster, worker)) if took_part else []
             case TimerFired(key=key):
                 del self.timers[key]
                 decisions = self._commit("on_timer", self.paradigm.on_timer(roster, key))
             case _:
                 assert_never(event)
-        if not isinstance(event, TimerFired) and event.worker in roster.held:
+        if not isinstance(event, TimerFired) and (event.worker in roster.held or event.worker in roster.suspended):
             decisions.append(self._hold(event.worker))
         self._check_afterwards(event)
         return decisions
+
+    def _drop(self, event: Pushed) -> list[Decision]:
+        """Drop the push of a worker that takes no part; one that was restored takes part from now on."""
+        roster, worker = self.roster, event.worker
+        reason: DropReason
+        if worker not in roster.live:
+            reason, why = "left", "its worker had left before it arrived"
+        elif worker in roster.suspended:
+            reason, why = "suspended", f"its worker was suspended {roster.suspended[worker]}"
+        else:
+            reason, why = "restored", "begun before its worker was restored"
+        roster.push(worker, event.clock, event.base, event.samples, event.busy_s)
+        dropped = roster.execute(Drop((worker, event.clock), why, reason))
+        if worker not in roster.members:
+            return [dropped]
+        return [dropped, *self._commit("on_join", self.paradigm.on_join(roster, worker))]
 
     def _hold(self, worker: str) -> Hold:
         why = self.paradigm.explain(self.roster, worker)
@@ -94,9 +115,11 @@ class Machine:
     def _check_afterwards(self, event: Event) -> None:
         """Look for a deadlock and, at the events 1, 2, 4, 8, ..., whether the state can be written down."""
         roster = self.roster
-        if roster.held and not roster.computing and not self.timers:
+        waits = roster.held or roster.suspended
+        if waits and not roster.computing and not self.timers and not roster.returning:
+            waiting = {**roster.held, **roster.suspended}
             raise self._illegal(METHODS[type(event)], (
-                f"leaves a deadlock: every worker is held ({roster.names(roster.held, len(roster.held))}), no timer "
+                f"leaves a deadlock: every worker is held ({roster.names(waiting, len(waiting))}), no timer "
                 f"is set, {len(roster.buffered)} pushes are buffered"))
         self._handled += 1
         if self._handled & (self._handled - 1) == 0 and (what := not_native(self.paradigm.state())):
@@ -112,12 +135,13 @@ class Machine:
             raise ProtocolViolation(f"time went from {roster.now} s to {event.at} s: {event}")
         match event:
             case Pushed(worker=worker, clock=clock, base=base):
-                member = roster.members.get(worker)
+                member = roster.live.get(worker)
                 if member is None:
                     if roster.departed.get(worker) != clock:
                         raise ProtocolViolation(f"no iteration {clock} of {worker!r} is in flight: {event}")
                     return
-                if worker not in roster.computing or member.clock != clock:
+                computes = worker in roster.computing or worker in roster.outdated
+                if not computes or member.clock != clock:
                     raise ProtocolViolation(f"{worker!r} was not released for iteration {clock}: {event}")
                 newest = roster.published if member.pull else member.version
                 if not member.version <= base <= newest:
@@ -125,10 +149,10 @@ class Machine:
                 if event.samples <= 0 or not 0 <= event.busy_s < inf:
                     raise ProtocolViolation(f"a push has samples and a finite time: {event}")
             case Joined(worker=worker):
-                if worker in roster.members or worker in roster.departed:
+                if worker in roster.live or worker in roster.departed:
                     raise ProtocolViolation(f"the id {worker!r} was used before in this run: {event}")
             case Left(worker=worker):
-                if worker not in roster.members:
+                if worker not in roster.live:
                     raise ProtocolViolation(f"{worker!r} is not a member: {event}")
             case TimerFired(key=key):
                 if key not in self.timers:
@@ -144,37 +168,30 @@ class Machine:
             raise self._illegal(method, f"returns {wanted!r}; it must return a list of decisions")
         roster = self.roster
         done: list[Decision] = []
+        suspended: list[str] = []
         for decision in wanted:
             if what := why_illegal(decision, roster):
                 raise self._illegal(method, what)
-            match decision:
-                case Apply(pushes=pushes, phase=phase, publish=publish):
-                    before = roster.samples_applied
-                    version = roster.apply(pushes, publish=publish)
-                    done.append(Apply(pushes, version, before, phase, publish))
-                case Release(worker=worker, pull=pull):
-                    member = roster.release(worker, pull=pull)
-                    done.append(Release(worker, member.clock, member.version, pull, decision.batch_size))
-                case Drop(push=push):
-                    roster.drop(push)
-                    done.append(decision)
-                case SetTimer(key=key, at=at):
-                    if at is None:
-                        self.timers.pop(key, None)
-                    else:
-                        self.timers[key] = at
-                    done.append(decision)
-                case Switch():
-                    roster.rebase()
-                    done.append(decision)
-                    done += self._commit("on_switch", self.paradigm.on_switch(roster))
-                case Hold():
-                    raise AssertionError("a Hold was found legal")
-                case Note():
-                    done.append(decision)
-                case _:
-                    assert_never(decision)
+            done.append(roster.execute(decision))
+            if type(decision) not in BEYOND_THE_ROSTER:
+                continue
+            if isinstance(decision, SetTimer):
+                self._set(decision)
+            elif isinstance(decision, Switch):
+                done += self._commit("on_switch", self.paradigm.on_switch(roster))
+            else:
+                assert isinstance(decision, Suspend), decision
+                suspended.append(decision.worker)
+        for worker in suspended:
+            if worker in roster.suspended:  # the answer to the one before it may have restored it
+                done += self._commit("on_leave", self.paradigm.on_leave(roster, worker))
         return done
+
+    def _set(self, timer: SetTimer) -> None:
+        if timer.at is None:
+            self.timers.pop(timer.key, None)
+        else:
+            self.timers[timer.key] = timer.at
 
     def snapshot(self) -> str:
         """The whole state as JSON. `restore(snapshot())` behaves identically from here on."""

@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 from raysync.core.decisions import Apply, Decision, Release, SetTimer
 from raysync.core.events import Event, TimerFired
+from raysync.core.ids import WorkerId, split_timer, stage_timer
 from raysync.core.machine import Machine
 from raysync.core.paradigm import Paradigm, Rule
 from raysync.core.roster import Roster
 from raysync.errors import IllegalDecision, ProtocolViolation
-
-MARK = "/"
-"""In the id of a stage, behind the number of its module: `m2/gpu-3#1`. No name of a worker group has it."""
-
-STAGE = re.compile(rf"m([1-9][0-9]{{0,8}}){MARK}")
-
-
-def stage_id(slot: str, module: int) -> str:
-    """What a stage is called, without the number of its life."""
-    return f"m{module}{MARK}{slot}"
-
-
-def module_of(worker: str) -> int:
-    """The module in the id of a stage, from 1; 0 of a worker that has the whole network."""
-    found = STAGE.match(worker)
-    return int(found[1]) if found else 0
 
 
 class Modules:
@@ -55,7 +39,8 @@ class Modules:
     @property
     def timers(self) -> dict[str, float]:
         """Of all modules, by keys that say whose they are."""
-        return {f"{module}/{key}": at for module, machine in self.machines.items() for key, at in machine.timers.items()}
+        return {stage_timer(module, key): at for module, machine in self.machines.items()
+                for key, at in machine.timers.items()}
 
     def handle(self, event: Event) -> list[Decision]:
         """Take in one event, of one module, and say what to do.
@@ -65,16 +50,16 @@ class Modules:
             IllegalDecision: the paradigm decided something that a network in modules cannot do.
         """
         if isinstance(event, TimerFired):
-            number, _, key = event.key.partition("/")
-            module = int(number) if number.isdecimal() and len(number) < 10 else 0
+            module, key = split_timer(event.key)
             event = replace(event, key=key)
         else:
-            module = module_of(event.worker)
+            module = WorkerId(event.worker).stage
         if module not in self.machines:
             raise ProtocolViolation(f"there are modules 1 to {len(self.machines)}: {event}")
         decisions = self.machines[module].handle(event)
         _refuse_ignored(decisions)
-        return [replace(each, key=f"{module}/{each.key}") if isinstance(each, SetTimer) else each for each in decisions]
+        return [replace(each, key=stage_timer(module, each.key)) if isinstance(each, SetTimer) else each
+                for each in decisions]
 
     def snapshot(self) -> str:
         """The whole state as JSON."""

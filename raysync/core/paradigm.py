@@ -56,7 +56,7 @@ class Paradigm(ABC):
         return self.name
 
     def on_join(self, roster: Roster, worker: str) -> list[Decision]:
-        """A worker has joined, held at the slowest member's clock.
+        """A worker has joined, held at the slowest member's clock; or a restored one has ended its old step.
 
         After a switch to this paradigm the held are newcomers to it; who is computing then pushes without having joined.
         """
@@ -64,7 +64,10 @@ class Paradigm(ABC):
 
     @abstractmethod
     def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
-        """A worker has left; its arrived pushes are still buffered. Whoever waited for it must not wait for ever."""
+        """A worker has left, or this rule suspended it; its arrived pushes are still buffered.
+
+        Whoever waited for it must not wait for ever.
+        """
 
     def on_timer(self, roster: Roster, key: str) -> list[Decision]:
         """A timer that this paradigm set has fired."""
@@ -76,7 +79,7 @@ class Paradigm(ABC):
 
     @abstractmethod
     def explain(self, roster: Roster, worker: str) -> str:
-        """Why this worker is held: one line for a person, naming at most three others."""
+        """Why this worker is held, or suspended: one line for a person, naming at most three others."""
 
     def misfit(self, workers: int) -> str:
         """Why a run cannot start under this paradigm with so many workers: value and what is allowed; empty if it can."""

@@ -6,6 +6,10 @@ the slowest worker's name is found in a heap that is built once per pace (each r
 push of every member, so that is O(log n) amortised).
 
 A worker's *clock* counts its pushes. Its *pace* is what leads are measured in: the clock, until a Switch rebases it.
+
+A suspended worker is live, but no member: it is neither computing nor held as paradigms see it,
+and no lead is measured from it. One that was restored during a step is a member again once that
+step's push has come.
 """
 
 from __future__ import annotations
@@ -15,9 +19,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from heapq import heapify, heappop, heappush
 from itertools import islice
-from typing import Any
+from typing import Any, assert_never
 
-from raysync.core.decisions import Push
+from raysync.core.decisions import (
+    Apply,
+    Decision,
+    Drop,
+    Hold,
+    Note,
+    Push,
+    Release,
+    Restore,
+    SetTimer,
+    Suspend,
+    Switch,
+)
 from raysync.core.telemetry import Telemetry
 
 NAMES_SHOWN = 3
@@ -37,6 +53,8 @@ class Member:
     """Model version of its latest push."""
     pull: bool = True
     """Whether its latest Release pulled."""
+    arrival: int = 0
+    """Pushes received, of all workers, up to its latest one, or else up to its joining."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +67,10 @@ class Buffered:
 
 
 class Roster:
-    """The state of the members. Iteration orders are deterministic: order of arrival unless said otherwise."""
+    """The state of the members. Iteration orders are deterministic: order of arrival unless said otherwise.
+
+    Up to the next Switch, who was restored comes after those that have taken part all along.
+    """
 
     def __init__(self, workload_samples: int | None = None) -> None:
         self.workload_samples = workload_samples
@@ -70,12 +91,19 @@ class Roster:
         """The largest pace of the members."""
         self.floor_clock = 0
         """Clock at which a newcomer starts when there is no member."""
+        self.live: dict[str, Member] = {}
+        """Everybody who has joined and not left."""
         self.members: dict[str, Member] = {}
+        """The live that take part: all but the suspended, and the restored whose old step is not over."""
         self.computing: OrderedDict[str, None] = OrderedDict()
         self.held: dict[str, None] = {}
         self.buffered: dict[Push, Buffered] = {}
         self.departed: dict[str, int | None] = {}
         """Who left, with the clock of a push that is still in flight."""
+        self.suspended: dict[str, str] = {}
+        """Who is suspended, and why."""
+        self.outdated: dict[str, None] = {}
+        """Who is at a step from before its suspension, restored meanwhile or not: its push will be dropped."""
         self._population: dict[int, int] = {}
         self._held_at: dict[int, dict[str, None]] = {}
         self._slowest: list[str] = []
@@ -87,6 +115,11 @@ class Roster:
     def progress(self) -> float | None:
         """Samples in applied pushes / samples of the workload; None without a workload."""
         return None if self.workload_samples is None else self.samples_applied / self.workload_samples
+
+    @property
+    def returning(self) -> set[str]:
+        """Who is restored, and takes part again as soon as its step from before is over."""
+        return self.outdated.keys() - self.suspended.keys()
 
     def clock(self, worker: str) -> int:
         """Pushes received from the worker, counted from the clock it joined at."""
@@ -132,40 +165,37 @@ class Roster:
         limit = self.slow + lead
         return sum(len(workers) for pace, workers in self._held_at.items() if pace <= limit)
 
-    # ---- what only Machine calls ----
+    # ---- what only Machine calls, and who follows a journal ----
 
     def join(self, worker: str) -> None:
-        """Add a held member at the slowest member's clock."""
-        clock = self.members[self.slowest_worker()].clock if self.members else self.floor_clock
-        self.members[worker] = Member(clock, self.slow, Telemetry())
-        self.fast = max(self.fast, self.slow)
-        self._population[self.slow] = self._population.get(self.slow, 0) + 1
-        if self._slowest_at == self.slow:
-            heappush(self._slowest, worker)
-        self._hold(worker, self.slow)
+        """Add a held member at the slowest member's clock, or at that of a suspended worker further behind."""
+        slowest = self.members[self.slowest_worker()].clock if self.members else self.floor_clock
+        clock = min([slowest, *(self.live[apart].clock for apart in (*self.suspended, *self.outdated))])
+        self.live[worker] = Member(clock, self.slow, Telemetry(), arrival=self.received)
+        self._enter(worker)
 
     def leave(self, worker: str) -> None:
-        """Remove a member; remember the push it may have in flight."""
-        member = self.members[worker]
-        if worker in self.computing:
-            del self.computing[worker]
-            self.departed[worker] = member.clock
-        else:
-            self._unhold(worker, member.pace)
-            self.departed[worker] = None
-        del self.members[worker]
-        self._step_from(member.pace)
-        if not self.members:
-            self.floor_clock = member.clock
-            self.slow = self.fast = member.pace
-        while self.members and self.fast not in self._population:
-            self.fast -= 1
+        """Remove a live worker; remember the push it may have in flight."""
+        member = self.live[worker]
+        computes = worker in self.computing or worker in self.outdated
+        if worker in self.members:
+            self._withdraw(worker)
+        self.suspended.pop(worker, None)
+        self.outdated.pop(worker, None)
+        del self.live[worker]
+        self.departed[worker] = member.clock if computes else None
 
     def push(self, worker: str, clock: int, base: int, samples: int, busy_s: float) -> None:
-        """A computing member has pushed: it is held one clock further, its push is buffered."""
-        member = self.members[worker]
+        """A push has come, and is buffered. A member that computed is held now, one clock further."""
+        self.buffered[worker, clock] = Buffered(base, samples)
+        self.received += 1
+        member = self.members.get(worker)
+        if member is None:
+            self._push_apart(worker, clock, base, busy_s)
+            return
         member.clock = clock + 1
         member.base = base
+        member.arrival = self.received
         pace = member.pace
         member.pace = pace + 1
         member.telemetry.push(self.now, busy_s)
@@ -175,54 +205,103 @@ class Roster:
             self.fast = pace + 1
         self._step_from(pace)
         self._hold(worker, pace + 1)
-        self.buffered[worker, clock] = Buffered(base, samples)
-        self.received += 1
 
-    def release(self, worker: str, *, pull: bool) -> Member:
-        """A held member starts to compute."""
+    def execute(self, decision: Decision) -> Decision:
+        """Do to the roster what a legal decision means for it; returns the decision, stamped."""
+        match decision:
+            case Apply(pushes=pushes, publish=publish):
+                before = self.samples_applied
+                for push in pushes:
+                    self.samples_applied += self.buffered.pop(push).samples
+                self.applied += len(pushes)
+                self.version += 1
+                if publish:
+                    self.published = self.version
+                return Apply(pushes, self.version, before, decision.phase, publish)
+            case Release(worker=worker, pull=pull):
+                member = self.members[worker]
+                self._unhold(worker, member.pace)
+                self.computing[worker] = None
+                if pull:
+                    member.version = self.published
+                else:
+                    assert member.base >= 0, f"{worker} never pulled: its first Release must"
+                    member.version = member.base
+                member.pull = pull
+                member.telemetry.released_at = self.now
+                return Release(worker, member.clock, member.version, pull, decision.batch_size)
+            case Drop(push=push):
+                del self.buffered[push]
+                self.dropped += 1
+            case Switch():
+                self._rebase()
+            case Suspend(worker=worker, why=why):
+                if worker in self.computing:
+                    self.outdated[worker] = None
+                self._withdraw(worker)
+                self.suspended[worker] = why
+            case Restore(worker=worker):
+                del self.suspended[worker]
+                if worker not in self.outdated:
+                    self._enter(worker)
+            case SetTimer() | Hold() | Note():
+                pass
+            case _:
+                assert_never(decision)
+        return decision
+
+    # ---- how ----
+
+    def _push_apart(self, worker: str, clock: int, base: int, busy_s: float) -> None:
+        """Note that the step of a worker that takes no part is over; if it was restored, it is a newcomer now."""
+        if worker not in self.live:
+            assert worker in self.departed, f"{worker} never joined"
+            self.departed[worker] = None
+            return
+        member = self.live[worker]
+        del self.outdated[worker]
+        member.clock, member.base = clock + 1, base
+        member.arrival = self.received
+        member.telemetry.push(self.now, busy_s)
+        if worker not in self.suspended:
+            member.telemetry = Telemetry()
+            self._enter(worker)
+
+    def _enter(self, worker: str) -> None:
+        """Make a live worker a member: held, and as far as the slowest."""
+        member = self.members[worker] = self.live[worker]
+        member.pace = self.slow
+        self.fast = max(self.fast, self.slow)
+        self._population[self.slow] = self._population.get(self.slow, 0) + 1
+        if self._slowest_at == self.slow:
+            heappush(self._slowest, worker)
+        self._hold(worker, self.slow)
+
+    def _withdraw(self, worker: str) -> None:
+        """Make a member one no longer."""
         member = self.members[worker]
-        self._unhold(worker, member.pace)
-        self.computing[worker] = None
-        if pull:
-            member.version = self.published
+        if worker in self.computing:
+            del self.computing[worker]
         else:
-            assert member.base >= 0, f"{worker} never pulled: its first Release must"
-            member.version = member.base
-        member.pull = pull
-        member.telemetry.released_at = self.now
-        return member
+            self._unhold(worker, member.pace)
+        del self.members[worker]
+        self._step_from(member.pace)
+        if not self.members:
+            self.floor_clock = member.clock
+            self.slow = self.fast = member.pace
+        while self.members and self.fast not in self._population:
+            self.fast -= 1
 
-    def apply(self, pushes: tuple[Push, ...], *, publish: bool = True) -> int:
-        """Use up buffered pushes in one update; returns the version it makes."""
-        assert pushes, "an Apply of nothing"
-        for push in pushes:
-            self.samples_applied += self.buffered.pop(push).samples
-        self.applied += len(pushes)
-        self.version += 1
-        if publish:
-            self.published = self.version
-        return self.version
-
-    def drop(self, push: Push) -> None:
-        """Forget a push."""
-        del self.buffered[push]
-        self.dropped += 1
-
-    def drop_late(self, worker: str) -> None:
-        """Count the push of a departed worker, which is never buffered."""
-        self.departed[worker] = None
-        self.received += 1
-        self.dropped += 1
-
-    def rebase(self) -> None:
-        """Make every lead 0 as a Switch does. Clocks stay as they are."""
+    def _rebase(self) -> None:
+        """Make every lead 0 as a Switch does, and let all come in order of arrival. Clocks stay as they are."""
+        self.members = {worker: member for worker, member in self.live.items() if worker in self.members}
         for member in self.members.values():
             member.pace = self.slow
         self.fast = self.slow
         self._population = {self.slow: len(self.members)} if self.members else {}
         self._held_at, self._slowest_at = {}, -1
         held, self.held = self.held, {}
-        for worker in held:
+        for worker in sorted(held, key=lambda worker: self.members[worker].arrival):
             self._hold(worker, self.slow)
 
     def _hold(self, worker: str, pace: int) -> None:
@@ -252,11 +331,13 @@ class Roster:
     def dump(self) -> dict[str, Any]:
         """The state as JSON-native data; what can be counted again is left out."""
         plain = ("workload_samples", "now", "version", "published", "samples_applied", "received", "applied", "dropped",
-                 "slow", "fast", "floor_clock", "departed")
+                 "slow", "fast", "floor_clock", "departed", "suspended")
         return {name: getattr(self, name) for name in plain} | {
-            "members": {worker: asdict(member) for worker, member in self.members.items()},
+            "live": {worker: asdict(member) for worker, member in self.live.items()},
+            "members": list(self.members),
             "computing": list(self.computing),
             "held": list(self.held),
+            "outdated": list(self.outdated),
             "buffered": [[*push, asdict(info)] for push, info in self.buffered.items()],
         }
 
@@ -265,13 +346,15 @@ class Roster:
         """The roster that `dump` described."""
         rest = dict(state)
         roster = cls()
-        for worker, member in rest.pop("members").items():
-            row = Member(**{**member, "telemetry": Telemetry(**member["telemetry"])})
-            roster.members[worker] = row
+        for worker, member in rest.pop("live").items():
+            roster.live[worker] = Member(**{**member, "telemetry": Telemetry(**member["telemetry"])})
+        for worker in rest.pop("members"):
+            row = roster.members[worker] = roster.live[worker]
             roster._population[row.pace] = roster._population.get(row.pace, 0) + 1
         roster.computing = OrderedDict.fromkeys(rest.pop("computing"))
         for worker in rest.pop("held"):
             roster._hold(worker, roster.members[worker].pace)
+        roster.outdated = dict.fromkeys(rest.pop("outdated"))
         roster.buffered = {(worker, clock): Buffered(**info) for worker, clock, info in rest.pop("buffered")}
         for name, value in rest.items():
             setattr(roster, name, value)

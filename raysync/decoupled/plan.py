@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from raysync.config import Experiment, Link, WorkerGroup
-from raysync.core.modules import stage_id
+from raysync.core.ids import stage_slot
 from raysync.core.paradigm import Paradigm
 from raysync.decoupled.cut import COSTS, cut
 from raysync.decoupled.exchange import exchange_of
@@ -51,7 +51,7 @@ class DecoupledPlan:
 
     def name(self, stage: Stage) -> str:
         """Of the worker in journals, without the number of its life."""
-        return stage_id(self.slots[stage], stage[1])
+        return stage_slot(self.slots[stage], stage[1])
 
     def group(self, stage: Stage) -> WorkerGroup:
         """What is known of the stage's device; `step_s` is that of the whole network."""

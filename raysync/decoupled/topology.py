@@ -83,7 +83,7 @@ class Pipelined:
             faults: what befalls the workers.
         """
         rule = plan.rule
-        self.machine: Any = rule.machine(plan.workload_samples)
+        self.machine = rule.machine(plan.workload_samples)
         self.servers = [ParameterServer(backend, server_of(stage), has_replicas=rule.mixes_locally)
                         for stage in range(1, rule.modules + 1)]
         self._backend, self._rule = backend, rule
@@ -102,8 +102,8 @@ class Pipelined:
         """As `Topology.roster`: that of the last stage, which has the loss."""
         return self.machine.roster
 
-    def members(self, worker: str) -> Roster:
-        """As `Topology.members`."""
+    def roster_of(self, worker: str) -> Roster:
+        """As `Topology.roster_of`."""
         return self.machine.machines[WorkerId(worker).stage].roster
 
     def released(self, release: Release) -> Iterable[Step]:
@@ -123,7 +123,7 @@ class Pipelined:
 
     def applied(self, apply: Apply, steps: Sequence[Step], is_pulled: bool) -> None:
         """As `Topology.applied`."""
-        server, roster = steps[0].server, self.members(steps[0].release.worker)
+        server, roster = steps[0].server, self.roster_of(steps[0].release.worker)
         fields = NOTHING
         if self._backend.computes:
             replicas = [self._workers[worker].stage[0] for worker, _ in apply.pushes] if self._rule.mixes_locally else ()
@@ -138,7 +138,7 @@ class Pipelined:
         if not self._pipelines.is_closed:
             return []
         return [worker.name for stage, worker in self._stages.items()
-                if worker.name not in under_way and worker.name in self.members(worker.name).members
+                if worker.name not in under_way and worker.name in self.roster_of(worker.name).live
                 and self._pipelines.is_drained(stage)]
 
     def waited_since(self, step: Step) -> float:
@@ -146,10 +146,10 @@ class Pipelined:
         group, _ = self._workers[step.release.worker].stage
         heard_at = [0.0]
         for (other, _), worker in self._stages.items():
-            member = self.members(worker.name).members.get(worker.name)
+            member = self.roster_of(worker.name).live.get(worker.name)
             if other == group and member is not None:
                 heard_at.append(member.telemetry.pushed_at or 0.0)
-        return max(released_at(self.members(step.release.worker), step), *heard_at)
+        return max(released_at(self.roster_of(step.release.worker), step), *heard_at)
 
     def suspect(self, step: Step) -> str:
         """As `Topology.suspect`: of the stages that the step waits for, the one that waits for none."""

@@ -30,7 +30,7 @@ from math import isfinite, nextafter
 from typing import Any, assert_never
 
 from raysync.config import Experiment
-from raysync.core.decisions import Apply, Decision, Drop, Hold, Note, Push, Release, SetTimer, Switch
+from raysync.core.decisions import Apply, Decision, Drop, Hold, Note, Push, Release, Restore, SetTimer, Suspend, Switch
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
 from raysync.core.ids import WorkerId, worker_id
 from raysync.core.journal import Ended, Evaluation, Line, Remark, answered
@@ -299,7 +299,7 @@ class Driver:
             return
         crash = self.faults.crashes[index]
         worker = self._lives[crash.worker]
-        if worker not in self.topology.members(worker).members:
+        if worker not in self.topology.roster_of(worker).live:
             return  # it is gone already
         self.faults.took_effect(index)
         if crash.rejoin_after_s is not None:
@@ -350,7 +350,7 @@ class Driver:
         self._need_a_worker(f"the last was {worker}: {why}")
 
     def _need_a_worker(self, last: str) -> None:
-        if not self.status and not self.topology.roster.members and not self._coming:
+        if not self.status and not self.topology.roster.live and not self._coming:
             raise RunFailed(f"every worker is gone; {last}")
 
     def _dismiss(self) -> None:
@@ -359,7 +359,7 @@ class Driver:
         while not self.status and (leavers := topology.leavers(self._steps)):
             for worker in leavers:
                 self._handle(Left(at=self.backend.now, worker=worker), {"why": DONE, "done": True})
-        if not self.status and not any(topology.members(each).members for each in topology.workers):
+        if not self.status and not any(topology.roster_of(each).live for each in topology.workers):
             self._evaluate(self._evaluations.take_marks(1.0))
             self._end("finished")
 
@@ -387,8 +387,8 @@ class Driver:
                 case SetTimer(key=key, at=at):
                     if at is not None:
                         self.backend.schedule(max(at, self.backend.now), self._fire, (key, at))
-                case Hold() | Note() | Switch():
-                    pass  # these are for the journal
+                case Hold() | Note() | Switch() | Suspend() | Restore():
+                    pass  # the roster has carried them out; a worker that is not released has nothing to do
                 case _:
                     assert_never(decision)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import exp, log
 
 from raysync.config import Jitter, Link, WorkerGroup
+from raysync.core.ids import Slot
 from raysync.randomness import standard_normal, uniform
 
 SHORTEST = 0.05
@@ -43,7 +44,7 @@ def step_duration_s(
     if group.step_s is not None:
         base_s = group.step_s * share
     elif group.trace:
-        begin = int(slot.rpartition("-")[2]) * len(group.trace) // group.count
+        begin = Slot(slot).number * len(group.trace) // group.count
         base_s = group.trace[(begin + clock) % len(group.trace)] * share
     return base_s / group.speed * factor * jitter_factor(group.jitter, seed, slot, clock)
 

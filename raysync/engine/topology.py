@@ -12,7 +12,8 @@ from enum import Enum, auto
 from typing import Any, Protocol
 
 from raysync.config import Experiment
-from raysync.core.decisions import Apply, Release
+from raysync.core.decisions import Apply, Decision, Release
+from raysync.core.events import Event
 from raysync.core.ids import WorkerId, worker_id
 from raysync.core.machine import Machine
 from raysync.core.paradigm import Paradigm
@@ -69,11 +70,23 @@ class Step:
         """What the call answered; None until it has."""
 
 
+class StateMachine(Protocol):
+    """A `Machine`, or one a stage."""
+
+    @property
+    def timers(self) -> Mapping[str, float]:
+        """Key -> the time that the timer is set to."""
+
+    def handle(self, event: Event) -> list[Decision]:
+        """As `Machine.handle`."""
+
+
 class Topology(Protocol):
     """Translates decisions into calls; the driver does everything else."""
 
-    machine: Any
-    """A `Machine`, or one a stage: answers events."""
+    @property
+    def machine(self) -> StateMachine:
+        """Answers events."""
 
     @property
     def workers(self) -> Sequence[str]:
@@ -95,7 +108,7 @@ class Topology(Protocol):
     def roster(self) -> Roster:
         """The roster that the progress and the version of the model are read from."""
 
-    def members(self, worker: str) -> Roster:
+    def roster_of(self, worker: str) -> Roster:
         """Return the roster that the worker is in."""
 
     def released(self, release: Release) -> Iterable[Step]:
@@ -149,7 +162,7 @@ class DataParallel:
         self, backend: Backend, paradigm: Paradigm, experiment: Experiment, workload_samples: int,
         faults: Troubles,
     ) -> None:
-        self.machine: Any = Machine(paradigm, workload_samples)
+        self.machine = Machine(paradigm, workload_samples)
         self.roster = self.machine.roster
         self.workers = [str(worker_id(slot, 1)) for slot in experiment.slots()]
         self.server = ParameterServer(backend, SERVER)
@@ -162,8 +175,8 @@ class DataParallel:
         self._pulled: dict[str, Value] = {}
         """Worker -> the weights of its last pull; kept only if delays are compensated."""
 
-    def members(self, worker: str) -> Roster:
-        """As `Topology.members`."""
+    def roster_of(self, worker: str) -> Roster:
+        """As `Topology.roster_of`."""
         return self.roster
 
     def released(self, release: Release) -> Iterable[Step]:
@@ -217,7 +230,7 @@ class DataParallel:
 
 def released_at(roster: Roster, step: Step) -> float:
     """Return when a step was released, in seconds since the run began."""
-    at = roster.telemetry(step.release.worker).released_at
+    at = roster.live[step.release.worker].telemetry.released_at
     assert at is not None, f"{step.release} of a worker that was never released"
     return at
 
@@ -228,7 +241,7 @@ def apply_plan(
 ) -> ApplyPlan:
     """Return what a server is told of an update."""
     return ApplyPlan(
-        workers=[worker if worker in roster.members else None for worker, _ in apply.pushes],
+        workers=[worker if worker in roster.live else None for worker, _ in apply.pushes],
         samples=[step.samples for step in steps], progress=apply.samples_before / workload_samples,
         phase=apply.phase, staleness=[apply.version - 1 - step.release.version for step in steps],
         version=apply.version, replicas=list(replicas))

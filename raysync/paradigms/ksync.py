@@ -35,7 +35,8 @@ def is_late(roster: Roster, push: Push) -> bool:
 def reject(roster: Roster, push: Push) -> list[Decision]:
     """Drop a late push, and let its worker begin on the newest weights."""
     behind = roster.published - roster.buffered[push].base
-    return [Drop(push, why=f"late: {behind} update{'s' * (behind > 1)} since its weights"), Release(push[0])]
+    why = f"late: {behind} update{'s' * (behind > 1)} since its weights"
+    return [Drop(push, why, reason="late"), Release(push[0])]
 
 
 class Round(Paradigm):

@@ -56,7 +56,7 @@ class Ringmaster(Paradigm):
         if behind <= self.staleness or base == roster.published:
             return self.inner.on_push(roster, push)
         why = f"stale: {behind} update{'s' * (behind > 1)} since its weights; the bound is {self.staleness}"
-        return [Drop(push, why), Release(push[0])]
+        return [Drop(push, why, reason="stale"), Release(push[0])]
 
     def on_join(self, roster: Roster, worker: str) -> list[Decision]:
         return self.inner.on_join(roster, worker)

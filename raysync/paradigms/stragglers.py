@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from statistics import fmean, median, pstdev
 
+from raysync.core.decisions import Note
 from raysync.core.roster import Roster
 
 FEW = 4
@@ -49,6 +49,8 @@ class Detector:
     """Worker -> its throughput in pushes per active second, as last known."""
     slow: dict[str, int] = field(default_factory=dict)
     """Worker -> windows in a row that it was slow."""
+    found: list[str] = field(default_factory=list)
+    """The stragglers at the end of the latest window, the slowest first."""
 
     def pushed(self, worker: str, active_s: float) -> None:
         """A worker has pushed, so many seconds after its release."""
@@ -57,17 +59,26 @@ class Detector:
 
     def forget(self, worker: str) -> None:
         """It is not looked at any more."""
+        if worker in self.found:
+            self.found.remove(worker)
         for counts in (self.pushes, self.slow):
             counts.pop(worker, None)
         for measured in (self.active_s, self.rates):
             measured.pop(worker, None)
 
-    def close_window(self, roster: Roster, workers: Collection[str]) -> list[str]:
-        """The window ends now; returns the stragglers among those workers, the slowest first."""
-        self.rates = self._rates(roster, workers)
+    def close_window(self, roster: Roster) -> list[Note]:
+        """The window ends now; returns a note on each worker about which the verdict is another one."""
+        self.rates = self._rates(roster)
         self.pushes, self.active_s = {}, {}
         self.slow = {worker: self.slow.get(worker, 0) + 1 for worker in self._slow()}
-        return sorted((worker for worker, count in self.slow.items() if count >= self.windows), key=self.rates.__getitem__)
+        before, slow = self.found, (worker for worker, count in self.slow.items() if count >= self.windows)
+        self.found = sorted(slow, key=self.rates.__getitem__)
+        rates = self.rates
+        notes = [Note("straggler", worker, {
+            "pushes_per_active_s": rates[worker], "windows": self.slow[worker],
+            "mean_pushes_per_active_s": sum(rates.values()) / len(rates)}) for worker in self.found if worker not in before]
+        return notes + [Note("recovered", worker, {"pushes_per_active_s": rates.get(worker)})
+                        for worker in before if worker not in self.found]
 
     def window_s(self) -> float | None:
         """Length of the next window, in seconds; None while no throughput is known."""
@@ -81,9 +92,9 @@ class Detector:
         return [worker for worker, rate in self.rates.items()
                 if rate < (1 - self.margin) * (total - rate) / (count - 1) and (count < FEW or rate < floor)]
 
-    def _rates(self, roster: Roster, workers: Collection[str]) -> dict[str, float]:
+    def _rates(self, roster: Roster) -> dict[str, float]:
         known, bounds = {}, {}
-        for worker in workers:
+        for worker in roster.members:
             pushes, active_s = self.pushes.get(worker, 0), self.active_s.get(worker, 0.0)
             if active_s > 0:
                 known[worker] = pushes / active_s
@@ -93,5 +104,5 @@ class Detector:
             if worker in roster.computing and released_at is not None and active_s + roster.now > released_at:
                 bounds[worker] = (pushes + 1) / (active_s + roster.now - released_at)
         usual = fmean(known.values()) if known else None
-        return {worker: min(rate, bounds.get(worker, rate)) for worker in workers
+        return {worker: min(rate, bounds.get(worker, rate)) for worker in roster.members
                 if (rate := known.get(worker, usual)) is not None}

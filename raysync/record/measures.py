@@ -18,8 +18,9 @@ from typing import Any
 
 from raysync.core.decisions import Release, Switch
 from raysync.core.events import Left
+from raysync.core.ids import WorkerId
 from raysync.core.journal import Ended, Entry, Evaluation, Line
-from raysync.record.rows import PushRow, PushRows, group_of
+from raysync.record.rows import PushRow, PushRows
 from raysync.record.switches import Switches
 
 CONVERGED_SPAN = 5
@@ -174,13 +175,13 @@ class Measures:
 
     @property
     def clocks(self) -> dict[str, int]:
-        """Of each member: the iteration that it computes, or waits to start."""
-        return {worker: member.clock for roster in self._rows.rosters.values() for worker, member in roster.members.items()}
+        """Of each live worker: the iteration that it computes, or waits to start."""
+        return {worker: member.clock for roster in self._rows.rosters.values() for worker, member in roster.live.items()}
 
     @property
     def leads(self) -> dict[str, int]:
         """The lead of each worker that takes part, in clocks ahead of the slowest of them, now."""
-        return {worker: lead for leads in self._rows.leads.values() for worker, lead in leads.of_all().items()}
+        return {worker: roster.lead(worker) for roster in self._rows.rosters.values() for worker in roster.members}
 
     @property
     def waited_s(self) -> dict[str, float]:
@@ -248,7 +249,7 @@ class Measures:
             "lead_max": self.lead_max,
             "switches": self._switches.rows(),
             "per_worker": [
-                {"id": name, "group": group_of(name), "pushes": worker.pushes, "dropped": worker.dropped,
+                {"id": name, "group": WorkerId(name).group, "pushes": worker.pushes, "dropped": worker.dropped,
                  "samples": worker.samples, "busy_s": worker.busy_s, "wait_s": worker.wait_s}
                 for name, worker in self.workers.items()],
         }

@@ -10,14 +10,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from raysync.core.decisions import Decision, Drop, Hold, Note, Switch
+from raysync.core.decisions import Decision, Drop, Hold, Note, Restore, Suspend, Switch
 from raysync.core.events import Event, Joined, Left
+from raysync.core.ids import WorkerId
 from raysync.core.journal import Ended, Entry, Line, Remark
 
 PREDICTED = "predicted_wait_s"
-FIRST_LIFE = "#1"
-"""Behind the id of a worker that has been there from the beginning, whose joining is no news."""
-RARE_NOTES = ("straggler", "recovered", "suspended", "restored")
+RARE_NOTES = ("straggler", "recovered")
 """Kinds of notes that do not come with pushes; those of a user's own paradigm may."""
 
 
@@ -28,7 +27,7 @@ class News:
     at: float
     """Seconds since the run began."""
     kind: str
-    """hold, drop, switch, joined, left, remark or ended; of a note its kind."""
+    """hold, drop, switch, suspended, restored, joined, left, remark or ended; a note has its own kind."""
     worker: str
     """Whom it is about; empty: all."""
     text: str
@@ -52,7 +51,7 @@ def news_of(line: Line) -> Iterator[News]:
 
 def _came_or_went(event: Event, report: Mapping[str, Any]) -> Iterator[News]:
     match event:
-        case Joined(at=at, worker=worker) if not worker.endswith(FIRST_LIFE):
+        case Joined(at=at, worker=worker) if WorkerId(worker).life != 1:
             yield News(at, "joined", worker, f"{worker} has joined, in the place of the one that left")
         case Left(at=at, worker=worker) if not report.get("done"):
             yield News(at, "left", worker, f"{worker} is gone ({report.get('why', 'it left')}); the run goes on without it")
@@ -66,6 +65,10 @@ def _decided(at: float, decision: Decision) -> Iterator[News]:
             yield News(at, "hold", worker, f"{worker} waits: {why}", rare=False)
         case Drop(push=(worker, clock), why=why):
             yield News(at, "drop", worker, f"push {clock} of {worker} is dropped: {why}", rare=False)
+        case Suspend(worker=worker, why=why):
+            yield News(at, "suspended", worker, f"{worker} is suspended {why}: the others go on without it")
+        case Restore(worker=worker):
+            yield News(at, "restored", worker, f"{worker} is restored")
         case Note(kind=kind, worker=worker, values=values):
             yield News(at, kind, worker, _noted(kind, worker, values), rare=kind in RARE_NOTES)
 
@@ -86,10 +89,6 @@ def _noted(kind: str, worker: str, values: Mapping[str, Any]) -> str:
                     f"{values['mean_pushes_per_active_s']:.3g}, slow in {values['windows']} detection windows in a row")
         case "recovered":
             return f"{worker} is no straggler any more"
-        case "suspended":
-            return f"{worker} is suspended: the others go on without it"
-        case "restored":
-            return f"{worker} is restored"
     more = ", ".join(f"{name} {f'{value:.4g}' if isinstance(value, float) else value}" for name, value in values.items())
     return f"{kind} {worker}{f': {more}' if more else ''}"
 

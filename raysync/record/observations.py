@@ -11,22 +11,14 @@ from dataclasses import dataclass, field
 
 from raysync.core.decisions import Note, Release, Switch
 from raysync.core.events import Left
+from raysync.core.ids import WorkerId
 from raysync.core.journal import Entry, Line
 from raysync.record.measures import Measures
 from raysync.record.metrics import Title
-from raysync.record.rows import PushRow, slot_of
+from raysync.record.rows import PushRow
 
 Key = tuple[str, tuple[str, ...]]
 """A series: name of its metric, values of its labels in the registry's order."""
-
-REASONS = {
-    "late: ": "late",
-    "stale: ": "stale",
-    "its worker was suspended": "suspended",
-    "begun before its worker was restored": "restored",
-    "its worker had left": "left",
-}
-"""How `Drop.why` begins -> the label `reason`. Of a user's paradigm: `other`, for its texts may differ from push to push."""
 
 GRANT = "raysync_lagtuner_extra_clocks"
 PREDICTED = "raysync_lagtuner_predicted_wait_seconds"
@@ -96,7 +88,7 @@ class Observations:
     # ---- counters and histograms ----
 
     def _pushed(self, row: PushRow, observed: Observed) -> None:
-        run, worker = self._run, (*self._run, slot_of(row.worker))
+        run, worker = self._run, (*self._run, WorkerId(row.worker).slot)
         transfer_s = max(0.0, row.pushed_at_s - row.released_at_s - row.busy_s)
         observed.add(("raysync_pushes", worker), 1)
         observed.add(("raysync_busy_seconds", worker), row.busy_s)
@@ -108,7 +100,7 @@ class Observations:
         if row.staleness is not None:
             observed.observe(("raysync_step_staleness_versions", run), row.staleness)
         if row.outcome == "dropped":
-            observed.add(("raysync_drops", (*worker, reason_of(row.why or ""))), 1)
+            observed.add(("raysync_drops", (*worker, row.reason or "other")), 1)
         if row.loss is not None:
             self._loss = row.loss
 
@@ -132,12 +124,12 @@ class Observations:
         """
         self._waited_s[worker] = 0.0
         for name in ("raysync_busy_seconds", "raysync_wait_seconds", "raysync_transfer_seconds", "raysync_pushes"):
-            observed.add((name, (*self._run, slot_of(worker))), 0)
+            observed.add((name, (*self._run, WorkerId(worker).slot)), 0)
         for name in ("raysync_samples_applied", "raysync_updates"):
             observed.add((name, self._run), 0)
 
     def _noted(self, note: Note, observed: Observed) -> None:
-        worker = (*self._run, slot_of(note.worker))
+        worker = (*self._run, WorkerId(note.worker).slot)
         match note.kind:
             case "straggler":
                 observed.add(("raysync_stragglers_detected", worker), 1)
@@ -154,7 +146,7 @@ class Observations:
 
     def _forget(self, worker: str) -> None:
         for name in (GRANT, PREDICTED, ACTUAL):
-            self._lagtuner.pop((name, (*self._run, slot_of(worker))), None)
+            self._lagtuner.pop((name, (*self._run, WorkerId(worker).slot)), None)
 
     def _counted(self, observed: Observed) -> None:
         """What is the difference of two totals."""
@@ -166,7 +158,8 @@ class Observations:
         self._samples, self._updates = measures.samples, measures.updates
         for worker, waited_s in measures.waited_s.items():
             if waited_s > self._waited_s[worker]:  # it is less while a push whose wait is over has not met its fate
-                observed.add(("raysync_wait_seconds", (*self._run, slot_of(worker))), waited_s - self._waited_s[worker])
+                key = ("raysync_wait_seconds", (*self._run, WorkerId(worker).slot))
+                observed.add(key, waited_s - self._waited_s[worker])
                 self._waited_s[worker] = waited_s
 
     # ---- gauges ----
@@ -189,14 +182,9 @@ class Observations:
             if value is not None:
                 gauges[name, run] = value
         for worker, lead in leads.items():
-            gauges["raysync_worker_lead_clocks", (*run, slot_of(worker))] = lead
+            gauges["raysync_worker_lead_clocks", (*run, WorkerId(worker).slot)] = lead
         for protocol in self._protocols:
             in_force = protocol == self._protocol and measures.ended is None
             gauges["raysync_protocol_active", (*run, protocol)] = float(in_force)
         if measures.ended is None:
             gauges.update(self._lagtuner)
-
-
-def reason_of(why: str) -> str:
-    """The kind of reason for which a push was dropped: one of `REASONS`, or `other`."""
-    return next((kind for begins, kind in REASONS.items() if why.startswith(begins)), "other")

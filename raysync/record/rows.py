@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from raysync.core.decisions import Apply, Drop, Note, Push, Release, Switch
+from raysync.core.decisions import Apply, Decision, Drop, Push, Release
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
+from raysync.core.ids import WorkerId, split_timer
 from raysync.core.journal import Entry
-from raysync.core.modules import module_of
 from raysync.core.roster import Roster
-from raysync.record.leads import Leads
 
 
 @dataclass(slots=True)
@@ -43,24 +42,17 @@ class PushRow:
     wait_s: float = 0.0
     """From this push to the worker's next release, to its leaving, or to the end of the run."""
     why: str | None = None
-    """Why it was dropped."""
-
-
-def slot_of(worker: str) -> str:
-    """The slot in a worker id `group-index#life`."""
-    return worker.rpartition("#")[0]
-
-
-def group_of(worker: str) -> str:
-    """The group in a worker id `group-index#life`."""
-    return slot_of(worker).rpartition("-")[0]
+    """Why it was dropped, for a person."""
+    reason: str | None = None
+    """The kind of that reason: one of `DROP_REASONS`."""
 
 
 class PushRows:
     """Joins events and decisions into rows; a row comes out when its fate and its wait are known.
 
-    A roster follows the journal, without a paradigm, so that clocks and versions are the machine's own, and `Leads` beside
-    it; of a decoupled run one of each for each module. Memory is bounded by the members and the buffered pushes.
+    A roster follows the journal, without a paradigm, so that clocks, versions and leads are the
+    machine's own; a decoupled run has one for each stage. Memory is bounded by the members and the
+    buffered pushes.
     """
 
     def __init__(self, workload_samples: int | None = None) -> None:
@@ -70,9 +62,7 @@ class PushRows:
         """
         self.workload_samples = workload_samples
         self.rosters: dict[int, Roster] = {}
-        """Module -> its roster; 0 of a run whose workers have the whole network."""
-        self.leads: dict[int, Leads] = {}
-        """Module -> the leads in it."""
+        """Stage -> its roster; 0 is for workers that have the whole network."""
         self.lead_max = 0
         """The largest lead at a Release, in clocks, over the slowest worker that takes part."""
         self._released: dict[str, tuple[float, int]] = {}  # worker -> when it was last released, its lead then
@@ -81,7 +71,7 @@ class PushRows:
 
     @property
     def roster(self) -> Roster:
-        """What the progress of the network is read from: the only one, or the last module's."""
+        """What the progress of the network is read from: the only one, or the last stage's."""
         return self.rosters[max(self.rosters)] if self.rosters else Roster(self.workload_samples)
 
     @property
@@ -91,57 +81,48 @@ class PushRows:
 
     def feed(self, entry: Entry) -> Iterator[PushRow]:
         """Take in one line; yields the rows that it completes."""
-        event, module = entry.event, self._module(entry.event)
-        roster = self.rosters.setdefault(module, Roster(self.workload_samples))
-        leads = self.leads.setdefault(module, Leads())
+        event, stage = entry.event, self._stage(entry.event)
+        roster = self.rosters.setdefault(stage, Roster(self.workload_samples))
         roster.now = event.at
         match event:
             case Joined(worker=worker):
                 roster.join(worker)
-                leads.enter(worker)
             case Left(worker=worker):
                 roster.leave(worker)
-                leads.leave(worker)
                 yield from self._waited(worker, event.at)
-            case Pushed(worker=worker):
-                if worker in roster.departed:
-                    roster.drop_late(worker)
-                    yield self._late(event, entry)
-                    return
-                self._pushed(event, entry)
-                roster.push(worker, event.clock, event.base, event.samples, event.busy_s)
-                leads.push(worker)
+            case Pushed(worker=worker, clock=clock):
+                self._open[worker, clock] = self._row(event, entry)
+                if worker in roster.live:
+                    self._waiting[worker] = (worker, clock)
+                roster.push(worker, clock, event.base, event.samples, event.busy_s)
         for decision in entry.decisions:
-            match decision:
-                case Apply(pushes=pushes, version=version, publish=publish):
-                    for push in pushes:
-                        row = self._open[push]
-                        row.outcome, row.version, row.applied_at_s = "applied", version, event.at
-                        row.staleness = version - 1 - row.base
-                        yield from self._completed(push)
-                    roster.apply(pushes, publish=publish)
-                    if not module and roster.progress is not None and roster.progress >= 1:
-                        return  # a decoupled run goes on until the pipelines have drained
-                case Drop(push=push, why=why):
-                    self._open[push].outcome, self._open[push].why = "dropped", why
-                    roster.drop(push)
-                    yield from self._completed(push)
-                case Release(worker=worker, pull=pull):
-                    roster.release(worker, pull=pull)
-                    leads.enter(worker)
-                    self._released[worker] = (event.at, leads[worker])
-                    self.lead_max = max(self.lead_max, leads[worker])
-                    yield from self._waited(worker, event.at)
-                case Note(kind="suspended", worker=worker):
-                    leads.leave(worker)
-                case Switch():
-                    roster.rebase()
-                    leads.rebase()
+            roster.execute(decision)
+            yield from self._decided(decision, roster)
+            if isinstance(decision, Apply) and not stage and (roster.progress or 0) >= 1:
+                return  # a decoupled run goes on until the pipelines have drained
 
-    def _module(self, event: Event) -> int:
+    def _stage(self, event: Event) -> int:
         if isinstance(event, TimerFired):
-            return int(event.key.partition("/")[0]) if any(self.rosters) else 0
-        return module_of(event.worker)
+            return split_timer(event.key)[0] if self.rosters and 0 not in self.rosters else 0
+        return WorkerId(event.worker).stage
+
+    def _decided(self, decision: Decision, roster: Roster) -> Iterator[PushRow]:
+        match decision:
+            case Apply(pushes=pushes, version=version):
+                for push in pushes:
+                    row = self._open[push]
+                    row.outcome, row.version, row.applied_at_s = "applied", version, roster.now
+                    row.staleness = version - 1 - row.base
+                    yield from self._completed(push)
+            case Drop(push=push, why=why, reason=reason):
+                row = self._open[push]
+                row.outcome, row.why, row.reason = "dropped", why, reason
+                yield from self._completed(push)
+            case Release(worker=worker):
+                lead = roster.lead(worker)
+                self._released[worker] = (roster.now, lead)
+                self.lead_max = max(self.lead_max, lead)
+                yield from self._waited(worker, roster.now)
 
     def close(self, at: float) -> Iterator[PushRow]:
         """The run has ended: the rows that are still open."""
@@ -156,21 +137,10 @@ class PushRows:
         for push, row in self._open.items():
             yield row.worker, now - row.pushed_at_s if self._waiting.get(row.worker) == push else row.wait_s
 
-    def _pushed(self, event: Pushed, entry: Entry) -> None:
-        push = (event.worker, event.clock)
-        self._open[push] = self._row(event, entry)
-        self._waiting[event.worker] = push
-
-    def _late(self, event: Pushed, entry: Entry) -> PushRow:
-        row = self._row(event, entry)
-        [why] = [decision.why for decision in entry.decisions if isinstance(decision, Drop)]
-        row.outcome, row.why = "dropped", why
-        return row
-
     def _row(self, event: Pushed, entry: Entry) -> PushRow:
         released_at, lead = self._released[event.worker]
         return PushRow(
-            worker=event.worker, group=group_of(event.worker), clock=event.clock, samples=event.samples,
+            worker=event.worker, group=WorkerId(event.worker).group, clock=event.clock, samples=event.samples,
             loss=entry.report.get("loss"), base=entry.report.get("forward_version", event.base),
             lead=lead, delay_ticks=entry.report.get("delay_ticks"),
             released_at_s=released_at, pushed_at_s=event.at, busy_s=event.busy_s)

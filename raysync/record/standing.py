@@ -6,12 +6,12 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from operator import itemgetter
 
-from raysync.core.decisions import Apply, Hold, Note, Release, Switch
+from raysync.core.decisions import Apply, Hold, Note, Release, Restore, Suspend, Switch
 from raysync.core.events import Joined, Left, Pushed
+from raysync.core.ids import WorkerId
 from raysync.core.journal import Entry, Line
 from raysync.record.measures import Measures
 from raysync.record.news import News, news_of, seconds
-from raysync.record.rows import slot_of
 
 RARE, FREQUENT = 8, 6
 """How many of the latest news are kept: of what is rare, and of what comes with the pushes and would soon displace it; of
@@ -127,10 +127,10 @@ class Standing:
         event, seats = entry.event, self._seats
         match event:
             case Joined(at=at, worker=worker):
-                seats[slot_of(worker)] = Seat(worker, "waiting", at)
+                seats[WorkerId(worker).slot] = Seat(worker, "waiting", at)
             case Left(at=at, worker=worker):
                 done = bool(entry.report.get("done"))
-                seats[slot_of(worker)] = Seat(worker, "done" if done else "gone", at, entry.report.get("why", ""))
+                seats[WorkerId(worker).slot] = Seat(worker, "done" if done else "gone", at, entry.report.get("why", ""))
             case Pushed(at=at, worker=worker):
                 self.batch_loss = entry.report.get("loss", self.batch_loss)
                 self._does(worker, "waiting", at)
@@ -146,8 +146,8 @@ class Standing:
                     self.protocol = to
                 case Note(kind=("straggler" | "recovered") as kind, worker=worker) if worker:
                     self._seat(worker).straggler = kind == "straggler"
-                case Note(kind=("suspended" | "restored") as kind, worker=worker) if worker:
-                    self._seat(worker).suspended = kind == "suspended"
+                case Suspend(worker=worker) | Restore(worker=worker):
+                    self._seat(worker).suspended = isinstance(decision, Suspend)
 
     def _does(self, worker: str, doing: str, since: float) -> None:
         seat = self._seat(worker)
@@ -155,4 +155,4 @@ class Standing:
             seat.doing, seat.since, seat.why = doing, since, ""
 
     def _seat(self, worker: str) -> Seat:
-        return self._seats[slot_of(worker)]
+        return self._seats[WorkerId(worker).slot]

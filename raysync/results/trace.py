@@ -14,15 +14,15 @@ Format: "Trace Event Format", Google; times in microseconds.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from raysync.core.decisions import Apply, Decision, Drop, Hold, Note, Switch
+from raysync.core.decisions import Apply, Decision, Drop, Hold, Note, Restore, Suspend, Switch
 from raysync.core.events import Joined, Left, Pushed
+from raysync.core.ids import WorkerId
 from raysync.core.journal import Ended, Entry, Evaluation, Line, Remark
 from raysync.record.reader import RunRecord
-from raysync.record.rows import slot_of
 from raysync.results.collection import label_of
 
 WORKERS, SERVER, LEAD = 1, 2, 3
@@ -62,8 +62,8 @@ def _workers(lines: Iterable[Line], record: RunRecord) -> list[str]:
     events = (line.event for line in lines if isinstance(line, Entry))
     came_or_went = [event.worker for event in events if isinstance(event, Joined | Left)]
     workers = dict.fromkeys([*came_or_went, *record.pushes.worker.unique()])
-    slots = list(dict.fromkeys(slot_of(worker) for worker in workers))
-    return sorted(workers, key=lambda worker: slots.index(slot_of(worker)))
+    slots = list(dict.fromkeys(WorkerId(worker).slot for worker in workers))
+    return sorted(workers, key=lambda worker: slots.index(WorkerId(worker).slot))
 
 
 def _names(tracks: dict[str, int], record: RunRecord) -> Iterator[TraceEvent]:
@@ -140,14 +140,25 @@ def _of_decision(decision: Decision, at: float, tracks: dict[str, int]) -> Itera
             made_of = ", ".join(f"{worker} {clock}" for worker, clock in pushes[:20])
             more = f" and {len(pushes) - 20} more" if len(pushes) > 20 else ""
             yield _mark(f"version {version}", "update", at, SERVER, UPDATES, {"pushes": f"{made_of}{more}"})
-        case Drop(push=(worker, clock), why=why):
-            yield _mark(f"dropped {worker} {clock}", "drop", at, SERVER, UPDATES, {"why": why})
+        case Drop(push=(worker, clock), why=why, reason=reason):
+            yield _mark(f"dropped {worker} {clock}", "drop", at, SERVER, UPDATES, {"reason": reason, "why": why})
         case Switch(to=to, why=why):
             yield _mark(f"switch to {to}", "switch", at, SERVER, CONTROLLER, {"why": why})
+        case Suspend(worker=worker, why=why):
+            yield from _of_worker("suspended", worker, at, tracks, {"why": why})
+        case Restore(worker=worker):
+            yield from _of_worker("restored", worker, at, tracks, {})
         case Note(kind=kind, worker=worker, values=values):
-            yield _mark(kind, "note", at, SERVER, CONTROLLER, {"worker": worker, **values})
-            if worker in tracks:
-                yield _mark(kind, "note", at, WORKERS, tracks[worker], dict(values))
+            yield from _of_worker(kind, worker, at, tracks, values)
+
+
+def _of_worker(
+    name: str, worker: str, at: float, tracks: dict[str, int], args: Mapping[str, Any],
+) -> Iterator[TraceEvent]:
+    """A mark among the decisions, and on the worker's own track."""
+    yield _mark(name, "note", at, SERVER, CONTROLLER, {"worker": worker, **args})
+    if worker in tracks:
+        yield _mark(name, "note", at, WORKERS, tracks[worker], dict(args))
 
 
 def _mark(name: str, category: str, at: float, process: int, track: int, args: TraceEvent) -> TraceEvent:

@@ -6,7 +6,7 @@ import pytest
 
 from raysync import config
 from raysync.cluster.session import Session
-from raysync.core.modules import module_of
+from raysync.core.ids import WorkerId
 from raysync.core.replay import replay
 from raysync.decoupled.plan import plan_of
 from raysync.decoupled.virtual import run_virtually
@@ -47,7 +47,7 @@ def test_ray_learns_what_virtual_time_learns(session, tmp_path, settings):
     with (record.path / "journal.jsonl").open() as file:
         assert replay(file, rebuild).difference is None
     pushes = record.pushes
-    assert (pushes.delay_ticks == [2 * (2 - module_of(worker)) for worker in pushes.worker]).all()
+    assert (pushes.delay_ticks == [2 * (2 - WorkerId(worker).stage) for worker in pushes.worker]).all()
     assert record.summary["status"] == "finished"
     assert record.summary["samples"] == 8 * 2 * 12
     assert record.evaluations.mark.tolist() == [0, 0.5, 1]

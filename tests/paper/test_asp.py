@@ -2,7 +2,7 @@
 
 from raysync.core.decisions import Apply, Release
 from raysync.paradigms import make
-from tests.driving import Drive
+from tests.driving import SAMPLES, Drive
 
 
 def test_no_worker_ever_waits():
@@ -10,7 +10,8 @@ def test_no_worker_ever_waits():
     drive = Drive(make("asp"), "fast#1", "slow#1")
     for clock in range(50):
         assert drive.push("fast#1") == [
-            Apply((("fast#1", clock),), version=clock + 1), Release("fast#1", clock + 1, version=clock + 1)]
+            Apply((("fast#1", clock),), version=clock + 1, samples_before=clock * SAMPLES),
+            Release("fast#1", clock + 1, version=clock + 1)]
     assert drive.roster.lead("fast#1") == 50
 
 

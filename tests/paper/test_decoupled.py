@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from raysync import config
 from raysync.core.decisions import Apply, Release, SetTimer
 from raysync.core.events import Joined, Left, Pushed, TimerFired
+from raysync.core.ids import stage_slot, worker_id
 from raysync.core.machine import describe
-from raysync.core.modules import Modules, machine_of, module_of, stage_id
+from raysync.core.modules import Modules, machine_of
 from raysync.decoupled.pipelines import Pass, Pipelines
 from raysync.decoupled.schedule import Schedule
 from raysync.errors import ConfigError, IllegalDecision, ProtocolViolation
@@ -127,11 +128,6 @@ def test_what_cannot_have_happened_is_refused():
     assert pipelines.released((0, 2)) == [Pass((0, 2), "forward", 1)]
 
 
-def test_ids_of_stages():
-    assert module_of(f"{stage_id('gpu-3', 12)}#2") == 12
-    assert module_of("gpu-3#1") == module_of("m2-3#1") == 0
-
-
 def pushed(worker, at, clock, base=0):
     return Pushed(at=at, worker=worker, clock=clock, base=base, samples=4, busy_s=1.0)
 
@@ -141,13 +137,13 @@ def test_each_module_has_a_machine_of_its_own():
     rule = make("decoupled", modules=2, groups=2)
     described = describe(rule)
     modules = machine_of(rebuild(described["class"], described["parameters"]), 16)
-    names = {(group, module): f"{stage_id(f'w-{group}', module)}#1" for group in (0, 1) for module in (1, 2)}
+    names = {(group, module): worker_id(stage_slot(f"w-{group}", module), 1) for group in (0, 1) for module in (1, 2)}
     for name in names.values():
         assert modules.handle(Joined(at=0.0, worker=name)) == [Release(name, 0, 0)]
     assert not [one for one in modules.handle(pushed(names[0, 2], 1.0, 0)) if isinstance(one, Apply | Release)]
     assert not [one for one in modules.handle(pushed(names[0, 1], 1.0, 0)) if isinstance(one, Apply | Release)]
     done = modules.handle(pushed(names[1, 2], 2.0, 0))
-    assert done[0] == Apply(((names[0, 2], 0), (names[1, 2], 0)), version=1)
+    assert done[0] == Apply(((names[0, 2], 0), (names[1, 2], 0)), version=1, samples_before=0)
     assert modules.roster.progress == 0.5
     assert modules.machines[1].roster.progress == 0
     for worker in ("m3/w-0#1", "w-0#1", "mx/w-0#1"):
@@ -159,7 +155,7 @@ def test_each_module_has_a_machine_of_its_own():
     again = Modules(rule._sync, 2)
     again.restore(modules.snapshot())
     leave = Left(at=3.0, worker=names[1, 1])
-    assert again.handle(leave) == modules.handle(leave) == [Apply(((names[0, 1], 0),), 1), Release(names[0, 1], 1, 1)]
+    assert again.handle(leave) == modules.handle(leave) == [Apply(((names[0, 1], 0),), 1, 0), Release(names[0, 1], 1, 1)]
     assert again.snapshot() == modules.snapshot()
 
 
@@ -169,7 +165,7 @@ def test_timers_are_a_modules_own():
     assert rule.protocol == "bsp"
     assert make("decoupled", sync="ssp").protocol == "ssp"
     modules = rule.machine(1000)
-    workers = [f"{stage_id(f'w-{group}', 2)}#1" for group in (0, 1)]
+    workers = [worker_id(stage_slot(f"w-{group}", 2), 1) for group in (0, 1)]
     for worker in workers:
         modules.handle(Joined(at=0.0, worker=worker))
     decisions = modules.handle(pushed(workers[0], 1.0, 0))

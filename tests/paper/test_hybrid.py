@@ -80,7 +80,7 @@ def test_what_is_left_over_waits():
     answer = drive.push("d#1")
     assert applied(answer) == [(("d#1", 0), ("c#1", 1), ("b#1", 1))], "a still computes"
     assert dropped(answer) == []
-    assert hybrid("a#1", k=3).push("a#1")[0] == Apply((("a#1", 0),), version=1), "there are not more"
+    assert hybrid("a#1", k=3).push("a#1")[0] == Apply((("a#1", 0),), version=1, samples_before=0), "there are not more"
 
 
 def test_without_a_bound_nobody_is_too_far_ahead():

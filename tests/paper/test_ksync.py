@@ -26,7 +26,7 @@ def test_a_late_push_is_dropped_and_its_worker_joins_the_round_in_progress(name,
     drive.push("a#1")
     drive.push("b#1")
     drive.push("b#1")
-    assert drive.push("c#1") == [Drop(("c#1", 0), LATE), Release("c#1", clock=1, version=1)]
+    assert drive.push("c#1") == [Drop(("c#1", 0), LATE, "late"), Release("c#1", clock=1, version=1)]
     assert applied(drive.push("c#1")) == [(("b#1", 1), ("c#1", 1))], "it counts in that round"
 
 
@@ -109,7 +109,7 @@ def test_k_batch_sync_takes_k_batches_of_whatever_workers():
     answer = drive.push("a#1")
     assert applied(answer) == [(("a#1", 0), ("a#1", 1), ("a#1", 2))]
     assert answer[1] == Release("a#1", clock=3, version=1)
-    assert drive.push("b#1") == [Drop(("b#1", 0), LATE), Release("b#1", clock=1, version=1)]
+    assert drive.push("b#1") == [Drop(("b#1", 0), LATE, "late"), Release("b#1", clock=1, version=1)]
 
 
 def test_k_batch_async_takes_the_first_k_however_old_and_nobody_waits():

@@ -5,7 +5,7 @@ import pytest
 from raysync.core.decisions import Apply, Note, Release
 from raysync.core.machine import Machine
 from raysync.paradigms import make
-from tests.driving import Drive, holds, joins, released, simulate
+from tests.driving import SAMPLES, Drive, holds, joins, released, simulate
 
 FAST, SLOW = "fast#1", "slow#1"
 
@@ -29,7 +29,7 @@ def test_every_push_updates_the_server_at_once():
     """Algorithm 1, line 11."""
     drive = Drive(make("lagtuner"), FAST, SLOW)
     for clock in range(4):
-        assert drive.push(FAST, at=clock)[0] == Apply(((FAST, clock),), version=clock + 1)
+        assert drive.push(FAST, at=clock)[0] == Apply(((FAST, clock),), version=clock + 1, samples_before=clock * SAMPLES)
 
 
 def test_within_s_lower_the_worker_immediately_receives_permission():

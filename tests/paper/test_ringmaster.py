@@ -29,7 +29,7 @@ def test_a_shorter_delay_than_r_is_applied_and_r_is_not():
     """tau < R: a step, else the gradient is ignored, and the worker restarts at the current model; R = staleness + 1."""
     assert applied(after(R - 1, "asp").push("b#1")) == [(("b#1", 0),)]
     assert after(R, "asp").push("b#1") == [
-        Drop(("b#1", 0), "stale: 3 updates since its weights; the bound is 2"), Release("b#1", clock=1, version=R)]
+        Drop(("b#1", 0), "stale: 3 updates since its weights; the bound is 2", "stale"), Release("b#1", clock=1, version=R)]
     assert after(1, "asp", staleness=0).push("b#1")[0].why == "stale: 1 update since its weights; the bound is 0"
 
 
@@ -76,7 +76,7 @@ def test_a_push_on_the_published_weights_is_never_dropped():
     assert all(len(applied(answer)) == 1 for answer in answers)
     assert drive.roster.published == drive.roster.version == 11
     answer = drive.push("b#1")
-    assert answer == [Drop(("b#1", 0), "stale: 11 updates since its weights; the bound is 2"),
+    assert answer == [Drop(("b#1", 0), "stale: 11 updates since its weights; the bound is 2", "stale"),
                       Release("b#1", clock=1, version=11)]
 
 

@@ -5,12 +5,13 @@ from typing import ClassVar
 
 import pytest
 
-from raysync.core.decisions import Apply, Drop, Note, Release, SetTimer, Switch
+from raysync.core.decisions import Apply, Drop, Note, Release, Restore, SetTimer, Suspend, Switch
 from raysync.core.events import Pushed
 from raysync.core.machine import Machine
 from raysync.core.paradigm import Paradigm
-from raysync.errors import ConfigError
+from raysync.errors import ConfigError, IllegalDecision
 from raysync.paradigms import make
+from raysync.paradigms.bsp import BSP
 from tests.driving import SAMPLES, Drive, applied, dropped, holds, joins, released, simulate
 
 DETECT = "sync-switch: detect"
@@ -33,7 +34,9 @@ def of(kind, decisions):
 
 
 def notes(decisions):
-    return [(each.kind, each.worker) for each in of(Note, decisions)]
+    """Of the stragglers: what is noted, and who is suspended and restored."""
+    kinds = {Suspend: "suspended", Restore: "restored"}
+    return [(kinds.get(type(each)) or each.kind, each.worker) for each in of((Note, Suspend, Restore), decisions)]
 
 
 def phases(decisions):
@@ -71,7 +74,7 @@ def test_with_lists_there_are_several_switches():
 
 
 def test_a_share_of_0_is_passed_over_and_shares_of_1_leave_nothing():
-    assert drive_of(A, fraction=0).machine.paradigm.phase == 1
+    assert drive_of(A, fraction=0).machine.paradigm.turns.phase == 1
     drive = drive_of(A, pushes=4, then=["ssp", "asp", "bsp"], fraction=[0.5, 0, 0.5])
     seen = [each for _ in range(6) for each in drive.push(A)]
     assert [each.to for each in of(Switch, seen)] == ["asp"]
@@ -107,7 +110,7 @@ def test_at_a_switch_what_is_buffered_is_one_update_and_leads_are_0():
 def test_steps_under_way_go_on_and_their_pushes_are_the_new_rules():
     drive = drive_of(A, B, C, pushes=10, first="asp", then="bsp", fraction=0.2)
     round_of(drive, A, A)
-    assert drive.machine.paradigm.phase == 1
+    assert drive.machine.paradigm.turns.phase == 1
     assert applied(drive.push(A)) == []
     assert holds(drive.push(B)) == {B: "the round ends when c#1 has pushed"}
     assert applied(drive.push(C)) == [((A, 2), (B, 0), (C, 0))]
@@ -193,7 +196,7 @@ def test_a_greedy_switch_to_rounds_of_the_newest_weights_does_not_reject_everyth
     for at in (1.0, 2.0, 3.0):
         round_of(drive, A, B, at=at)
     drive.tick(DETECT)
-    assert drive.machine.paradigm.standing_in
+    assert drive.machine.paradigm.turns.standing_in
     assert [len(pushes) for _ in range(2) for pushes in applied(round_of(drive, A, B))] == [2, 2]
 
 
@@ -215,10 +218,10 @@ def test_greedy_switches_to_asp_when_a_straggler_is_detected_and_back():
 
 def test_what_is_applied_in_between_counts_as_progress_not_as_bsps_share():
     drive, _ = stuck("greedy", A, B, C, pushes=20)
-    assert drive.machine.paradigm.samples == 5 * SAMPLES, "the round, and what had come of the next one"
+    assert drive.machine.paradigm.turns.samples == 5 * SAMPLES, "the round, and what had come of the next one"
     round_of(drive, A, B, A, B)
     assert drive.roster.progress == 9 / 20
-    assert drive.machine.paradigm.samples == 5 * SAMPLES
+    assert drive.machine.paradigm.turns.samples == 5 * SAMPLES
 
 
 def test_greedy_does_nothing_when_a_second_straggler_is_found():
@@ -229,7 +232,7 @@ def test_greedy_does_nothing_when_a_second_straggler_is_found():
     for at in range(5, 15):
         seen += [*round_of(drive, *workers[:4], at=float(at)), *drive.tick(DETECT)]
     assert ("straggler", workers[4]) in notes(seen)
-    assert drive.machine.paradigm.stragglers == [workers[5], workers[4]], "the slowest first"
+    assert drive.machine.paradigm.detector.found == [workers[5], workers[4]], "the slowest first"
     assert of(Switch, seen) == []
 
 
@@ -237,7 +240,7 @@ def test_an_update_of_what_was_there_may_complete_the_share():
     """Then ASP does not stand in: it is its turn, and nobody looks for stragglers any more."""
     drive, answer = stuck("greedy", A, B, C, pushes=10)
     assert of(Switch, answer) == [Switch("asp", "bsp has done its 50 % of the work")]
-    assert (drive.machine.paradigm.phase, drive.machine.paradigm.standing_in) == (1, False)
+    assert (drive.machine.paradigm.turns.phase, drive.machine.paradigm.turns.standing_in) == (1, False)
     assert drive.machine.timers == {}
 
 
@@ -272,9 +275,8 @@ def test_the_others_times_are_measured_as_before():
     drive, _ = stuck("elastic", A, B, C, first={"name": "lagtuner", "s_lower": 0, "s_upper": 3})
     drive.push(A, at=6.0)
     drive.push(B, at=7.5)
-    seen = drive.machine.paradigm._seen(drive.roster)
-    assert C not in seen.members
-    assert [seen.telemetry(worker) for worker in (A, B)] == [drive.roster.telemetry(worker) for worker in (A, B)]
+    assert C not in drive.roster.members
+    assert [drive.roster.telemetry(worker).interval_s for worker in (A, B)] == [4.0, 5.5]
 
 
 def test_a_protocol_may_drop_pushes_while_somebody_is_suspended():
@@ -286,7 +288,7 @@ def test_a_protocol_may_drop_pushes_while_somebody_is_suspended():
     assert dropped(answer) == [(C, 2)]
     restored = Machine.restore(drive.machine.snapshot(), make("sync-switch", **drive.machine.paradigm.parameters()))
     assert restored.snapshot() == drive.machine.snapshot()
-    assert set(restored.paradigm._seen(restored.roster).members) == {A, B, C}
+    assert set(restored.roster.members) == {A, B, C}
 
 
 def test_the_push_of_a_suspended_worker_is_dropped_and_it_is_told_why_it_waits():
@@ -342,9 +344,9 @@ def test_nobody_waits_for_a_restored_worker_before_it_has_come():
 def test_a_restored_worker_may_leave_before_it_has_come_and_come_back_as_another():
     drive, _ = stuck("elastic", A, B, C, pushes=14, then=["bsp", "asp"], fraction=[0.5, 0.4])
     round_of(drive, A, B, at=5.0)
-    assert drive.machine.paradigm.outdated == [C]
+    assert list(drive.roster.outdated) == [C]
     assert drive.leave(C) == []
-    assert drive.machine.paradigm.outdated == []
+    assert not drive.roster.outdated
     assert dropped(drive.push(C, clock=1, base=1)) == [(C, 1)]
     assert released(drive.join("c#2")) == ["c#2"]
     assert applied(round_of(drive, A, B, "c#2")) != []
@@ -353,7 +355,7 @@ def test_a_restored_worker_may_leave_before_it_has_come_and_come_back_as_another
 def test_a_suspended_worker_that_crashes_comes_back_as_a_newcomer():
     drive, _ = stuck("elastic", A, B, C)
     assert drive.leave(C) == []
-    assert drive.machine.paradigm.suspended == []
+    assert not drive.roster.suspended
     assert released(drive.join("c#2")) == ["c#2"], "that is another worker"
     assert holds(drive.push(A))[A] == "the round ends when b#1, c#2 have pushed"
 
@@ -364,7 +366,7 @@ def test_two_workers_always_stay():
     assert released(drive.join(C)) == [C]
     drive.now = 40.0
     answer = drive.tick(DETECT)
-    assert ("suspended", B) in notes(answer) or drive.machine.paradigm.stragglers
+    assert ("suspended", B) in notes(answer) or drive.machine.paradigm.detector.found
 
 
 def test_two_suspensions_in_one_window():
@@ -396,7 +398,7 @@ def test_everyone_but_the_suspended_leaves():
     drive, _ = stuck("elastic", A, B, C)
     drive.leave(A)
     drive.leave(B)
-    assert drive.machine.paradigm.outdated == [C]
+    assert list(drive.roster.outdated) == [C]
     assert dropped(drive.push(C, at=9.0)) == [(C, 1)]
     assert applied(drive.push(C)) == [((C, 2),)]
 
@@ -431,18 +433,52 @@ def test_the_first_of_two_suspensions_may_complete_the_share():
     answer = drive.tick(DETECT)
     assert [kind for kind, _ in notes(answer)] == ["straggler"] * 2 + ["suspended"] * 2 + ["restored"] * 2
     assert released(answer) == workers[:4]
-    assert drive.machine.paradigm.outdated == workers[4:]
+    assert list(drive.roster.outdated) == workers[4:]
 
 
 def test_who_was_suspended_is_not_held_against_it():
     """Restored before the next window ends, it needs as many windows as anybody to be found again."""
     drive, _ = stuck("elastic", A, B, C, pushes=14, then=["bsp", "asp"], fraction=[0.5, 0.4], windows=2)
     drive.tick(DETECT)
-    assert drive.machine.paradigm.suspended == [C]
+    assert list(drive.roster.suspended) == [C]
     drive.push(C)
     round_of(drive, A, B)
-    assert drive.machine.paradigm.phase == 1
+    assert drive.machine.paradigm.turns.phase == 1
     assert notes(drive.tick(DETECT)) == []
+
+
+@dataclass
+class Attached(BSP):
+    """A user's rule that releases whomever it has ever seen."""
+
+    name: ClassVar[str] = "attached"
+
+    def on_push(self, roster, push):
+        if roster.computing:
+            return []
+        return [Apply(tuple(roster.buffered)), *map(Release, sorted(roster.live))]
+
+
+@dataclass
+class Inventive(BSP):
+    """A user's rule that applies what has not come."""
+
+    name: ClassVar[str] = "inventive"
+
+    def on_push(self, roster, push):
+        return [] if roster.computing else [Apply((*roster.buffered, ("x#1", 3)))]
+
+
+@pytest.mark.parametrize(("rule", "says"), [
+    (Attached, "releases 'c#1', which is suspended"), (Inventive, r"applies the push \('x#1', 3\), which is not buffered")])
+def test_what_a_users_own_rule_must_not_do_is_told(rule, says):
+    """Under whichever policy: the machine looks at its decisions, and says what is wrong."""
+    def play():
+        drive, _ = stuck("elastic", A, B, C, first=f"{__name__}:{rule.__name__}")
+        round_of(drive, A, B, at=5.0)
+
+    with pytest.raises(IllegalDecision, match=says):
+        play()
 
 
 # ---- none, and the configuration policy ----
@@ -512,7 +548,7 @@ def test_episodes_come_and_go(online):
 
     machine = Machine(make("sync-switch", online=online, then=["bsp", "asp"], fraction=[0.3, 0.3]), 800 * SAMPLES)
     events = list(simulate(machine, joins(*(f"w-{n}#1" for n in range(4))), step_s, 800))
-    kinds = [decision.kind for _, decisions in events for decision in decisions if isinstance(decision, Note)]
+    kinds = [kind for _, decisions in events for kind, _ in notes(decisions)]
     expected = ["straggler", "recovered"] * 2 if online == "greedy" else ["straggler", "suspended", "restored"] * 2
     assert kinds == expected
     assert sum(isinstance(event, Pushed) for event, _ in events) == 800

@@ -111,7 +111,7 @@ class Conformance(RuleBasedStateMachine):
                     if bound is not None:
                         assert self.machine.roster.lead(worker) <= bound
                 case Hold(worker=worker, why=why):
-                    assert worker in self.machine.roster.held
+                    assert worker in self.machine.roster.held or worker in self.machine.roster.suspended
                     assert why
                     assert "\n" not in why
 
@@ -123,7 +123,7 @@ class Conformance(RuleBasedStateMachine):
 
     @rule(slot=st.integers(0, 5), seconds=seconds)
     def join(self, slot, seconds):
-        members = self.machine.roster.members
+        members = self.machine.roster.live
         if any(worker.startswith(f"w-{slot}#") for worker in members):
             return
         self.lives[slot] = self.lives.get(slot, 0) + 1
@@ -142,10 +142,10 @@ class Conformance(RuleBasedStateMachine):
         self.send(Pushed(at=self.pass_time(seconds), worker=worker, clock=release.clock, base=release.version, samples=8,
                          busy_s=seconds))
 
-    @precondition(lambda self: self.machine.roster.members)
+    @precondition(lambda self: self.machine.roster.live)
     @rule(data=st.data(), seconds=seconds)
     def leave(self, data, seconds):
-        worker = data.draw(st.sampled_from(sorted(self.machine.roster.members)))
+        worker = data.draw(st.sampled_from(sorted(self.machine.roster.live)))
         self.send(Left(at=self.pass_time(seconds), worker=worker))
 
     @invariant()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from raysync.core.decisions import Apply, Note, Switch
+from raysync.core.decisions import Apply, Restore, Suspend, Switch
 from raysync.core.machine import Machine
 from raysync.paradigms import make
 from tests.driving import SAMPLES, simulate
@@ -18,8 +18,12 @@ OTHERS = ["bsp", "asp", {"name": "ssp", "staleness": 1}, {"name": "lagtuner", "s
 
 
 def trace(paradigm, schedule, pushes, workload=10**9):
+    return traced(Machine(paradigm, workload), schedule, pushes)
+
+
+def traced(machine, schedule, pushes):
     step_s, churn = schedule
-    return list(simulate(Machine(paradigm, workload), churn, step_s, pushes))
+    return list(simulate(machine, churn, step_s, pushes))
 
 
 def without_phases(events):
@@ -58,10 +62,11 @@ def test_a_share_is_done_once_and_under_its_protocol(schedule, online, fraction,
     then, fractions = (["asp", "ssp"], [fraction, 0.2]) if back else (["asp"], [fraction])
     paradigm = make("sync-switch", then=then, fraction=fractions, online=online, windows=2)
     workload = 300 * SAMPLES
-    decisions = list(chain.from_iterable(each for _, each in trace(paradigm, schedule, 400, workload)))
+    machine = Machine(paradigm, workload)
+    decisions = list(chain.from_iterable(each for _, each in traced(machine, schedule, 400)))
     done = [index for index, each in enumerate(decisions) if isinstance(each, Switch) and "has done its" in each.why]
     event(f"{online}: {len([each for each in decisions if isinstance(each, Switch)])} switches")
-    event(f"{online}: {sum(isinstance(each, Note) and each.kind == 'suspended' for each in decisions)} suspended")
+    event(f"{online}: {sum(isinstance(each, Suspend) for each in decisions)} suspended")
     end = done[0] if done else len(decisions)
     under_bsp = [SAMPLES * len(each.pushes) for each in decisions[:end] if isinstance(each, Apply) and each.phase == "bsp"]
     if done:
@@ -73,8 +78,8 @@ def test_a_share_is_done_once_and_under_its_protocol(schedule, online, fraction,
         under_asp = [SAMPLES * len(each.pushes) for each in decisions[end : done[1]] if isinstance(each, Apply)
                      and each.phase == "asp"]
         assert sum(under_asp) >= 0.2 * workload > sum(under_asp[:-1])
-    suspended = [each.worker for each in decisions if isinstance(each, Note) and each.kind == "suspended"]
-    restored = [each.worker for each in decisions if isinstance(each, Note) and each.kind == "restored"]
+    suspended = [each.worker for each in decisions if isinstance(each, Suspend)]
+    restored = [each.worker for each in decisions if isinstance(each, Restore)]
     assert set(restored) <= set(suspended)
     if len(done) == len(fractions):
-        assert paradigm.suspended == []
+        assert not machine.roster.suspended

@@ -5,6 +5,7 @@ import os
 from functools import cache
 
 from raysync import config
+from raysync.core.journal import JOURNAL_SCHEMA
 
 PARADIGMS = ({"name": "bsp"}, {"name": "asp"}, {"name": "lagtuner", "bound": "hard"})
 LABELS = ("bsp", "asp", "lagtuner(bound=hard)")
@@ -42,7 +43,7 @@ def newer(folder):
     """The folder's journals as a raysync of the next schema would begin them."""
     for journal in folder.glob("*/journal.jsonl"):
         first, _, rest = journal.read_text().partition("\n")
-        journal.write_text(json.dumps(json.loads(first) | {"journal": 2}) + "\n" + rest)
+        journal.write_text(json.dumps(json.loads(first) | {"journal": JOURNAL_SCHEMA + 1}) + "\n" + rest)
 
 
 def cut(path, share=0.5):

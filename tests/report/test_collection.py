@@ -188,7 +188,7 @@ def test_a_record_of_a_newer_raysync(own_copy):
     (record / "config.yaml").write_text(yaml.safe_dump(settings | {"hyperdrive": 9}))
     assert "of a newer raysync" in fails(own_copy)
     newer(own_copy)
-    assert "a newer raysync wrote it: the journal has schema 2; this raysync reads schema 1" in fails(own_copy)
+    assert "a newer raysync wrote it: the journal has schema 3; this raysync reads schema 2" in fails(own_copy)
 
 
 def test_a_run_that_was_killed_is_unfinished(own_copy):

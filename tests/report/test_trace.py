@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 import raysync
-from raysync.core.decisions import Apply, Drop, Hold, Note, Switch
+from raysync.core.decisions import Apply, Drop, Hold, Note, Restore, Suspend, Switch
 from raysync.core.events import Joined, Left, TimerFired
 from raysync.core.journal import Ended, Entry, Evaluation, Remark, encode
 from raysync.errors import ConfigError
@@ -126,7 +126,9 @@ def test_switches_drops_and_remarks(own_copy):
     journal = folder / "journal.jsonl"
     header = journal.read_text().splitlines()[0]
     lines = [Entry(Joined(at=0.0, worker=worker), ()) for worker in ("fast-0#1", "fast-1#1", "fast-1#2", "slow-0#1")]
-    more = [Entry(TimerFired(at=1.0, key="k"), (Switch("asp", "it is time"), Drop(("fast-0#1", 3), "too stale"))),
+    more = [Entry(TimerFired(at=1.0, key="k"), (
+                Switch("asp", "it is time"), Drop(("fast-0#1", 3), "too stale", "stale"),
+                Suspend("slow-0#1", "as a straggler"), Restore("slow-0#1"))),
             Entry(TimerFired(at=1.5, key="k"), (Note("seen", "", {"wait": float("inf"), "all": [1, float("nan")]}),)),
             Remark(2.0, "the sun shines"), Evaluation(1.0, 1.0, 1, 3.0, float("nan"), float("nan")),
             Ended("failed", 4.0, "it broke")]
@@ -134,7 +136,9 @@ def test_switches_drops_and_remarks(own_copy):
     found = [(one["name"], one["ts"], one["args"]) for one in of(trace(raysync.load(folder))["traceEvents"], "i")][4:]
     write_trace(raysync.load(folder), folder / "trace.json")
     assert found == [
-        ("switch to asp", 1e6, {"why": "it is time"}), ("dropped fast-0#1 3", 1e6, {"why": "too stale"}),
+        ("switch to asp", 1e6, {"why": "it is time"}), ("dropped fast-0#1 3", 1e6, {"reason": "stale", "why": "too stale"}),
+        ("suspended", 1e6, {"worker": "slow-0#1", "why": "as a straggler"}), ("suspended", 1e6, {"why": "as a straggler"}),
+        ("restored", 1e6, {"worker": "slow-0#1"}), ("restored", 1e6, {}),
         ("seen", 1.5e6, {"worker": "", "wait": None, "all": [1, None]}),
         ("the sun shines", 2e6, {}), ("evaluation: accuracy nan%", 3e6, {"accuracy": None, "loss": None, "version": 1}),
         ("failed", 4e6, {"error": "it broke"})]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from raysync.core.decisions import Apply, Drop, Hold, Note, Release, SetTimer, Switch
+from raysync.core.decisions import Apply, Drop, Hold, Note, Release, Restore, SetTimer, Suspend, Switch
 from raysync.core.events import Joined, Left, Pushed, TimerFired
 from raysync.core.machine import Machine
 from raysync.paradigms import make
@@ -33,6 +33,10 @@ def show(decision):
             return f"drop {worker}@{clock}: {why}"
         case Note(kind=kind, worker=worker, values=values):
             return f"note {kind} {worker}: " + " ".join(f"{key}={value}" for key, value in values.items())
+        case Suspend(worker=worker, why=why):
+            return f"suspend {worker} {why}"
+        case Restore(worker=worker):
+            return f"restore {worker}"
         case SetTimer(key=key, at=at):
             return f"timer {key}: {'off' if at is None else f'{at:g} s'}"
         case Switch(to=to, why=why):

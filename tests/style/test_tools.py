@@ -15,8 +15,8 @@ from raysync import config
 from raysync.paradigms import PARADIGMS
 
 ROOT = Path(__file__).parents[2]
-PURE_TESTS = ["tests/unit/test_machine.py", "tests/unit/test_make.py", "tests/unit/test_journal.py",
-              "tests/paper", "tests/scripts", "tests/properties"]
+PURE_TESTS = ["tests/unit/test_ids.py", "tests/unit/test_machine.py", "tests/unit/test_make.py",
+              "tests/unit/test_journal.py", "tests/paper", "tests/scripts", "tests/properties"]
 
 
 def runs(*command, **variables):

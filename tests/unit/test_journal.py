@@ -9,7 +9,19 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from raysync.core.decisions import Apply, Decision, Drop, Hold, Note, Release, SetTimer, Switch
+from raysync.core.decisions import (
+    DROP_REASONS,
+    Apply,
+    Decision,
+    Drop,
+    Hold,
+    Note,
+    Release,
+    Restore,
+    SetTimer,
+    Suspend,
+    Switch,
+)
 from raysync.core.events import Joined, Left, Pushed, TimerFired
 from raysync.core.journal import Ended, Entry, Evaluation, Remark, answered, decode, encode, header, read
 from raysync.core.machine import Machine
@@ -25,12 +37,14 @@ seconds = st.floats(0, 1e12)
 wholes = st.integers(-(2**63), 2**63 - 1)
 pushes = st.tuples(text, wholes)
 decisions = st.one_of(
-    st.builds(Apply, st.lists(pushes, min_size=1, max_size=3).map(tuple), wholes, text),
-    st.builds(Drop, pushes, text),
+    st.builds(Apply, st.lists(pushes, min_size=1, max_size=3).map(tuple), wholes, wholes, text),
+    st.builds(Drop, pushes, text, st.sampled_from(DROP_REASONS)),
     st.builds(Release, text, wholes, wholes, st.booleans(), st.none() | wholes),
     st.builds(Hold, text, text),
     st.builds(SetTimer, text, st.none() | numbers),
     st.builds(Switch, text, text),
+    st.builds(Suspend, text, text),
+    st.builds(Restore, text),
     st.builds(Note, text, text, st.dictionaries(text, numbers | text | wholes)),
 )
 events = st.one_of(
@@ -55,8 +69,10 @@ def journal(name, pushes=40, **parameters):
     return machine, [f"{line}\n" for line in [header(make(name, **parameters), 1000), *entries]]
 
 
-EACH = (Apply((("a#1", 0), ("b#1", 1)), 3, "late"), Drop(("a#1", 0), "late"), Release("a#1", 1, 2, False, 64),
-        Hold("a#1", "why"), SetTimer("t", None), Switch("asp", "why"), Note("kind", "a#1", {"x": 1.5}))
+EACH = (Apply((("a#1", 0), ("b#1", 1)), 3, 64, "late"), Drop(("a#1", 0), "came too late", "late"),
+        Release("a#1", 1, 2, False, 64),
+        Hold("a#1", "why"), SetTimer("t", None), Switch("asp", "why"),
+        Suspend("a#1", "why"), Restore("a#1"), Note("kind", "a#1", {"x": 1.5}))
 
 
 def test_one_of_each_kind_of_decision():
@@ -131,7 +147,7 @@ def test_a_header_without_what_a_replay_needs(damage):
     with pytest.raises(ConfigError, match="header of the journal is damaged"):
         read([json.dumps(head | damage)])
     with pytest.raises(ConfigError, match="header of the journal is damaged"):
-        read(['{"journal": 1, "workload_samples": 960}\n'])
+        read(['{"journal": 2, "workload_samples": 960}\n'])
 
 
 @pytest.mark.parametrize("text", [
@@ -146,6 +162,11 @@ def test_a_header_without_what_a_replay_needs(damage):
     f'{{"event": "Left", "at": 1, "worker": "a", "decisions": [], "report": {{"x": {DEEP}}}}}',
     '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Drop", "push": ["a", "b"], "why": ""}]}',
     '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Drop", "push": ["a"], "why": ""}]}',
+    '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Drop", "push": ["a", 1], "why": "", "reason": "x"}]}',
+    '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Drop", "push": ["a", 1], "why": "", "reason": []}]}',
+    '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Apply", "pushes": [], "samples_before": "1"}]}',
+    '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Suspend", "worker": "a"}]}',
+    '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Restore", "worker": 1}]}',
     '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Apply", "pushes": [["a", 1e9]]}]}',
     '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Note", "kind": "", "worker": "", "values": []}]}',
     '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Release", "worker": "a", "pull": 1}]}',
@@ -185,8 +206,8 @@ def test_something_else_is_no_journal(first):
 
 
 def test_a_newer_schema_is_refused():
-    head = json.loads(header(make("bsp"), None)) | {"journal": 2}
-    with pytest.raises(ConfigError, match="has schema 2; this raysync reads schema 1"):
+    head = json.loads(header(make("bsp"), None)) | {"journal": 3}
+    with pytest.raises(ConfigError, match="has schema 3; this raysync reads schema 2"):
         read([json.dumps(head)])
 
 

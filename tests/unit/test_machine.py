@@ -6,12 +6,13 @@ from typing import ClassVar
 
 import pytest
 
-from raysync.core.decisions import Apply, Drop, Hold, Note, Release, SetTimer, Switch
+from raysync.core.decisions import Apply, Drop, Hold, Note, Release, Restore, SetTimer, Suspend, Switch
 from raysync.core.events import Joined, Left, Pushed, TimerFired
 from raysync.core.machine import Machine
 from raysync.core.paradigm import Paradigm
 from raysync.errors import IllegalDecision, ProtocolViolation
 from raysync.paradigms import make
+from raysync.paradigms.bsp import BSP
 from tests.driving import SAMPLES, Drive, dropped, holds, released
 
 
@@ -82,7 +83,8 @@ def test_an_illegal_event_raises_and_changes_nothing(event, says):
 def test_a_push_in_flight_of_a_leaver_is_dropped_once():
     drive = Drive(make("asp"), "a#1", "b#1")
     drive.leave("a#1")
-    assert drive.push("a#1", clock=0, base=0) == [Drop(("a#1", 0), why="its worker had left before it arrived")]
+    assert drive.push("a#1", clock=0, base=0) == [
+        Drop(("a#1", 0), why="its worker had left before it arrived", reason="left")]
     with pytest.raises(ProtocolViolation):
         drive.push("a#1", clock=0, base=0)
     assert (drive.roster.received, drive.roster.dropped) == (1, 1)
@@ -98,8 +100,9 @@ def test_a_leaver_that_was_held_has_nothing_in_flight():
 
 def test_releases_are_stamped_with_the_version_that_stands_before_them():
     drive = Drive(Scripted([[Release("a#1"), Apply((("a#1", 0),))], [Apply((("a#1", 1),)), Release("a#1")]]), "a#1")
-    assert drive.push("a#1") == [Release("a#1", clock=1, version=0), Apply((("a#1", 0),), version=1)]
-    assert drive.push("a#1", base=1) == [Apply((("a#1", 1),), version=2), Release("a#1", clock=2, version=2)]
+    assert drive.push("a#1") == [Release("a#1", clock=1, version=0), Apply((("a#1", 0),), version=1, samples_before=0)]
+    assert drive.push("a#1", base=1) == [
+        Apply((("a#1", 1),), version=2, samples_before=SAMPLES), Release("a#1", clock=2, version=2)]
 
 
 def test_a_worker_may_read_a_newer_model_than_it_must():
@@ -128,7 +131,7 @@ def test_the_first_release_of_a_worker_pulls():
 def test_batch_sizes_and_phases_pass_through():
     drive = Drive(Scripted([[Apply((("a#1", 0),), phase="late"), Release("a#1", batch_size=64)]]), "a#1")
     assert drive.push("a#1") == [
-        Apply((("a#1", 0),), version=1, phase="late"), Release("a#1", clock=1, version=1, batch_size=64)]
+        Apply((("a#1", 0),), version=1, samples_before=0, phase="late"), Release("a#1", clock=1, version=1, batch_size=64)]
 
 
 def test_a_paradigm_may_drop():
@@ -253,13 +256,13 @@ def test_a_switch_makes_every_lead_0_and_leaves_clocks_alone():
     assert (roster.lead("a#1"), roster.lead("b#1")) == (0, 1)
     drive.join("c#1")
     assert roster.clock("c#1") == 3, "a newcomer starts where the slowest is: a has made no push since the switch"
-    drive.machine.roster.rebase()
+    drive.machine.roster.execute(Switch("asp", "again"))
     assert Machine.restore(drive.machine.snapshot(), drive.machine.paradigm).snapshot() == drive.machine.snapshot()
 
 
 def test_rebasing_nobody_is_harmless():
     drive = Drive(Scripted())
-    drive.roster.rebase()
+    drive.roster.execute(Switch("asp", "nobody is there"))
     assert released(drive.join("a#1")) == ["a#1"]
 
 
@@ -305,6 +308,155 @@ def test_the_slowest_worker_is_the_first_id_among_the_smallest_clocks():
 
 
 def test_a_snapshot_of_another_schema_is_refused():
-    text = Machine(make("bsp")).snapshot().replace('"snapshot": 1', '"snapshot": 2')
-    with pytest.raises(AssertionError, match="schema 2"):
+    text = Machine(make("bsp")).snapshot().replace('"snapshot": 2', '"snapshot": 3')
+    with pytest.raises(AssertionError, match="schema 3"):
         Machine.restore(text, make("bsp"))
+
+
+# ---- suspension ----
+
+AWAY = Suspend("b#1", "for a test")
+
+
+def suspended(*answers, workers=("a#1", "b#1")):
+    """The first worker has pushed, and the answer was to suspend b, which computes."""
+    drive = Drive(Scripted([[AWAY, Release("a#1")], *answers]), *workers)
+    assert drive.push("a#1") == [AWAY, Release("a#1", clock=1, version=0)]
+    return drive
+
+
+def test_a_suspended_worker_is_live_but_no_member():
+    drive = suspended()
+    roster = drive.roster
+    assert list(roster.live) == ["a#1", "b#1"]
+    assert list(roster.members) == list(roster.computing) == ["a#1"]
+    assert (roster.suspended, list(roster.outdated)) == ({"b#1": "for a test"}, ["b#1"])
+    assert roster.slowest_worker() == "a#1"
+    assert (roster.slow, roster.fast) == (1, 1)
+
+
+def test_to_the_rule_a_suspended_worker_has_left():
+    """BSP would wait for b; and what its leaving brings about comes after all of the answer."""
+    @dataclass
+    class Impatient(BSP):
+        def on_push(self, roster, push):
+            return [Suspend("b#1", "as it is slow"), Note("seen", push[0])] if "b#1" in roster.computing else []
+
+    drive = Drive(Impatient(), "a#1", "b#1")
+    answer = drive.push("a#1")
+    assert [type(each) for each in answer] == [Suspend, Note, Apply, Release]
+    assert drive.leave("b#1") == [], "it had left already, as far as the rule knows"
+    assert drive.push("b#1", clock=0, base=0) == [
+        Drop(("b#1", 0), why="its worker had left before it arrived", reason="left")]
+
+
+def test_the_push_of_a_suspended_worker_is_dropped_and_it_is_told_why_it_waits():
+    drive = suspended()
+    assert drive.push("b#1") == [
+        Drop(("b#1", 0), why="its worker was suspended for a test", reason="suspended"),
+        Hold("b#1", "the script says so")]
+    assert not drive.roster.outdated
+    with pytest.raises(ProtocolViolation, match="was not released for iteration 1"):
+        drive.push("b#1")
+
+
+def test_a_held_worker_is_restored_as_a_held_member():
+    drive = suspended([Restore("b#1"), Release("b#1"), Release("a#1")])
+    drive.push("b#1")
+    assert drive.push("a#1")[:2] == [Restore("b#1"), Release("b#1", clock=1, version=0)]
+    assert drive.roster.lead("b#1") == 0
+    assert drive.roster.suspended == {}
+
+
+def test_one_that_computes_is_restored_as_a_newcomer_once_its_old_step_is_over():
+    drive = suspended([Restore("b#1"), Release("a#1")])
+    drive.push("a#1")
+    assert list(drive.roster.members) == ["a#1"]
+    assert drive.push("b#1") == [
+        Drop(("b#1", 0), why="begun before its worker was restored", reason="restored"),
+        Release("b#1", clock=1, version=0)]
+    assert drive.roster.lead("b#1") == 0
+    assert drive.roster.telemetry("b#1").pushed_at is None
+
+
+def test_a_held_worker_may_be_suspended_and_leave():
+    drive = suspended([], [AWAY], workers=("a#1", "b#1", "c#1"))
+    drive.push("b#1")
+    drive.push("c#1")
+    assert drive.leave("b#1") == []
+    with pytest.raises(ProtocolViolation, match="no iteration"):
+        drive.push("b#1", clock=1, base=0)
+
+
+def test_restored_workers_come_in_order_of_arrival_again_after_a_switch():
+    answers = [[], [Release("c#1")], [Restore("b#1"), Switch("other", why="test"), Release("c#1")]]
+    drive = suspended(*answers, workers=("a#1", "b#1", "c#1"))
+    drive.push("b#1")
+    drive.push("a#1")
+    drive.push("c#1")
+    drive.push("c#1")
+    assert list(drive.roster.members) == ["a#1", "b#1", "c#1"]
+    assert list(drive.roster.held) == ["b#1", "a#1"]
+
+
+def test_a_newcomer_starts_no_further_than_a_suspended_worker():
+    drive = suspended([Release("a#1")], [Release("a#1")])
+    drive.push("a#1")
+    drive.push("a#1")
+    drive.join("c#1")
+    assert (drive.roster.clock("a#1"), drive.roster.clock("c#1")) == (3, 0)
+    assert drive.roster.lead("c#1") == 0
+
+
+@pytest.mark.parametrize("answer", [[AWAY], [AWAY, Suspend("a#1", "too")]])
+def test_all_that_take_part_are_held_or_nobody_takes_part(answer):
+    """What a suspended worker still pushes would be dropped, so nothing would ever happen."""
+    with pytest.raises(IllegalDecision, match="leaves a deadlock"):
+        Drive(Scripted([answer]), "a#1", "b#1").push("a#1")
+
+
+def test_a_restored_worker_is_waited_for():
+    drive = suspended([Restore("b#1")])
+    assert holds(drive.push("a#1")) == {"a#1": "the script says so"}
+    assert released(drive.push("b#1")) == ["b#1"]
+
+
+@pytest.mark.parametrize(("decisions", "says"), [
+    ([Suspend("c#1", "why")], "suspends 'c#1', which is no member; the members are 'a#1'"),
+    ([AWAY], "suspends 'b#1', which is suspended"),
+    ([Release("b#1")], "releases 'b#1', which is suspended"),
+    ([Restore("b#1"), AWAY], "suspends 'b#1', which is restored, but still at a step from before"),
+    ([Restore("a#1")], "restores 'a#1', which is not suspended"),
+    ([Restore(["b#1"])], r"restores \['b#1'\], which is not suspended"),
+    ([Suspend("a#1", 3)], "suspends 'a#1' because of 3; its why is a str"),
+    ([Drop(("a#1", 1), "why", "old")], "with reason='old'; it is one of late, .*, other$"),
+    ([Drop(("a#1", 1), "why", "lated")], "with reason='lated'; it is one of .*other: did you mean 'late'?"),
+])
+def test_suspensions_and_reasons_that_cannot_be(decisions, says):
+    drive = suspended(decisions)
+    with pytest.raises(IllegalDecision, match=says.removesuffix("$")):
+        drive.push("a#1")
+
+
+def test_a_snapshot_holds_who_is_suspended():
+    drive = suspended([Restore("b#1"), Suspend("c#1", "too"), Release("a#1")], workers=("a#1", "b#1", "c#1"))
+    drive.push("a#1")
+    assert drive.roster.returning == {"b#1"}
+    restored = Machine.restore(drive.machine.snapshot(), drive.machine.paradigm)
+    assert restored.snapshot() == drive.machine.snapshot()
+    assert list(restored.roster.suspended) == ["c#1"]
+    assert list(restored.roster.outdated) == ["b#1", "c#1"]
+
+
+def test_a_worker_that_is_restored_meanwhile_has_not_left():
+    """The answer to b's suspension restores c, which was suspended together with it."""
+    heard = []
+
+    class Rash(Scripted):
+        def on_leave(self, roster, worker):
+            heard.append(worker)
+            return [Restore("c#1")]
+
+    drive = Drive(Rash([[AWAY, Suspend("c#1", "too"), Release("a#1")]]), "a#1", "b#1", "c#1")
+    assert drive.push("a#1")[-1] == Restore("c#1")
+    assert heard == ["b#1"]

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from raysync import config
-from raysync.core.decisions import Note, Release, Switch
+from raysync.core.decisions import Release, Restore, Suspend, Switch
 from raysync.core.events import Left, Pushed
 from raysync.core.journal import Ended, Entry, Evaluation, encode
 from raysync.core.machine import Machine
@@ -17,7 +17,7 @@ from raysync.errors import ConfigError
 from raysync.paradigms import make
 from raysync.record.measures import Measures, converged
 from raysync.record.reader import load
-from raysync.record.rows import PushRows, group_of
+from raysync.record.rows import PushRows
 from raysync.record.writer import RecordWriter, folder_name
 from raysync.runner import run
 from raysync.training.data import data_set
@@ -90,7 +90,7 @@ def test_a_late_push_is_a_dropped_row():
         lines.append(Entry(event, tuple(machine.handle(event)), {"loss": 2.0} if isinstance(event, Pushed) else {}))
     measures, rows = measured(lines)
     late = rows[-1]
-    assert (late.outcome, late.why) == ("dropped", "its worker had left before it arrived")
+    assert (late.outcome, late.reason, late.why) == ("dropped", "left", "its worker had left before it arrived")
     assert measures.summary()["dropped"] == 1
     each = {one["id"]: (one["pushes"], one["dropped"]) for one in measures.summary()["per_worker"]}
     assert each == {FAST: (2, 0), SLOW: (1, 1)}
@@ -103,7 +103,7 @@ def test_leads_are_those_of_the_machine():
     for event, decisions in simulate(machine, joins(FAST, SLOW), lambda worker, _: 1.0 if worker == FAST else 3.0, 30):
         seen += [machine.roster.lead(d.worker) for d in decisions if isinstance(d, Release)]
         list(rows.feed(Entry(event, tuple(decisions))))
-        mirrored += [rows.leads[0][d.worker] for d in decisions if isinstance(d, Release)]
+        mirrored += [rows.roster.lead(d.worker) for d in decisions if isinstance(d, Release)]
         assert rows.roster.dump() | {"workload_samples": None} == machine.roster.dump()
     assert seen == mirrored
 
@@ -113,9 +113,9 @@ def test_a_suspended_worker_is_not_what_leads_are_measured_from():
     machine, slow = Machine(make("sync-switch", online="elastic", window=1, windows=1), 100 * SAMPLES), "slow-0#1"
     others = ["fast-0#1", "fast-1#1", "fast-2#1"]
     events = list(simulate(machine, joins(*others, slow), lambda worker, _: 9.0 if worker == slow else 1.0, 80))
-    notes = [(event.at, d.kind) for event, decisions in events for d in decisions if isinstance(d, Note)]
-    assert [kind for _, kind in notes if kind in ("suspended", "restored")] == ["suspended", "restored"]
-    of_the_machine, rows = 0, PushRows(100 * SAMPLES)
+    moved = [d for _, decisions in events for d in decisions if isinstance(d, Suspend | Restore)]
+    assert moved == [Suspend(slow, "as a straggler"), Restore(slow)]
+    ahead, rows = 0, PushRows(100 * SAMPLES)
     measures = Measures(100 * SAMPLES)
     switched = False
     for event, decisions in events:
@@ -124,10 +124,11 @@ def test_a_suspended_worker_is_not_what_leads_are_measured_from():
         switched = switched or any(isinstance(d, Switch) for d in decisions)
         if not switched:
             list(rows.feed(line))
-            of_the_machine = max(of_the_machine, rows.roster.lead("fast-0#1"))
-    assert of_the_machine > 10
+            clocks = {worker: member.clock for worker, member in rows.roster.live.items()}
+            ahead = max(ahead, clocks.get("fast-0#1", 0) - clocks.get(slow, 0))
+    assert ahead > 10
     assert rows.lead_max == 0
-    assert slow not in rows.leads[0].of_all()
+    assert slow not in rows.roster.members
     assert slow in measures.leads, "it takes part again"
     assert measures.lead_max < 20
 
@@ -210,10 +211,6 @@ def test_measures_of_nothing():
     assert summary["wait_fraction"] == summary["throughput_samples_per_s"] == 0
     assert summary["final_accuracy"] is None
     assert summary["staleness_mean"] is None
-
-
-def test_groups():
-    assert group_of("two-part-name-11#2") == "two-part-name"
 
 
 @pytest.fixture

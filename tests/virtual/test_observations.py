@@ -1,24 +1,21 @@
 """What a journal makes of the metrics: their sums are the measures of the same journal, however its lines are dealt out."""
 
-import re
 from collections import Counter, defaultdict
-from pathlib import Path
 
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-import raysync
 from raysync.config import ParadigmChoice
-from raysync.core.decisions import Note, Release
+from raysync.core.decisions import DROP_REASONS, Note, Release, Suspend
 from raysync.core.events import Joined, Left, Pushed
+from raysync.core.ids import WorkerId
 from raysync.core.journal import Ended, Entry, Evaluation
 from raysync.core.machine import Machine
 from raysync.paradigms import make
 from raysync.record.measures import Measures
 from raysync.record.metrics import REGISTRY, Title
-from raysync.record.observations import REASONS, Observations, reason_of
-from raysync.record.rows import slot_of
+from raysync.record.observations import Observations
 from tests.driving import joins, simulate
 from tests.properties.test_conformance import RULES
 from tests.unit.test_record import FAST, journal
@@ -84,7 +81,7 @@ def check_against_the_record(published, lines, workload):
     summary, rows = summed_up(lines, workload)
     workers = defaultdict(Counter)
     for worker in summary["per_worker"]:
-        workers[slot_of(worker["id"])].update({key: worker[key] for key in ("pushes", "dropped", "busy_s", "wait_s")})
+        workers[WorkerId(worker["id"]).slot].update({key: worker[key] for key in ("pushes", "dropped", "busy_s", "wait_s")})
     assert published.by("raysync_pushes") == {slot: each["pushes"] for slot, each in workers.items()}
     assert published.by("raysync_busy_seconds") == pytest.approx({slot: each["busy_s"] for slot, each in workers.items()})
     assert published.by("raysync_wait_seconds") == pytest.approx({slot: each["wait_s"] for slot, each in workers.items()})
@@ -120,7 +117,7 @@ def take_away(away, line):
             away.discard(line.event.worker)
         for decision in line.decisions:
             match decision:
-                case Note(kind="suspended", worker=worker):
+                case Suspend(worker=worker):
                     away.add(worker)
                 case Release(worker=worker):
                     away.discard(worker)
@@ -150,7 +147,7 @@ def test_the_sums_are_the_record(plan, rule, pushes, batches):
                 assert len(published.now("raysync_worker_lead_clocks")) == live["joins"] - len(away)
     check_against_the_record(published, lines, pushes)
     check_an_ended_run(published)
-    assert set(published.by("raysync_drops")) <= set(REASONS.values())
+    assert set(published.by("raysync_drops")) <= set(DROP_REASONS)
     noted = Counter(decision.kind for line in lines if isinstance(line, Entry) for decision in line.decisions
                     if isinstance(decision, Note))
     assert published.total("raysync_stragglers_detected") == noted["straggler"]
@@ -188,7 +185,7 @@ def test_what_lagtuner_decided_last():
         published.take([line])
         for key, name in names.items():
             value = latest.get(key)
-            assert published.now(name) == ({} if value is None else {slot_of(FAST): value})
+            assert published.now(name) == ({} if value is None else {WorkerId(FAST).slot: value})
             shown.add((key, value))
     assert {key for key, value in shown if value} == set(names), "each has been more than nothing"
     assert published.now("raysync_loss_nats") == {"its rule": 1.0}
@@ -229,14 +226,6 @@ def test_times_to_the_targets():
         published.take([Evaluation(mark=0.1 * at, progress=0.1 * at, version=1, at=at, accuracy=accuracy, loss=loss)])
         for name, seconds in zip(("accuracy", "loss"), expected, strict=True):
             assert published.now(f"raysync_time_to_{name}_seconds") == ({} if seconds is None else {"its rule": seconds})
-
-
-def test_reasons_of_a_user_are_not_told_apart():
-    assert reason_of("push 17 of w-3 came 0.4 s too late") == "other"
-    folders = [Path(raysync.__path__[0], name) for name in ("core", "paradigms")]
-    sources = "".join(path.read_text() for folder in folders for path in folder.glob("*.py"))
-    texts = re.findall(r'(?:Drop\(.*?, |why = f?)(?:why=)?f?"([^"]+)"', sources)
-    assert {reason_of(text) for text in texts} == set(REASONS.values()), "each of ours has its kind"
 
 
 def test_nothing_new_is_the_gauges_once_more():

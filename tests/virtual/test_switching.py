@@ -5,7 +5,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from raysync.config import ParadigmChoice
-from raysync.core.decisions import Apply, Note, Switch
+from raysync.core.decisions import Apply, Note, Restore, Suspend, Switch
 from raysync.core.journal import Ended, Entry
 from tests.properties.test_switch_conformance import SWITCHES
 from tests.virtual.parts import replayed, run, timed
@@ -47,10 +47,10 @@ def test_the_switch_comes_with_the_share_and_takes_no_time():
 def test_elastic_finishes_bsps_share_before_none_does(trouble):
     _, none = switched([trouble], "none")
     lines, elastic = switched([trouble], "elastic")
-    [(found, _)] = [(at, note) for at, note in decided(lines, Note) if note.kind == "suspended"]
+    [(found, _)] = decided(lines, Suspend)
     assert 9.5 < found < 9.5 + 4 * 3 * 5, "within three windows"
-    assert {(note.kind, note.worker) for _, note in decided(lines, Note)} == {
-        (kind, "w-0#1") for kind in ("straggler", "suspended", "restored")}
+    assert {(note.kind, note.worker) for _, note in decided(lines, Note)} == {("straggler", "w-0#1")}
+    assert {each.worker for _, each in decided(lines, Suspend | Restore)} == {"w-0#1"}
     rounds = [each for at, each in decided(lines, Apply) if found < at < elastic]
     assert {len(each.pushes) for each in rounds} == {3}
     assert elastic < none - 10

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from raysync.record.rows import slot_of
+from raysync.core.ids import WorkerId
 from raysync.results.collection import Run
 from raysync.results.figures.colours import DASHES, HUES
 from raysync.results.figures.story import Story, story_of
@@ -127,7 +127,7 @@ def started_at(run: Run) -> float:
 def _pushes(run: Run) -> pd.DataFrame:
     start = started_at(run)
     frame = run.record.pushes
-    slots = {worker: slot_of(worker) for worker in frame.worker.unique()}
+    slots = {worker: WorkerId(worker).slot for worker in frame.worker.unique()}
     return frame.assign(
         slot=frame.worker.map(slots),
         released_at_s=frame.released_at_s - start, pushed_at_s=frame.pushed_at_s - start,

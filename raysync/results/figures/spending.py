@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from raysync.record.rows import group_of
+from raysync.core.ids import Slot
 from raysync.results.figures.parts import (
     Figure,
     Series,
@@ -53,7 +53,7 @@ def spent(pushes: pd.DataFrame) -> pd.DataFrame:
 
 def slots_in_order(slots: pd.Series[str]) -> list[str]:
     """Each once; by group, then by number: gpu-2 before gpu-10."""
-    return sorted(slots.unique(), key=lambda slot: (slot.rpartition("-")[0], int(slot.rpartition("-")[2])))
+    return sorted(slots.unique(), key=lambda slot: (Slot(slot).group, Slot(slot).number))
 
 
 def _mean(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -63,7 +63,7 @@ def _mean(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 def _by_group(frame: pd.DataFrame, how: str) -> pd.DataFrame:
-    grouped = frame.groupby(lambda slot: group_of(f"{slot}#1"), sort=False)
+    grouped = frame.groupby(lambda slot: Slot(slot).group, sort=False)
     return grouped.mean() if how == "mean" else grouped.sum()
 
 
@@ -141,23 +141,18 @@ def _contribution(all_series: Sequence[Series]) -> list[Figure]:
                  "yaxis": axis("% of samples", rangemode="tozero")})]
 
 
-def _kind(why: str) -> str:
-    """Of the reason of a drop, what it shares with others: "late: 3 updates since its weights" is "late"."""
-    return why.partition(":")[0]
-
-
 def _drops(all_series: Sequence[Series]) -> list[Figure]:
     traces: list[Trace] = []
     for series in all_series:
         dropped = pd.concat([frame[frame.outcome == "dropped"] for frame in series.pushes])
-        counts = dropped.why.map(_kind).value_counts()
+        counts = dropped.reason.value_counts()
         if len(counts):
             traces.append({**series.trace, "type": "bar", "orientation": "h", "marker": {"color": series.color},
-                           "y": [plain(why) for why in counts.index], "x": numbers(counts / len(series.runs)),
+                           "y": [plain(reason) for reason in counts.index], "x": numbers(counts / len(series.runs)),
                            "hovertemplate": "%{x} pushes a run<br>%{y}"})
     if not traces:
         return []
-    reasons = len({why for trace in traces for why in trace["y"]})
+    reasons = len({reason for trace in traces for reason in trace["y"]})
     return [Figure("drops", SECTION, "Dropped pushes", "Pushes a run that were computed and not applied, by reason.", traces,
                    {"barmode": "group", "xaxis": axis("pushes a run", rangemode="tozero"),
                     "yaxis": {"type": "category"}, "height": 110 + reasons * (16 + BAR_PX * len(traces))})]

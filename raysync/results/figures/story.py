@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
-from raysync.core.decisions import Hold, Note, Switch
+from raysync.core.decisions import Hold, Note, Restore, Suspend, Switch
 from raysync.core.events import Joined, Left
 from raysync.core.journal import Entry, Remark, read
 from raysync.record.reader import RunRecord, legible, measures_of
 
-TELLING = ('"Note"', '"Switch"', '"Joined"', '"Left"', '"remark"')
+TELLING = ('"Note"', '"Suspend"', '"Restore"', '"Switch"', '"Joined"', '"Left"', '"remark"')
 """Words of the lines that are read to the end of a journal."""
 
 OPENING = 4_000
@@ -26,7 +26,7 @@ class Happening:
     at: float
     """Seconds since the first release."""
     kind: str
-    """Of a note its kind; otherwise switch, left, joined or remark."""
+    """A note has its own; otherwise suspended, restored, switch, left, joined or remark."""
     worker: str
     values: dict[str, Any] = field(default_factory=dict)
 
@@ -98,6 +98,10 @@ def _entry(entry: Entry, at: float) -> Iterator[Happening]:
         match decision:
             case Note(kind=kind, worker=worker, values=values):
                 yield Happening(at, kind, worker, dict(values))
+            case Suspend(worker=worker):
+                yield Happening(at, "suspended", worker)
+            case Restore(worker=worker):
+                yield Happening(at, "restored", worker)
             case Switch(to=to, why=why):
                 yield Happening(at, "switch", "", {"to": to, "because": why})
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from raysync.record.rows import slot_of
+from raysync.core.ids import Slot, WorkerId
 from raysync.results.collection import Run
 from raysync.results.figures.parts import (
     Figure,
@@ -80,7 +80,7 @@ def figures(all_series: Sequence[Series]) -> list[Figure]:
 def _few_workers(pushes: pd.DataFrame, workers: int) -> pd.DataFrame:
     """Those of so many workers: in turn the first of each group, the second of each, ..."""
     slots = pd.DataFrame({"slot": slots_in_order(pushes.slot)})
-    slots["turn"] = slots.groupby(slots.slot.str.rpartition("-")[0]).cumcount()
+    slots["turn"] = slots.groupby(slots.slot.map(lambda slot: Slot(slot).group)).cumcount()
     return pushes[pushes.slot.isin(slots.sort_values("turn", kind="stable").slot.head(workers))]
 
 
@@ -144,7 +144,7 @@ def _of_waits(lanes: Lanes, frame: pd.DataFrame) -> pd.Series:
 
 def _decisions(lanes: Lanes, names: dict[str, str], views: Sequence[View]) -> list[Trace]:
     """The notes about a worker, on its lane."""
-    found = [(one, names[slot]) for one in lanes.story.happenings for slot in [slot_of(one.worker)]
+    found = [(one, names[slot]) for one in lanes.story.happenings for slot in [WorkerId(one.worker).slot]
              if slot in names and one.kind not in ("joined", "waited")
              and any(view.low <= one.at <= view.high for view in views)]
     if not found:
