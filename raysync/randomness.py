@@ -6,6 +6,7 @@ same numbers as a run in virtual time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import blake2b
 from statistics import NormalDist
 
@@ -21,6 +22,17 @@ def hashed_seed(seed: int, purpose: str, slot: str = "", clock: int = 0) -> int:
 def uniform(seed: int, purpose: str, slot: str = "", clock: int = 0) -> float:
     """One draw from (0, 1), both ends excluded."""
     return ((hashed_seed(seed, purpose, slot, clock) >> 12) + 0.5) / 2**52
+
+
+def uniform_of(seed: int, purpose: str, slot: str = "") -> Callable[[int], float]:
+    """Return `uniform` of those three, by the clock; it is twice as fast for many draws."""
+    prefix = f"{seed}/{purpose}/{slot}/".encode()
+
+    def draw(clock: int) -> float:
+        digest = blake2b(b"%b%d" % (prefix, clock), digest_size=8).digest()
+        return ((int.from_bytes(digest, "big") >> 12) + 0.5) / 2**52
+
+    return draw
 
 
 def standard_normal(seed: int, purpose: str, slot: str = "", clock: int = 0) -> float:

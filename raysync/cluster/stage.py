@@ -32,7 +32,7 @@ from raysync.decoupled.exchange import exchange_of
 from raysync.decoupled.pipelines import Stage
 from raysync.decoupled.plan import parts_of
 from raysync.decoupled.stage import StageComputation, StageWork
-from raysync.engine.step_time import one_way_s, step_duration_s
+from raysync.engine.step_time import StepTime, one_way_s
 from raysync.paradigms.decoupled import Decoupled
 from raysync.training.data import Batches, DataSet
 from raysync.training.device import Device, use_tf32
@@ -115,6 +115,7 @@ class StageActor:
         use_tf32(False)
         number, rule = plan.stage[1], plan.rule
         self._plan, self._data, self._device, self._busy_s = plan, data, Device(name), 0.0
+        self._step_time = StepTime(plan.group, plan.seed, plan.slot)
         computation = StageComputation(parts_of(plan.model, rule)[number - 1].to(name), rule.weights, rule.shrink)
         self._work = StageWork(computation, number, rule.modules, plan.batches, plan.batch_size, self._device)
         place = here([name])
@@ -165,8 +166,8 @@ class StageActor:
         began_s = now_s()
         yield
         computed_s = now_s() - began_s
-        emulated_s = step_duration_s(plan.group, computed_s / (plan.share * part), plan.seed, plan.slot, int(batch) - 1,
-                                     factor, plan.share * part)
+        share = plan.share * part
+        emulated_s = self._step_time.seconds(int(batch) - 1, factor, share, computed_s / share)
         sleep_s(emulated_s - computed_s)
         self._busy_s += now_s() - began_s
 

@@ -13,7 +13,7 @@ from raysync.cluster.names import Role
 from raysync.cluster.placement import Place, here
 from raysync.cluster.transport import Payload, incoming, outgoing
 from raysync.config import WorkerGroup
-from raysync.engine.step_time import one_way_s, step_duration_s
+from raysync.engine.step_time import StepTime, one_way_s
 from raysync.training.data import Batches, DataSet
 from raysync.training.gradient import GradientComputation
 from raysync.training.models import ModelPlan
@@ -52,7 +52,7 @@ class Worker:
     def reset(self, plan: WorkerPlan, data: DataSet) -> Place:
         """Begin a run."""
         devices = devices_of_actor(plan.group.devices)
-        self._plan = plan
+        self._plan, self._step_time = plan, StepTime(plan.group, plan.seed, plan.slot)
         self._gradient = GradientComputation(plan.model.build(), data, devices, plan.group.precision)
         place = here(devices)
         log_ready(plan.model.name, place.devices)
@@ -83,5 +83,5 @@ class Worker:
         loss = gradient.compute(plan.batches, clock, batch_size)
         computed_s = now_s() - began_s
         share = batch_size / plan.batch_size
-        sleep_s(step_duration_s(plan.group, computed_s, plan.seed, plan.slot, clock, factor, share) - computed_s)
+        sleep_s(self._step_time.seconds(clock, factor, share, computed_s) - computed_s)
         return *outgoing(gradient.outgoing(), plan.shards), [loss, now_s() - began_s]

@@ -37,7 +37,7 @@ _CLASSES = (*_EVENTS.values(), *_DECISIONS.values())
 _FIELDS = {cls: tuple(field.name for field in fields(cls)) for cls in _CLASSES}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Entry:
     """One event, what the machine decided, and what else was reported with the event."""
 

@@ -377,7 +377,7 @@ class Driver:
         for index, decision in enumerate(decisions):
             match decision:
                 case Apply():
-                    self._apply(decision, _pulls_next(decisions, index))
+                    self._apply(decision, decisions, index)
                     if self.status:
                         return
                 case Release():
@@ -392,7 +392,9 @@ class Driver:
                 case _:
                     assert_never(decision)
 
-    def _apply(self, decision: Apply, is_pulled: bool) -> None:
+    def _apply(self, decision: Apply, decisions: Sequence[Decision], index: int) -> None:
+        following = decisions[index + 1] if index + 1 < len(decisions) else None
+        is_pulled = (isinstance(following, Release) and following.pull) or _pulls_next(decisions, index)
         steps, samples = [], decision.samples_before
         for push in decision.pushes:
             step = self._pushed.pop(push)

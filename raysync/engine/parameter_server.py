@@ -38,8 +38,8 @@ class ParameterServer:
         """The latest update."""
         self._backend = backend
         self._has_replicas = has_replicas
-        self._weights: Value = None
-        """What a release pulls, if it is published."""
+        self.published: Value = None
+        """What a release pulls, if it is published already."""
         self._replicas: dict[int, Value] = {}
         """Replica -> the same, where each pulls weights of its own."""
         self._sent: deque[tuple[int, Call, Sequence[Push]]] = deque()
@@ -60,11 +60,11 @@ class ParameterServer:
             is_pulled: whether a release pulls the weights that it makes before the next update.
         """
         if publish and is_pulled and not self._has_replicas:
-            call = self._weights = self._backend.call(self.actor, "apply_and_publish", fields, *vectors)
+            call = self.published = self._backend.call(self.actor, "apply_and_publish", fields, *vectors)
         else:
             kept = None if publish else self.weights()
             call = self._backend.call(self.actor, "apply", fields, *vectors)
-            self._weights = kept
+            self.published = kept
             self._replicas.clear()
         self.version += 1
         self.last = call
@@ -76,15 +76,15 @@ class ParameterServer:
             if replica not in self._replicas:
                 self._replicas[replica] = self._publish(replica)
             return self._replicas[replica]
-        if self._weights is None:
-            self._weights = self._publish(0)
-        return self._weights
+        if self.published is None:
+            self.published = self._publish(0)
+        return self.published
 
     def newest(self) -> Call:
         """Publish the weights as they are after all updates, for an evaluation."""
         call = self._publish(MEAN)
-        if self._weights is None and not self._has_replicas:
-            self._weights = call
+        if self.published is None and not self._has_replicas:
+            self.published = call
         return call
 
     def forget(self, worker: str) -> None:

@@ -190,7 +190,7 @@ class DataParallel:
                 fields += (suffered.factor, suffered.latency_s)
         base = None
         if pulls:
-            weights = self.server.weights()
+            weights = self.server.published or self.server.weights()
             call = self._backend.call(worker, "step", fields, weights)
             if self._compensates:
                 base = self._pulled[worker] = weights

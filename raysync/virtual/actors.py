@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from raysync.config import Experiment, WorkerGroup
-from raysync.engine.step_time import step_duration_s
+from raysync.engine.step_time import StepTime
 from raysync.training.model_server import ModelServer
 from raysync.training.update_plan import ApplyPlan
 from raysync.virtual.backend import Cost
@@ -36,8 +36,9 @@ class WorkerActor:
         """
         self.site = slot
         self.free_at = 0.0
-        self._group, self._trainer = group, trainer
-        self._seed, self._batch_size = experiment.seed, experiment.batch_size
+        self._trainer = trainer
+        self._step_time = StepTime(group, experiment.seed, slot)
+        self._batch_size = experiment.batch_size
         self._weights: Tensor | None = None
         """Those of its last pull."""
         self._buffers: Tensor | None = None
@@ -46,10 +47,11 @@ class WorkerActor:
     def cost(self, method: str, fields: list[Any], inputs: Sequence[Any]) -> Cost:
         """As `Actor.cost`."""
         if len(fields) == 2:
-            (clock, size), factor, added_s = fields, 1.0, 0.0
-        else:
-            clock, size, factor, added_s = fields
-        busy_s = step_duration_s(self._group, 0.0, self._seed, self.site, clock, factor, size / self._batch_size)
+            clock, size = fields
+            busy_s = self._step_time.seconds(clock, 1.0, size / self._batch_size)
+            return busy_s, 0.0, 0.0, 0.0, (None, busy_s)
+        clock, size, factor, added_s = fields
+        busy_s = self._step_time.seconds(clock, factor, size / self._batch_size)
         return busy_s, 0.0, added_s, added_s, (None, busy_s)
 
     def compute(self, method: str, fields: list[Any], inputs: list[Any], answer: Any) -> Computed:

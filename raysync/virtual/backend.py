@@ -121,6 +121,8 @@ class VirtualBackend:
             ends: actor -> when its process dies or freezes, for tests of what then happens.
         """
         self.computes = computes
+        self.delivers = False
+        """As `Backend.delivers`: nothing travels before the call that needs it."""
         self._paths = paths
         self._make = make
         self._ends = ends or {}
@@ -155,10 +157,10 @@ class VirtualBackend:
             begin = performer.free_at
         first_s, second_s, added_s, value_added_s, answer = performer.cost(method, fields, inputs)
         site = performer.site
+        ways = self._paths.get(site)
         for value in inputs:
             at = value.at
-            path = self._paths.get((value.site, site))
-            if path is not None:
+            if ways and (path := ways.get(value.site)) is not None:
                 at = path.arrival(at if at > now else now, value.added_s + added_s)
             if at > begin:
                 begin = at
@@ -175,11 +177,6 @@ class VirtualBackend:
         if call.at < inf:
             self._scheduled += 1
             heappush(self._queue, (call.at, self._scheduled, then, argument))
-
-    @property
-    def delivers(self) -> bool:
-        """As `Backend.delivers`: nothing travels before the call that needs it."""
-        return False
 
     def deliver(self, value: Any, actor: str) -> tuple[()]:
         """As `Backend.deliver`: nothing travels before the call that needs it."""

@@ -85,8 +85,8 @@ def server_actor(
 
 def server_paths(
     experiment: Experiment, groups: Mapping[str, WorkerGroup], vector_bytes: int, server: str,
-) -> dict[tuple[str, str], Path]:
-    """Return the ways between workers and their server, for a vector of that size.
+) -> dict[str, dict[str, Path]]:
+    """Return the ways between workers and their server, for a vector of that size: target -> source -> path.
 
     Args:
         experiment: its `network`, and how many servers it has, where.
@@ -104,7 +104,7 @@ def server_paths(
     s_per_byte = 1 / min(limits) if limits else 0.0
     up, down = SharedLink(s_per_byte), SharedLink(s_per_byte)
     has_latency = any(trouble.kind in ("latency", "drift") for trouble in experiment.troubles)
-    paths = {}
+    paths: dict[str, dict[str, Path]] = {server: {}}
     for slot, group in groups.items():
         away = 1 - hosts[slot] / servers
         latency_s = sum(link.latency_s for link in links[group.name])
@@ -112,6 +112,6 @@ def server_paths(
         ends = latency_s, away * transfer_s
         if not (any(ends) or s_per_byte or has_latency):
             continue  # nothing takes time there
-        paths[slot, server] = Path(*ends, up, away * vector_bytes / servers)
-        paths[server, slot] = Path(*ends, down, away * vector_bytes / servers)
+        paths[server][slot] = Path(*ends, up, away * vector_bytes / servers)
+        paths[slot] = {server: Path(*ends, down, away * vector_bytes / servers)}
     return paths

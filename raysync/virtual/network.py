@@ -51,5 +51,5 @@ class Path:
         return (free_at if free_at > own_at else own_at) + self.latency_s + added_s
 
 
-Paths = Mapping[tuple[str, str], Path]
-"""(source, target) -> path; between other sites nothing takes time."""
+Paths = Mapping[str, Mapping[str, Path]]
+"""Target -> source -> path; between other sites nothing takes time."""

@@ -22,7 +22,7 @@ from raysync.decoupled.stage import StageComputation, StageWork
 from raysync.decoupled.topology import Pipelined, server_of
 from raysync.engine.evaluations import EVALUATOR
 from raysync.engine.faults import Troubles
-from raysync.engine.step_time import one_way_s, step_duration_s
+from raysync.engine.step_time import StepTime, one_way_s
 from raysync.training.evaluation import evaluate
 from raysync.training.flat import FlatModel
 from raysync.training.model_server import ModelServer
@@ -48,7 +48,7 @@ class StageActor:
         self.site = plan.name(stage)
         self.free_at = 0.0
         self._plan, self._stage = plan, stage
-        self._group, self._slot = plan.group(stage), plan.slots[stage]
+        self._step_time = StepTime(plan.group(stage), plan.task.experiment.seed, plan.slots[stage])
         self._work = None
         if computation is not None:
             self._work = StageWork(computation, stage[1], plan.rule.modules, plan.draws(stage[0]),
@@ -69,7 +69,7 @@ class StageActor:
     def _seconds(self, fields: list[Any], part: float) -> float:
         batch, factor, _ = fields
         share = self._plan.shares[self._stage[1]] * part
-        return step_duration_s(self._group, 0.0, self._plan.task.experiment.seed, self._slot, batch - 1, factor, share)
+        return self._step_time.seconds(batch - 1, factor, share)
 
     def _parts(self, method: str) -> tuple[float, float]:
         """Return what of the stage's part of a step a pass takes forward and backward."""
@@ -101,7 +101,7 @@ class PipelinedRun:
     def paths(self) -> Paths:
         """Return what lies between stages and their servers, and between a stage and the next."""
         plan, experiment = self._plan, self._plan.task.experiment
-        paths: dict[tuple[str, str], Path] = {}
+        paths: dict[str, dict[str, Path]] = {}
         for stage in plan.shares:
             groups = {plan.name(each): plan.group(each) for each in plan.slots if each[1] == stage}
             paths |= server_paths(experiment, groups, plan.vector_bytes[stage], server_of(stage))
@@ -109,7 +109,8 @@ class PipelinedRun:
             if stage < plan.rule.modules:
                 here, there = (group, stage), (group, stage + 1)
                 path = self._between(here, there)
-                paths[plan.name(here), plan.name(there)] = paths[plan.name(there), plan.name(here)] = path
+                paths.setdefault(plan.name(there), {})[plan.name(here)] = path
+                paths.setdefault(plan.name(here), {})[plan.name(there)] = path
         return paths
 
     def _between(self, stage: Stage, following: Stage) -> Path:

@@ -8,7 +8,7 @@ import pytest
 
 from raysync import config
 from raysync.config import Jitter, Link
-from raysync.engine.step_time import SHORTEST, jitter_factor, one_way_s, step_duration_s
+from raysync.engine.step_time import SHORTEST, StepTime, jitter_of, one_way_s
 from raysync.engine.faults import UNHARMED, Troubles
 
 SLOW = {"kind": "slow-down", "factor": 2}
@@ -157,14 +157,14 @@ def test_what_nobody_met_is_described_as_the_file_has_it():
     ({"distribution": "normal", "sigma": 0.2}, 0.2), ({"sigma": 0}, 0), ({"distribution": "none", "sigma": 1}, 0)],
     ids=lambda value: value.get("distribution", "default") if isinstance(value, dict) else None)
 def test_jitter_has_mean_1(jitter, spread):
-    factors = [jitter_factor(Jitter(**jitter), 0, f"w-{slot}", clock) for slot in range(4) for clock in range(2500)]
+    factors = [jitter_of(Jitter(**jitter), 0, f"w-{slot}")(clock) for slot in range(4) for clock in range(2500)]
     assert fmean(factors) == pytest.approx(1, abs=0.03 * spread + 1e-12)
     assert stdev(factors) == pytest.approx(spread, rel=0.05)
     assert min(factors) > 0
 
 
 def test_a_normal_jitter_is_cut():
-    factors = [jitter_factor(Jitter(distribution="normal", sigma=2), 0, "w-0", clock) for clock in range(200)]
+    factors = [jitter_of(Jitter(distribution="normal", sigma=2), 0, "w-0")(clock) for clock in range(200)]
     assert min(factors) == SHORTEST
 
 
@@ -174,10 +174,10 @@ def test_a_normal_jitter_is_cut():
 def test_a_step_lasts_as_long_as_its_group_says(group, seconds):
     """Slot 0 at clock 2; the step itself took 8 s here."""
     group = config.WorkerGroup(**group)
-    assert step_duration_s(group, 8, 0, "worker-0", 2) == seconds
-    assert step_duration_s(group, 8, 0, "worker-0", 2, factor=10) == 10 * seconds
+    assert StepTime(group, 0, "worker-0").seconds(2, computed_s=8) == seconds
+    assert StepTime(group, 0, "worker-0").seconds(2, factor=10, computed_s=8) == 10 * seconds
     half = seconds if group.step_s is None and not group.trace else seconds / 2  # the 8 s are those of the half already
-    assert step_duration_s(group, 8, 0, "worker-0", 2, share=0.5) == half
+    assert StepTime(group, 0, "worker-0").seconds(2, share=0.5, computed_s=8) == half
 
 
 def test_one_way_is_latency_and_bytes_over_bandwidth():

@@ -5,7 +5,7 @@ from statistics import fmean, stdev
 import pytest
 
 from raysync.config import Jitter, WorkerGroup
-from raysync.engine.step_time import jitter_factor, step_duration_s
+from raysync.engine.step_time import StepTime, jitter_of
 from raysync.randomness import hashed_seed, standard_normal, uniform
 
 
@@ -27,13 +27,13 @@ def test_draws_are_uniform_and_normal():
 @pytest.mark.parametrize("distribution", ["normal", "lognormal"])
 def test_jitter_has_mean_one_and_the_given_spread(distribution):
     jitter = Jitter(distribution=distribution, sigma=0.2)
-    factors = [jitter_factor(jitter, 0, "w", clock) for clock in range(4000)]
+    factors = [jitter_of(jitter, 0, "w")(clock) for clock in range(4000)]
     assert fmean(factors) == pytest.approx(1, abs=0.02)
     assert stdev(factors) == pytest.approx(0.2, rel=0.1)
     assert min(factors) > 0
 
 
 def test_a_step_lasts_its_base_over_its_speed():
-    assert step_duration_s(WorkerGroup(step_s=0.5, speed=2), 9.0, 0, "w", 0) == 0.25
-    assert step_duration_s(WorkerGroup(speed=0.5), 3.0, 0, "w", 0) == 6.0, "without step_s the measured time counts"
-    assert jitter_factor(Jitter(distribution="none", sigma=1.0), 0, "w", 0) == 1.0
+    assert StepTime(WorkerGroup(step_s=0.5, speed=2), 0, "w").seconds(0, computed_s=9.0) == 0.25
+    assert StepTime(WorkerGroup(speed=0.5), 0, "w").seconds(0, computed_s=3.0) == 6.0, "without step_s the measured time counts"
+    assert jitter_of(Jitter(distribution="none", sigma=1.0), 0, "w")(0) == 1.0

@@ -7,7 +7,7 @@ from torch import nn
 
 from raysync import config
 from raysync.config import Data
-from raysync.engine.step_time import step_duration_s
+from raysync.engine.step_time import StepTime
 from raysync.errors import ConfigError
 from raysync.training import data
 from raysync.training.augment import crop_and_flip
@@ -333,5 +333,5 @@ def test_who_does_not_say_how_long_a_step_lasts_is_taken_for_a_core_of_a_cpu_on_
         assert [task.groups[slot].step_s for slot in ("silent-0", "silent-1", "rated-0", "timed-0", "traced-0")] == [
             silent, silent, expected / 1e9, 3, None]
         assert task.estimated_s == ({"silent": silent} if silent else {})
-        assert step_duration_s(task.groups["rated-0"], 99, 0, "rated-0", 0) == expected / 1e9
+        assert StepTime(task.groups["rated-0"], 0, "rated-0").seconds(0, computed_s=99) == expected / 1e9
         assert task.groups["silent-0"].speed == 0.5
