@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
-from raysync.core.decisions import Apply, Decision, Release, SetTimer
+from raysync.core.decisions import Decision, Release, SetTimer
 from raysync.core.events import Event, TimerFired
 from raysync.core.ids import WorkerId, split_timer, stage_timer
 from raysync.core.machine import Machine
@@ -72,17 +72,14 @@ class Modules:
 
 
 def _refuse_ignored(decisions: Iterable[Decision]) -> None:
-    """Refuse decisions that no stage heeds: the journal would say one thing, and the run do another."""
+    """Refuse a decision that no stage heeds: the journal would say one thing, and the run do another.
+
+    The built-in paradigms are refused before the run, by what they demand; one of a user may not say.
+    """
     for decision in decisions:
-        match decision:
-            case Apply(publish=False):
-                ignored = "Apply(..., publish=False)"
-            case Release(batch_size=size) if size is not None:
-                ignored = f"Release(..., batch_size={size})"
-            case _:
-                continue
-        raise IllegalDecision(f"paradigm: decoupled: sync: it decided {ignored}, which decoupled runs cannot "
-                          "carry out so far.")
+        if isinstance(decision, Release) and decision.batch_size is not None:
+            raise IllegalDecision(f"paradigm: decoupled: sync: it decided Release(..., batch_size={decision.batch_size}), "
+                                  "but the stages of a network compute batches of one size.")
 
 
 @runtime_checkable

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Protocol
 
+from raysync.core.capability import Demand
 from raysync.core.decisions import Decision, Push, Release
 from raysync.core.roster import Roster
 from raysync.errors import IllegalDecision
@@ -88,6 +89,10 @@ class Paradigm(ABC):
     def phases(self) -> tuple[str, ...]:
         """The values of `Apply.phase` that it may give, for `update.phases`."""
         return ("",)
+
+    def demands(self) -> Iterator[Demand]:
+        """Yield what it asks of a topology, each with the setting that does: only some can carry it out."""
+        yield from ()
 
     def parameters(self) -> dict[str, Any]:
         """What the constructor takes."""

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from raysync.config import Experiment, Link, WorkerGroup
+from raysync.config import Experiment, WorkerGroup
 from raysync.core.ids import stage_slot
-from raysync.core.paradigm import Paradigm
 from raysync.decoupled.cut import COSTS, cut
 from raysync.decoupled.exchange import exchange_of
 from raysync.decoupled.pipelines import Stage
-from raysync.decoupled.topology import PipelinedPlan
+from raysync.decoupled.topology import PipelinedPlan, refusals_of
+from raysync.engine.demands import refuse
 from raysync.errors import ConfigError
 from raysync.paradigms.decoupled import Decoupled
-from raysync.paradigms.hybrid import Hybrid
 from raysync.paradigms.registry import make_inner
-from raysync.paradigms.ringmaster import Ringmaster
-from raysync.paradigms.syncswitch import SyncSwitch
 from raysync.training.data import Array, Batches, shards
 from raysync.training.flat import FlatModel
 from raysync.training.model_server import Exchange
@@ -118,55 +114,9 @@ def check(experiment: Experiment, rule: Decoupled) -> None:
     Raises:
         ConfigError: naming the setting.
     """
-    for why in _refusals(experiment, rule):
-        raise ConfigError(f"paradigm: decoupled: {why}.")
-
-
-def _refusals(experiment: Experiment, rule: Decoupled) -> Iterator[str]:
-    update, on_ray = experiment.update, experiment.engine == "ray"
-    if ignored := _ignored(make_inner(rule.sync, "decoupled: sync")):
-        yield f"sync: {ignored} is ignored by decoupled runs so far, so it is refused"
-    if rule.modules > 1 and update.project_radius is not None:
-        yield "update.project_radius is about the whole network, which no server has"
-    if rule.mixes_locally and update.combine == "sum":
-        yield "update.combine: sum; a matrix mixes means"
-    if update.delay_compensation is not None or update.staleness_scaling != "none":
-        yield ("update.delay_compensation and staleness_scaling are not for delays that are part of "
-               "the schedule; use shrink")
-    if experiment.cluster.server_shards > 1:
-        shards = experiment.cluster.server_shards
-        yield f"cluster.server_shards: {shards}; each module has one server"
-    for trouble in experiment.troubles:
-        if trouble.kind == "crash":
-            yield "troubles: a crash ends the pipeline, and the run; no stage comes back"
-        if trouble.kind in ("latency", "drift") and on_ray:
-            yield (f"troubles: {trouble.kind}: on Ray a stage does not emulate the way to its server; "
-                   "engine: virtual does")
-    for group in experiment.workers:
-        if group.devices > 1:
-            yield "devices_per_worker: a stage computes on one device"
-        if group.precision != "float32":
-            yield (f"workers: {group.name}: precision: {group.precision}; the modules compute in "
-                   "float32 so far, so it is refused")
-        if group.link != Link() and on_ray:
-            yield (f"workers: {group.name}: link: on Ray a stage does not emulate the way to its "
-                   "server; engine: virtual does")
-
-
-def _ignored(sync: Paradigm) -> str:
-    """The setting of a paradigm that needs workers with the whole network; empty if there is none."""
-    match sync:
-        case Hybrid(snapshot="global", pull_interval=interval) if interval > 1:
-            return f"{sync.name}: snapshot: global with pull_interval: {interval}"
-        case SyncSwitch(batch_sizes=sizes) if sizes:
-            return f"{sync.name}: batch_sizes"
-        case SyncSwitch(first=first, then=then):
-            inside = [first, *(then if isinstance(then, list) else [then])]
-            ignored = (_ignored(make_inner(spec, sync.name)) for spec in inside)
-            return next(filter(None, ignored), "")
-        case Ringmaster(inner=inner):
-            return _ignored(inner)
-    return ""
+    refuse(rule.name, refusals_of(rule), experiment, make_inner(rule.sync, f"{rule.name}: sync"))
+    if rule.mixes_locally and experiment.update.combine == "sum":
+        raise ConfigError(f"paradigm: {rule.name}: update.combine: sum: a matrix mixes means.")
 
 
 def _samples(model: ModelPlan) -> Tensor:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raysync.config import Experiment
+from raysync.core.capability import Capability
 from raysync.core.decisions import Apply, Release
 from raysync.core.ids import WorkerId, worker_id
 from raysync.core.roster import Roster
@@ -24,13 +25,29 @@ from raysync.decoupled.pipelines import Pass, Pipelines, Stage
 from raysync.engine.backend import Backend, Call, Value
 from raysync.engine.faults import UNHARMED, Troubles
 from raysync.engine.parameter_server import ParameterServer
-from raysync.engine.topology import NOTHING, Capability, Step, apply_plan, released_at
+from raysync.engine.topology import NOTHING, Step, apply_plan, released_at
 from raysync.paradigms.decoupled import Decoupled
 
 
 def server_of(stage: int) -> str:
     """Return the id of the server of a stage, from 1."""
     return f"server of module {stage}"
+
+
+def refusals_of(rule: Decoupled) -> Mapping[Capability, str]:
+    """Return what a network in stages cannot carry out, and why."""
+    refusals = {
+        Capability.BATCH_SIZE: "the stages of a network compute batches of one size",
+        Capability.LOSE_WORKERS: "a crash ends the pipeline, and the run; no stage comes back",
+        Capability.CORRECT_STALENESS: "it is not for delays that are part of the schedule; use shrink",
+        Capability.SHARD_SERVERS: "each module has one server",
+        Capability.SEVERAL_DEVICES: "a stage computes on one device",
+        Capability.PRECISION: "the modules compute in float32 so far",
+        Capability.EMULATE_LINKS: "on Ray a stage does not emulate the way to its server; engine: virtual does",
+    }
+    if rule.modules > 1:
+        refusals[Capability.WHOLE_NORM] = "it is about the whole network, which no server has"
+    return refusals
 
 
 @dataclass(slots=True)
@@ -72,7 +89,6 @@ class Pipelined:
     """The network is cut into stages, each with a server; groups of them work side by side."""
 
     drains = True
-    supports: frozenset[Capability] = frozenset()
 
     def __init__(self, backend: Backend, plan: PipelinedPlan, experiment: Experiment, faults: Troubles) -> None:
         """
@@ -83,6 +99,7 @@ class Pipelined:
             faults: what befalls the workers.
         """
         rule = plan.rule
+        self.refusals = refusals_of(rule)
         self.machine = rule.machine(plan.workload_samples)
         self.servers = [ParameterServer(backend, server_of(stage), has_replicas=rule.mixes_locally)
                         for stage in range(1, rule.modules + 1)]

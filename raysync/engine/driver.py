@@ -30,6 +30,7 @@ from math import isfinite, nextafter
 from typing import Any, assert_never
 
 from raysync.config import Experiment
+from raysync.core.capability import Capability
 from raysync.core.decisions import Apply, Decision, Drop, Hold, Note, Push, Release, Restore, SetTimer, Suspend, Switch
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
 from raysync.core.ids import WorkerId, worker_id
@@ -38,7 +39,7 @@ from raysync.engine.backend import Backend, Call, Failure
 from raysync.engine.evaluations import Evaluations, Publication
 from raysync.engine.faults import Troubles
 from raysync.engine.parameter_server import ParameterServer
-from raysync.engine.topology import NO_REPORT, Capability, Step, Topology
+from raysync.engine.topology import NO_REPORT, Step, Topology
 from raysync.errors import RunFailed
 
 SERVER_VERDICT_S = 10.0
@@ -95,7 +96,7 @@ class Driver:
         """Seconds since the run began: when the latest weights were published."""
         self.topology, self.backend, self.faults = topology, backend, faults
         self._has_faults = bool(experiment.troubles)
-        self._survives = Capability.LOSE_WORKERS in topology.supports
+        self._survives = Capability.LOSE_WORKERS not in topology.refusals
         self._deadline_s = experiment.cluster.step_deadline_s
         self._evaluations = Evaluations(backend, marks, experiment.evaluation.deadline_s,
                                         START_DEADLINE_S, self._tell)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from raysync.config import Experiment
+from raysync.core.capability import Capability
 from raysync.core.decisions import Apply, Decision, Release
 from raysync.core.events import Event
 from raysync.core.ids import WorkerId, worker_id
@@ -28,21 +28,6 @@ SERVER = "server"
 NO_REPORT: Mapping[str, Any] = {}
 NOTHING: list[Any] = []
 """The fields of a call where nothing is computed."""
-
-
-class Capability(Enum):
-    """What only some topologies can carry out; where one cannot, it is refused before the run."""
-
-    KEEP_PUBLISHED = auto()
-    """`Apply(publish=False)`: workers go on pulling the weights from before an update."""
-    BATCH_SIZE = auto()
-    """`Release(batch_size=...)`: an iteration of another size than the experiment's."""
-    LOSE_WORKERS = auto()
-    """The run goes on when a worker is lost, and a new life of its slot may join."""
-    CORRECT_STALENESS = auto()
-    """`update.delay_compensation` and `update.staleness_scaling`."""
-    SHARD_SERVERS = auto()
-    """`cluster.server_shards`: the parameters are split evenly among several servers."""
 
 
 class Step:
@@ -101,8 +86,8 @@ class Topology(Protocol):
         """Whether a run goes on, beyond its workload, until every worker has left."""
 
     @property
-    def supports(self) -> frozenset[Capability]:
-        """What it can carry out of that which only some topologies can."""
+    def refusals(self) -> Mapping[Capability, str]:
+        """What it cannot carry out, and why."""
 
     @property
     def roster(self) -> Roster:
@@ -156,7 +141,7 @@ class DataParallel:
     """
 
     drains = False
-    supports = frozenset(Capability)
+    refusals: ClassVar[Mapping[Capability, str]] = {}
 
     def __init__(
         self, backend: Backend, paradigm: Paradigm, experiment: Experiment, workload_samples: int,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge
 
+from raysync.core.capability import Demand
 from raysync.core.decisions import Decision, Drop, Push, Release
 from raysync.core.paradigm import Paradigm
 from raysync.core.roster import Roster
@@ -72,6 +73,9 @@ class Ringmaster(Paradigm):
 
     def explain(self, roster: Roster, worker: str) -> str:
         return self.inner.explain(roster, worker)
+
+    def demands(self) -> Iterator[Demand]:
+        return self.inner.demands()
 
     def misfit(self, workers: int) -> str:
         why = self.inner.misfit(workers)

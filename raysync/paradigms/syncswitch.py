@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Le, Lt
 
+from raysync.core.capability import Capability, Demand
 from raysync.core.decisions import (
     Apply,
     Decision,
@@ -104,10 +105,14 @@ class SyncSwitch(Paradigm):
                 return f"{_name(spec)}: {why}"
         return ""
 
+    def demands(self) -> Iterator[Demand]:
+        if self.batch_sizes:
+            yield Capability.BATCH_SIZE, f"{self.name}: batch_sizes"
+        for spec in self._specs:
+            yield from make_inner(spec, self.name).demands()
+
     def phases(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(self.turns.labels))
-
-    # ---- events ----
 
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         decisions = self._watch(roster, push[0])
@@ -148,8 +153,6 @@ class SyncSwitch(Paradigm):
         if worker in roster.suspended:
             return f"suspended {AS_STRAGGLER}, until {self.protocol} has done its share of the work"
         return self._inner.explain(roster, worker)
-
-    # ---- the protocol in force ----
 
     @property
     def protocol(self) -> str:
@@ -203,8 +206,6 @@ class SyncSwitch(Paradigm):
             decisions.append(SetTimer(DETECT, None))
         return [*decisions, Switch(self.protocol, why)]
 
-    # ---- stragglers ----
-
     def _watch(self, roster: Roster, worker: str) -> list[Decision]:
         """Tell the detector of a push; the first one starts it."""
         active_s = roster.telemetry(worker).active_s
@@ -216,8 +217,6 @@ class SyncSwitch(Paradigm):
     def _set_timer(self, roster: Roster, window_s: float | None) -> list[Decision]:
         self.watching = window_s is not None
         return [SetTimer(DETECT, roster.now + window_s)] if window_s is not None else []
-
-    # ---- snapshot ----
 
     def state(self) -> dict[str, Any]:
         return super().state() | {

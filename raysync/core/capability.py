@@ -1,0 +1,34 @@
+"""What only some topologies can carry out.
+
+A paradigm names what it asks of a topology (`Paradigm.demands`), an experiment does so by its
+settings, and a topology says what it refuses, and why. So nothing is silently ignored: what cannot
+be carried out is refused before the run, by the name of the setting that asks for it.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+Demand = tuple["Capability", str]
+"""What is asked of a topology, and the setting that asks for it."""
+
+
+class Capability(Enum):
+    """Something that a topology may refuse."""
+
+    BATCH_SIZE = auto()
+    """`Release(batch_size=...)`: an iteration of another size than the experiment's."""
+    LOSE_WORKERS = auto()
+    """The run goes on when a worker is lost, and a new life of its slot may join."""
+    CORRECT_STALENESS = auto()
+    """The server corrects gradients for their delay."""
+    SHARD_SERVERS = auto()
+    """The parameters of the model are split evenly among several servers."""
+    SEVERAL_DEVICES = auto()
+    """A worker computes on several devices."""
+    PRECISION = auto()
+    """A worker computes in another precision than float32."""
+    WHOLE_NORM = auto()
+    """The server knows the norm of the whole model."""
+    EMULATE_LINKS = auto()
+    """The way between a worker and its server is emulated on Ray; on the virtual clock it always is."""

@@ -1,0 +1,53 @@
+"""What an experiment asks of a topology, and the refusal of what that cannot carry out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from raysync.config import Experiment, Link
+from raysync.core.capability import Capability, Demand
+from raysync.core.paradigm import Paradigm
+from raysync.errors import ConfigError
+
+
+def demands_of(experiment: Experiment) -> Iterator[Demand]:
+    """Yield what the settings of an experiment ask for beyond what every topology can do."""
+    update, on_ray = experiment.update, experiment.engine == "ray"
+    if update.project_radius is not None:
+        yield Capability.WHOLE_NORM, "update.project_radius"
+    if update.delay_compensation is not None:
+        yield Capability.CORRECT_STALENESS, "update.delay_compensation"
+    if update.staleness_scaling != "none":
+        yield Capability.CORRECT_STALENESS, f"update.staleness_scaling: {update.staleness_scaling}"
+    if experiment.cluster.server_shards > 1:
+        yield Capability.SHARD_SERVERS, f"cluster.server_shards: {experiment.cluster.server_shards}"
+    for trouble in experiment.troubles:
+        if trouble.kind == "crash":
+            yield Capability.LOSE_WORKERS, "troubles: crash"
+        if trouble.kind in ("latency", "drift") and on_ray:
+            yield Capability.EMULATE_LINKS, f"troubles: {trouble.kind}"
+    for group in experiment.workers:
+        if group.devices > 1:
+            yield Capability.SEVERAL_DEVICES, f"workers: {group.name}: devices_per_worker: {group.devices}"
+        if group.precision != "float32":
+            yield Capability.PRECISION, f"workers: {group.name}: precision: {group.precision}"
+        if group.link != Link() and on_ray:
+            yield Capability.EMULATE_LINKS, f"workers: {group.name}: link"
+
+
+def refuse(name: str, refusals: Mapping[Capability, str], experiment: Experiment, paradigm: Paradigm) -> None:
+    """Refuse what a topology cannot carry out.
+
+    Args:
+        name: what the experiment names as its paradigm.
+        refusals: what the topology refuses, and why.
+        experiment: what it is asked for.
+        paradigm: decides in it.
+
+    Raises:
+        ConfigError: naming the paradigm and the first such setting.
+    """
+    inner = ((capability, f"sync: {setting}") for capability, setting in paradigm.demands())
+    for capability, setting in (*inner, *demands_of(experiment)):
+        if capability in refusals:
+            raise ConfigError(f"paradigm: {name}: {setting}: {refusals[capability]}.")
