@@ -61,8 +61,9 @@ class Trainer:
             loss = computation.compute(self._batches[slot], clock, batch_size)
         return loss, computation.outgoing().clone()
 
+    @property
     def has_buffers(self) -> bool:
-        """Say whether the model has any."""
+        """Whether the model has any."""
         return len(self._initial) > self._size
 
     def _computation(self, group: WorkerGroup) -> GradientComputation:
