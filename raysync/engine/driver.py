@@ -55,6 +55,8 @@ BEFORE_THE_END = nextafter(1, 0)
 class Arriving:
     """The gradient of a step that has been computed."""
 
+    first: Call
+    """It is done once the gradient has come from the worker; the server itself sees to the rest."""
     parts: list[Call]
     """What is on its way to the server."""
     held: list[Any] = field(default_factory=list)
@@ -170,6 +172,8 @@ class Driver:
                 if server.last is not None:
                     self._settling.add(server)
                     self.backend.watch(server.last, self._settled, server)
+                    self.backend.schedule(self.backend.now + self._deadline_s, self._miss_answer,
+                                          (server, server.last))
         self.status = status
         self._steps.clear()
 
@@ -191,7 +195,7 @@ class Driver:
             return
         step.answer = answer
         if self.backend.delivers and (parts := self.backend.deliver(step.call, step.server.actor)):
-            self._arriving[step] = Arriving(list(parts))
+            self._arriving[step] = Arriving(parts[0], list(parts))
             for part in parts:
                 self.backend.watch(part, self._part_arrived, (step, part))
         else:
@@ -281,7 +285,7 @@ class Driver:
             suspect = self._steps.get(worker, step)
             if suspect.release.pull:  # it may still wait for its weights
                 suspect.server.check(suspect.release.version, late)
-        elif self.backend.is_done(self._arriving[step].parts[0]):  # a shard was to take its part
+        elif self.backend.is_done(self._arriving[step].first):  # a shard was to take its part
             raise RunFailed(f"{step.server.actor}: {late}")
         self._lose(worker, late)
 
@@ -323,7 +327,7 @@ class Driver:
         if isinstance(answer, Failure):
             self._give_up(comeback, answer.reason)
         else:
-            self.backend.schedule(comeback.due_at, self._join, comeback.worker)
+            self.backend.schedule(max(comeback.due_at, self.backend.now), self._join, comeback.worker)
 
     def _miss_start(self, comeback: Comeback) -> None:
         is_awaited = self._coming.get(comeback.worker) is comeback and not self.status
@@ -440,7 +444,7 @@ class Driver:
         self._evaluations.add(publication)
         for server, call in zip(servers, calls, strict=True):
             self.backend.watch(call, self._published, (publication, server, server.version, call))
-            self.backend.schedule(self.backend.now + self._deadline_s, self._miss_publication,
+            self.backend.schedule(self.backend.now + self._deadline_s, self._miss_answer,
                                   (server, call))
 
     def _published(self, what: tuple[Publication, ParameterServer, int, Call]) -> None:
@@ -452,7 +456,7 @@ class Driver:
             publication.at = self.last_at = self.backend.now
             self._evaluations.begin()
 
-    def _miss_publication(self, what: tuple[ParameterServer, Call]) -> None:
+    def _miss_answer(self, what: tuple[ParameterServer, Call]) -> None:
         server, call = what
         if not self.backend.is_done(call):
             raise RunFailed(f"{server.actor}: no answer for {self._deadline_s:g} s")
