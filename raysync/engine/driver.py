@@ -242,21 +242,28 @@ class Driver:
     def _step_failed(self, step: Step, failure: Failure) -> None:
         if step.answer is not None and failure.kind == "lost":
             self._lose(step.release.worker, "its gradient was lost with its node")
-        elif failure.kind == "died" and failure.actor in self._steps:
+        elif failure.kind == "died" and self._is_worker(failure.actor):
             self._lose(failure.actor, "its actor died")
         else:
             raise self._blame(step, failure)
 
     def _blame(self, step: Step, failure: Failure) -> RunFailed:
-        """A step fails with the update that it waits for: then the server's error is the one to tell."""
-        server = step.server
-        try:
-            if reason := server.failure(step.release.version, SERVER_VERDICT_S):
-                return RunFailed(f"{server.actor}: {reason}")
-        except TimeoutError:
-            pass
-        who = f"worker {failure.actor}" if failure.actor in self._steps else server.actor
+        """A step fails with an update whose weights it needs, or a stage before it.
+
+        Then the error of that server is the one to tell.
+        """
+        for server in self.topology.servers:
+            version = step.release.version if server is step.server else server.version
+            try:
+                if reason := server.failure(version, SERVER_VERDICT_S):
+                    return RunFailed(f"{server.actor}: {reason}")
+            except TimeoutError:
+                pass
+        who = f"worker {failure.actor}" if self._is_worker(failure.actor) else step.server.actor
         return RunFailed(f"{who}: {failure.reason}")
+
+    def _is_worker(self, actor: str) -> bool:
+        return self._lives.get(WorkerId(actor).slot) == actor
 
     def _miss_deadlines(self, _: None) -> None:
         """Look at the steps that are under way for too long, and come again when the next may be."""

@@ -127,6 +127,7 @@ class World:
         """Calls as they were issued, as they were performed, and who was killed when."""
         self._run, self._misfortunes = run, misfortunes
         self._backend = VirtualBackend(run.paths(), self._make, computes=True, ends=misfortunes.ends)
+        self.restarts = 0
         self._gradients = {}
         """Call -> its worker and clock."""
         self._dead = set()
@@ -169,6 +170,7 @@ class World:
 
     def restart(self, actor):
         self._dead.discard(actor)
+        self.restarts += 1
         return self._started(actor, self._backend.restart(actor))
 
     def _started(self, actor, call):
