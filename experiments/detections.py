@@ -8,9 +8,9 @@ import pandas as pd
 from raysync.core.decisions import Note, Suspend, Switch
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Entry
+from raysync.engine.faults import UNHARMED, Troubles
 from raysync.record.reader import RunRecord
 from raysync.record.sweeps import SweepRecord
-from raysync.engine.faults import UNHARMED, Troubles
 
 GRID_S = 0.05
 """Between two looks at whether somebody is in a spell."""

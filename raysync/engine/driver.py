@@ -56,6 +56,8 @@ BEFORE_THE_END = nextafter(1, 0)
 class Arriving:
     """The gradient of a step that has been computed."""
 
+    first: Call
+    """It is done once the gradient has come from the worker; the server itself sees to the rest."""
     parts: list[Call]
     """What is on its way to the server."""
     held: list[Any] = field(default_factory=list)
@@ -171,6 +173,8 @@ class Driver:
                 if server.last is not None:
                     self._settling.add(server)
                     self.backend.watch(server.last, self._settled, server)
+                    self.backend.schedule(self.backend.now + self._deadline_s, self._miss_answer,
+                                          (server, server.last))
         self.status = status
         self._steps.clear()
 
@@ -192,7 +196,7 @@ class Driver:
             return
         step.answer = answer
         if self.backend.delivers and (parts := self.backend.deliver(step.call, step.server.actor)):
-            self._arriving[step] = Arriving(list(parts))
+            self._arriving[step] = Arriving(parts[0], list(parts))
             for part in parts:
                 self.backend.watch(part, self._part_arrived, (step, part))
         else:
@@ -239,21 +243,28 @@ class Driver:
     def _step_failed(self, step: Step, failure: Failure) -> None:
         if step.answer is not None and failure.kind == "lost":
             self._lose(step.release.worker, "its gradient was lost with its node")
-        elif failure.kind == "died" and failure.actor in self._steps:
+        elif failure.kind == "died" and self._is_worker(failure.actor):
             self._lose(failure.actor, "its actor died")
         else:
             raise self._blame(step, failure)
 
     def _blame(self, step: Step, failure: Failure) -> RunFailed:
-        """A step fails with the update that it waits for: then the server's error is the one to tell."""
-        server = step.server
-        try:
-            if reason := server.failure(step.release.version, SERVER_VERDICT_S):
-                return RunFailed(f"{server.actor}: {reason}")
-        except TimeoutError:
-            pass
-        who = f"worker {failure.actor}" if failure.actor in self._steps else server.actor
+        """A step fails with an update whose weights it needs, or a stage before it.
+
+        Then the error of that server is the one to tell.
+        """
+        for server in self.topology.servers:
+            version = step.release.version if server is step.server else server.version
+            try:
+                if reason := server.failure(version, SERVER_VERDICT_S):
+                    return RunFailed(f"{server.actor}: {reason}")
+            except TimeoutError:
+                pass
+        who = f"worker {failure.actor}" if self._is_worker(failure.actor) else step.server.actor
         return RunFailed(f"{who}: {failure.reason}")
+
+    def _is_worker(self, actor: str) -> bool:
+        return self._lives.get(WorkerId(actor).slot) == actor
 
     def _miss_deadlines(self, _: None) -> None:
         """Look at the steps that are under way for too long, and come again when the next may be."""
@@ -282,7 +293,7 @@ class Driver:
             suspect = self._steps.get(worker, step)
             if suspect.release.pull:  # it may still wait for its weights
                 suspect.server.check(suspect.release.version, late)
-        elif self.backend.is_done(self._arriving[step].parts[0]):  # a shard was to take its part
+        elif self.backend.is_done(self._arriving[step].first):  # a shard was to take its part
             raise RunFailed(f"{step.server.actor}: {late}")
         self._lose(worker, late)
 
@@ -324,7 +335,7 @@ class Driver:
         if isinstance(answer, Failure):
             self._give_up(comeback, answer.reason)
         else:
-            self.backend.schedule(comeback.due_at, self._join, comeback.worker)
+            self.backend.schedule(max(comeback.due_at, self.backend.now), self._join, comeback.worker)
 
     def _miss_start(self, comeback: Comeback) -> None:
         is_awaited = self._coming.get(comeback.worker) is comeback and not self.status
@@ -443,7 +454,7 @@ class Driver:
         self._evaluations.add(publication)
         for server, call in zip(servers, calls, strict=True):
             self.backend.watch(call, self._published, (publication, server, server.version, call))
-            self.backend.schedule(self.backend.now + self._deadline_s, self._miss_publication,
+            self.backend.schedule(self.backend.now + self._deadline_s, self._miss_answer,
                                   (server, call))
 
     def _published(self, what: tuple[Publication, ParameterServer, int, Call]) -> None:
@@ -455,7 +466,7 @@ class Driver:
             publication.at = self.last_at = self.backend.now
             self._evaluations.begin()
 
-    def _miss_publication(self, what: tuple[ParameterServer, Call]) -> None:
+    def _miss_answer(self, what: tuple[ParameterServer, Call]) -> None:
         server, call = what
         if not self.backend.is_done(call):
             raise RunFailed(f"{server.actor}: no answer for {self._deadline_s:g} s")

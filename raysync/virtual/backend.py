@@ -99,33 +99,36 @@ class OtherValue:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """What becomes of an actor's process at a time."""
+    """How the process of an actor ends: what it has not done by then fails, or is never done."""
 
     at: float
     """Seconds since the run began."""
     freezes: bool = False
-    """Whether it stops without a sign, or dies, which is noticed."""
+    """Whether it stops without a sign. Otherwise it dies, which is noticed."""
 
 
 class VirtualBackend:
     """The world of one run in virtual time."""
 
     def __init__(
-        self, paths: Paths, make: Callable[[str], Actor], *, computes: bool, ends: Mapping[str, End] | None = None,
+        self, paths: Paths, make: Callable[[str], Actor], *, computes: bool,
+        ends: Mapping[str, Sequence[End]] | None = None,
     ) -> None:
         """
         Args:
             paths: what lies between the sites.
             make: a fresh actor for an id; a restarted one gets a new one.
             computes: whether calls compute, or only take time.
-            ends: actor -> when its process dies or freezes, for tests of what then happens.
+            ends: actor -> the ends of its processes, that of the first in front; a process whose
+                end is not given lives on.
         """
         self.computes = computes
         self.delivers = False
         """As `Backend.delivers`: nothing travels before the call that needs it."""
         self._paths = paths
         self._make = make
-        self._ends = ends or {}
+        self._ends = {actor: list(each) for actor, each in (ends or {}).items()}
+        """Actor -> the ends of its processes, that of the present one in front."""
         self._actors: dict[str, Actor] = {}
         self._queue: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._scheduled = 0
@@ -166,8 +169,8 @@ class VirtualBackend:
                 begin = at
         performer.free_at = end = begin + first_s + second_s
         call = VirtualCall(end, site, value_added_s, answer)
-        if self._ends and actor in self._ends:
-            self._cut_short(call, actor)
+        if self._ends:
+            self._befall(call, actor, performer, begin, inputs)
         if self.computes and call.at < inf:
             self.schedule(call.at, self._compute, (call, actor, performer, method, fields, inputs))
         return call
@@ -203,20 +206,29 @@ class VirtualBackend:
     def restart(self, actor: str) -> VirtualCall:
         """As `Backend.restart`; it is ready at once."""
         self._actors.pop(actor, None)
+        if self._ends.get(actor):
+            del self._ends[actor][0]
         return VirtualCall(self.now, "", 0.0, None)
 
     def _start(self, actor: str) -> Actor:
         performer = self._actors[actor] = self._make(actor)
         return performer
 
-    def _cut_short(self, call: VirtualCall, actor: str) -> None:
-        """A call that is not done when its process ends never is, or fails then."""
-        end = self._ends[actor]
-        if call.at <= end.at:
-            return
-        if not end.freezes:
-            call.answer = Failure("died", "its actor died", actor)
-        call.at = inf if end.freezes else max(end.at, self.now)
+    def _befall(
+        self, call: VirtualCall, actor: str, performer: Actor, begin: float, inputs: Sequence[Any],
+    ) -> None:
+        """Let a call fail that misses an input, or that its process does not live to finish."""
+        failed = next((each.answer for each in inputs if isinstance(each.answer, Failure)), None)
+        if failed is not None:
+            call.answer = failed
+            call.at = performer.free_at = begin
+        ends = self._ends.get(actor)
+        if ends and call.at > ends[0].at:
+            if ends[0].freezes:
+                call.at = inf
+            else:
+                call.answer = Failure("died", "its actor died", actor)
+                call.at = max(ends[0].at, self.now)
 
     def _compute(self, task: tuple[VirtualCall, str, Actor, str, list[Any], tuple[Any, ...]]) -> None:
         call, actor, performer, method, fields, inputs = task

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from ray.exceptions import ActorDiedError, ObjectLostError, RayTaskError
-
 from raysync.cluster.messages import ApplyPlan
+
 from raysync.engine.step_time import step_duration_s
 
 

@@ -3,13 +3,13 @@
 import os
 
 import pytest
+from raysync.decoupled.virtual import run_virtually
 
 from raysync import config
 from raysync.cluster.session import Session
 from raysync.core.ids import WorkerId
 from raysync.core.replay import replay
 from raysync.decoupled.plan import plan_of
-from raysync.decoupled.virtual import run_virtually
 from raysync.errors import RunFailed
 from raysync.paradigms import rebuild
 from raysync.runner import run_in

@@ -17,9 +17,9 @@ from raysync.cluster.worker import Worker, WorkerPlan
 from raysync.core.decisions import Apply, Release
 from raysync.core.events import Joined, Left, Pushed
 from raysync.core.journal import Entry, Evaluation, Remark
+from raysync.engine.faults import UNHARMED, Troubles
 from raysync.errors import RunFailed
 from raysync.training.task import prepare
-from raysync.engine.faults import UNHARMED, Troubles
 from raysync.virtual.engine import VirtualEngine
 from tests.cluster.fake_ray import FakeEvaluator, FakePost, FakeRay, FakeServer, FakeWorker
 from tests.cluster.parts import TINY

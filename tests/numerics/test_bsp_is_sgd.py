@@ -6,7 +6,7 @@ from torch.nn.functional import cross_entropy
 
 from raysync import config
 from raysync.training.task import prepare
-from tests.virtual.parts import learn
+from tests.virtual.parts import learn, weights_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -24,9 +24,9 @@ SETTINGS = {
 
 def train(task, name):
     """The parameters after a run on the virtual engine."""
-    lines, learner = learn(task, name)
+    lines, driver = learn(task, name)
     assert lines[-1].status == "finished"
-    return learner.weights()
+    return weights_of(driver)
 
 
 def train_alone(task):

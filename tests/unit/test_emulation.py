@@ -8,8 +8,8 @@ import pytest
 
 from raysync import config
 from raysync.config import Jitter, Link
-from raysync.engine.step_time import SHORTEST, StepTime, jitter_of, one_way_s
 from raysync.engine.faults import UNHARMED, Troubles
+from raysync.engine.step_time import SHORTEST, StepTime, jitter_of, one_way_s
 
 SLOW = {"kind": "slow-down", "factor": 2}
 WORKERS = [{"name": "fast", "count": 3}, {"name": "slow", "count": 2}]

@@ -1,7 +1,6 @@
-"""What the tests of the virtual engine share: tiny tasks, runs as lists of lines, and a learner that can be looked into."""
+"""What the tests of the virtual engine share: tiny tasks, runs as lists of lines, and what they trained."""
 
 from functools import partial
-from unittest.mock import patch
 
 import numpy as np
 from torch import nn
@@ -14,9 +13,8 @@ from raysync.core.journal import Entry, encode, header
 from raysync.core.replay import replay
 from raysync.paradigms import rebuild
 from raysync.training.task import prepare
-from raysync.virtual import engine
-from raysync.virtual.engine import VirtualEngine
-from raysync.virtual.learner import Learner
+from raysync.training.update_plan import MEAN
+from raysync.virtual.engine import VirtualEngine, driver_of
 
 BYTES = 64
 """Of a vector of `SMALL`: 12 weights and 4 biases of 4 bytes."""
@@ -40,17 +38,16 @@ def run(task, paradigm="bsp", **parameters):
 
 
 def learn(task, paradigm="bsp", **parameters):
-    """All lines of a run, and its learner as the run left it."""
-    made = []
+    """All lines of a run that trains, and its driver as the run left it: see `weights_of`."""
+    choice = paradigm if isinstance(paradigm, ParadigmChoice) else ParadigmChoice(name=paradigm, **parameters)
+    driver = driver_of(task, choice.make())
+    return [line for lines in driver.run() for line in lines], driver
 
-    class Kept(Learner):
-        def __init__(self, task):
-            super().__init__(task)
-            made.append(self)
 
-    with patch.object(engine, "Learner", Kept):
-        lines = run(task, paradigm, **parameters)
-    return lines, made[0]
+def weights_of(driver, server="server"):
+    """The newest weights of a server, and behind them the buffers: (P + Q,)."""
+    model_server = driver.backend._actors[server]._server
+    return model_server.publish(model_server.version, MEAN).clone()
 
 
 def entries(lines, kind):

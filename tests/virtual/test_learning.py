@@ -21,7 +21,7 @@ from raysync.core.paradigm import Paradigm
 from raysync.training.task import prepare
 from raysync.virtual.engine import VirtualEngine
 from tests.virtual.oracle import Oracle
-from tests.virtual.parts import DATA, entries, learn, push_times, replayed
+from tests.virtual.parts import DATA, entries, learn, push_times, replayed, weights_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -89,10 +89,10 @@ def test_a_run_is_what_plain_torch_makes_of_its_journal(paradigm, devices):
     """Gradients of version `base` exactly, updates, and batch-norm statistics that stay with their worker."""
     task = task_of(troubles=[CRASH], workers=[group | {"devices_per_worker": count} for group, count in zip(
         SETTINGS["workers"], devices, strict=True)])
-    lines, learner = learn(task, paradigm)
+    lines, driver = learn(task, paradigm)
     assert lines[-1].status == "finished", lines[-1]
     oracle = Oracle(task).follow(lines)
-    assert (learner.weights() - oracle.vector()).abs().max().item() < 1e-5
+    assert (weights_of(driver) - oracle.vector()).abs().max().item() < 1e-5
     assert replayed(task, lines, ParadigmChoice(name=paradigm)).difference is None
     stale = [entry for entry in entries(lines, Pushed) for decision in entry.decisions
              if isinstance(decision, Apply) and decision.version > entry.event.base + 1]
@@ -110,10 +110,10 @@ def test_stale_gradients_and_phases_are_treated_as_the_update_says(paradigm):
     phases = {"phases": {"bsp": {"lr": 0.2}, "asp": {"lr": 0.05}}, "staleness_scaling": "none"} if switches else {}
     update = {"lr": 0.1, "staleness_scaling": "inverse", "delay_compensation": {"strength": 20}} | phases
     task = task_of(plain, troubles=[CRASH], update=update, **({"paradigm": paradigm} if switches else {}))
-    lines, learner = learn(task, paradigm)
+    lines, driver = learn(task, paradigm)
     assert lines[-1].status == "finished", lines[-1]
-    assert (learner.weights() - Oracle(task).follow(lines).vector()).abs().max().item() < 1e-5
-    assert not learner._bases, "what was applied or dropped is not kept"
+    assert (weights_of(driver) - Oracle(task).follow(lines).vector()).abs().max().item() < 1e-5
+    assert not driver._pushed, "what was applied or dropped is not kept"
 
 
 FAMILY = [("hybrid", {"k": 2, "staleness_tolerance": 1, "pull_interval": 3}),
@@ -127,10 +127,10 @@ def test_gradients_are_of_the_weights_that_were_published(name, parameters):
     """The losses are those of plain torch at `base`, though the model may have moved on; evaluated is the newest."""
     choice = ParadigmChoice(name=name, **parameters)
     task = task_of(troubles=[] if name.endswith("Twice") else [CRASH], evaluation={"marks": 20})
-    lines, learner = learn(task, choice)
+    lines, driver = learn(task, choice)
     assert lines[-1].status == "finished", lines[-1]
     oracle = Oracle(task).follow(lines)
-    assert (learner._store.publish() - oracle.vector()).abs().max().item() < 1e-5
+    assert (weights_of(driver) - oracle.vector()).abs().max().item() < 1e-5
     assert replayed(task, lines, choice).difference is None
     decisions = [decision for entry in entries(lines, object) for decision in entry.decisions]
     kept = [one.version for one in decisions if isinstance(one, Apply) and not one.publish]
@@ -253,8 +253,8 @@ def test_the_same_experiment_is_the_same_run_bit_for_bit(tmp_path):
 def test_final_weights_are_the_same_bit_for_bit(paradigm):
     def final(**settings):
         task = task_of(lambda: net(dropout=0.3), troubles=[CRASH], **settings)
-        lines, learner = learn(task, paradigm)
-        return lines, learner.weights()
+        lines, driver = learn(task, paradigm)
+        return lines, weights_of(driver)
 
     (lines, weights), (again, same), (_, other) = final(), final(), final(seed=1)
     assert lines == again
@@ -375,12 +375,12 @@ class Patient(Paradigm):
 
 def test_timers_drops_and_batch_sizes_of_a_users_paradigm():
     task = task_of(plain)
-    lines, learner = learn(task, "tests.virtual.test_learning:Patient")
+    lines, driver = learn(task, "tests.virtual.test_learning:Patient")
     times = push_times(lines)
     assert lines[-1].status == "finished", lines[-1]
     assert times["a-0"] == [1, *(0.5 + 10 * n for n in range(1, len(times["c-0"])))], "half a batch takes half as long"
     assert times["c-0"] == [4, *(2 + 10 * n for n in range(1, len(times["c-0"])))]
-    assert not learner._gradients, "what was applied or dropped is not kept"
+    assert not driver._pushed, "what was applied or dropped is not kept"
     assert {entry.event.samples for entry in entries(lines, Pushed) if entry.event.clock} == {4}
-    assert (learner.weights() - Oracle(task).follow(lines).vector()).abs().max().item() < 1e-5
+    assert (weights_of(driver) - Oracle(task).follow(lines).vector()).abs().max().item() < 1e-5
     assert replayed(task, lines, ParadigmChoice(name="tests.virtual.test_learning:Patient")).machine.roster.dropped > 3

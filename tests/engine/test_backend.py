@@ -1,0 +1,192 @@
+"""The virtual backend by itself: actors, calls and values on a virtual clock. It knows no paradigm and no push."""
+
+from math import inf
+
+import pytest
+
+from raysync.engine.backend import Failure
+from raysync.virtual.backend import REPORT_EVERY, End, VirtualBackend
+from raysync.virtual.network import Path, SharedLink
+
+
+class Adder:
+    """Sums numbers up; its method is its seconds."""
+
+    def __init__(self, name):
+        self.site, self.free_at, self.total = name, 0.0, 0
+
+    def cost(self, method, fields, inputs):
+        return float(method), 0.0, 0.0, 0.0, "free"
+
+    def compute(self, method, fields, inputs, answer):
+        assert answer == "free"
+        self.total += sum(fields) + sum(inputs)
+        if self.total < -9:
+            raise ValueError("too low")
+        return (self.total, -self.total), self.total
+
+
+class World:
+    """A backend, and what it told of."""
+
+    def __init__(self, paths=None, *, computes=True, **ends):
+        self.made, self.heard = [], []
+        self.backend = VirtualBackend(paths or {}, self._make, computes=computes, ends=ends)
+
+    def _make(self, name):
+        self.made.append(name)
+        return Adder(name)
+
+    def call(self, actor, seconds, fields=(), *inputs):
+        call = self.backend.call(actor, str(seconds), list(fields), *inputs)
+        self.backend.watch(call, self._told, (actor, call))
+        return call
+
+    def _told(self, what):
+        actor, call = what
+        self.heard.append((self.backend.now, actor, call.answer))
+
+    def run(self):
+        while self.backend._queue:
+            self.backend.wait()
+        return self.heard
+
+
+def test_an_actor_works_its_calls_off_in_their_order_and_keeps_its_state():
+    world = World()
+    for seconds, number in ((2, 1), (1, 10), (0.5, 100)):
+        world.call("a", seconds, [number])
+    world.call("b", 1, [7])
+    assert world.run() == [(1, "b", 7), (2, "a", 1), (3, "a", 11), (3.5, "a", 111)]
+    assert world.made == ["a", "b"]
+    world.call("a", 1)
+    assert world.run()[-1] == (4.5, "a", 111), "an actor that is free begins at once"
+
+
+def test_a_value_may_be_passed_on_before_it_is_computed():
+    world = World()
+    first = world.call("a", 2, [5])
+    world.call("b", 1, [], first.value(1))
+    world.call("c", 1, [1], first, first.value(0))
+    assert world.run() == [(2, "a", 5), (3, "b", -5), (3, "c", 11)]
+
+
+def test_a_value_travels_from_the_call_that_needs_it():
+    """It takes no way at its own site; and it is not sent before it is there."""
+    world = World({"b": {"a": Path(latency_s=0.5, transfer_s=1.0)}})
+    first = world.call("a", 2)
+    world.call("a", 1, [], first)
+    world.call("b", 1, [], first)
+    assert [(at, who) for at, who, _ in world.run()] == [(2, "a"), (3, "a"), (4.5, "b")]
+    world.call("b", 1, [], first)
+    assert world.run()[-1][0] == 4.5 + 1.5 + 1
+
+
+def test_a_shared_link_carries_one_value_at_a_time():
+    link = SharedLink(s_per_byte=0.1)
+    world = World({"server": {name: Path(0.0, 0.0, link, 10.0) for name in "abc"}})
+    values = [world.call(name, 1) for name in "abc"]
+    world.call("server", 0, [], *values)
+    assert world.run()[-1][:2] == (4, "server")
+
+
+def test_what_happens_at_one_time_happens_in_the_order_in_which_it_was_asked_for():
+    world, told = World(), []
+    world.backend.schedule(2.0, told.append, "timer")
+    world.call("a", 2)
+    world.backend.schedule(2.0, told.append, "later")
+    world.backend.schedule(1.0, lambda _: told.append(len(world.heard)), None)
+    world.run()
+    assert told == [0, "timer", "later"]
+    assert world.backend.now == 2
+
+
+def test_a_call_that_raises_fails_and_so_does_what_depends_on_it():
+    world = World()
+    broken = world.call("a", 1, [-30])
+    world.call("b", 1, [], broken)
+    world.call("a", 1, [50])
+    why = Failure("raised", "ValueError: too low", "a")
+    assert world.run() == [(1, "a", why), (2, "b", why), (2, "a", 20)]
+    assert world.backend.failure(broken, 0) == why
+    world.backend._actors["b"].total = 4
+    world.call("b", 1)
+    assert world.run()[-1] == (3, "b", 4), "it never saw the call that failed"
+
+
+@pytest.mark.parametrize("computes", [True, False])
+def test_a_process_that_dies_takes_along_what_it_has_not_done(computes):
+    """Each call fails at that time, or at once; what depends on it fails as it would begin."""
+    world = World(computes=computes, a=[End(2.5)])
+    done, cut = world.call("a", 2), world.call("a", 2)
+    world.call("b", 3, [], done)
+    world.call("b", 3, [], cut)
+    world.call("c", 3, [], cut)
+    world.backend.schedule(4.0, lambda _: world.call("a", 1), None)
+    died = Failure("died", "its actor died", "a")
+    free = 0 if computes else "free"
+    assert world.run() == [(2, "a", free), (2.5, "a", died), (2.5, "c", died), (4, "a", died), (5, "b", free),
+                           (5, "b", died)]
+    assert [world.backend.failure(call, 0) for call in (done, cut)] == [None, died]
+
+
+def test_a_frozen_process_gives_no_sign():
+    """Nor does what waits for it; others go on."""
+    world = World(a=[End(2.5, freezes=True)])
+    calls = [world.call("a", 2), world.call("a", 2)]
+    waiting = world.call("b", 1, [], calls[1])
+    behind, other = world.call("b", 1), world.call("c", 9)
+    assert [(at, who) for at, who, _ in world.run()] == [(2, "a"), (9, "c")]
+    assert [call.at for call in (calls[1], waiting, behind)] == [inf] * 3
+    assert list(map(world.backend.is_done, (calls[0], calls[1], waiting, other))) == [True, False, False, True]
+    with pytest.raises(TimeoutError):
+        world.backend.failure(waiting, 10.0)
+
+
+def test_an_actor_that_is_started_anew_has_a_new_life_with_an_end_of_its_own():
+    world = World(a=[End(1.5), End(2.0, freezes=True)])
+    world.call("a", 1, [1])
+    world.call("a", 1, [1])
+    world.run()
+    assert world.backend.is_done(world.backend.restart("a"))
+    frozen = world.call("a", 1, [7])
+    assert frozen.at == inf
+    world.backend.restart("a")
+    world.call("a", 1, [7])
+    assert world.run()[-1] == (2.5, "a", 7), "the third life knows of no end, and of nothing before"
+    assert world.made == ["a"] * 3
+
+
+def test_a_killed_actor_is_gone_and_a_worker_that_is_spawned_is_ready():
+    world = World()
+    world.call("a", 1, [1])
+    world.backend.kill("a")
+    world.backend.kill("b")
+    assert world.backend.is_done(world.backend.spawn("a#2"))
+    world.call("a#2", 1, [2])
+    world.run()
+    assert world.made == ["a", "a#2"]
+
+
+def test_where_nothing_is_computed_calls_only_take_time():
+    world = World(computes=False)
+    first = world.call("a", 2, [5])
+    world.call("b", 1, [], first)
+    assert world.run() == [(2, "a", "free"), (3, "b", "free")]
+    assert not first.values
+    for number in range(3 * REPORT_EVERY):
+        world.backend.schedule(3.0 + number, lambda _: None, None)
+    world.backend.wait()
+    assert world.backend.now == 3 + REPORT_EVERY - 1, "a few at once"
+
+
+def test_the_order_of_events_is_the_same_on_every_run():
+    def run():
+        world = World({"b": {"a": Path(0.1, 0.2, SharedLink(0.3), 1.0)}}, c=[End(7.0)])
+        values = [world.call(name, seconds, [seconds]) for seconds in (1, 2, 0.5) for name in "abc"]
+        for value in values:
+            world.call("b", 0.25, [], value)
+        return world.run()
+
+    assert run() == run()
+    assert len(run()) == 18

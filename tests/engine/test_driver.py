@@ -1,0 +1,312 @@
+"""The driver: whole runs in a world where things go wrong, without a tensor. See also `scripts`."""
+
+import re
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import ClassVar, get_args
+
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+from mypy import api
+
+from raysync import config
+from raysync.config import ParadigmChoice
+from raysync.core import decisions as core_decisions
+from raysync.core.decisions import Apply, Release
+from raysync.core.events import Joined, Left, Pushed
+from raysync.core.journal import Ended, Entry, Evaluation, Remark
+from raysync.core.paradigm import Paradigm
+from raysync.engine import driver as engine_driver
+from raysync.engine.evaluations import TRIES
+from raysync.engine.faults import UNHARMED, Troubles
+from raysync.paradigms import make
+from raysync.training.task import prepare
+from tests.engine.world import Misfortunes, driver_in, run_in
+from tests.properties.test_conformance import RULES, lead_bound
+from tests.virtual.checker import Checker
+from tests.virtual.parts import DATA, TIMING, replayed
+from tests.virtual.test_pipelines import deep
+from tests.virtual.test_safety import plans, rules
+
+ROOT = Path(__file__).parents[2]
+JITTER = {"distribution": "lognormal", "sigma": 0.3}
+THREE = [{"name": "w", "count": 3, "step_s": 0.5, "jitter": JITTER}]
+GLOBAL = {"name": "hybrid", "k": 2, "staleness_tolerance": 1, "pull_interval": 3, "snapshot": "global"}
+COMES_BACK = {"kind": "crash", "worker": "w-0", "at_clock": 2, "rejoin_after_s": 1.0}
+NO_DEADLINE = {"step_deadline_s": 1e6}
+
+
+def task_of(**given):
+    defaults = {"workers": THREE, "workload": {"samples": 60}, "evaluation": {"marks": 4}}
+    return prepare(config.validate(TIMING | defaults | given), deep, DATA)
+
+
+def rule_of(task):
+    return task.experiment.paradigm.make()
+
+
+def of(lines, kind):
+    return [line for line in lines if isinstance(line, kind)]
+
+
+def decided(lines, kind):
+    return [decision for entry in of(lines, Entry) for decision in entry.decisions if isinstance(decision, kind)]
+
+
+def named(paradigm):
+    return paradigm if isinstance(paradigm, str) else paradigm["name"]
+
+
+# ---- what is unknown, or cannot be carried out ----
+
+
+@pytest.fixture
+def checks(tmp_path):
+    """What mypy says of the driver if texts of modules were others; of the rest it looks at `core`."""
+    def check(**texts):
+        settings = tmp_path / "mypy.cfg"
+        settings.write_text("[mypy]\nstrict = true\nfollow_imports = skip\n"
+                            "[mypy-raysync.core.*]\nfollow_imports = silent\n")
+        shadows = []
+        for path, text in texts.items():
+            shadow = tmp_path / f"{path.rpartition('/')[2]}.py"
+            shadow.write_text(text, encoding="utf-8")
+            shadows += ["--shadow-file", str(ROOT / f"raysync/{path}.py"), str(shadow)]
+        said, _, _ = api.run(["--config-file", str(settings), "--cache-dir", "/dev/null", *shadows,
+                              str(ROOT / "raysync/engine/driver.py")])
+        return re.findall(r'Argument 1 to "assert_never" has incompatible type "(.*)"; expected', said)
+
+    return check
+
+
+def test_a_decision_that_the_driver_does_not_know_does_not_pass_mypy(checks):
+    """Whether its case is taken out, or it is a new one."""
+    loop = Path(engine_driver.__file__).read_text(encoding="utf-8")
+    names = [decision.__name__ for decision in get_args(core_decisions.Decision)]
+    unknowing = re.sub(rf"\b({'|'.join(names)})\(.*?\)(?= \||:)", "None", loop)
+    assert [set(said.split(" | ")) for said in checks(**{"engine/driver": unknowing})] == [set(names)]
+    union = Path(core_decisions.__file__).read_text(encoding="utf-8")
+    more = union.replace("Decision = Apply", "class Pause:\n    pass\n\n\nDecision = Pause | Apply")
+    assert more != union
+    assert checks(**{"core/decisions": more}) == ["Pause"]
+
+
+@dataclass
+class Resizing(Paradigm):
+    """Decides what needs workers with the whole network, and does not say so in `demands`."""
+
+    name = "resizing"
+
+    def on_push(self, roster, push):
+        return [Apply((push,)), Release(push[0], batch_size=5)]
+
+    def on_leave(self, roster, worker):
+        return []
+
+    def explain(self, roster, worker):
+        return "never"
+
+
+def test_what_a_topology_cannot_carry_out_is_told_in_one_line():
+    name = "tests.engine.test_driver:Resizing"
+    whole = task_of(paradigm=name)
+    *_, ended = run_in(whole, rule_of(whole))[1]
+    assert ended.status == "finished", ended
+    cut = task_of(workers=[{"count": 4}], paradigm={"name": "decoupled", "modules": 2, "groups": 2, "sync": name})
+    *_, ended = run_in(cut, rule_of(cut))[1]
+    assert re.search(r"decoupled: sync: it decided Release\(\.\.\., batch_size=5\)", ended.error)
+    assert "\n" not in ended.error
+
+
+# ---- what is computed on what ----
+
+
+@pytest.mark.parametrize("paradigm", [
+    GLOBAL, {"name": "hybrid", "k": 1, "staleness_tolerance": "inf", "pull_interval": 2, "snapshot": "global"}, "asp",
+    {"name": "hybrid", "k": 2, "pull_interval": 2}, {"name": "k-batch-sync", "k": 4}, "tests.cluster.parts:Eager",
+    "tests.virtual.test_learning:Twice"])
+def test_every_step_gets_the_weights_of_the_version_that_was_decided(paradigm):
+    """Also those that stay published while updates go on; evaluated are the newest, whatever is published."""
+    task = task_of(paradigm=paradigm, evaluation={"marks": 20})
+    driver, lines = run_in(task, rule_of(task))
+    pulls = {(one.worker, one.clock): one.version for one in decided(lines, Release) if one.pull}
+    got = {(who, fields[0]): inputs[0] for who, method, fields, inputs in driver.backend.log if method == "step" and inputs}
+    assert got.items() <= pulls.items()
+    assert len(got) > 20
+    assert len(pulls) - len(got) <= 3, "those of the last event, and what was still computed"
+    evaluations = of(lines, Evaluation)
+    evaluated = [inputs[0] for _, method, _, inputs in driver.backend.log if method == "evaluate"]
+    assert evaluated == sorted({line.version for line in evaluations})
+    updates, samples, version = decided(lines, Apply), 0, 0
+    for line in evaluations:
+        while samples < line.progress * 60:
+            samples += len(updates[version].pushes)
+            version += 1
+        assert line.version == version, "the newest at that progress"
+    kept = {one.version for one in updates if not one.publish}
+    assert bool(kept) == ("global" in str(paradigm) or "Twice" in str(paradigm))
+    assert not kept & set(got.values())
+    assert not kept or kept & set(evaluated)
+
+
+@pytest.mark.parametrize("update", [{}, {"delay_compensation": "constant"}], ids=["", "compensated"])
+@pytest.mark.parametrize("paradigm", [
+    {"name": "hybrid", "k": 2, "staleness_tolerance": "inf", "pull_interval": 3}, {"name": "k-batch-async", "k": 3},
+    {"name": "sync-switch", "fraction": 0.5}, "bsp"], ids=named)
+def test_an_update_knows_what_each_gradient_was_computed_on(paradigm, update):
+    """Staleness, phase, progress, who is still there and, if delays are compensated, the very weights; also without a
+    pull, and after a crash."""
+    crashes = [COMES_BACK, {"kind": "crash", "worker": "w-1", "at_s": 2.2, "rejoin_after_s": 1.0}]
+    task = task_of(paradigm=paradigm, update=update, troubles=crashes)
+    driver, lines = run_in(task, rule_of(task))
+    server = driver.backend.servers["server"]
+    base = {(one.event.worker, one.event.clock): one.event.base for one in of(lines, Entry) if isinstance(one.event, Pushed)}
+    members, samples, number = set(), 0, 0
+    for entry in of(lines, Entry):
+        if isinstance(entry.event, Joined | Left):
+            members ^= {entry.event.worker}
+        for apply in (one for one in entry.decisions if isinstance(one, Apply)):
+            if number == len(server.plans):
+                break  # behind the last update that was carried out
+            plan, vectors = server.plans[number], server.vectors[number]
+            computed_on = [base[push] for push in apply.pushes]
+            assert vectors == computed_on * (2 if update else 1)
+            assert plan.staleness == [number - version for version in computed_on]
+            assert (plan.phase, plan.version, plan.progress) == (apply.phase, number + 1, samples / 60)
+            assert plan.workers == [worker if worker in members else None for worker, _ in apply.pushes]
+            number, samples = number + 1, samples + len(apply.pushes)
+    assert number == len(server.plans) > 10
+    assert any(any(plan.staleness) for plan in server.plans) == (paradigm != "bsp")
+    assert any(None in plan.workers for plan in server.plans) or paradigm != "bsp"
+    if named(paradigm) == "sync-switch":
+        assert {plan.phase for plan in server.plans} == {"bsp", "asp"}
+
+
+def test_only_a_step_that_is_befallen_is_sent_its_hardship():
+    troubles = [{"kind": "latency", "workers": ["w-1"], "start_clock": 3, "lasts_clocks": 2, "added_s": 0.2},
+                {"kind": "slow-down", "start_clock": 4, "lasts_clocks": 2, "factor": 3}]
+    task = task_of(troubles=troubles)
+    driver, _ = run_in(task, make("bsp"))
+    asked = Troubles(task.experiment)
+    steps = [(who.partition("#")[0], fields) for _, who, method, fields in driver.backend.calls if method == "step"]
+    for slot, (clock, size, *befallen) in steps:
+        suffered = asked.befall(slot, clock, 0.0)
+        assert befallen == ([] if suffered is UNHARMED else [suffered.factor, suffered.latency_s])
+        assert size == 1
+    assert ("w-1", [4, 1, 3.0, 0.2]) in steps
+    assert len(steps) > 50
+
+
+# ---- the evaluator ----
+
+
+@pytest.mark.parametrize("ends", [
+    ["dies at 0"], ["freezes at 0"], ["dies at 4", "freezes at 4.3"], ["freezes at 7"],
+    ["dies at 0", "dies at 0", "freezes at 4", "freezes at 5"]])
+def test_an_evaluator_that_fails_repeats_its_evaluation(ends):
+    """None is missing, none is made twice, and they tell the same."""
+    task = task_of(evaluation={"marks": 8, "deadline_s": 30.0})
+    whole, _ = run_in(task, make("bsp"), "evaluations take 0.1 s"), None
+    driver, lines = run_in(task, make("bsp"), "evaluations take 0.1 s", *(f"evaluator {end}" for end in ends))
+    assert lines[-1].status == "finished"
+    assert of(lines, Evaluation) == of(whole[1], Evaluation)
+    calls = [actor for _, actor, _, _ in driver.backend.calls if actor == "evaluator"]
+    assert len(calls) == 9 + len(ends)
+    remarks = [line.text for line in of(lines, Remark)]
+    assert len(remarks) == len(ends) == driver.backend.restarts
+    assert all("is started anew, and its evaluation is repeated" in text for text in remarks)
+    assert any("no answer for 30 s" in text for text in remarks) == ("freezes" in str(ends))
+
+
+@pytest.mark.parametrize("end", ["dies at 2.5", "freezes at 2.5"])
+def test_nothing_is_published_for_an_evaluator_that_was_given_up(end):
+    task = task_of(workers=[{"name": "w", "step_s": 1}], evaluation={"marks": 30, "deadline_s": 1.0})
+    driver, lines = run_in(task, make("asp"), "evaluations take 0.25 s", *[f"evaluator {end}"] * TRIES)
+    assert lines[-1].status == "finished"
+    *_, last = of(lines, Remark)
+    assert len(of(lines, Remark)) == TRIES
+    assert last.text.endswith(f"progress {', '.join(f'{mark / 30:g}' for mark in range(2, 31))}.")
+    published = [at for at, _, method, _ in driver.backend.calls if method == "publish"]
+    assert published[-1] <= last.at < 8 < lines[-1].at
+
+
+# ---- random worlds ----
+
+
+def befalls(workers, *others):
+    """What may befall the processes of a run."""
+    at = st.floats(0.1, 20).map(lambda at: round(at, 2))
+    ends = st.builds("{} {} at {}".format, st.sampled_from([*workers, *others]), st.sampled_from(["dies", "freezes"]), at)
+    pushes = st.builds("{}@{}".format, st.sampled_from(workers), st.integers(0, 9))
+    late = st.builds("gradient {} takes {} s".format, pushes, st.sampled_from([0.25, 3.0]))
+    lost = st.builds("gradient {} is lost".format, pushes)
+    starts = st.builds("{} takes {} s to start".format, st.sampled_from(workers), st.sampled_from([0.5, 8.0, 130.0]))
+    return st.lists(st.one_of(ends, late, lost, starts), max_size=5)
+
+
+@settings(max_examples=60)
+@given(plans(), rules, st.data())
+def test_a_run_ends_whatever_befalls_it_and_every_push_is_accounted_for(plan, rule, data):
+    """Without a fault of the server it fails only when every worker is gone; and its journal replays."""
+    name, parameters = RULES[rule]
+    lives = [f"{group['name']}-{index}#{life}" for group, life in product(plan["workers"], (1, 2))
+             for index in range(group["count"])]
+    plan["cluster"] |= NO_DEADLINE
+    task, choice = task_of(**plan), ParadigmChoice(name=name, **parameters)
+    happens = data.draw(befalls(lives, "evaluator", "server"))
+    driver, lines = run_in(task, choice.make(), "evaluations take 0.3 s", *happens)
+    event(lines[-1].status)
+    checker = Checker(name, lead_bound(name, parameters), 60)
+    for entry in of(lines, Entry):
+        checker.feed(entry)
+    again = replayed(task, lines, choice)
+    assert again.difference is None
+    roster = again.machine.roster
+    assert roster.received == roster.applied + roster.dropped + len(roster.buffered)
+    [ended] = of(lines, Ended)
+    assert ended.status in ("finished", "failed")
+    if ended.status == "failed":
+        has_server = not any(line.startswith("server") for line in happens)
+        assert ended.error.startswith("every worker is gone; " if has_server else ("every worker is gone; ", "server: "))
+        if has_server:
+            assert not roster.members
+            assert set(driver._pushed) == set(roster.buffered)
+            assert not driver._steps
+            assert not driver._arriving
+    else:
+        assert of(lines, Evaluation)[-1:] == [] or checker.samples >= 60
+        assert not driver._settling
+
+
+@settings(max_examples=40)
+@given(st.sampled_from([(1, 2), (2, 1), (2, 2), (3, 1), (3, 2)]), st.sampled_from(["stash", "latest"]), st.booleans(),
+       st.sampled_from(["bsp", "asp", {"name": "ssp", "staleness": 1}, "lagtuner", {"name": "k-sync", "k": 1}]), st.data())
+def test_what_ends_a_pipeline_is_named(shape, weights, locked, sync, data):
+    """Whichever stage or server dies or freezes, whenever: the line names it, not another that waits for it."""
+    modules, groups = shape
+    paradigm = {"name": "decoupled", "modules": modules, "groups": groups, "weights": weights, "locked": locked,
+                "sync": sync}
+    slots = [f"m{index % modules + 1}/w-{index}#1" for index in range(modules * groups)]
+    servers = [f"server of module {number + 1}" for number in range(modules)]
+    task = task_of(workers=[{"name": "w", "count": modules * groups, "step_s": 0.5, "jitter": JITTER}], paradigm=paradigm,
+                   cluster={"step_deadline_s": 20.0})
+    who = data.draw(st.sampled_from([*slots, *servers]))
+    how, at = data.draw(st.sampled_from(["dies", "freezes"])), data.draw(st.floats(0, 12))
+    _, lines = run_in(task, rule_of(task), f"{who} {how} at {at}")
+    ended = lines[-1]
+    event(f"{ended.status} {who[:6]} {how}")
+    assert ended.status in ("finished", "failed")
+    if ended.status == "failed":
+        why = "its actor died" if how == "dies" else "no answer for 20 s"
+        assert ended.error.startswith(f"{who} was lost ({why})" if who in slots else f"{who}: {why}")
+    assert replayed(task, lines, task.experiment.paradigm).difference is None
+
+
+def test_a_report_without_lines_is_no_report_of_the_virtual_clock():
+    task = task_of()
+    driver = driver_in(task, make("asp"), Misfortunes())
+    *reports, last = driver.run()
+    assert all(reports)
+    assert isinstance(last[-1], Ended)

@@ -1,0 +1,210 @@
+"""Runs of the driver in a world where things go wrong: the virtual backend, and what befalls it.
+
+No test here trains: the weights that workers pull are the number of their version, and a gradient is
+the number of the version that it was computed on. So every actor can be asked what it was given.
+"""
+
+import re
+from collections import defaultdict
+from math import inf
+
+import torch
+
+from raysync.decoupled.plan import plan_of
+from raysync.engine.backend import Failure
+from raysync.engine.driver import Driver
+from raysync.engine.evaluations import EVALUATOR
+from raysync.engine.faults import Troubles
+from raysync.engine.topology import SERVER
+from raysync.paradigms.decoupled import Decoupled
+from raysync.training.model_server import ModelServer
+from raysync.training.update_plan import ApplyPlan
+from raysync.virtual.backend import End, VirtualBackend, VirtualCall
+from raysync.virtual.data_parallel import DataParallelRun
+from raysync.virtual.pipelined import PipelinedRun
+
+LOST = Failure("lost", "what it needs was lost with the node that held it")
+
+
+class Versions:
+    """An exchange whose weights are the number of their version."""
+
+    def __init__(self):
+        self.plans, self.vectors = [], []
+        """What came with each update."""
+
+    def apply(self, plan, vectors):
+        self.plans.append(plan)
+        self.vectors.append([int(vector) for vector in vectors])
+
+    def weights(self, replica):
+        return torch.tensor(float(len(self.plans)))
+
+    def mean(self):
+        return self.weights(0)
+
+    def forget(self, worker):
+        pass
+
+
+class Performer:
+    """An actor that takes as long as the real one, and computes nothing."""
+
+    def __init__(self, world, name, actor, raises_at):
+        self.site, self.free_at, self.cost = actor.site, 0.0, actor.cost
+        self._world, self._name, self._actor, self._raises_at = world, name, actor, raises_at
+        self._weights = None
+
+    def compute(self, method, fields, inputs, answer):
+        self._world.log.append((self._name, method, fields, [int(each) for each in inputs]))
+        if self._raises_at is not None and self._world.now >= self._raises_at:
+            raise ValueError("the user's own")
+        match method:
+            case "evaluate":
+                return (), (0.5, 0.7)
+            case "step":
+                [self._weights] = inputs or [self._weights]
+                return (self._weights,), (0.5, answer[1])
+            case "forward" | "backward":
+                return (torch.tensor(0.0),) * 2, answer and (None, answer[1])
+        return self._actor.compute(method, fields, inputs, answer)
+
+
+class Evaluator:
+    """Takes its time."""
+
+    site, free_at = "evaluator", 0.0
+
+    def __init__(self, takes_s):
+        self._takes_s = takes_s
+
+    def cost(self, method, fields, inputs):
+        return self._takes_s, 0.0, 0.0, 0.0, None
+
+
+class Misfortunes:
+    """What befalls a run, told in lines: see `PHRASES`."""
+
+    def __init__(self, lines=()):
+        self.ends = defaultdict(list)
+        self.raises_at, self.uploads_s, self.lost, self.starts = {}, {}, set(), {}
+        self.shards, self.lost_updates, self.evaluation_s = {}, set(), 0.0
+        for line in lines:
+            self._read(line)
+
+    def _read(self, line):
+        for pattern, take in PHRASES.items():
+            if found := re.fullmatch(pattern, line):
+                take(self, *found.groups())
+                return
+        raise AssertionError(f"{line!r} is none of {list(PHRASES)}")
+
+    @property
+    def delivers(self):
+        """Whether gradients travel, so that they may be late or lost."""
+        return bool(self.uploads_s or self.lost or self.shards)
+
+
+PHRASES = {
+    r"(.+) dies at (\S+)": lambda it, who, at: it.ends[who].append(End(float(at))),
+    r"(.+) freezes at (\S+)": lambda it, who, at: it.ends[who].append(End(float(at), freezes=True)),
+    r"(.+) raises an error from (\S+) on": lambda it, who, at: it.raises_at.update({who: float(at)}),
+    r"gradient (\S+)@(\d+) takes (\S+) s": lambda it, who, clock, s: it.uploads_s.update({(who, int(clock)): float(s)}),
+    r"gradient (\S+)@(\d+) is lost": lambda it, who, clock: it.lost.add((who, int(clock))),
+    r"shard 2 (never gets|loses) (\S+)@(\d+)": lambda it, how, who, clock: it.shards.update({(who, int(clock)): how}),
+    r"update (\d+) is lost": lambda it, version: it.lost_updates.add(int(version)),
+    r"(\S+) takes (\S+) s to start": lambda it, who, s: it.starts.update({who: float(s)}),
+    r"(\S+) does not start": lambda it, who: it.starts.update({who: Failure("died", "its actor died", who)}),
+    r"evaluations take (\S+) s": lambda it, s: setattr(it, "evaluation_s", float(s)),
+}
+
+
+class World:
+    """The virtual backend, with misfortunes."""
+
+    def __init__(self, run, misfortunes):
+        self.calls, self.log, self.killed, self.servers = [], [], [], {}
+        """Calls as they were issued, as they were performed, and who was killed when."""
+        self._run, self._misfortunes = run, misfortunes
+        self._backend = VirtualBackend(run.paths(), self._make, computes=True, ends=misfortunes.ends)
+        self.restarts = 0
+        self._gradients = {}
+        """Call -> its worker and clock."""
+        self._dead = set()
+
+    def __getattr__(self, name):
+        return getattr(self._backend, name)
+
+    @property
+    def now(self):
+        return self._backend.now
+
+    @property
+    def delivers(self):
+        return self._misfortunes.delivers
+
+    def call(self, actor, method, fields, *inputs):
+        assert actor not in self._dead, f"{method} for {actor}, which was killed"
+        self.calls.append((self.now, actor, method, fields))
+        call = self._backend.call(actor, method, fields, *inputs)
+        if method == "step":
+            self._gradients[call] = actor, fields[0]
+        if method == "backward":
+            self._gradients[call] = actor, fields[0] - 1
+        if method.startswith("apply") and ApplyPlan(*fields).version in self._misfortunes.lost_updates:
+            call.answer = LOST
+        return call
+
+    def deliver(self, value, actor):
+        whose, its = self._gradients[value], self._misfortunes
+        upload_s = its.uploads_s.get(whose, 0.0)
+        first = VirtualCall(self.now + upload_s, actor, 0.0, LOST if whose in its.lost else None)
+        if whose not in its.shards:
+            return (first,) if upload_s or whose in its.lost else ()
+        if its.shards[whose] == "loses":
+            return first, VirtualCall(first.at, actor, 0.0, LOST)
+        return first, VirtualCall(inf, actor, 0.0, None)
+
+    def spawn(self, worker):
+        return self._started(worker, self._backend.spawn(worker))
+
+    def restart(self, actor):
+        self._dead.discard(actor)
+        self.restarts += 1
+        return self._started(actor, self._backend.restart(actor))
+
+    def _started(self, actor, call):
+        match self._misfortunes.starts.get(actor):
+            case Failure() as failure:
+                call.answer = failure
+            case float(seconds):
+                call.at += seconds
+        return call
+
+    def kill(self, actor):
+        self.killed.append(actor)
+        self._dead.add(actor)
+        self._backend.kill(actor)
+
+    def _make(self, name):
+        actor = Evaluator(self._misfortunes.evaluation_s) if name == EVALUATOR else self._run.actor(name)
+        if name.startswith(SERVER):
+            exchange = self.servers[name] = Versions()
+            actor._server = ModelServer(exchange)
+        return Performer(self, name, actor, self._misfortunes.raises_at.get(name))
+
+
+def driver_in(task, rule, misfortunes):
+    """A driver that has not begun, and its world as `driver.backend`."""
+    experiment = task.experiment
+    assert experiment.timing == "only", "nothing is trained here"
+    run = PipelinedRun(plan_of(task, rule)) if isinstance(rule, Decoupled) else DataParallelRun(task, rule)
+    faults, world = Troubles(experiment), World(run, misfortunes)
+    return Driver(run.topology(world, faults), world, experiment, faults,
+                  experiment.evaluation.progress_marks())
+
+
+def run_in(task, rule, *befalls):
+    """The driver of a run that has ended, and its lines."""
+    driver = driver_in(task, rule, Misfortunes(befalls))
+    return driver, [line for lines in driver.run() for line in lines]
