@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import ClassVar, get_args
+from typing import get_args
 
 import pytest
 from hypothesis import event, given, settings
