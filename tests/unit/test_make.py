@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar
 import pytest
 from annotated_types import Ge
 
+from raysync.core.capability import Capability
 from raysync.core.decisions import Apply, Release
 from raysync.core.machine import Machine, describe
 from raysync.core.paradigm import Paradigm
@@ -136,3 +137,11 @@ def test_a_module_that_cannot_be_imported_says_why_and_where(tmp_path, monkeypat
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match=says.replace("(", r"\(").replace(")", r"\)")):
         make("broken_here:X")
+
+
+@pytest.mark.parametrize(("name", "parameters", "demands"), [
+    ("bsp", {}, []), ("ringmaster", {"paradigm": "ssp"}, []), ("sync-switch", {}, []),
+    ("sync-switch", {"batch_sizes": {"asp": 4}}, [(Capability.BATCH_SIZE, "sync-switch: batch_sizes")]),
+])
+def test_a_paradigm_names_what_it_asks_of_a_topology(name, parameters, demands):
+    assert list(make(name, **parameters).demands()) == demands
