@@ -25,7 +25,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from math import isfinite, nextafter
 from typing import Any, assert_never
 
@@ -38,7 +39,7 @@ from raysync.engine.backend import Backend, Call, Failure
 from raysync.engine.evaluations import Evaluations, Publication
 from raysync.engine.faults import Troubles
 from raysync.engine.parameter_server import ParameterServer
-from raysync.engine.topology import NO_REPORT, Capability, Step, Topology
+from raysync.engine.topology import NO_REPORT, Arriving, Capability, Step, Topology
 from raysync.errors import RunFailed
 
 SERVER_VERDICT_S = 10.0
@@ -49,16 +50,6 @@ DONE = "its group has no batch left"
 """Why a worker leaves that has nothing left to do."""
 BEFORE_THE_END = nextafter(1, 0)
 """Where a run drains beyond its workload, the last evaluation comes after that."""
-
-
-@dataclass(slots=True, eq=False)
-class Arriving:
-    """The gradient of a step that has been computed."""
-
-    parts: list[Call]
-    """What is on its way to the server."""
-    held: list[Any] = field(default_factory=list)
-    """What has come from another node: Ray does not evict it here while it is held."""
 
 
 @dataclass(slots=True, eq=False)
@@ -101,8 +92,6 @@ class Driver:
                                         START_DEADLINE_S, self._tell)
         self._steps: dict[str, Step] = {}
         """Worker -> its step under way, the one that was released first in front."""
-        self._arriving: dict[Step, Arriving] = {}
-        """Those whose gradients are to be applied elsewhere than they were computed."""
         self._pushed: dict[Push, Step] = {}
         """Those whose gradients are neither applied nor dropped."""
         self._lives: dict[str, str] = {}
@@ -170,6 +159,8 @@ class Driver:
                 if server.last is not None:
                     self._settling.add(server)
                     self.backend.watch(server.last, self._settled, server)
+                    self.backend.schedule(self.backend.now + self._deadline_s, self._miss_answer,
+                                          (server, server.last))
         self.status = status
         self._steps.clear()
 
@@ -191,7 +182,7 @@ class Driver:
             return
         step.answer = answer
         if self.backend.delivers and (parts := self.backend.deliver(step.call, step.server.actor)):
-            self._arriving[step] = Arriving(list(parts))
+            step.arriving = Arriving(parts[0], list(parts))
             for part in parts:
                 self.backend.watch(part, self._part_arrived, (step, part))
         else:
@@ -205,7 +196,8 @@ class Driver:
         if isinstance(answer, Failure):
             self._step_failed(step, answer)
             return
-        arriving = self._arriving[step]
+        arriving = step.arriving
+        assert arriving is not None, "a part of a gradient that nothing waits for"
         arriving.held.append(answer)
         arriving.parts.remove(part)
         if not arriving.parts:
@@ -216,8 +208,6 @@ class Driver:
         release = step.release
         worker, clock = release.worker, release.clock
         del self._steps[worker]
-        if self._arriving:
-            self._arriving.pop(step, None)
         if release.pull:
             step.server.done(release.version)
         self._pushed[worker, clock] = step
@@ -238,21 +228,29 @@ class Driver:
     def _step_failed(self, step: Step, failure: Failure) -> None:
         if step.answer is not None and failure.kind == "lost":
             self._lose(step.release.worker, "its gradient was lost with its node")
-        elif failure.kind == "died" and failure.actor in self._steps:
+        elif not self._is_worker(failure.actor):
+            raise self._blame_server(step, failure)
+        elif failure.kind == "died":
             self._lose(failure.actor, "its actor died")
         else:
-            raise self._blame(step, failure)
+            raise RunFailed(f"worker {failure.actor}: {failure.reason}")
 
-    def _blame(self, step: Step, failure: Failure) -> RunFailed:
+    def _blame_server(self, step: Step, failure: Failure) -> RunFailed:
         """A step fails with the update that it waits for: then the server's error is the one to tell."""
-        server = step.server
-        try:
-            if reason := server.failure(step.release.version, SERVER_VERDICT_S):
+        servers = {server.actor: server for server in self.topology.servers}
+        server, version = step.server, step.release.version
+        if failure.actor in servers:  # of another stage, perhaps
+            server = servers[failure.actor]
+            version = server.version
+        with suppress(TimeoutError):
+            if reason := server.failure(version, SERVER_VERDICT_S):
                 return RunFailed(f"{server.actor}: {reason}")
-        except TimeoutError:
-            pass
-        who = f"worker {failure.actor}" if failure.actor in self._steps else server.actor
+        is_unsigned = failure.kind == "raised" and not failure.actor
+        who = f"worker {step.release.worker}" if is_unsigned else server.actor
         return RunFailed(f"{who}: {failure.reason}")
+
+    def _is_worker(self, actor: str) -> bool:
+        return self._lives.get(WorkerId(actor).slot) == actor
 
     def _miss_deadlines(self, _: None) -> None:
         """Look at the steps that are under way for too long, and come again when the next may be."""
@@ -271,19 +269,20 @@ class Driver:
 
     def _has_arrived(self, step: Step) -> bool:
         """Say whether all of it is there, and only waits for its turn."""
-        parts = self._arriving[step].parts if step in self._arriving else [step.call]
+        parts = [step.call] if step.arriving is None else step.arriving.parts
         return all(map(self.backend.is_done, parts))
 
     def _miss_deadline(self, step: Step) -> None:
         late = f"no answer for {self._deadline_s:g} s"
-        worker = self.topology.suspect(step)
-        if step.answer is None:
-            suspect = self._steps.get(worker, step)
-            if suspect.release.pull:  # it may still wait for its weights
-                suspect.server.check(suspect.release.version, late)
-        elif self.backend.is_done(self._arriving[step].parts[0]):  # a shard was to take its part
+        if step.arriving is None:
+            worker = self.topology.suspect(step)
+            pulled = self.topology.roster_of(worker).live[worker].version
+            self.topology.server_of(worker).check(pulled, late)  # it may still wait for its weights
+            self._lose(worker, late)
+        elif self.backend.is_done(step.arriving.first):  # a shard was to take its part
             raise RunFailed(f"{step.server.actor}: {late}")
-        self._lose(worker, late)
+        else:
+            self._lose(step.release.worker, late)
 
     # ---- who comes and goes ----
 
@@ -323,7 +322,7 @@ class Driver:
         if isinstance(answer, Failure):
             self._give_up(comeback, answer.reason)
         else:
-            self.backend.schedule(comeback.due_at, self._join, comeback.worker)
+            self.backend.schedule(max(comeback.due_at, self.backend.now), self._join, comeback.worker)
 
     def _miss_start(self, comeback: Comeback) -> None:
         is_awaited = self._coming.get(comeback.worker) is comeback and not self.status
@@ -342,9 +341,7 @@ class Driver:
         if not self._survives:
             raise RunFailed(f"{worker} was lost ({why}), and its pipeline cannot go on without it")
         self.backend.kill(worker)
-        step = self._steps.pop(worker, None)
-        if step is not None:
-            self._arriving.pop(step, None)
+        self._steps.pop(worker, None)
         self.topology.left(worker)
         self._handle(Left(at=self.backend.now, worker=worker), {"why": why})
         self._need_a_worker(f"the last was {worker}: {why}")
@@ -440,8 +437,7 @@ class Driver:
         self._evaluations.add(publication)
         for server, call in zip(servers, calls, strict=True):
             self.backend.watch(call, self._published, (publication, server, server.version, call))
-            self.backend.schedule(self.backend.now + self._deadline_s, self._miss_publication,
-                                  (server, call))
+        self.backend.schedule(self.backend.now + self._deadline_s, self._miss_publication, publication)
 
     def _published(self, what: tuple[Publication, ParameterServer, int, Call]) -> None:
         publication, server, version, call = what
@@ -449,10 +445,15 @@ class Driver:
         server.done(version)
         publication.missing -= 1
         if not publication.missing:
-            publication.at = self.last_at = self.backend.now
-            self._evaluations.begin()
+            self.last_at = self.backend.now
+            self._evaluations.published(publication)
 
-    def _miss_publication(self, what: tuple[ParameterServer, Call]) -> None:
+    def _miss_publication(self, publication: Publication) -> None:
+        if publication.missing:
+            for server_and_call in zip(self.topology.servers, publication.weights, strict=True):
+                self._miss_answer(server_and_call)
+
+    def _miss_answer(self, what: tuple[ParameterServer, Call]) -> None:
         server, call = what
         if not self.backend.is_done(call):
             raise RunFailed(f"{server.actor}: no answer for {self._deadline_s:g} s")
