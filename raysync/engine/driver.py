@@ -236,18 +236,18 @@ class Driver:
             raise RunFailed(f"worker {failure.actor}: {failure.reason}")
 
     def _blame_server(self, step: Step, failure: Failure) -> RunFailed:
-        """A step fails with the update that it waits for: then the server's error is the one to tell."""
-        servers = {server.actor: server for server in self.topology.servers}
-        server, version = step.server, step.release.version
-        if failure.actor in servers:  # of another stage, perhaps
-            server = servers[failure.actor]
-            version = server.version
-        with suppress(TimeoutError):
-            if reason := server.failure(version, SERVER_VERDICT_S):
-                return RunFailed(f"{server.actor}: {reason}")
-        is_unsigned = failure.kind == "raised" and not failure.actor
-        who = f"worker {step.release.worker}" if is_unsigned else server.actor
-        return RunFailed(f"{who}: {failure.reason}")
+        """A step fails with an update whose weights it needs, or a stage before it.
+
+        Then the error of that server is the one to tell.
+        """
+        for server in self.topology.servers:
+            if failure.actor in ("", server.actor):
+                version = step.release.version if server is step.server else server.version
+                with suppress(TimeoutError):
+                    if reason := server.failure(version, SERVER_VERDICT_S):
+                        return RunFailed(f"{server.actor}: {reason}")
+        unknown = f"worker {step.release.worker}" if failure.kind == "raised" else step.server.actor
+        return RunFailed(f"{failure.actor or unknown}: {failure.reason}")
 
     def _is_worker(self, actor: str) -> bool:
         return self._lives.get(WorkerId(actor).slot) == actor
