@@ -36,7 +36,13 @@ def signed() -> Iterator[None]:
     except ActorError:
         raise
     except Exception as error:
-        raise ActorError(ray.get_runtime_context().get_actor_id() or "", reason(error)) from error
+        raise ActorError(_own_id(), reason(error)) from error
+
+
+def _own_id() -> str:
+    """Return Ray's id of this actor; empty outside of Ray, which to ask would start it."""
+    actor_id = ray.get_runtime_context().get_actor_id() if ray.is_initialized() else None
+    return actor_id or ""
 
 
 def reason(error: Exception) -> str:
