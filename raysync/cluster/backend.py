@@ -26,6 +26,7 @@ from ray.exceptions import (
 )
 
 from raysync.cluster.clock import now_s, sleep_s
+from raysync.cluster.errors import ActorError, reason
 from raysync.cluster.shards import Parts, Shards
 from raysync.engine.backend import Failure
 from raysync.engine.evaluations import EVALUATOR
@@ -44,29 +45,23 @@ class Respawn(Protocol):
         """Start it; returns its handle, and a reference to its `Place`, which is there when it is ready."""
 
 
-@dataclass(frozen=True, slots=True)
-class Worker:
-    """The actor of a worker, or of a stage."""
-
-    actor: Any
-    actor_id: str
-    """Ray's."""
-
-
 class RayCall:
     """A call of one actor, or of all shards of one."""
 
-    __slots__ = ("_backend", "_values", "report")
+    __slots__ = ("_backend", "_values", "is_fetched", "report")
 
-    def __init__(self, backend: RayBackend, report: Sequence[Any], *values: Parts) -> None:
+    def __init__(
+        self, backend: RayBackend, report: Sequence[Any], *values: Parts, is_fetched: bool = False,
+    ) -> None:
         """
         Args:
             backend: knows whose error it is.
             report: references that are there when the call is done; the first has its answer.
             values: the parts of each value that it leaves behind.
+            is_fetched: whether it is done only once its answer has come to this node.
         """
         self._backend, self._values = backend, values
-        self.report = report
+        self.report, self.is_fetched = report, is_fetched
 
     @property
     def answer(self) -> Any:
@@ -103,27 +98,26 @@ class RayBackend:
 
     def __init__(
         self, servers: Mapping[str, Shards], evaluator: Any, evaluator_setup: Sequence[Any],
-        workers: Mapping[str, Worker], respawns: Mapping[str, Respawn], roles: Mapping[str, str], *, delivers: bool,
+        workers: Mapping[str, Any], respawns: Mapping[str, Respawn], names: Mapping[str, str], *,
+        delivers: bool,
     ) -> None:
         """
         Args:
             servers: id -> its shards.
             evaluator: handle of its actor, which Ray may restart.
             evaluator_setup: references to the arguments of the evaluator's `reset`.
-            workers: id -> its actor.
+            workers: id -> handle of its actor.
             respawns: slot -> how its worker is started anew, of those that come back.
-            roles: what an actor calls itself in Ray's errors -> its id.
+            names: Ray's id of an actor -> its id here, of workers and servers.
             delivers: whether gradients are brought to their server before an update needs them.
         """
         self.delivers = delivers
         self._servers, self._evaluator, self._evaluator_setup = servers, evaluator, evaluator_setup
         self._workers = dict(workers)
-        self._respawns, self._roles = respawns, roles
+        self._respawns, self._names = respawns, dict(names)
         self._parts = max(shards.count for shards in servers.values())
         self._methods: dict[tuple[str, str], Any] = {}
         """Worker and method -> what calls it."""
-        self._names = {worker.actor_id: name for name, worker in workers.items()}
-        """Ray's id of an actor -> its id here."""
         self._watched: dict[Any, list[_Watched]] = {}
         """Reference -> who waits for it; the oldest first."""
         self._queue = EventQueue()
@@ -189,12 +183,13 @@ class RayBackend:
 
     def deliver(self, value: Any, actor: str) -> tuple[RayCall, ...]:
         """As `Backend.deliver`."""
-        return tuple(RayCall(self, (reference,)) for reference in self._servers[actor].fetch(value.parts))
+        return tuple(RayCall(self, (reference,), is_fetched=True)
+                     for reference in self._servers[actor].fetch(value.parts))
 
     def is_done(self, call: RayCall) -> bool:
         """As `Backend.is_done`."""
         references = list(call.report)
-        ready, _ = ray.wait(references, num_returns=len(references), timeout=0, fetch_local=False)
+        ready, _ = ray.wait(references, num_returns=len(references), timeout=0, fetch_local=call.is_fetched)
         return len(ready) == len(references)
 
     def failure(self, call: RayCall, patience_s: float) -> Failure | None:
@@ -213,7 +208,7 @@ class RayBackend:
         """As `Backend.spawn`."""
         slot, _, life = worker.rpartition("#")
         actor, ready = self._respawns[slot].fill(int(life))
-        self._workers[worker] = Worker(actor, "")
+        self._workers[worker] = actor
         return _Spawned(self, (ready,), worker)
 
     def started(self, worker: str, actor_id: str) -> None:
@@ -225,7 +220,7 @@ class RayBackend:
         if actor == EVALUATOR:
             ray.kill(self._evaluator, no_restart=False)
         else:
-            ray.kill(self._workers[actor].actor)
+            ray.kill(self._workers[actor])
 
     def restart(self, actor: str) -> RayCall:
         """As `Backend.restart`."""
@@ -234,14 +229,16 @@ class RayBackend:
         return RayCall(self, (reset.remote(*self._evaluator_setup),))
 
     def failure_of(self, error: RayError) -> Failure:
-        """Say what a Ray error means."""
-        if isinstance(error, ActorDiedError | ActorUnavailableError):
-            return Failure("died", reason(error), self._names.get(getattr(error, "actor_id", None) or "", ""))
-        if is_lost(error):
-            return Failure("lost", "what it needs was lost with the node that held it")
-        if isinstance(error, RayTaskError):
-            return Failure("raised", reason(error), self._roles.get(error.actor_repr or "", ""))
-        return Failure("other", reason(error))
+        """Say what a Ray error means, which may be that of a call whose values were waited for."""
+        cause: Exception = error.cause if isinstance(error, RayTaskError) else error
+        match cause:
+            case ActorDiedError() | ActorUnavailableError():
+                return Failure("died", reason(cause), self._names.get(cause.actor_id or "", ""))
+            case ObjectLostError():
+                return Failure("lost", "what it needs was lost with the node that held it")
+            case ActorError():
+                return Failure("raised", cause.reason, self._names.get(cause.actor_id, ""))
+        return Failure("raised" if isinstance(error, RayTaskError) else "other", reason(cause))
 
     def _arrived(self, reference: Any) -> None:
         for watched in self._watched.pop(reference):
@@ -252,7 +249,7 @@ class RayBackend:
     def _remote(self, worker: str, method: str) -> Any:
         key = worker, method
         if key not in self._methods:
-            bound = getattr(self._workers[worker].actor, method)
+            bound = getattr(self._workers[worker], method)
             if method == "step":
                 bound = bound.options(num_returns=self._parts + 1)
             self._methods[key] = bound.remote
@@ -275,19 +272,3 @@ class _Spawned(RayCall):
         if not isinstance(place, Failure):
             self._backend.started(self._worker, place.actor_id)
         return place
-
-
-def reason(error: RayError) -> str:
-    """The user's part of a Ray error, in a few lines."""
-    cause = _cause(error)
-    return f"{type(cause).__name__}: {cause}".strip()
-
-
-def is_lost(error: RayError) -> bool:
-    """Whether a value is gone, in place of which a call got this error."""
-    return isinstance(_cause(error), ObjectLostError)
-
-
-def _cause(error: RayError) -> Exception:
-    cause: Exception = error.cause if isinstance(error, RayTaskError) else error
-    return cause

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from raysync.cluster.backend import RayBackend, Worker
+from raysync.cluster.backend import RayBackend
 from raysync.cluster.logs import log_begin, log_news, log_to_stderr
 from raysync.cluster.metrics import Exporter, run_metrics
 from raysync.cluster.names import Role
@@ -49,12 +49,12 @@ class RunPlan:
     topology: TopologyPlan
     servers: Mapping[str, Sequence[int]]
     """Id of a server -> which of the server actors are its shards."""
-    workers: Mapping[str, str]
-    """Id of a worker -> Ray's id of its actor, in the order of the handles."""
+    workers: Sequence[str]
+    """The ids of the workers, in the order of the handles."""
     posts: Mapping[str, Post]
     """Of the slots whose workers come back after a crash."""
-    roles: Mapping[str, str]
-    """What an actor calls itself in Ray's errors -> its id."""
+    names: Mapping[str, str]
+    """Ray's id of an actor -> its id here, of workers and servers."""
     delivers: bool
     """Whether gradients are brought to their server before an update needs them."""
     evaluator_setup: tuple[Any, ...] = ()
@@ -91,8 +91,9 @@ def driver_of(plan: RunPlan, servers: Sequence[Any], evaluator: Any, workers: Se
     experiment = plan.experiment
     shards = {name: Shards([servers[index] for index in indices], experiment.update.clips)
               for name, indices in plan.servers.items()}
-    actors = {name: Worker(actor, actor_id) for (name, actor_id), actor in zip(plan.workers.items(), workers, strict=True)}
-    backend = RayBackend(shards, evaluator, plan.evaluator_setup, actors, plan.posts, plan.roles, delivers=plan.delivers)
+    backend = RayBackend(shards, evaluator, plan.evaluator_setup,
+                         dict(zip(plan.workers, workers, strict=True)), plan.posts, plan.names,
+                         delivers=plan.delivers)
     faults = Troubles(experiment)
     topology = plan.topology.topology(backend, experiment, faults)
     return Driver(topology, backend, experiment, faults, experiment.evaluation.progress_marks())

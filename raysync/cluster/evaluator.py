@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from raysync.cluster.devices import devices_of_actor
+from raysync.cluster.errors import signed
 from raysync.cluster.names import Role
 from raysync.cluster.placement import Place, here
 from raysync.cluster.transport import Payload, incoming
@@ -63,6 +64,7 @@ class Evaluator:
         self._data, self._plan = data, plan
         return here([device])
 
+    @signed()
     def evaluate(self, fields: list[bool], *weights: Payload) -> tuple[float, float]:
         """Return accuracy (a fraction of 1) and mean cross-entropy (nats) of published weights.
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import ray
 import torch
 
+from raysync.cluster.errors import signed
 from raysync.cluster.metrics import Exporter, UpdateSeconds
 from raysync.cluster.names import Role
 from raysync.cluster.placement import Place, here
@@ -63,11 +64,13 @@ class Server:
     def receive(self, part: Payload) -> None:
         """Do nothing: Ray has brought the argument to this node, where an update will find it."""
 
+    @signed()
     def combine(self, fields: list[Any], *arrived: Payload) -> float:
         """The first half of an update; returns this shard's part of the norm, if the gradient is to be clipped."""
         with self._seconds.timed():
             return self._ready.combine(ApplyPlan(*fields), incoming(*arrived))
 
+    @signed()
     def apply(self, fields: list[Any], *arrived: Any) -> int:
         """One update; returns the version it makes, and publishes nothing.
 
@@ -80,11 +83,13 @@ class Server:
         with self._seconds.timed():
             return self._ready.apply(plan, arrived if plan.combined else incoming(*arrived))
 
+    @signed()
     def apply_and_publish(self, fields: list[Any], *arrived: Any) -> Payload:
         """One update; returns the weights it makes."""
         version = self.apply(fields, *arrived)
         return outgoing(self._ready.publish(version, 0))[0]
 
+    @signed()
     @ray.method(num_returns=2)  # type: ignore[untyped-decorator]
     def publish(self, fields: list[int]) -> tuple[Payload, int]:
         """Return the weights as they are, and their version.

@@ -26,13 +26,14 @@ from raysync.cluster.pipelined import PipelinedLayout
 from raysync.cluster.placement import Place, Plan, cpus, fallbacks, placed, plan, reserve
 from raysync.cluster.posts import Post
 from raysync.cluster.server import Server, ServerPlan
-from raysync.cluster.starting import START_DEADLINE_S, Starting
+from raysync.cluster.starting import Starting
 from raysync.config import Crash, Experiment
 from raysync.core.events import Left
 from raysync.core.ids import worker_id
 from raysync.core.journal import Ended, Entry, Line
 from raysync.core.paradigm import Rule
 from raysync.decoupled.plan import plan_of
+from raysync.engine.driver import START_DEADLINE_S
 from raysync.errors import ConfigError, RunFailed
 from raysync.paradigms.decoupled import Decoupled
 from raysync.record.metrics import Title
@@ -351,10 +352,12 @@ class Session:
         comebacks = {crash.worker for crash in experiment.troubles
                      if isinstance(crash, Crash) and crash.rejoin_after_s is not None}
         posts = {slot: crew.post(number, plans[slot], data) for number, slot in enumerate(layout.slots) if slot in comebacks}
-        workers = {str(worker_id(slot, 1)): self.places[slot].actor_id for slot in layout.slots}
-        roles = {str(role): worker for role, worker in zip(crew.roles, workers, strict=True)}
-        return RunPlan(experiment, layout.topology, layout.servers, workers, posts, roles, layout.delivers,
-                       evaluator_setup, title)
+        workers = {slot: str(worker_id(slot, 1)) for slot in layout.slots}
+        names = {self.places[slot].actor_id: worker for slot, worker in workers.items()}
+        names |= {self.places[f"server-{layout.first_server + index}"].actor_id: server
+                  for server, indices in layout.servers.items() for index in indices}
+        return RunPlan(experiment, layout.topology, layout.servers, list(workers.values()), posts, names,
+                       layout.delivers, evaluator_setup, title)
 
     def shared(self, data: DataSet) -> Any:
         """A reference to the data set: one copy a node."""

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.devices import devices_of_actor
+from raysync.cluster.errors import signed
 from raysync.cluster.logs import log_ready, log_to_stderr
 from raysync.cluster.names import Role
 from raysync.cluster.placement import Place, here
@@ -122,6 +123,7 @@ class StageActor:
         log_ready(f"module {number} of {plan.model.name}", place.devices)
         return place
 
+    @signed()
     def forward(self, fields: Sequence[float], *arrived: Any) -> Activation:
         """Run a batch forward.
 
@@ -135,6 +137,7 @@ class StageActor:
             y = self._device.download(self._work.forward(int(fields[0]), self._data, _tensors(arrived)))
         return y.numpy()
 
+    @signed()
     @ray.method(num_returns=3)  # type: ignore[untyped-decorator]
     def backward(self, fields: Sequence[float], *arrived: Any) -> tuple[Payload, Any, list[float | None]]:
         """Run a batch backward; the last stage also forward, and then what arrives is the activation.

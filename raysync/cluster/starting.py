@@ -15,9 +15,8 @@ import ray
 
 from raysync.cluster.clock import now_s
 from raysync.cluster.limits import within
+from raysync.engine.driver import START_DEADLINE_S
 
-START_DEADLINE_S = 120.0
-"""How long an actor may take to start: to import torch, to build the model."""
 TELL_EVERY_S = 5.0
 """How often the user hears how many are ready."""
 

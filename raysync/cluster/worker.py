@@ -8,6 +8,7 @@ import torch
 
 from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.devices import devices_of_actor
+from raysync.cluster.errors import signed
 from raysync.cluster.logs import log_ready, log_to_stderr
 from raysync.cluster.names import Role
 from raysync.cluster.placement import Place, here
@@ -58,6 +59,7 @@ class Worker:
         log_ready(plan.model.name, place.devices)
         return place
 
+    @signed()
     def step(self, batch: tuple[int, int, *tuple[float, ...]], *weights: Payload) -> tuple[Payload | list[float], ...]:
         """One iteration.
 

@@ -123,6 +123,10 @@ class Pipelined:
         """As `Topology.roster_of`."""
         return self.machine.machines[WorkerId(worker).stage].roster
 
+    def server_of(self, worker: str) -> ParameterServer:
+        """As `Topology.server_of`."""
+        return self.servers[WorkerId(worker).stage - 1]
+
     def released(self, release: Release) -> Iterable[Step]:
         """As `Topology.released`."""
         worker = self._workers[release.worker]

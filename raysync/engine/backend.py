@@ -86,8 +86,8 @@ class Backend(Protocol):
         """Bring a value to where an actor will need it; only asked for where the backend `delivers`.
 
         Returns:
-            Calls to wait for until it is there; none if nothing is left to be brought. The one of
-            the actor itself, if any, is not the first.
+            Calls to wait for until it is there; none if nothing is left to be brought. The first
+            brings the value here; the others are the actor's own, which takes its parts.
         """
 
     def is_done(self, call: Any) -> bool:

@@ -25,7 +25,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from math import isfinite, nextafter
 from typing import Any, assert_never
 
@@ -39,7 +40,7 @@ from raysync.engine.backend import Backend, Call, Failure
 from raysync.engine.evaluations import Evaluations, Publication
 from raysync.engine.faults import Troubles
 from raysync.engine.parameter_server import ParameterServer
-from raysync.engine.topology import NO_REPORT, Step, Topology
+from raysync.engine.topology import NO_REPORT, Arriving, Step, Topology
 from raysync.errors import RunFailed
 
 SERVER_VERDICT_S = 10.0
@@ -50,18 +51,6 @@ DONE = "its group has no batch left"
 """Why a worker leaves that has nothing left to do."""
 BEFORE_THE_END = nextafter(1, 0)
 """Where a run drains beyond its workload, the last evaluation comes after that."""
-
-
-@dataclass(slots=True, eq=False)
-class Arriving:
-    """The gradient of a step that has been computed."""
-
-    first: Call
-    """It is done once the gradient has come from the worker; the server itself sees to the rest."""
-    parts: list[Call]
-    """What is on its way to the server."""
-    held: list[Any] = field(default_factory=list)
-    """What has come from another node: Ray does not evict it here while it is held."""
 
 
 @dataclass(slots=True, eq=False)
@@ -104,8 +93,6 @@ class Driver:
                                         START_DEADLINE_S, self._tell)
         self._steps: dict[str, Step] = {}
         """Worker -> its step under way, the one that was released first in front."""
-        self._arriving: dict[Step, Arriving] = {}
-        """Those whose gradients are to be applied elsewhere than they were computed."""
         self._pushed: dict[Push, Step] = {}
         """Those whose gradients are neither applied nor dropped."""
         self._lives: dict[str, str] = {}
@@ -196,7 +183,7 @@ class Driver:
             return
         step.answer = answer
         if self.backend.delivers and (parts := self.backend.deliver(step.call, step.server.actor)):
-            self._arriving[step] = Arriving(parts[0], list(parts))
+            step.arriving = Arriving(parts[0], list(parts))
             for part in parts:
                 self.backend.watch(part, self._part_arrived, (step, part))
         else:
@@ -210,7 +197,8 @@ class Driver:
         if isinstance(answer, Failure):
             self._step_failed(step, answer)
             return
-        arriving = self._arriving[step]
+        arriving = step.arriving
+        assert arriving is not None, "a part of a gradient that nothing waits for"
         arriving.held.append(answer)
         arriving.parts.remove(part)
         if not arriving.parts:
@@ -221,8 +209,6 @@ class Driver:
         release = step.release
         worker, clock = release.worker, release.clock
         del self._steps[worker]
-        if self._arriving:
-            self._arriving.pop(step, None)
         if release.pull:
             step.server.done(release.version)
         self._pushed[worker, clock] = step
@@ -243,25 +229,26 @@ class Driver:
     def _step_failed(self, step: Step, failure: Failure) -> None:
         if step.answer is not None and failure.kind == "lost":
             self._lose(step.release.worker, "its gradient was lost with its node")
-        elif failure.kind == "died" and self._is_worker(failure.actor):
+        elif not self._is_worker(failure.actor):
+            raise self._blame_server(step, failure)
+        elif failure.kind == "died":
             self._lose(failure.actor, "its actor died")
         else:
-            raise self._blame(step, failure)
+            raise RunFailed(f"worker {failure.actor}: {failure.reason}")
 
-    def _blame(self, step: Step, failure: Failure) -> RunFailed:
+    def _blame_server(self, step: Step, failure: Failure) -> RunFailed:
         """A step fails with an update whose weights it needs, or a stage before it.
 
         Then the error of that server is the one to tell.
         """
         for server in self.topology.servers:
-            version = step.release.version if server is step.server else server.version
-            try:
-                if reason := server.failure(version, SERVER_VERDICT_S):
-                    return RunFailed(f"{server.actor}: {reason}")
-            except TimeoutError:
-                pass
-        who = f"worker {failure.actor}" if self._is_worker(failure.actor) else step.server.actor
-        return RunFailed(f"{who}: {failure.reason}")
+            if failure.actor in ("", server.actor):
+                version = step.release.version if server is step.server else server.version
+                with suppress(TimeoutError):
+                    if reason := server.failure(version, SERVER_VERDICT_S):
+                        return RunFailed(f"{server.actor}: {reason}")
+        unknown = f"worker {step.release.worker}" if failure.kind == "raised" else step.server.actor
+        return RunFailed(f"{failure.actor or unknown}: {failure.reason}")
 
     def _is_worker(self, actor: str) -> bool:
         return self._lives.get(WorkerId(actor).slot) == actor
@@ -283,19 +270,20 @@ class Driver:
 
     def _has_arrived(self, step: Step) -> bool:
         """Say whether all of it is there, and only waits for its turn."""
-        parts = self._arriving[step].parts if step in self._arriving else [step.call]
+        parts = [step.call] if step.arriving is None else step.arriving.parts
         return all(map(self.backend.is_done, parts))
 
     def _miss_deadline(self, step: Step) -> None:
         late = f"no answer for {self._deadline_s:g} s"
-        worker = self.topology.suspect(step)
-        if step.answer is None:
-            suspect = self._steps.get(worker, step)
-            if suspect.release.pull:  # it may still wait for its weights
-                suspect.server.check(suspect.release.version, late)
-        elif self.backend.is_done(self._arriving[step].first):  # a shard was to take its part
+        if step.arriving is None:
+            worker = self.topology.suspect(step)
+            pulled = self.topology.roster_of(worker).live[worker].version
+            self.topology.server_of(worker).check(pulled, late)  # it may still wait for its weights
+            self._lose(worker, late)
+        elif self.backend.is_done(step.arriving.first):  # a shard was to take its part
             raise RunFailed(f"{step.server.actor}: {late}")
-        self._lose(worker, late)
+        else:
+            self._lose(step.release.worker, late)
 
     # ---- who comes and goes ----
 
@@ -354,9 +342,7 @@ class Driver:
         if not self._survives:
             raise RunFailed(f"{worker} was lost ({why}), and its pipeline cannot go on without it")
         self.backend.kill(worker)
-        step = self._steps.pop(worker, None)
-        if step is not None:
-            self._arriving.pop(step, None)
+        self._steps.pop(worker, None)
         self.topology.left(worker)
         self._handle(Left(at=self.backend.now, worker=worker), {"why": why})
         self._need_a_worker(f"the last was {worker}: {why}")
@@ -454,8 +440,7 @@ class Driver:
         self._evaluations.add(publication)
         for server, call in zip(servers, calls, strict=True):
             self.backend.watch(call, self._published, (publication, server, server.version, call))
-            self.backend.schedule(self.backend.now + self._deadline_s, self._miss_answer,
-                                  (server, call))
+        self.backend.schedule(self.backend.now + self._deadline_s, self._miss_publication, publication)
 
     def _published(self, what: tuple[Publication, ParameterServer, int, Call]) -> None:
         publication, server, version, call = what
@@ -463,8 +448,13 @@ class Driver:
         server.done(version)
         publication.missing -= 1
         if not publication.missing:
-            publication.at = self.last_at = self.backend.now
-            self._evaluations.begin()
+            self.last_at = self.backend.now
+            self._evaluations.published(publication)
+
+    def _miss_publication(self, publication: Publication) -> None:
+        if publication.missing:
+            for server_and_call in zip(self.topology.servers, publication.weights, strict=True):
+                self._miss_answer(server_and_call)
 
     def _miss_answer(self, what: tuple[ParameterServer, Call]) -> None:
         server, call = what

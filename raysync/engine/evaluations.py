@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from raysync.core.journal import Evaluation, Line, Remark
-from raysync.engine.backend import Backend, Call, Failure, Value
+from raysync.engine.backend import Backend, Call, Failure
 from raysync.errors import RunFailed
 
 EVALUATOR = "evaluator"
@@ -29,8 +29,8 @@ class Publication:
     version: int
     progress: float
     marks: tuple[float, ...]
-    weights: tuple[Value, ...]
-    """One value a server, in the order of the stages."""
+    weights: tuple[Call, ...]
+    """One of each server, in the order of the stages; none once they are evaluated."""
     missing: int
     """How many servers have yet to publish."""
     at: float | None = None
@@ -86,6 +86,19 @@ class Evaluations:
         if self._failures < TRIES:
             self._waiting.append(publication)
 
+    def published(self, publication: Publication) -> None:
+        """Evaluate these weights as soon as the evaluator is free: they are published now.
+
+        So are those before them. Servers work in order, but Ray tells in any order what is done.
+        """
+        if publication.at is None:
+            for each in self._waiting:
+                if each.at is None:
+                    each.at = self._backend.now
+                if each is publication:
+                    break
+        self.begin()
+
     def begin(self) -> None:
         """Begin what comes next if nothing is under way: an evaluation, or the restart before it."""
         if self._under_way is not None or not self._waiting or self._waiting[0].at is None:
@@ -111,6 +124,7 @@ class Evaluations:
         self._tell([Evaluation(mark=mark, progress=publication.progress, version=publication.version,
                                at=publication.at, accuracy=accuracy, loss=loss)
                     for mark in publication.marks])
+        publication.weights = ()
         self.begin()
 
     def _restarted(self, call: Call) -> None:

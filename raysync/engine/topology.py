@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from raysync.config import Experiment
@@ -30,10 +30,22 @@ NOTHING: list[Any] = []
 """The fields of a call where nothing is computed."""
 
 
+@dataclass(slots=True)
+class Arriving:
+    """A gradient that is brought from another node to its server."""
+
+    first: Call
+    """It brings the gradient; the others are those of the shards that take a part of it."""
+    parts: list[Call]
+    """Those that are still waited for."""
+    held: list[Any] = field(default_factory=list)
+    """What has come. Ray does not evict it while it is held, which is until it is applied."""
+
+
 class Step:
     """A worker's iteration under way, and then its push."""
 
-    __slots__ = ("answer", "call", "release", "report", "samples", "server", "weights")
+    __slots__ = ("answer", "arriving", "call", "release", "report", "samples", "server", "weights")
 
     def __init__(
         self, release: Release, samples: int, call: Call, server: ParameterServer, weights: Value = None,
@@ -53,6 +65,8 @@ class Step:
         self.weights, self.report = weights, report
         self.answer: Any = None
         """What the call answered; None until it has."""
+        self.arriving: Arriving | None = None
+        """Its gradient, where the backend delivers it once the call has answered."""
 
 
 class StateMachine(Protocol):
@@ -95,6 +109,9 @@ class Topology(Protocol):
 
     def roster_of(self, worker: str) -> Roster:
         """Return the roster that the worker is in."""
+
+    def server_of(self, worker: str) -> ParameterServer:
+        """Return the server that the worker pulls from."""
 
     def released(self, release: Release) -> Iterable[Step]:
         """Issue the calls of an iteration; returns the steps that are then under way."""
@@ -163,6 +180,10 @@ class DataParallel:
     def roster_of(self, worker: str) -> Roster:
         """As `Topology.roster_of`."""
         return self.roster
+
+    def server_of(self, worker: str) -> ParameterServer:
+        """As `Topology.server_of`."""
+        return self.server
 
     def released(self, release: Release) -> Iterable[Step]:
         """As `Topology.released`."""

@@ -7,13 +7,13 @@ import pytest
 
 from raysync.cluster import metrics
 from raysync.cluster.metrics import BEGINS, Exporter, RunMetrics, UpdateSeconds
-from raysync.cluster.running import SIGN_OF_LIFE_S, to_its_end
-from raysync.core.journal import Ended
+from raysync.config import validate
 from raysync.record.metrics import REGISTRY, Title
 from raysync.record.observations import Observations
-from tests.cluster.fake_ray import FakeRay
+from raysync.training.task import prepare
+from raysync.virtual.engine import VirtualEngine
+from tests.cluster.parts import TINY
 from tests.cluster.prometheus import needs_prometheus
-from tests.cluster.test_hardship import Run, described
 
 TITLE = Title("the experiment", "the run", "bsp")
 
@@ -60,40 +60,41 @@ def published(monkeypatch):
     return use
 
 
-def trained(monkeypatch, exporter, **settings):
-    """The lines of a run over fakes, whose metrics are published."""
-    experiment = described([], **settings)
-    run = Run(FakeRay(monkeypatch), experiment).run
-    protocol = experiment.paradigm.make().protocol
-    return [line for lines in to_its_end(run, RunMetrics(exporter, Observations(TITLE, protocol, 480))) for line in lines]
+def train(exporter):
+    """A run whose metrics are published; returns them."""
+    experiment = validate(TINY | {"engine": "virtual", "timing": "only", "workers": [{"count": 2, "step_s": 0.5}]})
+    paradigm = experiment.paradigm.make()
+    published = RunMetrics(exporter, Observations(TITLE, paradigm.protocol, 480))
+    for lines in VirtualEngine().run(prepare(experiment), paradigm):
+        published.take(lines)
+    return published
 
 
-def test_metrics_that_cannot_be_exported_are_given_up_and_training_goes_on(monkeypatch, published, caplog):
+def test_metrics_that_cannot_be_exported_are_given_up_and_training_goes_on(published, caplog):
     values = published(Broken)
-    lines = trained(monkeypatch, Exporter())
-    assert isinstance(lines[-1], Ended)
-    assert lines[-1].status == "finished"
+    train(Exporter())
     assert len(values) == 5, "it is not tried again"
     said = [record.message for record in caplog.records if record.name == "raysync.cluster.metrics"]
     assert said == ["no metrics from here on"]
     assert "no agent on this node" in caplog.text
 
 
-def test_one_exporter_makes_each_metric_once_whatever_the_number_of_runs(monkeypatch, published):
+def test_one_exporter_makes_each_metric_once_whatever_the_number_of_runs(published):
     values, exporter = published(FakeMetric), Exporter()
     for _ in range(2):
-        trained(monkeypatch, exporter)
+        train(exporter)
     assert len(FakeMetric.made) == len(set(FakeMetric.made))
     assert sum(value for name, value in values if name == "raysync_samples_applied") == pytest.approx(2 * 480)
 
 
-def test_gauges_are_set_again_while_nothing_happens(monkeypatch, published):
-    """Ray forgets a gauge that is not; here a step takes minutes."""
+def test_gauges_are_set_again_while_nothing_happens(published):
+    """Ray forgets a gauge that is not: a controller reports every second, also where it has no line."""
     values = published(FakeMetric)
-    slow = [{"name": "w", "count": 2, "step_s": 20 * SIGN_OF_LIFE_S}]
-    lines = trained(monkeypatch, Exporter(), workers=slow, batch_size=240, cluster={"step_deadline_s": 1000})
-    assert lines[-1].at == pytest.approx(20 * SIGN_OF_LIFE_S)
-    assert 20 <= [name for name, _ in values].count("raysync_workers_live") <= 24
+    run = train(Exporter())
+    values.clear()
+    for _ in range(20):
+        run.take([])
+    assert [name for name, _ in values].count("raysync_workers_live") == 20
 
 
 def test_the_seconds_of_updates_are_added_up_for_a_second_or_until_they_are_asked_for(monkeypatch, published):

@@ -159,7 +159,7 @@ def test_a_broken_update_is_reported_as_the_servers_error(ray_cluster, tmp_path)
     """Ray itself would show it as an error of the next worker's step."""
 
     def break_server(crew):
-        crew.servers[0].__ray_call__.remote(lambda server: setattr(server, "_store", "broken"))
+        crew.servers[0].__ray_call__.remote(lambda server: setattr(server._model.exchange, "store", "broken"))
 
     with Session() as session, pytest.raises(RunFailed, match="server: AttributeError: 'str' object") as raised:
         train(session, start(tmp_path), "bsp", 0.1, break_server)

@@ -1,0 +1,148 @@
+"""The Ray backend, over a Ray whose clock only waiting moves."""
+
+from math import inf
+from types import SimpleNamespace
+
+import pytest
+from ray.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    GetTimeoutError,
+    ObjectLostError,
+    RayTaskError,
+)
+
+from raysync.cluster import backend as backend_module
+from raysync.cluster import shards as shards_module
+from raysync.cluster.backend import REPORT_EVERY_S, SIGN_OF_LIFE_S, RayBackend
+from raysync.cluster.errors import ActorError
+from raysync.cluster.shards import Shards
+from raysync.engine.backend import Failure
+
+LOST = ObjectLostError("0" * 40, None, "")
+IDS = {"0a": "w-0#1", "0b": "server"}
+
+
+class Reference:
+    """What an actor call returns: a value that is there at a time, or an error."""
+
+    def __init__(self, value=None, at=0.0):
+        self.value, self.at = value, at
+
+
+class FakeRay:
+    """Takes the place of the module, and of the clock."""
+
+    def __init__(self, monkeypatch):
+        self.now = 0.0
+        self.is_local = {}
+        """Reference -> whether it is on this node; if not said, it is."""
+        for module in (backend_module, shards_module):
+            monkeypatch.setattr(module, "ray", self)
+        monkeypatch.setattr(backend_module, "now_s", lambda: self.now)
+        monkeypatch.setattr(backend_module, "sleep_s", lambda seconds: self.wait([], timeout=seconds))
+
+    def wait(self, references, num_returns=1, timeout=inf, fetch_local=True):
+        def there_at(each):
+            return each.at if not fetch_local or self.is_local.get(each, True) else inf
+
+        soonest = sorted(map(there_at, references))[:num_returns]
+        last = soonest[-1] if len(soonest) == num_returns else inf
+        self.now = max(self.now, min(last, self.now + timeout))
+        ready = [each for each in references if there_at(each) <= self.now][:num_returns]
+        return ready, [each for each in references if each not in ready]
+
+    def get(self, references, timeout=inf):
+        if any(each.at > self.now + timeout for each in references):
+            raise GetTimeoutError
+        for each in references:
+            if isinstance(each.value, Exception):
+                raise each.value
+        return [each.value for each in references]
+
+
+def remote(call):
+    return SimpleNamespace(remote=call, options=lambda **_: SimpleNamespace(remote=call))
+
+
+@pytest.fixture
+def ray(monkeypatch):
+    return FakeRay(monkeypatch)
+
+
+def backend_of(worker=None, servers=1, respawns=()):
+    shards = Shards([SimpleNamespace(received=[]) for _ in range(servers)], clips=False)
+    for server in shards._servers:
+        server.receive = remote(lambda part: Reference(at=5.0))
+    return RayBackend({"server": shards}, None, (), {"w-0#1": worker}, dict(respawns), IDS, delivers=True)
+
+
+def died(actor_id):
+    error = ActorDiedError()
+    error.actor_id = actor_id
+    return error
+
+
+def passed_on(cause):
+    """The error as Ray raises it where another call depends on the one that failed."""
+    return RayTaskError("step", "", cause, "", 1, "").as_instanceof_cause()
+
+
+@pytest.mark.parametrize(("error", "failure"), [
+    (died("0a"), ("died", "w-0#1")),
+    (passed_on(died("0b")), ("died", "server")),
+    (died("ff"), ("died", "")),
+    (ActorUnavailableError("gone", None), ("died", "")),
+    (passed_on(LOST), ("lost", "")),
+    (passed_on(ActorError("0a", "ValueError: mine")), ("raised", "w-0#1")),
+    (passed_on(ValueError("of Ray's own")), ("raised", "")),
+], ids=lambda value: type(value).__name__)
+def test_a_failure_names_the_actor_that_it_came_from(ray, error, failure):
+    step = remote(lambda fields: [Reference(), Reference(error)])
+    backend = backend_of(SimpleNamespace(step=step))
+    call = backend.call("w-0#1", "step", [0, 8])
+    assert isinstance(call.answer, Failure)
+    assert (call.answer.kind, call.answer.actor) == failure
+    assert backend.failure(call, 0.0) == call.answer
+    assert "ValueError" in call.answer.reason or failure[0] != "raised"
+
+
+def test_an_actor_that_came_back_is_known_by_its_new_id(ray):
+    step = remote(lambda fields: [Reference(), Reference(died("0c"))])
+    post = SimpleNamespace(fill=lambda life: (SimpleNamespace(step=step), Reference(SimpleNamespace(actor_id="0c"))))
+    backend = backend_of(respawns={"w-0": post})
+    assert not isinstance(backend.spawn("w-0#2").answer, Failure)
+    assert backend.call("w-0#2", "step", [0, 8]).answer.actor == "w-0#2"
+
+
+def test_a_gradient_of_another_node_is_there_once_it_has_come_and_its_shards_have_their_parts(ray):
+    parts = Reference(b"1"), Reference(b"2")
+    backend = backend_of(SimpleNamespace(step=remote(lambda fields: [*parts, Reference([0.5, 1.0])])), servers=2)
+    call = backend.call("w-0#1", "step", [0, 8])
+    assert call.answer == [0.5, 1.0]
+    assert backend.deliver(call, "server") == (), "a worker on this node needs no asking"
+    ray.is_local[parts[0]] = False
+    first, other = backend.deliver(call, "server")
+    assert not backend.is_done(first), "it is computed, and not here"
+    ray.is_local[parts[0]] = True
+    assert backend.is_done(first)
+    assert not backend.is_done(other)
+    ray.now = 5.0
+    assert backend.is_done(other)
+
+
+@pytest.mark.parametrize("watches", [False, True])
+def test_a_report_is_due_every_second_while_nothing_happens_and_sooner_when_something_does(ray, watches):
+    backend, reports = backend_of(SimpleNamespace(step=remote(lambda fields: [Reference(), Reference(at=100.0)]))), []
+    happened = []
+    if watches:
+        backend.watch(backend.call("w-0#1", "step", [0, 8]), happened.append, "answered")
+    backend.schedule(4.1, happened.append, "scheduled")
+    while ray.now < 8.0:
+        backend.wait()
+        if backend.is_report_due(len(happened)):
+            reports.append(backend.now)
+            happened.clear()
+    assert max(later - earlier for earlier, later in zip([0.0, *reports], reports, strict=False)) <= SIGN_OF_LIFE_S
+    assert len(reports) in (8, 9)
+    assert any(4.1 <= at <= 4.1 + REPORT_EVERY_S for at in reports)

@@ -1,0 +1,57 @@
+"""The server actor, without Ray."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from raysync.cluster.errors import ActorError
+from raysync.cluster.names import Role
+from raysync.cluster.server import Server
+from raysync.config import Update
+from raysync.training.model_server import ModelServer, OneStore
+from raysync.training.update_plan import MEAN, ApplyPlan
+
+PLAN = ApplyPlan(workers=["w#1"], samples=[1], progress=0.0, phase="", staleness=[0], version=1)
+GRADIENT = torch.ones(2).numpy()
+MISSED = "MissedUpdate: the model is at version 1, not at 2"
+
+
+@pytest.fixture
+def server():
+    """At version 1."""
+    server = Server(torch.get_num_threads(), Role("server-0"))
+    server._model = ModelServer(OneStore(torch.zeros(2), 2, Update(lr=1.0)))
+    assert server.apply(PLAN.fields(), GRADIENT) == 1
+    return server
+
+
+def test_weights_are_published_at_their_version(server):
+    weights, version = server.publish([1, MEAN])
+    assert version == 1
+    assert torch.frombuffer(bytearray(weights), dtype=torch.float32).tolist() == [-1, -1]
+
+
+def test_a_server_that_missed_an_update_refuses_what_comes_after(server):
+    for version in (2, 1):  # the second because the first has shown that the model lacks an update
+        with pytest.raises(ActorError, match=MISSED):
+            server.publish([version, 0])
+
+
+@pytest.mark.parametrize("method", ["apply", "apply_and_publish", "combine"])
+def test_an_update_that_is_not_the_next_is_refused_and_everything_after_it(server, method):
+    with pytest.raises(ActorError, match=MISSED):
+        getattr(server, method)(replace(PLAN, version=3).fields(), GRADIENT)
+    for call in (lambda: server.apply(replace(PLAN, version=2).fields(), GRADIENT),
+                 lambda: server.publish([1, 0]), lambda: server._model.forget("w#1")):
+        with pytest.raises(Exception, match=MISSED.partition(": ")[2]):
+            call()
+
+
+def test_a_clipped_update_is_made_in_two_halves(server):
+    server._model = ModelServer(OneStore(torch.zeros(2), 2, Update(lr=1.0, clip_norm=0.5)))
+    norm = server.combine(PLAN.fields(), GRADIENT)
+    assert norm > 0
+    assert server.apply(replace(PLAN, combined=True).fields(), norm, norm) == 1
+    shared = torch.frombuffer(bytearray(server.publish([1, 0])[0]), dtype=torch.float32)
+    assert shared.norm() == pytest.approx(0.5 / 2**0.5), "its part of the norm of the two"

@@ -1,0 +1,61 @@
+"""The worker actor, without Ray."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from raysync import config
+from raysync.cluster import worker as worker_module
+from raysync.cluster.errors import ActorError
+from raysync.cluster.names import Role
+from raysync.cluster.worker import Worker, WorkerPlan
+
+
+@pytest.fixture
+def worker():
+    worker = Worker(threads=torch.get_num_threads(), role=Role("worker-0"))
+    group = config.WorkerGroup(step_s=0.5, link=config.Link(latency_s=0.1, bandwidth_bytes_per_s=2000))
+    worker._plan = WorkerPlan("w-0", group, None, None, batch_size=8, seed=0, vector_bytes=400, shards=1)
+    return worker
+
+
+@pytest.mark.parametrize(("batch", "pulls", "delay_s", "busy_s"), [
+    ((7, 8), True, 2 * (0.1 + 400 / 2000), 0.5),
+    ((7, 8, 3.0, 0.25), True, 2 * (0.1 + 400 / 2000 + 0.25), 1.5),
+    ((7, 8, 3.0, 0.25), False, 0.1 + 400 / 2000 + 0.25, 1.5),
+    ((7, 2), True, 2 * (0.1 + 400 / 2000), 0.125),
+])
+def test_a_worker_waits_for_its_link_before_it_computes_and_is_not_busy_then(
+    monkeypatch, worker, batch, pulls, delay_s, busy_s,
+):
+    slept = []
+    monkeypatch.setattr(worker_module, "now_s", lambda: sum(slept))
+    monkeypatch.setattr(worker_module, "sleep_s", lambda seconds: slept.append(max(0.0, seconds)))
+    read = []
+
+    def compute(batches, clock, size):
+        assert (clock, size) == batch[:2]
+        assert slept == [pytest.approx(delay_s)], "both ways, before it begins"
+        return 0.5
+
+    worker._gradient = SimpleNamespace(read_weights=read.append, compute=compute, outgoing=lambda: torch.zeros(4))
+    *_, (loss, busy) = worker.step(batch, *([bytes(16)] if pulls else []))
+    assert (loss, busy) == (0.5, pytest.approx(busy_s))
+    assert len(read) == pulls
+
+
+def test_an_error_of_the_users_model_travels_as_text(monkeypatch, worker):
+    """Also one that cannot be pickled."""
+    class Local(ValueError):
+        pass
+
+    def compute(*_):
+        raise Local("my layer breaks")
+
+    monkeypatch.setattr(worker_module, "sleep_s", lambda seconds: None)
+    worker._gradient = SimpleNamespace(compute=compute)
+    with pytest.raises(ActorError) as raised:
+        worker.step((0, 8))
+    assert raised.value.reason == "Local: my layer breaks"
+    assert raised.value.actor_id == "", "this is no actor"
