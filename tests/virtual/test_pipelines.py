@@ -14,8 +14,8 @@ from raysync import config
 from raysync.cli import app
 from raysync.config import ParadigmChoice
 from raysync.core.events import Left, Pushed
+from raysync.core.ids import WorkerId
 from raysync.core.journal import Evaluation
-from raysync.core.modules import module_of
 from raysync.decoupled.exchange import Gossip
 from raysync.decoupled.plan import plan_of
 from raysync.errors import ConfigError
@@ -91,7 +91,7 @@ def test_delays_are_those_of_the_schedule(modules, groups):
     rows = rows_of(lines, task.workload_samples)
     assert len(rows) == modules * groups * 30
     for row in rows:
-        delay = 2 * (modules - module_of(row.worker))
+        delay = 2 * (modules - WorkerId(row.worker).stage)
         assert row.delay_ticks == delay
         if row.clock >= delay:  # the first batches met weights that nothing had changed yet
             assert row.staleness == max(0, delay - 1)
@@ -199,7 +199,7 @@ def test_any_paradigm_holds_replicas_together(sync, bound):
     rows = rows_of(lines, task.workload_samples)
     if bound is not None:
         assert max(row.lead for row in rows) == bound or max(row.lead for row in rows) < bound
-    trained = {module: sum(row.samples for row in rows if module_of(row.worker) == module and row.outcome == "applied")
+    trained = {module: sum(row.samples for row in rows if WorkerId(row.worker).stage == module and row.outcome == "applied")
                for module in (1, 2)}
     if sync in ("asp", "lagtuner"):
         assert trained == {1: 360, 2: 360}
@@ -211,7 +211,7 @@ def test_the_pipeline_overlaps():
     task = task_of(4, 1, timing="only")
     alone = task_of(1, 1, timing="only")
     lines, whole = decoupled(task, 4, 1), decoupled(alone, 1, 1)
-    times = [entry.event.at for entry in entries(lines, Pushed) if module_of(entry.event.worker) == 4]
+    times = [entry.event.at for entry in entries(lines, Pushed) if WorkerId(entry.event.worker).stage == 4]
     shares = plan_of(task, make("decoupled", modules=4, groups=1)).shares
     assert max(shares.values()) == pytest.approx(0.25, abs=0.02)
     periods = [later - earlier for earlier, later in pairwise(times[8:])]
