@@ -13,7 +13,7 @@ settings.load_profile("repeatable")
 
 
 def pytest_addoption(parser):
-    parser.addoption("--rewrite-scripts", action="store_true", help="write the machine's answers into tests/scripts/*.txt")
+    parser.addoption("--rewrite-scripts", action="store_true", help="write what happens into the stories of tests/scripts and tests/engine")
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups

@@ -10,6 +10,7 @@ from raysync.cluster import worker as worker_module
 from raysync.cluster.errors import ActorError
 from raysync.cluster.names import Role
 from raysync.cluster.worker import Worker, WorkerPlan
+from raysync.engine.step_time import StepTime
 
 
 @pytest.fixture
@@ -17,6 +18,7 @@ def worker():
     worker = Worker(threads=torch.get_num_threads(), role=Role("worker-0"))
     group = config.WorkerGroup(step_s=0.5, link=config.Link(latency_s=0.1, bandwidth_bytes_per_s=2000))
     worker._plan = WorkerPlan("w-0", group, None, None, batch_size=8, seed=0, vector_bytes=400, shards=1)
+    worker._step_time = StepTime(group, 0, "w-0")
     return worker
 
 
