@@ -274,7 +274,6 @@ def test_a_run_ends_whatever_befalls_it_and_every_push_is_accounted_for(plan, ru
             assert not roster.members
             assert set(driver._pushed) == set(roster.buffered)
             assert not driver._steps
-            assert not driver._arriving
     else:
         assert of(lines, Evaluation)[-1:] == [] or checker.samples >= 60
         assert not driver._settling
