@@ -35,7 +35,6 @@ from raysync.config.masking import masked
 from raysync.core.replay import replay as replay_journal
 from raysync.errors import ConfigError, RunFailed
 from raysync.paradigms import rebuild
-from raysync.paradigms.decoupled import Decoupled
 from raysync.record.places import beneath, local
 from raysync.record.reader import RunRecord, legible
 
@@ -124,15 +123,13 @@ def replay(
 
 def _train(experiment: Experiment, choices: Sequence[ParadigmChoice], seeds: Sequence[int], tensorboard: bool) -> None:
     """Train each paradigm with each seed in one session; print the table and where the records are."""
-    from raysync.decoupled.plan import plan_of
+    from raysync.decoupled.plan import check_task
     from raysync.runner import engine_for
     from raysync.training.task import prepare
 
     task = prepare(experiment)
     for choice in choices:  # what one of them cannot do is known before another one trains
-        rule = choice.make()
-        if isinstance(rule, Decoupled):
-            plan_of(task, rule)
+        check_task(task, choice.make())
     if experiment.engine == "ray":
         say_that_ray_starts(experiment, f"{experiment.worker_count} worker{'s' * (experiment.worker_count > 1)}")
     with engine_for(experiment, say, os.environ.get("RAY_ADDRESS")) as engine:

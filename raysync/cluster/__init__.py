@@ -1,1 +1,1 @@
-"""The Ray engine: real actors, real seconds. Nothing here decides anything; the machine does."""
+"""The Ray backend: real actors, real seconds. Nothing here decides anything, and nothing carries decisions out."""

@@ -1,6 +1,7 @@
 """How a worker is started anew in the middle of a run, in the place of one that crashed.
 
-A controller whose run has such comebacks imports the class of the actor, and torch with it, before the run begins.
+Its plan has the class of the actor: a controller whose run has such comebacks imports torch before the
+run begins, and any other does without.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from raysync.config import Experiment, WorkerGroup
 from raysync.core.ids import stage_slot
+from raysync.core.paradigm import Rule
 from raysync.decoupled.cut import COSTS, cut
 from raysync.decoupled.exchange import exchange_of
 from raysync.decoupled.pipelines import Stage
@@ -102,18 +103,32 @@ def plan_of(task: Task, rule: Decoupled) -> DecoupledPlan:
         dict(enumerate(outputs, start=1)), rounds * rule.groups)
 
 
-def placed_as(experiment: Experiment, rule: Decoupled) -> Experiment:
-    """The experiment as its actors are placed: with a server for each module."""
+def placed_as(experiment: Experiment, rule: Rule) -> Experiment:
+    """Return the experiment as its actors are placed: each stage of a cut network has a server."""
+    if not isinstance(rule, Decoupled):
+        return experiment
     cluster = experiment.cluster.model_copy(update={"server_shards": rule.modules})
     return experiment.model_copy(update={"cluster": cluster})
 
 
-def check(experiment: Experiment, rule: Decoupled) -> None:
+def check_task(task: Task, rule: Rule) -> None:
+    """Refuse before any run what would be refused at its beginning.
+
+    Raises:
+        ConfigError: naming the setting, or why the network cannot be cut.
+    """
+    if isinstance(rule, Decoupled):
+        plan_of(task, rule)
+
+
+def check(experiment: Experiment, rule: Rule) -> None:
     """Refuse what a decoupled run would ignore, or cannot do.
 
     Raises:
         ConfigError: naming the setting.
     """
+    if not isinstance(rule, Decoupled):
+        return
     refuse(rule.name, refusals_of(rule), experiment, make_inner(rule.sync, f"{rule.name}: sync"))
     if rule.mixes_locally and experiment.update.combine == "sum":
         raise ConfigError(f"paradigm: {rule.name}: update.combine: sum: a matrix mixes means.")

@@ -53,7 +53,7 @@ from raysync.record.writer import folder_name
 from raysync.tuning.grid import Point, check_keys, count, examples, points, space
 from raysync.tuning.library import check_metrics, scheduler, searcher
 from raysync.tuning.standing import Standing, Teller, told
-from raysync.tuning.trial import Trials, name_of, settings_of, train
+from raysync.tuning.trial import Trials, as_placed, name_of, settings_of, train
 
 MOST_UNASKED = 1000
 """Trials that are run without asking."""
@@ -250,7 +250,7 @@ def _begin(plan: Plan) -> None:
 def cpus_of(plan: Plan) -> float:
     """CPUs that the largest trial needs."""
     experiments = [plan.trials.experiment(point) for point in plan.examples]
-    return max(cpus(one) if one.engine == "ray" else 1 for one in experiments)
+    return max(cpus(as_placed(one)) if one.engine == "ray" else 1 for one in experiments)
 
 
 def _tuner(plan: Plan, verbose: bool) -> tune.Tuner:

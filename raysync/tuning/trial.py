@@ -21,7 +21,6 @@ from raysync.config import Experiment
 from raysync.core.journal import Evaluation
 from raysync.decoupled.plan import check, placed_as
 from raysync.errors import ConfigError
-from raysync.paradigms.decoupled import Decoupled
 from raysync.record.measures import LARGEST_EXPONENT, Measures
 from raysync.record.places import beneath, clean
 from raysync.record.sweeps import RECORDS, trial_name
@@ -76,9 +75,7 @@ class Trials:
             ConfigError: the file with these settings is none, or its paradigm would ignore one.
         """
         experiment = self.experiment(point)
-        rule = experiment.paradigm.make()
-        if isinstance(rule, Decoupled):
-            check(experiment, rule)
+        check(experiment, experiment.paradigm.make())
 
     def find_impossible(self, points: Iterable[Point]) -> None:
         """Try to place each trial while nothing runs yet: later, one that cannot be placed would wait for ever."""
@@ -87,7 +84,7 @@ class Trials:
             experiment = self.experiment(point)
             with suppress(ConfigError):  # `train` raises it again
                 if experiment.engine == "ray":
-                    made = placed(_as_placed(experiment))
+                    made = placed(as_placed(experiment))
                     tried[repr(made)] = made
         self.impossible.update({text: why for text, made in tried.items() if (why := misfit_together(made))})
 
@@ -97,7 +94,7 @@ class Trials:
         Raises:
             ConfigError: the cluster cannot hold it.
         """
-        made = placed(_as_placed(experiment))
+        made = placed(as_placed(experiment))
         if why := self.impossible.get(repr(made)):
             raise ConfigError(why)
         return made
@@ -133,9 +130,9 @@ def train(point: Point, trials: Trials) -> None:
             clean()  # the process may be killed, or serve many trials
 
 
-def _as_placed(experiment: Experiment) -> Experiment:
-    rule = experiment.paradigm.make()
-    return placed_as(experiment, rule) if isinstance(rule, Decoupled) else experiment
+def as_placed(experiment: Experiment) -> Experiment:
+    """Return an experiment as its actors are placed, which is a matter of its paradigm, too."""
+    return placed_as(experiment, experiment.paradigm.make())
 
 
 def settings_of(point: Point) -> Point:

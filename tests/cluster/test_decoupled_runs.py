@@ -1,20 +1,21 @@
 """Decoupled runs on real Ray: the same numbers as in virtual time."""
 
 import os
+import signal
 
 import pytest
-from raysync.decoupled.virtual import run_virtually
 
 from raysync import config
 from raysync.cluster.session import Session
 from raysync.core.ids import WorkerId
 from raysync.core.replay import replay
-from raysync.decoupled.plan import plan_of
 from raysync.errors import RunFailed
 from raysync.paradigms import rebuild
+from raysync.record.reader import load
 from raysync.runner import run_in
 from raysync.training.task import prepare
-from tests.cluster.parts import breaks_at_a_gradient
+from raysync.virtual.engine import VirtualEngine
+from tests.cluster.parts import breaks_at_a_gradient, pid_of
 
 pytestmark = pytest.mark.ray
 
@@ -40,7 +41,7 @@ def test_ray_learns_what_virtual_time_learns(session, tmp_path, settings):
     choice = config.ParadigmChoice(name="decoupled", modules=2, groups=2, **settings)
     task = prepare(config.validate(TINY | {"output": str(tmp_path), "paradigm": choice.model_dump()}))
     record = run_in(session, task, choice)
-    expected = losses(line for lines in run_virtually(plan_of(task, choice.make())) for line in lines)
+    expected = losses(line for lines in VirtualEngine().run(task, choice.make()) for line in lines)
     got = losses(record.journal())
     assert got.keys() == expected.keys()
     assert [got[push] for push in expected] == pytest.approx(list(expected.values()), abs=1e-5)
@@ -77,7 +78,38 @@ def test_stages_are_kept_for_the_next_run_and_one_that_breaks_ends_it_with_its_r
     run_in(session, prepare(experiment), choice)
     crew = session._crew
     assert crew.whole
-    with pytest.raises(RunFailed, match="this layer breaks"):
+    with pytest.raises(RunFailed, match=r"worker m2/gpu-[13]#1: ValueError: this layer breaks"):
         run_in(session, prepare(experiment, breaks_at_a_gradient), choice)
     assert session._crew is crew
     assert not crew.whole, "the next run gets others"
+
+
+def broken(session, tmp_path, sync, strike):
+    """The error and the record of a run in which something is struck soon after its beginning."""
+    choice = config.ParadigmChoice(name="decoupled", modules=2, groups=2, sync=sync)
+    settings = {"output": str(tmp_path), "paradigm": choice.model_dump(), "workload": {"samples": 8 * 800},
+                "cluster": {"step_deadline_s": 2.0}}
+    struck = []
+
+    def watch(measures):
+        if measures.progress >= 0.02 and not struck:
+            struck.append(strike(session._crew))
+
+    with pytest.raises(RunFailed) as raised:
+        run_in(session, prepare(config.validate(TINY | settings)), choice, watch=watch)
+    why, _, path = str(raised.value).partition("\nThe record up to then: ")
+    return why, load(path)
+
+
+def test_a_stage_that_dies_ends_the_run_and_is_named(ray_cluster, session, tmp_path):
+    why, _ = broken(session, tmp_path, "bsp", lambda crew: ray_cluster.kill(crew.workers[1]))
+    assert why == "m2/gpu-1#1 was lost (its actor died), and its pipeline cannot go on without it"
+
+
+def test_a_stage_that_is_frozen_is_blamed_in_time_while_the_other_group_goes_on(ray_cluster, session, tmp_path):
+    """The first stage of its group: the second waits for it, and is not blamed."""
+    why, record = broken(session, tmp_path, "asp",
+                         lambda crew: os.kill(pid_of(ray_cluster, crew.workers[0]), signal.SIGSTOP))
+    assert why == "m1/gpu-0#1 was lost (no answer for 2 s), and its pipeline cannot go on without it"
+    last = record.pushes.groupby("worker").pushed_at_s.max()
+    assert last["m2/gpu-3#1"] > last["m1/gpu-0#1"] + 1.5

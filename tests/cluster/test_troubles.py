@@ -10,7 +10,7 @@ import raysync
 from raysync import config
 from raysync.cluster import session as session_module
 from raysync.cluster.session import Session
-from raysync.core.events import Left
+from raysync.core.events import Left, Pushed
 from raysync.core.journal import Entry, Remark
 from raysync.core.replay import replay
 from raysync.errors import ConfigError, RunFailed
@@ -18,6 +18,7 @@ from raysync.paradigms import rebuild
 from raysync.record.reader import load
 from raysync.runner import run_in
 from raysync.training.task import prepare
+from raysync.virtual.engine import VirtualEngine
 from tests.cluster.parts import TINY, UNEQUAL, pid_of, rss_mib
 
 pytestmark = pytest.mark.ray
@@ -271,3 +272,26 @@ def test_troubles_befall_real_workers_and_a_crashed_one_comes_back(ray_cluster, 
     assert any("Nobody met troubles[4]" in text for text in said)
     assert processes, "the one that came back is still there when the run ends"
     assert not psutil.wait_procs(processes, timeout=20)[1], "and gone with the session"
+
+
+def story(lines):
+    """(life, kind, clock) of each event, in their order -> the loss of a push, else 0."""
+    entries = [line for line in lines if isinstance(line, Entry)]
+    return {(entry.event.worker, type(entry.event), entry.event.clock if isinstance(entry.event, Pushed) else None):
+            entry.report.get("loss", 0.0) for entry in entries}
+
+
+def test_a_run_with_crashes_and_a_comeback_is_the_one_in_virtual_time(ray_cluster, tmp_path):
+    """One worker crashes for good, then the other, which comes back and goes on alone: no time decides about anything."""
+    troubles = [{"kind": "crash", "worker": "w-1", "at_clock": 3},
+                {"kind": "crash", "worker": "w-0", "at_clock": 5, "rejoin_after_s": 0.1}]
+    task = start(tmp_path, troubles=troubles, workload={"samples": 160}, workers=[{"name": "w", "count": 2, "step_s": 0.01}])
+    bsp = config.ParadigmChoice(name="bsp")
+    with Session() as session:
+        got = story(run_in(session, task, bsp).journal())
+    expected = story(line for lines in VirtualEngine().run(task, bsp.make()) for line in lines)
+    for slot in ("w-0", "w-1"):
+        of_both = [[event for event in events if event[0].startswith(slot)] for events in (got, expected)]
+        assert of_both[0] == of_both[1]
+    assert ("w-0#2", Pushed, 5) in got
+    assert [got[event] for event in expected] == pytest.approx(list(expected.values()), abs=1e-5)
