@@ -13,7 +13,8 @@ settings.load_profile("repeatable")
 
 
 def pytest_addoption(parser):
-    parser.addoption("--rewrite-scripts", action="store_true", help="write what happens into the stories of tests/scripts and tests/engine")
+    parser.addoption("--rewrite-scripts", action="store_true",
+                     help="write what happens into the stories of tests/scripts and tests/engine")
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
