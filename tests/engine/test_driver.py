@@ -14,7 +14,7 @@ from mypy import api
 from raysync import config
 from raysync.config import ParadigmChoice
 from raysync.core import decisions as core_decisions
-from raysync.core.decisions import Apply, Release
+from raysync.core.decisions import Apply, Drop, Release
 from raysync.core.events import Joined, Left, Pushed
 from raysync.core.journal import Ended, Entry, Evaluation, Remark
 from raysync.core.paradigm import Paradigm
@@ -265,6 +265,10 @@ def test_a_run_ends_whatever_befalls_it_and_every_push_is_accounted_for(plan, ru
     assert again.difference is None
     roster = again.machine.roster
     assert roster.received == roster.applied + roster.dropped + len(roster.buffered)
+    left = [entry.event.worker for entry in of(lines, Entry) if isinstance(entry.event, Left)]
+    assert [fields[0] for _, _, method, fields in driver.backend.calls if method == "forget"] == left
+    assert [worker for worker in driver.backend.killed if worker in left] == left
+    assert not {drop.push for drop in decided(of(lines, Entry)[:-1], Drop)} & driver._pushed.keys()
     [ended] = of(lines, Ended)
     assert ended.status in ("finished", "failed")
     if ended.status == "failed":
@@ -300,7 +304,20 @@ def test_what_ends_a_pipeline_is_named(shape, weights, locked, sync, data):
     if ended.status == "failed":
         why = "its actor died" if how == "dies" else "no answer for 20 s"
         assert ended.error.startswith(f"{who} was lost ({why})" if who in slots else f"{who}: {why}")
+    else:
+        last = of(lines, Evaluation)[-1]
+        updates = [one for one in decided(lines, Apply) if one.pushes[0][0].startswith(f"m{modules}/")]
+        assert (last.mark, last.version) == (1, len(updates)), "that of the last stage"
     assert replayed(task, lines, task.experiment.paradigm).difference is None
+
+
+def test_what_a_server_is_known_to_have_done_is_forgotten():
+    """A step that answers shows it; no evaluation does here, for there is no evaluator."""
+    task = task_of()
+    driver, lines = run_in(task, make("asp"), *["evaluator dies at 0"] * TRIES)
+    assert lines[-1].status == "finished"
+    assert len(driver.backend.servers["server"].plans) == 60
+    assert len(driver.topology.servers[0]._sent) <= 6
 
 
 def test_a_report_without_lines_is_no_report_of_the_virtual_clock():
