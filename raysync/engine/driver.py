@@ -84,7 +84,8 @@ class Driver:
         self.status = ""
         """How the training ended; empty while it goes on. Evaluations may be pending even then."""
         self.last_at = 0.0
-        """Seconds since the run began: when the latest weights were published."""
+        """Seconds since the run began: when the latest weights were known to be published or, in a run that fails, when the
+        latest update was sent."""
         self.topology, self.backend, self.faults = topology, backend, faults
         self._has_faults = bool(experiment.troubles)
         self._survives = Capability.LOSE_WORKERS not in topology.refusals
@@ -402,6 +403,7 @@ class Driver:
         if steps[0].server is not self._last_server:
             return  # the progress of a model in stages is that of its last one
         self._version = decision.version
+        self.last_at = self.backend.now
         self._progress = progress = samples / self._workload_samples
         if self._drains:
             progress = min(progress, BEFORE_THE_END)
