@@ -242,11 +242,12 @@ class Driver:
 
         Then the error of that server is the one to tell.
         """
-        for server in self.topology.servers:
+        servers = self.topology.servers
+        for server in servers:
             if failure.actor in ("", server.actor):
                 version = step.release.version if server is step.server else server.version
                 with suppress(TimeoutError):
-                    if reason := server.failure(version, SERVER_VERDICT_S):
+                    if reason := server.failure(version, SERVER_VERDICT_S / len(servers)):
                         return RunFailed(f"{server.actor}: {reason}")
         unknown = f"worker {step.release.worker}" if failure.kind == "raised" else step.server.actor
         return RunFailed(f"{failure.actor or unknown}: {failure.reason}")

@@ -84,11 +84,12 @@ def test_stages_are_kept_for_the_next_run_and_one_that_breaks_ends_it_with_its_r
     assert not crew.whole, "the next run gets others"
 
 
-def broken(session, tmp_path, sync, strike):
-    """The error and the record of a run in which something is struck soon after its beginning."""
-    choice = config.ParadigmChoice(name="decoupled", modules=2, groups=2, sync=sync)
+def broken(session, tmp_path, groups, strike):
+    """The error and the record of an asynchronous run in which something is struck soon after its beginning."""
+    choice = config.ParadigmChoice(name="decoupled", modules=2, groups=groups, sync="asp")
+    workers = [{"name": "gpu", "count": 2 * groups, "step_s": 0.02}]
     settings = {"output": str(tmp_path), "paradigm": choice.model_dump(), "workload": {"samples": 8 * 800},
-                "cluster": {"step_deadline_s": 2.0}}
+                "workers": workers, "cluster": {"step_deadline_s": 2.0}}
     struck = []
 
     def watch(measures):
@@ -102,13 +103,13 @@ def broken(session, tmp_path, sync, strike):
 
 
 def test_a_stage_that_dies_ends_the_run_and_is_named(ray_cluster, session, tmp_path):
-    why, _ = broken(session, tmp_path, "bsp", lambda crew: ray_cluster.kill(crew.workers[1]))
+    why, _ = broken(session, tmp_path, 1, lambda crew: ray_cluster.kill(crew.workers[1]))
     assert why == "m2/gpu-1#1 was lost (its actor died), and its pipeline cannot go on without it"
 
 
 def test_a_stage_that_is_frozen_is_blamed_in_time_while_the_other_group_goes_on(ray_cluster, session, tmp_path):
     """The first stage of its group: the second waits for it, and is not blamed."""
-    why, record = broken(session, tmp_path, "asp",
+    why, record = broken(session, tmp_path, 2,
                          lambda crew: os.kill(pid_of(ray_cluster, crew.workers[0]), signal.SIGSTOP))
     assert why == "m1/gpu-0#1 was lost (no answer for 2 s), and its pipeline cannot go on without it"
     last = record.pushes.groupby("worker").pushed_at_s.max()
