@@ -94,6 +94,8 @@ class Driver:
                                         START_DEADLINE_S, self._tell)
         self._steps: dict[str, Step] = {}
         """Worker -> its step under way, the one that was released first in front."""
+        self._is_looking = False
+        """Whether it is scheduled to look for steps that have missed their deadline."""
         self._pushed: dict[Push, Step] = {}
         """Those whose gradients are neither applied nor dropped."""
         self._lives: dict[str, str] = {}
@@ -141,7 +143,6 @@ class Driver:
         for index, crash in self.faults.crashes.items():
             if crash.at_s is not None:
                 self.backend.schedule(crash.at_s, self._crash, index)
-        self.backend.schedule(self._deadline_s, self._miss_deadlines, None)
         for worker in self.topology.workers:
             self._join(worker)
 
@@ -267,7 +268,8 @@ class Driver:
                     break  # those behind it were released later
             elif step.release.worker in self._steps and not self._has_arrived(step):
                 self._miss_deadline(step)
-        if not self.status:
+        self._is_looking = bool(self._steps)
+        if self._is_looking:
             self.backend.schedule(next_at, self._miss_deadlines, None)
 
     def _has_arrived(self, step: Step) -> bool:
@@ -422,6 +424,9 @@ class Driver:
                 return
         for step in self.topology.released(decision):
             self._steps[step.release.worker] = step
+            if not self._is_looking:
+                self._is_looking = True
+                self.backend.schedule(self.backend.now + self._deadline_s, self._miss_deadlines, None)
             self.backend.watch(step.call, self._stepped, step)
 
     def _fire(self, timer: tuple[str, float]) -> None:
