@@ -375,22 +375,20 @@ class Driver:
         self.lines.append(entry)
         decisions = entry.decisions
         for index, decision in enumerate(decisions):
-            match decision:
-                case Apply():
-                    self._apply(decision, decisions, index)
-                    if self.status:
-                        return
-                case Release():
-                    self._release(decision)
-                case Drop(push=push):
-                    self._pushed.pop(push, None)
-                case SetTimer(key=key, at=at):
-                    if at is not None:
-                        self.backend.schedule(max(at, self.backend.now), self._fire, (key, at))
-                case Hold() | Note() | Switch() | Suspend() | Restore():
-                    pass  # the roster has carried them out; a worker that is not released has nothing to do
-                case _:
-                    assert_never(decision)
+            if isinstance(decision, Release):  # a `match` takes five times as long
+                self._release(decision)
+            elif isinstance(decision, Apply):
+                self._apply(decision, decisions, index)
+                if self.status:
+                    return
+            elif isinstance(decision, Drop):
+                self._pushed.pop(decision.push, None)
+            elif isinstance(decision, SetTimer):
+                if decision.at is not None:
+                    timer = decision.key, decision.at
+                    self.backend.schedule(max(decision.at, self.backend.now), self._fire, timer)
+            elif not isinstance(decision, Hold | Note | Switch | Suspend | Restore):
+                assert_never(decision)  # those the roster has carried out, and the worker only waits
 
     def _apply(self, decision: Apply, decisions: Sequence[Decision], index: int) -> None:
         following = decisions[index + 1] if index + 1 < len(decisions) else None
