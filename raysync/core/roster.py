@@ -34,6 +34,7 @@ from raysync.core.decisions import (
     Suspend,
     Switch,
 )
+from raysync.core.filling import filler
 from raysync.core.telemetry import Telemetry
 
 NAMES_SHOWN = 3
@@ -58,9 +59,10 @@ class Member:
 
 
 UNSTAMPED = -1
-stamp = object.__setattr__
-"""Fill in a field that the machine alone knows. Decisions are frozen; those that a paradigm has just returned
-are the machine's, and making each anew would take a twentieth of a run in virtual time."""
+_stamp_apply_version, _stamp_samples_before = filler(Apply, "version"), filler(Apply, "samples_before")
+_stamp_clock, _stamp_release_version = filler(Release, "clock"), filler(Release, "version")
+"""They fill in what the machine alone knows. Decisions are frozen; those that a paradigm has just
+returned are the machine's, and making each anew would take a twentieth of a run in virtual time."""
 
 
 @dataclass(slots=True)
@@ -251,8 +253,8 @@ class Roster:
             self.published = self.version
         if decision.version != UNSTAMPED:  # the paradigm has returned this very object before
             return replace(decision, version=self.version, samples_before=before)
-        stamp(decision, "version", self.version)
-        stamp(decision, "samples_before", before)
+        _stamp_apply_version(decision, self.version)
+        _stamp_samples_before(decision, before)
         return decision
 
     def _release(self, decision: Release) -> Release:
@@ -269,8 +271,8 @@ class Roster:
         member.telemetry.released_at = self.now
         if decision.version != UNSTAMPED:
             return replace(decision, clock=member.clock, version=member.version)
-        stamp(decision, "clock", member.clock)
-        stamp(decision, "version", member.version)
+        _stamp_clock(decision, member.clock)
+        _stamp_release_version(decision, member.version)
         return decision
 
     def _push_apart(self, worker: str, clock: int, base: int, busy_s: float) -> None:
