@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from raysync.core.filling import filled_by_slot
+
 Push = tuple[str, int]
 """A push is named by (worker, clock)."""
 
@@ -19,6 +21,7 @@ DropReason = Literal["late", "stale", "suspended", "restored", "left", "other"]
 DROP_REASONS: tuple[DropReason, ...] = get_args(DropReason)
 
 
+@filled_by_slot
 @dataclass(frozen=True, slots=True)
 class Apply:
     """Make one optimizer step with the sample-weighted mean gradient of these pushes."""
@@ -44,6 +47,7 @@ class Drop:
     reason: DropReason = "other"
 
 
+@filled_by_slot
 @dataclass(frozen=True, slots=True)
 class Release:
     """Let a worker compute its next iteration."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from raysync.core.filling import filled_by_slot
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
@@ -24,6 +26,7 @@ class Left:
     worker: str
 
 
+@filled_by_slot
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pushed:
     """A worker finished computing the gradient of one iteration."""

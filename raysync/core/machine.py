@@ -66,25 +66,25 @@ class Machine:
         roster = self.roster
         self._check(event)
         roster.now = event.at
-        match event:
-            case Pushed(worker=worker, clock=clock):
-                if worker in roster.members:
-                    roster.push(worker, clock, event.base, event.samples, event.busy_s)
-                    decisions = self._commit("on_push", self.paradigm.on_push(roster, (worker, clock)))
-                else:
-                    decisions = self._drop(event)
-            case Joined(worker=worker):
-                roster.join(worker)
-                decisions = self._commit("on_join", self.paradigm.on_join(roster, worker))
-            case Left(worker=worker):
-                took_part = worker in roster.members
-                roster.leave(worker)
-                decisions = self._commit("on_leave", self.paradigm.on_leave(roster, worker)) if took_part else []
-            case TimerFired(key=key):
-                del self.timers[key]
-                decisions = self._commit("on_timer", self.paradigm.on_timer(roster, key))
-            case _:
-                assert_never(event)
+        if isinstance(event, Pushed):  # a `match` that captures fields takes five times as long
+            worker, clock = event.worker, event.clock
+            if worker in roster.members:
+                roster.push(worker, clock, event.base, event.samples, event.busy_s)
+                decisions = self._commit("on_push", self.paradigm.on_push(roster, (worker, clock)))
+            else:
+                decisions = self._drop(event)
+        elif isinstance(event, Joined):
+            roster.join(event.worker)
+            decisions = self._commit("on_join", self.paradigm.on_join(roster, event.worker))
+        elif isinstance(event, Left):
+            took_part = event.worker in roster.members
+            roster.leave(event.worker)
+            decisions = self._commit("on_leave", self.paradigm.on_leave(roster, event.worker)) if took_part else []
+        elif isinstance(event, TimerFired):
+            del self.timers[event.key]
+            decisions = self._commit("on_timer", self.paradigm.on_timer(roster, event.key))
+        else:
+            assert_never(event)
         if not isinstance(event, TimerFired) and (event.worker in roster.held or event.worker in roster.suspended):
             decisions.append(self._hold(event.worker))
         self._check_afterwards(event)
@@ -133,34 +133,37 @@ class Machine:
         roster = self.roster
         if not roster.now <= event.at < inf:
             raise ProtocolViolation(f"time went from {roster.now} s to {event.at} s: {event}")
-        match event:
-            case Pushed(worker=worker, clock=clock, base=base):
-                member = roster.live.get(worker)
-                if member is None:
-                    if roster.departed.get(worker) != clock:
-                        raise ProtocolViolation(f"no iteration {clock} of {worker!r} is in flight: {event}")
-                    return
-                computes = worker in roster.computing or worker in roster.outdated
-                if not computes or member.clock != clock:
-                    raise ProtocolViolation(f"{worker!r} was not released for iteration {clock}: {event}")
-                newest = roster.published if member.pull else member.version
-                if not member.version <= base <= newest:
-                    raise ProtocolViolation(f"{worker!r} may read versions {member.version} to {newest}: {event}")
-                if event.samples <= 0 or not 0 <= event.busy_s < inf:
-                    raise ProtocolViolation(f"a push has samples and a finite time: {event}")
-            case Joined(worker=worker):
-                if worker in roster.live or worker in roster.departed:
-                    raise ProtocolViolation(f"the id {worker!r} was used before in this run: {event}")
-            case Left(worker=worker):
-                if worker not in roster.live:
-                    raise ProtocolViolation(f"{worker!r} is not a member: {event}")
-            case TimerFired(key=key):
-                if key not in self.timers:
-                    raise ProtocolViolation(f"no timer {key!r} is set: {event}")
-                if event.at < self.timers[key]:
-                    raise ProtocolViolation(f"timer {key!r} is set for {self.timers[key]} s: {event}")
-            case _:
-                assert_never(event)
+        if isinstance(event, Pushed):
+            self._check_push(event)
+        elif isinstance(event, Joined):
+            if event.worker in roster.live or event.worker in roster.departed:
+                raise ProtocolViolation(f"the id {event.worker!r} was used before in this run: {event}")
+        elif isinstance(event, Left):
+            if event.worker not in roster.live:
+                raise ProtocolViolation(f"{event.worker!r} is not a member: {event}")
+        elif isinstance(event, TimerFired):
+            if event.key not in self.timers:
+                raise ProtocolViolation(f"no timer {event.key!r} is set: {event}")
+            if event.at < self.timers[event.key]:
+                raise ProtocolViolation(f"timer {event.key!r} is set for {self.timers[event.key]} s: {event}")
+        else:
+            assert_never(event)
+
+    def _check_push(self, event: Pushed) -> None:
+        roster, worker, clock = self.roster, event.worker, event.clock
+        member = roster.live.get(worker)
+        if member is None:
+            if roster.departed.get(worker) != clock:
+                raise ProtocolViolation(f"no iteration {clock} of {worker!r} is in flight: {event}")
+            return
+        computes = worker in roster.computing or worker in roster.outdated
+        if not computes or member.clock != clock:
+            raise ProtocolViolation(f"{worker!r} was not released for iteration {clock}: {event}")
+        newest = roster.published if member.pull else member.version
+        if not member.version <= event.base <= newest:
+            raise ProtocolViolation(f"{worker!r} may read versions {member.version} to {newest}: {event}")
+        if event.samples <= 0 or not 0 <= event.busy_s < inf:
+            raise ProtocolViolation(f"a push has samples and a finite time: {event}")
 
     def _commit(self, method: str, wanted: list[Decision]) -> list[Decision]:
         """Carry what a method of the paradigm decided out on the roster, in order, and stamp it."""

@@ -34,6 +34,7 @@ from raysync.core.decisions import (
     Suspend,
     Switch,
 )
+from raysync.core.filling import filler
 from raysync.core.telemetry import Telemetry
 
 NAMES_SHOWN = 3
@@ -58,9 +59,10 @@ class Member:
 
 
 UNSTAMPED = -1
-stamp = object.__setattr__
-"""Fill in a field that the machine alone knows. Decisions are frozen; those that a paradigm has just returned
-are the machine's, and making each anew would take a twentieth of a run in virtual time."""
+_stamp_apply_version, _stamp_samples_before = filler(Apply, "version"), filler(Apply, "samples_before")
+_stamp_clock, _stamp_release_version = filler(Release, "clock"), filler(Release, "version")
+"""They fill in what the machine alone knows. Decisions are frozen; those that a paradigm has just
+returned are the machine's, and making each anew would take a twentieth of a run in virtual time."""
 
 
 @dataclass(slots=True)
@@ -214,34 +216,11 @@ class Roster:
 
     def execute(self, decision: Decision) -> Decision:
         """Do to the roster what a legal decision means for it; returns the decision, stamped."""
+        if isinstance(decision, Release):  # a `match` that captures fields takes five times as long
+            return self._release(decision)
+        if isinstance(decision, Apply):
+            return self._apply(decision)
         match decision:
-            case Apply(pushes=pushes, publish=publish):
-                before = self.samples_applied
-                for push in pushes:
-                    self.samples_applied += self.buffered.pop(push).samples
-                self.applied += len(pushes)
-                self.version += 1
-                if publish:
-                    self.published = self.version
-                if decision.version != UNSTAMPED:  # the paradigm has returned this very object before
-                    return replace(decision, version=self.version, samples_before=before)
-                stamp(decision, "version", self.version)
-                stamp(decision, "samples_before", before)
-            case Release(worker=worker, pull=pull):
-                member = self.members[worker]
-                self._unhold(worker, member.pace)
-                self.computing[worker] = None
-                if pull:
-                    member.version = self.published
-                else:
-                    assert member.base >= 0, f"{worker} never pulled: its first Release must"
-                    member.version = member.base
-                member.pull = pull
-                member.telemetry.released_at = self.now
-                if decision.version != UNSTAMPED:
-                    return replace(decision, clock=member.clock, version=member.version)
-                stamp(decision, "clock", member.clock)
-                stamp(decision, "version", member.version)
             case Drop(push=push):
                 del self.buffered[push]
                 self.dropped += 1
@@ -263,6 +242,38 @@ class Roster:
         return decision
 
     # ---- how ----
+
+    def _apply(self, decision: Apply) -> Apply:
+        before = self.samples_applied
+        for push in decision.pushes:
+            self.samples_applied += self.buffered.pop(push).samples
+        self.applied += len(decision.pushes)
+        self.version += 1
+        if decision.publish:
+            self.published = self.version
+        if decision.version != UNSTAMPED:  # the paradigm has returned this very object before
+            return replace(decision, version=self.version, samples_before=before)
+        _stamp_apply_version(decision, self.version)
+        _stamp_samples_before(decision, before)
+        return decision
+
+    def _release(self, decision: Release) -> Release:
+        worker, pull = decision.worker, decision.pull
+        member = self.members[worker]
+        self._unhold(worker, member.pace)
+        self.computing[worker] = None
+        if pull:
+            member.version = self.published
+        else:
+            assert member.base >= 0, f"{worker} never pulled: its first Release must"
+            member.version = member.base
+        member.pull = pull
+        member.telemetry.released_at = self.now
+        if decision.version != UNSTAMPED:
+            return replace(decision, clock=member.clock, version=member.version)
+        _stamp_clock(decision, member.clock)
+        _stamp_release_version(decision, member.version)
+        return decision
 
     def _push_apart(self, worker: str, clock: int, base: int, busy_s: float) -> None:
         """Note that the step of a worker that takes no part is over; if it was restored, it is a newcomer now."""

@@ -378,19 +378,20 @@ class Driver:
         decisions = entry.decisions
         for index, decision in enumerate(decisions):
             match decision:
+                case Release():
+                    self._release(decision)
                 case Apply():
                     self._apply(decision, decisions, index)
                     if self.status:
                         return
-                case Release():
-                    self._release(decision)
-                case Drop(push=push):
-                    self._pushed.pop(push, None)
-                case SetTimer(key=key, at=at):
-                    if at is not None:
-                        self.backend.schedule(max(at, self.backend.now), self._fire, (key, at))
                 case Hold() | Note() | Switch() | Suspend() | Restore():
                     pass  # the roster has carried them out; a worker that is not released has nothing to do
+                case Drop():
+                    self._pushed.pop(decision.push, None)
+                case SetTimer():
+                    if decision.at is not None:
+                        timer = decision.key, decision.at
+                        self.backend.schedule(max(decision.at, self.backend.now), self._fire, timer)
                 case _:
                     assert_never(decision)
 

@@ -26,7 +26,7 @@ from math import inf
 from typing import Any, Protocol
 
 from raysync.engine.backend import Failure
-from raysync.virtual.network import Paths
+from raysync.virtual.network import Path, Paths
 
 REPORT_EVERY = 20
 """Lines. They are few, so that they are gone before the garbage collector moves them to its older
@@ -53,19 +53,21 @@ class Actor(Protocol):
 
 
 class VirtualCall:
-    """A call; it stands for the first of its values, too."""
+    """A call; it stands for the first of its values, too.
+
+    It has no `__init__`, which would take longer than all that `VirtualBackend.call` does to it.
+    """
 
     __slots__ = ("added_s", "answer", "at", "site", "values")
 
-    def __init__(self, at: float, site: str, added_s: float, answer: Any) -> None:
-        self.at = at
-        """When it is done, in seconds since the run began."""
-        self.site = site
-        self.added_s = added_s
-        """What is added to the way of its values."""
-        self.answer = answer
-        self.values: Sequence[Any] = ()
-        """What was computed."""
+    at: float
+    """When it is done, in seconds since the run began."""
+    site: str
+    added_s: float
+    """What is added to the way of its values."""
+    answer: Any
+    values: Sequence[Any]
+    """What was computed; missing where nothing was."""
 
     def value(self, index: int) -> VirtualCall | OtherValue:
         """As `Call.value`."""
@@ -129,7 +131,8 @@ class VirtualBackend:
         self._make = make
         self._ends = {actor: list(each) for actor, each in (ends or {}).items()}
         """Actor -> the ends of its processes, that of the present one in front."""
-        self._actors: dict[str, Actor] = {}
+        self._actors: dict[str, tuple[Actor, Mapping[str, Path]]] = {}
+        """Actor -> itself, and the ways to its site by where they come from."""
         self._queue: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._scheduled = 0
         self.now = 0.0
@@ -154,21 +157,22 @@ class VirtualBackend:
 
     def call(self, actor: str, method: str, fields: list[Any], *inputs: Any) -> VirtualCall:
         """As `Backend.call`."""
-        performer = self._actors.get(actor) or self._start(actor)
+        performer, ways = self._actors.get(actor) or self._start(actor)
         begin = now = self.now
         if performer.free_at > begin:
             begin = performer.free_at
         first_s, second_s, added_s, value_added_s, answer = performer.cost(method, fields, inputs)
-        site = performer.site
-        ways = self._paths.get(site)
         for value in inputs:
             at = value.at
             if ways and (path := ways.get(value.site)) is not None:
                 at = path.arrival(at if at > now else now, value.added_s + added_s)
             if at > begin:
                 begin = at
-        performer.free_at = end = begin + first_s + second_s
-        call = VirtualCall(end, site, value_added_s, answer)
+        call = VirtualCall()
+        call.at = performer.free_at = begin + first_s + second_s
+        call.site = performer.site
+        call.added_s = value_added_s
+        call.answer = answer
         if self._ends:
             self._befall(call, actor, performer, begin, inputs)
         if self.computes and call.at < inf:
@@ -197,7 +201,7 @@ class VirtualBackend:
 
     def spawn(self, worker: str) -> VirtualCall:
         """As `Backend.spawn`; it is ready at once."""
-        return VirtualCall(self.now, "", 0.0, None)
+        return self._ready()
 
     def kill(self, actor: str) -> None:
         """As `Backend.kill`."""
@@ -208,11 +212,17 @@ class VirtualBackend:
         self._actors.pop(actor, None)
         if self._ends.get(actor):
             del self._ends[actor][0]
-        return VirtualCall(self.now, "", 0.0, None)
+        return self._ready()
 
-    def _start(self, actor: str) -> Actor:
-        performer = self._actors[actor] = self._make(actor)
-        return performer
+    def _ready(self) -> VirtualCall:
+        call = VirtualCall()
+        call.at, call.answer = self.now, None
+        return call
+
+    def _start(self, actor: str) -> tuple[Actor, Mapping[str, Path]]:
+        performer = self._make(actor)
+        started = self._actors[actor] = performer, self._paths.get(performer.site, {})
+        return started
 
     def _befall(
         self, call: VirtualCall, actor: str, performer: Actor, begin: float, inputs: Sequence[Any],
