@@ -8,6 +8,9 @@ runs.
 
 A call is passed on as soon as it is decided: its inputs may be values that are still to be
 computed. An actor works its calls off in their order.
+
+What is done is told by calling back, not by a list of completions to be sorted out: in virtual time
+that would be an object, and a look-up, for each push.
 """
 
 from __future__ import annotations
