@@ -26,6 +26,13 @@ from raysync.virtual.pipelined import PipelinedRun
 LOST = Failure("lost", "what it needs was lost with the node that held it")
 
 
+def arriving(at, answer=None):
+    """What brings a gradient, there at that time; infinity: never."""
+    call = VirtualCall()
+    call.at, call.answer = at, answer
+    return call
+
+
 class Versions:
     """An exchange whose weights are the number of their version."""
 
@@ -158,12 +165,12 @@ class World:
     def deliver(self, value, actor):
         whose, its = self._gradients[value], self._misfortunes
         upload_s = its.uploads_s.get(whose, 0.0)
-        first = VirtualCall(self.now + upload_s, actor, 0.0, LOST if whose in its.lost else None)
+        first = arriving(self.now + upload_s, LOST if whose in its.lost else None)
         if whose not in its.shards:
             return (first,) if upload_s or whose in its.lost else ()
         if its.shards[whose] == "loses":
-            return first, VirtualCall(first.at, actor, 0.0, LOST)
-        return first, VirtualCall(inf, actor, 0.0, None)
+            return first, arriving(first.at, LOST)
+        return first, arriving(inf)
 
     def spawn(self, worker):
         return self._started(worker, self._backend.spawn(worker))
