@@ -28,6 +28,7 @@ from ray.exceptions import (
 from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.errors import ActorError, reason
 from raysync.cluster.shards import Parts, Shards
+from raysync.core.ids import WorkerId
 from raysync.engine.backend import Failure
 from raysync.engine.evaluations import EVALUATOR
 from raysync.engine.event_queue import EventQueue
@@ -206,8 +207,8 @@ class RayBackend:
 
     def spawn(self, worker: str) -> RayCall:
         """As `Backend.spawn`."""
-        slot, _, life = worker.rpartition("#")
-        actor, ready = self._respawns[slot].fill(int(life))
+        who = WorkerId(worker)
+        actor, ready = self._respawns[who.slot].fill(who.life)
         self._workers[worker] = actor
         return _Spawned(self, (ready,), worker)
 

@@ -1,4 +1,7 @@
-"""What happens at which time: a heap of calls."""
+"""What happens at which time, on a clock of real seconds: a heap of calls.
+
+The virtual backend has its heap within it: there it is the hot path, and moves the clock.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,6 @@ class EventQueue:
     """Calls in the order of their times; those of the same time in the order in which they were scheduled."""
 
     def __init__(self) -> None:
-        self.now = 0.0
-        """The time of the latest call, in seconds."""
         self._heap: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._count = 0
 
@@ -25,11 +26,8 @@ class EventQueue:
     def advance(self) -> None:
         """Make the next call."""
         assert self._heap, "the event queue is empty"
-        self.now, _, happens, argument = heappop(self._heap)
+        _, _, happens, argument = heappop(self._heap)
         happens(argument)
-
-    def __len__(self) -> int:
-        return len(self._heap)
 
     @property
     def next_at(self) -> float:
