@@ -6,7 +6,6 @@ same numbers as a run in virtual time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from hashlib import blake2b
 from statistics import NormalDist
 
@@ -24,15 +23,15 @@ def uniform(seed: int, purpose: str, slot: str = "", clock: int = 0) -> float:
     return ((hashed_seed(seed, purpose, slot, clock) >> 12) + 0.5) / 2**52
 
 
-def uniform_of(seed: int, purpose: str, slot: str = "") -> Callable[[int], float]:
-    """Return `uniform` of those three, by the clock; it is twice as fast for many draws."""
-    prefix = f"{seed}/{purpose}/{slot}/".encode()
+def prefix_of(seed: int, purpose: str, slot: str = "") -> bytes:
+    """Return what those three are to `uniform_at`."""
+    return f"{seed}/{purpose}/{slot}/".encode()
 
-    def draw(clock: int) -> float:
-        digest = blake2b(b"%b%d" % (prefix, clock), digest_size=8).digest()
-        return ((int.from_bytes(digest, "big") >> 12) + 0.5) / 2**52
 
-    return draw
+def uniform_at(prefix: bytes, clock: int) -> float:
+    """Draw what `uniform` draws, in half the time where a prefix serves for many clocks."""
+    digest = blake2b(b"%b%d" % (prefix, clock), digest_size=8).digest()
+    return ((int.from_bytes(digest, "big") >> 12) + 0.5) / 2**52
 
 
 def standard_normal(seed: int, purpose: str, slot: str = "", clock: int = 0) -> float:

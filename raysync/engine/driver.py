@@ -92,6 +92,7 @@ class Driver:
         self._deadline_s = experiment.cluster.step_deadline_s
         self._evaluations = Evaluations(backend, marks, experiment.evaluation.deadline_s,
                                         START_DEADLINE_S, self._tell)
+        self._on_answer = self._stepped  # bound once: each step under way would hold one more object
         self._steps: dict[str, Step] = {}
         """Worker -> its step under way, the one that was released first in front."""
         self._is_looking = False
@@ -183,13 +184,12 @@ class Driver:
         if isinstance(answer, Failure):
             self._step_failed(step, answer)
             return
-        step.answer = answer
         if self.backend.delivers and (parts := self.backend.deliver(step.call, step.server.actor)):
-            step.arriving = Arriving(parts[0], list(parts))
+            step.arriving = Arriving(answer, parts[0], list(parts))
             for part in parts:
                 self.backend.watch(part, self._part_arrived, (step, part))
         else:
-            self._received(step)
+            self._received(step, answer)
 
     def _part_arrived(self, step_and_part: tuple[Step, Call]) -> None:
         step, part = step_and_part
@@ -204,10 +204,10 @@ class Driver:
         arriving.held.append(answer)
         arriving.parts.remove(part)
         if not arriving.parts:
-            self._received(step)
+            self._received(step, arriving.answer)
 
-    def _received(self, step: Step) -> None:
-        loss, busy_s = step.answer
+    def _received(self, step: Step, answer: tuple[float | None, float]) -> None:
+        loss, busy_s = answer
         release = step.release
         worker, clock = release.worker, release.clock
         del self._steps[worker]
@@ -229,7 +229,7 @@ class Driver:
         self._end("diverged")
 
     def _step_failed(self, step: Step, failure: Failure) -> None:
-        if step.answer is not None and failure.kind == "lost":
+        if step.arriving is not None and failure.kind == "lost":
             self._lose(step.release.worker, "its gradient was lost with its node")
         elif not self._is_worker(failure.actor):
             raise self._blame_server(step, failure)
@@ -294,7 +294,7 @@ class Driver:
     def _join(self, worker: str) -> None:
         if self.status:
             return
-        self._lives[WorkerId(worker).slot] = worker
+        self._lives[str(WorkerId(worker).slot)] = worker
         self._coming.pop(worker, None)
         self._happen(Joined(at=self.backend.now, worker=worker), NO_REPORT)
 
@@ -428,7 +428,7 @@ class Driver:
             if not self._is_looking:
                 self._is_looking = True
                 self.backend.schedule(self.backend.now + self._deadline_s, self._miss_deadlines, None)
-            self.backend.watch(step.call, self._stepped, step)
+            self.backend.watch(step.call, self._on_answer, step)
 
     def _fire(self, timer: tuple[str, float]) -> None:
         key, at = timer

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import exp, log
 
 from raysync.config import Jitter, Link, WorkerGroup
 from raysync.core.ids import Slot
-from raysync.randomness import standard_normal, uniform_of
+from raysync.randomness import prefix_of, standard_normal, uniform_at
 
 SHORTEST = 0.05
 """A normal jitter never shortens a step to less than this share of it."""
@@ -19,8 +20,7 @@ def jitter_of(jitter: Jitter, seed: int, slot: str) -> Callable[[int], float]:
     Its mean is 1 (almost: the normal one is cut at `SHORTEST`).
     """
     if jitter.distribution == "exponential":
-        draw = uniform_of(seed, "jitter", slot)
-        return lambda clock: -log(draw(clock))
+        return partial(_exponential, prefix_of(seed, "jitter", slot))
     sigma = jitter.sigma
     if jitter.distribution == "none" or sigma == 0:
         return lambda clock: 1.0
@@ -29,8 +29,14 @@ def jitter_of(jitter: Jitter, seed: int, slot: str) -> Callable[[int], float]:
     return lambda clock: max(SHORTEST, 1 + sigma * standard_normal(seed, "jitter", slot, clock))
 
 
+def _exponential(prefix: bytes, clock: int) -> float:
+    return -log(uniform_at(prefix, clock))
+
+
 class StepTime:
     """How long the steps of one worker last on the device that its group describes."""
+
+    __slots__ = ("_begin", "_jitter", "_speed", "_step_s", "_trace")
 
     def __init__(self, group: WorkerGroup, seed: int, slot: str) -> None:
         """

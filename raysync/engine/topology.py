@@ -34,6 +34,8 @@ NOTHING: list[Any] = []
 class Arriving:
     """A gradient that is brought from another node to its server."""
 
+    answer: tuple[float | None, float]
+    """Of the step: its loss, and the seconds of computing."""
     first: Call
     """It brings the gradient; the others are those of the shards that take a part of it."""
     parts: list[Call]
@@ -45,7 +47,7 @@ class Arriving:
 class Step:
     """A worker's iteration under way, and then its push."""
 
-    __slots__ = ("answer", "arriving", "call", "release", "report", "samples", "server", "weights")
+    __slots__ = ("arriving", "call", "release", "report", "samples", "server", "weights")
 
     def __init__(
         self, release: Release, samples: int, call: Call, server: ParameterServer, weights: Value = None,
@@ -63,8 +65,6 @@ class Step:
         """
         self.release, self.samples, self.call, self.server = release, samples, call, server
         self.weights, self.report = weights, report
-        self.answer: Any = None
-        """What the call answered; None until it has."""
         self.arriving: Arriving | None = None
         """Its gradient, where the backend delivers it once the call has answered."""
 

@@ -26,6 +26,8 @@ Computed = tuple[Sequence[Any], Any]
 class WorkerActor:
     """A worker with the whole model, on the device that its group describes."""
 
+    __slots__ = ("_batch_size", "_buffers", "_step_time", "_trainer", "_weights", "free_at", "site")
+
     def __init__(self, slot: str, group: WorkerGroup, experiment: Experiment, trainer: Trainer | None) -> None:
         """
         Args:

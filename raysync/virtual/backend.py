@@ -26,7 +26,7 @@ from math import inf
 from typing import Any, Protocol
 
 from raysync.engine.backend import Failure
-from raysync.virtual.network import Path, Paths
+from raysync.virtual.network import Paths
 
 REPORT_EVERY = 20
 """Lines. They are few, so that they are gone before the garbage collector moves them to its older
@@ -131,8 +131,7 @@ class VirtualBackend:
         self._make = make
         self._ends = {actor: list(each) for actor, each in (ends or {}).items()}
         """Actor -> the ends of its processes, that of the present one in front."""
-        self._actors: dict[str, tuple[Actor, Mapping[str, Path]]] = {}
-        """Actor -> itself, and the ways to its site by where they come from."""
+        self._actors: dict[str, Actor] = {}
         self._queue: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._scheduled = 0
         self.now = 0.0
@@ -157,14 +156,15 @@ class VirtualBackend:
 
     def call(self, actor: str, method: str, fields: list[Any], *inputs: Any) -> VirtualCall:
         """As `Backend.call`."""
-        performer, ways = self._actors.get(actor) or self._start(actor)
+        performer = self._actors.get(actor) or self._start(actor)
         begin = now = self.now
         if performer.free_at > begin:
             begin = performer.free_at
         first_s, second_s, added_s, value_added_s, answer = performer.cost(method, fields, inputs)
+        paths = self._paths.get(performer.site)
         for value in inputs:
             at = value.at
-            if ways and (path := ways.get(value.site)) is not None:
+            if paths and (path := paths.get(value.site)) is not None:
                 at = path.arrival(at if at > now else now, value.added_s + added_s)
             if at > begin:
                 begin = at
@@ -219,10 +219,9 @@ class VirtualBackend:
         call.at, call.answer = self.now, None
         return call
 
-    def _start(self, actor: str) -> tuple[Actor, Mapping[str, Path]]:
-        performer = self._make(actor)
-        started = self._actors[actor] = performer, self._paths.get(performer.site, {})
-        return started
+    def _start(self, actor: str) -> Actor:
+        performer = self._actors[actor] = self._make(actor)
+        return performer
 
     def _befall(
         self, call: VirtualCall, actor: str, performer: Actor, begin: float, inputs: Sequence[Any],

@@ -109,7 +109,7 @@ def test_a_call_that_raises_fails_and_so_does_what_depends_on_it():
     why = Failure("raised", "ValueError: too low", "a")
     assert world.run() == [(1, "a", why), (2, "b", why), (2, "a", 20)]
     assert world.backend.failure(broken, 0) == why
-    world.backend._actors["b"][0].total = 4
+    world.backend._actors["b"].total = 4
     world.call("b", 1)
     assert world.run()[-1] == (3, "b", 4), "it never saw the call that failed"
 

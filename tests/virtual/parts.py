@@ -46,7 +46,7 @@ def learn(task, paradigm="bsp", **parameters):
 
 def weights_of(driver, server="server"):
     """The newest weights of a server, and behind them the buffers: (P + Q,)."""
-    model_server = driver.backend._actors[server][0]._server
+    model_server = driver.backend._actors[server]._server
     return model_server.publish(model_server.version, MEAN).clone()
 
 
