@@ -1,4 +1,6 @@
-"""`python -m dashboards`: write the JSON of every dashboard; `--print`: as tables of panels and expressions, to be read."""
+"""`python -m dashboards`: write the JSON of every dashboard; `--print`: as tables of panels and
+expressions, to be read.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,18 @@ def as_table(board: Board) -> Table:
         for panel in row.panels:
             first = True
             for legend, expression in panel.queries.items():
-                table.add_row(panel.title if first else "", panel.unit if first else "", legend, expression)
+                table.add_row(
+                    panel.title if first else "", panel.unit if first else "", legend, expression
+                )
                 first = False
     return table
 
 
-def main(show: Annotated[bool, typer.Option("--print", help="Show every panel, and write nothing.")] = False) -> None:
+def main(
+    show: Annotated[
+        bool, typer.Option("--print", help="Show every panel, and write nothing.")
+    ] = False,
+) -> None:
     """Write the JSON of every dashboard."""
     if show:
         for board in BOARDS:

@@ -1,7 +1,9 @@
-"""What the dashboards are made of: panels, rows, variables, and their JSON by the types of grafana-foundation-sdk.
+"""What the dashboards are made of: panels, rows, variables, and their JSON by the types of
+grafana-foundation-sdk.
 
-A panel here says what is seen: title, unit, and expressions by legend. How it is drawn is the same everywhere and is said
-once, in this file. The description of a panel is its note, then the help of every metric that it shows, from the registry.
+A panel here says what is seen: title, unit, and expressions by legend. How it is drawn is the same
+everywhere and is said once, in this file. The description of a panel is its note, then the help of
+every metric that it shows, from the registry.
 """
 
 from __future__ import annotations
@@ -38,7 +40,15 @@ WIDTH = 24
 """Of Grafana's grid."""
 HELP = {metric.exported: metric.help for metric in REGISTRY.values()}
 
-Drawn = TypeVar("Drawn", bargauge.Panel, heatmap.Panel, stat.Panel, statetimeline.Panel, table.Panel, timeseries.Panel)
+Drawn = TypeVar(
+    "Drawn",
+    bargauge.Panel,
+    heatmap.Panel,
+    stat.Panel,
+    statetimeline.Panel,
+    table.Panel,
+    timeseries.Panel,
+)
 
 
 @dataclass(frozen=True)
@@ -49,8 +59,8 @@ class Panel:
         title: what is seen.
         unit: of Grafana's list (`s`, `percentunit`, `short`, `bytes`), or `suffix:...`.
         queries: legend -> expression in PromQL; for a table, column -> expression.
-        kind: lines; numbers (the latest); names (the legends, now); bars (the latest, by name); heat (buckets over time);
-            states (over time); table (the latest, a column an expression).
+        kind: lines; numbers (the latest); names (the legends, now); bars (the latest, by name);
+            heat (buckets over time); states (over time); table (a column an expression).
         note: how to read it; the registry's helps of its metrics follow by themselves.
         empty: what is written in it while there is no data. Empty: Grafana's own "No data".
         top: upper end of the axis.
@@ -75,7 +85,9 @@ class Panel:
 
 @dataclass(frozen=True)
 class Row:
-    """A row with a title, and panels of one width and height (of Grafana's 24 columns; a height of 8 is some 300 pixels)."""
+    """A row with a title, and panels of one width and height (of Grafana's 24 columns; a height of
+    8 is some 300 pixels).
+    """
 
     title: str
     panels: Sequence[Panel]
@@ -113,47 +125,75 @@ def series(name: str, selector: str = "", part: str = "") -> str:
     Args:
         name: in the registry; a KeyError if it is not there.
         selector: label matchers, without the braces.
-        part: `_bucket` or `_count` of a histogram. (Not `_sum`: Ray makes it of the middles of the buckets.)
+        part: `_bucket` or `_count` of a histogram. (Not `_sum`: Ray makes it of the middles of the
+            buckets.)
     """
     return f"{REGISTRY[name].exported}{part}" + (f"{{{selector}}}" if selector else "")
 
 
 def rate(name: str, selector: str, part: str = "") -> str:
-    """Growth a second, over the shortest time that Grafana holds to be safe for the scrape interval."""
+    """Growth a second, over the shortest time that Grafana holds to be safe for the scrape
+    interval.
+    """
     return f"rate({series(name, selector, part)}[$__rate_interval])"
 
 
 def quantile(share: float, name: str, selector: str, by: str = "") -> str:
     """A quantile of a histogram, lately; within a bucket it is interpolated."""
-    return f"histogram_quantile({share}, sum by ({by}{', ' if by else ''}le) ({rate(name, selector, '_bucket')}))"
+    return (
+        f"histogram_quantile({share}, sum by ({by}{', ' if by else ''}le)"
+        f" ({rate(name, selector, '_bucket')}))"
+    )
 
 
 def whole(expression: str) -> str:
-    """A quantile of counts as the whole number that it stands for: their buckets end between those, and Prometheus
-    interpolates, so that it makes 0.475 of 100 zeros. Of a bucket that holds several it is one of these.
+    """A quantile of counts as the whole number that it stands for: their buckets end between those,
+    and Prometheus interpolates, so that it makes 0.475 of 100 zeros. Of a bucket that holds several
+    it is one of these.
     """
     return f"ceil ({expression} - 0.5)"
 
 
 def per(total: str, of: str) -> str:
-    """A mean; nothing while there is nothing to divide by, in place of an infinity that no axis can show."""
+    """A mean; nothing while there is nothing to divide by, in place of an infinity that no axis can
+    show.
+    """
     return f"{total} / ({of} > 0)"
 
 
 def or_none(expression: str, label: str = "") -> str:
-    """An expression, or 0 (with "none" as that label) while it has no series: that nothing has happened yet is an answer."""
+    """An expression, or 0 (with "none" as that label) while it has no series: that nothing has
+    happened yet is an answer.
+    """
     zero = f'label_replace(vector(0), "{label}", "none", "", "")' if label else "vector(0)"
     return f"{expression} or on() {zero}"
 
 
 def as_json(board: Board) -> str:
     """The JSON of a dashboard, as Grafana reads it from a file."""
-    made = (dashboard.Dashboard(board.title).uid(board.uid).description(board.about).tags(["raysync"]).editable()
-            .timezone("browser").time("now-30m", "now").refresh("10s").tooltip(models.DashboardCursorSync.CROSSHAIR)
-            .link(dashboard.DashboardLink("raysync").type(models.DashboardLinkType.DASHBOARDS).tags(["raysync"])
-                  .keep_time(True)))
-    made.with_variable(dashboard.DatasourceVariable("datasource").label("Prometheus").type("prometheus")
-                       .current(models.VariableOption(selected=True, text="Prometheus", value="Prometheus")))
+    made = (
+        dashboard.Dashboard(board.title)
+        .uid(board.uid)
+        .description(board.about)
+        .tags(["raysync"])
+        .editable()
+        .timezone("browser")
+        .time("now-30m", "now")
+        .refresh("10s")
+        .tooltip(models.DashboardCursorSync.CROSSHAIR)
+        .link(
+            dashboard.DashboardLink("raysync")
+            .type(models.DashboardLinkType.DASHBOARDS)
+            .tags(["raysync"])
+            .keep_time(True)
+        )
+    )
+    made.with_variable(
+        dashboard.DatasourceVariable("datasource")
+        .label("Prometheus")
+        .type("prometheus")
+        .current(models.VariableOption(selected=True, text="Prometheus", value="Prometheus"))
+    )
     for variable in board.variables:
         made.with_variable(_variable(variable))
     ids = count(1)
@@ -165,9 +205,18 @@ def as_json(board: Board) -> str:
 
 
 def _variable(variable: Variable) -> dashboard.QueryVariable:
-    made = (dashboard.QueryVariable(variable.name).label(variable.label).datasource(SOURCE)
-            .query({"query": variable.query, "refId": variable.name}).refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
-            .sort(models.VariableSort.ALPHABETICAL_DESC if variable.newest_first else models.VariableSort.ALPHABETICAL_ASC))
+    made = (
+        dashboard.QueryVariable(variable.name)
+        .label(variable.label)
+        .datasource(SOURCE)
+        .query({"query": variable.query, "refId": variable.name})
+        .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .sort(
+            models.VariableSort.ALPHABETICAL_DESC
+            if variable.newest_first
+            else models.VariableSort.ALPHABETICAL_ASC
+        )
+    )
     if variable.regex:
         made.regex(variable.regex)
     if variable.many:
@@ -197,13 +246,21 @@ def _drawn(panel: Panel, number: int, width: int, height: int) -> Builder[models
 
 def _dressed(drawn: Drawn, panel: Panel, number: int, width: int, height: int) -> Drawn:
     """What all kinds of panels have."""
-    drawn.id(number).title(panel.title).description(_description(panel)).datasource(SOURCE).span(width).height(height)
+    drawn.id(number).title(panel.title).description(_description(panel)).datasource(SOURCE).span(
+        width
+    ).height(height)
     if panel.kind != "heat":  # that has its unit on the axis
         drawn.unit(panel.unit)
     if panel.empty:
         drawn.no_value(panel.empty)
     for reference, (legend, expression) in zip(_references(), panel.queries.items(), strict=False):
-        query = prometheus.Dataquery().expr(expression).legend_format(legend).ref_id(reference).datasource(SOURCE)
+        query = (
+            prometheus.Dataquery()
+            .expr(expression)
+            .legend_format(legend)
+            .ref_id(reference)
+            .datasource(SOURCE)
+        )
         match panel.kind:
             case "table":
                 query.instant().format(PromQueryFormat.TABLE)
@@ -222,15 +279,31 @@ def _references() -> Iterator[str]:
 
 
 def _description(panel: Panel) -> str:
-    shown = dict.fromkeys(re.findall(r"\bray_raysync_\w+?(?=_bucket|_count|\b)", " ".join(panel.queries.values())))
+    shown = dict.fromkeys(
+        re.findall(r"\bray_raysync_\w+?(?=_bucket|_count|\b)", " ".join(panel.queries.values()))
+    )
     return "\n\n".join(filter(None, (panel.note, *(HELP[name] for name in shown))))
 
 
 def _lines(panel: Panel) -> timeseries.Panel:
-    made = (timeseries.Panel().line_width(1).fill_opacity(20 if panel.stacked else 0).show_points(looks.VisibilityMode.NEVER)
-            .min(0).legend(common.VizLegendOptions().display_mode(looks.LegendDisplayMode.LIST).show_legend(True)
-                           .placement(looks.LegendPlacement.BOTTOM))
-            .tooltip(common.VizTooltipOptions().mode(looks.TooltipDisplayMode.MULTI).sort(looks.SortOrder.DESCENDING)))
+    made = (
+        timeseries.Panel()
+        .line_width(1)
+        .fill_opacity(20 if panel.stacked else 0)
+        .show_points(looks.VisibilityMode.NEVER)
+        .min(0)
+        .legend(
+            common.VizLegendOptions()
+            .display_mode(looks.LegendDisplayMode.LIST)
+            .show_legend(True)
+            .placement(looks.LegendPlacement.BOTTOM)
+        )
+        .tooltip(
+            common.VizTooltipOptions()
+            .mode(looks.TooltipDisplayMode.MULTI)
+            .sort(looks.SortOrder.DESCENDING)
+        )
+    )
     if panel.top is not None:
         made.max(panel.top)
     if panel.stacked:
@@ -246,41 +319,84 @@ def _latest() -> common.ReduceDataOptions:
 
 
 def _numbers(text: looks.BigValueTextMode) -> stat.Panel:
-    return (stat.Panel().reduce_options(_latest()).color_mode(looks.BigValueColorMode.NONE)
-            .graph_mode(looks.BigValueGraphMode.NONE).text_mode(text))
+    return (
+        stat.Panel()
+        .reduce_options(_latest())
+        .color_mode(looks.BigValueColorMode.NONE)
+        .graph_mode(looks.BigValueGraphMode.NONE)
+        .text_mode(text)
+    )
 
 
 def _bars(panel: Panel) -> bargauge.Panel:
-    made = (bargauge.Panel().reduce_options(_latest()).orientation(looks.VizOrientation.HORIZONTAL).min(0)
-            .display_mode(looks.BarGaugeDisplayMode.BASIC))
+    made = (
+        bargauge.Panel()
+        .reduce_options(_latest())
+        .orientation(looks.VizOrientation.HORIZONTAL)
+        .min(0)
+        .display_mode(looks.BarGaugeDisplayMode.BASIC)
+    )
     return made if panel.top is None else made.max(panel.top)
 
 
 def _heat(panel: Panel) -> heatmap.Panel:
-    return (heatmap.Panel().calculate(False).hide_y_histogram()
-            .color(heatmap.HeatmapColorOptions().mode(HeatmapColorMode.SCHEME).scheme("Blues"))
-            .y_axis(heatmap.YAxisConfig().unit(panel.unit).axis_placement(looks.AxisPlacement.LEFT)))
+    return (
+        heatmap.Panel()
+        .calculate(False)
+        .hide_y_histogram()
+        .color(heatmap.HeatmapColorOptions().mode(HeatmapColorMode.SCHEME).scheme("Blues"))
+        .y_axis(heatmap.YAxisConfig().unit(panel.unit).axis_placement(looks.AxisPlacement.LEFT))
+    )
 
 
 def _states() -> statetimeline.Panel:
-    names = {"1": models.ValueMappingResult(text="in force", color="green"),
-             "0": models.ValueMappingResult(text="not in force", color="transparent")}
-    return (statetimeline.Panel().mappings([models.ValueMap(options=names)]).merge_values(True)
-            .line_width(0).fill_opacity(70).legend(common.VizLegendOptions().show_legend(False)))
+    names = {
+        "1": models.ValueMappingResult(text="in force", color="green"),
+        "0": models.ValueMappingResult(text="not in force", color="transparent"),
+    }
+    return (
+        statetimeline.Panel()
+        .mappings([models.ValueMap(options=names)])
+        .merge_values(True)
+        .line_width(0)
+        .fill_opacity(70)
+        .legend(common.VizLegendOptions().show_legend(False))
+    )
 
 
 def _table(panel: Panel) -> table.Panel:
-    """Instant queries side by side: Grafana merges rows whose labels agree, and names a value after its query's letter."""
+    """Instant queries side by side: Grafana merges rows whose labels agree, and names a value after
+    its query's letter.
+    """
     columns = dict(zip(_references(), panel.queries, strict=False))
     value = "Value #" if len(columns) > 1 else "Value"
-    names = {f"{value}{reference if len(columns) > 1 else ''}": legend for reference, legend in columns.items()}
+    names = {
+        f"{value}{reference if len(columns) > 1 else ''}": legend
+        for reference, legend in columns.items()
+    }
     organised = {"excludeByName": {"Time": True}, "renameByName": names}
-    made = (table.Panel().align(looks.FieldTextAlignment.AUTO).inspect(False)
-            .with_transformation(models.DataTransformerConfig("merge", options={}))
-            .with_transformation(models.DataTransformerConfig("organize", options=organised)))
+    made = (
+        table.Panel()
+        .align(looks.FieldTextAlignment.AUTO)
+        .inspect(False)
+        .with_transformation(models.DataTransformerConfig("merge", options={}))
+        .with_transformation(models.DataTransformerConfig("organize", options=organised))
+    )
     for column, unit in panel.units.items():
         made.override_by_name(column, [models.DynamicConfigValue("unit", unit)])
     if panel.link:
-        made.override_by_name(panel.link, [models.DynamicConfigValue("links", [
-            {"title": "this run", "url": "/d/raysync-run?var-run=${__value.raw}&${__url_time_range}"}])])
+        made.override_by_name(
+            panel.link,
+            [
+                models.DynamicConfigValue(
+                    "links",
+                    [
+                        {
+                            "title": "this run",
+                            "url": "/d/raysync-run?var-run=${__value.raw}&${__url_time_range}",
+                        }
+                    ],
+                )
+            ],
+        )
     return made

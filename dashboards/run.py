@@ -1,18 +1,39 @@
-"""The dashboard of one run: how far, how good, who waits for whom, how stale, and what the controller decided."""
+"""The dashboard of one run: how far, how good, who waits for whom, how stale, and what the
+controller decided.
+"""
 
 from __future__ import annotations
 
-from dashboards.panels import Board, Panel, Row, Variable, or_none, per, quantile, rate, series, whole
+from dashboards.panels import (
+    Board,
+    Panel,
+    Row,
+    Variable,
+    or_none,
+    per,
+    quantile,
+    rate,
+    series,
+    whole,
+)
 
 RUN = 'run="$run"'
-TIMES = [f"sum by (worker) ({rate(name, RUN)})"
-         for name in ("raysync_wait_seconds", "raysync_busy_seconds", "raysync_transfer_seconds")]
+TIMES = [
+    f"sum by (worker) ({rate(name, RUN)})"
+    for name in ("raysync_wait_seconds", "raysync_busy_seconds", "raysync_transfer_seconds")
+]
 WAIT, BUSY, TRANSFER = TIMES
 STEPS = f"sum by (worker) ({rate('raysync_pushes', RUN)})"
 """A second, by worker."""
 LATELY = "Over the last four scrapes or more. "
-RAMPS = "Too low while these reach back to before the run, or go on behind its end; uneven, as Ray reports. "
-SPREAD = "Interpolated within buckets, whose ends are a factor of 2 to 3 apart: equal times seem to be spread as much."
+RAMPS = (
+    "Too low while these reach back to before the run, or go on behind its end; uneven, as Ray"
+    " reports. "
+)
+SPREAD = (
+    "Interpolated within buckets, whose ends are a factor of 2 to 3 apart: equal times seem to be"
+    " spread as much."
+)
 MANY = "Exact up to 3; 4-5, 6-8, 9-12 and so on are each a bucket, within which it is interpolated."
 STAGES = "A decoupled stage's wait for its neighbours' passes is transfer. "
 
@@ -20,10 +41,23 @@ STAGES = "A decoupled stage's wait for its neighbours' passes is transfer. "
 def board() -> Board:
     """The dashboard."""
     return Board(
-        uid="raysync-run", title="raysync: one run",
-        about="One run: progress, accuracy, who waits for whom, staleness, decisions. A run is named after its record.",
-        variables=[Variable("run", "Run", "label_values(ray_raysync_progress_ratio, run)", many=False, newest_first=True)],
-        rows=[_now(), _learning(), _waiting(), _staleness(), _decisions(), _lagtuner()])
+        uid="raysync-run",
+        title="raysync: one run",
+        about=(
+            "One run: progress, accuracy, who waits for whom, staleness, decisions. A run is named"
+            " after its record."
+        ),
+        variables=[
+            Variable(
+                "run",
+                "Run",
+                "label_values(ray_raysync_progress_ratio, run)",
+                many=False,
+                newest_first=True,
+            )
+        ],
+        rows=[_now(), _learning(), _waiting(), _staleness(), _decisions(), _lagtuner()],
+    )
 
 
 def _of_run(name: str) -> str:
@@ -36,75 +70,220 @@ def _of_workers(name: str) -> str:
 
 
 def _now() -> Row:
-    waited, busy, moved = (f"sum ({series(name, RUN)})" for name in
-                           ("raysync_wait_seconds", "raysync_busy_seconds", "raysync_transfer_seconds"))
-    return Row("Now", columns=8, height=4, panels=[
-        Panel("Progress", "percentunit", {"progress": _of_run("raysync_progress_ratio")}, "numbers"),
-        Panel("Accuracy", "percentunit", {"accuracy": _of_run("raysync_accuracy_ratio")}, "numbers",
-              empty="Not evaluated yet"),
-        Panel("Evaluation loss", "suffix: nats", {"loss": _of_run("raysync_evaluation_loss_nats")}, "numbers",
-              empty="Not evaluated yet"),
-        Panel("Model version", "short", {"version": _of_run("raysync_model_versions")}, "numbers"),
-        Panel("Throughput", "suffix: samples/s", {"samples": _of_run("raysync_throughput_samples_per_second")}, "numbers"),
-        Panel("Waited, of all time", "percentunit", {"waited": f"{waited} / ({waited} + {busy} + {moved})"}, "numbers",
-              note="Share of the workers' time since the run began. Waits count while they last, steps once they are over. "
-                   + STAGES),
-        Panel("Workers live", "short", {"workers": or_none(_of_run("raysync_workers_live"))}, "numbers",
-              note="0: the run is over, or its controller is gone."),
-        Panel("Protocol in force", "short", {
-            "{{protocol}}": f"max by (protocol) ({series('raysync_protocol_active', RUN)}) == 1"}, "names",
-              empty="The run is over", note="Of decoupled modules: what holds their replicas together."),
-    ])
+    waited, busy, moved = (
+        f"sum ({series(name, RUN)})"
+        for name in ("raysync_wait_seconds", "raysync_busy_seconds", "raysync_transfer_seconds")
+    )
+    return Row(
+        "Now",
+        columns=8,
+        height=4,
+        panels=[
+            Panel(
+                "Progress",
+                "percentunit",
+                {"progress": _of_run("raysync_progress_ratio")},
+                "numbers",
+            ),
+            Panel(
+                "Accuracy",
+                "percentunit",
+                {"accuracy": _of_run("raysync_accuracy_ratio")},
+                "numbers",
+                empty="Not evaluated yet",
+            ),
+            Panel(
+                "Evaluation loss",
+                "suffix: nats",
+                {"loss": _of_run("raysync_evaluation_loss_nats")},
+                "numbers",
+                empty="Not evaluated yet",
+            ),
+            Panel(
+                "Model version", "short", {"version": _of_run("raysync_model_versions")}, "numbers"
+            ),
+            Panel(
+                "Throughput",
+                "suffix: samples/s",
+                {"samples": _of_run("raysync_throughput_samples_per_second")},
+                "numbers",
+            ),
+            Panel(
+                "Waited, of all time",
+                "percentunit",
+                {"waited": f"{waited} / ({waited} + {busy} + {moved})"},
+                "numbers",
+                note=(
+                    "Share of the workers' time since the run began. Waits count while they last,"
+                    " steps once they are over. "
+                )
+                + STAGES,
+            ),
+            Panel(
+                "Workers live",
+                "short",
+                {"workers": or_none(_of_run("raysync_workers_live"))},
+                "numbers",
+                note="0: the run is over, or its controller is gone.",
+            ),
+            Panel(
+                "Protocol in force",
+                "short",
+                {
+                    "{{protocol}}": (
+                        f"max by (protocol) ({series('raysync_protocol_active', RUN)}) == 1"
+                    )
+                },
+                "names",
+                empty="The run is over",
+                note="Of decoupled modules: what holds their replicas together.",
+            ),
+        ],
+    )
 
 
 def _learning() -> Row:
-    return Row("How far, how good, how fast", [
-        Panel("Accuracy of the evaluations", "percentunit", {"accuracy": _of_run("raysync_accuracy_ratio")}, top=1,
-              empty="Not evaluated yet"),
-        Panel("Loss", "suffix: nats", {
-            "of batches": _of_run("raysync_loss_nats"), "of evaluations": _of_run("raysync_evaluation_loss_nats")}),
-        Panel("Progress", "percentunit", {"progress": _of_run("raysync_progress_ratio")}, top=1),
-        Panel("Samples applied per second", "suffix: samples/s", {
-            "lately": f"sum ({rate('raysync_samples_applied', RUN)})",
-            "since the run began": _of_run("raysync_throughput_samples_per_second")}, dashed="since.*",
-            note=f"Lately: {LATELY.lower()}{RAMPS}"),
-        Panel("Pushes and updates per second", "suffix: /s", {
-            "pushes": f"sum ({rate('raysync_pushes', RUN)})", "updates": f"sum ({rate('raysync_updates', RUN)})"},
-            note=f"{LATELY}{RAMPS}As many updates as pushes: each push is applied alone. Fewer: an update takes several, or "
-                 "pushes are dropped. Of decoupled modules: pushes to all, updates of the last."),
-        Panel("The server's time for an update", "s", {
-            "an update": per(f"sum ({rate('raysync_server_update_seconds', RUN)})",
-                             f"sum ({rate('raysync_updates', RUN)})")},
-            note=LATELY + "Mean; summed over the shards of a server that has several, or over decoupled modules."),
-    ])
+    return Row(
+        "How far, how good, how fast",
+        [
+            Panel(
+                "Accuracy of the evaluations",
+                "percentunit",
+                {"accuracy": _of_run("raysync_accuracy_ratio")},
+                top=1,
+                empty="Not evaluated yet",
+            ),
+            Panel(
+                "Loss",
+                "suffix: nats",
+                {
+                    "of batches": _of_run("raysync_loss_nats"),
+                    "of evaluations": _of_run("raysync_evaluation_loss_nats"),
+                },
+            ),
+            Panel(
+                "Progress", "percentunit", {"progress": _of_run("raysync_progress_ratio")}, top=1
+            ),
+            Panel(
+                "Samples applied per second",
+                "suffix: samples/s",
+                {
+                    "lately": f"sum ({rate('raysync_samples_applied', RUN)})",
+                    "since the run began": _of_run("raysync_throughput_samples_per_second"),
+                },
+                dashed="since.*",
+                note=f"Lately: {LATELY.lower()}{RAMPS}",
+            ),
+            Panel(
+                "Pushes and updates per second",
+                "suffix: /s",
+                {
+                    "pushes": f"sum ({rate('raysync_pushes', RUN)})",
+                    "updates": f"sum ({rate('raysync_updates', RUN)})",
+                },
+                note=(
+                    f"{LATELY}{RAMPS}As many updates as pushes: each push is applied alone. Fewer:"
+                    " an update takes several, or pushes are dropped. Of decoupled modules: pushes"
+                    " to all, updates of the last."
+                ),
+            ),
+            Panel(
+                "The server's time for an update",
+                "s",
+                {
+                    "an update": per(
+                        f"sum ({rate('raysync_server_update_seconds', RUN)})",
+                        f"sum ({rate('raysync_updates', RUN)})",
+                    )
+                },
+                note=LATELY
+                + "Mean; summed over the shards of a server that has several, or over decoupled"
+                " modules.",
+            ),
+        ],
+    )
 
 
 def _waiting() -> Row:
     total = f"({WAIT} + {BUSY} + {TRANSFER})"
-    return Row("Who waits for whom", [
-        Panel("Waiting, share of a worker's time", "percentunit", {"{{worker}}": f"{WAIT} / {total}"}, top=1,
-              note=LATELY + "Whoever has none of it is waited for. " + STAGES),
-        Panel("Computing, share of a worker's time", "percentunit", {"{{worker}}": f"{BUSY} / {total}"}, top=1, note=LATELY),
-        Panel("Transfer, share of a worker's time", "percentunit", {"{{worker}}": f"{TRANSFER} / {total}"}, top=1,
-              note=LATELY),
-        Panel("Lead over the slowest, by worker", "suffix: clocks", {
-            "{{worker}}": _of_workers("raysync_worker_lead_clocks")},
-            note="At 0 is the slowest: under a bound, the others wait for it."),
-        Panel("Pushes per second, by worker", "suffix: /s", {"{{worker}}": STEPS}, note=LATELY + RAMPS),
-        Panel("Computing time of a step, by worker", "s", {
-            "{{worker}}, mean": per(BUSY, STEPS),
-            "{{worker}}, 95 %": quantile(0.95, "raysync_step_busy_seconds", RUN, by="worker")}, dashed=".*95 %",
-            note=f"Mean, and what 95 % of the steps stay below. {SPREAD}"),
-        Panel("Wait after a step, by worker", "s", {
-            "{{worker}}, mean": per(WAIT, STEPS),
-            "{{worker}}, 95 %": quantile(0.95, "raysync_step_wait_seconds", RUN, by="worker")}, dashed=".*95 %",
-            note=f"Mean, and what 95 % of the waits stay below. {SPREAD}"),
-        Panel("Transfer time of a step", "s", {
-            "median": quantile(0.5, "raysync_step_transfer_seconds", RUN),
-            "95 %": quantile(0.95, "raysync_step_transfer_seconds", RUN)}, dashed="95 %", note=SPREAD),
-        Panel("Waited since the run began, by worker", "s", {
-            "{{worker}}": f"sum by (worker) ({series('raysync_wait_seconds', RUN)})"}, "bars"),
-    ])
+    return Row(
+        "Who waits for whom",
+        [
+            Panel(
+                "Waiting, share of a worker's time",
+                "percentunit",
+                {"{{worker}}": f"{WAIT} / {total}"},
+                top=1,
+                note=LATELY + "Whoever has none of it is waited for. " + STAGES,
+            ),
+            Panel(
+                "Computing, share of a worker's time",
+                "percentunit",
+                {"{{worker}}": f"{BUSY} / {total}"},
+                top=1,
+                note=LATELY,
+            ),
+            Panel(
+                "Transfer, share of a worker's time",
+                "percentunit",
+                {"{{worker}}": f"{TRANSFER} / {total}"},
+                top=1,
+                note=LATELY,
+            ),
+            Panel(
+                "Lead over the slowest, by worker",
+                "suffix: clocks",
+                {"{{worker}}": _of_workers("raysync_worker_lead_clocks")},
+                note="At 0 is the slowest: under a bound, the others wait for it.",
+            ),
+            Panel(
+                "Pushes per second, by worker",
+                "suffix: /s",
+                {"{{worker}}": STEPS},
+                note=LATELY + RAMPS,
+            ),
+            Panel(
+                "Computing time of a step, by worker",
+                "s",
+                {
+                    "{{worker}}, mean": per(BUSY, STEPS),
+                    "{{worker}}, 95 %": quantile(
+                        0.95, "raysync_step_busy_seconds", RUN, by="worker"
+                    ),
+                },
+                dashed=".*95 %",
+                note=f"Mean, and what 95 % of the steps stay below. {SPREAD}",
+            ),
+            Panel(
+                "Wait after a step, by worker",
+                "s",
+                {
+                    "{{worker}}, mean": per(WAIT, STEPS),
+                    "{{worker}}, 95 %": quantile(
+                        0.95, "raysync_step_wait_seconds", RUN, by="worker"
+                    ),
+                },
+                dashed=".*95 %",
+                note=f"Mean, and what 95 % of the waits stay below. {SPREAD}",
+            ),
+            Panel(
+                "Transfer time of a step",
+                "s",
+                {
+                    "median": quantile(0.5, "raysync_step_transfer_seconds", RUN),
+                    "95 %": quantile(0.95, "raysync_step_transfer_seconds", RUN),
+                },
+                dashed="95 %",
+                note=SPREAD,
+            ),
+            Panel(
+                "Waited since the run began, by worker",
+                "s",
+                {"{{worker}}": f"sum by (worker) ({series('raysync_wait_seconds', RUN)})"},
+                "bars",
+            ),
+        ],
+    )
 
 
 def _staleness() -> Row:
@@ -115,46 +294,126 @@ def _staleness() -> Row:
         shares = {"median": 0.5, "95 %": 0.95, "99 %": 0.99}
         return {legend: whole(quantile(share, name, RUN)) for legend, share in shares.items()}
 
-    return Row("Staleness and leads", columns=2, panels=[
-        Panel("Staleness of the pushes", "suffix: versions", {"{{le}}": buckets("raysync_step_staleness_versions")}, "heat",
-              note=f"How many pushes were how stale. {LATELY}Buckets end between integers: up to 0.5 is 0, up to 1.5 is 1."),
-        Panel("Lead at release", "suffix: clocks", {"{{le}}": buckets("raysync_step_lead_clocks")}, "heat",
-              note=f"How many releases at which lead. {LATELY}No bound on the lead lets anything above it."),
-        Panel("Staleness: median, 95 %, 99 %", "suffix: versions", quantiles("raysync_step_staleness_versions"),
-              note=LATELY + MANY),
-        Panel("Lead at release: median, 95 %, 99 %", "suffix: clocks", quantiles("raysync_step_lead_clocks"),
-              note=LATELY + MANY),
-    ])
+    return Row(
+        "Staleness and leads",
+        columns=2,
+        panels=[
+            Panel(
+                "Staleness of the pushes",
+                "suffix: versions",
+                {"{{le}}": buckets("raysync_step_staleness_versions")},
+                "heat",
+                note=(
+                    f"How many pushes were how stale. {LATELY}Buckets end between integers: up to"
+                    " 0.5 is 0, up to 1.5 is 1."
+                ),
+            ),
+            Panel(
+                "Lead at release",
+                "suffix: clocks",
+                {"{{le}}": buckets("raysync_step_lead_clocks")},
+                "heat",
+                note=(
+                    f"How many releases at which lead. {LATELY}No bound on the lead lets anything"
+                    " above it."
+                ),
+            ),
+            Panel(
+                "Staleness: median, 95 %, 99 %",
+                "suffix: versions",
+                quantiles("raysync_step_staleness_versions"),
+                note=LATELY + MANY,
+            ),
+            Panel(
+                "Lead at release: median, 95 %, 99 %",
+                "suffix: clocks",
+                quantiles("raysync_step_lead_clocks"),
+                note=LATELY + MANY,
+            ),
+        ],
+    )
 
 
 def _decisions() -> Row:
-    return Row("Decisions", columns=2, panels=[
-        Panel("Protocol in force", "short", {
-            "{{protocol}}": f"max by (protocol) ({series('raysync_protocol_active', RUN)})"}, "states",
-            note="A second one appears only where a paradigm switches (`sync-switch`)."),
-        Panel("Switches so far, by protocol switched to", "short", {
-            "{{to}}": or_none(f"sum by (to) ({series('raysync_switches', RUN)})", "to")},
-            note="A constant 0 (none) unless a paradigm switches."),
-        Panel("Stragglers found so far, by worker", "short", {
-            "{{worker}}": or_none(f"sum by (worker) ({series('raysync_stragglers_detected', RUN)})", "worker")},
-            note="A constant 0 (none) unless the paradigm looks for stragglers and finds one."),
-        Panel("Pushes dropped so far, by worker and reason", "short", {
-            "{{worker}} {{reason}}": or_none(f"sum by (worker, reason) ({series('raysync_drops', RUN)})", "reason")},
-            note="A constant 0 (none) under the many paradigms that drop nothing. The model does not learn from what these "
-                 "workers compute."),
-    ])
+    return Row(
+        "Decisions",
+        columns=2,
+        panels=[
+            Panel(
+                "Protocol in force",
+                "short",
+                {"{{protocol}}": f"max by (protocol) ({series('raysync_protocol_active', RUN)})"},
+                "states",
+                note="A second one appears only where a paradigm switches (`sync-switch`).",
+            ),
+            Panel(
+                "Switches so far, by protocol switched to",
+                "short",
+                {"{{to}}": or_none(f"sum by (to) ({series('raysync_switches', RUN)})", "to")},
+                note="A constant 0 (none) unless a paradigm switches.",
+            ),
+            Panel(
+                "Stragglers found so far, by worker",
+                "short",
+                {
+                    "{{worker}}": or_none(
+                        f"sum by (worker) ({series('raysync_stragglers_detected', RUN)})", "worker"
+                    )
+                },
+                note="A constant 0 (none) unless the paradigm looks for stragglers and finds one.",
+            ),
+            Panel(
+                "Pushes dropped so far, by worker and reason",
+                "short",
+                {
+                    "{{worker}} {{reason}}": or_none(
+                        f"sum by (worker, reason) ({series('raysync_drops', RUN)})", "reason"
+                    )
+                },
+                note=(
+                    "A constant 0 (none) under the many paradigms that drop nothing. The model does"
+                    " not learn from what these workers compute."
+                ),
+            ),
+        ],
+    )
 
 
 def _lagtuner() -> Row:
     only = "Only under LagTuner, once it has been asked"
-    return Row("LagTuner's decisions (no data under other paradigms)", [
-        Panel("r*: clocks granted, by worker", "suffix: clocks", {
-            "{{worker}}": _of_workers("raysync_lagtuner_extra_clocks")}, empty=only),
-        Panel("Wait, predicted and actual, by worker", "s", {
-            "{{worker}}, predicted": _of_workers("raysync_lagtuner_predicted_wait_seconds"),
-            "{{worker}}, actual": _of_workers("raysync_lagtuner_actual_wait_seconds")}, dashed=".*predicted", empty=only),
-        Panel("Error of the prediction, by worker", "s", {
-            "{{worker}}": f"abs ({_of_workers('raysync_lagtuner_predicted_wait_seconds')} - "
-                          f"{_of_workers('raysync_lagtuner_actual_wait_seconds')})"}, empty=only,
-            note="Predicted minus actual, without the sign. Who asks anew right after a grant has waited 0 after it."),
-    ])
+    return Row(
+        "LagTuner's decisions (no data under other paradigms)",
+        [
+            Panel(
+                "r*: clocks granted, by worker",
+                "suffix: clocks",
+                {"{{worker}}": _of_workers("raysync_lagtuner_extra_clocks")},
+                empty=only,
+            ),
+            Panel(
+                "Wait, predicted and actual, by worker",
+                "s",
+                {
+                    "{{worker}}, predicted": _of_workers("raysync_lagtuner_predicted_wait_seconds"),
+                    "{{worker}}, actual": _of_workers("raysync_lagtuner_actual_wait_seconds"),
+                },
+                dashed=".*predicted",
+                empty=only,
+            ),
+            Panel(
+                "Error of the prediction, by worker",
+                "s",
+                {
+                    "{{worker}}": (
+                        f"abs ({_of_workers('raysync_lagtuner_predicted_wait_seconds')} - "
+                        f"{_of_workers('raysync_lagtuner_actual_wait_seconds')})"
+                    )
+                },
+                empty=only,
+                note=(
+                    "Predicted minus actual, without the sign. Who asks anew right after a grant"
+                    " has waited 0 after it."
+                ),
+            ),
+        ],
+    )

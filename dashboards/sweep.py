@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from dashboards.panels import Board, Panel, Row, Variable, or_none, per, quantile, rate, series, whole
+from dashboards.panels import (
+    Board,
+    Panel,
+    Row,
+    Variable,
+    or_none,
+    per,
+    quantile,
+    rate,
+    series,
+    whole,
+)
 from raysync.record.metrics import REGISTRY
 
 EXPERIMENT = 'experiment=~"$experiment(/.+)?"'
@@ -16,19 +27,35 @@ OVER = "Runs that are over count with their last value within the time shown."
 def board() -> Board:
     """The dashboard."""
     return Board(
-        uid="raysync-sweep", title="raysync: runs side by side",
-        about="The runs of a sweep, of `raysync compare`, or any others: accuracy, progress, throughput, waiting, by run "
-              "and by paradigm. Two that are compared in time must have had the cluster to themselves; means are of one "
-              "experiment, or say nothing.",
+        uid="raysync-sweep",
+        title="raysync: runs side by side",
+        about=(
+            "The runs of a sweep, of `raysync compare`, or any others: accuracy, progress,"
+            " throughput, waiting, by run and by paradigm. Two that are compared in time must have"
+            " had the cluster to themselves; means are of one experiment, or say nothing."
+        ),
         variables=[
-            Variable("experiment", "Experiment", "label_values(ray_raysync_progress_ratio, experiment)",
-                     regex="/^([^/]+)/"),
-            Variable("paradigm", "Paradigm",
-                     f"label_values(ray_raysync_progress_ratio{{{EXPERIMENT}}}, paradigm)"),
-            Variable("run", "Run",
-                     f'label_values(ray_raysync_progress_ratio{{{EXPERIMENT}, paradigm=~"$paradigm"}}, run)',
-                     newest_first=True)],
-        rows=[_table(), _curves(), _paradigms()])
+            Variable(
+                "experiment",
+                "Experiment",
+                "label_values(ray_raysync_progress_ratio, experiment)",
+                regex="/^([^/]+)/",
+            ),
+            Variable(
+                "paradigm",
+                "Paradigm",
+                f"label_values(ray_raysync_progress_ratio{{{EXPERIMENT}}}, paradigm)",
+            ),
+            Variable(
+                "run",
+                "Run",
+                f'label_values(ray_raysync_progress_ratio{{{EXPERIMENT}, paradigm=~"$paradigm"}},'
+                " run)",
+                newest_first=True,
+            ),
+        ],
+        rows=[_table(), _curves(), _paradigms()],
+    )
 
 
 def _of_runs(name: str) -> str:
@@ -36,87 +63,197 @@ def _of_runs(name: str) -> str:
 
 
 def _going_on(expression: str) -> str:
-    """Of the runs that go on: their counters stay as long as their cluster, and would be lines along the bottom."""
+    """Of the runs that go on: their counters stay as long as their cluster, and would be lines
+    along the bottom.
+    """
     return f"{expression} and on (run) {series('raysync_progress_ratio', RUNS)}"
 
 
 def _last(name: str, by: str = RUN, part: str = "") -> str:
-    """The last value of a gauge, or total of a counter, also of runs whose processes are gone; of those with gauges in the
-    time shown, for counters stay longer.
+    """The last value of a gauge, or total of a counter, also of runs whose processes are gone; of
+    those with gauges in the time shown, for counters stay longer.
     """
     last = f"last_over_time({series(name, RUNS, part)}[$__range])"
     if REGISTRY[name].kind == "gauge":
         return f"max by ({by}) ({last})"
-    return f"sum by ({by}) ({last} and on (run) last_over_time({series('raysync_progress_ratio', RUNS)}[$__range]))"
+    return (
+        f"sum by ({by}) ({last} and on (run)"
+        f" last_over_time({series('raysync_progress_ratio', RUNS)}[$__range]))"
+    )
 
 
 def _waited(by: str) -> str:
     """Share of the workers' time."""
-    waited, busy, moved = (_last(name, by) for name in
-                           ("raysync_wait_seconds", "raysync_busy_seconds", "raysync_transfer_seconds"))
+    waited, busy, moved = (
+        _last(name, by)
+        for name in ("raysync_wait_seconds", "raysync_busy_seconds", "raysync_transfer_seconds")
+    )
     return f"{waited} / ({waited} + {busy} + {moved})"
 
 
 def _table() -> Row:
     stale = _last("raysync_step_staleness_versions", f"{RUN}, le", "_bucket")
-    samples, speed = _last("raysync_samples_applied"), _last("raysync_throughput_samples_per_second")
-    return Row("All runs", columns=1, height=9, panels=[
-        Panel("Runs", "short", {
-            "progress": _last("raysync_progress_ratio"),
-            "trained for": per(samples, speed),
-            "accuracy": _last("raysync_accuracy_ratio"),
-            "evaluation loss (nats)": _last("raysync_evaluation_loss_nats"),
-            "to the target accuracy": _last("raysync_time_to_accuracy_seconds"),
-            "to the target loss": _last("raysync_time_to_loss_seconds"),
-            "samples/s": speed,
-            "waited": _waited(RUN),
-            "staleness, 95 %": whole(f"histogram_quantile(0.95, {stale})"),
-            "updates": _last("raysync_model_versions"),
-            "workers": f"count by ({RUN}) ({_last('raysync_busy_seconds', f'{RUN}, worker')})",
-        }, "table", link="run",
-            units=dict.fromkeys(("progress", "accuracy", "waited"), "percentunit")
-            | dict.fromkeys(("trained for", "to the target accuracy", "to the target loss"), "s"),
-            note=f"{OVER} A click on a run opens its dashboard. The times to the targets are what paradigms are chosen by; "
-                 "they stay empty where an experiment has no target, or a run has not reached it. Workers: all that took "
-                 "part.")])
+    samples, speed = (
+        _last("raysync_samples_applied"),
+        _last("raysync_throughput_samples_per_second"),
+    )
+    return Row(
+        "All runs",
+        columns=1,
+        height=9,
+        panels=[
+            Panel(
+                "Runs",
+                "short",
+                {
+                    "progress": _last("raysync_progress_ratio"),
+                    "trained for": per(samples, speed),
+                    "accuracy": _last("raysync_accuracy_ratio"),
+                    "evaluation loss (nats)": _last("raysync_evaluation_loss_nats"),
+                    "to the target accuracy": _last("raysync_time_to_accuracy_seconds"),
+                    "to the target loss": _last("raysync_time_to_loss_seconds"),
+                    "samples/s": speed,
+                    "waited": _waited(RUN),
+                    "staleness, 95 %": whole(f"histogram_quantile(0.95, {stale})"),
+                    "updates": _last("raysync_model_versions"),
+                    "workers": (
+                        f"count by ({RUN}) ({_last('raysync_busy_seconds', f'{RUN}, worker')})"
+                    ),
+                },
+                "table",
+                link="run",
+                units=dict.fromkeys(("progress", "accuracy", "waited"), "percentunit")
+                | dict.fromkeys(
+                    ("trained for", "to the target accuracy", "to the target loss"), "s"
+                ),
+                note=(
+                    f"{OVER} A click on a run opens its dashboard. The times to the targets are"
+                    " what paradigms are chosen by; they stay empty where an experiment has no"
+                    " target, or a run has not reached it. Workers: all that took part."
+                ),
+            )
+        ],
+    )
 
 
 def _curves() -> Row:
-    wait, busy, moved = (f"sum by (run, paradigm) ({rate(name, RUNS)})" for name in
-                         ("raysync_wait_seconds", "raysync_busy_seconds", "raysync_transfer_seconds"))
-    return Row("By run", [
-        Panel("Accuracy of the evaluations", "percentunit", {ONE: _of_runs("raysync_accuracy_ratio")}, top=1,
-              empty="Not evaluated yet"),
-        Panel("Evaluation loss", "suffix: nats", {ONE: _of_runs("raysync_evaluation_loss_nats")}, empty="Not evaluated yet"),
-        Panel("Progress", "percentunit", {ONE: _of_runs("raysync_progress_ratio")}, top=1),
-        Panel("Samples applied per second", "suffix: samples/s", {
-            ONE: _going_on(f"sum by (run, paradigm) ({rate('raysync_samples_applied', RUNS)})")},
-              note="Lately; in a run's first moments too low."),
-        Panel("Waiting, share of the workers' time", "percentunit", {
-            ONE: _going_on(f"{wait} / ({wait} + {busy} + {moved})")}, top=1,
-              note="Lately, mean of the run's workers."),
-        Panel("Staleness: 95 % of the pushes have at most", "suffix: versions", {
-            ONE: whole(quantile(0.95, "raysync_step_staleness_versions", RUNS, by="run, paradigm"))},
-              note="Lately; exact up to 3, interpolated within buckets above."),
-        Panel("Loss of batches", "suffix: nats", {ONE: _of_runs("raysync_loss_nats")}),
-        Panel("Pushes dropped so far", "short", {
-            ONE: or_none(_going_on(f"sum by (run, paradigm) ({series('raysync_drops', RUNS)})"), "paradigm")},
-            note="A constant 0 (none) while no run has dropped any."),
-        Panel("Stragglers found so far", "short", {
-            ONE: or_none(_going_on(f"sum by (run, paradigm) ({series('raysync_stragglers_detected', RUNS)})"), "paradigm")},
-            note="A constant 0 (none) while no run has found any."),
-    ])
+    wait, busy, moved = (
+        f"sum by (run, paradigm) ({rate(name, RUNS)})"
+        for name in ("raysync_wait_seconds", "raysync_busy_seconds", "raysync_transfer_seconds")
+    )
+    return Row(
+        "By run",
+        [
+            Panel(
+                "Accuracy of the evaluations",
+                "percentunit",
+                {ONE: _of_runs("raysync_accuracy_ratio")},
+                top=1,
+                empty="Not evaluated yet",
+            ),
+            Panel(
+                "Evaluation loss",
+                "suffix: nats",
+                {ONE: _of_runs("raysync_evaluation_loss_nats")},
+                empty="Not evaluated yet",
+            ),
+            Panel("Progress", "percentunit", {ONE: _of_runs("raysync_progress_ratio")}, top=1),
+            Panel(
+                "Samples applied per second",
+                "suffix: samples/s",
+                {
+                    ONE: _going_on(
+                        f"sum by (run, paradigm) ({rate('raysync_samples_applied', RUNS)})"
+                    )
+                },
+                note="Lately; in a run's first moments too low.",
+            ),
+            Panel(
+                "Waiting, share of the workers' time",
+                "percentunit",
+                {ONE: _going_on(f"{wait} / ({wait} + {busy} + {moved})")},
+                top=1,
+                note="Lately, mean of the run's workers.",
+            ),
+            Panel(
+                "Staleness: 95 % of the pushes have at most",
+                "suffix: versions",
+                {
+                    ONE: whole(
+                        quantile(0.95, "raysync_step_staleness_versions", RUNS, by="run, paradigm")
+                    )
+                },
+                note="Lately; exact up to 3, interpolated within buckets above.",
+            ),
+            Panel("Loss of batches", "suffix: nats", {ONE: _of_runs("raysync_loss_nats")}),
+            Panel(
+                "Pushes dropped so far",
+                "short",
+                {
+                    ONE: or_none(
+                        _going_on(f"sum by (run, paradigm) ({series('raysync_drops', RUNS)})"),
+                        "paradigm",
+                    )
+                },
+                note="A constant 0 (none) while no run has dropped any.",
+            ),
+            Panel(
+                "Stragglers found so far",
+                "short",
+                {
+                    ONE: or_none(
+                        _going_on(
+                            "sum by (run, paradigm)"
+                            f" ({series('raysync_stragglers_detected', RUNS)})"
+                        ),
+                        "paradigm",
+                    )
+                },
+                note="A constant 0 (none) while no run has found any.",
+            ),
+        ],
+    )
 
 
 def _paradigms() -> Row:
-    return Row("By paradigm: means of its runs", [
-        Panel("Accuracy at the end", "percentunit", {
-            "{{paradigm}}": f"avg by (paradigm) ({_last('raysync_accuracy_ratio')} and on (run) "
-                            f"{_last('raysync_progress_ratio')} >= 1)"}, "bars", top=1,
-            empty="No run has come to its end yet",
-            note="Only of runs that went through their whole workload: the table shows which broke, or diverged."),
-        Panel("Samples applied per second, since each run began", "suffix: samples/s", {
-            "{{paradigm}}": f"avg by (paradigm) ({_last('raysync_throughput_samples_per_second')})"}, "bars", note=OVER),
-        Panel("Waited, of all the workers' time", "percentunit", {"{{paradigm}}": _waited("paradigm")}, "bars", top=1,
-              note=OVER),
-    ])
+    return Row(
+        "By paradigm: means of its runs",
+        [
+            Panel(
+                "Accuracy at the end",
+                "percentunit",
+                {
+                    "{{paradigm}}": (
+                        f"avg by (paradigm) ({_last('raysync_accuracy_ratio')} and on (run) "
+                        f"{_last('raysync_progress_ratio')} >= 1)"
+                    )
+                },
+                "bars",
+                top=1,
+                empty="No run has come to its end yet",
+                note=(
+                    "Only of runs that went through their whole workload: the table shows which"
+                    " broke, or diverged."
+                ),
+            ),
+            Panel(
+                "Samples applied per second, since each run began",
+                "suffix: samples/s",
+                {
+                    "{{paradigm}}": (
+                        f"avg by (paradigm) ({_last('raysync_throughput_samples_per_second')})"
+                    )
+                },
+                "bars",
+                note=OVER,
+            ),
+            Panel(
+                "Waited, of all the workers' time",
+                "percentunit",
+                {"{{paradigm}}": _waited("paradigm")},
+                "bars",
+                top=1,
+                note=OVER,
+            ),
+        ],
+    )

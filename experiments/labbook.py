@@ -1,11 +1,12 @@
-"""The lab book: fills the tables and numbers of all pages in this folder, and the index, from the results beside them.
+"""The lab book: fills the tables and numbers of all pages in this folder, and the index, from the
+results beside them.
 
     python experiments/labbook.py              from the committed results
-    python experiments/labbook.py --runs RUNS  takes over what the newest sweeps under RUNS left, and draws the pictures
+    python experiments/labbook.py --runs RUNS  takes over the newest sweeps there, draws pictures
     python experiments/labbook.py --check      changes nothing; names the pages that differ
 
-A page has marks that are filled: `<!-- table: NAME -->` ... `<!-- end -->` and, in the prose, `<!-- fact: NAME -->` ...
-`<!-- end -->`. `labtables.py` says where the results are.
+A page has marks that are filled: `<!-- table: NAME -->` ... `<!-- end -->` and, in the prose, `<!--
+fact: NAME -->` ... `<!-- end -->`. `labtables.py` says where the results are.
 """
 
 import argparse
@@ -30,15 +31,32 @@ from raysync.config import Experiment  # noqa: E402
 from raysync.record.sweeps import SweepRecord, load_sweep  # noqa: E402
 
 MARK = re.compile(r"(<!-- (table|fact): (.+?) -->)(.*?)(<!-- end -->)", re.DOTALL)
-KEPT = ("status", "paradigm", "parameters", "seed", "target_accuracy", "final_accuracy", "time_to_accuracy_s", "seconds",
-        "throughput_samples_per_s", "wait_fraction", "staleness_mean", "staleness_max", "lead_max", "wall_seconds")
+KEPT = (
+    "status",
+    "paradigm",
+    "parameters",
+    "seed",
+    "target_accuracy",
+    "final_accuracy",
+    "time_to_accuracy_s",
+    "seconds",
+    "throughput_samples_per_s",
+    "wait_fraction",
+    "staleness_mean",
+    "staleness_max",
+    "lead_max",
+    "wall_seconds",
+)
 """What tables need of a trial."""
 DIGITS = "%.6g"
 
 
 def entries() -> dict[Path, dict[str, Any]]:
     """Folder -> what its entry.toml says, by name."""
-    return {file.parent: tomllib.loads(file.read_text(encoding="utf-8")) for file in sorted(HERE.glob("*/entry.toml"))}
+    return {
+        file.parent: tomllib.loads(file.read_text(encoding="utf-8"))
+        for file in sorted(HERE.glob("*/entry.toml"))
+    }
 
 
 def tables_of(folder: Path) -> ModuleType | None:
@@ -56,9 +74,12 @@ def tables_of(folder: Path) -> ModuleType | None:
 
 def filled(page: str, tables: dict[str, str], facts: dict[str, str]) -> str:
     """The page with its marks filled."""
+
     def fill(match: re.Match[str]) -> str:
         begin, kind, name, _, end = match.groups()
-        return f"{begin}\n{tables[name]}\n{end}" if kind == "table" else f"{begin}{facts[name]}{end}"
+        return (
+            f"{begin}\n{tables[name]}\n{end}" if kind == "table" else f"{begin}{facts[name]}{end}"
+        )
 
     return MARK.sub(fill, page)
 
@@ -73,7 +94,15 @@ def pages() -> dict[Path, str]:
         page = folder / "README.md"
         made[page] = filled(page.read_text(encoding="utf-8"), tables, facts)
         rows.append(index_row(folder, entry, facts))
-    header = ["experiment", "claim", "command", "minutes", "measured, and published", "verdict", "date, machine"]
+    header = [
+        "experiment",
+        "claim",
+        "command",
+        "minutes",
+        "measured, and published",
+        "verdict",
+        "date, machine",
+    ]
     index = HERE / "README.md"
     made[index] = filled(index.read_text(encoding="utf-8"), {"index": markdown(header, rows)}, {})
     return made
@@ -86,14 +115,23 @@ def index_row(folder: Path, entry: dict[str, Any], facts: dict[str, str]) -> lis
         sweeps = Results(folder).sweeps
         minutes = f"{max(1, sweeps.minutes.sum()):.0f}"
         where = f"{sweeps.date.max()}, {sweeps.cores.max()} cores, {sweeps.machine.iloc[-1]}"
-    return [f"[{folder.name}]({folder.name}/README.md)", entry["claim"], f"`{entry['command']}`", minutes,
-            entry["measured"].format(**facts), entry["verdict"], where]
+    return [
+        f"[{folder.name}]({folder.name}/README.md)",
+        entry["claim"],
+        f"`{entry['command']}`",
+        minutes,
+        entry["measured"].format(**facts),
+        entry["verdict"],
+        where,
+    ]
 
 
 def take_over(runs: Path) -> None:
-    """Copy what tables need of the newest sweep of each experiment file, and draw its folder's pictures.
+    """Copy what tables need of the newest sweep of each experiment file, and draw its folder's
+    pictures.
 
-    A `tables.py` may have `keep(results, sweeps)`, for what its tables need of journals, and `draw(results, sweeps)`.
+    A `tables.py` may have `keep(results, sweeps)`, for what its tables need of journals, and
+    `draw(results, sweeps)`.
     """
     for folder in entries():
         taken = {}
@@ -112,15 +150,26 @@ def take_over(runs: Path) -> None:
 
 def newest(folder: Path) -> SweepRecord | None:
     """The newest sweep of an experiment that was not interrupted."""
-    sweeps = (load_sweep(table.parent) for table in sorted(folder.glob("*-sweep-*/sweep.parquet"), reverse=True))
-    return next((sweep for sweep in sweeps if not {"stopped", "unfinished"} & set(sweep.table.status)), None)
+    sweeps = (
+        load_sweep(table.parent)
+        for table in sorted(folder.glob("*-sweep-*/sweep.parquet"), reverse=True)
+    )
+    return next(
+        (sweep for sweep in sweeps if not {"stopped", "unfinished"} & set(sweep.table.status)), None
+    )
 
 
 def copy(sweep: SweepRecord, experiment: Experiment, results: Path, name: str) -> None:
-    """The rows of those of a sweep's trials that count, their curves, and where it ran, into a folder of results."""
+    """The rows of those of a sweep's trials that count, their curves, and where it ran, into a
+    folder of results.
+    """
     results.mkdir(exist_ok=True)
     table = counted(sweep.table, experiment)
-    kept = ["trial", *(f"config/{key}" for key in sweep.varied), *(key for key in KEPT if key in table)]
+    kept = [
+        "trial",
+        *(f"config/{key}" for key in sweep.varied),
+        *(key for key in KEPT if key in table),
+    ]
     table[kept].to_csv(results / f"{name}.csv", index=False, float_format=DIGITS)
     curves = [sweep.records[trial].evaluations.assign(trial=trial) for trial in table.trial]
     evaluations = pd.concat(curves).rename(columns={"at": "seconds"})
@@ -134,9 +183,17 @@ def _note(sweep: SweepRecord, table: pd.DataFrame, file: Path, name: str) -> Non
     """Where and when a sweep ran, and the minutes that those trials took on so many cores."""
     ran = next(iter(sweep.records.values())).environment
     cores = os.cpu_count() or 1
-    row = {"sweep": name, "date": ran["started"][:10], "trials": len(table), "cores": cores,
-           "minutes": round(table.wall_seconds.sum() / cores / 60, 1), "machine": ran["machine"],
-           "python": ran["python"], "torch": ran["packages"]["torch"], "ray": ran["packages"]["ray"]}
+    row = {
+        "sweep": name,
+        "date": ran["started"][:10],
+        "trials": len(table),
+        "cores": cores,
+        "minutes": round(table.wall_seconds.sum() / cores / 60, 1),
+        "machine": ran["machine"],
+        "python": ran["python"],
+        "torch": ran["packages"]["torch"],
+        "ray": ran["packages"]["ray"],
+    }
     there = pd.read_csv(file) if file.is_file() else pd.DataFrame(columns=list(row))
     rows = [*there[there["sweep"] != name].to_dict("records"), row]
     pd.DataFrame(rows).sort_values("sweep").to_csv(file, index=False)
@@ -146,11 +203,15 @@ def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=Path, help="where `raysync sweep` left its records")
-    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if a page differs")
+    parser.add_argument(
+        "--check", action="store_true", help="change nothing; exit with 1 if a page differs"
+    )
     given = parser.parse_args()
     if given.runs is not None:
         take_over(given.runs)
-    differ = {page: text for page, text in pages().items() if page.read_text(encoding="utf-8") != text}
+    differ = {
+        page: text for page, text in pages().items() if page.read_text(encoding="utf-8") != text
+    }
     for page, text in differ.items():
         print(f"{page.relative_to(HERE)}: {'differs' if given.check else 'filled'}")
         if not given.check:

@@ -1,17 +1,20 @@
-"""What the pages of the lab book are made of: the committed results of an experiment's folder, and tables of them.
+"""What the pages of the lab book are made of: the committed results of an experiment's folder, and
+tables of them.
 
     FOLDER/entry.toml               its row in the index: claim, command, verdict, ...
-    FOLDER/results/SWEEP.csv        one row a trial: what was varied, and the measures of `summary.json` that tables need
+    FOLDER/results/SWEEP.csv        one row a trial: what was varied, and its measures
     FOLDER/results/SWEEP.curves.csv its evaluations, where something was trained
     FOLDER/results/SWEEP.*.csv      what else the folder keeps of a sweep
     FOLDER/results/sweeps.csv       when, where and how long each sweep ran
     FOLDER/tables.py                its tables, the numbers in its prose, its pictures
 
-SWEEP is the name of the experiment file. Everything here comes from `raysync.results`, which owns the statistics.
+SWEEP is the name of the experiment file. Everything here comes from `raysync.results`, which owns
+the statistics.
 
-On every page `mean ± half` and `mean (low to high)` are 95 % intervals over the seeds (Student's t),
-and a standard deviation or a range is called so. Only runs count that ended by themselves, of seeds
-that the experiment file declares: `counts` decides it, for sweeps and for scripts that read records.
+On every page `mean ± half` and `mean (low to high)` are 95 % intervals over the seeds (Student's
+t), and a standard deviation or a range is called so. Only runs count that ended by themselves, of
+seeds that the experiment file declares: `counts` decides it, for sweeps and for scripts that read
+records.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ import yaml
 from raysync import config
 from raysync.config import Experiment, ParadigmChoice, Published
 from raysync.record.reader import RunRecord, load
-from raysync.results.shown import Form, ratio_text, with_interval
+from raysync.results.columns import Form, ratio_text, with_interval
 from raysync.results.statistics import Estimate, estimate, paired_difference, paired_ratio
 
 NOT_REACHED = "not reached"
@@ -36,8 +39,11 @@ NOT_REACHED = "not reached"
 
 # ---- which runs count ----
 
+
 def seeds_of(experiment: Experiment) -> set[int]:
-    """The seeds that an experiment file declares: those of its grid, of `compare`, or its only one."""
+    """The seeds that an experiment file declares: those of its grid, of `compare`, or its
+    only one.
+    """
     grid = experiment.sweep.grid if experiment.sweep is not None else {}
     return {int(seed) for seed in grid.get("seed", experiment.seeds or (experiment.seed,))}
 
@@ -51,25 +57,37 @@ def counts(status: str, seed: int, experiment: Experiment) -> bool:
 
 
 def counted(runs: pd.DataFrame, experiment: Experiment) -> pd.DataFrame:
-    """The rows that count, of a table with `seed`, and `status` where a run may have another end."""
+    """The rows that count, of a table with `seed`, and `status` where a run may have
+    another end.
+    """
     statuses = runs.get("status", pd.Series("finished", index=runs.index))
-    kept = [counts(status, seed, experiment) for status, seed in zip(statuses, runs.seed, strict=True)]
+    kept = [
+        counts(status, seed, experiment) for status, seed in zip(statuses, runs.seed, strict=True)
+    ]
     return runs[kept]
 
 
 def records_of(paths: Iterable[Path], experiment: Experiment) -> list[RunRecord]:
-    """The finished runs of the paradigms and seeds that a file of `compare` declares; of each the newest."""
+    """The finished runs of the paradigms and seeds that a file of `compare` declares; of each the
+    newest.
+    """
     declared = {choice.label for choice in experiment.paradigms}
     newest: dict[tuple[str, int], RunRecord] = {}
     for record in map(load, sorted(paths, key=lambda path: path.name)):  # names begin with the time
         label, seed = record.config.paradigm.label, record.config.seed
-        if label in declared and record.summary["status"] == "finished" and counts("finished", seed, experiment):
+        if (
+            label in declared
+            and record.summary["status"] == "finished"
+            and counts("finished", seed, experiment)
+        ):
             newest[label, seed] = record
     return list(newest.values())
 
 
 def finished(record: RunRecord) -> RunRecord:
-    """The record of a run that a script has just made; numbers of one that did less than all its work are none."""
+    """The record of a run that a script has just made; numbers of one that did less than all its
+    work are none.
+    """
     status = record.summary["status"]
     if status != "finished":
         raise ValueError(f"{record.path}: this run is {status}, so its numbers do not count")
@@ -78,11 +96,16 @@ def finished(record: RunRecord) -> RunRecord:
 
 # ---- the committed results ----
 
+
 @cache
 def _trials(folder: Path, sweep: str) -> pd.DataFrame:
     """The trials of a sweep that count, in a table that nobody changes."""
-    table = counted(pd.read_csv(folder / "results" / f"{sweep}.csv"), config.load(folder / f"{sweep}.yaml"))
-    return table.assign(rule=table["config/paradigm"].map(rule) if "config/paradigm" in table else table.paradigm)
+    table = counted(
+        pd.read_csv(folder / "results" / f"{sweep}.csv"), config.load(folder / f"{sweep}.yaml")
+    )
+    return table.assign(
+        rule=table["config/paradigm"].map(rule) if "config/paradigm" in table else table.paradigm
+    )
 
 
 @dataclass(frozen=True)
@@ -102,7 +125,9 @@ class Results:
             name: of the table.
             file: the experiment file that the runs are of; default: that of the same name.
         """
-        return counted(pd.read_csv(self.folder / "results" / f"{name}.csv"), self.experiment(file or name))
+        return counted(
+            pd.read_csv(self.folder / "results" / f"{name}.csv"), self.experiment(file or name)
+        )
 
     def curves(self, sweep: str) -> pd.DataFrame:
         """One row an evaluation: trial, progress, seconds, accuracy."""
@@ -134,8 +159,10 @@ def rule(text: str) -> str:
 def by_seed(trials: pd.DataFrame, key: str) -> dict[int, float | None]:
     """Seed -> value of the trials, which are repeats; None: the trial has none."""
     assert trials.seed.is_unique, "these are not repeats: they differ in more than their seed"
-    return {int(seed): None if pd.isna(value) else float(value)
-            for seed, value in zip(trials.seed, trials[key], strict=True)}
+    return {
+        int(seed): None if pd.isna(value) else float(value)
+        for seed, value in zip(trials.seed, trials[key], strict=True)
+    }
 
 
 def mean(trials: pd.DataFrame, key: str) -> Estimate:
@@ -150,10 +177,16 @@ def percent_cell(trials: pd.DataFrame) -> str:
 
 
 def points_cell(ours: pd.DataFrame, theirs: pd.DataFrame) -> str:
-    """`+4.9 (-2.0 to +11.8)`: by how many points ours are more accurate, paired over the common seeds."""
+    """`+4.9 (-2.0 to +11.8)`: by how many points ours are more accurate, paired over the common
+    seeds.
+    """
     one = paired_difference(by_seed(ours, "final_accuracy"), by_seed(theirs, "final_accuracy"))
     assert one.mean is not None, "no seed has a result of both"
-    interval = f" ({100 * one.low:+.1f} to {100 * one.high:+.1f})" if one.low is not None and one.high is not None else ""
+    interval = (
+        f" ({100 * one.low:+.1f} to {100 * one.high:+.1f})"
+        if one.low is not None and one.high is not None
+        else ""
+    )
     return f"{100 * one.mean:+.1f}{interval}"
 
 
@@ -169,7 +202,9 @@ def mean_cell(trials: pd.DataFrame, key: str, form: Form) -> str:
 
 
 def ratio_cell(one: Estimate) -> str:
-    """`1.85 (1.70 to 2.02)`; the interval is left out where it is as narrow as the digits, or where there is none."""
+    """`1.85 (1.70 to 2.02)`; the interval is left out where it is as narrow as the digits, or where
+    there is none.
+    """
     if one.mean is None:
         return NOT_REACHED
     pairs = f", {one.count} of {one.total} pairs" if not one.complete else ""
@@ -185,20 +220,38 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def of_rules(trials: pd.DataFrame, cells: dict[str, Callable[[pd.DataFrame], str]]) -> str:
-    """A table with a row for each paradigm, in the order of the trials: heading -> cell of its repeats."""
-    rows = [[f"`{name}`", *(cell(trials[trials.rule == name]) for cell in cells.values())]
-            for name in dict.fromkeys(trials.rule)]
+    """A table with a row for each paradigm, in the order of the trials: heading -> cell of its
+    repeats.
+    """
+    rows = [
+        [f"`{name}`", *(cell(trials[trials.rule == name]) for cell in cells.values())]
+        for name in dict.fromkeys(trials.rule)
+    ]
     return markdown(["paradigm", *cells], rows)
 
 
 def sweeps_table(results: Results) -> str:
     """What there is to run in the folder, and what it took here; which files have not run yet."""
     there = results.sweeps.loc[sorted(results.sweeps.index, key=_natural)]
-    rows = [[f"`{name}.yaml`", str(one.trials), f"{one.minutes:.1f}", one.date, f"{one.cores} cores, {one.machine}"]
-            for name, one in there.iterrows()]
+    rows = [
+        [
+            f"`{name}.yaml`",
+            str(one.trials),
+            f"{one.minutes:.1f}",
+            one.date,
+            f"{one.cores} cores, {one.machine}",
+        ]
+        for name, one in there.iterrows()
+    ]
     rows.append(["all", str(there.trials.sum()), f"{there.minutes.sum():.0f}", "", ""])
-    table = markdown(["sweep", "trials", "minutes of the trials on all cores", "date", "machine"], rows)
-    files = [file.stem for file in sorted(results.folder.glob("*.yaml")) if results.experiment(file.stem).sweep]
+    table = markdown(
+        ["sweep", "trials", "minutes of the trials on all cores", "date", "machine"], rows
+    )
+    files = [
+        file.stem
+        for file in sorted(results.folder.glob("*.yaml"))
+        if results.experiment(file.stem).sweep
+    ]
     return f"{table}\n\n{not_run(results, files)}".rstrip()
 
 

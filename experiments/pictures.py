@@ -17,8 +17,15 @@ from raysync.results.statistics import estimate
 mpl.use("Agg")
 mpl.rcParams["svg.hashsalt"] = "raysync"  # the same picture, byte for byte
 mpl.rcParams["svg.fonttype"] = "none"
-COLOURS = {"bsp": "#636363", "asp": "#756bb1", "ssp(staleness=3)": "#9ecae1", "ssp(staleness=6)": "#4292c6",
-           "ssp(staleness=15)": "#08519c", "lagtuner(bound=hard)": "#e6550d", "lagtuner(bound=literal)": "#31a354"}
+COLOURS = {
+    "bsp": "#636363",
+    "asp": "#756bb1",
+    "ssp(staleness=3)": "#9ecae1",
+    "ssp(staleness=6)": "#4292c6",
+    "ssp(staleness=15)": "#08519c",
+    "lagtuner(bound=hard)": "#e6550d",
+    "lagtuner(bound=literal)": "#31a354",
+}
 LEADING = ("asp", "ssp(staleness=15)", "lagtuner(bound=hard)", "lagtuner(bound=literal)")
 """Paradigms whose leads are shown."""
 POINTS = 300
@@ -31,7 +38,9 @@ def draw_leads(sweep: SweepRecord, file: Path) -> None:
     table = table[(table["config/workers.1.speed"] == 2.77) & (table.seed == 0)]
     table = table[table["config/paradigm"].map(rule).isin(LEADING)]
     sigmas = sorted(table["config/workers.*.jitter.sigma"].unique())
-    figure, panels = plt.subplots(1, len(sigmas), figsize=(9, 3.4), sharey=True, layout="constrained")
+    figure, panels = plt.subplots(
+        1, len(sigmas), figsize=(9, 3.4), sharey=True, layout="constrained"
+    )
     for panel, sigma in zip(panels, sigmas, strict=True):
         there = table[table["config/workers.*.jitter.sigma"] == sigma]
         for trial, text in zip(there.trial, there["config/paradigm"], strict=True):
@@ -39,23 +48,37 @@ def draw_leads(sweep: SweepRecord, file: Path) -> None:
             pushes = pushes[pushes.group == "gtx1080ti"]
             thinned = pushes.iloc[:: max(1, len(pushes) // POINTS)]
             name = rule(text)
-            broad = {"linewidth": 3.5, "alpha": 0.4} if name == "asp" else {"linewidth": 1.2}  # others lie on it
-            panel.plot(thinned.released_at_s, thinned.lead + 1, label=name, color=COLOURS[name], **broad)
+            broad = (
+                {"linewidth": 3.5, "alpha": 0.4} if name == "asp" else {"linewidth": 1.2}
+            )  # others lie on it
+            panel.plot(
+                thinned.released_at_s, thinned.lead + 1, label=name, color=COLOURS[name], **broad
+            )
         panel.set(title=f"jitter {sigma:.0%}", xlabel="seconds (virtual)", yscale="log")
     panels[0].set_ylabel("lead of the faster GPU + 1, clocks")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(LEADING))
+    figure.legend(
+        *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(LEADING)
+    )
     _save(figure, file)
 
 
 def draw_curves(
-    trials: pd.DataFrame, curves: pd.DataFrame, file: Path, colours: Mapping[str, str] = COLOURS, columns: int = 4,
+    trials: pd.DataFrame,
+    curves: pd.DataFrame,
+    file: Path,
+    colours: Mapping[str, str] = COLOURS,
+    columns: int = 4,
 ) -> None:
-    """Accuracy against time, mean over the seeds, and against samples; a line for each `rule` of the trials."""
+    """Accuracy against time, mean over the seeds, and against samples; a line for each `rule` of
+    the trials.
+    """
     figure, panels = plt.subplots(1, 2, figsize=(9, 3.8), sharey=True, layout="constrained")
     both = curves.merge(trials[["trial", "rule"]], on="trial")
     for name in dict.fromkeys(trials.rule):
         means = both[both.rule == name].groupby("progress")[["seconds", "accuracy"]].mean()
-        panels[0].plot(means.seconds, means.accuracy, label=name, color=colours[name], linewidth=1.2)
+        panels[0].plot(
+            means.seconds, means.accuracy, label=name, color=colours[name], linewidth=1.2
+        )
         panels[1].plot(means.index, means.accuracy, color=colours[name], linewidth=1.2)
     for panel, label in zip(panels, ("seconds (virtual)", "share of the work"), strict=True):
         panel.axhline(trials.target_accuracy.iloc[0], color="black", linestyle=":", linewidth=0.8)
@@ -66,9 +89,13 @@ def draw_curves(
 
 
 def draw_shares(
-    measured: Mapping[str, pd.DataFrame], published: dict[float, float], curves: pd.DataFrame, file: Path,
+    measured: Mapping[str, pd.DataFrame],
+    published: dict[float, float],
+    curves: pd.DataFrame,
+    file: Path,
 ) -> None:
-    """Final accuracy against the share of BSP, measured beside published, and the curves of some shares.
+    """Final accuracy against the share of BSP, measured beside published, and the curves of some
+    shares.
 
     The bars are 95 % intervals.
 
@@ -79,22 +106,56 @@ def draw_shares(
     """
     figure, (shares, over_time) = plt.subplots(1, 2, figsize=(9, 3.9), layout="constrained")
     for (name, trials), colour in zip(measured.items(), ("#e6550d", "#31a354"), strict=False):
-        found = {share: estimate(list(100 * repeats)) for share, repeats in trials.groupby("fraction").final_accuracy}
+        found = {
+            share: estimate(list(100 * repeats))
+            for share, repeats in trials.groupby("fraction").final_accuracy
+        }
         means = [one.mean - found[1.0].mean for one in found.values()]
         halves = [(one.high - one.low) / 2 for one in found.values()]
-        shares.errorbar([_place(share) for share in found], means, yerr=halves,
-                        label=name, color=colour, marker="o", capsize=3, linewidth=1.2)
+        shares.errorbar(
+            [_place(share) for share in found],
+            means,
+            yerr=halves,
+            label=name,
+            color=colour,
+            marker="o",
+            capsize=3,
+            linewidth=1.2,
+        )
     theirs = 100 * pd.Series(published).sort_index()
     places = [_place(share) for share in theirs.index]
-    shares.plot(places, theirs - theirs[1.0], label="published, ResNet-32", color="#636363", marker="o", linewidth=1.2)
+    shares.plot(
+        places,
+        theirs - theirs[1.0],
+        label="published, ResNet-32",
+        color="#636363",
+        marker="o",
+        linewidth=1.2,
+    )
     shares.axhline(0, color="black", linestyle=":", linewidth=0.8)
-    shares.set(xlabel="share of BSP, %", ylabel="final accuracy - BSP's, points", xticks=places,
-               xticklabels=[f"{100 * share:g}" for share in theirs.index])
+    shares.set(
+        xlabel="share of BSP, %",
+        ylabel="final accuracy - BSP's, points",
+        xticks=places,
+        xticklabels=[f"{100 * share:g}" for share in theirs.index],
+    )
     first = next(iter(measured.values()))
     both = curves[curves.progress < 0.99].merge(first[["trial", "fraction"]], on="trial")
-    for share, colour in ((1.0, "#636363"), (0.5, "#08519c"), (0.25, "#31a354"), (0.0625, "#e6550d"), (0.0, "#756bb1")):
+    for share, colour in (
+        (1.0, "#636363"),
+        (0.5, "#08519c"),
+        (0.25, "#31a354"),
+        (0.0625, "#e6550d"),
+        (0.0, "#756bb1"),
+    ):
         means = both[both.fraction == share].groupby("progress")[["seconds", "accuracy"]].mean()
-        over_time.plot(means.seconds, 100 * means.accuracy, label=f"BSP {100 * share:g} %", color=colour, linewidth=1.2)
+        over_time.plot(
+            means.seconds,
+            100 * means.accuracy,
+            label=f"BSP {100 * share:g} %",
+            color=colour,
+            linewidth=1.2,
+        )
     over_time.set(xlabel="seconds (virtual)", ylabel="accuracy, %, mean over the seeds")
     for panel in (shares, over_time):
         panel.legend(bbox_to_anchor=(0.5, -0.16), loc="upper center", ncols=3, frameon=False)
@@ -102,7 +163,9 @@ def draw_shares(
 
 
 def _place(share: float) -> float:
-    """On the axis of shares, which are halves of each other: even steps, with 0 one step below the smallest."""
+    """On the axis of shares, which are halves of each other: even steps, with 0 one step below the
+    smallest.
+    """
     return 6 + log2(share) if share else 0.0
 
 

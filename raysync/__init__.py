@@ -1,7 +1,7 @@
 """raysync: experiments with synchronisation paradigms in distributed deep learning, on Ray.
 
-    record = raysync.run({"model": "mlp", "paradigm": {"name": "ssp", "staleness": 3}})
-    record.summary["final_accuracy"], record.pushes, record.evaluations
+record = raysync.run({"model": "mlp", "paradigm": {"name": "ssp", "staleness": 3}})
+record.summary["final_accuracy"], record.pushes, record.evaluations
 """
 
 from __future__ import annotations
@@ -36,13 +36,26 @@ _HOMES = {
 }
 
 __all__ = [
-    "ConfigError", "DataSet", "Experiment", "Machine", "Paradigm", "ProtocolViolation", "RunFailed", "RunRecord",
-    "SweepRecord", "data_set", "load", "load_sweep", "run",
+    "ConfigError",
+    "DataSet",
+    "Experiment",
+    "Machine",
+    "Paradigm",
+    "ProtocolViolation",
+    "RunFailed",
+    "RunRecord",
+    "SweepRecord",
+    "data_set",
+    "load",
+    "load_sweep",
+    "run",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """Public names are imported when they are used: the pure core works without torch and Ray being loaded."""
+    """Public names are imported when they are used: the pure core works without torch and Ray being
+    loaded.
+    """
     if name not in _HOMES:
         raise AttributeError(f"module 'raysync' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -1,13 +1,15 @@
-"""Measure the machine at hand, for a cluster profile: what a step, a transfer and an update cost here.
+"""Measure the machine at hand, for a cluster profile: what a step, a transfer and an update cost
+here.
 
     flops_per_s             operations of a step (torch's count) / its seconds, one thread
     update_s, _bytes_per_s  from updates of one and of eight gradients, in this process
-    latency_s, bandwidth    from what lies between Release and Pushed beside computing, on the Ray engine with one worker
-                            under ASP: 2 x (latency + bytes / bandwidth) + update, for a vector of 4 kB and for the model's
+    latency_s, bandwidth    from what lies between Release and Pushed beside computing, on Ray,
+                            with one worker under ASP: 2 x (latency + bytes / bandwidth) + update,
+                            for a vector of 4 kB and for the model's
                             (at least 4 MB: differences of smaller ones drown in noise)
 
-So latency is what the virtual engine means by it: whatever an iteration costs beside computing and the server's work, calls
-and the controller's share included, half of it each way.
+So latency is what the virtual engine means by it: whatever an iteration costs beside computing and
+the server's work, calls and the controller's share included, half of it each way.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from raysync.core.ids import worker_id, worker_slot
 from raysync.runner import Engine, run_in
 from raysync.training.cost import step_flops, step_s
 from raysync.training.data import DataSet, data_set
-from raysync.training.store import ParameterStore
+from raysync.training.parameter_store import ParameterStore
 from raysync.training.task import Task, prepare
 
 SMALL_BYTES = 4_000
@@ -61,7 +63,9 @@ def calibrate(engine: Engine, task: Task) -> Measured:
         task: its model, batch size and update are measured.
     """
     seconds = step_s(task.model, task.experiment.batch_size)
-    one_s, eight_s = (_update_s(task.vector_bytes, count, task.experiment.update) for count in (1, GRADIENTS))
+    one_s, eight_s = (
+        _update_s(task.vector_bytes, count, task.experiment.update) for count in (1, GRADIENTS)
+    )
     reading_s = max(1e-9, (eight_s - one_s) / (GRADIENTS - 1))
     update_s = max(0.0, one_s - reading_s)
     small_s = _between_s(engine, SMALL_BYTES) - _update_s(SMALL_BYTES, 1, task.experiment.update)
@@ -69,21 +73,33 @@ def calibrate(engine: Engine, task: Task) -> Measured:
     large_s = _between_s(engine, large_bytes) - _update_s(large_bytes, 1, task.experiment.update)
     bandwidth = 2 * (large_bytes - SMALL_BYTES) / (large_s - small_s) if large_s > small_s else None
     return Measured(
-        step_s=seconds, flops_per_s=step_flops(task.model, task.experiment.batch_size) / seconds,
-        latency_s=max(0.0, small_s / 2), bandwidth_bytes_per_s=bandwidth,
-        update_s=update_s, update_bytes_per_s=task.vector_bytes / reading_s)
+        step_s=seconds,
+        flops_per_s=step_flops(task.model, task.experiment.batch_size) / seconds,
+        latency_s=max(0.0, small_s / 2),
+        bandwidth_bytes_per_s=bandwidth,
+        update_s=update_s,
+        update_bytes_per_s=task.vector_bytes / reading_s,
+    )
 
 
 def profile(experiment: Experiment, measured: Measured, about: str) -> str:
-    """The text of a cluster profile: the experiment's workers, with the rate measured where they name none."""
+    """The text of a cluster profile: the experiment's workers, with the rate measured where they
+    name none.
+    """
     workers = []
     for group in experiment.workers:
         given = group.model_dump(mode="json", exclude_defaults=True, exclude={"name", "count"})
         rate = {} if group.emulates_steps else {"flops_per_s": _rounded(measured.flops_per_s)}
         workers.append({"name": group.name, "count": group.count, **given, **rate})
-    link = {"latency_s": measured.latency_s, "bandwidth_bytes_per_s": measured.bandwidth_bytes_per_s}
-    network = {"link": {name: _rounded(value) for name, value in link.items() if value is not None},
-               "update_s": _rounded(measured.update_s), "update_bytes_per_s": _rounded(measured.update_bytes_per_s)}
+    link = {
+        "latency_s": measured.latency_s,
+        "bandwidth_bytes_per_s": measured.bandwidth_bytes_per_s,
+    }
+    network = {
+        "link": {name: _rounded(value) for name, value in link.items() if value is not None},
+        "update_s": _rounded(measured.update_s),
+        "update_bytes_per_s": _rounded(measured.update_bytes_per_s),
+    }
     settings = {"about": about, "workers": workers, "network": network}
     return yaml.safe_dump(settings, sort_keys=False, width=120)
 
@@ -105,17 +121,31 @@ def _update_s(vector_bytes: int, gradients: int, update: Update) -> float:
         store.apply(vectors, [1] * gradients, workers, 0.0, staleness=stale, bases=bases)
         store.publish()
 
-    return float(Timer("once()", globals={"once": once}, num_threads=1).blocked_autorange(min_run_time=0.2).median)
+    return float(
+        Timer("once()", globals={"once": once}, num_threads=1)
+        .blocked_autorange(min_run_time=0.2)
+        .median
+    )
 
 
 def _between_s(engine: Engine, vector_bytes: int) -> float:
     """Seconds between Release and Pushed beside computing, of a model of that size: a median."""
     features = max(1, vector_bytes // 40 - 1)
     with TemporaryDirectory() as folder:
-        experiment = config.validate({
-            "name": "calibration", "output": folder, "paradigm": "asp", "batch_size": 1, "workers": [{"name": "w"}],
-            "workload": {"iterations_per_worker": ITERATIONS}, "evaluation": {"marks": 1}})
-        task = prepare(experiment, nn.Sequential(nn.Flatten(), nn.Linear(features, 10)), _noise(features))
+        experiment = config.validate(
+            {
+                "name": "calibration",
+                "output": folder,
+                "paradigm": "asp",
+                "batch_size": 1,
+                "workers": [{"name": "w"}],
+                "workload": {"iterations_per_worker": ITERATIONS},
+                "evaluation": {"marks": 1},
+            }
+        )
+        task = prepare(
+            experiment, nn.Sequential(nn.Flatten(), nn.Linear(features, 10)), _noise(features)
+        )
         pushes = run_in(engine, task, experiment.paradigm).pushes
     between = pushes.pushed_at_s - pushes.released_at_s - pushes.busy_s
     return float(median(between[pushes.clock >= WARM]))

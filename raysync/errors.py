@@ -1,12 +1,13 @@
 """What can go wrong, and whose fault it is.
 
     RaysyncError
-    |- ConfigError (also a ValueError)   the user asked for something that cannot be: value, where, what is allowed
-    |- ProtocolViolation                 an engine told the machine a history that cannot have happened
-    |- IllegalDecision (an assertion)    a paradigm decided what cannot be carried out: a mistake of its author
+    |- ConfigError (also a ValueError)   the user asked for something that cannot be
+    |- ProtocolViolation                 a history that cannot have happened
+    |- IllegalDecision (an assertion)    a paradigm decided what cannot be carried out
     `- RunFailed                         a run ended because an actor or the user's own code broke
 
-Our own bugs are plain `assert`s. The command line prints a `ConfigError` without a traceback and exits with 2.
+Our own bugs are plain `assert`s. The command line prints a `ConfigError` without a traceback and
+exits with 2.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ class ProtocolViolation(RaysyncError):
 
 
 class IllegalDecision(RaysyncError, AssertionError):
-    """A bug of a paradigm, which may be the user's own: the message has its file, its line, and what was illegal."""
+    """A bug of a paradigm, which may be the user's own: the message has its file, its line, and
+    what was illegal.
+    """
 
 
 class RunFailed(RaysyncError):
@@ -36,7 +39,11 @@ class RunFailed(RaysyncError):
 
 
 def unknown_name(
-    what: str, given: object, allowed: Iterable[str], where: str = "", shown: Iterable[str] | None = None,
+    what: str,
+    given: object,
+    allowed: Iterable[str],
+    where: str = "",
+    shown: Iterable[str] | None = None,
 ) -> ConfigError:
     """The error for a name that is not on a list, with the nearest one that is.
 
@@ -51,4 +58,7 @@ def unknown_name(
     nearest = get_close_matches(str(given), names, n=1)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
     place = f"{where}: " if where else ""
-    return ConfigError(f"{place}unknown {what} {given!r}{hint}\nAllowed: {', '.join(names if shown is None else shown)}.")
+    return ConfigError(
+        f"{place}unknown {what} {given!r}{hint}\nAllowed:"
+        f" {', '.join(names if shown is None else shown)}."
+    )

@@ -1,7 +1,7 @@
 """Randomness without a state: a number is hashed from (seed, purpose, slot, clock).
 
-So two paradigms meet the same batches and the same jitter whatever the order of their events, and a run on Ray draws the
-same numbers as a run in virtual time.
+So two paradigms meet the same batches and the same jitter whatever the order of their events, and a
+run on Ray draws the same numbers as a run in virtual time.
 """
 
 from __future__ import annotations

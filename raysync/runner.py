@@ -12,14 +12,14 @@ from typing import Any, Protocol
 from raysync import config
 from raysync.config import Experiment, ParadigmChoice
 from raysync.core.journal import Ended, Line
-from raysync.core.paradigm import Rule
+from raysync.core.paradigm import AnyParadigm
 from raysync.errors import ConfigError, RunFailed
+from raysync.record.event_text import texts_of
 from raysync.record.measures import Measures
-from raysync.record.metrics import Title
-from raysync.record.mirror import Mirror
-from raysync.record.news import news_of
-from raysync.record.places import beneath, check, named
+from raysync.record.metrics import RunLabels
 from raysync.record.reader import RunRecord, load
+from raysync.record.storage import check, display_name, join
+from raysync.record.uploader import Uploader
 from raysync.record.writer import RecordWriter, folder_name, make_folder
 from raysync.training.data import DataSet
 from raysync.training.models import ModelSource
@@ -36,8 +36,12 @@ class Engine(Protocol):
     def places(self) -> Mapping[str, Any]:
         """Actor -> dataclass that says where it sits, of the latest run."""
 
-    def run(self, task: Task, rule: Rule, title: Title | None = None) -> Iterator[list[Line]]:
-        """Train, and yield what happens, in order; the last line is an `Ended`. Metrics are published under the title."""
+    def run(
+        self, task: Task, paradigm: AnyParadigm, labels: RunLabels | None = None
+    ) -> Iterator[list[Line]]:
+        """Train, and yield what happens, in order; the last line is an `Ended`. Metrics are
+        published under the labels.
+        """
 
 
 def _quiet(_: object) -> None:
@@ -45,7 +49,9 @@ def _quiet(_: object) -> None:
 
 
 @contextmanager
-def engine_for(experiment: Experiment, notify: Notify = _quiet, address: str | None = None) -> Iterator[Engine]:
+def engine_for(
+    experiment: Experiment, notify: Notify = _quiet, address: str | None = None
+) -> Iterator[Engine]:
     """The engine that an experiment names; it serves any number of runs.
 
     Args:
@@ -76,62 +82,99 @@ def run(
     """Train one experiment and return its record.
 
     Args:
-        experiment: a validated one, plain data as in an experiment file, or the path of such a file.
-        model: an nn.Module, or a function returning one, in place of the experiment's model. A function gets
-            `input_shape` and `classes` if it has parameters of these names.
-        data: a `raysync.DataSet` in place of the experiment's data set; `raysync.data_set` makes one of arrays.
+        experiment: a validated one, plain data as in an experiment file, or the path of such a
+            file.
+        model: an nn.Module, or a function returning one, in place of the experiment's model. A
+            function gets `input_shape` and `classes` if it has parameters of these names.
+        data: a `raysync.DataSet` in place of the experiment's data set; `raysync.data_set` makes
+            one of arrays.
         watch: is called with the measures so far, a few times a second.
         notify: is told what the user should know, a sentence at a time.
         tensorboard: also write TensorBoard's event file into the record, while the run goes on.
 
     Raises:
         ConfigError: something in the experiment cannot be.
-        RunFailed: an actor or the user's own code broke; what was recorded is kept, and named in the message.
+        RunFailed: an actor or the user's own code broke; what was recorded is kept, and named in
+            the message.
 
-    With `cluster.address: auto`, the default, a cluster that Ray is connected to is used and left as it was: call
-    `ray.init()` first, as in a Ray job. Otherwise a private one is started and stopped.
+    With `cluster.address: auto`, the default, a cluster that Ray is connected to is used and left
+    as it was: call `ray.init()` first, as in a Ray job. Otherwise a private one is started and
+    stopped.
     """
     for name, function in (("watch", watch), ("notify", notify)):
         if not callable(function):
-            raise ConfigError(f"raysync.run: {name} must be a function, got {type(function).__name__}.")
+            raise ConfigError(
+                f"raysync.run: {name} must be a function, got {type(function).__name__}."
+            )
     if not isinstance(experiment, Experiment | Mapping | str | Path):
-        raise ConfigError("raysync.run: an experiment is settings {name: value, ...}, the path of a file, "
-                          f"or a validated Experiment, got {type(experiment).__name__}.")
+        raise ConfigError(
+            "raysync.run: an experiment is settings {name: value, ...}, the path of a file, "
+            f"or a validated Experiment, got {type(experiment).__name__}."
+        )
     if isinstance(experiment, str | Path):
         experiment = config.load(Path(experiment))
     elif not isinstance(experiment, Experiment):
         experiment = config.validate(experiment)
     task = prepare(experiment, model, data)
     with engine_for(experiment, notify) as engine:
-        return run_in(engine, task, experiment.paradigm, watch=watch, notify=notify, tensorboard=tensorboard)
+        return run_in(
+            engine, task, experiment.paradigm, watch=watch, notify=notify, tensorboard=tensorboard
+        )
 
 
 def run_in(
-    engine: Engine, task: Task, choice: ParadigmChoice, *, watch: Watch = _quiet, notify: Notify = _quiet,
-    tensorboard: bool = False, sweep: str = "",
+    engine: Engine,
+    task: Task,
+    choice: ParadigmChoice,
+    *,
+    watch: Watch = _quiet,
+    notify: Notify = _quiet,
+    tensorboard: bool = False,
+    sweep: str = "",
 ) -> RunRecord:
-    """Train a task under a paradigm on an engine that may serve further runs; see `run`. `sweep` is the name of the one that
-    this is a trial of.
+    """Train a task under a paradigm on an engine that may serve further runs; see `run`. `sweep` is
+    the name of the one that this is a trial of.
     """
     began = datetime.now()
     experiment = task.experiment.model_copy(update={"paradigm": choice})
-    measures = Measures(task.workload_samples, experiment.target_accuracy, experiment.target_loss,
-                        task.chance_accuracy)
-    check(beneath(experiment.output, experiment.name))
+    measures = Measures(
+        task.workload_samples,
+        experiment.target_accuracy,
+        experiment.target_loss,
+        task.chance_accuracy,
+    )
+    check(join(experiment.output, experiment.name))
     folder = folder_name(experiment.output, experiment.name, choice.label)
     of = f"{sweep}/{experiment.name}" if sweep else experiment.name
-    stream = engine.run(task, choice.make(), Title(of, folder.name, choice.label))
-    first = next(stream)  # whatever the user asked for that cannot be is known by now: no record of that
+    stream = engine.run(task, choice.make(), RunLabels(of, folder.name, choice.label))
+    first = next(
+        stream
+    )  # whatever the user asked for that cannot be is known by now: no record of that
     make_folder(folder)
-    shown = named(folder)
+    shown = display_name(folder)
     if experiment.engine == "ray":
         from raysync.cluster.job import show  # Ray takes its time to import
 
-        show({"raysync.experiment": experiment.name, "raysync.paradigm": choice.label, "raysync.record": shown})
-    with Mirror(folder, notify) as mirror, \
-            RecordWriter(folder, experiment.to_yaml(), choice.make(), measures, _about(task, choice), began,
-                         {name: asdict(place) for name, place in engine.places.items()}) as writer, \
-            _event_log(folder, began, tensorboard) as log:
+        show(
+            {
+                "raysync.experiment": experiment.name,
+                "raysync.paradigm": choice.label,
+                "raysync.record": shown,
+            }
+        )
+    with (
+        Uploader(folder, notify) as mirror,
+        RecordWriter(
+            folder,
+            experiment.to_yaml(),
+            choice.make(),
+            measures,
+            _about(task, choice),
+            began,
+            {name: asdict(place) for name, place in engine.places.items()},
+        ) as writer,
+        _event_log(folder, began, tensorboard) as log,
+    ):
         watches = (log, mirror, watch)
         try:
             _write(writer, first, watches, notify)
@@ -162,14 +205,16 @@ def _event_log(folder: Path, began: datetime, wanted: bool) -> AbstractContextMa
     return EventLog(folder, began)
 
 
-def _write(writer: RecordWriter, lines: list[Line], watches: Iterable[Watch], notify: Notify) -> None:
+def _write(
+    writer: RecordWriter, lines: list[Line], watches: Iterable[Watch], notify: Notify
+) -> None:
     writer.write(lines)
     for line in lines:
         if isinstance(line, Ended):  # its status is told otherwise
-            for trouble in line.troubles_without_effect:
-                notify(f"Nobody met {trouble}.")
+            for fault in line.faults_without_effect:
+                notify(f"Nobody met {fault}.")
             continue
-        for news in news_of(line):
+        for news in texts_of(line):
             if news.rare:
                 notify(f"After {news.at:.1f} s: {news.text}.")
     for watch in watches:

@@ -6,15 +6,23 @@ from contextlib import contextmanager
 import pytest
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True,
-                          suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "repeatable",
+    derandomize=True,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.register_profile("quick", settings.get_profile("repeatable"), max_examples=40)
 settings.load_profile("repeatable")
 
 
 def pytest_addoption(parser):
-    parser.addoption("--rewrite-scripts", action="store_true",
-                     help="write what happens into the stories of tests/scripts and tests/engine")
+    parser.addoption(
+        "--rewrite-scripts",
+        action="store_true",
+        help="write what happens into the stories of tests/scripts and tests/engine",
+    )
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
@@ -24,14 +32,18 @@ def pytest_collection_modifyitems(items):
         if item.get_closest_marker("ray"):
             item.add_marker(pytest.mark.xdist_group("ray"))
             if "metered_runs" in item.fixturenames:
-                item.add_marker(pytest.mark.timeout(400))  # whichever comes first starts a cluster with its dashboard
+                item.add_marker(
+                    pytest.mark.timeout(400)
+                )  # whichever comes first starts a cluster with its dashboard
         elif "report" in item.path.parts:
             item.add_marker(pytest.mark.xdist_group("report"))  # its records are made once
 
 
 @contextmanager
 def single_threaded():
-    """For tiny models: on a busy machine torch's threads would wait for each other a hundred times as long."""
+    """For tiny models: on a busy machine torch's threads would wait for each other a hundred times
+    as long.
+    """
     import torch
 
     threads = torch.get_num_threads()
@@ -48,7 +60,8 @@ def one_thread():
 
 @pytest.fixture(scope="session")
 def metered_runs(tmp_path_factory):
-    """A run of LagTuner and one that switches, on a cluster of their own, as a Prometheus saw them: ask for `history`.
+    """A run of LagTuner and one that switches, on a cluster of their own, as a Prometheus saw them:
+    ask for `history`.
 
     Ray's dashboard writes its own Grafana dashboards to the folder `watching`, beside raysync's.
     """
@@ -57,17 +70,29 @@ def metered_runs(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("prometheus")
     dashboards(folder / "watching")
-    with metered(folder, *RUNS,
-                 RAY_METRICS_GRAFANA_DASHBOARD_OUTPUT_DIR=str(folder / "watching/grafana/dashboards")) as seen:
+    with metered(
+        folder,
+        *RUNS,
+        RAY_METRICS_GRAFANA_DASHBOARD_OUTPUT_DIR=str(folder / "watching/grafana/dashboards"),
+    ) as seen:
         yield seen
 
 
 @pytest.fixture(scope="session")
 def ray_cluster():
-    """One private Ray cluster for all tests that need one; sessions join it and leave it as it was."""
+    """One private Ray cluster for all tests that need one; sessions join it and leave it as
+    it was.
+    """
     import ray
 
-    ray.init(address="local", num_cpus=12, num_gpus=0, include_dashboard=False, log_to_driver=False,
-             logging_level=logging.ERROR, _node_ip_address="127.0.0.1")
+    ray.init(
+        address="local",
+        num_cpus=12,
+        num_gpus=0,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        _node_ip_address="127.0.0.1",
+    )
     yield ray
     ray.shutdown()

@@ -32,13 +32,22 @@ class Drive:
 
     def tick(self, key):
         """The timer fires when it is due."""
-        return self.machine.handle(TimerFired(at=self._at(max(self.now, self.machine.timers[key])), key=key))
+        return self.machine.handle(
+            TimerFired(at=self._at(max(self.now, self.machine.timers[key])), key=key)
+        )
 
     def push(self, worker, at=None, clock=None, base=None):
         member = self.roster.live.get(worker)
-        return self.machine.handle(Pushed(
-            at=self._at(at), worker=worker, clock=member.clock if clock is None else clock,
-            base=member.version if base is None else base, samples=SAMPLES, busy_s=0.0))
+        return self.machine.handle(
+            Pushed(
+                at=self._at(at),
+                worker=worker,
+                clock=member.clock if clock is None else clock,
+                base=member.version if base is None else base,
+                samples=SAMPLES,
+                busy_s=0.0,
+            )
+        )
 
 
 def released(decisions):
@@ -58,7 +67,8 @@ def holds(decisions):
 
 
 def simulate(machine, churn, step_s, pushes):
-    """Run a machine on a virtual clock, ties in the order in which they were scheduled; yields (event, decisions).
+    """Run a machine on a virtual clock, ties in the order in which they were scheduled; yields
+    (event, decisions).
 
     Args:
         churn: Joined and Left events.
@@ -79,12 +89,24 @@ def simulate(machine, churn, step_s, pushes):
         yield event, decisions
         for decision in decisions:
             if isinstance(decision, Release):
-                worker, clock, seconds = decision.worker, decision.clock, step_s(decision.worker, decision.clock)
-                push = Pushed(at=now + seconds, worker=worker, clock=clock, base=decision.version, samples=SAMPLES,
-                              busy_s=seconds)
+                worker, clock, seconds = (
+                    decision.worker,
+                    decision.clock,
+                    step_s(decision.worker, decision.clock),
+                )
+                push = Pushed(
+                    at=now + seconds,
+                    worker=worker,
+                    clock=clock,
+                    base=decision.version,
+                    samples=SAMPLES,
+                    busy_s=seconds,
+                )
                 heappush(queue, (push.at, next(tie), push))
             elif isinstance(decision, SetTimer) and decision.at is not None:
-                heappush(queue, (decision.at, next(tie), TimerFired(at=decision.at, key=decision.key)))
+                heappush(
+                    queue, (decision.at, next(tie), TimerFired(at=decision.at, key=decision.key))
+                )
 
 
 def joins(*workers):

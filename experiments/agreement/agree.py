@@ -1,10 +1,12 @@
-"""The same file on the Ray engine and, after `raysync calibrate`, on the virtual one: throughput, wait share, staleness.
+"""The same file on the Ray engine and, after `raysync calibrate`, on the virtual one: throughput,
+wait share, staleness.
 
     python experiments/agreement/agree.py            prints the table (a quarter of an hour)
     python experiments/agreement/agree.py --write    and puts it into README.md beside this file
 
 Four and eight workers, three seeds. A ratio is virtual / Ray of the same seed; what is shown is its
-mean and its range over the seeds. For wait shares, which may be 0, it is the difference in percentage points.
+mean and its range over the seeds. For wait shares, which may be 0, it is the difference in
+percentage points.
 """
 
 import argparse
@@ -42,7 +44,9 @@ def summaries(described: config.Experiment) -> dict[str, list[dict]]:
     with engine_for(described) as engine:
         for seed in SEEDS:
             for choice in described.paradigms:
-                found[choice.label].append(finished(run_in(engine, task.with_seed(seed), choice)).summary)
+                found[choice.label].append(
+                    finished(run_in(engine, task.with_seed(seed), choice)).summary
+                )
     return found
 
 
@@ -50,7 +54,9 @@ def measured_profile(folder: Path) -> Path:
     """What `raysync calibrate` finds here."""
     described = experiment(1, f"output={folder}")
     with engine_for(described) as engine:
-        text = profile(described, calibrate(engine, prepare(described)), "for experiments/agreement")
+        text = profile(
+            described, calibrate(engine, prepare(described)), "for experiments/agreement"
+        )
     path = folder / "here.yaml"
     path.write_text(text, encoding="utf-8")
     return path
@@ -59,23 +65,42 @@ def measured_profile(folder: Path) -> Path:
 def rows(times: int, network: str, folder: Path) -> list[list[str]]:
     """Real beside virtual."""
     real = summaries(experiment(times, f"output={folder}"))
-    virtual = summaries(experiment(times, f"output={folder}", "engine=virtual", f"network={network}"))
-    return [[label, str(4 * times), *_ratio(real[label], virtual[label], "throughput_samples_per_s", "{:.0f}"),
-             *_difference(real[label], virtual[label]), *_ratio(real[label], virtual[label], "staleness_mean", "{:.2f}")]
-            for label in real]
+    virtual = summaries(
+        experiment(times, f"output={folder}", "engine=virtual", f"network={network}")
+    )
+    return [
+        [
+            label,
+            str(4 * times),
+            *_ratio(real[label], virtual[label], "throughput_samples_per_s", "{:.0f}"),
+            *_difference(real[label], virtual[label]),
+            *_ratio(real[label], virtual[label], "staleness_mean", "{:.2f}"),
+        ]
+        for label in real
+    ]
 
 
 def _ratio(real: list[dict], virtual: list[dict], key: str, shown: str) -> list[str]:
     pairs = [(one[key], other[key]) for one, other in zip(real, virtual, strict=True)]
     ratios = [other / one for one, other in pairs if one]
     text = f"{mean(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})" if ratios else "-"
-    return [shown.format(mean(one for one, _ in pairs)), shown.format(mean(other for _, other in pairs)), text]
+    return [
+        shown.format(mean(one for one, _ in pairs)),
+        shown.format(mean(other for _, other in pairs)),
+        text,
+    ]
 
 
 def _difference(real: list[dict], virtual: list[dict]) -> list[str]:
-    shares = [(100 * one["wait_fraction"], 100 * other["wait_fraction"]) for one, other in zip(real, virtual, strict=True)]
-    return [f"{mean(one for one, _ in shares):.1f} %", f"{mean(other for _, other in shares):.1f} %",
-            f"{mean(other - one for one, other in shares):+.1f}"]
+    shares = [
+        (100 * one["wait_fraction"], 100 * other["wait_fraction"])
+        for one, other in zip(real, virtual, strict=True)
+    ]
+    return [
+        f"{mean(one for one, _ in shares):.1f} %",
+        f"{mean(other for _, other in shares):.1f} %",
+        f"{mean(other - one for one, other in shares):+.1f}",
+    ]
 
 
 def table() -> str:
@@ -83,16 +108,32 @@ def table() -> str:
     with TemporaryDirectory() as name:
         folder = Path(name)
         path = measured_profile(folder)
-        network = config.load(HERE / "agreement.yaml", [f"profile={path}", "engine=virtual"]).network
+        network = config.load(
+            HERE / "agreement.yaml", [f"profile={path}", "engine=virtual"]
+        ).network
         found = [row for times in (1, 2) for row in rows(times, network.model_dump_json(), folder)]
-    header = ["paradigm", "workers", "samples/s: Ray", "virtual", "ratio, mean (range)", "wait: Ray", "virtual", "points",
-              "staleness: Ray", "virtual", "ratio, mean (range)"]
+    header = [
+        "paradigm",
+        "workers",
+        "samples/s: Ray",
+        "virtual",
+        "ratio, mean (range)",
+        "wait: Ray",
+        "virtual",
+        "points",
+        "staleness: Ray",
+        "virtual",
+        "ratio, mean (range)",
+    ]
     lines = [header, ["---"] * len(header), *found]
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     bandwidth = network.link.bandwidth_bytes_per_s
-    return (f"{text}\n\nCalibrated: latency {1000 * network.link.latency_s:.2f} ms each way, bandwidth "
-            f"{f'{bandwidth / 1e9:.2f} GB/s' if bandwidth else 'without limit'}, update {1e6 * network.update_s:.0f} us. "
-            f"{len(SEEDS)} seeds; {os.cpu_count()} cores, {platform.machine()}, {time.strftime('%Y-%m-%d')}.\n")
+    return (
+        f"{text}\n\nCalibrated: latency {1000 * network.link.latency_s:.2f} ms each way, bandwidth"
+        f" {f'{bandwidth / 1e9:.2f} GB/s' if bandwidth else 'without limit'}, update"
+        f" {1e6 * network.update_s:.0f} us. {len(SEEDS)} seeds; {os.cpu_count()} cores,"
+        f" {platform.machine()}, {time.strftime('%Y-%m-%d')}.\n"
+    )
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from labtables import Results, by_seed, markdown
 
-from raysync.results.shown import seconds_form, share_form
+from raysync.results.columns import seconds_form, share_form
 
 MODEL = "config/model"
 
@@ -14,12 +14,28 @@ def tables(results: Results) -> dict[str, str]:
     """By the names of their marks."""
     trials = results.trials("architectures")
     rules = list(dict.fromkeys(trials.rule))
-    rows = [[model, f"{there.parameters.iloc[0] / 1e6:.2f} M",
-             *(_text(there, rule, "seconds") for rule in rules), f"{barrier(there):.1f}",
-             format(_value(there, "bsp", "wait_fraction"), share_form(0))]
-            for model, there in trials.groupby(MODEL, sort=False)]
-    return {"architectures": markdown(["model", "parameters", *(f"`{rule}`, s" for rule in rules), "BSP / ASP",
-                                       "wait share, BSP"], rows)}
+    rows = [
+        [
+            model,
+            f"{there.parameters.iloc[0] / 1e6:.2f} M",
+            *(_text(there, rule, "seconds") for rule in rules),
+            f"{barrier(there):.1f}",
+            format(_value(there, "bsp", "wait_fraction"), share_form(0)),
+        ]
+        for model, there in trials.groupby(MODEL, sort=False)
+    ]
+    return {
+        "architectures": markdown(
+            [
+                "model",
+                "parameters",
+                *(f"`{rule}`, s" for rule in rules),
+                "BSP / ASP",
+                "wait share, BSP",
+            ],
+            rows,
+        )
+    }
 
 
 def facts(results: Results) -> dict[str, str]:

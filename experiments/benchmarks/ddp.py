@@ -1,11 +1,13 @@
-"""One BSP round of two workers against the same step under torch's DistributedDataParallel with gloo.
+"""One BSP round of two workers against the same step under torch's DistributedDataParallel with
+gloo.
 
     python experiments/benchmarks/ddp.py            prints the table
     python experiments/benchmarks/ddp.py --write    and puts it into README.md beside this file
 
-The model is the convnet with a dummy parameter, so that a step computes little and sends 0.1, 2.5 or 25 million numbers
-each way. DDP runs in two processes of one thread; raysync with two workers and one server, one thread each. A round is the
-median time from update to update; the two take turns, and each pair gives one ratio.
+The model is the convnet with a dummy parameter, so that a step computes little and sends 0.1, 2.5
+or 25 million numbers each way. DDP runs in two processes of one thread; raysync with two workers
+and one server, one thread each. A round is the median time from update to update; the two take
+turns, and each pair gives one ratio.
 """
 
 import tempfile
@@ -61,11 +63,24 @@ def ddp_round_s(padding: int, rounds: int) -> float:
 def raysync_round_s(session: Session, padding: int, rounds: int) -> float:
     """Seconds from update to update."""
     with tempfile.TemporaryDirectory() as folder:
-        experiment = config.validate({
-            "data": {"name": "synthetic", "test_samples": 100}, "batch_size": BATCH, "workers": [{"count": 2}],
-            "workload": {"iterations_per_worker": rounds}, "evaluation": {"marks": 1}, "update": {"lr": LR},
-            "output": folder})
-        record = finished(run_in(session, prepare(experiment, model=Padded(padding)), config.ParadigmChoice(name="bsp")))
+        experiment = config.validate(
+            {
+                "data": {"name": "synthetic", "test_samples": 100},
+                "batch_size": BATCH,
+                "workers": [{"count": 2}],
+                "workload": {"iterations_per_worker": rounds},
+                "evaluation": {"marks": 1},
+                "update": {"lr": LR},
+                "output": folder,
+            }
+        )
+        record = finished(
+            run_in(
+                session,
+                prepare(experiment, model=Padded(padding)),
+                config.ParadigmChoice(name="bsp"),
+            )
+        )
         updates_s = record.pushes.applied_at_s.drop_duplicates().sort_values()
         return float(updates_s.diff().median())
 
@@ -75,13 +90,30 @@ def measure() -> str:
     rows = []
     with Session() as session:
         for padding, rounds in ROUNDS_OF.items():
-            raysync_round_s(session, padding, rounds)  # the object store's pages are touched for the first time
-            pairs = [(raysync_round_s(session, padding, rounds), ddp_round_s(padding, rounds)) for _ in range(PAIRS)]
+            raysync_round_s(
+                session, padding, rounds
+            )  # the object store's pages are touched for the first time
+            pairs = [
+                (raysync_round_s(session, padding, rounds), ddp_round_s(padding, rounds))
+                for _ in range(PAIRS)
+            ]
             ours, theirs = (1000 * median(times) for times in zip(*pairs, strict=True))
-            rows.append([f"{padding / 1e6:g} M", f"{ours:.1f}", f"{theirs:.1f}", interval([a / b for a, b in pairs])])
+            rows.append(
+                [
+                    f"{padding / 1e6:g} M",
+                    f"{ours:.1f}",
+                    f"{theirs:.1f}",
+                    interval([a / b for a, b in pairs]),
+                ]
+            )
             print(rows[-1], flush=True)
-    table = markdown(["parameters", "raysync, ms a round", "DDP with gloo, ms a step", "ratio"], rows)
-    return f"{table}\n{PAIRS} interleaved pairs; medians, and the median ratio with its 95 % interval. {measured_on()}"
+    table = markdown(
+        ["parameters", "raysync, ms a round", "DDP with gloo, ms a step", "ratio"], rows
+    )
+    return (
+        f"{table}\n{PAIRS} interleaved pairs; medians, and the median ratio with its 95 % interval."
+        f" {measured_on()}"
+    )
 
 
 if __name__ == "__main__":

@@ -3,9 +3,9 @@
     python experiments/benchmarks/machine.py            prints the table
     python experiments/benchmarks/machine.py --write    and puts it into README.md beside this file
 
-The events are recorded first, from unequal workers (speeds 1 to 3, lognormal jitter of 30 %) on a virtual clock; what is
-timed is a fresh machine handling them, nothing else. Five rounds; in each the two sizes run one after the other, so that
-their ratio is of one moment.
+The events are recorded first, from unequal workers (speeds 1 to 3, lognormal jitter of 30 %) on a
+virtual clock; what is timed is a fresh machine handling them, nothing else. Five rounds; in each
+the two sizes run one after the other, so that their ratio is of one moment.
 """
 
 import gc
@@ -25,7 +25,11 @@ from raysync.randomness import standard_normal, uniform
 
 SMALL, LARGE, PUSHES, ROUNDS = 8, 10_000, 200_000, 5
 RULES = {
-    "bsp": {}, "asp": {}, "ssp": {"staleness": 3}, "lagtuner": {"bound": "hard"}, "lagtuner ": {"bound": "literal"},
+    "bsp": {},
+    "asp": {},
+    "ssp": {"staleness": 3},
+    "lagtuner": {"bound": "hard"},
+    "lagtuner ": {"bound": "literal"},
 }
 
 
@@ -43,8 +47,12 @@ def recorded(name: str, parameters: dict, workers: int) -> list[Event]:
         for decision in machine.handle(event):
             if isinstance(decision, Release):
                 worker, clock = decision.worker, decision.clock
-                at = event.at + slowness[worker] * exp(0.3 * standard_normal(0, "jitter", worker, clock))
-                push = Pushed(at=at, worker=worker, clock=clock, base=decision.version, samples=32, busy_s=1.0)
+                at = event.at + slowness[worker] * exp(
+                    0.3 * standard_normal(0, "jitter", worker, clock)
+                )
+                push = Pushed(
+                    at=at, worker=worker, clock=clock, base=decision.version, samples=32, busy_s=1.0
+                )
                 heappush(queue, ((at, worker), push))
     return events
 
@@ -71,8 +79,14 @@ def measure() -> str:
                 rates[workers].append(pushes_per_s(name, parameters, events))
         ratios = [small / large for small, large in zip(rates[SMALL], rates[LARGE], strict=True)]
         given = ", ".join(f"{key}={value}" for key, value in parameters.items())
-        rows.append([f"{name}({given})" if given else name, f"{median(rates[SMALL]):,.0f}", f"{median(rates[LARGE]):,.0f}",
-                     interval(ratios)])
+        rows.append(
+            [
+                f"{name}({given})" if given else name,
+                f"{median(rates[SMALL]):,.0f}",
+                f"{median(rates[LARGE]):,.0f}",
+                interval(ratios),
+            ]
+        )
     header = ["paradigm", f"{SMALL} workers, pushes/s", f"{LARGE:,} workers, pushes/s", "ratio"]
     return f"{markdown(header, rows)}\n{PUSHES:,} pushes, {ROUNDS} rounds. {measured_on()}"
 

@@ -1,12 +1,14 @@
-"""What publishing metrics costs: the throughput of the same runs with `cluster.metrics` and without.
+"""What publishing metrics costs: the throughput of the same runs with `cluster.metrics` and
+without.
 
     python experiments/benchmarks/metrics.py            prints the table
     python experiments/benchmarks/metrics.py --write    and puts it into README.md beside this file
 
-Four workers train lenet under ASP on synthetic data of CIFAR's shape, in one session. What a shared machine gives wanders by
-some percent within seconds, so each half of a pair is four short runs, in turns with those of the other half. Processor time
-is that of all processes of the private cluster, Ray's own among them: its agent, which turns what the actors publish into
-what Prometheus reads, works beside the training.
+Four workers train lenet under ASP on synthetic data of CIFAR's shape, in one session. What a shared
+machine gives wanders by some percent within seconds, so each half of a pair is four short runs, in
+turns with those of the other half. Processor time is that of all processes of the private cluster,
+Ray's own among them: its agent, which turns what the actors publish into what Prometheus reads,
+works beside the training.
 """
 
 import tempfile
@@ -25,7 +27,8 @@ from raysync.training.task import Task, prepare
 
 PAIRS, WORKERS, ITERATIONS, BATCH = 10, 4, 125, 32
 TURNS = (True, False, False, True, False, True, True, False)
-"""Of a pair: with metrics or without. Thue and Morse's sequence, in which a linear and a quadratic drift cancel out."""
+"""Of a pair: with metrics or without. Thue and Morse's sequence, in which a linear and a quadratic
+drift cancel out."""
 
 
 def busy_s() -> float:
@@ -48,15 +51,24 @@ def measured_pair(session: Session, task: Task) -> dict[bool, tuple[float, float
     runs: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
     for metrics in TURNS:
         runs[metrics].append(measured(session, task, metrics))
-    totals = {metrics: [sum(column) for column in zip(*each, strict=True)] for metrics, each in runs.items()}
+    totals = {
+        metrics: [sum(column) for column in zip(*each, strict=True)]
+        for metrics, each in runs.items()
+    }
     pushes = WORKERS * ITERATIONS * len(TURNS) / 2
-    return {metrics: (pushes / took_s, used_s / pushes) for metrics, (took_s, used_s) in totals.items()}
+    return {
+        metrics: (pushes / took_s, used_s / pushes) for metrics, (took_s, used_s) in totals.items()
+    }
 
 
 def row(what: str, digits: int, with_them: Sequence[float], without: Sequence[float]) -> list[str]:
     """Medians, and the ratio of the pairs."""
     ratio = paired_ratio(dict(enumerate(with_them)), dict(enumerate(without)))
-    shown = "nothing" if ratio.mean is None else f"{ratio.mean:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
+    shown = (
+        "nothing"
+        if ratio.mean is None
+        else f"{ratio.mean:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
+    )
     return [what, f"{median(with_them):.{digits}f}", f"{median(without):.{digits}f}", shown]
 
 
@@ -64,23 +76,48 @@ def measure() -> str:
     """The table."""
     taken: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
     with tempfile.TemporaryDirectory() as output, Session() as session:
-        task = prepare(config.validate({
-            "model": "lenet", "data": {"name": "synthetic", "test_samples": 200, "parameters": {"shape": [3, 32, 32]}},
-            "workers": [{"count": WORKERS}], "batch_size": BATCH, "workload": {"iterations_per_worker": ITERATIONS},
-            "evaluation": {"marks": 1}, "output": output}))
+        task = prepare(
+            config.validate(
+                {
+                    "model": "lenet",
+                    "data": {
+                        "name": "synthetic",
+                        "test_samples": 200,
+                        "parameters": {"shape": [3, 32, 32]},
+                    },
+                    "workers": [{"count": WORKERS}],
+                    "batch_size": BATCH,
+                    "workload": {"iterations_per_worker": ITERATIONS},
+                    "evaluation": {"marks": 1},
+                    "output": output,
+                }
+            )
+        )
         measured(session, task, metrics=True)  # actors start
         for _ in range(PAIRS):
             pair = measured_pair(session, task)
             for metrics, (pushes_per_s, used_s) in pair.items():
                 taken[metrics].append((pushes_per_s, used_s))
                 what = "with" if metrics else "without"
-                print(f"{what}: {pushes_per_s:.1f} pushes/s, {1000 * used_s:.2f} ms of processor each", flush=True)
+                print(
+                    f"{what}: {pushes_per_s:.1f} pushes/s, {1000 * used_s:.2f} ms of processor"
+                    " each",
+                    flush=True,
+                )
     columns = {metrics: list(zip(*pairs, strict=True)) for metrics, pairs in taken.items()}
-    rows = [row("pushes/s", 1, columns[True][0], columns[False][0]),
-            row("ms of processor a push", 2, *([1000 * each for each in columns[metrics][1]] for metrics in (True, False)))]
-    return (markdown(["ASP, 4 workers, lenet", "with metrics", "without", "ratio"], rows)
-            + f"\n{PAIRS} pairs, each of {len(TURNS)} runs in turns; medians, and the geometric mean of the ratios with its "
-            + "95 % interval. " + measured_on())
+    rows = [
+        row("pushes/s", 1, columns[True][0], columns[False][0]),
+        row(
+            "ms of processor a push",
+            2,
+            *([1000 * each for each in columns[metrics][1]] for metrics in (True, False)),
+        ),
+    ]
+    return (
+        markdown(["ASP, 4 workers, lenet", "with metrics", "without", "ratio"], rows)
+        + f"\n{PAIRS} pairs, each of {len(TURNS)} runs in turns; medians, and the geometric mean of"
+        " the ratios with its " + "95 % interval. " + measured_on()
+    )
 
 
 if __name__ == "__main__":

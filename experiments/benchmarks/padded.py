@@ -1,4 +1,6 @@
-"""The convnet with a parameter that does nothing, so that a model of little arithmetic has any size."""
+"""The convnet with a parameter that does nothing, so that a model of little arithmetic has any
+size.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -7,7 +9,9 @@ from raysync.training.models import convnet
 
 
 class Padded(nn.Module):
-    """convnet's arithmetic, and a vector of `padding` parameters whose gradient is zero but exists."""
+    """convnet's arithmetic, and a vector of `padding` parameters whose gradient is zero but
+    exists.
+    """
 
     def __init__(self, padding: int) -> None:
         super().__init__()

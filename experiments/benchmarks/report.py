@@ -34,12 +34,16 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 def measured_on() -> str:
     """The machine, and the day."""
-    return (f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}, "
-            f"{time.strftime('%Y-%m-%d')}.\n")
+    return (
+        f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, torch"
+        f" {torch.__version__}, {time.strftime('%Y-%m-%d')}.\n"
+    )
 
 
 def main(script: str, about: str, measure: Callable[[], str]) -> None:
-    """Print what `measure` returns; with --write, put it into README.md between the marks of the script as well."""
+    """Print what `measure` returns; with --write, put it into README.md between the marks of the
+    script as well.
+    """
     parser = argparse.ArgumentParser(description=about.splitlines()[0])
     parser.add_argument("--write", action="store_true", help="put the table into README.md")
     write = parser.parse_args().write

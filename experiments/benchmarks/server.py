@@ -3,10 +3,11 @@
     python experiments/benchmarks/server.py            prints the table
     python experiments/benchmarks/server.py --write    and puts it into README.md beside this file
 
-The plain side is what one writes first: torch's optimizer as it comes, the weighted mean as a sum, and
-each correction as its formula, with a fresh vector for each result. Nothing else runs: no Ray, no copies
-to and from bytes. In each round both sides make one update on the same gradients, one after the other,
-in one thread; what counts is the processor's time, with what the kernel spends on pages.
+The plain side is what one writes first: torch's optimizer as it comes, the weighted mean as a sum,
+and each correction as its formula, with a fresh vector for each result. Nothing else runs: no Ray,
+no copies to and from bytes. In each round both sides make one update on the same gradients, one
+after the other, in one thread; what counts is the processor's time, with what the kernel spends on
+pages.
 """
 
 import time
@@ -18,8 +19,8 @@ from report import interval, main, markdown, measured_on
 from torch import Tensor
 
 from raysync.config import Update
-from raysync.training.staleness import EPSILON
-from raysync.training.store import ParameterStore
+from raysync.training.parameter_store import ParameterStore
+from raysync.training.staleness_rules import EPSILON
 
 SIZES, PUSHES, ROUNDS, SAMPLES, BEHIND, LR = (11_000_000, 25_000_000), (1, 4, 8), 7, 32, 3, 1e-3
 UPDATES = {
@@ -41,9 +42,12 @@ class Plain:
         self.parameter, self.update = torch.nn.Parameter(initial.clone()), update
         if update.optimizer == "sgd":
             self.optimizer: torch.optim.Optimizer = torch.optim.SGD(
-                [self.parameter], LR, momentum=update.momentum, weight_decay=update.weight_decay)
+                [self.parameter], LR, momentum=update.momentum, weight_decay=update.weight_decay
+            )
         else:
-            self.optimizer = torch.optim.AdamW([self.parameter], LR, weight_decay=update.weight_decay)
+            self.optimizer = torch.optim.AdamW(
+                [self.parameter], LR, weight_decay=update.weight_decay
+            )
         self.mean_square: Tensor | float = 0.0
 
     def apply(self, gradients: list[Tensor], base: Tensor) -> None:
@@ -51,7 +55,9 @@ class Plain:
         corrected = [self.corrected(gradient, base) for gradient in gradients]
         self.parameter.grad = corrected[0]
         if len(corrected) > 1:
-            self.parameter.grad = sum(SAMPLES * each for each in corrected) / (SAMPLES * len(corrected))
+            self.parameter.grad = sum(SAMPLES * each for each in corrected) / (
+                SAMPLES * len(corrected)
+            )
         if self.update.clip_norm is not None:
             self.parameter.grad = self.parameter.grad.clone()  # what arrived is for reading only
             torch.nn.utils.clip_grad_norm_([self.parameter], self.update.clip_norm)
@@ -77,7 +83,9 @@ def processor_s(work: Callable[[], object]) -> float:
     return time.process_time() - began
 
 
-def compared(settings: dict, vectors: list[Tensor], base: Tensor, pushes: int) -> list[tuple[float, float]]:
+def compared(
+    settings: dict, vectors: list[Tensor], base: Tensor, pushes: int
+) -> list[tuple[float, float]]:
     """Processor seconds of an update here and in plain torch, of each round after the first."""
     update = Update(lr=LR, lr_scaling="none", **settings)
     store, plain = ParameterStore(base, len(base), update), Plain(base, update)
@@ -88,8 +96,10 @@ def compared(settings: dict, vectors: list[Tensor], base: Tensor, pushes: int) -
         store.apply(gradients, [SAMPLES] * pushes, names, 0.0, "", [BEHIND] * pushes, bases)
         store.publish()
 
-    taken = [(processor_s(ours), processor_s(lambda: plain.apply(gradients, base)))
-             for _ in range(1 + ROUNDS)]
+    taken = [
+        (processor_s(ours), processor_s(lambda: plain.apply(gradients, base)))
+        for _ in range(1 + ROUNDS)
+    ]
     apart = torch.linalg.vector_norm(store.publish() - plain.parameter.detach())
     assert apart < 1e-5 * torch.linalg.vector_norm(base), "they do not compute the same"
     return taken[1:]
@@ -100,7 +110,9 @@ def measure() -> str:
     torch.set_num_threads(1)
     rows = {(name, pushes): [name, pushes] for name in UPDATES for pushes in PUSHES}
     for size in SIZES:
-        base, *vectors = torch.randn(1 + max(PUSHES), size, generator=torch.Generator().manual_seed(0))
+        base, *vectors = torch.randn(
+            1 + max(PUSHES), size, generator=torch.Generator().manual_seed(0)
+        )
         for (name, pushes), row in rows.items():
             taken = compared(UPDATES[name], vectors, base, pushes)
             row += [f"{1000 * median(side):.0f}" for side in zip(*taken, strict=True)]

@@ -1,11 +1,11 @@
 """How long until training begins, and what a run holds in memory.
 
     python experiments/benchmarks/startup.py            prints the tables
-    python experiments/benchmarks/startup.py --write    and puts them into README.md beside this file
+    python experiments/benchmarks/startup.py --write    and puts them into README.md
 
-Seconds from the command `raysync run` to the first push, in new processes each time; and, at the end of a run of four
-workers, the memory of each actor (RSS counts pages that it shares with others, USS only its own) and the most that Ray's
-object store held, looked at several times a second.
+Seconds from the command `raysync run` to the first push, in new processes each time; and, at the
+end of a run of four workers, the memory of each actor (RSS counts pages that it shares with others,
+USS only its own) and the most that Ray's object store held, looked at several times a second.
 """
 
 import json
@@ -34,19 +34,30 @@ def first_push_s() -> float:
     """Seconds from starting `raysync run` to the first push, as the record's journal tells."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "experiment.yaml")
-        file.write_text(f"workers: [{{count: {WORKERS}}}]\noutput: {folder}/runs\nworkload: {{epochs: 20}}\n")
+        file.write_text(
+            f"workers: [{{count: {WORKERS}}}]\noutput: {folder}/runs\nworkload: {{epochs: 20}}\n"
+        )
         began = time.perf_counter()
-        command = subprocess.Popen([sys.executable, "-m", "raysync", "run", file], stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE)
+        command = subprocess.Popen(
+            [sys.executable, "-m", "raysync", "run", file],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         times: list[float] = []
         while not times:
             time.sleep(0.01)
             seen = time.perf_counter() - began
-            lines = [json.loads(line) for journal in Path(folder).glob("runs/*/*/journal.jsonl")
-                     for line in journal.read_text().splitlines(keepends=True) if line.endswith("\n")]
+            lines = [
+                json.loads(line)
+                for journal in Path(folder).glob("runs/*/*/journal.jsonl")
+                for line in journal.read_text().splitlines(keepends=True)
+                if line.endswith("\n")
+            ]
             events = [line for line in lines if "event" in line]
             pushed = [line["at"] for line in events if line["event"] == "Pushed"]
-            times = [seen - (events[-1]["at"] - pushed[0])] if pushed else []  # the journal comes a few times a second
+            times = (
+                [seen - (events[-1]["at"] - pushed[0])] if pushed else []
+            )  # the journal comes a few times a second
         command.communicate()
         return times[0]
 
@@ -64,7 +75,9 @@ def actors() -> dict[str, psutil.Process]:
 def stored_bytes() -> int:
     """What the object store holds now."""
     [node] = ray.nodes()
-    stats = node_stats(node["NodeManagerAddress"], node["NodeManagerPort"])  # Ray 2.60 has no public word for it
+    stats = node_stats(
+        node["NodeManagerAddress"], node["NodeManagerPort"]
+    )  # Ray 2.60 has no public word for it
     return int(stats.store_stats.object_store_bytes_used)
 
 
@@ -72,11 +85,22 @@ def memory(session: Session, padding: int) -> tuple[dict[str, str], float]:
     """MiB of each kind of actor as `RSS (USS)`, and the most that the object store held."""
     stored: list[int] = []
     with tempfile.TemporaryDirectory() as folder:
-        experiment = config.validate({
-            "data": {"name": "synthetic", "test_samples": 100}, "batch_size": 128, "workers": [{"count": WORKERS}],
-            "workload": {"iterations_per_worker": 60}, "evaluation": {"marks": 1}, "output": folder})
-        run_in(session, prepare(experiment, model=Padded(padding)), config.ParadigmChoice(name="asp"),
-               watch=lambda measures: stored.append(stored_bytes()))
+        experiment = config.validate(
+            {
+                "data": {"name": "synthetic", "test_samples": 100},
+                "batch_size": 128,
+                "workers": [{"count": WORKERS}],
+                "workload": {"iterations_per_worker": 60},
+                "evaluation": {"marks": 1},
+                "output": folder,
+            }
+        )
+        run_in(
+            session,
+            prepare(experiment, model=Padded(padding)),
+            config.ParadigmChoice(name="asp"),
+            watch=lambda measures: stored.append(stored_bytes()),
+        )
     sizes = {}
     for name, process in actors().items():
         info = process.memory_full_info()
@@ -91,12 +115,24 @@ def measure() -> str:
     for name, padding in PADDINGS.items():
         with Session() as session:
             sizes, stored = memory(session, padding)
-        rows.append([name, *(sizes[kind] for kind in ("Server", "Worker", "Evaluator", "Controller")), f"{stored:.0f}"])
+        rows.append(
+            [
+                name,
+                *(sizes[kind] for kind in ("Server", "Worker", "Evaluator", "Controller")),
+                f"{stored:.0f}",
+            ]
+        )
         print(rows[-1], flush=True)
-    table = markdown(["ASP, 4 workers", "server", "a worker", "evaluator", "controller", "object store, most"], rows)
-    return (f"From `raysync run` (digits, {WORKERS} workers, a private cluster) to the first push: {interval(starts)} s, "
-            f"{STARTS} starts ({', '.join(f'{start:.1f}' for start in starts)}).\n\nMiB of memory, RSS (USS):\n\n{table}\n"
-            f"{measured_on()}")
+    table = markdown(
+        ["ASP, 4 workers", "server", "a worker", "evaluator", "controller", "object store, most"],
+        rows,
+    )
+    return (
+        f"From `raysync run` (digits, {WORKERS} workers, a private cluster) to the first push:"
+        f" {interval(starts)} s, {STARTS} starts"
+        f" ({', '.join(f'{start:.1f}' for start in starts)}).\n\nMiB of memory, RSS"
+        f" (USS):\n\n{table}\n{measured_on()}"
+    )
 
 
 if __name__ == "__main__":

@@ -3,9 +3,10 @@
     python experiments/benchmarks/sweep.py            prints the table (three minutes)
     python experiments/benchmarks/sweep.py --write    and puts it into README.md beside this file
 
-A trial is `raysync compare`'s network on digits, one epoch, in virtual time, with its record. Alone: one after the other in
-one process with one thread. Under Tune: `raysync sweep` on a private cluster of all cores; from the start of the first trial
-to the end of the last, so that Ray's own start (told apart) is not in it.
+A trial is `raysync compare`'s network on digits, one epoch, in virtual time, with its record.
+Alone: one after the other in one process with one thread. Under Tune: `raysync sweep` on a private
+cluster of all cores; from the start of the first trial to the end of the last, so that Ray's own
+start (told apart) is not in it.
 """
 
 import os
@@ -26,8 +27,15 @@ from raysync.tuning.sweep import run as run_sweep
 
 TRIALS, ROUNDS = 24, 3
 SETTINGS = {
-    "engine": "virtual", "model": "mlp", "data": "digits", "workload": {"epochs": 1}, "evaluation": {"marks": 10},
-    "workers": [{"name": "fast", "count": 2, "step_s": 0.025}, {"name": "slow", "count": 2, "step_s": 0.06}],
+    "engine": "virtual",
+    "model": "mlp",
+    "data": "digits",
+    "workload": {"epochs": 1},
+    "evaluation": {"marks": 10},
+    "workers": [
+        {"name": "fast", "count": 2, "step_s": 0.025},
+        {"name": "slow", "count": 2, "step_s": 0.06},
+    ],
 }
 
 
@@ -43,8 +51,10 @@ def alone_s() -> float:
 
 def under_tune() -> tuple[float, float]:
     """Seconds until a trial ran, and seconds a trial from there on, cores taken together."""
-    Path("sweep.yaml").write_text(yaml.safe_dump({**SETTINGS, "sweep": {"grid": {"seed": list(range(TRIALS))}}}),
-                                  encoding="utf-8")
+    Path("sweep.yaml").write_text(
+        yaml.safe_dump({**SETTINGS, "sweep": {"grid": {"seed": list(range(TRIALS))}}}),
+        encoding="utf-8",
+    )
     began, first, last = time.perf_counter(), [], []
 
     def show(standing) -> None:
@@ -71,11 +81,17 @@ def measure() -> str:
     added = [cores * tuned - one for one, _, tuned in rows]
     table = markdown(
         ["", "median (95 % of it)"],
-        [["a run alone, s", interval(alone)],
-         [f"a trial under Tune, s of a core ({cores} at once)", interval([cores * one for one in each])],
-         ["Tune adds to a trial, s of a core", interval(added)],
-         ["trials a minute", f"{60 / median(each):.0f}"],
-         ["until the first trial runs, s", interval(starts)]])
+        [
+            ["a run alone, s", interval(alone)],
+            [
+                f"a trial under Tune, s of a core ({cores} at once)",
+                interval([cores * one for one in each]),
+            ],
+            ["Tune adds to a trial, s of a core", interval(added)],
+            ["trials a minute", f"{60 / median(each):.0f}"],
+            ["until the first trial runs, s", interval(starts)],
+        ],
+    )
     return f"{table}\n{TRIALS} trials, {ROUNDS} rounds, one after the other. {measured_on()}"
 
 

@@ -1,12 +1,13 @@
-"""Gradients per second of five workers on a small model: raysync, Ray's own parameter-server example, and the floor.
+"""Gradients per second of five workers on a small model: raysync, Ray's own parameter-server
+example, and the floor.
 
     python experiments/benchmarks/throughput.py            prints the tables
-    python experiments/benchmarks/throughput.py --write    and puts them into README.md beside this file
+    python experiments/benchmarks/throughput.py --write    and puts them into README.md
 
-All compute the same number of gradients of the convnet on synthetic data of MNIST's shape: 5 workers x 500 iterations of 128
-samples. The floor is a plain torch loop, one process per core, that exchanges nothing. The example is that of Ray's
-documentation ("Parameter server"), its two loops and its state dict of arrays, in as few lines. They take turns, and each
-turn gives its ratios.
+All compute the same number of gradients of the convnet on synthetic data of MNIST's shape: 5
+workers x 500 iterations of 128 samples. The floor is a plain torch loop, one process per core, that
+exchanges nothing. The example is that of Ray's documentation ("Parameter server"), its two loops
+and its state dict of arrays, in as few lines. They take turns, and each turn gives its ratios.
 """
 
 import multiprocessing
@@ -50,6 +51,7 @@ class Loop:
 
 # ---- the floor ----
 
+
 def floor_process(gradients: int, start: object) -> None:
     """One process of the floor; `start` is passed when it is ready, and when it is done."""
     loop = Loop()
@@ -65,7 +67,10 @@ def floor() -> float:
     """Gradients per second without any exchange."""
     context, cores = multiprocessing.get_context("spawn"), os.cpu_count()
     start = context.Barrier(cores + 1)
-    processes = [context.Process(target=floor_process, args=(GRADIENTS // cores, start)) for _ in range(cores)]
+    processes = [
+        context.Process(target=floor_process, args=(GRADIENTS // cores, start))
+        for _ in range(cores)
+    ]
     for process in processes:
         process.start()
     start.wait()
@@ -78,6 +83,7 @@ def floor() -> float:
 
 
 # ---- Ray's example ----
+
 
 @ray.remote(num_cpus=0)
 class ExampleServer:
@@ -151,18 +157,32 @@ def example_asynchronous(server: object, workers: list, gradients: int) -> None:
 
 # ---- raysync ----
 
+
 def ours(session: Session, task: Task, paradigm: str) -> float:
     """Gradients per second of a run: from the first release to the last publication."""
-    return GRADIENTS / finished(run_in(session, task, config.ParadigmChoice(name=paradigm))).summary["seconds"]
+    return (
+        GRADIENTS
+        / finished(run_in(session, task, config.ParadigmChoice(name=paradigm))).summary["seconds"]
+    )
 
 
 def measure() -> str:
     """The tables."""
     with tempfile.TemporaryDirectory() as output, Session() as session:
-        task = prepare(config.validate({
-            "model": "convnet", "data": {"name": "synthetic", "test_samples": 200}, "workers": [{"count": WORKERS}],
-            "batch_size": BATCH, "workload": {"iterations_per_worker": ITERATIONS}, "evaluation": {"marks": 1},
-            "update": {"lr": LR}, "output": output}))
+        task = prepare(
+            config.validate(
+                {
+                    "model": "convnet",
+                    "data": {"name": "synthetic", "test_samples": 200},
+                    "workers": [{"count": WORKERS}],
+                    "batch_size": BATCH,
+                    "workload": {"iterations_per_worker": ITERATIONS},
+                    "evaluation": {"marks": 1},
+                    "update": {"lr": LR},
+                    "output": output,
+                }
+            )
+        )
         contenders = {
             "the floor": floor,
             "raysync, bsp": lambda: ours(session, task, "bsp"),
@@ -175,13 +195,27 @@ def measure() -> str:
         for turn in range(TURNS):
             for name in list(contenders)[:: 1 if turn % 2 else -1]:
                 rates[name].append(contenders[name]())
-            print(*(f"{name} {those[-1]:.0f}" for name, those in rates.items()), sep=", ", flush=True)
+            print(
+                *(f"{name} {those[-1]:.0f}" for name, those in rates.items()), sep=", ", flush=True
+            )
     of_floor = {name: interval(ratios(those, rates["the floor"])) for name, those in rates.items()}
-    rows = [[name, f"{median(those):.0f}", "" if name == "the floor" else of_floor[name]] for name, those in rates.items()]
-    against = [[f"{ours} / {theirs}", interval(ratios(rates[ours], rates[theirs]))] for ours, theirs in (
-        ("raysync, bsp", "Ray's example, synchronous"), ("raysync, asp", "Ray's example, asynchronous"))]
-    return (markdown(["", "gradients/s", "of the floor"], rows) + "\n" + markdown(["", "ratio"], against)
-            + f"\n{TURNS} turns; medians, and median ratios with their 95 % intervals. {measured_on()}")
+    rows = [
+        [name, f"{median(those):.0f}", "" if name == "the floor" else of_floor[name]]
+        for name, those in rates.items()
+    ]
+    against = [
+        [f"{ours} / {theirs}", interval(ratios(rates[ours], rates[theirs]))]
+        for ours, theirs in (
+            ("raysync, bsp", "Ray's example, synchronous"),
+            ("raysync, asp", "Ray's example, asynchronous"),
+        )
+    ]
+    return (
+        markdown(["", "gradients/s", "of the floor"], rows)
+        + "\n"
+        + markdown(["", "ratio"], against)
+        + f"\n{TURNS} turns; medians, and median ratios with their 95 % intervals. {measured_on()}"
+    )
 
 
 def ratios(some: list[float], others: list[float]) -> list[float]:

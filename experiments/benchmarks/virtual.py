@@ -1,11 +1,13 @@
-"""What the virtual engine costs: pushes per second, beside SimPy; with gradients, beside plain torch; memory.
+"""What the virtual engine costs: pushes per second, beside SimPy; with gradients, beside plain
+torch; memory.
 
     pip install -e '.[bench]'                           SimPy
     python experiments/benchmarks/virtual.py            prints the tables
-    python experiments/benchmarks/virtual.py --write    and puts them into README.md beside this file
+    python experiments/benchmarks/virtual.py --write    and puts them into README.md
 
-Pushes per second are of the whole engine (machine, clock, network, lines of the journal), in processor seconds, without a
-record. What is compared runs in turn, in each round, and ratios are of one round.
+Pushes per second are of the whole engine (machine, clock, network, lines of the journal), in
+processor seconds, without a record. What is compared runs in turn, in each round, and ratios are of
+one round.
 """
 
 import random
@@ -34,20 +36,45 @@ RULES = {"bsp": {}, "asp": {}, "ssp": {"staleness": 3}, "lagtuner": {}}
 STALENESS, BATCH = 3, 32
 LINK = {"link": {"latency_s": 0.01}, "server_bandwidth_bytes_per_s": 1e7, "update_s": 0.001}
 """Beside a step of one second: a network that is there, and not the bottleneck of 8 workers."""
-LENET = {"data": {"name": "synthetic", "parameters": {"shape": [3, 32, 32], "train": 4_000, "test": 500}}, "model": "lenet",
-         "workers": [{"name": "w", "count": 8, "step_s": 0.1, "jitter": {"sigma": 0.1}}], "evaluation": {"marks": 1},
-         "workload": {"samples": 300 * BATCH}, "engine": "virtual", "batch_size": BATCH}
+LENET = {
+    "data": {
+        "name": "synthetic",
+        "parameters": {"shape": [3, 32, 32], "train": 4_000, "test": 500},
+    },
+    "model": "lenet",
+    "workers": [{"name": "w", "count": 8, "step_s": 0.1, "jitter": {"sigma": 0.1}}],
+    "evaluation": {"marks": 1},
+    "workload": {"samples": 300 * BATCH},
+    "engine": "virtual",
+    "batch_size": BATCH,
+}
 MEMORY_RUN = """
-import sys; sys.path.insert(0, {here!r}); import virtual; print(virtual.recorded_peak_mib({folder!r}))
+import sys; sys.path.insert(0, {here!r})
+import virtual; print(virtual.recorded_peak_mib({folder!r}))
 """
 
 
 def timing_task(paradigm: str, workers: int, pushes: int = PUSHES, **more: object) -> Task:
     """Exponential step times of mean one second, and nothing trained."""
-    group = {"name": "w", "count": workers, "step_s": 1.0, "jitter": {"distribution": "exponential"}}
-    return prepare(config.validate({
-        "engine": "virtual", "timing": "only", "batch_size": 1, "workload": {"samples": pushes}, "workers": [group],
-        "paradigm": {"name": paradigm, **RULES[paradigm]}, **more}))
+    group = {
+        "name": "w",
+        "count": workers,
+        "step_s": 1.0,
+        "jitter": {"distribution": "exponential"},
+    }
+    return prepare(
+        config.validate(
+            {
+                "engine": "virtual",
+                "timing": "only",
+                "batch_size": 1,
+                "workload": {"samples": pushes},
+                "workers": [group],
+                "paradigm": {"name": paradigm, **RULES[paradigm]},
+                **more,
+            }
+        )
+    )
 
 
 def virtual_run(task: Task) -> tuple[float, float]:
@@ -67,19 +94,32 @@ def scale() -> str:
         for _ in range(ROUNDS):
             for workers, task in tasks.items():
                 rates[workers].append(PUSHES / virtual_run(task)[0])
-        ratios = [large / small for small, large in zip(rates[SIZES[0]], rates[SIZES[-1]], strict=True)]
-        rows.append([paradigm, *(f"{median(rates[workers]):,.0f}" for workers in SIZES), interval(ratios),
-                     f"{max(rates[SIZES[0]]):,.0f}"])
-    header = ["paradigm", *(f"{workers:,} workers" for workers in SIZES), f"ratio of {SIZES[-1]:,} to {SIZES[0]}",
-              f"best of {SIZES[0]}"]
+        ratios = [
+            large / small for small, large in zip(rates[SIZES[0]], rates[SIZES[-1]], strict=True)
+        ]
+        rows.append(
+            [
+                paradigm,
+                *(f"{median(rates[workers]):,.0f}" for workers in SIZES),
+                interval(ratios),
+                f"{max(rates[SIZES[0]]):,.0f}",
+            ]
+        )
+    header = [
+        "paradigm",
+        *(f"{workers:,} workers" for workers in SIZES),
+        f"ratio of {SIZES[-1]:,} to {SIZES[0]}",
+        f"best of {SIZES[0]}",
+    ]
     return markdown(header, rows)
 
 
 class SimPySSP:
     """Workers with exponential step times under an SSP bound, as one would write them for SimPy.
 
-    `bare`: steps and the bound alone. `network`: each push takes the server's shared link, the server's time for an update
-    and the link back, each a resource of capacity one; whoever may go on is told when the update is done.
+    `bare`: steps and the bound alone. `network`: each push takes the server's shared link, the
+    server's time for an update and the link back, each a resource of capacity one; whoever may go
+    on is told when the update is done.
     """
 
     def __init__(self, workers: int, network: bool, vector_bytes: int) -> None:
@@ -108,7 +148,9 @@ class SimPySSP:
             if network:
                 yield from self.through(self.down, self.transfer_s, LINK["link"]["latency_s"])
 
-    def through(self, shared: simpy.Resource, taken_s: float, latency_s: float) -> Iterator[simpy.Event]:
+    def through(
+        self, shared: simpy.Resource, taken_s: float, latency_s: float
+    ) -> Iterator[simpy.Event]:
         """Take a shared resource for a while."""
         with shared.request() as turn:
             yield turn
@@ -151,30 +193,59 @@ def beside_simpy() -> str:
                 ours.append(virtual_run(task))
                 theirs.append(simpy_run(workers, network, task.vector_bytes))
             ratios = [other / one for (one, _), (other, _) in zip(ours, theirs, strict=True)]
-            rows.append(["with links and server" if network else "bare", f"{workers:,}",
-                         *(f"{PUSHES / median([seconds for seconds, _ in runs]):,.0f}" for runs in (ours, theirs)),
-                         interval(ratios), *(f"{PUSHES / runs[0][1]:,.1f}" for runs in (ours, theirs))])
-    return markdown(["SSP(3)", "workers", "raysync, pushes/s", "SimPy, pushes/s", "ratio", "raysync, per virtual s",
-                     "SimPy, per virtual s"], rows)
+            rows.append(
+                [
+                    "with links and server" if network else "bare",
+                    f"{workers:,}",
+                    *(
+                        f"{PUSHES / median([seconds for seconds, _ in runs]):,.0f}"
+                        for runs in (ours, theirs)
+                    ),
+                    interval(ratios),
+                    *(f"{PUSHES / runs[0][1]:,.1f}" for runs in (ours, theirs)),
+                ]
+            )
+    return markdown(
+        [
+            "SSP(3)",
+            "workers",
+            "raysync, pushes/s",
+            "SimPy, pushes/s",
+            "ratio",
+            "raysync, per virtual s",
+            "SimPy, per virtual s",
+        ],
+        rows,
+    )
 
 
 def with_gradients() -> str:
-    """A run beside the same gradients in a plain loop: the same batches, forward and backward, nothing else."""
+    """A run beside the same gradients in a plain loop: the same batches, forward and backward,
+    nothing else.
+    """
     task = prepare(config.validate(LENET))
     evaluations = 2
     torch.set_num_threads(1)
     ratios, whole, plain = [], [], []
     for _ in range(ROUNDS):
         with TemporaryDirectory() as folder, engine_for(task.experiment) as engine:
-            placed = task.experiment.model_copy(update={"output": config.validate({"output": folder}).output})
+            placed = task.experiment.model_copy(
+                update={"output": config.validate({"output": folder}).output}
+            )
             began = time.process_time()
-            pushes = finished(run_in(engine, replace(task, experiment=placed), task.experiment.paradigm)).pushes
+            pushes = finished(
+                run_in(engine, replace(task, experiment=placed), task.experiment.paradigm)
+            ).pushes
             whole.append(time.process_time() - began)
-        plain.append(_plain_loop(task, list(zip(pushes.worker, pushes.clock, strict=True)), evaluations))
+        plain.append(
+            _plain_loop(task, list(zip(pushes.worker, pushes.clock, strict=True)), evaluations)
+        )
         ratios.append(whole[-1] / plain[-1])
-    return (f"lenet, batches of {BATCH}, {len(pushes)} gradients, BSP, {evaluations} evaluations, a record, one thread:\n"
-            f"{median(whole):.2f} processor seconds; the same in a plain loop {median(plain):.2f}; "
-            f"ratio {interval(ratios)}.\n")
+    return (
+        f"lenet, batches of {BATCH}, {len(pushes)} gradients, BSP, {evaluations} evaluations, a"
+        f" record, one thread:\n{median(whole):.2f} processor seconds; the same in a plain loop"
+        f" {median(plain):.2f}; ratio {interval(ratios)}.\n"
+    )
 
 
 def _plain_loop(task: Task, pushes: list[tuple[str, int]], evaluations: int) -> float:
@@ -194,7 +265,9 @@ def _plain_loop(task: Task, pushes: list[tuple[str, int]], evaluations: int) -> 
 
 
 def recorded_peak_mib(folder: str) -> str:
-    """Peak memory and seconds of a recorded run of a million pushes of 10,000 workers; in a process of its own."""
+    """Peak memory and seconds of a recorded run of a million pushes of 10,000 workers; in a process
+    of its own.
+    """
     task = timing_task("ssp", SIZES[-1], pushes=1_000_000, output=folder)
     base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     began = time.perf_counter()
@@ -202,9 +275,11 @@ def recorded_peak_mib(folder: str) -> str:
         record = finished(run_in(engine, task, task.experiment.paradigm))
     size = sum(file.stat().st_size for file in record.path.iterdir()) / 2**20
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return (f"10,000 workers, SSP(3), a million pushes with their record ({size:,.0f} MiB on disk):\n"
-            f"peak {ceil(peak):,} MiB, of which {ceil(base):,} before the run (Python, torch), "
-            f"in {time.perf_counter() - began:.0f} s.")
+    return (
+        f"10,000 workers, SSP(3), a million pushes with their record ({size:,.0f} MiB on disk):\n"
+        f"peak {ceil(peak):,} MiB, of which {ceil(base):,} before the run (Python, torch), "
+        f"in {time.perf_counter() - began:.0f} s."
+    )
 
 
 def memory() -> str:
@@ -212,7 +287,9 @@ def memory() -> str:
     with TemporaryDirectory() as folder:
         here = str(__file__).rpartition("/")[0]
         code = MEMORY_RUN.format(here=here, folder=folder)
-        return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+        return subprocess.run(
+            [sys.executable, "-c", code], check=True, capture_output=True, text=True
+        ).stdout
 
 
 def measure() -> str:

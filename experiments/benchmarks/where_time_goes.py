@@ -1,11 +1,12 @@
 """Where the processor time of a run goes, by py-spy (`pip install py-spy`).
 
     python experiments/benchmarks/where_time_goes.py            prints the table
-    python experiments/benchmarks/where_time_goes.py --write    and puts it into README.md beside this file
+    python experiments/benchmarks/where_time_goes.py --write    and puts it into README.md
 
-Five workers train the convnet under ASP. Each actor's processor time per gradient is the operating system's count; py-spy's
-samples of its main thread say what that thread did: torch and NumPy, raysync's own Python, Ray turning objects into bytes
-and back, or the rest of Ray. Other threads are all Ray's.
+Five workers train the convnet under ASP. Each actor's processor time per gradient is the operating
+system's count; py-spy's samples of its main thread say what that thread did: torch and NumPy,
+raysync's own Python, Ray turning objects into bytes and back, or the rest of Ray. Other threads are
+all Ray's.
 """
 
 import shutil
@@ -34,7 +35,12 @@ def part_of(stack: str) -> str:
     for frame in reversed(stack.split(";")):
         if "/torch/" in f"/{frame}" or "(torch/" in frame or "numpy" in frame:
             return "torch"
-        if "serialization.py" in frame or "cloudpickle" in frame or "msgpack" in frame or "deserialize_objects" in frame:
+        if (
+            "serialization.py" in frame
+            or "cloudpickle" in frame
+            or "msgpack" in frame
+            or "deserialize_objects" in frame
+        ):
             return "to and from bytes"
         if "(raysync/" in frame:
             return "raysync"
@@ -47,8 +53,25 @@ def sampled(pid: int) -> Counter[str]:
     """py-spy's samples of a process's main thread while it was busy."""
     with tempfile.TemporaryDirectory() as folder:
         raw = Path(folder, "raw")
-        subprocess.run(["py-spy", "record", "--pid", str(pid), "--duration", str(SECONDS), "--rate", "400", "--threads",
-                        "--format", "raw", "--output", raw], check=True, capture_output=True)
+        subprocess.run(
+            [
+                "py-spy",
+                "record",
+                "--pid",
+                str(pid),
+                "--duration",
+                str(SECONDS),
+                "--rate",
+                "400",
+                "--threads",
+                "--format",
+                "raw",
+                "--output",
+                raw,
+            ],
+            check=True,
+            capture_output=True,
+        )
         samples: Counter[str] = Counter()
         for line in raw.read_text().splitlines():
             stack, _, count = line.rpartition(" ")
@@ -84,17 +107,30 @@ def measure() -> str:
             samples[kind] = sampled(processes[0].pid)
 
     with tempfile.TemporaryDirectory() as output, Session() as session:
-        task = prepare(config.validate({
-            "model": "convnet", "data": {"name": "synthetic", "test_samples": 200}, "workers": [{"count": WORKERS}],
-            "batch_size": BATCH, "workload": {"iterations_per_worker": ITERATIONS}, "evaluation": {"marks": 1},
-            "output": output}))
+        task = prepare(
+            config.validate(
+                {
+                    "model": "convnet",
+                    "data": {"name": "synthetic", "test_samples": 200},
+                    "workers": [{"count": WORKERS}],
+                    "batch_size": BATCH,
+                    "workload": {"iterations_per_worker": ITERATIONS},
+                    "evaluation": {"marks": 1},
+                    "output": output,
+                }
+            )
+        )
         asp = config.ParadigmChoice(name="asp")
         run_in(session, task, asp)
         before = {kind: sum(map(busy_s, processes)) for kind, processes in actors().items()}
         run_in(session, task, asp)
-        used = {kind: sum(map(busy_s, processes)) - before[kind] for kind, processes in actors().items()}
+        used = {
+            kind: sum(map(busy_s, processes)) - before[kind] for kind, processes in actors().items()
+        }
         observer = threading.Thread(target=look)  # in a run of its own: looking costs time, too
-        run_in(session, task, asp, watch=lambda measures: None if observer.ident else observer.start())
+        run_in(
+            session, task, asp, watch=lambda measures: None if observer.ident else observer.start()
+        )
         observer.join()
     rows = []
     for kind, count in KINDS.items():

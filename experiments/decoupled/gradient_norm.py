@@ -1,11 +1,11 @@
 """The norm of the gradient of a decoupled run, update by update.
 
-    python experiments/decoupled/gradient_norm.py      trains, measures, and writes results/gradient-norm.csv
+    python experiments/decoupled/gradient_norm.py    writes results/gradient-norm.csv
 
-Every run is computed a second time here, without stages, mailboxes or events: the gradient of batch b is that of the whole
-network in which module k has the weights that its update b - max(1, 2(K - k)) left. How far the
-losses are from the recorded ones is written down; on the way the gradient of the loss over all training samples is measured,
-at the present weights of all modules.
+Every run is computed a second time here, without stages, mailboxes or events: the gradient of batch
+b is that of the whole network in which module k has the weights that its update b - max(1, 2(K -
+k)) left. How far the losses are from the recorded ones is written down; on the way the gradient of
+the loss over all training samples is measured, at the present weights of all modules.
 """
 
 import os
@@ -45,22 +45,31 @@ CONSTANT = 0.05
 
 
 def again(plan: DecoupledPlan) -> Iterator[tuple[list[float], float, float]]:
-    """Train by the formula; for each update the losses of its batches, its step, and |gradient|^2 (nan: not measured)."""
-    rule, task, size = plan.rule, plan.task, plan.task.experiment.batch_size
+    """Train by the formula; for each update the losses of its batches, its step, and |gradient|^2
+    (nan: not measured).
+    """
+    rule, task, size = plan.paradigm, plan.task, plan.task.experiment.batch_size
     parts, update = plan.parts(), plan.task.experiment.update
     whole = nn.Sequential(*parts)
     delays = [max(1, 2 * (rule.modules - module)) for module in range(1, rule.modules + 1)]
-    histories = [deque([list(part.parameters())], maxlen=delay) for part, delay in zip(parts, delays, strict=True)]
+    histories = [
+        deque([list(part.parameters())], maxlen=delay)
+        for part, delay in zip(parts, delays, strict=True)
+    ]
     everything, labels = task.data.samples(task.data.train_x), torch.from_numpy(task.data.train_y)
     draws = [plan.draws(group) for group in range(rule.groups)]
     for batch in range(1, plan.batches // rule.groups + 1):
         step = update.lr / sqrt(batch) if update.schedule.name == "inverse-sqrt" else update.lr
         stale = [history[0] for history in histories]
-        found = [gradient_at(whole, stale, *each.draw(task.data, batch - 1, size)) for each in draws]
+        found = [
+            gradient_at(whole, stale, *each.draw(task.data, batch - 1, size)) for each in draws
+        ]
         for index, history in enumerate(histories):
             replicas = zip(*(gradients[index] for _, gradients in found), strict=True)
             means = [torch.stack(each).mean(dim=0) for each in replicas]
-            history.append([weight - step * mean for weight, mean in zip(history[-1], means, strict=True)])
+            history.append(
+                [weight - step * mean for weight, mean in zip(history[-1], means, strict=True)]
+            )
         norm2 = float("nan")
         if batch % EVERY == 0:
             _, full = gradient_at(whole, [history[-1] for history in histories], everything, labels)
@@ -68,7 +77,9 @@ def again(plan: DecoupledPlan) -> Iterator[tuple[list[float], float, float]]:
         yield [loss for loss, _ in found], step, norm2
 
 
-def gradient_at(whole: nn.Sequential, weights: list[list[Tensor]], x: Tensor, y: Tensor) -> tuple[float, list[list[Tensor]]]:
+def gradient_at(
+    whole: nn.Sequential, weights: list[list[Tensor]], x: Tensor, y: Tensor
+) -> tuple[float, list[list[Tensor]]]:
     """Loss of a batch and its gradient by the weights of each module."""
     flat = [weight.detach().requires_grad_() for part in weights for weight in part]
     names = [name for name, _ in whole.named_parameters()]
@@ -78,39 +89,69 @@ def gradient_at(whole: nn.Sequential, weights: list[list[Tensor]], x: Tensor, y:
 
 
 def measure(modules: int, schedule: str, seed: int) -> list[dict]:
-    """One run: at each mark |gradient|^2, its smallest value so far, and its mean so far, weighted by the steps."""
+    """One run: at each mark |gradient|^2, its smallest value so far, and its mean so far, weighted
+    by the steps.
+    """
     torch.set_num_threads(1)  # a tiny model
     with TemporaryDirectory() as folder:
-        base = config.load(HERE / "gradient-norm.yaml", [
-            f"seed={seed}", f"output={folder}", f"paradigm.modules={modules}", f"workers.0.count={2 * modules}"])
+        base = config.load(
+            HERE / "gradient-norm.yaml",
+            [
+                f"seed={seed}",
+                f"output={folder}",
+                f"paradigm.modules={modules}",
+                f"workers.0.count={2 * modules}",
+            ],
+        )
         lr = base.update.lr if schedule == "inverse-sqrt" else CONSTANT
         update = base.update.model_copy(update={"schedule": Schedule(name=schedule), "lr": lr})
         experiment = base.model_copy(update={"update": update})
         task = prepare(experiment)
         pushes = finished(raysync.run(experiment)).pushes
-    of_last = pushes[pushes.worker.map(lambda worker: WorkerId(worker).stage) == modules].sort_values(["clock", "worker"])
+    of_last = pushes[
+        pushes.worker.map(lambda worker: WorkerId(worker).stage) == modules
+    ].sort_values(["clock", "worker"])
     recorded = of_last.groupby("clock").loss.mean()
     rows, measured, weights, error = [], [], [], 0.0
-    for batch, (losses, step, norm2) in enumerate(again(plan_of(task, experiment.paradigm.make())), 1):
+    for batch, (losses, step, norm2) in enumerate(
+        again(plan_of(task, experiment.paradigm.make())), 1
+    ):
         error = max(error, abs(sum(losses) / len(losses) - recorded[batch - 1]))
         if norm2 == norm2:
             measured.append(norm2)
             weights.append(step)
         if batch in MARKS:
             mean = sum(w * n for w, n in zip(weights, measured, strict=True)) / sum(weights)
-            rows.append({"modules": modules, "schedule": schedule, "seed": seed, "updates": batch, "norm2": measured[-1],
-                         "smallest": min(measured), "weighted_mean": mean, "loss_error_max": error})
+            rows.append(
+                {
+                    "modules": modules,
+                    "schedule": schedule,
+                    "seed": seed,
+                    "updates": batch,
+                    "norm2": measured[-1],
+                    "smallest": min(measured),
+                    "weighted_mean": mean,
+                    "loss_error_max": error,
+                }
+            )
     return rows
 
 
 def main() -> None:
     """Measure with and without delays, with and without diminishing steps, and write it down."""
     seeds = config.load(HERE / "gradient-norm.yaml").seeds
-    runs = [(modules, schedule, seed) for modules in (1, 4) for schedule in ("inverse-sqrt", "constant") for seed in seeds]
+    runs = [
+        (modules, schedule, seed)
+        for modules in (1, 4)
+        for schedule in ("inverse-sqrt", "constant")
+        for seed in seeds
+    ]
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
         found = pool.map(measure, *zip(*runs, strict=True))
     rows = [row for each in found for row in each]
-    pd.DataFrame(rows).to_csv(HERE / "results" / "gradient-norm.csv", index=False, float_format="%.6g")
+    pd.DataFrame(rows).to_csv(
+        HERE / "results" / "gradient-norm.csv", index=False, float_format="%.6g"
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Write results/overlap.csv from runs of overlap*.yaml under RUNS: python experiments/decoupled/overlap.py RUNS"""
+"""Write results/overlap.csv from runs of overlap*.yaml under RUNS: python
+experiments/decoupled/overlap.py RUNS
+"""
 
 from __future__ import annotations
 
@@ -20,21 +22,41 @@ FILES = ("overlap", "overlap-emulated")
 
 
 def rows(record: RunRecord, sweep: str) -> list[dict[str, object]]:
-    """Of one run: each stage's busy share of the time from the first push to the last, and batches a second in it."""
-    pushes = record.pushes.assign(module=record.pushes.worker.map(lambda worker: WorkerId(worker).stage))
+    """Of one run: each stage's busy share of the time from the first push to the last, and batches
+    a second in it.
+    """
+    pushes = record.pushes.assign(
+        module=record.pushes.worker.map(lambda worker: WorkerId(worker).stage)
+    )
     begin_s, end_s = pushes.pushed_at_s.min(), pushes.pushed_at_s.max()
     within = pushes[pushes.pushed_at_s > begin_s]
-    return [{"file": sweep, "locked": record.summary["paradigm_parameters"]["locked"], "seed": record.summary["seed"],
-             "module": module, "busy_share": stage.busy_s.sum() / (end_s - begin_s),
-             "batches_per_s": len(stage) / (end_s - begin_s)} for module, stage in within.groupby("module")]
+    return [
+        {
+            "file": sweep,
+            "locked": record.summary["paradigm_parameters"]["locked"],
+            "seed": record.summary["seed"],
+            "module": module,
+            "busy_share": stage.busy_s.sum() / (end_s - begin_s),
+            "batches_per_s": len(stage) / (end_s - begin_s),
+        }
+        for module, stage in within.groupby("module")
+    ]
 
 
 def collected(runs: Path) -> pd.DataFrame:
     """Of the runs that count of both files, which `raysync compare` left under that folder."""
-    return pd.DataFrame([
-        row for name in FILES for experiment in [config.load(HERE / f"{name}.yaml")]
-        for record in records_of((runs / experiment.name).glob("*/"), experiment) for row in rows(record, name)])
+    return pd.DataFrame(
+        [
+            row
+            for name in FILES
+            for experiment in [config.load(HERE / f"{name}.yaml")]
+            for record in records_of((runs / experiment.name).glob("*/"), experiment)
+            for row in rows(record, name)
+        ]
+    )
 
 
 if __name__ == "__main__":
-    collected(Path(sys.argv[1])).to_csv(HERE / "results" / "overlap.csv", index=False, float_format="%.4g")
+    collected(Path(sys.argv[1])).to_csv(
+        HERE / "results" / "overlap.csv", index=False, float_format="%.4g"
+    )

@@ -11,24 +11,39 @@ from labtables import Results, markdown, percent_cell, points_cell, sweeps_table
 
 from raysync.core.ids import WorkerId
 from raysync.record.sweeps import SweepRecord
-from raysync.results.shown import ratio_text
+from raysync.results.columns import ratio_text
 
 HERE = Path(__file__).parent
 SETTINGS = {  # what differs from K = 4, S = 2 -> its name in tables
-    "both": {}, "plain": {"modules": 1, "groups": 1}, "data-parallel": {"modules": 1}, "pipeline": {"groups": 1},
-    "K = 2": {"modules": 2}, "S = 4": {"groups": 4}, "shrink": {"shrink": 0.5}, "latest": {"weights": "latest"},
-    "ssp": {"sync": {"name": "ssp", "staleness": 3}}, "asp": {"sync": "asp"}}
-SHOWN = {"plain": "plain backpropagation: K = 1, S = 1", "data-parallel": "data parallel only: K = 1, S = 2",
-         "pipeline": "decoupled only: K = 4, S = 1", "both": "both: K = 4, S = 2"}
-FACTORS = {"modules (S = 2)": {"data-parallel": "K = 1", "K = 2": "K = 2", "both": "K = 4"},
-           "groups (K = 4)": {"pipeline": "S = 1", "both": "S = 2", "S = 4": "S = 4"},
-           "shrink": {"both": "beta = 1", "shrink": "beta = 0.5"},
-           "weights of the backward pass": {"both": "stash", "latest": "latest"},
-           "replicas of a module": {"both": "BSP", "ssp": "SSP(3)", "asp": "ASP"}}
+    "both": {},
+    "plain": {"modules": 1, "groups": 1},
+    "data-parallel": {"modules": 1},
+    "pipeline": {"groups": 1},
+    "K = 2": {"modules": 2},
+    "S = 4": {"groups": 4},
+    "shrink": {"shrink": 0.5},
+    "latest": {"weights": "latest"},
+    "ssp": {"sync": {"name": "ssp", "staleness": 3}},
+    "asp": {"sync": "asp"},
+}
+SHOWN = {
+    "plain": "plain backpropagation: K = 1, S = 1",
+    "data-parallel": "data parallel only: K = 1, S = 2",
+    "pipeline": "decoupled only: K = 4, S = 1",
+    "both": "both: K = 4, S = 2",
+}
+FACTORS = {
+    "modules (S = 2)": {"data-parallel": "K = 1", "K = 2": "K = 2", "both": "K = 4"},
+    "groups (K = 4)": {"pipeline": "S = 1", "both": "S = 2", "S = 4": "S = 4"},
+    "shrink": {"both": "beta = 1", "shrink": "beta = 0.5"},
+    "weights of the backward pass": {"both": "stash", "latest": "latest"},
+    "replicas of a module": {"both": "BSP", "ssp": "SSP(3)", "asp": "ASP"},
+}
 OVERLAPS = ("overlap", "overlap-emulated")
 """The files of the runs on Ray."""
 FDG = {"plain": 93.81, "beta = 1": 93.17, "beta = 0.5": 93.86}
-"""ResNet-56 on CIFAR-10, one group, after a full training: accuracies in percent, from the page of FDG's program."""
+"""ResNet-56 on CIFAR-10, one group, after a full training: accuracies in percent, from the page of
+FDG's program."""
 LINK = "config/network.link.bandwidth_bytes_per_s"
 TARGET = 0.9
 """Of plain backpropagation's mean final accuracy: what the time is taken to."""
@@ -37,23 +52,35 @@ TARGET = 0.9
 def tables(results: Results) -> dict[str, str]:
     """By the names of their marks."""
     trials = named(results)
-    return {"sweeps": sweeps_table(results), "pre-study": by_rate(results.trials("lr")),
-            "resnet20": by_rate(results.trials("resnet20")), "four": of_settings(trials, SHOWN),
-            "factors": factors(trials), "fdg": beside_fdg(trials), "speed-up": speed_up(results),
-            "overlap": overlap(results), "gradient-norm": gradient_norm(results)}
+    return {
+        "sweeps": sweeps_table(results),
+        "pre-study": by_rate(results.trials("lr")),
+        "resnet20": by_rate(results.trials("resnet20")),
+        "four": of_settings(trials, SHOWN),
+        "factors": factors(trials),
+        "fdg": beside_fdg(trials),
+        "speed-up": speed_up(results),
+        "overlap": overlap(results),
+        "gradient-norm": gradient_norm(results),
+    }
 
 
 def facts(results: Results) -> dict[str, str]:
-    """By the names of their marks: accuracies in percent, differences in points, times as ratios."""
+    """By the names of their marks: accuracies in percent, differences in points, times as
+    ratios.
+    """
     trials = named(results)
     plain, both = (trials[trials.setting == name] for name in ("plain", "both"))
     found = best_rates(results.trials("lr"))
     for name in SETTINGS:
         repeats = trials[trials.setting == name]
-        found |= {name: percent_cell(repeats), f"{name}, seconds": relative(repeats, plain, "seconds"),
-                  f"{name}, to target": to_target(repeats, plain),
-                  f"{name} against both": points_cell(repeats, both),
-                  f"{name} against plain": points_cell(repeats, plain)}
+        found |= {
+            name: percent_cell(repeats),
+            f"{name}, seconds": relative(repeats, plain, "seconds"),
+            f"{name}, to target": to_target(repeats, plain),
+            f"{name} against both": points_cell(repeats, both),
+            f"{name} against plain": points_cell(repeats, plain),
+        }
     pace = overlaps(results).groupby(["file", "locked"]).batches_per_s.mean()
     for name in OVERLAPS:
         found[f"batches, {name}"] = ratio_text(pace[name, False] / pace[name, True])
@@ -67,9 +94,13 @@ def keep(results: Results, sweeps: Mapping[str, SweepRecord]) -> None:
     if "speed-up" in sweeps:
         rows = []
         for trial, record in sweeps["speed-up"].records.items():
-            busy_s = record.pushes.groupby(record.pushes.worker.map(lambda worker: WorkerId(worker).stage)).busy_s.sum()
+            busy_s = record.pushes.groupby(
+                record.pushes.worker.map(lambda worker: WorkerId(worker).stage)
+            ).busy_s.sum()
             rows.append({"trial": trial, "largest_share": busy_s.max() / busy_s.sum()})
-        pd.DataFrame(rows).to_csv(results.folder / "results" / "speed-up.shares.csv", index=False, float_format="%.6g")
+        pd.DataFrame(rows).to_csv(
+            results.folder / "results" / "speed-up.shares.csv", index=False, float_format="%.6g"
+        )
 
 
 def draw(results: Results, sweeps: Mapping[str, SweepRecord]) -> None:
@@ -79,15 +110,26 @@ def draw(results: Results, sweeps: Mapping[str, SweepRecord]) -> None:
     if "factors" in sweeps:
         trials = named(results)
         shown = trials[trials.setting.isin(SHOWN)].assign(rule=lambda rows: rows.setting.map(SHOWN))
-        colours = dict(zip(SHOWN.values(), ("#636363", "#756bb1", "#31a354", "#e6550d"), strict=True))
-        draw_curves(shown.assign(target_accuracy=shown.target), results.curves("factors"), HERE / "four.svg", colours,
-                    columns=2)
+        colours = dict(
+            zip(SHOWN.values(), ("#636363", "#756bb1", "#31a354", "#e6550d"), strict=True)
+        )
+        draw_curves(
+            shown.assign(target_accuracy=shown.target),
+            results.curves("factors"),
+            HERE / "four.svg",
+            colours,
+            columns=2,
+        )
 
 
 def named(results: Results) -> pd.DataFrame:
-    """The trials of factors.yaml with `setting`, the accuracy that is the `target`, and the seconds to it."""
+    """The trials of factors.yaml with `setting`, the accuracy that is the `target`, and the seconds
+    to it.
+    """
     trials, centre = results.trials("factors"), {"modules": 4, "groups": 2}
-    names = {yaml.safe_dump(centre | other, sort_keys=True): name for name, other in SETTINGS.items()}
+    names = {
+        yaml.safe_dump(centre | other, sort_keys=True): name for name, other in SETTINGS.items()
+    }
     settings = [yaml.safe_load(text) for text in trials["config/paradigm"]]
     for one in settings:
         one.pop("name")
@@ -100,6 +142,7 @@ def named(results: Results) -> pd.DataFrame:
 
 # ---- parts of cells ----
 
+
 def relative(repeats: pd.DataFrame, base: pd.DataFrame, key: str) -> str:
     """A measure's mean as a ratio to that of others."""
     return ratio_text(repeats[key].mean() / base[key].mean())
@@ -110,19 +153,31 @@ def to_target(repeats: pd.DataFrame, base: pd.DataFrame) -> str:
     there = repeats.to_target_s.notna().sum()
     if not there:
         return "not reached"
-    return relative(repeats, base, "to_target_s") + (f" ({there} of {len(repeats)})" if there < len(repeats) else "")
+    return relative(repeats, base, "to_target_s") + (
+        f" ({there} of {len(repeats)})" if there < len(repeats) else ""
+    )
 
 
 # ---- tables ----
+
 
 def by_rate(trials: pd.DataFrame) -> str:
     """Final accuracy of two settings at each learning rate."""
     rows = []
     for rate, those in trials.groupby("config/update.lr", sort=False):
         plain, both = (those[those["config/workers.*.count"] == count].iloc[0] for count in (1, 8))
-        finals = [0.0 if pd.isna(one.final_accuracy) else 100 * one.final_accuracy for one in (plain, both)]
-        rows.append([f"{rate:g}", *(f"{final:.1f}" for final in finals), f"{sum(finals) / 2:.1f}",
-                     ratio_text(both.seconds / plain.seconds)])
+        finals = [
+            0.0 if pd.isna(one.final_accuracy) else 100 * one.final_accuracy
+            for one in (plain, both)
+        ]
+        rows.append(
+            [
+                f"{rate:g}",
+                *(f"{final:.1f}" for final in finals),
+                f"{sum(finals) / 2:.1f}",
+                ratio_text(both.seconds / plain.seconds),
+            ]
+        )
     return markdown(["lr", "plain, %", "K = 4, S = 2, %", "mean", "time in plain's"], rows)
 
 
@@ -132,55 +187,99 @@ def best_rates(trials: pd.DataFrame) -> dict[str, str]:
     for count, name in ((1, "plain"), (8, "both")):
         those = trials[trials["config/workers.*.count"] == count]
         best = those.loc[those.final_accuracy.idxmax()]
-        found |= {f"{name}, best rate": f"{best['config/update.lr']:g}",
-                  f"{name}, at its best rate": f"{100 * best.final_accuracy:.1f}"}
+        found |= {
+            f"{name}, best rate": f"{best['config/update.lr']:g}",
+            f"{name}, at its best rate": f"{100 * best.final_accuracy:.1f}",
+        }
     return found
 
 
 def beside_fdg(trials: pd.DataFrame) -> str:
-    """What four modules cost in accuracy, published by FDG, and here beside the same groups with one module."""
+    """What four modules cost in accuracy, published by FDG, and here beside the same groups with
+    one module.
+    """
     rows = []
-    for text, groups, ours, base in (("beta = 1", "1", "pipeline", "plain"), ("beta = 1", "2", "both", "data-parallel"),
-                                     ("beta = 0.5", "2", "shrink", "data-parallel")):
+    for text, groups, ours, base in (
+        ("beta = 1", "1", "pipeline", "plain"),
+        ("beta = 1", "2", "both", "data-parallel"),
+        ("beta = 0.5", "2", "shrink", "data-parallel"),
+    ):
         measured = points_cell(trials[trials.setting == ours], trials[trials.setting == base])
-        rows.append([text, f"{FDG[text]:.2f}", f"{FDG[text] - FDG['plain']:+.2f}", groups, measured])
-    return markdown(["K = 4", "FDG: accuracy %", "against plain, points", "groups here", "measured, points"], rows)
+        rows.append(
+            [text, f"{FDG[text]:.2f}", f"{FDG[text] - FDG['plain']:+.2f}", groups, measured]
+        )
+    return markdown(
+        ["K = 4", "FDG: accuracy %", "against plain, points", "groups here", "measured, points"],
+        rows,
+    )
 
 
 def of_settings(trials: pd.DataFrame, shown: Mapping[str, str]) -> str:
-    """A row for each setting: accuracy for the same samples, and time in plain backpropagation's."""
+    """A row for each setting: accuracy for the same samples, and time in plain
+    backpropagation's.
+    """
     plain = trials[trials.setting == "plain"]
     rows = []
     for name, text in shown.items():
         repeats = trials[trials.setting == name]
-        rows.append([text, percent_cell(repeats), relative(repeats, plain, "seconds"), to_target(repeats, plain),
-                     f"{repeats.staleness_mean.mean():.2f}"])
-    return markdown(["", "accuracy %", "time in plain's", f"time to {trials.target.iloc[0]:.0%} in plain's",
-                     "staleness, versions, mean of all stages"], rows)
+        rows.append(
+            [
+                text,
+                percent_cell(repeats),
+                relative(repeats, plain, "seconds"),
+                to_target(repeats, plain),
+                f"{repeats.staleness_mean.mean():.2f}",
+            ]
+        )
+    return markdown(
+        [
+            "",
+            "accuracy %",
+            "time in plain's",
+            f"time to {trials.target.iloc[0]:.0%} in plain's",
+            "staleness, versions, mean of all stages",
+        ],
+        rows,
+    )
 
 
 def factors(trials: pd.DataFrame) -> str:
     """One factor at a time."""
-    return "\n\n".join(f"*{factor}*\n\n{of_settings(trials, shown)}" for factor, shown in FACTORS.items())
+    return "\n\n".join(
+        f"*{factor}*\n\n{of_settings(trials, shown)}" for factor, shown in FACTORS.items()
+    )
 
 
 def speed_up(results: Results) -> str:
     """How much faster K modules are than one, beside K and what the largest module allows."""
-    trials = results.trials("speed-up").merge(pd.read_csv(results.folder / "results" / "speed-up.shares.csv"), on="trial")
+    trials = results.trials("speed-up").merge(
+        pd.read_csv(results.folder / "results" / "speed-up.shares.csv"), on="trial"
+    )
     rows = []
     trials = trials.assign(modules=trials["config/workers.*.count"])
     for (model, bandwidth), those in trials.groupby(["config/model", LINK], sort=False):
         one = those[those.modules == 1].seconds.iloc[0]
         for trial in those[those.modules > 1].itertuples():
-            rows.append([f"`{model}`", f"{8 * bandwidth / 1e9:g}", str(trial.modules), ratio_text(1 / trial.largest_share),
-                         ratio_text(one / trial.seconds)])
-    return markdown(["model", "links, Gbit/s", "K, the ideal", "the largest module allows", "measured"], rows)
+            rows.append(
+                [
+                    f"`{model}`",
+                    f"{8 * bandwidth / 1e9:g}",
+                    str(trial.modules),
+                    ratio_text(1 / trial.largest_share),
+                    ratio_text(one / trial.seconds),
+                ]
+            )
+    return markdown(
+        ["model", "links, Gbit/s", "K, the ideal", "the largest module allows", "measured"], rows
+    )
 
 
 def overlaps(results: Results) -> pd.DataFrame:
     """One row a stage of the runs that count."""
     both = [results.of_runs("overlap", file) for file in OVERLAPS]
-    return pd.concat([found[found.file == file] for found, file in zip(both, OVERLAPS, strict=True)])
+    return pd.concat(
+        [found[found.file == file] for found, file in zip(both, OVERLAPS, strict=True)]
+    )
 
 
 def overlap(results: Results) -> str:
@@ -188,17 +287,29 @@ def overlap(results: Results) -> str:
     rows = []
     for (name, locked), those in overlaps(results).groupby(["file", "locked"], sort=False):
         shares = those.groupby("module").busy_share.mean()
-        rows.append([f"`{name}.yaml`", "in sequence (`locked`)" if locked else "decoupled",
-                     ", ".join(f"{share:.0%}" for share in shares), f"{shares.sum():.2f}",
-                     f"{those.batches_per_s.mean():.2f}"])
-    return markdown(["runs", "stages", "busy share of module 1, 2, ...", "sum", "batches a second"], rows)
+        rows.append(
+            [
+                f"`{name}.yaml`",
+                "in sequence (`locked`)" if locked else "decoupled",
+                ", ".join(f"{share:.0%}" for share in shares),
+                f"{shares.sum():.2f}",
+                f"{those.batches_per_s.mean():.2f}",
+            ]
+        )
+    return markdown(
+        ["runs", "stages", "busy share of module 1, 2, ...", "sum", "batches a second"], rows
+    )
 
 
 def gradient_norm(results: Results) -> str:
     """Means over the seeds of the squared norm, update by update."""
     rows, norms = [], results.of_runs("gradient-norm")
     for (modules, schedule), those in norms.groupby(["modules", "schedule"], sort=False):
-        for key, shown in (("norm2", "now"), ("smallest", "smallest so far"), ("weighted_mean", "mean so far")):
+        for key, shown in (
+            ("norm2", "now"),
+            ("smallest", "smallest so far"),
+            ("weighted_mean", "mean so far"),
+        ):
             values = those.groupby("updates")[key].mean()
             rows.append([f"K = {modules}", schedule, shown, *(f"{value:.2g}" for value in values)])
     marks = sorted(set(norms.updates))

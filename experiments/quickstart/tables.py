@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from labtables import Results, markdown, mean_cell, ratio, ratio_cell
 
-from raysync.results.scenarios import setting_text
-from raysync.results.shown import percent_form, seconds_form
+from raysync.results.columns import percent_form, seconds_form
+from raysync.results.grouping import setting_text
 
 TIME = "time_to_accuracy_s"
 HIDDEN = "mlp(hidden=[128])"
@@ -16,18 +16,33 @@ def tables(results: Results) -> dict[str, str]:
     """By the names of their marks."""
     trials = results.trials("quickstart")
     rows = []
-    for (model, profile), scenario in trials.groupby(["config/model", "config/profile"], sort=False):
+    for (model, profile), scenario in trials.groupby(
+        ["config/model", "config/profile"], sort=False
+    ):
         for name in dict.fromkeys(scenario.rule):
             repeats = scenario[scenario.rule == name]
-            rows.append([f"`{setting_text(model)}`", profile, f"`{name}`", mean_cell(repeats, TIME, seconds_form),
-                         ratio_cell(ratio(repeats, scenario[scenario.rule == "bsp"], TIME)),
-                         mean_cell(repeats, "final_accuracy", percent_form)])
+            rows.append(
+                [
+                    f"`{setting_text(model)}`",
+                    profile,
+                    f"`{name}`",
+                    mean_cell(repeats, TIME, seconds_form),
+                    ratio_cell(ratio(repeats, scenario[scenario.rule == "bsp"], TIME)),
+                    mean_cell(repeats, "final_accuracy", percent_form),
+                ]
+            )
     target = f"{trials.target_accuracy.iloc[0]:.0%}"
-    return {"quickstart": markdown(["model", "cluster", "paradigm", f"s to {target}", "in BSP's", "final accuracy"], rows)}
+    return {
+        "quickstart": markdown(
+            ["model", "cluster", "paradigm", f"s to {target}", "in BSP's", "final accuracy"], rows
+        )
+    }
 
 
 def facts(results: Results) -> dict[str, str]:
-    """By the names of their marks: a paradigm's time to accuracy in BSP's on each cluster, under HIDDEN."""
+    """By the names of their marks: a paradigm's time to accuracy in BSP's on each cluster, under
+    HIDDEN.
+    """
     trials, found = results.trials("quickstart"), {}
     trials = trials[trials["config/model"].map(setting_text) == HIDDEN]
     for profile, scenario in trials.groupby("config/profile"):

@@ -1,7 +1,8 @@
 """The best fixed weights in hindsight: what regret is measured against.
 
-The losses of a sequence of batches are added up sample by sample, so their sum is one convex function: the cross-entropy of
-the training set, each sample weighted by how often it came. Everything here is in float64.
+The losses of a sequence of batches are added up sample by sample, so their sum is one convex
+function: the cross-entropy of the training set, each sample weighted by how often it came.
+Everything here is in float64.
 
 Shape legend: N = samples, D = features (the bias's 1 among them), C = classes.
 """
@@ -33,7 +34,10 @@ class Objective:
 
     def __call__(self, w: Array) -> tuple[float, Array]:
         """Value and gradient (C * D,) at w (C * D,)."""
-        rows, logs = np.arange(len(self.y)), log_softmax(self.x @ w.reshape(self.classes, -1).T, axis=1)
+        rows, logs = (
+            np.arange(len(self.y)),
+            log_softmax(self.x @ w.reshape(self.classes, -1).T, axis=1),
+        )
         slope = np.exp(logs)
         slope[rows, self.y] -= 1
         slope *= self.weights[:, None]
@@ -48,17 +52,20 @@ class Best:
     """(C * D,), in the ball."""
     value: float
     gap: float
-    """The true minimum lies in [value - gap, value]: the Frank-Wolfe gap, max of gradient . (w - v) over v in the ball."""
+    """The true minimum lies in [value - gap, value]: the Frank-Wolfe gap, max of gradient . (w - v)
+    over v in the ball."""
     penalty: float
-    """At which the penalised optimum lies on the ball's surface; 0 where the unconstrained one lies inside."""
+    """At which the penalised optimum lies on the ball's surface; 0 where the unconstrained one lies
+    inside."""
 
 
 def best_in_ball(objective: Objective, radius: float) -> Best:
     """Minimise over |w| <= radius.
 
-    Where the unconstrained optimum lies outside of the ball, the constrained one minimises f(w) + penalty / 2 |w|^2 for the
-    one penalty at which |w| = radius (the Karush-Kuhn-Tucker conditions; f is convex). L-BFGS minimises, Brent's method
-    finds the penalty, and the gap certifies the outcome, however it was found.
+    Where the unconstrained optimum lies outside of the ball, the constrained one minimises f(w) +
+    penalty / 2 |w|^2 for the one penalty at which |w| = radius (the Karush-Kuhn-Tucker conditions;
+    f is convex). L-BFGS minimises, Brent's method finds the penalty, and the gap certifies the
+    outcome, however it was found.
     """
     w = np.zeros(objective.classes * objective.x.shape[1])
 
@@ -69,8 +76,12 @@ def best_in_ball(objective: Objective, radius: float) -> Best:
 
     penalty = 0.0
     if excess(np.log(LEAST_PENALTY)) > 0:
-        steepest = 2 * np.linalg.norm(objective.x, axis=1).max()  # more than |gradient| = penalty |w|
-        penalty = float(np.exp(brentq(excess, np.log(LEAST_PENALTY), np.log(steepest / radius), xtol=1e-5)))
+        steepest = (
+            2 * np.linalg.norm(objective.x, axis=1).max()
+        )  # more than |gradient| = penalty |w|
+        penalty = float(
+            np.exp(brentq(excess, np.log(LEAST_PENALTY), np.log(steepest / radius), xtol=1e-5))
+        )
         w = penalised(objective, penalty, w)
     w = w * (radius / max(radius, float(np.linalg.norm(w))))
     value, gradient = objective(w)
@@ -84,6 +95,11 @@ def penalised(objective: Objective, penalty: float, start: Array) -> Array:
         value, gradient = objective(w)
         return value + penalty / 2 * float(w @ w), gradient + penalty * w
 
-    found = minimize(function, start, jac=True, method="L-BFGS-B",
-                     options={"maxiter": 10_000, "maxfun": 20_000, "ftol": 1e-15, "gtol": 1e-8, "maxcor": 30})
+    found = minimize(
+        function,
+        start,
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxiter": 10_000, "maxfun": 20_000, "ftol": 1e-15, "gtol": 1e-8, "maxcor": 30},
+    )
     return np.asarray(found.x)

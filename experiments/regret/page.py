@@ -1,6 +1,6 @@
 """The tables of README.md and the picture, made of regret.csv and runs.csv.
 
-    python experiments/regret/page.py
+python experiments/regret/page.py
 """
 
 import sys
@@ -50,26 +50,48 @@ def shown(values: pd.Series, digits: int) -> str:
 
 def exponents(regret: pd.DataFrame) -> pd.Series:
     """For each seed the slope of log R over log T, by least squares over all T."""
-    return pd.Series([stats.linregress(np.log(run["T"]), np.log(run.regret)).slope for _, run in regret.groupby("seed")])
+    return pd.Series(
+        [
+            stats.linregress(np.log(run["T"]), np.log(run.regret)).slope
+            for _, run in regret.groupby("seed")
+        ]
+    )
 
 
 def last_doubling(regret: pd.DataFrame) -> pd.Series:
     """For each seed log2 R(T) / R(T / 2) at the largest T."""
-    return pd.Series([log2(run.regret.iloc[-1] / run.regret.iloc[-2]) for _, run in regret.groupby("seed")])
+    return pd.Series(
+        [log2(run.regret.iloc[-1] / run.regret.iloc[-2]) for _, run in regret.groupby("seed")]
+    )
 
 
 def growth(regret: pd.DataFrame) -> list[str]:
     """Cells of a table: regret against its bound at the largest T, and how it grows."""
     final = regret[regret["T"] == regret["T"].max()]
-    worth = final.never_learning.mean() / final["T"].max()  # nats a push that the best fixed weights save
+    worth = (
+        final.never_learning.mean() / final["T"].max()
+    )  # nats a push that the best fixed weights save
     useful = (final.bound.mean() / sqrt(final["T"].max()) / worth) ** 2
-    return [shown(final.regret, 1), f"{final.bound.mean():,.0f}", f"{final.bound.mean() / final.regret.mean():,.0f}",
-            f"{final.delay_bound.mean():,.0f}", shown(exponents(regret), 3), shown(last_doubling(regret), 3),
-            f"{_rounded(useful):,}"]
+    return [
+        shown(final.regret, 1),
+        f"{final.bound.mean():,.0f}",
+        f"{final.bound.mean() / final.regret.mean():,.0f}",
+        f"{final.delay_bound.mean():,.0f}",
+        shown(exponents(regret), 3),
+        shown(last_doubling(regret), 3),
+        f"{_rounded(useful):,}",
+    ]
 
 
-GROWTH = ["regret R(T)", "bound", "bound / regret", "bound by measured delays", "exponent", "of the last doubling",
-          "bound says something from T"]
+GROWTH = [
+    "regret R(T)",
+    "bound",
+    "bound / regret",
+    "bound by measured delays",
+    "exponent",
+    "of the last doubling",
+    "bound says something from T",
+]
 
 
 def _rounded(value: float) -> int:
@@ -100,41 +122,92 @@ def assumptions(runs: pd.DataFrame) -> str:
     rows = []
     for name, its in runs.groupby("paradigm", sort=False):
         s = its.s.iloc[0]
-        limits = ("none", "none") if name in UNBOUNDED else (str(s), str((2 * s + 1) * (WORKERS - 1)))
-        extra = "-" if its.extra_max.isna().all() else f"{its.extra_mean.mean():.1f} / {its.extra_max.max():.0f}"
-        rows.append([name, f"{its.sigma.iloc[0]:.3f}", f"{its.lead_max.max():,}", limits[0],
-                     f"{its.staleness_mean.mean():.2f} / {its.staleness_max.max()}", limits[1], extra,
-                     f"{its.gradient_max.max():.3f}", f"{its.norm_max.max():.4f}",
-                     f"{100 * its.final_accuracy.mean():.1f} %"])
-    return _table(["paradigm", "sigma", "largest lead", "limit", "staleness mean / max", "limit", "r* mean / max",
-                   "largest gradient norm", "largest norm of w", "accuracy"], rows)
+        limits = (
+            ("none", "none") if name in UNBOUNDED else (str(s), str((2 * s + 1) * (WORKERS - 1)))
+        )
+        extra = (
+            "-"
+            if its.extra_max.isna().all()
+            else f"{its.extra_mean.mean():.1f} / {its.extra_max.max():.0f}"
+        )
+        rows.append(
+            [
+                name,
+                f"{its.sigma.iloc[0]:.3f}",
+                f"{its.lead_max.max():,}",
+                limits[0],
+                f"{its.staleness_mean.mean():.2f} / {its.staleness_max.max()}",
+                limits[1],
+                extra,
+                f"{its.gradient_max.max():.3f}",
+                f"{its.norm_max.max():.4f}",
+                f"{100 * its.final_accuracy.mean():.1f} %",
+            ]
+        )
+    return _table(
+        [
+            "paradigm",
+            "sigma",
+            "largest lead",
+            "limit",
+            "staleness mean / max",
+            "limit",
+            "r* mean / max",
+            "largest gradient norm",
+            "largest norm of w",
+            "accuracy",
+        ],
+        rows,
+    )
 
 
 def checks(regret: pd.DataFrame, runs: pd.DataFrame) -> str:
     """What was looked at in every run."""
     held = regret[~regret.paradigm.isin(UNBOUNDED)]
     shares, delays = held.regret / held.bound, regret.regret / regret.delay_bound
-    kappa, per_root = 2 * (regret.s + 1) * WORKERS, 2 * regret.radius * np.sqrt(regret["T"])  # F L sqrt(T)
+    kappa, per_root = (
+        2 * (regret.s + 1) * WORKERS,
+        2 * regret.radius * np.sqrt(regret["T"]),
+    )  # F L sqrt(T)
     for_any_rule = per_root * (np.sqrt(kappa) + (2 * WORKERS - 1) / np.sqrt(kappa))
     literal = regret[regret.paradigm == "lagtuner(bound=literal)"].groupby("T").lead_max.max()
-    return "\n".join([
-        f"- Runs: {len(runs)}, {runs.seed.nunique()} seeds each, {regret['T'].max():,} pushes a run; regret at T = "
-        f"{', '.join(f'{mark:,}' for mark in sorted(regret['T'].unique()))}. ± is half of the 95 % interval "
-        "over the seeds (Student's t).",
-        f"- Under a rule that keeps s, the regret was below the theorem's bound in {(shares < 1).sum()} of {len(shares)} "
-        f"cases (a run at a T), and at most {shares.max():.1%} of it. Under all rules it was below what the proof gives for "
-        f"the measured delays in {(delays < 1).sum()} of {len(delays)} cases, and at most {delays.max():.1%} of that; "
-        f"which is below the bound for any rule (see the verdict) in {(regret.delay_bound < for_any_rule).sum()}.",
-        f"- Largest lead of `lagtuner(bound=literal)` up to each of these T: {', '.join(f'{lead:,}' for lead in literal)}.",
-        f"- Largest gradient norm: {runs.gradient_max.max():.3f}; L = {sqrt(2):.3f}. Largest |w| / R: "
-        f"{(runs.norm_max / runs.radius).max():.6f}.",
-        f"- w* lies on the surface of the ball in {(regret.best_norm > 0.9999 * regret.radius).sum()} of {len(regret)} "
-        f"cases. Its certified error is at most {regret.gap.max():.1g} nats of the whole sum, or "
-        f"{(regret.gap / regret.regret).max():.0e} of the regret.",
-        f"- The losses computed again from the order of the pushes differ from the recorded ones by at most "
-        f"{runs.loss_error_max.max():.0e} nats.",
-        f"- Measured on {runs.machine.iloc[0]}, {runs.date.max()}.",
-    ])
+    return "\n".join(
+        [
+            (
+                f"- Runs: {len(runs)}, {runs.seed.nunique()} seeds each, {regret['T'].max():,}"
+                " pushes a run; regret at T ="
+                f" {', '.join(f'{mark:,}' for mark in sorted(regret['T'].unique()))}. ± is half of"
+                " the 95 % interval over the seeds (Student's t)."
+            ),
+            (
+                "- Under a rule that keeps s, the regret was below the theorem's bound in"
+                f" {(shares < 1).sum()} of {len(shares)} cases (a run at a T), and at most"
+                f" {shares.max():.1%} of it. Under all rules it was below what the proof gives for"
+                f" the measured delays in {(delays < 1).sum()} of {len(delays)} cases, and at most"
+                f" {delays.max():.1%} of that; which is below the bound for any rule (see the"
+                f" verdict) in {(regret.delay_bound < for_any_rule).sum()}."
+            ),
+            (
+                "- Largest lead of `lagtuner(bound=literal)` up to each of these T:"
+                f" {', '.join(f'{lead:,}' for lead in literal)}."
+            ),
+            (
+                f"- Largest gradient norm: {runs.gradient_max.max():.3f}; L = {sqrt(2):.3f}."
+                f" Largest |w| / R: {(runs.norm_max / runs.radius).max():.6f}."
+            ),
+            (
+                "- w* lies on the surface of the ball in"
+                f" {(regret.best_norm > 0.9999 * regret.radius).sum()} of {len(regret)} cases. Its"
+                f" certified error is at most {regret.gap.max():.1g} nats of the whole sum, or"
+                f" {(regret.gap / regret.regret).max():.0e} of the regret."
+            ),
+            (
+                "- The losses computed again from the order of the pushes differ from the recorded"
+                f" ones by at most {runs.loss_error_max.max():.0e} nats."
+            ),
+            f"- Measured on {runs.machine.iloc[0]}, {runs.date.max()}.",
+        ]
+    )
 
 
 def _table(header: list[str], rows: list[list[str]]) -> str:
@@ -143,8 +216,17 @@ def _table(header: list[str], rows: list[list[str]]) -> str:
 
 def picture(main: pd.DataFrame, others: pd.DataFrame) -> None:
     """regret.png: all rules at one radius, and SSP(3) at all radii."""
-    mpl.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True})
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11.5, 5.2), width_ratios=(3, 2), layout="constrained")
+    mpl.rcParams.update(
+        {
+            "font.size": 9,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.axisbelow": True,
+        }
+    )
+    figure, (left, right) = plt.subplots(
+        1, 2, figsize=(11.5, 5.2), width_ratios=(3, 2), layout="constrained"
+    )
     _rules(left, main)
     _radii(right, others)
     for axes in (left, right):
@@ -160,8 +242,17 @@ def picture(main: pd.DataFrame, others: pd.DataFrame) -> None:
 def _rules(axes: Axes, regret: pd.DataFrame) -> None:
     for name, its in regret.groupby("paradigm", sort=False):
         colour, line, marker = LOOK[name]
-        _curve(axes, its, lambda group: group.regret, color=colour, linestyle=line, marker=marker, label=name,
-               markerfacecolor="none" if marker != "o" else colour, markersize=7 if marker != "o" else 4)
+        _curve(
+            axes,
+            its,
+            lambda group: group.regret,
+            color=colour,
+            linestyle=line,
+            marker=marker,
+            label=name,
+            markerfacecolor="none" if marker != "o" else colour,
+            markersize=7 if marker != "o" else 4,
+        )
     for s, its in regret[regret.paradigm.str.startswith("ssp")].groupby("s"):
         colour = LOOK[f"ssp(staleness={s})"][0]
         bound = its.groupby("T").bound.mean()
@@ -175,7 +266,9 @@ def _rules(axes: Axes, regret: pd.DataFrame) -> None:
 
 
 def _radii(axes: Axes, regret: pd.DataFrame) -> None:
-    for (radius, its), colour in zip(regret.groupby("radius"), ("#74a9cf", "#2b8cbe", "#023047"), strict=True):
+    for (radius, its), colour in zip(
+        regret.groupby("radius"), ("#74a9cf", "#2b8cbe", "#023047"), strict=True
+    ):
         _curve(axes, its, lambda group: group.regret, color=colour, marker="o", markersize=4)
         _label(axes, f"R = {radius:g}", its.groupby("T").regret.mean(), colour)
     marks = regret["T"].drop_duplicates()
@@ -187,27 +280,44 @@ def _radii(axes: Axes, regret: pd.DataFrame) -> None:
 
 def _label(axes: Axes, text: str, curve: pd.Series, colour: str) -> None:
     """At the right end of a curve."""
-    axes.annotate(text, (curve.index[-1], curve.iloc[-1]), xytext=(7, 0), textcoords="offset points", va="center",
-                  color=colour, fontsize=8, annotation_clip=False)
+    axes.annotate(
+        text,
+        (curve.index[-1], curve.iloc[-1]),
+        xytext=(7, 0),
+        textcoords="offset points",
+        va="center",
+        color=colour,
+        fontsize=8,
+        annotation_clip=False,
+    )
 
 
-def _curve(axes: Axes, regret: pd.DataFrame, values: Callable[[pd.DataFrame], pd.Series], **look: object) -> None:
+def _curve(
+    axes: Axes, regret: pd.DataFrame, values: Callable[[pd.DataFrame], pd.Series], **look: object
+) -> None:
     """Mean over the seeds; the range as a band."""
     seeds = values(regret).groupby(regret["T"])
     axes.plot(seeds.mean(), linewidth=1.4, **look)
-    axes.fill_between(seeds.mean().index, seeds.min(), seeds.max(), color=look["color"], alpha=0.2, linewidth=0)
+    axes.fill_between(
+        seeds.mean().index, seeds.min(), seeds.max(), color=look["color"], alpha=0.2, linewidth=0
+    )
 
 
 def write_page() -> None:
     """Put the tables into README.md and draw the picture."""
     experiment = config.load(HERE / "regret.yaml")
-    regret, runs = (counted(pd.read_csv(HERE / name), experiment) for name in ("regret.csv", "runs.csv"))
+    regret, runs = (
+        counted(pd.read_csv(HERE / name), experiment) for name in ("regret.csv", "runs.csv")
+    )
     main, others = regret[regret.radius == RADIUS], regret[regret.paradigm == "ssp(staleness=3)"]
     picture(main, others)
-    text = (f"Regret at T = {regret['T'].max():,}, R = {RADIUS:g}:\n\n{rules(main)}\n\n"
-            f"What the runs were like, R = {RADIUS:g}:\n\n{assumptions(runs[runs.radius == RADIUS])}\n\n"
-            f"`ssp(staleness=3)` in balls of other radii, T = {regret['T'].max():,}:\n\n{radii(others)}\n\n"
-            f"{checks(regret, runs)}\n")
+    text = (
+        f"Regret at T = {regret['T'].max():,}, R = {RADIUS:g}:\n\n{rules(main)}\n\nWhat the runs"
+        " were like, R ="
+        f" {RADIUS:g}:\n\n{assumptions(runs[runs.radius == RADIUS])}\n\n`ssp(staleness=3)` in balls"
+        " of other radii, T ="
+        f" {regret['T'].max():,}:\n\n{radii(others)}\n\n{checks(regret, runs)}\n"
+    )
     readme = HERE / "README.md"
     head, _, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
     readme.write_text(head + BEGIN + text + END + rest.partition(END)[2], encoding="utf-8")

@@ -1,12 +1,13 @@
 """The regret of SSP and LagTuner beside the bounds of LagTuner's Theorems 1 and 2.
 
-    python experiments/regret/regret.py      trains, measures, and writes regret.csv and runs.csv beside this file
-    python experiments/regret/page.py        makes the tables of README.md and regret.png of those two
+    python experiments/regret/regret.py    writes regret.csv and runs.csv beside this file
+    python experiments/regret/page.py      makes the tables of README.md and regret.png
 
-R(T) is the sum of the losses of the first T pushes, each at the stale weights that its gradient was computed on, less the
-sum of the same losses at w*_T, the best fixed weights in the ball for just these T batches. T counts pushes in the order in
-which they were applied. Every run is computed a second time here, in plain NumPy, from nothing but the order of its pushes
-and their `base`: the losses must be the recorded ones, and gradients and weights are measured on the way.
+R(T) is the sum of the losses of the first T pushes, each at the stale weights that its gradient was
+computed on, less the sum of the same losses at w*_T, the best fixed weights in the ball for just
+these T batches. T counts pushes in the order in which they were applied. Every run is computed a
+second time here, in plain NumPy, from nothing but the order of its pushes and their `base`: the
+losses must be the recorded ones, and gradients and weights are measured on the way.
 """
 
 import os
@@ -48,7 +49,9 @@ OTHER_RADII = (1.0, 100.0)
 
 
 def staleness_bound(choice: ParadigmChoice) -> int:
-    """s of the theorems: where the rule keeps none, LagTuner's s_U, so that all have step sizes of one family."""
+    """s of the theorems: where the rule keeps none, LagTuner's s_U, so that all have step sizes of
+    one family.
+    """
     parameters = choice.make().parameters()
     return int(parameters.get("staleness", parameters.get("s_upper", 15)))
 
@@ -62,16 +65,29 @@ def described(choice: ParadigmChoice, seed: int, radius: float, folder: str) -> 
 
 
 def features(task: Task) -> Array:
-    """(x, 1) / |(x, 1)| of every training sample, (N, D): what the model makes of its input, said once more."""
-    x = task.data.samples(task.data.train_x).numpy().astype(np.float64).reshape(len(task.data.train_x), -1)
+    """(x, 1) / |(x, 1)| of every training sample, (N, D): what the model makes of its input, said
+    once more.
+    """
+    x = (
+        task.data.samples(task.data.train_x)
+        .numpy()
+        .astype(np.float64)
+        .reshape(len(task.data.train_x), -1)
+    )
     x = np.hstack([x, np.ones((len(x), 1))])
     return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
-def again(task: Task, x: Array, pushes: pd.DataFrame, batches: list[Array]) -> Iterator[tuple[float, float, float]]:
-    """Projected SGD in float64; for each push its loss, the norm of its gradient, and |w| after its update."""
+def again(
+    task: Task, x: Array, pushes: pd.DataFrame, batches: list[Array]
+) -> Iterator[tuple[float, float, float]]:
+    """Projected SGD in float64; for each push its loss, the norm of its gradient, and |w| after its
+    update.
+    """
     update = task.experiment.update
-    history = deque([np.zeros(task.data.classes * x.shape[1])], maxlen=int(pushes.staleness.max()) + 1)
+    history = deque(
+        [np.zeros(task.data.classes * x.shape[1])], maxlen=int(pushes.staleness.max()) + 1
+    )
     for count, (indices, staleness) in enumerate(zip(batches, pushes.staleness, strict=True), 1):
         even = np.full(len(indices), 1 / len(indices))
         batch = Objective(x[indices], task.data.train_y[indices], task.data.classes, even)
@@ -89,13 +105,29 @@ def measure(choice: ParadigmChoice, seed: int, radius: float) -> tuple[list[dict
         experiment = described(choice, seed, radius, folder)
         record, task = finished(raysync.run(experiment)), prepare(experiment)
         pushes = record.pushes.query("outcome == 'applied'").sort_values("version")
-        granted = [decision.values["extra"] for line in record.journal() if isinstance(line, Entry)
-                   for decision in line.decisions if isinstance(decision, Note) and decision.kind == "controller"]
+        granted = [
+            decision.values["extra"]
+            for line in record.journal()
+            if isinstance(line, Entry)
+            for decision in line.decisions
+            if isinstance(decision, Note) and decision.kind == "controller"
+        ]
         rows, facts = analysed(task, pushes)
-        common = {"paradigm": choice.label, "s": staleness_bound(choice), "radius": radius, "seed": seed}
-        summary = {key: record.summary[key] for key in ("lead_max", "staleness_mean", "staleness_max", "final_accuracy")}
+        common = {
+            "paradigm": choice.label,
+            "s": staleness_bound(choice),
+            "radius": radius,
+            "seed": seed,
+        }
+        summary = {
+            key: record.summary[key]
+            for key in ("lead_max", "staleness_mean", "staleness_max", "final_accuracy")
+        }
         calls = {"extra_mean": np.mean(granted), "extra_max": max(granted)} if granted else {}
-    about = {"date": time.strftime("%Y-%m-%d"), "machine": f"{os.cpu_count()} cores, {platform.machine()}"}
+    about = {
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}",
+    }
     return [common | row for row in rows], common | facts | summary | calls | about
 
 
@@ -103,33 +135,45 @@ def analysed(task: Task, pushes: pd.DataFrame) -> tuple[list[dict], dict]:
     """Regret at the marks, and whether the theorems' constants hold."""
     x, update, size = features(task), task.experiment.update, task.experiment.batch_size
     source = {slot: task.batches(slot) for slot in task.groups}
-    batches = [source[WorkerId(worker).slot].indices(clock, size)
-               for worker, clock in zip(pushes.worker, pushes.clock, strict=True)]
+    batches = [
+        source[WorkerId(worker).slot].indices(clock, size)
+        for worker, clock in zip(pushes.worker, pushes.clock, strict=True)
+    ]
     losses, gradients, norms = map(np.array, zip(*again(task, x, pushes, batches), strict=True))
-    radius, kappa = update.project_radius, 2 * (staleness_bound(task.experiment.paradigm) + 1) * len(task.groups)
+    radius, kappa = (
+        update.project_radius,
+        2 * (staleness_bound(task.experiment.paradigm) + 1) * len(task.groups),
+    )
     delays, rows = delay_bound(pushes, update.lr, sqrt(2) * radius), []
     for mark in MARKS:
         weights = np.bincount(np.concatenate(batches[:mark]), minlength=len(x)) / (mark * size)
         best = best_in_ball(Objective(x, task.data.train_y, task.data.classes, weights), radius)
-        rows.append({
-            "T": mark,
-            "regret": pushes.loss[:mark].sum() - mark * best.value,
-            "gap": mark * best.gap,  # the regret is at most that much larger
-            "bound": 4 * sqrt(2) * radius * L * sqrt(kappa * mark),
-            "delay_bound": delays[mark - 1],
-            "never_learning": mark * (log(task.data.classes) - best.value),
-            "lead_max": pushes.lead[:mark].max(),
-            "best_norm": np.linalg.norm(best.w),
-        })
-    return rows, {"sigma": update.lr, "gradient_max": gradients.max(), "norm_max": norms.max(),
-                  "loss_error_max": np.abs(losses - pushes.loss).max()}
+        rows.append(
+            {
+                "T": mark,
+                "regret": pushes.loss[:mark].sum() - mark * best.value,
+                "gap": mark * best.gap,  # the regret is at most that much larger
+                "bound": 4 * sqrt(2) * radius * L * sqrt(kappa * mark),
+                "delay_bound": delays[mark - 1],
+                "never_learning": mark * (log(task.data.classes) - best.value),
+                "lead_max": pushes.lead[:mark].max(),
+                "best_norm": np.linalg.norm(best.w),
+            }
+        )
+    return rows, {
+        "sigma": update.lr,
+        "gradient_max": gradients.max(),
+        "norm_max": norms.max(),
+        "loss_error_max": np.abs(losses - pushes.loss).max(),
+    }
 
 
 def delay_bound(pushes: pd.DataFrame, sigma: float, f: float) -> Array:
     """What the proof gives for the delays that were measured, at each T, whatever the rule.
 
-    F^2 / eta_T + L^2 / 2 sum of eta_t (projected SGD without delays), and for each push L^2 times the sum of the step sizes
-    of the updates that its weights lacked, as each of those moved the weights by at most eta L.
+    F^2 / eta_T + L^2 / 2 sum of eta_t (projected SGD without delays), and for each push L^2 times
+    the sum of the step sizes of the updates that its weights lacked, as each of those moved the
+    weights by at most eta L.
     """
     eta = sigma / np.sqrt(np.arange(1, len(pushes) + 1))
     made = np.concatenate([[0.0], np.cumsum(eta)])
@@ -146,7 +190,10 @@ def main() -> None:
     tasks = [(choice, seed, radius) for choice, radius in settings for seed in experiment.seeds]
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
         found = list(pool.map(measure, *zip(*tasks, strict=True)))
-    regret, runs = pd.DataFrame([row for rows, _ in found for row in rows]), pd.DataFrame([facts for _, facts in found])
+    regret, runs = (
+        pd.DataFrame([row for rows, _ in found for row in rows]),
+        pd.DataFrame([facts for _, facts in found]),
+    )
     for frame, name in ((regret, "regret.csv"), (runs, "runs.csv")):
         frame.to_csv(HERE / name, index=False, float_format="%.7g")
 

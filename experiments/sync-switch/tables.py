@@ -11,23 +11,35 @@ import yaml
 from labtables import Results, markdown, mean_cell, not_run, percent_cell, sweeps_table
 
 from raysync.record.sweeps import SweepRecord
-from raysync.results.shown import plain_form, ratio_text
+from raysync.results.columns import plain_form, ratio_text
 
 HERE = Path(__file__).parent
 LATE = 0.79
-"""Progress from which the evaluations before the last one count as converged: after the last decay."""
+"""Progress from which the evaluations before the last one count as converged: after the last
+decay."""
 NOT_THERE = {"final_accuracy": None, "seconds": None}
 """Of a run that diverged."""
 POLICIES = {0.0625: "6.25 %", 0.125: "12.5 %", 0.5: "50 %"}
 """Setup 1's, 2's and 3's."""
 AUTHORS_ROUND = 10532 / 1598
-"""What a BSP round took in the authors' logs, in ASP's steps: their training times, for the same work."""
-PUBLISHED_STEPS = {"none": (3.93, 18.89), "10 ms, 1 worker": (3.71, 18.04), "10 ms, 2 workers": (3.30, 17.21),
-                   "30 ms, 1 worker": (2.78, 15.68), "30 ms, 2 workers": (1.43, 12.89)}
-"""Figure 4 (from the authors' logs): steps a second of BSP and of ASP, in the order of slow-links.yaml."""
+"""What a BSP round took in the authors' logs, in ASP's steps: their training times, for the same
+work."""
+PUBLISHED_STEPS = {
+    "none": (3.93, 18.89),
+    "10 ms, 1 worker": (3.71, 18.04),
+    "10 ms, 2 workers": (3.30, 17.21),
+    "30 ms, 1 worker": (2.78, 15.68),
+    "30 ms, 2 workers": (1.43, 12.89),
+}
+"""Figure 4 (from the authors' logs): steps a second of BSP and of ASP, in the order of
+slow-links.yaml."""
 PUBLISHED_STRAGGLERS = {
-    ("mild", "none"): (2063, 0.9073), ("mild", "greedy"): (2066, 0.8938), ("mild", "elastic"): (2056, 0.9092),
-    ("moderate", "none"): (2288, 0.9091), ("moderate", "elastic"): (2038, 0.9139)}
+    ("mild", "none"): (2063, 0.9073),
+    ("mild", "greedy"): (2066, 0.8938),
+    ("mild", "elastic"): (2056, 0.9092),
+    ("moderate", "none"): (2288, 0.9091),
+    ("moderate", "elastic"): (2038, 0.9139),
+}
 """Figure 15 (from the authors' logs): scenario, online policy -> seconds, accuracy."""
 SCENARIOS = ("mild, latency", "moderate, latency", "mild, slow-down", "moderate, slow-down")
 """In the order of stragglers.yaml."""
@@ -36,30 +48,48 @@ SCENARIOS = ("mild, latency", "moderate, latency", "mild, slow-down", "moderate,
 def tables(results: Results) -> dict[str, str]:
     """By the names of their marks; one whose sweeps have not run says so."""
     made: dict[str, tuple[Callable[[Results], str], *tuple[str, ...]]] = {
-        "sweeps": (sweeps_table,), "pre-study": (pre_study, "lr"), "share": (share, "share"),
+        "sweeps": (sweeps_table,),
+        "pre-study": (pre_study, "lr"),
+        "share": (share, "share"),
         "share-low-lr": (share_low_lr, "share-low-lr"),
-        "end-to-end": (end_to_end, "share"), "order": (order, "share", "order"),
-        "policies": (policies, "share", "sixteen"), "paper-lr": (paper_lr, "sixteen-paper-lr"),
-        "batch": (batch, "share", "batch"), "momentum": (momentum, "share", "momentum"),
-        "slow-links": (slow_links, "slow-links"), "stragglers": (stragglers, "stragglers"),
-        "stragglers-trained": (stragglers_trained, "share", "stragglers-trained"), "alexnet": (alexnet, "alexnet"),
-        "switch-cost": (switch_cost,)}
-    return {name: make(results) if set(needed) <= set(results.sweeps.index) else not_run(results, needed)
-            for name, (make, *needed) in made.items()}
+        "end-to-end": (end_to_end, "share"),
+        "order": (order, "share", "order"),
+        "policies": (policies, "share", "sixteen"),
+        "paper-lr": (paper_lr, "sixteen-paper-lr"),
+        "batch": (batch, "share", "batch"),
+        "momentum": (momentum, "share", "momentum"),
+        "slow-links": (slow_links, "slow-links"),
+        "stragglers": (stragglers, "stragglers"),
+        "stragglers-trained": (stragglers_trained, "share", "stragglers-trained"),
+        "alexnet": (alexnet, "alexnet"),
+        "switch-cost": (switch_cost,),
+    }
+    return {
+        name: (
+            make(results) if set(needed) <= set(results.sweeps.index) else not_run(results, needed)
+        )
+        for name, (make, *needed) in made.items()
+    }
 
 
 def facts(results: Results) -> dict[str, str]:
     """By the names of their marks: accuracies in percent, times as ratios."""
     named, trials = {**dict(ORDERS), "sync-switch(fraction=0.0625)": "policy 1"}, ordered(results)
     found = {shown: percent_cell(trials[trials.rule == name]) for name, shown in named.items()}
-    found["BSP in ASP's"] = relative(trials[trials.rule == "bsp"], trials[trials.rule == "asp"], "seconds")
+    found["BSP in ASP's"] = relative(
+        trials[trials.rule == "bsp"], trials[trials.rule == "asp"], "seconds"
+    )
     if "stragglers" in results.sweeps.index:
         online = with_online(results.trials("stragglers"))
-        scenarios = dict(zip(dict.fromkeys(online["config/troubles"]), SCENARIOS, strict=True))
-        for (setting, policy, margin), repeats in online.groupby(["config/troubles", "online", "margin"]):
-            none = online[(online["config/troubles"] == setting) & (online.online == "none")]
+        scenarios = dict(zip(dict.fromkeys(online["config/faults"]), SCENARIOS, strict=True))
+        for (setting, policy, margin), repeats in online.groupby(
+            ["config/faults", "online", "margin"]
+        ):
+            none = online[(online["config/faults"] == setting) & (online.online == "none")]
             found[f"{scenarios[setting]}, {policy}, {margin}"] = relative(repeats, none, "seconds")
-        found["elastic saves"] = f"{100 * (1 - float(found['moderate, slow-down, elastic, 0.2'])):.1g}"
+        found["elastic saves"] = (
+            f"{100 * (1 - float(found['moderate, slow-down, elastic, 0.2'])):.1g}"
+        )
     return found
 
 
@@ -68,7 +98,10 @@ def draw(results: Results, sweeps: Mapping[str, SweepRecord]) -> None:
     from pictures import draw_shares
 
     if "share" in sweeps:
-        published = {fraction_of(name): row["final_accuracy"] for name, row in results.published("share").rows.items()}
+        published = {
+            fraction_of(name): row["final_accuracy"]
+            for name, row in results.published("share").rows.items()
+        }
         measured = {"lenet, lr 0.01": shared(results)}
         if "share-low-lr" in results.sweeps.index:
             low = results.trials("share-low-lr")
@@ -82,11 +115,15 @@ def keep(results: Results, sweeps: Mapping[str, SweepRecord]) -> None:
 
     for name in ("stragglers", "stragglers-trained"):
         if name in sweeps:
-            detections(sweeps[name]).to_csv(results.folder / "results" / f"{name}.detections.csv", index=False,
-                                            float_format="%.6g")
+            detections(sweeps[name]).to_csv(
+                results.folder / "results" / f"{name}.detections.csv",
+                index=False,
+                float_format="%.6g",
+            )
 
 
 # ---- parts of cells ----
+
 
 def fraction_of(name: str) -> float:
     """The share of BSP of a rule that begins with it."""
@@ -118,8 +155,11 @@ def pre_study(results: Results) -> str:
 
 # ---- share.yaml: Figures 5(b) and 10, Table I ----
 
+
 def shared(results: Results) -> pd.DataFrame:
-    """Its trials, the largest share of BSP first, with `fraction`, and the seconds to the target on two clocks."""
+    """Its trials, the largest share of BSP first, with `fraction`, and the seconds to the target on
+    two clocks.
+    """
     trials, curves = results.trials("share").set_index("trial"), results.curves("share")
     trials = trials.assign(fraction=trials.rule.map(fraction_of))
     curves = curves[curves.progress < 0.99]  # the last one is of other images
@@ -127,11 +167,17 @@ def shared(results: Results) -> pd.DataFrame:
     target = float(late[trials.index[trials.rule == "bsp"]].mean())
     reached = curves[curves.accuracy >= target].groupby("trial").first()
     begun = pd.concat([reached.progress, trials.fraction], axis=1).min(axis=1)
-    return trials.assign(
-        target=target, late=late, to_target_s=reached.seconds,
-        authors=1 + (AUTHORS_ROUND - 1) * trials.fraction,
-        to_target_authors=begun * AUTHORS_ROUND + (reached.progress - begun),
-    ).sort_values(["fraction", "seed"], ascending=[False, True]).reset_index()
+    return (
+        trials.assign(
+            target=target,
+            late=late,
+            to_target_s=reached.seconds,
+            authors=1 + (AUTHORS_ROUND - 1) * trials.fraction,
+            to_target_authors=begun * AUTHORS_ROUND + (reached.progress - begun),
+        )
+        .sort_values(["fraction", "seed"], ascending=[False, True])
+        .reset_index()
+    )
 
 
 def share(results: Results) -> str:
@@ -141,21 +187,50 @@ def share(results: Results) -> str:
     rows = []
     for fraction, repeats in trials.groupby("fraction", sort=False):
         theirs = published[repeats.rule.iloc[0]]
-        rows.append([f"{100 * fraction:g} %", percent(theirs["final_accuracy"]), percent_cell(repeats),
-                     ratio_text(theirs["seconds"] / base), relative(repeats, bsp, "seconds"),
-                     relative(repeats, bsp, "authors"), reached_cell(repeats, bsp, "to_target_s"),
-                     reached_cell(repeats, bsp, "to_target_authors")])
-    return markdown(["BSP's share", "accuracy %, published", "measured", "training time in BSP's, published", "measured",
-                     "by the authors' clock", "time to BSP's accuracy in BSP's, measured", "by the authors' clock"], rows)
+        rows.append(
+            [
+                f"{100 * fraction:g} %",
+                percent(theirs["final_accuracy"]),
+                percent_cell(repeats),
+                ratio_text(theirs["seconds"] / base),
+                relative(repeats, bsp, "seconds"),
+                relative(repeats, bsp, "authors"),
+                reached_cell(repeats, bsp, "to_target_s"),
+                reached_cell(repeats, bsp, "to_target_authors"),
+            ]
+        )
+    return markdown(
+        [
+            "BSP's share",
+            "accuracy %, published",
+            "measured",
+            "training time in BSP's, published",
+            "measured",
+            "by the authors' clock",
+            "time to BSP's accuracy in BSP's, measured",
+            "by the authors' clock",
+        ],
+        rows,
+    )
 
 
 def share_low_lr(results: Results) -> str:
     """The same at a quarter of the learning rate."""
     trials, published = results.trials("share-low-lr"), results.published("share").rows
     bsp = trials[trials.rule == "bsp"]
-    rows = [[f"{100 * fraction_of(name):g} %", percent(published[name]["final_accuracy"]), percent_cell(repeats),
-             relative(repeats, bsp, "seconds")] for name, repeats in trials.groupby("rule", sort=False)]
-    return markdown(["BSP's share, lr 0.0025", "accuracy %, published", "measured", "training time in BSP's"], rows)
+    rows = [
+        [
+            f"{100 * fraction_of(name):g} %",
+            percent(published[name]["final_accuracy"]),
+            percent_cell(repeats),
+            relative(repeats, bsp, "seconds"),
+        ]
+        for name, repeats in trials.groupby("rule", sort=False)
+    ]
+    return markdown(
+        ["BSP's share, lr 0.0025", "accuracy %, published", "measured", "training time in BSP's"],
+        rows,
+    )
 
 
 def reached_cell(repeats: pd.DataFrame, bsp: pd.DataFrame, key: str) -> str:
@@ -169,14 +244,32 @@ def end_to_end(results: Results) -> str:
     """Policy 1 beside BSP and ASP, as Table I and Figure 10 have it."""
     trials = shared(results)
     bsp, asp, mine = (trials[trials.fraction == fraction] for fraction in (1.0, 0.0, 0.0625))
-    points = {name: f"{100 * (mine.final_accuracy.mean() - base.final_accuracy.mean()):+.1f}"
-              for name, base in (("bsp", bsp), ("asp", asp))}
-    rows = [["training time, BSP's / policy 1's", "5.13", relative(bsp, mine, "seconds"), relative(bsp, mine, "authors")],
-            ["training time, ASP's / policy 1's", "0.78", relative(asp, mine, "seconds"), relative(asp, mine, "authors")],
-            ["time to BSP's accuracy, BSP's / policy 1's", "3.99", faster(bsp, mine, "to_target_s"),
-             faster(bsp, mine, "to_target_authors")],
-            ["accuracy against BSP, points", "-0.1", points["bsp"], ""],
-            ["accuracy against ASP, points", "+2.6", points["asp"], ""]]
+    points = {
+        name: f"{100 * (mine.final_accuracy.mean() - base.final_accuracy.mean()):+.1f}"
+        for name, base in (("bsp", bsp), ("asp", asp))
+    }
+    rows = [
+        [
+            "training time, BSP's / policy 1's",
+            "5.13",
+            relative(bsp, mine, "seconds"),
+            relative(bsp, mine, "authors"),
+        ],
+        [
+            "training time, ASP's / policy 1's",
+            "0.78",
+            relative(asp, mine, "seconds"),
+            relative(asp, mine, "authors"),
+        ],
+        [
+            "time to BSP's accuracy, BSP's / policy 1's",
+            "3.99",
+            faster(bsp, mine, "to_target_s"),
+            faster(bsp, mine, "to_target_authors"),
+        ],
+        ["accuracy against BSP, points", "-0.1", points["bsp"], ""],
+        ["accuracy against ASP, points", "+2.6", points["asp"], ""],
+    ]
     return markdown(["", "published", "measured", "by the authors' clock"], rows)
 
 
@@ -184,67 +277,111 @@ def faster(bsp: pd.DataFrame, mine: pd.DataFrame, key: str) -> str:
     """BSP's mean time to the target in that of others, with how many reached it."""
     ours, theirs = mine[key].dropna(), bsp[key].dropna()
     hits = f"{len(theirs)} and {len(ours)} of {len(mine)} reach it"
-    return f"{ratio_text(theirs.mean() / ours.mean())} ({hits})" if len(ours) and len(theirs) else f"- ({hits})"
+    return (
+        f"{ratio_text(theirs.mean() / ours.mean())} ({hits})"
+        if len(ours) and len(theirs)
+        else f"- ({hits})"
+    )
 
 
 # ---- order.yaml: Figure 5(a) ----
 
-ORDERS = (("bsp", "BSP"), ("sync-switch(fraction=0.5)", "BSP 50, ASP 50"), ("sync-switch(fraction=0.25)", "BSP 25, ASP 75"),
-          ("sync-switch(fraction=0.25, first=asp, then=bsp)", "ASP 25, BSP 75"),
-          ("sync-switch(fraction=0.5, first=asp, then=bsp)", "ASP 50, BSP 50"),
-          ("sync-switch(fraction=0.75, first=asp, then=bsp)", "ASP 75, BSP 25"), ("asp", "ASP"))
+ORDERS = (
+    ("bsp", "BSP"),
+    ("sync-switch(fraction=0.5)", "BSP 50, ASP 50"),
+    ("sync-switch(fraction=0.25)", "BSP 25, ASP 75"),
+    ("sync-switch(fraction=0.25, first=asp, then=bsp)", "ASP 25, BSP 75"),
+    ("sync-switch(fraction=0.5, first=asp, then=bsp)", "ASP 50, BSP 50"),
+    ("sync-switch(fraction=0.75, first=asp, then=bsp)", "ASP 75, BSP 25"),
+    ("asp", "ASP"),
+)
 
 
 def ordered(results: Results) -> pd.DataFrame:
     """The trials of order.yaml, and those of share.yaml."""
-    return pd.concat([results.trials(name) for name in ("share", "order") if name in results.sweeps.index])
+    return pd.concat(
+        [results.trials(name) for name in ("share", "order") if name in results.sweeps.index]
+    )
 
 
 def order(results: Results) -> str:
     """Accuracy by the order of the protocols."""
-    trials, published = ordered(results), results.published("share").rows | results.published("order").rows
+    trials, published = (
+        ordered(results),
+        results.published("share").rows | results.published("order").rows,
+    )
     bsp, rows = trials[trials.rule == "bsp"], []
     for name, shown in ORDERS:
         repeats, theirs = trials[trials.rule == name], published.get(name)
-        rows.append([shown, percent(theirs["final_accuracy"]) if theirs else "", percent_cell(repeats),
-                     relative(repeats, bsp, "seconds")])
-    return markdown(["order, % of the work", "accuracy %, published", "measured", "training time in BSP's"], rows)
+        rows.append(
+            [
+                shown,
+                percent(theirs["final_accuracy"]) if theirs else "",
+                percent_cell(repeats),
+                relative(repeats, bsp, "seconds"),
+            ]
+        )
+    return markdown(
+        ["order, % of the work", "accuracy %, published", "measured", "training time in BSP's"],
+        rows,
+    )
 
 
 # ---- 8 and 16 workers: Figure 14 ----
+
 
 def policies(results: Results) -> str:
     """Each policy in each setup."""
     setups = {"8": results.trials("share"), "16": results.trials("sixteen")}
     published = {"8": results.published("share").rows, "16": results.published("sixteen").rows}
     rows = []
-    for name, shown in (("bsp", "BSP"), *((f"sync-switch(fraction={one:g})", f"policy {number}: {text}")
-                        for number, (one, text) in enumerate(POLICIES.items(), 1)), ("asp", "ASP")):
+    for name, shown in (
+        ("bsp", "BSP"),
+        *(
+            (f"sync-switch(fraction={one:g})", f"policy {number}: {text}")
+            for number, (one, text) in enumerate(POLICIES.items(), 1)
+        ),
+        ("asp", "ASP"),
+    ):
         row = [shown]
         for workers, trials in setups.items():
             repeats, theirs = trials[trials.rule == name], published[workers].get(name, NOT_THERE)
-            row += [percent(theirs["final_accuracy"]), percent_cell(repeats) if len(repeats) else "not run",
-                    ratio_text(theirs["seconds"] / published[workers]["bsp"]["seconds"]) if theirs["seconds"] else "",
-                    relative(repeats, trials[trials.rule == "bsp"], "seconds")]
+            row += [
+                percent(theirs["final_accuracy"]),
+                percent_cell(repeats) if len(repeats) else "not run",
+                (
+                    ratio_text(theirs["seconds"] / published[workers]["bsp"]["seconds"])
+                    if theirs["seconds"]
+                    else ""
+                ),
+                relative(repeats, trials[trials.rule == "bsp"], "seconds"),
+            ]
         rows.append(row)
     heads = ["accuracy %, published", "measured", "time in BSP's, published", "measured"]
-    return markdown(["", *(f"{workers} workers: {head}" for workers in setups for head in heads)], rows)
+    return markdown(
+        ["", *(f"{workers} workers: {head}" for workers in setups for head in heads)], rows
+    )
 
 
 def paper_lr(results: Results) -> str:
     """What 16 workers make of the paper's learning rate."""
     trials = results.trials("sixteen-paper-lr")
-    rows = [[f"`{name}`", ", ".join(dict.fromkeys(repeats.status)), each(repeats)]
-            for name, repeats in trials.groupby("rule", sort=False)]
+    rows = [
+        [f"`{name}`", ", ".join(dict.fromkeys(repeats.status)), each(repeats)]
+        for name, repeats in trials.groupby("rule", sort=False)
+    ]
     return markdown(["16 workers, lr 0.1", "runs", "final accuracy, %, of each seed"], rows)
 
 
 def each(repeats: pd.DataFrame) -> str:
     """The final accuracies."""
-    return ", ".join("-" if pd.isna(value) else f"{100 * value:.1f}" for value in repeats.final_accuracy)
+    return ", ".join(
+        "-" if pd.isna(value) else f"{100 * value:.1f}" for value in repeats.final_accuracy
+    )
 
 
 # ---- after the switch: Figure 8 ----
+
 
 def policy_1(results: Results) -> pd.DataFrame:
     """Policy 1 as the paper has it: batch and momentum unchanged."""
@@ -256,10 +393,16 @@ def batch(results: Results) -> str:
     """By the batch of an ASP worker."""
     trials, usual = results.trials("batch"), policy_1(results)
     sizes = {32: "32", 512: "512"}
-    rows = {128: usual} | {size: trials[trials.rule.str.contains(f"'asp': {text}")] for size, text in sizes.items()}
-    return markdown(["batch under ASP", "samples a second, in those at 128", "accuracy %"],
-                    [[str(size), relative(repeats, usual, "throughput_samples_per_s"), percent_cell(repeats)]
-                     for size, repeats in sorted(rows.items())])
+    rows = {128: usual} | {
+        size: trials[trials.rule.str.contains(f"'asp': {text}")] for size, text in sizes.items()
+    }
+    return markdown(
+        ["batch under ASP", "samples a second, in those at 128", "accuracy %"],
+        [
+            [str(size), relative(repeats, usual, "throughput_samples_per_s"), percent_cell(repeats)]
+            for size, repeats in sorted(rows.items())
+        ],
+    )
 
 
 def momentum(results: Results) -> str:
@@ -275,40 +418,68 @@ def momentum_shown(phase: dict[str, Any]) -> str:
     ramp = phase.get("momentum_ramp")
     if ramp is None:
         return f"{phase['momentum']:g}"
-    return f"{ramp['name']} rise from {ramp.get('start', 0):g} to 0.9 over {ramp['over']:.0%} of the work"
+    return (
+        f"{ramp['name']} rise from {ramp.get('start', 0):g} to 0.9 over {ramp['over']:.0%} of the"
+        " work"
+    )
 
 
 # ---- in time only: Figures 4 and 15 ----
 
+
 def slow_links(results: Results) -> str:
     """Throughput of both protocols where links are slow, in that where none is."""
     trials = results.trials("slow-links")
-    settings = list(dict.fromkeys(trials["config/troubles"]))
-    rate = trials.groupby(["config/troubles", "rule"]).throughput_samples_per_s.mean() / 128
+    settings = list(dict.fromkeys(trials["config/faults"]))
+    rate = trials.groupby(["config/faults", "rule"]).throughput_samples_per_s.mean() / 128
     rows = []
     for setting, (name, (bsp, asp)) in zip(settings, PUBLISHED_STEPS.items(), strict=True):
         free, here = rate[settings[0]], rate[setting]
         first = PUBLISHED_STEPS["none"]
-        rows.append([name, ratio_text(bsp / first[0]), ratio_text(here["bsp"] / free["bsp"]), ratio_text(asp / first[1]),
-                     ratio_text(here["asp"] / free["asp"]), ratio_text(asp / bsp), ratio_text(here["asp"] / here["bsp"])])
-    return markdown(["slow links", "BSP's throughput in that without, published", "measured", "ASP's, published", "measured",
-                     "ASP's in BSP's, published", "measured"], rows)
+        rows.append(
+            [
+                name,
+                ratio_text(bsp / first[0]),
+                ratio_text(here["bsp"] / free["bsp"]),
+                ratio_text(asp / first[1]),
+                ratio_text(here["asp"] / free["asp"]),
+                ratio_text(asp / bsp),
+                ratio_text(here["asp"] / here["bsp"]),
+            ]
+        )
+    return markdown(
+        [
+            "slow links",
+            "BSP's throughput in that without, published",
+            "measured",
+            "ASP's, published",
+            "measured",
+            "ASP's in BSP's, published",
+            "measured",
+        ],
+        rows,
+    )
 
 
 def with_online(trials: pd.DataFrame) -> pd.DataFrame:
     """Trials with the online policy and the detector's margin as columns."""
+
     def setting(name: str, key: str, default: str) -> str:
         return name.partition(f"{key}=")[2].partition(",")[0].rstrip(")") or default
 
-    return trials.assign(online=[setting(name, "online", "none") for name in trials.rule],
-                         margin=[setting(name, "margin", "0.2") for name in trials.rule])
+    return trials.assign(
+        online=[setting(name, "online", "none") for name in trials.rule],
+        margin=[setting(name, "margin", "0.2") for name in trials.rule],
+    )
 
 
 def found_cells(repeats: pd.DataFrame) -> list[str]:
     """What the detector found, over all repeats."""
     if "spells" not in repeats or repeats.spells.isna().all():
         return ["", "", ""]
-    spells, found, notes, right = (int(repeats[key].sum()) for key in ("spells", "found", "notes", "right"))
+    spells, found, notes, right = (
+        int(repeats[key].sum()) for key in ("spells", "found", "notes", "right")
+    )
     after = f", {repeats.after_s.mean():.1f} s after they began" if found else ""
     return [f"{found} of {spells}{after}", f"{right} of {notes}", f"{int(repeats.suspended.sum())}"]
 
@@ -319,18 +490,40 @@ def stragglers(results: Results) -> str:
     found = pd.read_csv(results.folder / "results" / "stragglers.detections.csv")
     trials = trials.merge(found, on="trial", how="left")
     rows = []
-    for setting, scenario in zip(dict.fromkeys(trials["config/troubles"]), SCENARIOS, strict=True):
-        here = trials[trials["config/troubles"] == setting]
+    for setting, scenario in zip(dict.fromkeys(trials["config/faults"]), SCENARIOS, strict=True):
+        here = trials[trials["config/faults"] == setting]
         none = here[here.online == "none"]
         kind = scenario.partition(",")[0]
         for (online, margin), repeats in here.groupby(["online", "margin"], sort=False):
             theirs = PUBLISHED_STRAGGLERS.get((kind, online))
-            published = ratio_text(theirs[0] / PUBLISHED_STRAGGLERS[kind, "none"][0]) if theirs else ""
-            rows.append([scenario, online, margin if online != "none" else "", published,
-                         relative(repeats, none, "seconds"), mean_cell(repeats, "seconds", plain_form),
-                         *found_cells(repeats)])
-    return markdown(["scenario", "policy", "margin", "time in that of `none`, published", "measured", "s",
-                     "spells found", "notes that were right", "suspended"], rows)
+            published = (
+                ratio_text(theirs[0] / PUBLISHED_STRAGGLERS[kind, "none"][0]) if theirs else ""
+            )
+            rows.append(
+                [
+                    scenario,
+                    online,
+                    margin if online != "none" else "",
+                    published,
+                    relative(repeats, none, "seconds"),
+                    mean_cell(repeats, "seconds", plain_form),
+                    *found_cells(repeats),
+                ]
+            )
+    return markdown(
+        [
+            "scenario",
+            "policy",
+            "margin",
+            "time in that of `none`, published",
+            "measured",
+            "s",
+            "spells found",
+            "notes that were right",
+            "suspended",
+        ],
+        rows,
+    )
 
 
 def stragglers_trained(results: Results) -> str:
@@ -340,30 +533,67 @@ def stragglers_trained(results: Results) -> str:
     trials = trials.merge(found, on="trial", how="left")
     none, calm, rows = trials[trials.online == "none"], results.trials("share"), []
     calm = calm[calm.rule == "sync-switch(fraction=0.5)"]
-    rows.append(["no stragglers", "", percent_cell(calm), relative(calm, none, "seconds"), "", "", ""])
+    rows.append(
+        ["no stragglers", "", percent_cell(calm), relative(calm, none, "seconds"), "", "", ""]
+    )
     for online, repeats in trials.groupby("online", sort=False):
         theirs = PUBLISHED_STRAGGLERS.get(("moderate", online))
-        rows.append([online, percent(theirs[1]) if theirs else "", percent_cell(repeats), relative(repeats, none, "seconds"),
-                     *found_cells(repeats)])
-    return markdown(["policy", "accuracy %, published (moderate)", "measured", "time in that of `none`", "spells found",
-                     "notes that were right", "suspended"], rows)
+        rows.append(
+            [
+                online,
+                percent(theirs[1]) if theirs else "",
+                percent_cell(repeats),
+                relative(repeats, none, "seconds"),
+                *found_cells(repeats),
+            ]
+        )
+    return markdown(
+        [
+            "policy",
+            "accuracy %, published (moderate)",
+            "measured",
+            "time in that of `none`",
+            "spells found",
+            "notes that were right",
+            "suspended",
+        ],
+        rows,
+    )
 
 
 # ---- the rest ----
+
 
 def alexnet(results: Results) -> str:
     """One seed with another model."""
     trials = results.trials("alexnet")
     bsp = trials[trials.rule == "bsp"]
-    rows = [[f"`{name}`", percent_cell(repeats), relative(repeats, bsp, "seconds"),
-             mean_cell(repeats, "staleness_mean", plain_form)] for name, repeats in trials.groupby("rule", sort=False)]
+    rows = [
+        [
+            f"`{name}`",
+            percent_cell(repeats),
+            relative(repeats, bsp, "seconds"),
+            mean_cell(repeats, "staleness_mean", plain_form),
+        ]
+        for name, repeats in trials.groupby("rule", sort=False)
+    ]
     return markdown(["", "accuracy %", "training time in BSP's", "staleness"], rows)
 
 
 def switch_cost(results: Results) -> str:
     """What a switch costs in the running cluster, on Ray."""
-    rows = [[f"{one.run}, seed {one.seed}", str(one.workers), f"{one.switch_at_s:.2f}", f"{one.first_push_after_s:.3f}",
-             f"{one.median_step_s:.3f}", ratio_text(one.first_push_after_s / one.median_step_s)]
-            for one in results.of_runs("switch-cost").itertuples()]
-    return markdown(["run", "workers", "switch at, s", "first push after it, s", "median step, s", "in steps"],
-                    rows or [["not measured yet", "", "", "", "", ""]])
+    rows = [
+        [
+            f"{one.run}, seed {one.seed}",
+            str(one.workers),
+            f"{one.switch_at_s:.2f}",
+            f"{one.first_push_after_s:.3f}",
+            f"{one.median_step_s:.3f}",
+            ratio_text(one.first_push_after_s / one.median_step_s),
+        ]
+        for one in results.of_runs("switch-cost").itertuples()
+    ]
+    return markdown(
+        ["run", "workers", "switch at, s", "first push after it, s", "median step, s", "in steps"],
+        rows or [["not measured yet", "", "", "", "", ""]],
+    )

@@ -1,4 +1,5 @@
-"""The command line: `raysync run`, `compare`, `sweep`, `switch-search`, `report`, `dashboards`, `list` and more.
+"""The command line: `raysync run`, `compare`, `sweep`, `switch-search`, `report`, `dashboards`,
+`list` and more.
 
 One file a group of commands.
 """
@@ -14,10 +15,24 @@ from raysync.cli.stopping import stoppable
 from raysync.config.masking import masked
 from raysync.errors import ConfigError, RunFailed
 
-ORDER = ("run", "compare", "sweep", "switch-search", "report", "dashboards", "calibrate", "list", "watch", "replay")
-"""Of the commands in `raysync --help`, and in README.md; typer's is that in which their files are imported."""
+ORDER = (
+    "run",
+    "compare",
+    "sweep",
+    "switch-search",
+    "report",
+    "dashboards",
+    "calibrate",
+    "list",
+    "watch",
+    "replay",
+)
+"""Of the commands in `raysync --help`, and in README.md; typer's is that in which their files are
+imported."""
 
-app.registered_commands.sort(key=lambda command: ORDER.index(command.name or getattr(command.callback, "__name__", "")))
+app.registered_commands.sort(
+    key=lambda command: ORDER.index(command.name or getattr(command.callback, "__name__", ""))
+)
 
 __all__ = ["app", "console", "errors", "main"]
 

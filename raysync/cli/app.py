@@ -14,21 +14,42 @@ import typer
 from raysync import config
 from raysync.cli.visible import VisibleConsole
 from raysync.config import Experiment
-from raysync.record.places import is_uri
+from raysync.record.storage import is_uri
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
-                  help="Experiments with synchronisation paradigms in distributed deep learning, on Ray.")
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Experiments with synchronisation paradigms in distributed deep learning, on Ray.",
+)
 WIDE = None if "COLUMNS" in os.environ else 160
-"""Columns of what is no terminal: of the log of a job, say. rich would fold at 80, and nobody gains by that."""
+"""Columns of what is no terminal: of the log of a job, say. rich would fold at 80, and nobody gains
+by that."""
 console = VisibleConsole(emoji=False, width=None if sys.stdout.isatty() else WIDE)
 errors = VisibleConsole(stderr=True, emoji=False, width=None if sys.stderr.isatty() else WIDE)
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="Experiment file (YAML).", show_default=False)]
-Settings = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a setting: a.b=value.")]
-EngineName = Annotated[Literal["ray", "virtual"] | None, typer.Option(
-    "--engine", help="ray: real actors; virtual: a virtual clock in one process. Default: as the file says, else ray.")]
-OptionalFile = Annotated[Path | None, typer.Argument(
-    metavar="FILE", help="Experiment file; default: digits on four unequal workers.")]
+File = Annotated[
+    Path, typer.Argument(metavar="FILE", help="Experiment file (YAML).", show_default=False)
+]
+Settings = Annotated[
+    list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a setting: a.b=value.")
+]
+EngineName = Annotated[
+    Literal["ray", "virtual"] | None,
+    typer.Option(
+        "--engine",
+        help=(
+            "ray: real actors; virtual: a virtual clock in one process. Default: as the file says,"
+            " else ray."
+        ),
+    ),
+]
+OptionalFile = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="FILE", help="Experiment file; default: digits on four unequal workers."
+    ),
+]
 
 
 def load_experiment(file: Path | None, settings: Sequence[str]) -> Experiment:
@@ -47,7 +68,8 @@ def say(text: str) -> None:
 def say_that_ray_starts(experiment: Experiment, what: str) -> None:
     """Before half a minute in which processes start, and nothing else is seen."""
     joins = experiment.cluster.address not in ("auto", "local") or (
-        experiment.cluster.address == "auto" and "RAY_ADDRESS" in os.environ)
+        experiment.cluster.address == "auto" and "RAY_ADDRESS" in os.environ
+    )
     say(f"Starting {what} on the Ray cluster ..." if joins else f"Starting Ray and {what} ...")
 
 
@@ -62,9 +84,15 @@ def with_engine(settings: Sequence[str], engine: str | None) -> list[str]:
 
 
 def warn_of_the_jobs_folder(experiment: Experiment, say: Callable[[str], None]) -> None:
-    """In a job, a relative folder is one in Ray's copy of the working directory, which goes when Ray needs the space."""
+    """In a job, a relative folder is one in Ray's copy of the working directory, which goes when
+    Ray needs the space.
+    """
     output = experiment.output
-    in_a_job = "job_submission_id" in os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "")  # for a job's driver (Ray 2.60)
+    in_a_job = "job_submission_id" in os.environ.get(
+        "RAY_JOB_CONFIG_JSON_ENV_VAR", ""
+    )  # for a job's driver (Ray 2.60)
     if in_a_job and not is_uri(output) and not Path(output).expanduser().is_absolute():
-        say(f"output: {output}: in a job that is a folder of Ray's copy of the working directory, and goes with it. "
-            "To keep the records: --set output=/A/SHARED/FOLDER, or a URI.")
+        say(
+            f"output: {output}: in a job that is a folder of Ray's copy of the working directory,"
+            " and goes with it. To keep the records: --set output=/A/SHARED/FOLDER, or a URI."
+        )

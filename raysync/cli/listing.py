@@ -29,16 +29,23 @@ class Kind(StrEnum):
 @app.command(name="list")
 def list_(
     kind: Annotated[Kind, typer.Argument(metavar="KIND", help="What to list.", show_default=False)],
-    measure: Annotated[bool, typer.Option("--measure", help="Models: time a step here (a minute or two).")] = False,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Models: time a step here (a minute or two).")
+    ] = False,
 ) -> None:
-    """List the paradigms, models, data sets or clusters that come with raysync, with their settings."""
+    """List the paradigms, models, data sets or clusters that come with raysync, with their
+    settings.
+    """
     from raysync.training import data, models
 
     if kind is Kind.clusters:
         _list_clusters()
         return
     shelves: dict[Kind, Mapping[str, Callable[..., Any]]] = {
-        Kind.paradigms: PARADIGMS, Kind.models: models.MODELS, Kind.datasets: data.DATASETS}
+        Kind.paradigms: PARADIGMS,
+        Kind.models: models.MODELS,
+        Kind.datasets: data.DATASETS,
+    }
     table = Table(box=None, pad_edge=False)
     sizes = _sizes(measure) if kind is Kind.models else {}
     for column in ("name", *next(iter(sizes.values()), {}), "settings", "what it is"):
@@ -46,19 +53,30 @@ def list_(
     for name, thing in shelves[kind].items():
         known = signature(thing).parameters.values()
         settings = [f"{p.name}={_default(thing, p)}" for p in known if p.default is not p.empty]
-        cells = [name, *sizes.get(name, {}).values(), ", ".join(settings) or "-", (getdoc(thing) or "").splitlines()[0]]
+        cells = [
+            name,
+            *sizes.get(name, {}).values(),
+            ", ".join(settings) or "-",
+            (getdoc(thing) or "").splitlines()[0],
+        ]
         table.add_row(*map(escape, cells))
     if kind is Kind.paradigms:
         for name, preset in PRESETS.items():
             settings = [f"{parameter}={value!r}" for parameter, value in preset.parameters.items()]
-            table.add_row(*map(escape, (name, f"{preset.paradigm}: {', '.join(settings)}", preset.about)))
+            table.add_row(
+                *map(escape, (name, f"{preset.paradigm}: {', '.join(settings)}", preset.about))
+            )
     console.print(table)
     console.print("Your own: package.module:Name in the experiment file.")
 
 
 def _default(thing: Callable[..., Any], parameter: Parameter) -> str:
     """What a parameter is when nobody says; of a dataclass's field, what its factory makes."""
-    factories = {field.name: field.default_factory for field in fields(thing)} if is_dataclass(thing) else {}
+    factories = (
+        {field.name: field.default_factory for field in fields(thing)}
+        if is_dataclass(thing)
+        else {}
+    )
     factory = factories.get(parameter.name, MISSING)
     return repr(parameter.default if factory is MISSING else factory())
 
@@ -71,12 +89,18 @@ def _list_clusters() -> None:
         experiment = config.validate({"profile": name, "engine": "virtual"})
         table.add_row(escape(name), workers_of(experiment), escape(about.splitlines()[0]))
     console.print(table)
-    console.print("Name one: --set profile=NAME; your own: --set profile=FILE.yaml (`raysync calibrate` writes one).",
-                  markup=False, highlight=False)
+    console.print(
+        "Name one: --set profile=NAME; your own: --set profile=FILE.yaml (`raysync calibrate`"
+        " writes one).",
+        markup=False,
+        highlight=False,
+    )
 
 
 def _sizes(measure: bool) -> dict[str, dict[str, str]]:
-    """Columns of `list models`: parameters and, if they are measured, milliseconds a step, for the samples named."""
+    """Columns of `list models`: parameters and, if they are measured, milliseconds a step, for the
+    samples named.
+    """
     from raysync.training.cost import STEP_BATCH, step_s
     from raysync.training.flat import FlatModel
     from raysync.training.models import MODELS, listed

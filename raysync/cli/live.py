@@ -15,11 +15,14 @@ from raysync.errors import ConfigError
 from raysync.record.measures import Measures
 
 SHOW_EVERY_S = 0.1
-"""How often a progress line changes at most: some of its figures cost time in proportion to the workers."""
+"""How often a progress line changes at most: some of its figures cost time in proportion to the
+workers."""
 
 
 class Live:
-    """A progress line per run; where there is no terminal (the log of a job), a printed line per tenth and at the end."""
+    """A progress line per run; where there is no terminal (the log of a job), a printed line per
+    tenth and at the end.
+    """
 
     def __init__(self, progress: Progress, tokens: bool, timing_only: bool = False) -> None:
         """
@@ -60,19 +63,32 @@ class Live:
 
 def facts_of(measures: Measures, *, tokens: bool, timing_only: bool) -> str:
     """How good the model is, how fast it learns, and how much of their time the workers wait."""
-    pace = f"{rate_text(measures.throughput_samples_per_s):>6} samples/s │ wait {measures.wait_fraction:3.0%}"
+    pace = (
+        f"{rate_text(measures.throughput_samples_per_s):>6} samples/s │ wait"
+        f" {measures.wait_fraction:3.0%}"
+    )
     if timing_only:
         return pace
     if tokens:
-        return f"perplexity {'-' if measures.perplexity is None else perplexity_text(measures.perplexity):>5} │ {pace}"
-    return f"accuracy {'-' if measures.accuracy is None else f'{measures.accuracy:.1%}':>5} │ {pace}"
+        return (
+            "perplexity"
+            f" {'-' if measures.perplexity is None else perplexity_text(measures.perplexity):>5} │"
+            f" {pace}"
+        )
+    return (
+        f"accuracy {'-' if measures.accuracy is None else f'{measures.accuracy:.1%}':>5} │ {pace}"
+    )
 
 
 @contextmanager
 def live(tokens: bool, timing_only: bool = False) -> Iterator[Live]:
     """Progress lines below the log; see `Live`."""
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=8), TextColumn("{task.percentage:3.0f}% │"),
-               TextColumn("{task.fields[facts]}"))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=8),
+        TextColumn("{task.percentage:3.0f}% │"),
+        TextColumn("{task.fields[facts]}"),
+    )
     with Progress(*columns, console=errors, disable=not errors.is_terminal) as progress:
         try:
             yield Live(progress, tokens, timing_only)

@@ -17,13 +17,14 @@ from rich.table import Table
 from rich.text import Text
 
 from raysync.cli.live import facts_of
-from raysync.record.news import News, seconds
-from raysync.record.standing import Standing, WorkerRow
+from raysync.record.event_text import EventText, seconds
+from raysync.record.run_status import RunStatus, WorkerRow
 
 NUMBERS = ("clock", "lead", "pushes", "wait", "stale-\nness", "\nmax")
 """Columns of the table of workers, between their names and what they do."""
 FEWER = ((60, ("wait",)), (100, ("clock", "lead", "wait", "stale-\nness")))
-"""On a terminal of less than so many columns, these of them: what a worker does, and why, says more than the others."""
+"""On a terminal of less than so many columns, these of them: what a worker does, and why, says more
+than the others."""
 NEVER = "-"
 LONGEST_LEFT_S = 1e9
 """A run that has more than that before it has just begun."""
@@ -54,7 +55,7 @@ class Facts:
 class Picture:
     """All of it; it fits itself to the terminal."""
 
-    standing: Standing
+    status: RunStatus
     paradigm: str
     """As tables call it."""
     about: Mapping[str, Any]
@@ -62,42 +63,51 @@ class Picture:
     remark: str = ""
     """Of a run that has become quiet, what is to be said of that."""
     height: int | None = None
-    """Lines that there are: workers and news take one each, so that nothing jumps, and as many are shown as fit; None:
-    everything."""
+    """Lines that there are: workers and news take one each, so that nothing jumps, and as many are
+    shown as fit; None: everything."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """For rich."""
         head: list[RenderableType] = [
             Facts(title(self.paradigm, self.about), "bold"),
-            _progress(self.standing, self.about, is_quiet=bool(self.remark)), Facts(_facts(self.standing, self.about))]
+            _progress(self.status, self.about, is_quiet=bool(self.remark)),
+            Facts(_facts(self.status, self.about)),
+        ]
         if self.remark:
             head.append(Text(self.remark, "yellow"))
         yield from head
         names = next((names for columns, names in FEWER if options.max_width < columns), NUMBERS)
-        news, rows = self.standing.news, None
+        news, rows = self.status.news, None
         if self.height is not None:
             news = news[-max(1, self.height // 3) :]
             above = sum(len(console.render_lines(part, options, pad=False)) for part in head)
             rows = max(2, self.height - above - FRAME_LINES - len(news))
-        yield _workers(self.standing, rows, names)
+        yield _workers(self.status, rows, names)
         yield _news(news, cut=self.height is not None)
 
 
 def title(paradigm: str, about: Mapping[str, Any]) -> list[str]:
     """Paradigm, what is trained, and by whom."""
     what = [f"{about[key]}" for key in ("model", "dataset") if key in about]
-    more = [" on ".join(what), *(f"{name} {about[name]}" for name in ("workers", "seed", "engine") if name in about)]
+    more = [
+        " on ".join(what),
+        *(f"{name} {about[name]}" for name in ("workers", "seed", "engine") if name in about),
+    ]
     return [part for part in (paradigm, *more) if part]
 
 
-def state_of(standing: Standing, about: Mapping[str, Any], *, is_quiet: bool) -> str:
+def state_of(status: RunStatus, about: Mapping[str, Any], *, is_quiet: bool) -> str:
     """How it has ended; or since when it goes on, and for how long yet."""
-    measures = standing.measures
+    measures = status.measures
     if measures.ended is not None:
         error = f": {measures.ended.error}" if measures.ended.error else ""
         return f"{measures.ended.status} after {seconds(measures.seconds)}{error}"
     left = ""
-    left_s = measures.seconds * (1 - measures.progress) / measures.progress if measures.progress > 0 else inf
+    left_s = (
+        measures.seconds * (1 - measures.progress) / measures.progress
+        if measures.progress > 0
+        else inf
+    )
     # nobody waits for virtual seconds, nor for 30 years
     if left_s < LONGEST_LEFT_S and about.get("engine") == "ray" and not is_quiet:
         left_s = max(0, round(left_s))
@@ -105,45 +115,56 @@ def state_of(standing: Standing, about: Mapping[str, Any], *, is_quiet: bool) ->
     return f"{seconds(measures.now)}{left}"
 
 
-def _progress(standing: Standing, about: Mapping[str, Any], *, is_quiet: bool) -> Table:
-    measures = standing.measures
+def _progress(status: RunStatus, about: Mapping[str, Any], *, is_quiet: bool) -> Table:
+    measures = status.measures
     line = Table.grid(padding=(0, 1))
-    line.add_row(ProgressBar(total=1.0, completed=min(1.0, measures.progress), width=20),
-                 Facts([f"{min(1.0, measures.progress):4.0%}",
-                        f"{measures.samples:,} of {measures.workload_samples:,} samples, {measures.updates:,} updates",
-                        state_of(standing, about, is_quiet=is_quiet)]))
+    line.add_row(
+        ProgressBar(total=1.0, completed=min(1.0, measures.progress), width=20),
+        Facts(
+            [
+                f"{min(1.0, measures.progress):4.0%}",
+                (
+                    f"{measures.samples:,} of {measures.workload_samples:,} samples,"
+                    f" {measures.updates:,} updates"
+                ),
+                state_of(status, about, is_quiet=is_quiet),
+            ]
+        ),
+    )
     return line
 
 
-def _facts(standing: Standing, about: Mapping[str, Any]) -> list[str]:
-    measures, timing_only = standing.measures, about.get("timing") == "only"
-    facts = facts_of(measures, tokens=bool(about.get("tokens")), timing_only=timing_only).split(" │ ")
+def _facts(status: RunStatus, about: Mapping[str, Any]) -> list[str]:
+    measures, timing_only = status.measures, about.get("timing") == "only"
+    facts = facts_of(measures, tokens=bool(about.get("tokens")), timing_only=timing_only).split(
+        " │ "
+    )
     losses = [f"{measures.evaluations[-1].loss:.3f} nats"] if measures.evaluations else []
-    if standing.batch_loss is not None:
-        losses.append(f"of the last batch {standing.batch_loss:.3f}")
+    if status.batch_loss is not None:
+        losses.append(f"of the last batch {status.batch_loss:.3f}")
     if losses and not timing_only:
         facts.append(f"loss {', '.join(losses)}")
     if measures.staleness_mean is not None:
         facts.append(f"staleness {measures.staleness_mean:.1f}, at most {measures.staleness_max}")
     facts.append(f"lead at most {measures.lead_max}")
-    if standing.protocol:
-        facts.append(f"under {standing.protocol}")
+    if status.protocol:
+        facts.append(f"under {status.protocol}")
     return facts
 
 
-def _workers(standing: Standing, rows: int | None, names: Sequence[str]) -> Table:
+def _workers(status: RunStatus, rows: int | None, names: Sequence[str]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, expand=True)
     table.add_column("worker", no_wrap=True)
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("state", ratio=1, no_wrap=rows is not None, overflow="ellipsis")
-    everybody = standing.rows()
+    everybody = status.rows()
     shown = len(everybody) if rows is None or len(everybody) <= rows else max(1, rows - 1)
     for row in islice(everybody, shown):
         numbers = _numbers(row)
         table.add_row(Text(row.worker), *(numbers[name] for name in names), Text(row.state))
     if shown < len(everybody):
-        doing = ", ".join(f"{count} {what}" for what, count in standing.doing().items())
+        doing = ", ".join(f"{count} {what}" for what, count in status.doing().items())
         table.add_row(f"{len(everybody) - shown} more", *[""] * len(names), f"all: {doing}")
     return table
 
@@ -156,10 +177,12 @@ def _numbers(row: WorkerRow) -> dict[str, str]:
     return dict(zip(NUMBERS, values, strict=True))
 
 
-def _news(news: Sequence[News], *, cut: bool) -> Table:
+def _news(news: Sequence[EventText], *, cut: bool) -> Table:
     table = Table.grid(padding=(0, 2), expand=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(ratio=1, no_wrap=cut, overflow="ellipsis")
     for each in news:
-        table.add_row(Text(f"{each.at:,.2f} s", "dim"), Text(each.text, "bold" if each.rare else ""))
+        table.add_row(
+            Text(f"{each.at:,.2f} s", "dim"), Text(each.text, "bold" if each.rare else "")
+        )
     return table

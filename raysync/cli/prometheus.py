@@ -39,10 +39,16 @@ def known(url: str) -> tuple[set[str], list[str]]:
         ConfigError: there is no Prometheus at that address, or it has none of them.
     """
     series = set(_values(url, "__name__"))
-    metrics = {metric.name for metric in REGISTRY.values() if series & {metric.exported, f"{metric.exported}_bucket"}}
+    metrics = {
+        metric.name
+        for metric in REGISTRY.values()
+        if series & {metric.exported, f"{metric.exported}_bucket"}
+    }
     if not metrics:
-        raise ConfigError(f"{url}: a Prometheus, but it knows no metric of raysync. Has a run begun, on the cluster that it "
-                          f"scrapes?\nIts targets: {url}/targets")
+        raise ConfigError(
+            f"{url}: a Prometheus, but it knows no metric of raysync. Has a run begun, on the"
+            f" cluster that it scrapes?\nIts targets: {url}/targets"
+        )
     return metrics, _values(url, "run")
 
 
@@ -60,9 +66,13 @@ def _ask(question: str, url: str) -> Any:
         with urlopen(question, timeout=PATIENCE_S) as answer:
             return json.load(answer)
     except HTTPError as error:
-        raise ConfigError(f"--prometheus {url}: what answers there is no Prometheus, or is not ready ({error}).") from error
+        raise ConfigError(
+            f"--prometheus {url}: what answers there is no Prometheus, or is not ready ({error})."
+        ) from error
     except (OSError, HTTPException) as error:
         reason = getattr(error, "reason", error)
-        raise ConfigError(f"--prometheus {url}: no answer ({getattr(reason, 'strerror', None) or reason}).") from error
+        raise ConfigError(
+            f"--prometheus {url}: no answer ({getattr(reason, 'strerror', None) or reason})."
+        ) from error
     except ValueError as error:
         raise ConfigError(f"--prometheus {url}: what answers there is no Prometheus.") from error

@@ -11,7 +11,7 @@ import typer
 from raysync.cli.app import app, console
 from raysync.cli.visible import visible
 from raysync.errors import ConfigError
-from raysync.record.places import local, named, push
+from raysync.record.storage import display_name, local_copy, upload
 from raysync.record.sweeps import TUNE
 
 if TYPE_CHECKING:
@@ -27,25 +27,50 @@ class Format(StrEnum):
     trace = "trace"
 
 
-Paths = Annotated[list[str], typer.Argument(
-    metavar="PATH...", show_default=False, help="Folders of runs, of a sweep, or of several runs (runs/NAME); also URIs.")]
-Kind = Annotated[Format, typer.Option(
-    "--format", help="html: one page; md: Markdown; png: a picture of each figure; trace: the timeline of one run, for "
-                     "ui.perfetto.dev.")]
-Output = Annotated[Path | None, typer.Option(
-    "--output", "-o", help="Where to. Default: into the (first) folder; Markdown to the terminal.")]
-Median = Annotated[bool, typer.Option("--median", help="Of md: the values of the median run in place of means.")]
+Paths = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="PATH...",
+        show_default=False,
+        help="Folders of runs, of a sweep, or of several runs (runs/NAME); also URIs.",
+    ),
+]
+Kind = Annotated[
+    Format,
+    typer.Option(
+        "--format",
+        help=(
+            "html: one page; md: Markdown; png: a picture of each figure; trace: the timeline of"
+            " one run, for ui.perfetto.dev."
+        ),
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help="Where to. Default: into the (first) folder; Markdown to the terminal.",
+    ),
+]
+Median = Annotated[
+    bool, typer.Option("--median", help="Of md: the values of the median run in place of means.")
+]
 
 
 @app.command()
-def report(paths: Paths, kind: Kind = Format.html, output: Output = None, median: Median = False) -> None:
-    """Which paradigm? The answer with its uncertainty, tables and figures, from the records of runs or of a sweep."""
+def report(
+    paths: Paths, kind: Kind = Format.html, output: Output = None, median: Median = False
+) -> None:
+    """Which paradigm? The answer with its uncertainty, tables and figures, from the records of runs
+    or of a sweep.
+    """
     from raysync.results.collection import collect
 
     if median and kind is not Format.md:
         raise ConfigError(f"--median: of the tables of --format md; not of {kind.value}.")
     _check_output(output, kind)
-    collection = collect([local(path, without=TUNE) for path in paths])
+    collection = collect([local_copy(path, without=TUNE) for path in paths])
     if kind is Format.md and output is None:
         from raysync.results.markdown import markdown
 
@@ -54,16 +79,20 @@ def report(paths: Paths, kind: Kind = Format.html, output: Output = None, median
     there = output or _place(collection, kind)
     try:
         _write(collection, kind, there, median)
-        push(there)
+        upload(there)
     except OSError as error:
         raise ConfigError(f"{there}: cannot be written ({error.strerror or error}).") from error
-    console.print(f"Written: {named(there)}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"Written: {display_name(there)}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _place(collection: Collection, kind: Format) -> Path:
-    """Where a report goes if nobody says where: into the first folder that was named, or that of the only run."""
+    """Where a report goes if nobody says where: into the first folder that was named, or that of
+    the only run.
+    """
     names = {Format.html: "report.html", Format.png: "report", Format.trace: "trace.json"}
-    return (collection.runs[0].record.path if kind is Format.trace else collection.paths[0]) / names[kind]
+    return (
+        collection.runs[0].record.path if kind is Format.trace else collection.paths[0]
+    ) / names[kind]
 
 
 def _write(collection: Collection, kind: Format, there: Path, median: bool) -> None:
@@ -75,8 +104,10 @@ def _write(collection: Collection, kind: Format, there: Path, median: bool) -> N
         from raysync.results.trace import write_trace
 
         if len(collection.runs) > 1:
-            raise ConfigError(f"--format trace: it shows one run, there are {len(collection.runs)}; name one of them: "
-                              f"{collection.runs[0].record.path}, ...")
+            raise ConfigError(
+                f"--format trace: it shows one run, there are {len(collection.runs)}; name one of"
+                f" them: {collection.runs[0].record.path}, ..."
+            )
         write_trace(collection.runs[0].record, there)
     else:
         from raysync.results.page import write_html, write_png
@@ -91,6 +122,10 @@ def _check_output(output: Path | None, kind: Format) -> None:
     if not output.absolute().parent.is_dir():
         raise ConfigError(f"--output {output}: there is no folder {output.parent}.")
     if output.is_dir() and kind is not Format.png:
-        raise ConfigError(f"--output {output}: that is a folder; --format {kind.value} is written to a file.")
+        raise ConfigError(
+            f"--output {output}: that is a folder; --format {kind.value} is written to a file."
+        )
     if output.is_file() and kind is Format.png:
-        raise ConfigError(f"--output {output}: that is a file; --format png is written to a folder.")
+        raise ConfigError(
+            f"--output {output}: that is a file; --format png is written to a folder."
+        )

@@ -1,8 +1,10 @@
-"""How a command is stopped: by Ctrl-C, by SIGTERM (`kill`, `ray job stop`), or by SIGHUP (the terminal is closed).
+"""How a command is stopped: by Ctrl-C, by SIGTERM (`kill`, `ray job stop`), or by SIGHUP (the
+terminal is closed).
 
-The first of them ends it in good order: records are completed, actors and a private cluster go. A second Ctrl-C ends it at
-once, whatever it waits for. Python itself may not hear that one: its handlers run in the main thread, once the call of
-Ray that it is in comes back, which may be never. So a thread waits for the numbers of signals that Python writes to a pipe.
+The first of them ends it in good order: records are completed, actors and a private cluster go. A
+second Ctrl-C ends it at once, whatever it waits for. Python itself may not hear that one: its
+handlers run in the main thread, once the call of Ray that it is in comes back, which may be never.
+So a thread waits for the numbers of signals that Python writes to a pipe.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 TOGETHER_S = 0.3
-"""Signals so close to each other are one: `timeout`, say, sends its signal to the process and to its group."""
+"""Signals so close to each other are one: `timeout`, say, sends its signal to the process and to
+its group."""
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -40,7 +43,9 @@ def stoppable() -> Iterator[None]:
     except SystemExit:
         if leave.number in (None, signal.SIGINT):
             raise
-        raise SystemExit(128 + leave.number) from None  # of a call of Ray that hears a signal, another number comes out
+        raise SystemExit(
+            128 + leave.number
+        ) from None  # of a call of Ray that hears a signal, another number comes out
     finally:
         signal.set_wakeup_fd(fd_before)
         os.close(writer)
@@ -49,7 +54,9 @@ def stoppable() -> Iterator[None]:
 
 
 class _Leave:
-    """The handler of the signals that end the command: the first one raises, and is left to its work by the others."""
+    """The handler of the signals that end the command: the first one raises, and is left to its
+    work by the others.
+    """
 
     def __init__(self) -> None:
         self.number: int | None = None

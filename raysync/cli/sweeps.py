@@ -21,7 +21,7 @@ from raysync.cli.app import (
     with_engine,
 )
 from raysync.cli.trials import TrialsLine
-from raysync.record.places import named
+from raysync.record.storage import display_name
 from raysync.record.sweeps import CSV
 
 if TYPE_CHECKING:
@@ -32,14 +32,24 @@ if TYPE_CHECKING:
 
 @app.command()
 def sweep(
-    file: File, engine: EngineName = None, settings: Settings = [],  # noqa: B006 - typer copies it
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the latest sweep of this file.")] = False,
+    file: File,
+    engine: EngineName = None,
+    settings: Settings = [],  # noqa: B006 - typer copies it
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the latest sweep of this file.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="More than 1,000 trials are meant.")] = False,
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show Ray Tune's own table of trials.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", help="Show Ray Tune's own table of trials.")
+    ] = False,
 ) -> None:
-    """Run the trials of the file's `sweep:` block under Ray Tune, side by side where the cluster can hold them."""
+    """Run the trials of the file's `sweep:` block under Ray Tune, side by side where the cluster
+    can hold them.
+    """
     say_that_ray_starts(config.load(file, with_engine(settings, engine)), "the trials")
-    os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # before Tune is imported: its newer output is never quiet, and shows no settings
+    os.environ["RAY_AIR_NEW_OUTPUT"] = (
+        "0"  # before Tune is imported: its newer output is never quiet, and shows no settings
+    )
     from raysync.tuning.sweep import plan as planned
     from raysync.tuning.sweep import run
 
@@ -48,20 +58,38 @@ def sweep(
         warn_of_the_jobs_folder(plan.experiment, line.say)
         line.begin(f"{plan.done + plan.count} trials", plan.done + plan.count, plan.done)
         try:
-            record, ended = run(plan, notify=line.say, show=line.show, address=os.environ.get("RAY_ADDRESS"),
-                                verbose=verbose)
+            record, ended = run(
+                plan,
+                notify=line.say,
+                show=line.show,
+                address=os.environ.get("RAY_ADDRESS"),
+                verbose=verbose,
+            )
         except SystemExit:  # what `ray job stop` comes to
             line.say(f"Stopped. Go on: raysync sweep {file} --resume, with the same settings.")
             raise
     counts = Counter(record.table.status)
-    console.print(f"{len(record.table)} trials: {', '.join(f'{count} {status}' for status, count in counts.items())}.",
-                  highlight=False)
+    console.print(
+        f"{len(record.table)} trials:"
+        f" {', '.join(f'{count} {status}' for status, count in counts.items())}.",
+        highlight=False,
+    )
     if record.records:
         _answer(record)
-    console.print(f"Table: {named(record.path / CSV)}\nReport: raysync report {named(record.path)}", markup=False,
-                  highlight=False, soft_wrap=True)
+    console.print(
+        f"Table: {display_name(record.path / CSV)}\nReport: raysync report"
+        f" {display_name(record.path)}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
     if not ended:
-        errors.print(f"Interrupted. Go on: raysync sweep {file} --resume", markup=False, highlight=False, soft_wrap=True)
+        errors.print(
+            f"Interrupted. Go on: raysync sweep {file} --resume",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
         raise typer.Exit(130)
     if any_failed(record.table):
         raise typer.Exit(1)
@@ -70,7 +98,8 @@ def sweep(
 def any_failed(table: pd.DataFrame) -> bool:
     """Whether a trial broke.
 
-    One of which Tune had seen enough may have left a record without an end, too, but it has no error.
+    One of which Tune had seen enough may have left a record without an end, too, but it has no
+    error.
     """
     broke = table.status.eq("unfinished") & table.error.fillna("").ne("")
     return bool((table.status.eq("failed") | broke).any())
@@ -78,8 +107,8 @@ def any_failed(table: pd.DataFrame) -> bool:
 
 def _answer(record: SweepRecord) -> None:
     """Which paradigm, in each scenario."""
-    from raysync.results.answer import answers, overall
     from raysync.results.collection import collect
+    from raysync.results.ranking import answers, overall
 
     collection = collect([record.path])
     found = answers(collection)

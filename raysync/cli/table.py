@@ -18,9 +18,14 @@ Column = tuple[str, str, Callable[[float], str], bool]
 
 
 def print_table(
-    rows: dict[str, list[dict[str, Any] | None]], experiment: Experiment, seeds: Sequence[int], tokens: bool,
+    rows: dict[str, list[dict[str, Any] | None]],
+    experiment: Experiment,
+    seeds: Sequence[int],
+    tokens: bool,
 ) -> None:
-    """One row a paradigm; means over the seeds, with the interval of the results. None: a failed run."""
+    """One row a paradigm; means over the seeds, with the interval of the results. None: a failed
+    run.
+    """
     columns = [
         *results(experiment, tokens),
         ("samples\nper s", "throughput_samples_per_s", rate_text, False),
@@ -30,15 +35,19 @@ def print_table(
         ("lead\nmax", "lead_max", "{:.0f}".format, False),
     ]
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("paradigm", overflow="fold")  # a long one takes lines of its own; numbers are never cut
+    table.add_column(
+        "paradigm", overflow="fold"
+    )  # a long one takes lines of its own; numbers are never cut
     for name, *_ in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for label, summaries in rows.items():
         bad = Counter(one["status"] if one else "failed" for one in summaries)
         del bad["finished"]
         marks = [f"[red]{status} {count} of {len(seeds)}[/red]" for status, count in bad.items()]
-        cells = [cell([one[key] if one else None for one in summaries], show, interval=interval)
-                 for _, key, show, interval in columns]
+        cells = [
+            cell([one[key] if one else None for one in summaries], show, interval=interval)
+            for _, key, show, interval in columns
+        ]
         table.add_row(" ".join([escape(label), *marks]), *cells)
     console.print(title(experiment, seeds), highlight=False, soft_wrap=True)
     console.print(table)
@@ -49,8 +58,13 @@ def results(experiment: Experiment, tokens: bool) -> list[Column]:
     if experiment.timing == "only":
         return [("seconds", "seconds", seconds_text, True)]
     accuracy, loss = experiment.target_accuracy, experiment.target_loss
-    columns: list[Column] = [("final\nperplexity", "final_perplexity", perplexity_text, True) if tokens else
-                             ("final\naccuracy", "final_accuracy", "{:.1%}".format, True)]
+    columns: list[Column] = [
+        (
+            ("final\nperplexity", "final_perplexity", perplexity_text, True)
+            if tokens
+            else ("final\naccuracy", "final_accuracy", "{:.1%}".format, True)
+        )
+    ]
     if accuracy or not loss:
         name = f"{accuracy:.1%}" if accuracy else "target"
         columns.append((f"s to\n{name}", "time_to_accuracy_s", seconds_text, True))
@@ -79,7 +93,10 @@ def title(experiment: Experiment, seeds: Sequence[int]) -> str:
     repeats = f"seed {seeds[0]}"
     if len(seeds) > 1:
         repeats = f"mean ± half of the 95% interval over seeds {', '.join(map(str, seeds))}"
-    return f"{experiment.model.name} on {experiment.data.name}, workers {workers_of(experiment)}, {repeats}"
+    return (
+        f"{experiment.model.name} on {experiment.data.name}, workers {workers_of(experiment)},"
+        f" {repeats}"
+    )
 
 
 def cell(values: list[float | None], show: Callable[[float], str], *, interval: bool) -> str:

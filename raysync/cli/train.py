@@ -35,33 +35,46 @@ from raysync.config.masking import masked
 from raysync.core.replay import replay as replay_journal
 from raysync.errors import ConfigError, RunFailed
 from raysync.paradigms import rebuild
-from raysync.record.places import beneath, local
 from raysync.record.reader import RunRecord, legible
+from raysync.record.storage import join, local_copy
 
 if TYPE_CHECKING:
     from raysync.runner import Engine
     from raysync.training.task import Task
 
-TensorBoard = Annotated[bool, typer.Option(
-    "--tensorboard", help="Also write TensorBoard's event files into the records, while the runs go on.")]
+TensorBoard = Annotated[
+    bool,
+    typer.Option(
+        "--tensorboard",
+        help="Also write TensorBoard's event files into the records, while the runs go on.",
+    ),
+]
 
 
 @app.command()
 def run(
-    file: File, engine: EngineName = None, settings: Settings = [],  # noqa: B006 - typer copies it
+    file: File,
+    engine: EngineName = None,
+    settings: Settings = [],  # noqa: B006 - typer copies it
     tensorboard: TensorBoard = False,
 ) -> None:
-    """Train one experiment. Its file is a program: the functions and classes that it names are imported and called."""
+    """Train one experiment. Its file is a program: the functions and classes that it names are
+    imported and called.
+    """
     experiment = config.load(file, with_engine(settings, engine))
     _train(experiment, [experiment.paradigm], [experiment.seed], tensorboard)
 
 
 @app.command()
 def compare(
-    file: OptionalFile = None, engine: EngineName = None, settings: Settings = [],  # noqa: B006
+    file: OptionalFile = None,
+    engine: EngineName = None,
+    settings: Settings = [],  # noqa: B006
     tensorboard: TensorBoard = False,
 ) -> None:
-    """Train the same experiment under several paradigms, one after the other, and print one table."""
+    """Train the same experiment under several paradigms, one after the other, and print one
+    table.
+    """
     settings = with_engine(settings, engine)
     experiment = load_experiment(file, settings)
     _train(experiment, experiment.paradigms, experiment.seeds or [experiment.seed], tensorboard)
@@ -69,11 +82,18 @@ def compare(
 
 @app.command()
 def calibrate(
-    profile: Annotated[Path, typer.Argument(
-        metavar="PROFILE", help="The cluster profile to write (YAML).", show_default=False)],
-    file: OptionalFile = None, settings: Settings = [],  # noqa: B006
+    profile: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PROFILE", help="The cluster profile to write (YAML).", show_default=False
+        ),
+    ],
+    file: OptionalFile = None,
+    settings: Settings = [],  # noqa: B006
 ) -> None:
-    """Measure this machine for an experiment's model, and write a profile for the virtual engine (half a minute)."""
+    """Measure this machine for an experiment's model, and write a profile for the virtual engine
+    (half a minute).
+    """
     from raysync.calibration import calibrate as measure
     from raysync.calibration import profile as written
     from raysync.runner import engine_for
@@ -85,29 +105,53 @@ def calibrate(
         raise ConfigError(f"{profile}: there is no folder {profile.parent}.")
     experiment = load_experiment(file, [*settings, "engine=ray", "timing=with-gradients"])
     task = prepare(experiment)
-    with live(task.data.tokens) as shown, engine_for(experiment, shown.say, os.environ.get("RAY_ADDRESS")) as engine:
+    with (
+        live(task.data.tokens) as shown,
+        engine_for(experiment, shown.say, os.environ.get("RAY_ADDRESS")) as engine,
+    ):
         measured = measure(engine, task)
-    about = (f"Measured by raysync calibrate on {platform.node() or 'this machine'} ({os.cpu_count()} cores), "
-             f"{datetime.now():%Y-%m-%d}, with {task.model.name} and batches of {experiment.batch_size}.")
+    about = (
+        f"Measured by raysync calibrate on {platform.node() or 'this machine'} ({os.cpu_count()}"
+        f" cores), {datetime.now():%Y-%m-%d}, with {task.model.name} and batches of"
+        f" {experiment.batch_size}."
+    )
     profile.write_text(written(experiment, measured, about), encoding="utf-8")
     bandwidth = measured.bandwidth_bytes_per_s
-    console.print(f"step {1000 * measured.step_s:.3g} ms ({measured.flops_per_s / 1e9:.3g} GFLOP/s), "
-                  f"latency {1000 * measured.latency_s:.3g} ms each way, "
-                  f"bandwidth {f'{bandwidth / 1e9:.3g} GB/s' if bandwidth else 'too high to measure'}, "
-                  f"update {1000 * measured.update_s:.3g} ms + {measured.update_bytes_per_s / 1e9:.3g} GB/s",
-                  highlight=False, soft_wrap=True)
-    console.print(f"Try it: raysync compare{f' {file}' if file else ''} --engine virtual --set profile={profile}",
-                  markup=False, highlight=False, soft_wrap=True)
+    console.print(
+        f"step {1000 * measured.step_s:.3g} ms ({measured.flops_per_s / 1e9:.3g} GFLOP/s), "
+        f"latency {1000 * measured.latency_s:.3g} ms each way, "
+        f"bandwidth {f'{bandwidth / 1e9:.3g} GB/s' if bandwidth else 'too high to measure'}, "
+        f"update {1000 * measured.update_s:.3g} ms + {measured.update_bytes_per_s / 1e9:.3g} GB/s",
+        highlight=False,
+        soft_wrap=True,
+    )
+    console.print(
+        f"Try it: raysync compare{f' {file}' if file else ''} --engine virtual --set"
+        f" profile={profile}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 @app.command()
 def replay(
-    record: Annotated[str, typer.Argument(metavar="RUN", help="Folder of a run, or its URI.", show_default=False)],
-    trust: Annotated[bool, typer.Option(
-        "--trust", help="Import and run the paradigm that the record names, if it does not come with raysync.")] = False,
+    record: Annotated[
+        str, typer.Argument(metavar="RUN", help="Folder of a run, or its URI.", show_default=False)
+    ],
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust",
+            help=(
+                "Import and run the paradigm that the record names, if it does not come with"
+                " raysync."
+            ),
+        ),
+    ] = False,
 ) -> None:
     """Feed a run's journal to a fresh machine; every decision must come out the same."""
-    journal = local(record) / "journal.jsonl"
+    journal = local_copy(record) / "journal.jsonl"
     if not journal.is_file():
         raise ConfigError(f"{record}: not the record of a run (no journal.jsonl in it).")
     with legible(journal.parent), journal.open(encoding="utf-8") as file:
@@ -115,14 +159,28 @@ def replay(
     if replayed.difference:
         errors.print(f"Differs at {replayed.difference}", markup=False, highlight=False)
         raise typer.Exit(1)
-    console.print(f"{replayed.events} events replayed, all {replayed.decisions} decisions identical.", highlight=False)
+    console.print(
+        f"{replayed.events} events replayed, all {replayed.decisions} decisions identical.",
+        highlight=False,
+    )
     if not replayed.ended:
-        console.print("The journal is unfinished: it has no closing line. Its run was killed or still goes on, or the "
-                      "journal was cut off.", highlight=False, soft_wrap=True)
+        console.print(
+            "The journal is unfinished: it has no closing line. Its run was killed or still goes"
+            " on, or the journal was cut off.",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
-def _train(experiment: Experiment, choices: Sequence[ParadigmChoice], seeds: Sequence[int], tensorboard: bool) -> None:
-    """Train each paradigm with each seed in one session; print the table and where the records are."""
+def _train(
+    experiment: Experiment,
+    choices: Sequence[ParadigmChoice],
+    seeds: Sequence[int],
+    tensorboard: bool,
+) -> None:
+    """Train each paradigm with each seed in one session; print the table and where the
+    records are.
+    """
     from raysync.decoupled.plan import check_task
     from raysync.runner import engine_for
     from raysync.training.task import prepare
@@ -131,20 +189,29 @@ def _train(experiment: Experiment, choices: Sequence[ParadigmChoice], seeds: Seq
     for choice in choices:  # what one of them cannot do is known before another one trains
         check_task(task, choice.make())
     if experiment.engine == "ray":
-        say_that_ray_starts(experiment, f"{experiment.worker_count} worker{'s' * (experiment.worker_count > 1)}")
+        say_that_ray_starts(
+            experiment, f"{experiment.worker_count} worker{'s' * (experiment.worker_count > 1)}"
+        )
     with engine_for(experiment, say, os.environ.get("RAY_ADDRESS")) as engine:
         done = _train_all(engine, task, choices, seeds, tensorboard)
         # before the end of Ray, which takes seconds, or more where Ray is stuck
-        summaries = {label: [record.summary if record else None for record in runs] for label, runs in done.items()}
+        summaries = {
+            label: [record.summary if record else None for record in runs]
+            for label, runs in done.items()
+        }
         print_table(summaries, experiment, seeds, task.data.tokens)
-        records = masked(str(beneath(experiment.output, experiment.name)))
+        records = masked(str(join(experiment.output, experiment.name)))
         console.print(f"Records: {records}", markup=False, highlight=False, soft_wrap=True)
     if any(record is None for runs in done.values() for record in runs):
         raise typer.Exit(1)
 
 
 def _train_all(
-    engine: Engine, task: Task, choices: Sequence[ParadigmChoice], seeds: Sequence[int], tensorboard: bool,
+    engine: Engine,
+    task: Task,
+    choices: Sequence[ParadigmChoice],
+    seeds: Sequence[int],
+    tensorboard: bool,
 ) -> dict[str, list[RunRecord | None]]:
     """The records of each paradigm, a seed each; None for a run that failed."""
     from raysync.runner import run_in
@@ -153,12 +220,21 @@ def _train_all(
     with live(task.data.tokens, task.experiment.timing == "only") as shown:
         warn_of_the_jobs_folder(task.experiment, shown.say)
         for group, step_s in task.estimated_s.items():
-            shown.say(f"Nobody said how long a step of {group!r} lasts: {step_s:.2g} s, from its floating-point operations.")
+            shown.say(
+                f"Nobody said how long a step of {group!r} lasts: {step_s:.2g} s, from its"
+                " floating-point operations."
+            )
         for seed, choice in product(seeds, choices):
             label = choice.label if len(seeds) == 1 else f"{choice.label}, seed {seed}"
             try:
-                record = run_in(engine, task.with_seed(seed), choice, watch=shown.follow(label), notify=shown.say,
-                                tensorboard=tensorboard)
+                record = run_in(
+                    engine,
+                    task.with_seed(seed),
+                    choice,
+                    watch=shown.follow(label),
+                    notify=shown.say,
+                    tensorboard=tensorboard,
+                )
             except RunFailed as failure:
                 shown.say(f"{label} failed: {failure}")
                 done[choice.label].append(None)

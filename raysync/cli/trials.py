@@ -5,24 +5,39 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from raysync.cli.app import errors
 
 if TYPE_CHECKING:
-    from raysync.tuning.standing import Standing
+    from raysync.tuning.progress import SweepProgress
 
 
 class TrialsLine:
-    """A context manager: within, the line is on the terminal; without one, every tenth of the trials is a line of text."""
+    """A context manager: within, the line is on the terminal; without one, every tenth of the
+    trials is a line of text.
+    """
 
     def __init__(self, *, hidden: bool) -> None:
         """
         Args:
             hidden: Ray Tune prints its own table.
         """
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=16), TextColumn("{task.fields[facts]}"),
-                   TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=16),
+            TextColumn("{task.fields[facts]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+        )
         self._progress = Progress(*columns, console=errors, disable=hidden)
         self._line: TaskID | None = None
         self._count = self._before = self._told = 0
@@ -31,7 +46,12 @@ class TrialsLine:
         self._progress.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._progress.stop()
 
     def begin(self, what: str, count: int, before: int = 0) -> None:
@@ -51,12 +71,12 @@ class TrialsLine:
         """Above the line."""
         self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    def show(self, standing: Standing) -> None:
+    def show(self, status: SweepProgress) -> None:
         """How they stand now."""
         assert self._line is not None, "nothing has begun"
-        done = self._before + standing.done
-        facts = f"{done} done, {standing.running} running, {standing.failed} failed"
-        self._progress.update(self._line, completed=self._before + standing.progress, facts=facts)
+        done = self._before + status.done
+        facts = f"{done} done, {status.running} running, {status.failed} failed"
+        self._progress.update(self._line, completed=self._before + status.progress, facts=facts)
         tenths = 10 * done // self._count
         if not errors.is_terminal and self._told < tenths:
             self._told = tenths

@@ -1,1 +1,3 @@
-"""The Ray backend: real actors, real seconds. Nothing here decides anything, and nothing carries decisions out."""
+"""The Ray backend: real actors, real seconds. Nothing here decides anything, and nothing carries
+decisions out.
+"""

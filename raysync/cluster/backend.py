@@ -1,7 +1,8 @@
-"""The Ray backend: an actor is a process, a call is an actor call, and a value is a reference to each of its parts.
+"""The Ray backend: an actor is a process, a call is an actor call, and a value is a reference to
+each of its parts.
 
-References and small answers pass through here, never a tensor. The *future* weights go into the next
-step, so a release costs no extra round trip. Gradients and weights are return values of actor
+References and small answers pass through here, never a tensor. The *future* weights go into the
+next step, so a release costs no extra round trip. Gradients and weights are return values of actor
 calls, owned by the process of this backend: a gradient survives the worker that made it. Nothing is
 nested in a return value, which Ray would never free (Ray 2.60, results below 100 KiB).
 
@@ -25,8 +26,8 @@ from ray.exceptions import (
     RayTaskError,
 )
 
+from raysync.cluster.actor_errors import ActorError, reason
 from raysync.cluster.clock import now_s, sleep_s
-from raysync.cluster.errors import ActorError, reason
 from raysync.cluster.shards import Parts, Shards
 from raysync.core.ids import WorkerId
 from raysync.engine.backend import Failure
@@ -36,14 +37,17 @@ from raysync.engine.event_queue import EventQueue
 REPORT_EVERY_S = 0.25
 """How often whoever watches the run hears of what happened."""
 SIGN_OF_LIFE_S = 1.0
-"""How often they hear of this process while nothing happens: they take a longer silence for a failure."""
+"""How often they hear of this process while nothing happens: they take a longer silence for a
+failure."""
 
 
 class Respawn(Protocol):
-    """How a worker is started anew: `posts.Post`."""
+    """How a worker is started anew: `posts.WorkerSpec`."""
 
-    def fill(self, life: int) -> tuple[Any, Any]:
-        """Start it; returns its handle, and a reference to its `Place`, which is there when it is ready."""
+    def spawn(self, life: int) -> tuple[Any, Any]:
+        """Start it; returns its handle, and a reference to its `Place`, which is there when it is
+        ready.
+        """
 
 
 class RayCall:
@@ -52,7 +56,7 @@ class RayCall:
     __slots__ = ("_backend", "_values", "is_fetched", "report")
 
     def __init__(
-        self, backend: RayBackend, report: Sequence[Any], *values: Parts, is_fetched: bool = False,
+        self, backend: RayBackend, report: Sequence[Any], *values: Parts, is_fetched: bool = False
     ) -> None:
         """
         Args:
@@ -98,8 +102,14 @@ class RayBackend:
     computes = True
 
     def __init__(
-        self, servers: Mapping[str, Shards], evaluator: Any, evaluator_setup: Sequence[Any],
-        workers: Mapping[str, Any], respawns: Mapping[str, Respawn], names: Mapping[str, str], *,
+        self,
+        servers: Mapping[str, Shards],
+        evaluator: Any,
+        evaluator_setup: Sequence[Any],
+        workers: Mapping[str, Any],
+        respawns: Mapping[str, Respawn],
+        names: Mapping[str, str],
+        *,
         delivers: bool,
     ) -> None:
         """
@@ -165,7 +175,9 @@ class RayBackend:
         if (shards := self._servers.get(actor)) is not None:
             report, *values = shards.call(method, fields, parts)
             return RayCall(self, report, *values)
-        remote = self._evaluator.evaluate.remote if actor == EVALUATOR else self._remote(actor, method)
+        remote = (
+            self._evaluator.evaluate.remote if actor == EVALUATOR else self._remote(actor, method)
+        )
         returned = remote(fields, *(part for each in parts for part in each))
         match method:
             case "step":
@@ -184,13 +196,17 @@ class RayBackend:
 
     def deliver(self, value: Any, actor: str) -> tuple[RayCall, ...]:
         """As `Backend.deliver`."""
-        return tuple(RayCall(self, (reference,), is_fetched=True)
-                     for reference in self._servers[actor].fetch(value.parts))
+        return tuple(
+            RayCall(self, (reference,), is_fetched=True)
+            for reference in self._servers[actor].fetch(value.parts)
+        )
 
     def is_done(self, call: RayCall) -> bool:
         """As `Backend.is_done`."""
         references = list(call.report)
-        ready, _ = ray.wait(references, num_returns=len(references), timeout=0, fetch_local=call.is_fetched)
+        ready, _ = ray.wait(
+            references, num_returns=len(references), timeout=0, fetch_local=call.is_fetched
+        )
         return len(ready) == len(references)
 
     def failure(self, call: RayCall, patience_s: float) -> Failure | None:
@@ -208,7 +224,7 @@ class RayBackend:
     def spawn(self, worker: str) -> RayCall:
         """As `Backend.spawn`."""
         who = WorkerId(worker)
-        actor, ready = self._respawns[who.slot].fill(who.life)
+        actor, ready = self._respawns[who.slot].spawn(who.life)
         self._workers[worker] = actor
         return _Spawned(self, (ready,), worker)
 

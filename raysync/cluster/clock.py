@@ -11,6 +11,8 @@ def now_s() -> float:
 
 
 def sleep_s(seconds: float) -> None:
-    """Do nothing for that long: for the emulation of slow workers, and for a controller that only waits for a timer."""
+    """Do nothing for that long: for the emulation of slow workers, and for a controller that only
+    waits for a timer.
+    """
     if seconds > 0:
         time.sleep(seconds)

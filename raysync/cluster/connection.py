@@ -18,28 +18,37 @@ import ray
 from ray._private import ray_constants
 from ray.exceptions import RayError
 
-from raysync.cluster.limits import within
 from raysync.cluster.processes import kill, private_processes
+from raysync.cluster.time_limit import within
 from raysync.config import Cluster
 from raysync.errors import ConfigError
 
 WARM_BYTES = 64 << 20
-"""How much of a private object store is touched before the first run: first touches are about ten times slower."""
-PRIVATE_CONFIG = {"free_objects_period_milliseconds": 50, "gcs_rpc_server_reconnect_timeout_s": 7 * 24 * 3600}
+"""How much of a private object store is touched before the first run: first touches are about ten
+times slower."""
+PRIVATE_CONFIG = {
+    "free_objects_period_milliseconds": 50,
+    "gcs_rpc_server_reconnect_timeout_s": 7 * 24 * 3600,
+}
 """The settings of a private cluster. Vectors that nothing needs any more are freed soon: with Ray's
 default, a second, the object store holds all that a second brings: with 25 million parameters five
-times as much memory, always new pages, slower rounds. And a run goes on without the GCS: by default,
-its driver is ended a minute after the GCS has gone."""
+times as much memory, always new pages, slower rounds. And a run goes on without the GCS: by
+default, its driver is ended a minute after the GCS has gone."""
 
 ANSWER_S = 10.0
 """How long the cluster may take to accept a connection."""
 SHUTDOWN_S = 10.0
 """How long Ray may take to shut down: it takes two seconds."""
-OF_JOBS = "is where jobs are submitted to (RAY_API_SERVER_ADDRESS); a run that joins a cluster by itself needs HOST:6379."
+OF_JOBS = (
+    "is where jobs are submitted to (RAY_API_SERVER_ADDRESS); a run that joins a cluster by itself"
+    " needs HOST:6379."
+)
 
 
 class Connection:
-    """Opened once; closing it leaves a cluster that was there as it was, and takes a private one down."""
+    """Opened once; closing it leaves a cluster that was there as it was, and takes a private one
+    down.
+    """
 
     def __init__(self, notify: Callable[[str], None], address: str | None) -> None:
         """
@@ -68,9 +77,14 @@ class Connection:
         address = cluster.address
         if self._connected:
             return
-        if ray.is_initialized():  # a cluster that is already joined is joined as it is, and left as it was
+        if (
+            ray.is_initialized()
+        ):  # a cluster that is already joined is joined as it is, and left as it was
             if address != "auto":
-                raise ConfigError(f"cluster.address: Ray is already connected here; {address!r} cannot be had, only auto.")
+                raise ConfigError(
+                    f"cluster.address: Ray is already connected here; {address!r} cannot be had,"
+                    " only auto."
+                )
             return
         if address == "auto":
             address = self._address or "local"
@@ -83,7 +97,9 @@ class Connection:
             self._init(address=address, **options)
         except (ConnectionError, RuntimeError, ValueError) as error:
             reason = str(error).splitlines()[0]
-            raise ConfigError(f"cluster.address: no Ray cluster at {address!r} ({reason}).") from error
+            raise ConfigError(
+                f"cluster.address: no Ray cluster at {address!r} ({reason})."
+            ) from error
 
     def close(self) -> None:
         """Disconnect. A private cluster is gone afterwards, even if Ray is stuck."""
@@ -91,7 +107,9 @@ class Connection:
             return
         processes = private_processes() if self.private else []
         try:
-            within(SHUTDOWN_S, ray.shutdown)  # before anything is killed: a driver without its raylet may just exit
+            within(
+                SHUTDOWN_S, ray.shutdown
+            )  # before anything is killed: a driver without its raylet may just exit
         except (TimeoutError, RayError):
             atexit.unregister(ray.shutdown)  # it would be tried again, without a limit
             ends = "its processes are killed" if self.private else "the cluster is left as it is"
@@ -104,18 +122,25 @@ class Connection:
     def _start(self, cluster: Cluster, needed: int, options: dict[str, Any]) -> None:
         cores = os.cpu_count() or 1
         if needed > cores:
-            self._notify(f"{needed} CPUs are declared to Ray on a machine of {cores}: its cores are shared.")
+            self._notify(
+                f"{needed} CPUs are declared to Ray on a machine of {cores}: its cores are shared."
+            )
         self.private = True
         with _on_loopback():
-            self._init(address="local", num_cpus=max(needed, cores), include_dashboard=cluster.dashboard,
-                       _system_config=PRIVATE_CONFIG, **options)
+            self._init(
+                address="local",
+                num_cpus=max(needed, cores),
+                include_dashboard=cluster.dashboard,
+                _system_config=PRIVATE_CONFIG,
+                **options,
+            )
         ray.get(ray.put(np.zeros(WARM_BYTES, np.uint8)))
 
     def _init(self, **options: Any) -> None:
         """`ray.init`, but SIGTERM stays in the hands of those who had it.
 
-        Ray takes it twice: by a handler in Python that leaves with a status of its own, and by one in C++ that prints a
-        stack trace, and aborts a process that is not gone three seconds later.
+        Ray takes it twice: by a handler in Python that leaves with a status of its own, and by one
+        in C++ that prints a stack trace, and aborts a process that is not gone three seconds later.
         """
         if threading.current_thread() is threading.main_thread():
             self._sigterm = signal.getsignal(signal.SIGTERM)
@@ -127,7 +152,9 @@ class Connection:
             raise SystemExit(128 + signal.SIGTERM) from stop
         finally:
             if self._sigterm is not None:
-                signal.signal(signal.SIGTERM, _leave if self._sigterm is signal.SIG_DFL else self._sigterm)
+                signal.signal(
+                    signal.SIGTERM, _leave if self._sigterm is signal.SIG_DFL else self._sigterm
+                )
 
     def _restore_sigterm(self) -> None:
         if self._sigterm is not None:
@@ -144,8 +171,9 @@ def _leave(number: int, _: object) -> None:
 def _on_loopback() -> Iterator[None]:
     """Make a cluster that is started within bind its sockets to this machine's loopback address.
 
-    That is what Ray does where it holds clusters of several machines for impossible (Windows and macOS); asked for the
-    loopback address anywhere else, it takes the machine's own one instead, and all interfaces (Ray 2.60).
+    That is what Ray does where it holds clusters of several machines for impossible (Windows and
+    macOS); asked for the loopback address anywhere else, it takes the machine's own one instead,
+    and all interfaces (Ray 2.60).
     """
     before = getattr(ray_constants, "ENABLE_RAY_CLUSTER", True)  # another Ray may not have it
     ray_constants.ENABLE_RAY_CLUSTER = False
@@ -156,7 +184,8 @@ def _on_loopback() -> Iterator[None]:
 
 
 def knock(address: str) -> None:
-    """Ask who is there, where the address says host and port: Ray itself would try for minutes (2.60).
+    """Ask who is there, where the address says host and port: Ray itself would try for minutes
+    (2.60).
 
     Raises:
         ConfigError: nobody, or somebody else.
@@ -172,7 +201,13 @@ def knock(address: str) -> None:
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"cluster.address: no Ray cluster at {address!r} ({reason}).") from error
-    with closing(connection), suppress(OSError, HTTPException):  # Ray's own ports speak gRPC, which is no HTTP/1
+    with (
+        closing(connection),
+        suppress(OSError, HTTPException),
+    ):  # Ray's own ports speak gRPC, which is no HTTP/1
         connection.request("GET", "/")
         connection.getresponse()
-        raise ConfigError(f"cluster.address: what answers at {address!r} speaks HTTP, as the Ray dashboard, which {OF_JOBS}")
+        raise ConfigError(
+            f"cluster.address: what answers at {address!r} speaks HTTP, as the Ray dashboard, which"
+            f" {OF_JOBS}"
+        )

@@ -1,4 +1,5 @@
-"""The controller actor: the driver of a run on Ray, whose process owns every gradient and all weights.
+"""The controller actor: the driver of a run on Ray, whose process owns every gradient and all
+weights.
 
 What happened streams to the session, which alone writes the record, so this actor keeps no history;
 it tells the session at least every second that it is alive.
@@ -11,33 +12,33 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from raysync.cluster.backend import RayBackend
-from raysync.cluster.logs import log_begin, log_news, log_to_stderr
-from raysync.cluster.metrics import Exporter, run_metrics
+from raysync.cluster.logs import log_begin, log_events, log_to_stderr
+from raysync.cluster.metrics_export import Exporter, run_metrics
 from raysync.cluster.names import Role
-from raysync.cluster.posts import Post
+from raysync.cluster.posts import WorkerSpec
 from raysync.cluster.shards import Shards
 from raysync.config import Experiment
 from raysync.core.journal import Line
-from raysync.core.paradigm import Rule
+from raysync.core.paradigm import AnyParadigm
 from raysync.engine.backend import Backend
 from raysync.engine.driver import Driver
-from raysync.engine.faults import Troubles
+from raysync.engine.faults import FaultPlan
 from raysync.engine.topology import Topology
-from raysync.record.metrics import Title
+from raysync.record.metrics import RunLabels
 
 
 class TopologyPlan(Protocol):
     """What a topology is made of, without torch."""
 
     @property
-    def rule(self) -> Rule:
+    def paradigm(self) -> AnyParadigm:
         """What the experiment names as its paradigm."""
 
     @property
     def workload_samples(self) -> int:
         """The size of the whole work."""
 
-    def topology(self, backend: Backend, experiment: Experiment, faults: Troubles) -> Topology:
+    def topology(self, backend: Backend, experiment: Experiment, faults: FaultPlan) -> Topology:
         """Return the topology of a run."""
 
 
@@ -51,7 +52,7 @@ class RunPlan:
     """Id of a server -> which of the server actors are its shards."""
     workers: Sequence[str]
     """The ids of the workers, in the order of the handles."""
-    posts: Mapping[str, Post]
+    posts: Mapping[str, WorkerSpec]
     """Of the slots whose workers come back after a crash."""
     names: Mapping[str, str]
     """Ray's id of an actor -> its id here, of workers and servers."""
@@ -59,7 +60,7 @@ class RunPlan:
     """Whether gradients are brought to their server before an update needs them."""
     evaluator_setup: tuple[Any, ...] = ()
     """References to the arguments of the evaluator's `reset`."""
-    title: Title | None = None
+    labels: RunLabels | None = None
     """Names the run in the log and the metrics; None: no metrics are published."""
 
 
@@ -74,26 +75,46 @@ class Controller:
     def __repr__(self) -> str:
         return str(self._role)
 
-    def run(self, plan: RunPlan, servers: list[Any], evaluator: Any, workers: list[Any]) -> Iterator[list[Line]]:
-        """Train to the end of the workload, and report as it happens; the last line is an `Ended`."""
+    def run(
+        self, plan: RunPlan, servers: list[Any], evaluator: Any, workers: list[Any]
+    ) -> Iterator[list[Line]]:
+        """Train to the end of the workload, and report as it happens; the last line is an
+        `Ended`.
+        """
         experiment, topology = plan.experiment, plan.topology
-        log_begin(topology.rule, experiment, topology.workload_samples, plan.title)
-        metrics = run_metrics(self._exporter, plan.title, experiment, topology.rule.protocol, topology.workload_samples)
+        log_begin(topology.paradigm, experiment, topology.workload_samples, plan.labels)
+        metrics = run_metrics(
+            self._exporter,
+            plan.labels,
+            experiment,
+            topology.paradigm.protocol,
+            topology.workload_samples,
+        )
         for lines in driver_of(plan, servers, evaluator, workers).run():
-            log_news(lines)
+            log_events(lines)
             if metrics is not None:
                 metrics.take(lines)
             yield lines
 
 
-def driver_of(plan: RunPlan, servers: Sequence[Any], evaluator: Any, workers: Sequence[Any]) -> Driver:
+def driver_of(
+    plan: RunPlan, servers: Sequence[Any], evaluator: Any, workers: Sequence[Any]
+) -> Driver:
     """Return the driver of a run, which has not begun."""
     experiment = plan.experiment
-    shards = {name: Shards([servers[index] for index in indices], experiment.update.clips)
-              for name, indices in plan.servers.items()}
-    backend = RayBackend(shards, evaluator, plan.evaluator_setup,
-                         dict(zip(plan.workers, workers, strict=True)), plan.posts, plan.names,
-                         delivers=plan.delivers)
-    faults = Troubles(experiment)
+    shards = {
+        name: Shards([servers[index] for index in indices], experiment.update.clips)
+        for name, indices in plan.servers.items()
+    }
+    backend = RayBackend(
+        shards,
+        evaluator,
+        plan.evaluator_setup,
+        dict(zip(plan.workers, workers, strict=True)),
+        plan.posts,
+        plan.names,
+        delivers=plan.delivers,
+    )
+    faults = FaultPlan(experiment)
     topology = plan.topology.topology(backend, experiment, faults)
     return Driver(topology, backend, experiment, faults, experiment.evaluation.progress_marks())

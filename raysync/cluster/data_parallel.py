@@ -8,7 +8,7 @@ from typing import Any
 from raysync.cluster.evaluator import WholeModel
 from raysync.cluster.server import ShardPlan
 from raysync.cluster.worker import Worker, WorkerPlan
-from raysync.core.paradigm import Paradigm, Rule
+from raysync.core.paradigm import AnyParadigm, Paradigm
 from raysync.engine.topology import SERVER, DataParallelPlan
 from raysync.training.task import Task
 
@@ -21,22 +21,37 @@ class DataParallelLayout:
     stays_after: Sequence[str] = ("finished", "diverged")
     delivers = True
 
-    def __init__(self, task: Task, rule: Rule) -> None:
-        assert isinstance(rule, Paradigm), f"{rule.name} is another kind of run"
+    def __init__(self, task: Task, paradigm: AnyParadigm) -> None:
+        assert isinstance(paradigm, Paradigm), f"{paradigm.name} is another kind of run"
         self.experiment = task.experiment
         self.slots: Sequence[str] = list(task.groups)
-        self.servers: Mapping[str, Sequence[int]] = {SERVER: range(task.experiment.cluster.server_shards)}
-        self.topology = DataParallelPlan(rule, task.workload_samples)
+        self.servers: Mapping[str, Sequence[int]] = {
+            SERVER: range(task.experiment.cluster.server_shards)
+        }
+        self.topology = DataParallelPlan(paradigm, task.workload_samples)
         self.assembly = WholeModel(task.model)
         self._task = task
 
     def server_plans(self) -> Sequence[Any]:
         """As `Layout.server_plans`."""
         task, shards = self._task, self.experiment.cluster.server_shards
-        return [ShardPlan(task.model, self.experiment.update, shard, shards) for shard in range(shards)]
+        return [
+            ShardPlan(task.model, self.experiment.update, shard, shards) for shard in range(shards)
+        ]
 
     def worker_plans(self) -> Sequence[WorkerPlan]:
         """As `Layout.worker_plans`."""
         task, experiment = self._task, self.experiment
-        return [WorkerPlan(slot, group, task.model, task.batches(slot), experiment.batch_size, experiment.seed,
-                           task.vector_bytes, experiment.cluster.server_shards) for slot, group in task.groups.items()]
+        return [
+            WorkerPlan(
+                slot,
+                group,
+                task.model,
+                task.batches(slot),
+                experiment.batch_size,
+                experiment.seed,
+                task.vector_bytes,
+                experiment.cluster.server_shards,
+            )
+            for slot, group in task.groups.items()
+        ]

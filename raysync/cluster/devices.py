@@ -12,7 +12,8 @@ from raysync.training.device import refuse_without_kernels
 
 
 def devices_of_actor(replicas: int = 1) -> list[str]:
-    """One for each replica of the model: the GPUs that Ray gave to the actor that calls this, else its CPU.
+    """One for each replica of the model: the GPUs that Ray gave to the actor that calls this, else
+    its CPU.
 
     Raises:
         ConfigError: torch does not see these GPUs, or has no code for them.
@@ -20,7 +21,9 @@ def devices_of_actor(replicas: int = 1) -> list[str]:
     given = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
     if not given or not torch.cuda.is_available():
         return ["cpu"] * replicas
-    names = [f"cuda:{number}" for number in numbers_in_torch(given, torch.cuda.device_count())[:replicas]]
+    names = [
+        f"cuda:{number}" for number in numbers_in_torch(given, torch.cuda.device_count())[:replicas]
+    ]
     for name in names:
         refuse_without_kernels(name)
     return names
@@ -30,8 +33,8 @@ def numbers_in_torch(given: Sequence[str], visible: int) -> list[int]:
     """Under which numbers torch knows the GPUs that Ray gave to an actor.
 
     Ray shows an actor its own GPUs and no others, so that they are 0, 1, ... to torch. Where
-    RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES keeps Ray from that (images for serving models set it),
-    torch sees all of the node's, and Ray's numbers are torch's.
+    RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES keeps Ray from that (images for serving models set
+    it), torch sees all of the node's, and Ray's numbers are torch's.
 
     Args:
         given: Ray's names of them.
@@ -45,5 +48,7 @@ def numbers_in_torch(given: Sequence[str], visible: int) -> list[int]:
     if all(name.isdecimal() and int(name) < visible for name in given):
         return [int(name) for name in given]
     raise ConfigError(
-        f"gpus: Ray gave GPU {', '.join(given)} to a process in which torch sees {visible}, numbered from 0. Unset "
-        "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES on the nodes, or start Ray there with no more GPUs than torch sees.")
+        f"gpus: Ray gave GPU {', '.join(given)} to a process in which torch sees {visible},"
+        " numbered from 0. Unset RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES on the nodes, or"
+        " start Ray there with no more GPUs than torch sees."
+    )

@@ -9,8 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from raysync.cluster.actor_errors import signed
 from raysync.cluster.devices import devices_of_actor
-from raysync.cluster.errors import signed
 from raysync.cluster.names import Role
 from raysync.cluster.placement import Place, here
 from raysync.cluster.transport import Payload, incoming
@@ -74,4 +74,10 @@ class Evaluator:
         """
         assert self._model is not None, "evaluate before reset"
         samples = None if fields[0] else self._plan.samples
-        return evaluate(self._model, self._assembly.vector(incoming(*weights)), self._data, self._plan.batch_size, samples)
+        return evaluate(
+            self._model,
+            self._assembly.vector(incoming(*weights)),
+            self._data,
+            self._plan.batch_size,
+            samples,
+        )

@@ -1,9 +1,10 @@
 """What the Ray dashboard shows of a submitted job beside its command: the run that goes on in it.
 
-The metadata of a job are what its submitter gave (`ray job submit --metadata-json`); what a driver says when it connects
-(`JobConfig.metadata`) is shown of drivers that nobody submitted, and hidden by the submitter's of those that were. Ray 2.60
-has no public way to add to them later, so the entry that the dashboard reads is changed where Ray keeps it; its own writers
-touch it when the job begins and when it ends. Whatever of that a later Ray does otherwise costs the run nothing.
+The metadata of a job are what its submitter gave (`ray job submit --metadata-json`); what a driver
+says when it connects (`JobConfig.metadata`) is shown of drivers that nobody submitted, and hidden
+by the submitter's of those that were. Ray 2.60 has no public way to add to them later, so the entry
+that the dashboard reads is changed where Ray keeps it; its own writers touch it when the job begins
+and when it ends. Whatever of that a later Ray does otherwise costs the run nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ KEY, NAMESPACE = "_ray_internal_job_info_{id}", b"job"
 
 
 def show(facts: Mapping[str, str]) -> None:
-    """Add to the metadata of the job that this process is the driver of; elsewhere, nothing happens."""
+    """Add to the metadata of the job that this process is the driver of; elsewhere, nothing
+    happens.
+    """
     try:
         _add(facts)
     except Exception as error:  # of Ray's inner parts, which are free to change
@@ -41,4 +44,6 @@ def _add(facts: Mapping[str, str]) -> None:
     entry = json.loads(internal_kv._internal_kv_get(key, namespace=NAMESPACE))
     if entry["status"] == "RUNNING":
         entry["metadata"] = {**(entry.get("metadata") or {}), **facts}
-        internal_kv._internal_kv_put(key, json.dumps(entry).encode(), overwrite=True, namespace=NAMESPACE)
+        internal_kv._internal_kv_put(
+            key, json.dumps(entry).encode(), overwrite=True, namespace=NAMESPACE
+        )

@@ -15,25 +15,44 @@ class PipelinedLayout:
 
     worker: type = StageActor
     first_server = 1
-    stays_after: Sequence[str] = ("finished",)  # else stages may wait for neighbours, with passes of the old run
+    stays_after: Sequence[str] = (
+        "finished",
+    )  # else stages may wait for neighbours, with passes of the old run
     delivers = False  # no stage is lost but with the run
 
     def __init__(self, plan: DecoupledPlan) -> None:
-        self.experiment = placed_as(plan.task.experiment, plan.rule)
+        self.experiment = placed_as(plan.task.experiment, plan.paradigm)
         self.slots: Sequence[str] = [plan.name(stage) for stage in plan.slots]
-        self.servers: Mapping[str, Sequence[int]] = {server_of(stage): [stage - 1] for stage in plan.shares}
+        self.servers: Mapping[str, Sequence[int]] = {
+            server_of(stage): [stage - 1] for stage in plan.shares
+        }
         self.topology = plan.topology()
-        self.assembly = Stages(plan.task.model, plan.rule)
+        self.assembly = Stages(plan.task.model, plan.paradigm)
         self._plan = plan
 
     def server_plans(self) -> Sequence[Any]:
         """As `Layout.server_plans`."""
-        task, rule = self._plan.task, self._plan.rule
-        return [StageServerPlan(task.model, rule, task.experiment.update, stage) for stage in self._plan.shares]
+        task, paradigm = self._plan.task, self._plan.paradigm
+        return [
+            StageServerPlan(task.model, paradigm, task.experiment.update, stage)
+            for stage in self._plan.shares
+        ]
 
     def worker_plans(self) -> Sequence[StagePlan]:
         """As `Layout.worker_plans`."""
         plan, experiment = self._plan, self._plan.task.experiment
-        return [StagePlan(stage, slot, plan.group(stage), plan.task.model, plan.rule, plan.draws(stage[0]),
-                          experiment.batch_size, experiment.seed, plan.shares[stage[1]], plan.output_bytes[stage[1]])
-                for stage, slot in plan.slots.items()]
+        return [
+            StagePlan(
+                stage,
+                slot,
+                plan.group(stage),
+                plan.task.model,
+                plan.paradigm,
+                plan.draws(stage[0]),
+                experiment.batch_size,
+                experiment.seed,
+                plan.shares[stage[1]],
+                plan.output_bytes[stage[1]],
+            )
+            for stage, slot in plan.slots.items()
+        ]

@@ -1,7 +1,8 @@
 """Where the actors of a run go: one placement group, checked before it is asked for.
 
-Ray itself waits silently for resources or labels that will never come, and its placement groups know no fallback: the choice
-among a group's label selectors is made here, by what the nodes have in total, not by what is free just now.
+Ray itself waits silently for resources or labels that will never come, and its placement groups
+know no fallback: the choice among a group's label selectors is made here, by what the nodes have in
+total, not by what is free just now.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 from ray.exceptions import GetTimeoutError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
-from raysync.cluster.limits import ANSWER_S, within
+from raysync.cluster.time_limit import ANSWER_S, within
 from raysync.config import Experiment, WorkerGroup
 from raysync.errors import ConfigError
 
@@ -30,7 +31,8 @@ VERDICT_S = 2.0
 RAYS_OWN = re.compile(r"node:|.*_group_([0-9]+_)?[0-9a-f]{36}$")
 """Resources that nobody can ask for: of nodes, and of the placement groups of others."""
 LEAST = 0.001
-"""Ray wants something in every bundle; and an accelerator type is named by asking for a little of it."""
+"""Ray wants something in every bundle; and an accelerator type is named by asking for a little of
+it."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +84,17 @@ class Place:
 def here(devices: Sequence[str]) -> Place:
     """Of the actor that calls it; GPUs among its torch devices are named."""
     context = ray.get_runtime_context()
-    named = [f"{name} {torch.cuda.get_device_name(name)}" if name.startswith("cuda") else name for name in devices]
-    return Place(context.get_actor_id(), context.get_node_id(), ray.util.get_node_ip_address(),
-                 tuple(context.get_accelerator_ids().get("GPU", ())), tuple(named))
+    named = [
+        f"{name} {torch.cuda.get_device_name(name)}" if name.startswith("cuda") else name
+        for name in devices
+    ]
+    return Place(
+        context.get_actor_id(),
+        context.get_node_id(),
+        ray.util.get_node_ip_address(),
+        tuple(context.get_accelerator_ids().get("GPU", ())),
+        tuple(named),
+    )
 
 
 def plan(experiment: Experiment) -> Plan:
@@ -96,13 +106,25 @@ def plan(experiment: Experiment) -> Plan:
     if cluster.server_placement == "with-workers":
         for shard in shards:
             host = workers[shard % len(workers)]
-            workers[shard % len(workers)] = replace(host, resources=total([host.resources, {"CPU": cluster.server_cpus}]))
-        return Plan((evaluator, *workers), tuple(1 + shard % len(workers) for shard in shards), 0,
-                    tuple(range(1, 1 + len(workers))))
-    server = replace(_bundle("the server", CPU=cluster.server_cpus), labels=cluster.server_label_selector)
+            workers[shard % len(workers)] = replace(
+                host, resources=total([host.resources, {"CPU": cluster.server_cpus}])
+            )
+        return Plan(
+            (evaluator, *workers),
+            tuple(1 + shard % len(workers) for shard in shards),
+            0,
+            tuple(range(1, 1 + len(workers))),
+        )
+    server = replace(
+        _bundle("the server", CPU=cluster.server_cpus), labels=cluster.server_label_selector
+    )
     first = len(shards) + 1
-    return Plan((*[server] * len(shards), evaluator, *workers), tuple(shards), len(shards),
-                tuple(range(first, first + len(workers))))
+    return Plan(
+        (*[server] * len(shards), evaluator, *workers),
+        tuple(shards),
+        len(shards),
+        tuple(range(first, first + len(workers))),
+    )
 
 
 def _of(group: WorkerGroup) -> str:
@@ -110,12 +132,18 @@ def _of(group: WorkerGroup) -> str:
 
 
 def _resources(group: WorkerGroup) -> Amounts:
-    kind = {} if group.accelerator_type is None else {f"accelerator_type:{group.accelerator_type}": LEAST}
+    kind = (
+        {}
+        if group.accelerator_type is None
+        else {f"accelerator_type:{group.accelerator_type}": LEAST}
+    )
     return _bundle("", CPU=group.cpus, GPU=group.gpus).resources | kind | group.resources
 
 
 def _bundle(who: str, **resources: float) -> Bundle:
-    return Bundle(who, {name: amount for name, amount in resources.items() if amount} or {"CPU": LEAST})
+    return Bundle(
+        who, {name: amount for name, amount in resources.items() if amount} or {"CPU": LEAST}
+    )
 
 
 def total(parts: Iterable[Mapping[str, float]]) -> Amounts:
@@ -132,7 +160,9 @@ def covers(there: Mapping[str, float], asked: Mapping[str, float]) -> bool:
 
 
 def matches(labels: Mapping[str, str], selector: Mapping[str, str]) -> bool:
-    """Whether a node's labels meet a label selector, as Ray understands it: a label that is missing meets every `!`."""
+    """Whether a node's labels meet a label selector, as Ray understands it: a label that is missing
+    meets every `!`.
+    """
     return all(_meets(labels.get(label), condition) for label, condition in selector.items())
 
 
@@ -142,13 +172,17 @@ def _meets(value: str | None, condition: str) -> bool:
     return (value in one_of) != condition.startswith("!")
 
 
-def misfit(bundles: Sequence[Bundle], nodes: Sequence[Node]) -> str | None:
+def infeasible_reason(bundles: Sequence[Bundle], nodes: Sequence[Node]) -> str | None:
     """Who can certainly not be placed; or None.
 
-    That is a bundle that no node holds; and one with which the bundles that only certain nodes hold ask for more than those
-    nodes have together. A None is no proof: how bundles share nodes is for Ray to find out.
+    That is a bundle that no node holds; and one with which the bundles that only certain nodes hold
+    ask for more than those nodes have together. A None is no proof: how bundles share nodes is for
+    Ray to find out.
     """
-    holders = [frozenset(index for index, node in enumerate(nodes) if node.holds(bundle)) for bundle in bundles]
+    holders = [
+        frozenset(index for index, node in enumerate(nodes) if node.holds(bundle))
+        for bundle in bundles
+    ]
     asked: dict[frozenset[int], Counter[str]] = {held: Counter() for held in holders}
     there = {held: total(nodes[index].resources for index in held) for held in asked}
     for bundle, held in zip(bundles, holders, strict=True):
@@ -161,7 +195,9 @@ def misfit(bundles: Sequence[Bundle], nodes: Sequence[Node]) -> str | None:
 
 
 def chosen(experiment: Experiment, nodes: Sequence[Node]) -> Plan:
-    """The plan with, for each group in their order, the first of its label selectors with which all so far can be placed."""
+    """The plan with, for each group in their order, the first of its label selectors with which all
+    so far can be placed.
+    """
     whole = plan(experiment)
     bundles = list(whole.bundles)
     for group in experiment.workers:
@@ -169,7 +205,7 @@ def chosen(experiment: Experiment, nodes: Sequence[Node]) -> Plan:
         settled = [bundle for bundle in bundles[: mine[-1] + 1] if bundle.who != _of(group)]
         for labels in (group.label_selector, *group.fallback_label_selectors):
             tried = [replace(bundles[index], labels=labels) for index in mine]
-            if misfit([*settled, *tried], nodes) is None:
+            if infeasible_reason([*settled, *tried], nodes) is None:
                 for index, bundle in zip(mine, tried, strict=True):
                     bundles[index] = bundle
                 break
@@ -178,8 +214,11 @@ def chosen(experiment: Experiment, nodes: Sequence[Node]) -> Plan:
 
 def fallbacks(asked: Plan, made: Plan) -> dict[str, str]:
     """Who was placed by another label selector than the first -> that selector, to be read."""
-    return {made_bundle.who: _show_labels(made_bundle.labels)
-            for bundle, made_bundle in zip(asked.bundles, made.bundles, strict=True) if bundle.labels != made_bundle.labels}
+    return {
+        made_bundle.who: _show_labels(made_bundle.labels)
+        for bundle, made_bundle in zip(asked.bundles, made.bundles, strict=True)
+        if bundle.labels != made_bundle.labels
+    }
 
 
 def placed(experiment: Experiment) -> Plan:
@@ -190,20 +229,27 @@ def placed(experiment: Experiment) -> Plan:
     """
     nodes = _nodes()
     made = chosen(experiment, nodes)
-    if who := misfit(made.bundles, nodes):
-        raise ConfigError(f"cluster: {who} does not fit. Asked: {_counted(made.bundles)}.\n"
-                          f"{_offer(nodes)}.{_hint(experiment, who, nodes)}")
+    if who := infeasible_reason(made.bundles, nodes):
+        raise ConfigError(
+            f"cluster: {who} does not fit. Asked: {_counted(made.bundles)}.\n"
+            f"{_offer(nodes)}.{_hint(experiment, who, nodes)}"
+        )
     return made
 
 
 def asked_of_ray(made: Plan) -> dict[str, Any]:
     """The arguments of Ray's `placement_group` for a plan."""
-    return {"bundles": [bundle.resources for bundle in made.bundles], "strategy": "PACK",
-            "bundle_label_selector": [bundle.labels for bundle in made.bundles]}
+    return {
+        "bundles": [bundle.resources for bundle in made.bundles],
+        "strategy": "PACK",
+        "bundle_label_selector": [bundle.labels for bundle in made.bundles],
+    }
 
 
-def misfit_together(made: Plan) -> str | None:
-    """Why Ray cannot place the plan though nothing else runs, or None: what `placed` lets pass need not fit together."""
+def infeasible_together(made: Plan) -> str | None:
+    """Why Ray cannot place the plan though nothing else runs, or None: what `placed` lets pass need
+    not fit together.
+    """
     group = placement_group(**asked_of_ray(made))
     try:
         ready, _ = ray.wait([group.ready()], timeout=VERDICT_S)
@@ -216,7 +262,9 @@ def misfit_together(made: Plan) -> str | None:
 def _idle(bundles: Sequence[Bundle], nodes: Sequence[Node]) -> bool:
     """Whether nobody uses any of the resources that the bundles ask for."""
     there, free = total(node.resources for node in nodes), ray.available_resources()
-    return all(free.get(name, 0) >= there.get(name, 0) for bundle in bundles for name in bundle.resources)
+    return all(
+        free.get(name, 0) >= there.get(name, 0) for bundle in bundles for name in bundle.resources
+    )
 
 
 def cpus(experiment: Experiment) -> float:
@@ -229,10 +277,12 @@ def _nodes() -> list[Node]:
 
 
 def reserve(experiment: Experiment, name: str) -> tuple[Plan, PlacementGroup]:
-    """The plan of an experiment on the cluster as it is, and its placement group, of that name, ready.
+    """The plan of an experiment on the cluster as it is, and its placement group, of that name,
+    ready.
 
     Raises:
-        ConfigError: the cluster cannot hold it, or has no place for it within the placement deadline.
+        ConfigError: the cluster cannot hold it, or has no place for it within the placement
+            deadline.
         TimeoutError: Ray is stuck.
     """
     made = within(ANSWER_S, lambda: placed(experiment))
@@ -250,6 +300,7 @@ def reserve(experiment: Experiment, name: str) -> tuple[Plan, PlacementGroup]:
 
 # ---- what the user is told ----
 
+
 def _hint(experiment: Experiment, who: str, nodes: Sequence[Node]) -> str:
     """The likely mistake of who does not fit."""
     if who == "the evaluator" and experiment.cluster.evaluator_gpus and not _any(nodes, "GPU"):
@@ -262,7 +313,9 @@ def _hint(experiment: Experiment, who: str, nodes: Sequence[Node]) -> str:
         if group.accelerator_type and not _any(nodes, f"accelerator_type:{group.accelerator_type}"):
             return f" No node has accelerator_type:{group.accelerator_type} among its resources."
         selectors = (group.label_selector, *group.fallback_label_selectors)
-        if group.label_selector and not any(matches(node.labels, labels) for node in nodes for labels in selectors):
+        if group.label_selector and not any(
+            matches(node.labels, labels) for node in nodes for labels in selectors
+        ):
             return f" No node has {' or '.join(map(_show_labels, selectors))}."
     return ""
 
@@ -275,19 +328,30 @@ def _late(bundles: Sequence[Bundle], nodes: Sequence[Node], deadline_s: float) -
     free = ray.available_resources()
     if _idle(bundles, nodes):
         return _together(bundles, nodes)
-    who = misfit(bundles, [Node(free, {})]) if not any(bundle.labels for bundle in bundles) else None
-    return (f"cluster: {who or 'the whole'} found no free resources within {deadline_s:g} s; others use them.\n"
-            f"Asked: {_counted(bundles)}. Free now: {_show(free)}.")
+    who = (
+        infeasible_reason(bundles, [Node(free, {})])
+        if not any(bundle.labels for bundle in bundles)
+        else None
+    )
+    return (
+        f"cluster: {who or 'the whole'} found no free resources within {deadline_s:g} s; others use"
+        f" them.\nAsked: {_counted(bundles)}. Free now: {_show(free)}."
+    )
 
 
 def _together(bundles: Sequence[Bundle], nodes: Sequence[Node]) -> str:
-    return (f"cluster: it does not fit together, though nothing else runs: each of these lies on one node. "
-            f"Asked: {_counted(bundles)}.\n{_offer(nodes)}.")
+    return (
+        "cluster: it does not fit together, though nothing else runs: each of these lies on one"
+        f" node. Asked: {_counted(bundles)}.\n{_offer(nodes)}."
+    )
 
 
 def _counted(bundles: Sequence[Bundle]) -> str:
-    alike = Counter(f"{bundle.who} of {_show(bundle.resources)}"
-                    + (f" where {_show_labels(bundle.labels)}" if bundle.labels else "") for bundle in bundles)
+    alike = Counter(
+        f"{bundle.who} of {_show(bundle.resources)}"
+        + (f" where {_show_labels(bundle.labels)}" if bundle.labels else "")
+        for bundle in bundles
+    )
     return ", ".join(f"{count} x {each}" for each, count in alike.items())
 
 
@@ -317,5 +381,9 @@ def _amounts(resources: Mapping[str, Any]) -> Iterator[str]:
     for name, amount in sorted(resources.items()):
         if name.startswith("accelerator_type:"):
             yield name.partition(":")[2]
-        elif name not in ("CPU", "memory", "object_store_memory") and not RAYS_OWN.match(name) and amount:
+        elif (
+            name not in ("CPU", "memory", "object_store_memory")
+            and not RAYS_OWN.match(name)
+            and amount
+        ):
             yield f"{amount:g} {name}"

@@ -1,7 +1,7 @@
 """How a worker is started anew in the middle of a run, in the place of one that crashed.
 
-Its plan has the class of the actor: a controller whose run has such comebacks imports torch before the
-run begins, and any other does without.
+Its plan has the class of the actor: a controller whose run has such comebacks imports torch before
+the run begins, and any other does without.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from raysync.cluster.names import Role
 
 
 @dataclass(frozen=True, slots=True)
-class Post:
+class WorkerSpec:
     """A worker slot: where its actor sits, and what it is told."""
 
     cls: type
@@ -27,12 +27,18 @@ class Post:
     """What its `reset` takes, with the data."""
     data: Any
     """Reference to the data set."""
-    crew: str
+    actor_group: str
     role: Role
     """Of its first life."""
 
-    def fill(self, life: int) -> tuple[Any, Any]:
-        """Start a worker; returns its handle, and a reference to its `Place`, which is there when it is ready."""
+    def spawn(self, life: int) -> tuple[Any, Any]:
+        """Start a worker; returns its handle, and a reference to its `Place`, which is there when
+        it is ready.
+        """
         role = replace(self.role, life=life)
-        worker = ray.remote(self.cls).options(**self.options | {"name": role.name(self.crew)}).remote(self.threads, role)
+        worker = (
+            ray.remote(self.cls)
+            .options(**self.options | {"name": role.name(self.actor_group)})
+            .remote(self.threads, role)
+        )
         return worker, worker.reset.remote(self.plan, self.data)

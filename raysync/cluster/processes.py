@@ -16,7 +16,8 @@ GONE_S = 5.0
 def private_processes() -> list[psutil.Process]:
     """List the processes of Ray that this process started, and all that those started.
 
-    A child is Ray's own by its command line, which is of Ray's folder; the user's children are left out.
+    A child is Ray's own by its command line, which is of Ray's folder; the user's children are left
+    out.
     """
     folder = str(Path(ray.__file__).parent)
     own = [child for child in psutil.Process().children() if folder in " ".join(_command(child))]

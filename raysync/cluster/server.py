@@ -8,13 +8,13 @@ from typing import Any, Protocol
 import ray
 import torch
 
-from raysync.cluster.errors import signed
-from raysync.cluster.metrics import Exporter, UpdateSeconds
+from raysync.cluster.actor_errors import signed
+from raysync.cluster.metrics_export import Exporter, UpdateSeconds
 from raysync.cluster.names import Role
 from raysync.cluster.placement import Place, here
 from raysync.cluster.transport import Payload, incoming, outgoing
 from raysync.config import Update
-from raysync.record.metrics import Title
+from raysync.record.metrics import RunLabels
 from raysync.training.flat import FlatModel
 from raysync.training.model_server import Exchange, ModelServer, shard_of
 from raysync.training.models import ModelPlan
@@ -43,7 +43,9 @@ class ShardPlan:
 
 
 class Server:
-    """Keeps the model, a stage or a shard of it. Calls of the controller are executed in their order."""
+    """Keeps the model, a stage or a shard of it. Calls of the controller are executed in their
+    order.
+    """
 
     def __init__(self, threads: int, role: Role) -> None:
         torch.set_num_threads(threads)
@@ -55,10 +57,12 @@ class Server:
     def __repr__(self) -> str:
         return str(self._role)
 
-    def reset(self, plan: ServerPlan, title: Title | None) -> Place:
-        """Begin a run with fresh weights and a fresh optimizer; metrics are published under the title, if there is one."""
+    def reset(self, plan: ServerPlan, labels: RunLabels | None) -> Place:
+        """Begin a run with fresh weights and a fresh optimizer; metrics are published under the
+        labels, if there is one.
+        """
         self._model = ModelServer(plan.exchange())
-        self._seconds = UpdateSeconds(self._exporter, title)
+        self._seconds = UpdateSeconds(self._exporter, labels)
         return here(["cpu"])
 
     def receive(self, part: Payload) -> None:
@@ -66,7 +70,9 @@ class Server:
 
     @signed()
     def combine(self, fields: list[Any], *arrived: Payload) -> float:
-        """The first half of an update; returns this shard's part of the norm, if the gradient is to be clipped."""
+        """The first half of an update; returns this shard's part of the norm, if the gradient is to
+        be clipped.
+        """
         with self._seconds.timed():
             return self._ready.combine(ApplyPlan(*fields), incoming(*arrived))
 
@@ -76,8 +82,8 @@ class Server:
 
         Args:
             fields: of an `ApplyPlan`.
-            arrived: the gradients, and behind them, if delays are compensated, the weights that each was computed on; or
-                the norms that the shards' `combine` returned.
+            arrived: the gradients, and behind them, if delays are compensated, the weights that
+                each was computed on; or the norms that the shards' `combine` returned.
         """
         plan = ApplyPlan(*fields)
         with self._seconds.timed():

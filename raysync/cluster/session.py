@@ -20,35 +20,37 @@ from raysync.cluster.connection import Connection
 from raysync.cluster.controller import Controller, RunPlan, TopologyPlan
 from raysync.cluster.data_parallel import DataParallelLayout
 from raysync.cluster.evaluator import Assembly, Evaluator
-from raysync.cluster.limits import ANSWER_S, within
-from raysync.cluster.names import Role, crew_name, worker_roles
+from raysync.cluster.names import Role, actor_group_name, worker_roles
 from raysync.cluster.pipelined import PipelinedLayout
 from raysync.cluster.placement import Place, Plan, cpus, fallbacks, placed, plan, reserve
-from raysync.cluster.posts import Post
+from raysync.cluster.posts import WorkerSpec
 from raysync.cluster.server import Server, ServerPlan
 from raysync.cluster.starting import Starting
+from raysync.cluster.time_limit import ANSWER_S, within
 from raysync.config import Crash, Experiment
 from raysync.core.events import Left
 from raysync.core.ids import worker_id
 from raysync.core.journal import Ended, Entry, Line
-from raysync.core.paradigm import Rule
+from raysync.core.paradigm import AnyParadigm
 from raysync.decoupled.plan import plan_of
 from raysync.engine.driver import START_DEADLINE_S
 from raysync.errors import ConfigError, RunFailed
 from raysync.paradigms.decoupled import Decoupled
-from raysync.record.metrics import Title
+from raysync.record.metrics import RunLabels
 from raysync.training.data import DataSet
 from raysync.training.task import Task
 
 SILENCE_S = 60.0
-"""After so long without a report a controller counts as frozen: it reports about every second, even if nothing happens."""
+"""After so long without a report a controller counts as frozen: it reports about every second, even
+if nothing happens."""
 TEARDOWN_S = 10.0
 """How long Ray may take to end the actors of a run: it takes some tenths of a second."""
 
 
 ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}
-"""Environment of the controller. Ray allocates in one thread what it frees in another: with glibc's many
-arenas the process grew by 110 to 250 bytes a push, all of it free memory; with one it levels off.
+"""Environment of the controller. Ray allocates in one thread what it frees in another: with glibc's
+many arenas the process grew by 110 to 250 bytes a push, all of it free memory; with one it levels
+off.
 """
 
 
@@ -98,23 +100,28 @@ class Layout(Protocol):
         """Return what each worker is, in the order of the slots."""
 
 
-def layout_of(task: Task, rule: Rule) -> Layout:
+def layout_of(task: Task, paradigm: AnyParadigm) -> Layout:
     """Return the actors of a run.
 
     Raises:
-        ConfigError: the network cannot be cut as the rule says, or a setting of the experiment does not go with it.
+        ConfigError: the network cannot be cut as the rule says, or a setting of the experiment does
+            not go with it.
     """
-    return PipelinedLayout(plan_of(task, rule)) if isinstance(rule, Decoupled) else DataParallelLayout(task, rule)
+    return (
+        PipelinedLayout(plan_of(task, paradigm))
+        if isinstance(paradigm, Decoupled)
+        else DataParallelLayout(task, paradigm)
+    )
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a crew is hired for: the next run that wants the same keeps it."""
+class ActorGroupSpec:
+    """What a actor group is started for: the next run that wants the same keeps it."""
 
     worker: type
     """The class of the workers."""
     asked: Plan
-    """With the first label selector of each group; a crew's `plan` has the chosen ones."""
+    """With the first label selector of each group; a actor group's `plan` has the chosen ones."""
     slots: tuple[str, ...]
     """Of the workers, as the journal calls them."""
     threads: tuple[int, ...]
@@ -125,12 +132,12 @@ class Wanted:
 
 
 @dataclass
-class Crew:
+class ActorGroup:
     """The actors of an experiment in their placement group."""
 
     name: str
     """`raysync:NAME-ID`, the beginning of its actors' names; also that of their placement group."""
-    wanted: Wanted
+    wanted: ActorGroupSpec
     plan: Plan
     group: PlacementGroup
     servers: list[Any] = field(default_factory=list)
@@ -140,11 +147,14 @@ class Crew:
     roles: list[Role] = field(default_factory=list)
     """Of the workers."""
     start_deadline_s: float = START_DEADLINE_S
-    """How long its actors may take to start, or to begin a run; those of a node take turns at its cores."""
+    """How long its actors may take to start, or to begin a run; those of a node take turns at its
+    cores."""
     whole: bool = True
     """False once an actor was lost: then the next run gets new ones."""
 
-    def hire(self, layout: Layout, cores: Mapping[str, int], notify: Callable[[str], None]) -> None:
+    def start(
+        self, layout: Layout, cores: Mapping[str, int], notify: Callable[[str], None]
+    ) -> None:
         """Start the actors, each in its bundle.
 
         Args:
@@ -164,38 +174,74 @@ class Crew:
         self.start_deadline_s = starting.deadline_s
 
         def start(
-            cls: type, role: Role, index: int, cpus: float, gpus: float = 0, *,
-            threads: int | None = None, is_worker: bool = False, **more: Any,
+            cls: type,
+            role: Role,
+            index: int,
+            cpus: float,
+            gpus: float = 0,
+            *,
+            threads: int | None = None,
+            is_worker: bool = False,
+            **more: Any,
         ) -> Any:
             remote = ray.remote(cls).options(**self.options(role, index, cpus, gpus), **more)
             arguments = () if cls is Controller else (threads or self.wanted.threads[index],)
-            return starting.start(nodes[index], lambda: remote.remote(*arguments, role), is_worker=is_worker)
+            return starting.start(
+                nodes[index], lambda: remote.remote(*arguments, role), is_worker=is_worker
+            )
 
         for shard, index in enumerate(plan.servers, start=layout.first_server):
-            self.servers.append(start(Server, Role(f"server-{shard}"), index, cluster.server_cpus,
-                                      threads=self.wanted.server_threads))
-        self.evaluator = start(Evaluator, Role("evaluator"), plan.evaluator, cluster.evaluator_cpus,
-                               cluster.evaluator_gpus, max_restarts=-1)  # how often is the controller's to decide
-        self.controller = start(Controller, Role("controller"), plan.servers[0], 0,
-                                runtime_env={"env_vars": ONE_ARENA})
+            self.servers.append(
+                start(
+                    Server,
+                    Role(f"server-{shard}"),
+                    index,
+                    cluster.server_cpus,
+                    threads=self.wanted.server_threads,
+                )
+            )
+        self.evaluator = start(
+            Evaluator,
+            Role("evaluator"),
+            plan.evaluator,
+            cluster.evaluator_cpus,
+            cluster.evaluator_gpus,
+            max_restarts=-1,
+        )  # how often is the controller's to decide
+        self.controller = start(
+            Controller, Role("controller"), plan.servers[0], 0, runtime_env={"env_vars": ONE_ARENA}
+        )
         self.roles = worker_roles(self.wanted.slots)
-        for role, index, group in zip(self.roles, plan.workers, experiment.slots().values(), strict=True):
-            self.workers.append(start(layout.worker, role, index, group.cpus, group.gpus, is_worker=True))
+        for role, index, group in zip(
+            self.roles, plan.workers, experiment.slots().values(), strict=True
+        ):
+            self.workers.append(
+                start(layout.worker, role, index, group.cpus, group.gpus, is_worker=True)
+            )
         starting.finish()
 
     def options(self, role: Role, index: int, cpus: float, gpus: float = 0) -> dict[str, Any]:
         """Ray's, of an actor with that share of a bundle."""
-        place = PlacementGroupSchedulingStrategy(placement_group=self.group, placement_group_bundle_index=index)
-        return {"name": role.name(self.name), "scheduling_strategy": place, "enable_task_events": self.wanted.task_events,
-                "num_cpus": cpus, "num_gpus": gpus}
+        place = PlacementGroupSchedulingStrategy(
+            placement_group=self.group, placement_group_bundle_index=index
+        )
+        return {
+            "name": role.name(self.name),
+            "scheduling_strategy": place,
+            "enable_task_events": self.wanted.task_events,
+            "num_cpus": cpus,
+            "num_gpus": gpus,
+        }
 
-    def post(self, number: int, plan: Any, data: Any) -> Post:
+    def worker_spec(self, number: int, plan: Any, data: Any) -> WorkerSpec:
         """How the n-th worker is started anew."""
         index, group, role = self.plan.workers[number], plan.group, self.roles[number]
         options = self.options(role, index, group.cpus, group.gpus)
-        return Post(self.wanted.worker, options, self.wanted.threads[index], plan, data, self.name, role)
+        return WorkerSpec(
+            self.wanted.worker, options, self.wanted.threads[index], plan, data, self.name, role
+        )
 
-    def disband(self, *, keeps_group: bool) -> None:
+    def shutdown(self, *, keeps_group: bool) -> None:
         """Kill the actors, and remove their placement group unless it stays."""
         for actor in (self.controller, *self.workers, self.evaluator, *self.servers):
             if actor is not None:
@@ -207,25 +253,30 @@ class Crew:
 
 
 class Session:
-    """Use it as a context manager: when it ends, actors, placement group and private cluster are gone."""
+    """Use it as a context manager: when it ends, actors, placement group and private cluster are
+    gone.
+    """
 
     def __init__(
-        self, notify: Callable[[str], None] = lambda text: None, address: str | None = None,
+        self,
+        notify: Callable[[str], None] = lambda text: None,
+        address: str | None = None,
         within: PlacementGroup | None = None,
     ) -> None:
         """
         Args:
             notify: is told, in a sentence, what the user should know.
-            address: the cluster to join for experiments whose `cluster.address` is `auto`, as Ray's RAY_ADDRESS names it;
-                None: a private one.
-            within: the placement group to use, with the bundles of `placement.placed`; None: one is made, and removed.
+            address: the cluster to join for experiments whose `cluster.address` is `auto`, as Ray's
+                RAY_ADDRESS names it; None: a private one.
+            within: the placement group to use, with the bundles of `placement.placed`; None: one is
+                made, and removed.
         """
         self._notify = notify
         self._connection = Connection(notify, address)
         self._within = within
         self.places: dict[str, Place] = {}
         """Where the actors of the latest run sit: `server-0`, `evaluator`, and the worker slots."""
-        self._crew: Crew | None = None
+        self._actor_group: ActorGroup | None = None
         self._data: tuple[DataSet, Any] | None = None
 
     def __enter__(self) -> Session:
@@ -234,28 +285,37 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def run(self, task: Task, rule: Rule, title: Title | None = None) -> Iterator[list[Line]]:
-        """Train a task under a rule, and yield what happens, in order; the last line is an `Ended`.
+    def run(
+        self, task: Task, paradigm: AnyParadigm, labels: RunLabels | None = None
+    ) -> Iterator[list[Line]]:
+        """Train a task under a paradigm, and yield what happens, in order; the last line is an
+        `Ended`.
 
         Args:
             task: what to train.
-            rule: a paradigm, or another kind of run; fresh.
-            title: names the run in logs and metrics; None: no metrics are published.
+            paradigm: a paradigm, or another kind of run; fresh.
+            labels: names the run in logs and metrics; None: no metrics are published.
 
         Raises:
             ConfigError: there is no such cluster, or it cannot hold the experiment.
             RunFailed: the actors do not start, or the controller died.
         """
-        layout = layout_of(task, rule)
+        layout = layout_of(task, paradigm)
         self._connection.open(layout.experiment.cluster, cpus(layout.experiment))
-        crew, plan = self._ready(task, layout, title)
-        crew.whole = False  # until this run has ended well
+        actor_group, plan = self._ready(task, layout, labels)
+        actor_group.whole = False  # until this run has ended well
         ended, lost = None, False
-        for lines in _reports(crew.controller.run.remote(plan, crew.servers, crew.evaluator, crew.workers)):
+        for lines in _reports(
+            actor_group.controller.run.remote(
+                plan, actor_group.servers, actor_group.evaluator, actor_group.workers
+            )
+        ):
             if lines:
                 ended = lines[-1] if isinstance(lines[-1], Ended) else None
                 lost = lost or any(_is_loss(line) for line in lines)
-                crew.whole = ended is not None and ended.status in layout.stays_after and not lost
+                actor_group.whole = (
+                    ended is not None and ended.status in layout.stays_after and not lost
+                )
                 yield lines
         assert ended is not None, "a run without an end"
 
@@ -266,9 +326,11 @@ class Session:
             resets: what each is called -> reference to its place.
             busy_s: how long they may still be busy with the run before.
         """
-        assert self._crew is not None, "a run without actors"
+        assert self._actor_group is not None, "a run without actors"
         try:
-            places = within(self._crew.start_deadline_s + busy_s, lambda: ray.get(list(resets.values())))
+            places = within(
+                self._actor_group.start_deadline_s + busy_s, lambda: ray.get(list(resets.values()))
+            )
         except RayTaskError as error:
             if isinstance(error.cause, ConfigError):  # what only an actor can know, of its GPU
                 raise error.cause from None
@@ -278,49 +340,76 @@ class Session:
     def close(self) -> None:
         """Take down what this session started; Ray may be stuck, but not this."""
         try:
-            self._disband()
+            self._shutdown()
         finally:
             self._connection.close()
             self._data = None
 
     # ---- actors ----
 
-    def _ready(self, task: Task, layout: Layout, title: Title | None) -> tuple[Crew, RunPlan]:
-        """Actors that have begun the run. Kept ones that do not answer, unnoticed at the end of the last, are replaced."""
-        kept = self._crew
+    def _ready(
+        self, task: Task, layout: Layout, labels: RunLabels | None
+    ) -> tuple[ActorGroup, RunPlan]:
+        """Actors that have begun the run. Kept ones that do not answer, unnoticed at the end of the
+        last, are replaced.
+        """
+        kept = self._actor_group
         try:
-            crew = self._crew_for(layout)
-            return crew, self._begin(crew, task, layout, title)
+            actor_group = self._actor_group_for(layout)
+            return actor_group, self._begin(actor_group, task, layout, labels)
         except (ActorDiedError, ActorUnavailableError, TimeoutError) as error:
-            replaces = kept is None or self._crew is not kept
-            self._disband()
+            replaces = kept is None or self._actor_group is not kept
+            self._shutdown()
             if replaces:
                 raise RunFailed(f"the actors did not start: {error}") from error
         except RayError as error:
             raise RunFailed(f"the actors did not start: {error}") from error
-        return self._ready(task, layout, title)
+        return self._ready(task, layout, labels)
 
-    def _crew_for(self, layout: Layout) -> Crew:
+    def _actor_group_for(self, layout: Layout) -> ActorGroup:
         experiment = layout.experiment
         asked = plan(experiment)
-        wanted = Wanted(layout.worker, asked, tuple(layout.slots), *self._threads(experiment),
-                        experiment.cluster.task_events)
-        if self._crew is not None and self._crew.whole and self._crew.wanted == wanted:
-            return self._crew
-        self._disband()
-        name = crew_name(experiment.name)
-        made, group = reserve(experiment, name) if self._within is None else (placed(experiment), self._within)
-        self._crew = Crew(name, wanted, made, group)
+        wanted = ActorGroupSpec(
+            layout.worker,
+            asked,
+            tuple(layout.slots),
+            *self._threads(experiment),
+            experiment.cluster.task_events,
+        )
+        if (
+            self._actor_group is not None
+            and self._actor_group.whole
+            and self._actor_group.wanted == wanted
+        ):
+            return self._actor_group
+        self._shutdown()
+        name = actor_group_name(experiment.name)
+        made, group = (
+            reserve(experiment, name)
+            if self._within is None
+            else (placed(experiment), self._within)
+        )
+        self._actor_group = ActorGroup(name, wanted, made, group)
         for who, labels in sorted(fallbacks(asked, made).items()):
-            self._notify(f"{who} runs where {labels}: the cluster cannot hold it otherwise.".capitalize())
-        self._crew.hire(layout, self._cores(), self._notify)
-        return self._crew
+            self._notify(
+                f"{who} runs where {labels}: the cluster cannot hold it otherwise.".capitalize()
+            )
+        self._actor_group.start(layout, self._cores(), self._notify)
+        return self._actor_group
 
     def _cores(self) -> dict[str, int]:
-        """Node -> how many it has; a private one declares more to Ray where an experiment needs more."""
-        declared = {node["NodeID"]: int(node["Resources"].get("CPU", 1)) for node in within(ANSWER_S, ray.nodes)}
+        """Node -> how many it has; a private one declares more to Ray where an experiment needs
+        more.
+        """
+        declared = {
+            node["NodeID"]: int(node["Resources"].get("CPU", 1))
+            for node in within(ANSWER_S, ray.nodes)
+        }
         here = os.cpu_count() or 1
-        return {node: max(1, here if self._connection.private else count) for node, count in declared.items()}
+        return {
+            node: max(1, here if self._connection.private else count)
+            for node, count in declared.items()
+        }
 
     def _threads(self, experiment: Experiment) -> tuple[tuple[int, ...], int | None]:
         """torch threads of the actors in each bundle, and of a server where that has others.
@@ -329,35 +418,73 @@ class Session:
         """
         asked, cores, private = plan(experiment), os.cpu_count() or 1, self._connection.private
         share = max(1, cores // len(asked.bundles))
-        threads = [share if private else max(1, int(bundle.resources.get("CPU", 1))) for bundle in asked.bundles]
+        threads = [
+            share if private else max(1, int(bundle.resources.get("CPU", 1)))
+            for bundle in asked.bundles
+        ]
         threads[asked.evaluator] = experiment.evaluation.threads or threads[asked.evaluator]
         return tuple(threads), server_threads(asked, cores) if private else None
 
-    def _begin(self, crew: Crew, task: Task, layout: Layout, title: Title | None) -> RunPlan:
+    def _begin(
+        self, actor_group: ActorGroup, task: Task, layout: Layout, labels: RunLabels | None
+    ) -> RunPlan:
         """Tell the actors what they are in this run."""
         experiment, data, cluster = task.experiment, self.shared(task.data), task.experiment.cluster
-        published = title if cluster.metrics else None
-        resets = {f"server-{number}": server.reset.remote(plan, published) for number, (server, plan) in enumerate(
-            zip(crew.servers, layout.server_plans(), strict=True), start=layout.first_server)}
+        published = labels if cluster.metrics else None
+        resets = {
+            f"server-{number}": server.reset.remote(plan, published)
+            for number, (server, plan) in enumerate(
+                zip(actor_group.servers, layout.server_plans(), strict=True),
+                start=layout.first_server,
+            )
+        }
         evaluator_setup = (ray.put(layout.assembly), ray.put(experiment.evaluation), data)
-        resets["evaluator"] = crew.evaluator.reset.remote(*evaluator_setup)
+        resets["evaluator"] = actor_group.evaluator.reset.remote(*evaluator_setup)
         plans = dict(zip(layout.slots, layout.worker_plans(), strict=True))
-        resets |= {slot: worker.reset.remote(plans[slot], data)
-                   for slot, worker in zip(layout.slots, crew.workers, strict=True)}
-        self.await_reset(resets, cluster.step_deadline_s)  # a kept worker may still compute its last step
-        blind = {plans[slot].group.name for slot in layout.slots
-                 if plans[slot].group.gpus and "cpu" in self.places[slot].devices}
+        resets |= {
+            slot: worker.reset.remote(plans[slot], data)
+            for slot, worker in zip(layout.slots, actor_group.workers, strict=True)
+        }
+        self.await_reset(
+            resets, cluster.step_deadline_s
+        )  # a kept worker may still compute its last step
+        blind = {
+            plans[slot].group.name
+            for slot in layout.slots
+            if plans[slot].group.gpus and "cpu" in self.places[slot].devices
+        }
         for name in sorted(blind):
-            self._notify(f"Worker group {name!r} has GPUs, but this torch sees none: it computes on the CPU.")
-        comebacks = {crash.worker for crash in experiment.troubles
-                     if isinstance(crash, Crash) and crash.rejoin_after_s is not None}
-        posts = {slot: crew.post(number, plans[slot], data) for number, slot in enumerate(layout.slots) if slot in comebacks}
+            self._notify(
+                f"Worker group {name!r} has GPUs, but this torch sees none: it computes on the CPU."
+            )
+        comebacks = {
+            crash.worker
+            for crash in experiment.faults
+            if isinstance(crash, Crash) and crash.rejoin_after_s is not None
+        }
+        posts = {
+            slot: actor_group.worker_spec(number, plans[slot], data)
+            for number, slot in enumerate(layout.slots)
+            if slot in comebacks
+        }
         workers = {slot: str(worker_id(slot, 1)) for slot in layout.slots}
         names = {self.places[slot].actor_id: worker for slot, worker in workers.items()}
-        names |= {self.places[f"server-{layout.first_server + index}"].actor_id: server
-                  for server, indices in layout.servers.items() for index in indices}
-        return RunPlan(experiment, layout.topology, layout.servers, list(workers.values()), posts, names,
-                       layout.delivers, evaluator_setup, title)
+        names |= {
+            self.places[f"server-{layout.first_server + index}"].actor_id: server
+            for server, indices in layout.servers.items()
+            for index in indices
+        }
+        return RunPlan(
+            experiment,
+            layout.topology,
+            layout.servers,
+            list(workers.values()),
+            posts,
+            names,
+            layout.delivers,
+            evaluator_setup,
+            labels,
+        )
 
     def shared(self, data: DataSet) -> Any:
         """A reference to the data set: one copy a node."""
@@ -365,13 +492,13 @@ class Session:
             self._data = (data, ray.put(data))
         return self._data[1]
 
-    def _disband(self) -> None:
+    def _shutdown(self) -> None:
         """End the actors, unless Ray is stuck."""
-        if self._crew is None:
+        if self._actor_group is None:
             return
-        crew, self._crew = self._crew, None
+        actor_group, self._actor_group = self._actor_group, None
         try:
-            within(TEARDOWN_S, lambda: crew.disband(keeps_group=self._within is not None))
+            within(TEARDOWN_S, lambda: actor_group.shutdown(keeps_group=self._within is not None))
         except TimeoutError:
             self._notify(f"Ray is stuck: it did not end the actors within {TEARDOWN_S:g} s.")
 
@@ -382,6 +509,7 @@ def _reports(stream: Iterator[Any]) -> Iterator[list[Line]]:
     Raises:
         RunFailed: the controller died, or is silent.
     """
+
     def next_report() -> list[Line] | None:
         reference = next(stream, None)
         return None if reference is None else ray.get(reference)
@@ -392,8 +520,10 @@ def _reports(stream: Iterator[Any]) -> Iterator[list[Line]]:
         except RayError as error:
             raise RunFailed(f"the controller: {error}") from error
         except TimeoutError as error:
-            raise RunFailed(f"the controller has not reported for {SILENCE_S:g} s: it is frozen, or cannot be "
-                            "reached") from error
+            raise RunFailed(
+                f"the controller has not reported for {SILENCE_S:g} s: it is frozen, or cannot be "
+                "reached"
+            ) from error
         if lines is None:
             return
         yield lines
@@ -402,8 +532,8 @@ def _reports(stream: Iterator[Any]) -> Iterator[list[Line]]:
 def server_threads(asked: Plan, cores: int) -> int:
     """torch threads of each server where all actors share the cores.
 
-    While the servers make an update, at least the worker whose gradient they take waits for them: they
-    have its share of the cores as well as their own.
+    While the servers make an update, at least the worker whose gradient they take waits for them:
+    they have its share of the cores as well as their own.
     """
     shards = len(asked.servers)
     actors = shards + 1 + len(asked.workers)

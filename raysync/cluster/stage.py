@@ -1,7 +1,7 @@
 """The actor of one stage of a network that is cut: activations and gradients in, the same out.
 
     forward(fields, [weights], [x])         -> y                                for the next stage
-    backward(fields, [weights], dy)         -> gradient, dx, report             the last one: x in place of dy
+    backward(fields, [weights], dy)         -> gradient, dx, report   the last one: x, not dy
 
 What goes between stages are return values, passed on as top-level references from neighbour to
 neighbour, nothing of it through the controller. An actor works its calls off in order, which is the
@@ -20,9 +20,9 @@ import ray
 import torch
 from torch import Tensor, nn
 
+from raysync.cluster.actor_errors import signed
 from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.devices import devices_of_actor
-from raysync.cluster.errors import signed
 from raysync.cluster.logs import log_ready, log_to_stderr
 from raysync.cluster.names import Role
 from raysync.cluster.placement import Place, here
@@ -53,7 +53,7 @@ class StagePlan:
     slot: str
     group: WorkerGroup
     model: ModelPlan
-    rule: Decoupled
+    paradigm: Decoupled
     batches: Batches
     """Of its group."""
     batch_size: int
@@ -69,13 +69,15 @@ class StageServerPlan:
     """What the server of a stage keeps in one run."""
 
     model: ModelPlan
-    rule: Decoupled
+    paradigm: Decoupled
     update: Update
     stage: int
 
     def exchange(self) -> Exchange:
         """As `ServerPlan.exchange`."""
-        return exchange_of(self.rule, self.update, parts_of(self.model, self.rule)[self.stage - 1])
+        return exchange_of(
+            self.paradigm, self.update, parts_of(self.model, self.paradigm)[self.stage - 1]
+        )
 
 
 @dataclass(slots=True)
@@ -83,14 +85,16 @@ class Stages:
     """The whole network, put together from its stages."""
 
     plan: ModelPlan
-    rule: Decoupled
+    paradigm: Decoupled
     sizes: list[int] = field(default_factory=list)
     """The number of parameters of each, known once the model is built."""
 
     def model(self) -> nn.Module:
         """As `Assembly.model`."""
-        self.sizes = [FlatModel(part).size for part in parts_of(self.plan, self.rule)]
-        return nn.Sequential(*(item for part in parts_of(self.plan, self.rule) for item in part))
+        self.sizes = [FlatModel(part).size for part in parts_of(self.plan, self.paradigm)]
+        return nn.Sequential(
+            *(item for part in parts_of(self.plan, self.paradigm) for item in part)
+        )
 
     def vector(self, weights: Sequence[Tensor]) -> Tensor:
         """As `Assembly.vector`."""
@@ -114,11 +118,15 @@ class StageActor:
         """Begin a run."""
         [name] = devices_of_actor()
         use_tf32(False)
-        number, rule = plan.stage[1], plan.rule
+        number, paradigm = plan.stage[1], plan.paradigm
         self._plan, self._data, self._device, self._busy_s = plan, data, Device(name), 0.0
         self._step_time = StepTime(plan.group, plan.seed, plan.slot)
-        computation = StageComputation(parts_of(plan.model, rule)[number - 1].to(name), rule.weights, rule.shrink)
-        self._work = StageWork(computation, number, rule.modules, plan.batches, plan.batch_size, self._device)
+        computation = StageComputation(
+            parts_of(plan.model, paradigm)[number - 1].to(name), paradigm.weights, paradigm.shrink
+        )
+        self._work = StageWork(
+            computation, number, paradigm.modules, plan.batches, plan.batch_size, self._device
+        )
         place = here([name])
         log_ready(f"module {number} of {plan.model.name}", place.devices)
         return place
@@ -128,30 +136,39 @@ class StageActor:
         """Run a batch forward.
 
         Args:
-            fields: the number of the batch, what faults multiply the duration of the pass with, and seconds that they add
-                to each way.
-            arrived: weights (P + Q,) if they are new, and then the activation of the stage before; the first has none.
+            fields: the number of the batch, what faults multiply the duration of the pass with, and
+                seconds that they add to each way.
+            arrived: weights (P + Q,) if they are new, and then the activation of the stage before;
+                the first has none.
         """
         plan = self._ready
         with self._timed(fields, 1 / 3, plan.stage[1] > 1):
-            y = self._device.download(self._work.forward(int(fields[0]), self._data, _tensors(arrived)))
+            y = self._device.download(
+                self._work.forward(int(fields[0]), self._data, _tensors(arrived))
+            )
         return y.numpy()
 
     @signed()
     @ray.method(num_returns=3)  # type: ignore[untyped-decorator]
-    def backward(self, fields: Sequence[float], *arrived: Any) -> tuple[Payload, Any, list[float | None]]:
-        """Run a batch backward; the last stage also forward, and then what arrives is the activation.
+    def backward(
+        self, fields: Sequence[float], *arrived: Any
+    ) -> tuple[Payload, Any, list[float | None]]:
+        """Run a batch backward; the last stage also forward, and then what arrives is the
+        activation.
 
         Returns:
-            The gradient with the buffers behind it (P + Q,), the gradient by the input, and loss and seconds of computing.
+            The gradient with the buffers behind it (P + Q,), the gradient by the input, and loss
+            and seconds of computing.
         """
         plan = self._ready
-        last, alone = plan.stage[1] == plan.rule.modules, plan.rule.modules == 1
-        again = plan.rule.weights == "latest" and not last
+        last, alone = plan.stage[1] == plan.paradigm.modules, plan.paradigm.modules == 1
+        again = plan.paradigm.weights == "latest" and not last
         with self._timed(fields, 1.0 if last or again else 2 / 3, not alone):
             loss, vector, dx = self._work.backward(int(fields[0]), self._data, _tensors(arrived))
             gradient = outgoing(self._device.download(vector))[0]
-            back = self._device.download(dx).numpy() if dx is not None and plan.stage[1] > 1 else None
+            back = (
+                self._device.download(dx).numpy() if dx is not None and plan.stage[1] > 1 else None
+            )
         busy_s, self._busy_s = self._busy_s, 0.0
         return gradient, back, [loss, busy_s]
 
@@ -176,5 +193,9 @@ class StageActor:
 
 
 def _tensors(arrived: Sequence[Any]) -> list[Tensor]:
-    """What arrives, as tensors: weights may come as bytes, and activations have a shape of their own."""
-    return [incoming(each)[0] if isinstance(each, bytes) else torch.from_numpy(each) for each in arrived]
+    """What arrives, as tensors: weights may come as bytes, and activations have a shape of their
+    own.
+    """
+    return [
+        incoming(each)[0] if isinstance(each, bytes) else torch.from_numpy(each) for each in arrived
+    ]

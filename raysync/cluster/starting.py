@@ -1,7 +1,8 @@
-"""How the actors of a crew start: on each node no more at once than it has cores.
+"""How the actors of a actor group start: on each node no more at once than it has cores.
 
-An actor's process imports torch, which takes a core for seconds. Where many do so at once on few cores, none is ready before
-all are, and Ray takes those for dead that do not register within a minute, and starts others in their place.
+An actor's process imports torch, which takes a core for seconds. Where many do so at once on few
+cores, none is ready before all are, and Ray takes those for dead that do not register within a
+minute, and starts others in their place.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import ray
 
 from raysync.cluster.clock import now_s
-from raysync.cluster.limits import within
+from raysync.cluster.time_limit import within
 from raysync.engine.driver import START_DEADLINE_S
 
 TELL_EVERY_S = 5.0
@@ -24,7 +25,13 @@ TELL_EVERY_S = 5.0
 class Starting:
     """Starts actors one after the other, each as soon as its node has a core for it."""
 
-    def __init__(self, cores: Mapping[str, int], nodes: list[str], workers: int, notify: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        cores: Mapping[str, int],
+        nodes: list[str],
+        workers: int,
+        notify: Callable[[str], None],
+    ) -> None:
         """
         Args:
             cores: node -> how many it has.
@@ -40,7 +47,8 @@ class Starting:
         self._told_s = now_s()
         most = max(ceil(count / cores[node]) for node, count in Counter(nodes).items())
         self.deadline_s = START_DEADLINE_S * most
-        """How long all of them may take to do what one may do within the start deadline: a node's take turns."""
+        """How long all of them may take to do what one may do within the start deadline: a node's
+        take turns."""
 
     def start(self, node: str, make: Callable[[], Any], *, is_worker: bool = False) -> Any:
         """The actor that `make` asks Ray for, once the node has room for it.

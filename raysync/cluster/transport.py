@@ -1,10 +1,11 @@
 """How flat vectors travel between actors.
 
-`object-ref`: returned from actor calls, in one part a server shard, and passed on as top-level references. A large part is a
-NumPy view of the flat float32 vector, which Ray shares without a copy within a node (a torch tensor through the object store
-costs about ten times as much). A small one travels inside Ray's own messages, and there plain bytes save pickling: 7 to 8 %
-more gradients per second of a small model, measured in six interleaved pairs. What arrives is read-only. Another transport
-is another pair of these two functions.
+`object-ref`: returned from actor calls, in one part a server shard, and passed on as top-level
+references. A large part is a NumPy view of the flat float32 vector, which Ray shares without a copy
+within a node (a torch tensor through the object store costs about ten times as much). A small one
+travels inside Ray's own messages, and there plain bytes save pickling: 7 to 8 % more gradients per
+second of a small model, measured in six interleaved pairs. What arrives is read-only. Another
+transport is another pair of these two functions.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ def incoming(*payloads: Payload) -> list[Tensor]:
 
 
 def _quieten() -> None:
-    """torch tells once a process that memory is read-only, which is how vectors arrive here: let it be of these."""
+    """torch tells once a process that memory is read-only, which is how vectors arrive here: let it
+    be of these.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         incoming(bytes(4))

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
+from raysync.cluster.actor_errors import signed
 from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.devices import devices_of_actor
-from raysync.cluster.errors import signed
 from raysync.cluster.logs import log_ready, log_to_stderr
 from raysync.cluster.names import Role
 from raysync.cluster.placement import Place, here
@@ -54,30 +54,37 @@ class Worker:
         """Begin a run."""
         devices = devices_of_actor(plan.group.devices)
         self._plan, self._step_time = plan, StepTime(plan.group, plan.seed, plan.slot)
-        self._gradient = GradientComputation(plan.model.build(), data, devices, plan.group.precision)
+        self._gradient = GradientComputation(
+            plan.model.build(), data, devices, plan.group.precision
+        )
         place = here(devices)
         log_ready(plan.model.name, place.devices)
         return place
 
     @signed()
-    def step(self, batch: tuple[int, int, *tuple[float, ...]], *weights: Payload) -> tuple[Payload | list[float], ...]:
+    def step(
+        self, batch: tuple[int, int, *tuple[float, ...]], *weights: Payload
+    ) -> tuple[Payload | list[float], ...]:
         """One iteration.
 
         Args:
-            batch: clock and size; of a step that troubles befall also what multiplies its duration, and seconds that they
-                add to each way.
-            weights: (P + Q,) from the server, in a part a shard; none: go on with the weights you have.
+            batch: clock and size; of a step that faults at_step also what multiplies its duration,
+                and seconds that they add to each way.
+            weights: (P + Q,) from the server, in a part a shard; none: go on with the weights you
+                have.
 
         Returns:
-            The gradient with the buffers behind it, (P + Q,), in a part a shard; the loss, and the seconds of computing,
-            the emulated part included.
+            The gradient with the buffers behind it, (P + Q,), in a part a shard; the loss, and the
+            seconds of computing, the emulated part included.
         """
         plan, gradient = self._plan, self._gradient
         assert plan is not None, "step before reset"
         assert gradient is not None, "step before reset"
         clock, batch_size, *befallen = batch
         factor, added_s = befallen or (1.0, 0.0)
-        ways = 2 if weights else 1  # the way of the gradient, too: what an actor returns leaves at once
+        ways = (
+            2 if weights else 1
+        )  # the way of the gradient, too: what an actor returns leaves at once
         sleep_s(ways * one_way_s(plan.group.link, plan.vector_bytes, added_s))
         began_s = now_s()
         if weights:

@@ -1,15 +1,20 @@
-"""The experiment file: what is trained, on what, by whom, under which rule. Every field says its meaning and unit.
+"""The experiment file: what is trained, on what, by whom, under which rule. Every field says its
+meaning and unit.
 
-`load` reads YAML, lays a cluster profile and `--set` overrides over it and validates; whatever is wrong becomes a
-`ConfigError` with the path of the setting.
+`load` reads YAML, lays a cluster profile and `--set` overrides over it and validates; whatever is
+wrong becomes a `ConfigError` with the path of the setting.
 """
 
 from __future__ import annotations
 
 from raysync.config.base import Named, ParadigmChoice
 from raysync.config.experiment import STANDARD_COMPARISON, Experiment
+from raysync.config.faults import Crash, Drift, Fault, Latency, SlowDown
 from raysync.config.files import load, parse, validate
-from raysync.config.learning import (
+from raysync.config.profiles import profiles
+from raysync.config.sweep import Distribution, Published, Sweep
+from raysync.config.switch_search import Known, SwitchSearch
+from raysync.config.update import (
     Data,
     DelayCompensation,
     EvaluationPlan,
@@ -19,15 +24,38 @@ from raysync.config.learning import (
     Update,
     Workload,
 )
-from raysync.config.profiles import profiles
-from raysync.config.sweep import Distribution, Published, Sweep
-from raysync.config.switch_search import Known, SwitchSearch
-from raysync.config.troubles import Crash, Drift, Latency, SlowDown, Trouble
 from raysync.config.workers import Cluster, Jitter, Link, Network, WorkerGroup
 
 __all__ = [
-    "STANDARD_COMPARISON", "Cluster", "Crash", "Data", "DelayCompensation", "Distribution", "Drift", "EvaluationPlan",
-    "Experiment", "Jitter", "Known", "Latency", "Link", "MomentumRamp", "Named", "Network", "ParadigmChoice", "Phase",
-    "Published", "Schedule", "SlowDown", "Sweep", "SwitchSearch", "Trouble", "Update", "WorkerGroup", "Workload",
-    "load", "parse", "profiles", "validate",
+    "STANDARD_COMPARISON",
+    "Cluster",
+    "Crash",
+    "Data",
+    "DelayCompensation",
+    "Distribution",
+    "Drift",
+    "EvaluationPlan",
+    "Experiment",
+    "Fault",
+    "Jitter",
+    "Known",
+    "Latency",
+    "Link",
+    "MomentumRamp",
+    "Named",
+    "Network",
+    "ParadigmChoice",
+    "Phase",
+    "Published",
+    "Schedule",
+    "SlowDown",
+    "Sweep",
+    "SwitchSearch",
+    "Update",
+    "WorkerGroup",
+    "Workload",
+    "load",
+    "parse",
+    "profiles",
+    "validate",
 ]

@@ -14,9 +14,13 @@ from raysync.paradigms.registry import called
 
 
 class Strict(BaseModel):
-    """A block of settings: unknown ones are refused, numbers are finite, nothing changes afterwards."""
+    """A block of settings: unknown ones are refused, numbers are finite, nothing changes
+    afterwards.
+    """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, ser_json_inf_nan="constants")
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, ser_json_inf_nan="constants"
+    )
 
 
 class Named(BaseModel):
@@ -51,7 +55,9 @@ def _shown(value: object) -> str:
 
 
 class ParadigmChoice(Named):
-    """A synchronisation rule. The choice of a record that nobody trusts may name one that is only known by its name."""
+    """A synchronisation paradigm. The choice of a record that nobody trusts may name one that is
+    only known by its name.
+    """
 
     _only_named: bool = PrivateAttr(False)
 
@@ -65,14 +71,17 @@ class ParadigmChoice(Named):
 
     @property
     def can_be_made(self) -> bool:
-        """Whether `make` gives one: not where a record names a class of the user's own, and is not trusted."""
+        """Whether `make` gives one: not where a record names a class of the user's own, and is not
+        trusted.
+        """
         return not self._only_named
 
-    def make(self) -> paradigm.Rule:
+    def make(self) -> paradigm.AnyParadigm:
         """A fresh one.
 
         Raises:
-            ConfigError: the choice is that of a record, is not registered, and the record is not trusted.
+            ConfigError: the choice is that of a record, is not registered, and the record is not
+                trusted.
         """
         if self._only_named:
             raise not_trusted(f"the paradigm {self.label}")
@@ -85,4 +94,4 @@ class ParadigmChoice(Named):
 
 
 Choice = Annotated[Named, BeforeValidator(by_name)]
-Rule = Annotated[ParadigmChoice, BeforeValidator(by_name)]
+ParadigmSetting = Annotated[ParadigmChoice, BeforeValidator(by_name)]

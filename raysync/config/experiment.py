@@ -8,12 +8,12 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from raysync.config.base import Choice, Named, ParadigmChoice, Rule, Strict, by_name
-from raysync.config.learning import Data, EvaluationPlan, Update, Workload
+from raysync.config.base import Choice, Named, ParadigmChoice, ParadigmSetting, Strict, by_name
+from raysync.config.faults import Crash, Fault
 from raysync.config.masking import masked
 from raysync.config.sweep import Published, Sweep
 from raysync.config.switch_search import SwitchSearch
-from raysync.config.troubles import Crash, Trouble
+from raysync.config.update import Data, EvaluationPlan, Update, Workload
 from raysync.config.workers import Cluster, Network, WorkerGroup
 from raysync.core.ids import worker_slot
 from raysync.errors import unknown_name
@@ -33,35 +33,63 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]
 class Experiment(Strict):
     """One experiment file."""
 
-    name: str = Field("experiment", pattern=r"^[A-Za-z0-9_+][A-Za-z0-9_.+-]*$",
-                      description="folder of its records")
+    name: str = Field(
+        "experiment",
+        pattern=r"^[A-Za-z0-9_+][A-Za-z0-9_.+-]*$",
+        description="folder of its records",
+    )
     seed: Seed = 0
     seeds: tuple[Seed, ...] = Field((), description="`compare` repeats every paradigm with each")
-    engine: Literal["ray", "virtual"] = Field("ray", description="ray: real actors, real seconds; virtual: one process, a "
-                                                                "virtual clock, the same on every run")
-    timing: Literal["with-gradients", "only"] = Field("with-gradients", description="only: nothing is trained, to learn who "
-                                                                                   "waits for whom; virtual engine only")
+    engine: Literal["ray", "virtual"] = Field(
+        "ray",
+        description=(
+            "ray: real actors, real seconds; virtual: one process, a "
+            "virtual clock, the same on every run"
+        ),
+    )
+    timing: Literal["with-gradients", "only"] = Field(
+        "with-gradients",
+        description="only: nothing is trained, to learn who waits for whom; virtual engine only",
+    )
     model: Choice = Named(name="mlp")
     data: Annotated[Data, BeforeValidator(by_name)] = Data()
-    paradigm: Rule = ParadigmChoice(name="bsp")
-    paradigms: tuple[Rule, ...] = Field(STANDARD_COMPARISON, min_length=1, description="what `compare` compares")
+    paradigm: ParadigmSetting = ParadigmChoice(name="bsp")
+    paradigms: tuple[ParadigmSetting, ...] = Field(
+        STANDARD_COMPARISON, min_length=1, description="what `compare` compares"
+    )
     update: Update = Update()
     workload: Workload = Workload(epochs=1)
     batch_size: int = Field(32, gt=0, description="samples of one worker's iteration")
-    profile: str | None = Field(None, description="a cluster by name (`raysync list clusters`) or file; it brings workers, "
-                                                  "network, and where the servers are")
+    profile: str | None = Field(
+        None,
+        description=(
+            "a cluster by name (`raysync list clusters`) or file; it brings workers, "
+            "network, and where the servers are"
+        ),
+    )
     workers: tuple[WorkerGroup, ...] = Field((WorkerGroup(count=4),), min_length=1)
     network: Network = Network()
-    troubles: tuple[Trouble, ...] = Field((), description="what goes wrong on purpose")
+    faults: tuple[Fault, ...] = Field((), description="what goes wrong on purpose")
     evaluation: EvaluationPlan = EvaluationPlan()
-    target_accuracy: float | None = Field(None, gt=0, le=1, description="for the time to accuracy; a fraction of 1")
-    target_loss: float | None = Field(None, gt=0, description="for the time to loss; mean cross-entropy in nats")
+    target_accuracy: float | None = Field(
+        None, gt=0, le=1, description="for the time to accuracy; a fraction of 1"
+    )
+    target_loss: float | None = Field(
+        None, gt=0, description="for the time to loss; mean cross-entropy in nats"
+    )
     cluster: Cluster = Cluster()
     sweep: Sweep | None = Field(None, description="what `raysync sweep` varies")
-    switch_search: SwitchSearch | None = Field(None, description="what `raysync switch-search` looks for")
+    switch_search: SwitchSearch | None = Field(
+        None, description="what `raysync switch-search` looks for"
+    )
     published: Published | None = Field(None, description="a published table, for reports")
-    output: Path | str = Field(Path("runs"), description="records go to OUTPUT/NAME/TIME-PARADIGM-ID/; a folder, or a URI "
-                                                         "that pyarrow's file systems know: s3://bucket/runs, gs://...")
+    output: Path | str = Field(
+        Path("runs"),
+        description=(
+            "records go to OUTPUT/NAME/TIME-PARADIGM-ID/; a folder, or a URI "
+            "that pyarrow's file systems know: s3://bucket/runs, gs://..."
+        ),
+    )
 
     @field_validator("output", mode="plain")
     @classmethod
@@ -70,9 +98,13 @@ class Experiment(Strict):
             raise ValueError(f"a folder, or a URI such as s3://bucket/runs; got {value!r}")
         if "://" in str(value):
             return value
-        if ":" in str(value).partition("/")[0]:  # pyarrow takes such a path for a URI; and a Path makes one slash of two
-            raise ValueError("a URI is text with ://, such as s3://bucket/runs; a folder has no colon in its first name; "
-                             f"got {str(value)!r}")
+        if (
+            ":" in str(value).partition("/")[0]
+        ):  # pyarrow takes such a path for a URI; and a Path makes one slash of two
+            raise ValueError(
+                "a URI is text with ://, such as s3://bucket/runs; a folder has no colon in its"
+                f" first name; got {str(value)!r}"
+            )
         return Path(value)
 
     @model_validator(mode="after")
@@ -85,15 +117,19 @@ class Experiment(Strict):
             raise ValueError(f"paradigms: each one once, got {', '.join(labels)}")
         for group in self.workers:
             if group.devices > self.batch_size:
-                raise ValueError(f"batch_size: {self.batch_size} samples cannot be shared by the {group.devices} devices of "
-                                 f"each worker in group {group.name!r}")
+                raise ValueError(
+                    f"batch_size: {self.batch_size} samples cannot be shared by the {group.devices}"
+                    f" devices of each worker in group {group.name!r}"
+                )
         return self
 
     @model_validator(mode="after")
     def _paradigms_fit(self) -> Experiment:
-        named = {"paradigm": self.paradigm} | {f"paradigms[{index}]": choice for index, choice in enumerate(self.paradigms)}
+        named = {"paradigm": self.paradigm} | {
+            f"paradigms[{index}]": choice for index, choice in enumerate(self.paradigms)
+        }
         for where, choice in named.items():
-            if choice.can_be_made and (why := choice.make().misfit(self.worker_count)):
+            if choice.can_be_made and (why := choice.make().infeasible_reason(self.worker_count)):
                 raise ValueError(f"{where}: {choice.name}: {why}")
         return self
 
@@ -113,8 +149,10 @@ class Experiment(Strict):
     @model_validator(mode="after")
     def _projects_on_one_server(self) -> Experiment:
         if self.update.project_radius is not None and self.cluster.server_shards > 1:
-            raise ValueError(f"update.project_radius: needs cluster.server_shards: 1, not {self.cluster.server_shards}; a "
-                             "shard does not know the norm of the whole model")
+            raise ValueError(
+                "update.project_radius: needs cluster.server_shards: 1, not"
+                f" {self.cluster.server_shards}; a shard does not know the norm of the whole model"
+            )
         return self
 
     @model_validator(mode="after")
@@ -122,28 +160,39 @@ class Experiment(Strict):
         if self.engine == "virtual":
             return self
         if self.timing == "only":
-            raise ValueError("timing: only needs engine: virtual; on Ray it is the gradients that take the time")
+            raise ValueError(
+                "timing: only needs engine: virtual; on Ray it is the gradients that take the time"
+            )
         for group in self.workers:
             if group.speed > 1 and not group.emulates_steps:
-                raise ValueError(f"workers: {group.name!r} has a speed above 1 and no step_s, flops_per_s or trace: this "
-                                 "machine cannot compute faster than it does")
+                raise ValueError(
+                    f"workers: {group.name!r} has a speed above 1 and no step_s, flops_per_s or"
+                    " trace: this machine cannot compute faster than it does"
+                )
         return self
 
     @model_validator(mode="after")
-    def _troubles_befall_somebody(self) -> Experiment:
+    def _faults_befall_somebody(self) -> Experiment:
         counts = {group.name: group.count for group in self.workers}
-        for index, trouble in enumerate(self.troubles):
-            names = [trouble.worker] if isinstance(trouble, Crash) else trouble.workers
-            allowed = set(self.slots()) | (set() if isinstance(trouble, Crash) else set(counts))
+        for index, fault in enumerate(self.faults):
+            names = [fault.worker] if isinstance(fault, Crash) else fault.workers
+            allowed = set(self.slots()) | (set() if isinstance(fault, Crash) else set(counts))
             for name in names:
                 if name not in allowed:
-                    shown = [f"{group}-0 to {group}-{count - 1}" if count > 1 else f"{group}-0"
-                             for group, count in counts.items()]
-                    raise unknown_name("worker", name, allowed, where=f"troubles[{index}]", shown=shown)
-            if not isinstance(trouble, Crash) and trouble.count is not None:
-                there = len(self.slots_of(trouble.workers))
-                if trouble.count > there:
-                    raise ValueError(f"troubles[{index}]: count: {trouble.count} of {there} worker{'s' * (there > 1)}")
+                    shown = [
+                        f"{group}-0 to {group}-{count - 1}" if count > 1 else f"{group}-0"
+                        for group, count in counts.items()
+                    ]
+                    raise unknown_name(
+                        "worker", name, allowed, where=f"faults[{index}]", shown=shown
+                    )
+            if not isinstance(fault, Crash) and fault.count is not None:
+                there = len(self.slots_of(fault.workers))
+                if fault.count > there:
+                    raise ValueError(
+                        f"faults[{index}]: count: {fault.count} of {there}"
+                        f" worker{'s' * (there > 1)}"
+                    )
         return self
 
     @property
@@ -153,11 +202,19 @@ class Experiment(Strict):
 
     def slots(self) -> dict[str, WorkerGroup]:
         """`group-index` of every worker, in the order of the file."""
-        return {worker_slot(group.name, index): group for group in self.workers for index in range(group.count)}
+        return {
+            worker_slot(group.name, index): group
+            for group in self.workers
+            for index in range(group.count)
+        }
 
     def slots_of(self, names: tuple[str, ...]) -> list[str]:
-        """The slots that a trouble's `workers` names, by slot or group; none named: all."""
-        return [slot for slot, group in self.slots().items() if not names or {slot, group.name} & set(names)]
+        """The slots that a fault's `workers` names, by slot or group; none named: all."""
+        return [
+            slot
+            for slot, group in self.slots().items()
+            if not names or {slot, group.name} & set(names)
+        ]
 
     def workload_samples(self, train_samples: int) -> int:
         """Size of the whole work in samples, for a training set of that size."""

@@ -1,6 +1,6 @@
 """URIs without the secrets in them, for all that is written and printed.
 
-    s3://KEY:SECRET@bucket/runs?token=SECRET&region=eu-1 -> s3://***@bucket/runs?token=***&region=eu-1
+s3://KEY:SECRET@bucket/runs?token=SECRET&region=eu-1 -> s3://***@bucket/runs?token=***&region=eu-1
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ MASK = "***"
 
 _URI = re.compile(r"(?P<scheme>\w[\w+.-]*://)(?P<path>[^\s?]*)(?P<query>\?\S*)?")
 _LOGIN = re.compile(r"^[^/@]*:(?!\d+(?:/|$)).*@")
-"""user:password@, in front of a host; a password may have a slash in it. HOST:PORT/ is left alone."""
+"""user:password@, in front of a host; a password may have a slash in it. HOST:PORT/ is left
+alone."""
 _PUNCTUATION = re.compile(r"['\"),.;:\]}]*$")
 """The punctuation that a sentence puts behind a URI."""
 

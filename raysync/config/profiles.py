@@ -8,7 +8,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from raysync.config.reading import read_yaml
+from raysync.config.yaml_reading import read_yaml
 from raysync.core.reference import may_import
 from raysync.errors import ConfigError, unknown_name
 
@@ -25,14 +25,17 @@ def load_profile(name: str, where: str) -> dict[str, Any]:
     """The settings that a profile brings.
 
     Args:
-        name: of one that comes with raysync (`experiments/clusters`), or the path of a file: with a `/`, or ending in .yaml.
+        name: of one that comes with raysync (`experiments/clusters`), or the path of a file: with a
+            `/`, or ending in .yaml.
         where: path of the setting, for the error.
 
     Raises:
         ConfigError: there is none of that name, or it is no profile.
     """
     if not may_import():
-        raise ConfigError(f"{where}: a record holds what its profile brought, and names none; got {name!r}.")
+        raise ConfigError(
+            f"{where}: a record holds what its profile brought, and names none; got {name!r}."
+        )
     shelf = dict(_shelf())
     if name in shelf:
         settings = _read(shelf[name], name)
@@ -61,7 +64,9 @@ def _read(file: Traversable | Path, name: str) -> dict[str, Any]:
         reason = getattr(error, "strerror", None) or "not a text file"
         raise ConfigError(f"profile {name}: cannot be read ({reason}).") from error
     if not isinstance(settings, dict):
-        raise ConfigError(f"profile {name}: a mapping with {', '.join(sorted(BROUGHT))} and about is expected.")
+        raise ConfigError(
+            f"profile {name}: a mapping with {', '.join(sorted(BROUGHT))} and about is expected."
+        )
     return settings
 
 

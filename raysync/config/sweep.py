@@ -18,9 +18,20 @@ Values = Annotated[tuple[Any, ...], BeforeValidator(_values), Field(min_length=1
 
 
 class Distribution(Strict):
-    """What a setting is drawn from, as `ray.tune` names and parametrises it: `{loguniform: [0.001, 0.1]}`."""
+    """What a setting is drawn from, as `ray.tune` names and parametrises it: `{loguniform: [0.001,
+    0.1]}`.
+    """
 
-    name: Literal["uniform", "quniform", "loguniform", "qloguniform", "randn", "randint", "lograndint", "choice"]
+    name: Literal[
+        "uniform",
+        "quniform",
+        "loguniform",
+        "qloguniform",
+        "randn",
+        "randint",
+        "lograndint",
+        "choice",
+    ]
     arguments: tuple[Any, ...]
 
     @model_validator(mode="before")
@@ -36,28 +47,60 @@ class Distribution(Strict):
 class Sweep(Strict):
     """The trials of `raysync sweep`: every combination of the grid, or what a searcher asks for."""
 
-    grid: dict[str, Values] = Field(default_factory=dict, description="setting -> its values; settings are written as for "
-                                                                      "--set: `update.lr`, `workers.*.speed`, `paradigm`")
-    exclude: tuple[dict[str, Values], ...] = Field((), description="combinations left out: those that meet all of a rule; "
-                                                                   "`paradigm: ssp` means it with any parameters")
-    sample: dict[str, Distribution] = Field(default_factory=dict, description="setting -> what it is drawn from")
-    samples: int = Field(1, ge=1, description="draws for each combination of the grid; with `search`, all trials")
-    search: Choice | None = Field(None, description="a searcher of ray.tune by name, with its parameters: optuna, ...")
-    scheduler: Choice | None = Field(None, description="a scheduler of ray.tune by name, with its parameters: asha, ...")
-    metric: str = Field("accuracy", description="what searcher and scheduler look at, of what trials report at evaluations")
+    grid: dict[str, Values] = Field(
+        default_factory=dict,
+        description=(
+            "setting -> its values; settings are written as for "
+            "--set: `update.lr`, `workers.*.speed`, `paradigm`"
+        ),
+    )
+    exclude: tuple[dict[str, Values], ...] = Field(
+        (),
+        description=(
+            "combinations left out: those that meet all of a rule; "
+            "`paradigm: ssp` means it with any parameters"
+        ),
+    )
+    sample: dict[str, Distribution] = Field(
+        default_factory=dict, description="setting -> what it is drawn from"
+    )
+    samples: int = Field(
+        1, ge=1, description="draws for each combination of the grid; with `search`, all trials"
+    )
+    search: Choice | None = Field(
+        None, description="a searcher of ray.tune by name, with its parameters: optuna, ..."
+    )
+    scheduler: Choice | None = Field(
+        None, description="a scheduler of ray.tune by name, with its parameters: asha, ..."
+    )
+    metric: str = Field(
+        "accuracy",
+        description="what searcher and scheduler look at, of what trials report at evaluations",
+    )
     mode: Literal["max", "min"] = "max"
-    stop: dict[str, float] = Field(default_factory=dict, description="metric -> value at which a trial is stopped")
-    time_budget_s: float | None = Field(None, gt=0, description="real seconds after which all trials are stopped")
-    concurrent: int | None = Field(None, ge=1, description="trials at once, at most; default: as many as the cluster holds")
+    stop: dict[str, float] = Field(
+        default_factory=dict, description="metric -> value at which a trial is stopped"
+    )
+    time_budget_s: float | None = Field(
+        None, gt=0, description="real seconds after which all trials are stopped"
+    )
+    concurrent: int | None = Field(
+        None, ge=1, description="trials at once, at most; default: as many as the cluster holds"
+    )
 
     @model_validator(mode="after")
     def _possible(self) -> Sweep:
         if not self.grid and not self.sample:
-            raise ValueError("it names nothing to vary; give `grid` (setting -> list of values) or `sample`")
+            raise ValueError(
+                "it names nothing to vary; give `grid` (setting -> list of values) or `sample`"
+            )
         if twice := sorted(set(self.grid) & set(self.sample)):
             raise ValueError(f"{twice[0]} is both in grid and in sample")
         if self.search is not None and self.exclude:
-            raise ValueError("exclude leaves out combinations of a grid; a searcher makes its own; leave one of them out")
+            raise ValueError(
+                "exclude leaves out combinations of a grid; a searcher makes its own; leave one of"
+                " them out"
+            )
         return self
 
 
@@ -66,13 +109,20 @@ class Published(Strict):
 
     source: str = Field(description="paper and table")
     note: str = Field("", description="how its setting differs")
-    relative_to: str | None = Field(None, description="a row; values are compared as ratios to its own")
+    relative_to: str | None = Field(
+        None, description="a row; values are compared as ratios to its own"
+    )
     rows: dict[str, dict[str, float | None]] = Field(
-        description="paradigm as tables call it, `ssp(staleness=3)` -> key of summary.json -> published value; null: not "
-                    "reached")
+        description=(
+            "paradigm as tables call it, `ssp(staleness=3)` -> key of summary.json -> published"
+            " value; null: not reached"
+        )
+    )
 
     @model_validator(mode="after")
     def _relates(self) -> Published:
         if self.relative_to is not None and self.relative_to not in self.rows:
-            raise ValueError(f"relative_to: {self.relative_to!r} is no row; there are {', '.join(self.rows)}")
+            raise ValueError(
+                f"relative_to: {self.relative_to!r} is no row; there are {', '.join(self.rows)}"
+            )
         return self

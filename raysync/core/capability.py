@@ -31,4 +31,5 @@ class Capability(Enum):
     WHOLE_NORM = auto()
     """The server knows the norm of the whole model."""
     EMULATE_LINKS = auto()
-    """The way between a worker and its server is emulated on Ray; on the virtual clock it always is."""
+    """The way between a worker and its server is emulated on Ray; on the virtual clock it always
+    is."""

@@ -1,7 +1,8 @@
 """What the machine tells an engine to do: imperative, immutable.
 
-A paradigm returns these with the fields of its choice; `Machine` fills in what it alone knows (marked *stamped*). The
-order of a list binds: an Apply takes effect before any later Release of the same list.
+A paradigm returns these with the fields of its choice; `Machine` fills in what it alone knows
+(marked *stamped*). The order of a list binds: an Apply takes effect before any later Release of the
+same list.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from raysync.core.filling import filled_by_slot
+from raysync.core.slot_init import filled_by_slot
 
 Push = tuple[str, int]
 """A push is named by (worker, clock)."""
@@ -32,9 +33,11 @@ class Apply:
     samples_before: int = -1
     """Stamped: the samples in the pushes that were applied before this update."""
     phase: str = ""
-    """Which of the experiment's `update` settings holds, for paradigms that switch; "" is the only one."""
+    """Which of the experiment's `update` settings holds, for paradigms that switch; "" is the only
+    one."""
     publish: bool = True
-    """False: workers that pull later still get the weights that were published before this update."""
+    """False: workers that pull later still get the weights that were published before this
+    update."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,8 @@ class Release:
     clock: int = -1
     """Stamped: the iteration it computes."""
     version: int = -1
-    """Stamped: the oldest model version it may read; with `pull=False` the version of its last pull."""
+    """Stamped: the oldest model version it may read; with `pull=False` the version of its last
+    pull."""
     pull: bool = True
     """False: go on with the weights you have."""
     batch_size: int | None = None
@@ -65,7 +69,9 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """The worker waits, for a reason that a person understands. Stamped by the machine from `Paradigm.explain`."""
+    """The worker waits, for a reason that a person understands. Stamped by the machine from
+    `Paradigm.explain`.
+    """
 
     worker: str
     why: str
@@ -81,7 +87,9 @@ class SetTimer:
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """The rule changes from here on; every member's lead becomes 0, and `Paradigm.on_switch` decides about the held."""
+    """The rule changes from here on; every member's lead becomes 0, and `Paradigm.on_switch`
+    decides about the held.
+    """
 
     to: str
     why: str

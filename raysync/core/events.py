@@ -1,10 +1,12 @@
-"""What an engine tells the machine: past tense, immutable, each with the time at which the engine learned of it."""
+"""What an engine tells the machine: past tense, immutable, each with the time at which the engine
+learned of it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raysync.core.filling import filled_by_slot
+from raysync.core.slot_init import filled_by_slot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +21,9 @@ class Joined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """A worker died, was frozen or went away. A push of it that is still in flight will be dropped."""
+    """A worker died, was frozen or went away. A push of it that is still in flight will be
+    dropped.
+    """
 
     at: float
     """Seconds since the run began."""

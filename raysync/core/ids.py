@@ -30,7 +30,9 @@ class Slot(str):
 
     @property
     def group(self) -> str:
-        """The group of workers that it is in; a stage's begins with the stage: those do equal work."""
+        """The group of workers that it is in; a stage's begins with the stage: those do
+        equal work.
+        """
         return self.rpartition("-")[0]
 
     @property

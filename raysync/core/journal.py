@@ -1,16 +1,20 @@
-"""The journal of a run as text: JSON lines, the first a header, then one line an event with its decisions.
+"""The journal of a run as text: JSON lines, the first a header, then one line an event with its
+decisions.
 
     {"journal": 2, "paradigm": {"class": ..., "parameters": ...}, "workload_samples": ..., ...}
-    {"event": "Pushed", "at": 1.5, "worker": "fast-0#1", ..., "decisions": [{"do": "Apply", ...}, ...], "report": {...}}
+    {"event": "Pushed", "at": 1.5, "worker": "fast-0#1", ...,
+     "decisions": [{"do": "Apply", ...}, ...], "report": {...}}
     {"evaluation": {...}}
     {"remark": {"at": 7.5, "text": ...}}
     {"ended": {"status": "finished", "at": 20.1}}
 
-`report` is what came with the event and decides nothing (the loss of a push, the reason of a Left); evaluations, remarks
-and the closing line are for readers. Replay needs the header and the events alone. No file is touched: text in, text out.
+`report` is what came with the event and decides nothing (the loss of a push, the reason of a Left);
+evaluations, remarks and the closing line are for readers. Replay needs the header and the events
+alone. No file is touched: text in, text out.
 
-A journal may be damaged, or a stranger's, so its types are checked once, here, as it is decoded; who reads it need not ask
-again. Whether the history that it tells can have happened is another question: the machine answers it, and the rosters.
+A journal may be damaged, or a stranger's, so its types are checked once, here, as it is decoded;
+who reads it need not ask again. Whether the history that it tells can have happened is another
+question: the machine answers it, and the rosters.
 """
 
 from __future__ import annotations
@@ -24,9 +28,9 @@ from typing import Any, Protocol, assert_never, get_args
 
 from raysync.core.decisions import DROP_REASONS, Decision
 from raysync.core.events import Event
+from raysync.core.json_native import is_native, is_whole
 from raysync.core.machine import describe
-from raysync.core.native import is_native, is_whole
-from raysync.core.paradigm import Rule
+from raysync.core.paradigm import AnyParadigm
 from raysync.errors import ConfigError, IllegalDecision, RunFailed
 
 JOURNAL_SCHEMA = 2
@@ -68,7 +72,9 @@ def answered(machine: Handler, event: Event, report: Mapping[str, Any]) -> Entry
     except Exception as error:
         frames = extract_tb(error.__traceback__)
         core = Path(__file__).parent
-        last = next((frame for frame in reversed(frames) if Path(frame.filename).parent != core), frames[-1])
+        last = next(
+            (frame for frame in reversed(frames) if Path(frame.filename).parent != core), frames[-1]
+        )
         error.add_note(f"at {event}, in {last.filename}:{last.lineno}")
         raise
 
@@ -97,9 +103,10 @@ class Ended:
     status: str
     """finished, diverged, stopped or failed."""
     at: float
-    """Seconds since the run began: the last publication; of a run that the driver closed (stopped), the last event."""
+    """Seconds since the run began: the last publication; of a run that the driver closed (stopped),
+    the last event."""
     error: str = ""
-    troubles_without_effect: tuple[str, ...] = ()
+    faults_without_effect: tuple[str, ...] = ()
     """Those of the experiment that nobody met, as its file has them."""
 
 
@@ -115,18 +122,31 @@ class Remark:
 Line = Entry | Evaluation | Remark | Ended
 
 
-def header(paradigm: Rule, workload_samples: int | None, **more: Any) -> str:
+def header(paradigm: AnyParadigm, workload_samples: int | None, **more: Any) -> str:
     """The first line: all that a replay needs to start from, and `more` for readers."""
-    return json.dumps({"journal": JOURNAL_SCHEMA, "paradigm": describe(paradigm),
-                       "workload_samples": workload_samples, **more})
+    return json.dumps(
+        {
+            "journal": JOURNAL_SCHEMA,
+            "paradigm": describe(paradigm),
+            "workload_samples": workload_samples,
+            **more,
+        }
+    )
 
 
 def encode(line: Line) -> str:
-    """One line of text, without its line break. Text of NaN and infinity is Python's (`NaN`, `Infinity`)."""
+    """One line of text, without its line break. Text of NaN and infinity is Python's (`NaN`,
+    `Infinity`).
+    """
     match line:
         case Entry(event=event, decisions=decisions, report=report):
-            data = {"event": type(event).__name__, **_values(event),
-                    "decisions": [{"do": type(decision).__name__, **_values(decision)} for decision in decisions]}
+            data = {
+                "event": type(event).__name__,
+                **_values(event),
+                "decisions": [
+                    {"do": type(decision).__name__, **_values(decision)} for decision in decisions
+                ],
+            }
             if report:
                 data["report"] = report
         case Evaluation():
@@ -157,8 +177,10 @@ def decode(text: str) -> Line:
             line = _checked(Remark, data["remark"])
         elif "ended" in data:
             ended = data["ended"]
-            line = _checked(Ended, ended | {
-                "troubles_without_effect": tuple(ended.get("troubles_without_effect", ()))})
+            line = _checked(
+                Ended,
+                ended | {"faults_without_effect": tuple(ended.get("faults_without_effect", ()))},
+            )
         else:
             report = _report(data.pop("report", {}))
             decisions = tuple([_decision(each) for each in data.pop("decisions")])
@@ -195,10 +217,12 @@ class Decoder:
 
 
 def read(lines: Iterable[str]) -> tuple[dict[str, Any], Iterator[Line]]:
-    """Header and lines of a journal. A last line that was cut off, as a killed run leaves it, is passed over.
+    """Header and lines of a journal. A last line that was cut off, as a killed run leaves it, is
+    passed over.
 
     Raises:
-        ConfigError: no journal, one of another schema, a damaged header, or (while iterating) a damaged line.
+        ConfigError: no journal, one of another schema, a damaged header, or (while iterating) a
+            damaged line.
     """
     rest = iter(lines)
     head = read_header(next(rest, "null"))
@@ -207,7 +231,8 @@ def read(lines: Iterable[str]) -> tuple[dict[str, Any], Iterator[Line]]:
 
 
 def read_header(text: str) -> dict[str, Any]:
-    """Read what the first line says: `paradigm` (with `class` and `parameters`), `workload_samples`, and perhaps `about`.
+    """Read what the first line says: `paradigm` (with `class` and `parameters`),
+    `workload_samples`, and perhaps `about`.
 
     Raises:
         ConfigError: no journal, one of another schema, or a damaged header.
@@ -219,11 +244,21 @@ def read_header(text: str) -> dict[str, Any]:
     if not isinstance(head, dict) or "journal" not in head:
         raise ConfigError("this is not a raysync journal: its first line is no header.")
     if head["journal"] != JOURNAL_SCHEMA:
-        newer = "a newer" if is_whole(head["journal"]) and head["journal"] > JOURNAL_SCHEMA else "another"
-        raise ConfigError(f"{newer} raysync wrote it: the journal has schema {head['journal']!r:.20}; this raysync "
-                          f"reads schema {JOURNAL_SCHEMA}.")
+        newer = (
+            "a newer"
+            if is_whole(head["journal"]) and head["journal"] > JOURNAL_SCHEMA
+            else "another"
+        )
+        raise ConfigError(
+            f"{newer} raysync wrote it: the journal has schema {head['journal']!r:.20}; this"
+            f" raysync reads schema {JOURNAL_SCHEMA}."
+        )
     described, samples = head.get("paradigm"), head.get("workload_samples", 0)
-    whole = isinstance(described, dict) and _is_text(described.get("class")) and is_mapping(described.get("parameters"))
+    whole = (
+        isinstance(described, dict)
+        and _is_text(described.get("class"))
+        and is_mapping(described.get("parameters"))
+    )
     whole = whole and is_mapping(head.get("about", {}))
     if not whole or not (samples is None or (is_whole(samples) and samples > 0)):
         raise ConfigError("the header of the journal is damaged.")
@@ -258,7 +293,9 @@ def _is_push(value: Any) -> bool:
 
 
 def is_mapping(value: object) -> bool:
-    """Whether that is a mapping of JSON's data, not too deep, whose whole numbers fit into 64 bits."""
+    """Whether that is a mapping of JSON's data, not too deep, whose whole numbers fit into
+    64 bits.
+    """
     return type(value) is dict and is_native(value)
 
 
@@ -283,12 +320,21 @@ _FITS: dict[str, Callable[[Any], bool]] = {
 
 _SECONDS = {"at", "busy_s"}
 _CHECKS = {
-    cls: {each.name: _is_seconds if each.name in _SECONDS and each.type == "float" else _FITS[str(each.type)]
-          for each in fields(cls)}
-    for cls in (*_CLASSES, Evaluation, Remark, Ended)}
+    cls: {
+        each.name: (
+            _is_seconds if each.name in _SECONDS and each.type == "float" else _FITS[str(each.type)]
+        )
+        for each in fields(cls)
+    }
+    for cls in (*_CLASSES, Evaluation, Remark, Ended)
+}
 
 _REPORTED = {
-    "loss": _or_none(_is_number), "forward_version": is_whole, "delay_ticks": _or_none(is_whole), "why": _is_text}
+    "loss": _or_none(_is_number),
+    "forward_version": is_whole,
+    "delay_ticks": _or_none(is_whole),
+    "why": _is_text,
+}
 """The entries of a report that readers look at; the rest is only shown."""
 
 

@@ -25,7 +25,7 @@ from raysync.core.decisions import (
     Suspend,
     Switch,
 )
-from raysync.core.native import JSON_NATIVE, not_native
+from raysync.core.json_native import JSON_NATIVE, not_native
 from raysync.core.roster import Roster
 
 
@@ -71,8 +71,10 @@ def _why_not_dropped(decision: Drop, roster: Roster) -> str:
         return f"drops {_absent(push, roster)}"
     if decision.reason not in DROP_REASONS:
         nearest = get_close_matches(str(decision.reason), DROP_REASONS, n=1)
-        return (f"drops {push!r} with reason={decision.reason!r}; it is one of {', '.join(DROP_REASONS)}"
-                f"{f': did you mean {nearest[0]!r}?' if nearest else ''}")
+        return (
+            f"drops {push!r} with reason={decision.reason!r}; it is one of"
+            f" {', '.join(DROP_REASONS)}{f': did you mean {nearest[0]!r}?' if nearest else ''}"
+        )
     return ""
 
 
@@ -96,7 +98,9 @@ def _why_not_suspended(decision: Suspend, roster: Roster) -> str:
     worker, why = decision.worker, decision.why
     if not isinstance(worker, str) or worker not in roster.members:
         return f"suspends {worker!r}, which {_whereabouts(worker, roster)}"
-    return "" if isinstance(why, str) else f"suspends {worker!r} because of {why!r}; its why is a str"
+    return (
+        "" if isinstance(why, str) else f"suspends {worker!r} because of {why!r}; its why is a str"
+    )
 
 
 def _why_not_restored(decision: Restore, roster: Roster) -> str:
@@ -111,9 +115,15 @@ def _why_not_held(decision: Hold, roster: Roster) -> str:
 
 
 CHECKS: dict[type, Callable[[Any, Roster], str]] = {
-    Apply: _why_not_applied, Drop: _why_not_dropped, Release: _why_not_released, Hold: _why_not_held,
-    SetTimer: _why_not_set, Switch: _why_not_switched, Suspend: _why_not_suspended,
-    Restore: _why_not_restored, Note: _why_not_noted,
+    Apply: _why_not_applied,
+    Drop: _why_not_dropped,
+    Release: _why_not_released,
+    Hold: _why_not_held,
+    SetTimer: _why_not_set,
+    Switch: _why_not_switched,
+    Suspend: _why_not_suspended,
+    Restore: _why_not_restored,
+    Note: _why_not_noted,
 }
 
 
@@ -133,7 +143,10 @@ def _whereabouts(worker: object, roster: Roster) -> str:
             return "is restored, but still at a step from before"
         if worker in roster.departed:
             return "has left"
-    return f"is no member; the members are {roster.names(map(repr, roster.members), len(roster.members))}"
+    return (
+        "is no member; the members are"
+        f" {roster.names(map(repr, roster.members), len(roster.members))}"
+    )
 
 
 def location(paradigm: object, method: str) -> str:

@@ -1,21 +1,28 @@
 """One paradigm at work: legality, bookkeeping and invariants, written once for all rules.
 
-The Ray engine and the virtual engine drive the same object. The contract, whose numbers are those of the design:
+The Ray engine and the virtual engine drive the same object. The contract, whose numbers are those
+of the design:
 
- 1. `handle` is the only way state changes; `snapshot` and `restore` write it down and go on from it.
+ 1. `handle` is the only way state changes; `snapshot` and `restore` write it down and go on from
+    it.
  2. Same start, same events: same decisions. Time is an argument; there is no hidden input.
- 3. An illegal event raises ProtocolViolation and changes nothing. A push of a worker that has left is not illegal.
- 4. The order of decisions binds, and `Release.version` is the oldest model version that the worker may then read.
- 5. After each event every member is computing or held; if all are held and no timer is set, that is a bug of the rule.
-    A suspended worker is live, but no member: to the rule it has left, until it is restored.
+ 3. An illegal event raises ProtocolViolation and changes nothing. A push of a worker that has left
+    is not illegal.
+ 4. The order of decisions binds, and `Release.version` is the oldest model version that the worker
+    may then read.
+ 5. After each event every member is computing or held; if all are held and no timer is set, that is
+    a bug of the paradigm. A suspended worker is live, but no member: to the rule it has left, until
+    it is restored.
  6. Every push is applied once or dropped once: received = applied + dropped + buffered.
- 7. Who is left waiting gets a Hold with a reason, and so does a suspended worker whose push has come.
+ 7. Who is left waiting gets a Hold with a reason, and so does a suspended worker whose push has
+    come.
  8. A worker id is used once; a newcomer starts at the slowest member's clock, or at that of a
     suspended worker which is further behind.
- 9. A paradigm reads the roster and returns decisions; it never changes the roster. What it returns is checked before it is
-    carried out: an IllegalDecision names the paradigm's own file and line.
+ 9. A paradigm reads the roster and returns decisions; it never changes the roster. What it returns
+    is checked before it is carried out: an IllegalDecision names the paradigm's own file and line.
 10. One timer per key.
-11. `Release(pull=False)`: the next push has the base of the last one. A worker's first Release pulls.
+11. `Release(pull=False)`: the next push has the base of the last one. A worker's first Release
+    pulls.
 12. `handle` costs O(1) amortised in the number of workers, except where a barrier opens.
 """
 
@@ -27,15 +34,20 @@ from typing import Any, assert_never
 
 from raysync.core.decisions import Decision, Drop, DropReason, Hold, SetTimer, Suspend, Switch
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
+from raysync.core.json_native import JSON_NATIVE, not_native
 from raysync.core.legality import location, why_illegal
-from raysync.core.native import JSON_NATIVE, not_native
-from raysync.core.paradigm import Paradigm, Rule
+from raysync.core.paradigm import AnyParadigm, Paradigm
 from raysync.core.reference import reference_to
 from raysync.core.roster import Roster
 from raysync.errors import IllegalDecision, ProtocolViolation
 
 SNAPSHOT_SCHEMA = 2
-METHODS: dict[type[Event], str] = {Joined: "on_join", Left: "on_leave", Pushed: "on_push", TimerFired: "on_timer"}
+METHODS: dict[type[Event], str] = {
+    Joined: "on_join",
+    Left: "on_leave",
+    Pushed: "on_push",
+    TimerFired: "on_timer",
+}
 """Event -> the method of a paradigm that answers it."""
 BEYOND_THE_ROSTER = frozenset({SetTimer, Switch, Suspend})
 """The decisions that mean more to a machine than what they do to the roster."""
@@ -48,7 +60,8 @@ class Machine:
         """
         Args:
             paradigm: the rule; the machine owns it from here on.
-            workload_samples: size of the whole work in samples; with it the roster exposes progress.
+            workload_samples: size of the whole work in samples; with it the roster exposes
+                progress.
         """
         self.paradigm = paradigm
         self.roster = Roster(workload_samples)
@@ -61,7 +74,8 @@ class Machine:
 
         Raises:
             ProtocolViolation: the event cannot have happened; the state is as before the call.
-            IllegalDecision: the paradigm decided what cannot be carried out; the machine is of no use afterwards.
+            IllegalDecision: the paradigm decided what cannot be carried out; the machine is of no
+                use afterwards.
         """
         roster = self.roster
         self._check(event)
@@ -79,19 +93,27 @@ class Machine:
         elif isinstance(event, Left):
             took_part = event.worker in roster.members
             roster.leave(event.worker)
-            decisions = self._commit("on_leave", self.paradigm.on_leave(roster, event.worker)) if took_part else []
+            decisions = (
+                self._commit("on_leave", self.paradigm.on_leave(roster, event.worker))
+                if took_part
+                else []
+            )
         elif isinstance(event, TimerFired):
             del self.timers[event.key]
             decisions = self._commit("on_timer", self.paradigm.on_timer(roster, event.key))
         else:
             assert_never(event)
-        if not isinstance(event, TimerFired) and (event.worker in roster.held or event.worker in roster.suspended):
+        if not isinstance(event, TimerFired) and (
+            event.worker in roster.held or event.worker in roster.suspended
+        ):
             decisions.append(self._hold(event.worker))
         self._check_afterwards(event)
         return decisions
 
     def _drop(self, event: Pushed) -> list[Decision]:
-        """Drop the push of a worker that takes no part; one that was restored takes part from now on."""
+        """Drop the push of a worker that takes no part; one that was restored takes part from now
+        on.
+        """
         roster, worker = self.roster, event.worker
         reason: DropReason
         if worker not in roster.live:
@@ -109,18 +131,24 @@ class Machine:
     def _hold(self, worker: str) -> Hold:
         why = self.paradigm.explain(self.roster, worker)
         if not isinstance(why, str):
-            raise self._illegal("explain", f"returns {why!r}; it says in a str why {worker!r} waits")
+            raise self._illegal(
+                "explain", f"returns {why!r}; it says in a str why {worker!r} waits"
+            )
         return Hold(worker, why)
 
     def _check_afterwards(self, event: Event) -> None:
-        """Look for a deadlock and, at the events 1, 2, 4, 8, ..., whether the state can be written down."""
+        """Look for a deadlock and, at the events 1, 2, 4, 8, ..., whether the state can be written
+        down.
+        """
         roster = self.roster
         waits = roster.held or roster.suspended
         if waits and not roster.computing and not self.timers and not roster.returning:
             waiting = {**roster.held, **roster.suspended}
-            raise self._illegal(METHODS[type(event)], (
-                f"leaves a deadlock: every worker is held ({roster.names(waiting, len(waiting))}), no timer "
-                f"is set, {len(roster.buffered)} pushes are buffered"))
+            raise self._illegal(
+                METHODS[type(event)],
+                f"leaves a deadlock: every worker is held ({roster.names(waiting, len(waiting))}),"
+                f" no timer is set, {len(roster.buffered)} pushes are buffered",
+            )
         self._handled += 1
         if self._handled & (self._handled - 1) == 0 and (what := not_native(self.paradigm.state())):
             raise self._illegal("state", f"keeps {what}; the state of a paradigm is {JSON_NATIVE}")
@@ -137,7 +165,9 @@ class Machine:
             self._check_push(event)
         elif isinstance(event, Joined):
             if event.worker in roster.live or event.worker in roster.departed:
-                raise ProtocolViolation(f"the id {event.worker!r} was used before in this run: {event}")
+                raise ProtocolViolation(
+                    f"the id {event.worker!r} was used before in this run: {event}"
+                )
         elif isinstance(event, Left):
             if event.worker not in roster.live:
                 raise ProtocolViolation(f"{event.worker!r} is not a member: {event}")
@@ -145,7 +175,9 @@ class Machine:
             if event.key not in self.timers:
                 raise ProtocolViolation(f"no timer {event.key!r} is set: {event}")
             if event.at < self.timers[event.key]:
-                raise ProtocolViolation(f"timer {event.key!r} is set for {self.timers[event.key]} s: {event}")
+                raise ProtocolViolation(
+                    f"timer {event.key!r} is set for {self.timers[event.key]} s: {event}"
+                )
         else:
             assert_never(event)
 
@@ -161,7 +193,9 @@ class Machine:
             raise ProtocolViolation(f"{worker!r} was not released for iteration {clock}: {event}")
         newest = roster.published if member.pull else member.version
         if not member.version <= event.base <= newest:
-            raise ProtocolViolation(f"{worker!r} may read versions {member.version} to {newest}: {event}")
+            raise ProtocolViolation(
+                f"{worker!r} may read versions {member.version} to {newest}: {event}"
+            )
         if event.samples <= 0 or not 0 <= event.busy_s < inf:
             raise ProtocolViolation(f"a push has samples and a finite time: {event}")
 
@@ -198,13 +232,15 @@ class Machine:
 
     def snapshot(self) -> str:
         """The whole state as JSON. `restore(snapshot())` behaves identically from here on."""
-        return json.dumps({
-            "snapshot": SNAPSHOT_SCHEMA,
-            "paradigm": describe(self.paradigm),
-            "state": self.paradigm.state(),
-            "timers": self.timers,
-            "roster": self.roster.dump(),
-        })
+        return json.dumps(
+            {
+                "snapshot": SNAPSHOT_SCHEMA,
+                "paradigm": describe(self.paradigm),
+                "state": self.paradigm.state(),
+                "timers": self.timers,
+                "roster": self.roster.dump(),
+            }
+        )
 
     @classmethod
     def restore(cls, text: str, paradigm: Paradigm) -> Machine:
@@ -212,8 +248,8 @@ class Machine:
 
         Args:
             text: of the snapshot.
-            paradigm: a fresh one of the same class and parameters; a snapshot names them, and nothing is imported
-                because of it.
+            paradigm: a fresh one of the same class and parameters; a snapshot names them, and
+                nothing is imported because of it.
         """
         state = json.loads(text)
         assert state["snapshot"] == SNAPSHOT_SCHEMA, f"a snapshot of schema {state['snapshot']}"
@@ -225,6 +261,6 @@ class Machine:
         return machine
 
 
-def describe(rule: Rule) -> dict[str, Any]:
+def describe(paradigm: AnyParadigm) -> dict[str, Any]:
     """Class and parameters as JSON-native data."""
-    return {"class": reference_to(type(rule)), "parameters": rule.parameters()}
+    return {"class": reference_to(type(paradigm)), "parameters": paradigm.parameters()}

@@ -1,4 +1,4 @@
-"""The contract of a synchronisation rule."""
+"""The contract of a synchronisation paradigm."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ from raysync.core.roster import Roster
 from raysync.errors import IllegalDecision
 
 
-class Rule(Protocol):
-    """What an experiment file may name under `paradigm`: a `Paradigm`, or a kind of run of its own."""
+class AnyParadigm(Protocol):
+    """What an experiment file may name under `paradigm`: a `Paradigm`, or a kind of run of
+    its own.
+    """
 
     name: ClassVar[str]
 
     @property
     def protocol(self) -> str:
-        """The rule in force at the beginning."""
+        """The paradigm in force at the beginning."""
 
-    def misfit(self, workers: int) -> str:
-        """Why a run cannot start under it with so many workers: value and what is allowed; empty if it can."""
+    def infeasible_reason(self, workers: int) -> str:
+        """Why a run cannot start under it with so many workers: value and what is allowed; empty if
+        it can.
+        """
 
     def phases(self) -> tuple[str, ...]:
         """The values of `Apply.phase` that it may give, for `update.phases`."""
@@ -36,12 +40,14 @@ class Rule(Protocol):
 class Paradigm(ABC):
     """Who may go on, and whose gradients are applied.
 
-    A paradigm is a dataclass: its parameters are the fields of its constructor, its state the fields with `init=False`.
-    Both are JSON-native with string keys, so that a machine can be written down at any moment and go on elsewhere.
-    It reads the roster and returns decisions; it never changes the roster, reads no clock and draws no randomness.
+    A paradigm is a dataclass: its parameters are the fields of its constructor, its state the
+    fields with `init=False`. Both are JSON-native with string keys, so that a machine can be
+    written down at any moment and go on elsewhere. It reads the roster and returns decisions; it
+    never changes the roster, reads no clock and draws no randomness.
 
-    When a method is called the roster already shows the event: a newcomer or a pusher is held, its push is buffered, a
-    leaver is gone. Decisions take effect in their order, after the method has returned.
+    When a method is called the roster already shows the event: a newcomer or a pusher is held, its
+    push is buffered, a leaver is gone. Decisions take effect in their order, after the method has
+    returned.
     """
 
     name: ClassVar[str]
@@ -53,13 +59,17 @@ class Paradigm(ABC):
 
     @property
     def protocol(self) -> str:
-        """The rule in force: this one, or what a switching one is at. It is what a `Switch` names as `to`."""
+        """The paradigm in force: this one, or what a switching one is at. It is what a `Switch`
+        names as `to`.
+        """
         return self.name
 
     def on_join(self, roster: Roster, worker: str) -> list[Decision]:
-        """A worker has joined, held at the slowest member's clock; or a restored one has ended its old step.
+        """A worker has joined, held at the slowest member's clock; or a restored one has ended its
+        old step.
 
-        After a switch to this paradigm the held are newcomers to it; who is computing then pushes without having joined.
+        After a switch to this paradigm the held are newcomers to it; who is computing then pushes
+        without having joined.
         """
         return [Release(worker)]
 
@@ -72,18 +82,26 @@ class Paradigm(ABC):
 
     def on_timer(self, roster: Roster, key: str) -> list[Decision]:
         """A timer that this paradigm set has fired."""
-        raise IllegalDecision(f"{type(self).__name__} sets the timer {key!r}, but defines no on_timer.")
+        raise IllegalDecision(
+            f"{type(self).__name__} sets the timer {key!r}, but defines no on_timer."
+        )
 
     def on_switch(self, roster: Roster) -> list[Decision]:
-        """A Switch of this paradigm has taken effect: all leads are 0. Says who of the held may go on."""
+        """A Switch of this paradigm has taken effect: all leads are 0. Says who of the held may go
+        on.
+        """
         raise IllegalDecision(f"{type(self).__name__} decides a Switch, but defines no on_switch.")
 
     @abstractmethod
     def explain(self, roster: Roster, worker: str) -> str:
-        """Why this worker is held, or suspended: one line for a person, naming at most three others."""
+        """Why this worker is held, or suspended: one line for a person, naming at most three
+        others.
+        """
 
-    def misfit(self, workers: int) -> str:
-        """Why a run cannot start under this paradigm with so many workers: value and what is allowed; empty if it can."""
+    def infeasible_reason(self, workers: int) -> str:
+        """Why a run cannot start under this paradigm with so many workers: value and what is
+        allowed; empty if it can.
+        """
         return ""
 
     def phases(self) -> tuple[str, ...]:
@@ -91,7 +109,9 @@ class Paradigm(ABC):
         return ("",)
 
     def demands(self) -> Iterator[Demand]:
-        """Yield what it asks of a topology, each with the setting that does: only some can carry it out."""
+        """Yield what it asks of a topology, each with the setting that does: only some can carry it
+        out.
+        """
         yield from ()
 
     def parameters(self) -> dict[str, Any]:

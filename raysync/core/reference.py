@@ -1,7 +1,7 @@
 """`package.module:Name`, the way experiment files and journals name a class or a function.
 
-An experiment file is a program: what it names is imported and called. A record is not one, as it may be a stranger's: it is
-read `without_imports`, and what it names stays a name.
+An experiment file is a program: what it names is imported and called. A record is not one, as it
+may be a stranger's: it is read `without_imports`, and what it names stays a name.
 """
 
 from __future__ import annotations
@@ -20,14 +20,18 @@ _may_import: ContextVar[bool] = ContextVar("may_import", default=True)
 
 
 class NotTrusted(RaysyncError):
-    """Something that does not come with raysync is named where nothing may be imported. Caught where that is decided."""
+    """Something that does not come with raysync is named where nothing may be imported. Caught
+    where that is decided.
+    """
 
 
 def not_trusted(name: str) -> ConfigError:
     """The error for what a record names and only a trusted one may have imported."""
     return ConfigError(
-        f"{name} does not come with raysync. To import what a record names is to run it, so a record must be trusted "
-        "first.\nIf you trust it: raysync replay RUN --trust, or raysync.load(RUN, trust=True).")
+        f"{name} does not come with raysync. To import what a record names is to run it, so a"
+        " record must be trusted first.\nIf you trust it: raysync replay RUN --trust, or"
+        " raysync.load(RUN, trust=True)."
+    )
 
 
 @contextmanager
@@ -58,7 +62,8 @@ def load_reference(reference: str, where: str) -> Any:
         where: path of the setting, for the error.
 
     Raises:
-        ConfigError: it is not of that form, the module or the name in it does not exist, or the module cannot be imported.
+        ConfigError: it is not of that form, the module or the name in it does not exist, or the
+            module cannot be imported.
         NotTrusted: nothing may be imported here.
     """
     module_name, _, name = reference.partition(":")
@@ -70,9 +75,13 @@ def load_reference(reference: str, where: str) -> Any:
         thing: Any = import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise _broken(module_name, error, where) from error  # it is there; one that it imports is not
-        raise ConfigError(f"{where}: there is no module {module_name!r}\n"
-                          "Allowed: package.module:Name, importable from the directory you started in.") from error
+            raise _broken(
+                module_name, error, where
+            ) from error  # it is there; one that it imports is not
+        raise ConfigError(
+            f"{where}: there is no module {module_name!r}\n"
+            "Allowed: package.module:Name, importable from the directory you started in."
+        ) from error
     except Exception as error:  # whatever the user's module does when it is imported
         raise _broken(module_name, error, where) from error
     for part in name.split("."):
@@ -84,15 +93,25 @@ def load_reference(reference: str, where: str) -> Any:
 
 def _broken(module_name: str, error: Exception, where: str) -> ConfigError:
     """The error for a module that breaks when it is imported: why, and in which line."""
-    if isinstance(error, SyntaxError):  # the line is in the file that could not be read, not in the traceback
+    if isinstance(
+        error, SyntaxError
+    ):  # the line is in the file that could not be read, not in the traceback
         place, reason = f"{error.filename}:{error.lineno}", error.msg
     else:
         last = extract_tb(error.__traceback__)[-1]
         place, reason = f"{last.filename}:{last.lineno}", str(error)
-    return ConfigError(f"{where}: module {module_name!r} cannot be imported: {type(error).__name__}: {reason} ({place}).")
+    return ConfigError(
+        f"{where}: module {module_name!r} cannot be imported: {type(error).__name__}: {reason}"
+        f" ({place})."
+    )
 
 
-def call(function: Callable[..., Any], where: str, arguments: Mapping[str, Any], offered: Mapping[str, Any]) -> Any:
+def call(
+    function: Callable[..., Any],
+    where: str,
+    arguments: Mapping[str, Any],
+    offered: Mapping[str, Any],
+) -> Any:
     """Call a function that the user named.
 
     Args:
@@ -107,10 +126,14 @@ def call(function: Callable[..., Any], where: str, arguments: Mapping[str, Any],
     if not callable(function):
         raise ConfigError(f"{where}: it is no function, but {type(function).__name__}.")
     signature = inspect.signature(function)
-    given = {name: value for name, value in offered.items() if name in signature.parameters} | dict(arguments)
+    given = {name: value for name, value in offered.items() if name in signature.parameters} | dict(
+        arguments
+    )
     try:
         signature.bind(**given)
     except TypeError as error:
         free = [name for name in signature.parameters if name not in offered]
-        raise ConfigError(f"{where}: {error}. It takes: {', '.join(free) or 'no parameters'}.") from error
+        raise ConfigError(
+            f"{where}: {error}. It takes: {', '.join(free) or 'no parameters'}."
+        ) from error
     return function(**given)

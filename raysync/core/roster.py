@@ -1,11 +1,13 @@
 """Who is a member, who computes, who is held, and which pushes wait to be used.
 
-Paradigms read the roster; only `Machine` calls the methods of its last section. Nothing here scans all members per push:
-the slowest and the fastest pace are counted, the held are kept by pace (few paces: a bound on the lead bounds them), and
-the slowest worker's name is found in a heap that is built once per pace (each rise of the slowest pace takes at least one
-push of every member, so that is O(log n) amortised).
+Paradigms read the roster; only `Machine` calls the methods of its last section. Nothing here scans
+all members per push: the slowest and the fastest pace are counted, the held are kept by pace (few
+paces: a bound on the lead bounds them), and the slowest worker's name is found in a heap that is
+built once per pace (each rise of the slowest pace takes at least one push of every member, so that
+is O(log n) amortised).
 
-A worker's *clock* counts its pushes. Its *pace* is what leads are measured in: the clock, until a Switch rebases it.
+A worker's *clock* counts its pushes. Its *pace* is what leads are measured in: the clock, until a
+Switch rebases it.
 
 A suspended worker is live, but no member: it is neither computing nor held as paradigms see it,
 and no lead is measured from it. One that was restored during a step is a member again once that
@@ -34,7 +36,7 @@ from raysync.core.decisions import (
     Suspend,
     Switch,
 )
-from raysync.core.filling import filler
+from raysync.core.slot_init import filler
 from raysync.core.telemetry import Telemetry
 
 NAMES_SHOWN = 3
@@ -49,7 +51,8 @@ class Member:
     pace: int
     telemetry: Telemetry
     version: int = -1
-    """Oldest model version that its running iteration may have read; before the first Release -1."""
+    """Oldest model version that its running iteration may have read; before the first Release
+    -1."""
     base: int = -1
     """Model version of its latest push."""
     pull: bool = True
@@ -59,7 +62,10 @@ class Member:
 
 
 UNSTAMPED = -1
-_stamp_apply_version, _stamp_samples_before = filler(Apply, "version"), filler(Apply, "samples_before")
+_stamp_apply_version, _stamp_samples_before = (
+    filler(Apply, "version"),
+    filler(Apply, "samples_before"),
+)
 _stamp_clock, _stamp_release_version = filler(Release, "clock"), filler(Release, "version")
 """They fill in what the machine alone knows. Decisions are frozen; those that a paradigm has just
 returned are the machine's, and making each anew would take a twentieth of a run in virtual time."""
@@ -75,7 +81,8 @@ class Buffered:
 
 
 class Roster:
-    """The state of the members. Iteration orders are deterministic: order of arrival unless said otherwise.
+    """The state of the members. Iteration orders are deterministic: order of arrival unless said
+    otherwise.
 
     Up to the next Switch, who was restored comes after those that have taken part all along.
     """
@@ -102,7 +109,8 @@ class Roster:
         self.live: dict[str, Member] = {}
         """Everybody who has joined and not left."""
         self.members: dict[str, Member] = {}
-        """The live that take part: all but the suspended, and the restored whose old step is not over."""
+        """The live that take part: all but the suspended, and the restored whose old step is not
+        over."""
         self.computing: OrderedDict[str, None] = OrderedDict()
         self.held: dict[str, None] = {}
         self.buffered: dict[Push, Buffered] = {}
@@ -111,7 +119,8 @@ class Roster:
         self.suspended: dict[str, str] = {}
         """Who is suspended, and why."""
         self.outdated: dict[str, None] = {}
-        """Who is at a step from before its suspension, restored meanwhile or not: its push will be dropped."""
+        """Who is at a step from before its suspension, restored meanwhile or not: its push will be
+        dropped."""
         self._population: dict[int, int] = {}
         self._held_at: dict[int, dict[str, None]] = {}
         self._slowest: list[str] = []
@@ -122,7 +131,9 @@ class Roster:
     @property
     def progress(self) -> float | None:
         """Samples in applied pushes / samples of the workload; None without a workload."""
-        return None if self.workload_samples is None else self.samples_applied / self.workload_samples
+        return (
+            None if self.workload_samples is None else self.samples_applied / self.workload_samples
+        )
 
     @property
     def returning(self) -> set[str]:
@@ -148,7 +159,9 @@ class Roster:
     def slowest_worker(self) -> str:
         """The member with the smallest pace; ties by id."""
         if self._slowest_at != self.slow:
-            self._slowest = [worker for worker, member in self.members.items() if member.pace == self.slow]
+            self._slowest = [
+                worker for worker, member in self.members.items() if member.pace == self.slow
+            ]
             heapify(self._slowest)
             self._slowest_at = self.slow
         while (top := self.members.get(self._slowest[0])) is None or top.pace != self.slow:
@@ -156,7 +169,9 @@ class Roster:
         return self._slowest[0]
 
     def held_within(self, lead: int) -> list[str]:
-        """The held whose lead is at most that, the furthest behind first, then in order of arrival."""
+        """The held whose lead is at most that, the furthest behind first, then in order of
+        arrival.
+        """
         limit = self.slow + lead
         paces = [pace for pace in self._held_at if pace <= limit]
         if len(paces) > 1:
@@ -176,9 +191,13 @@ class Roster:
     # ---- what only Machine calls, and who follows a journal ----
 
     def join(self, worker: str) -> None:
-        """Add a held member at the slowest member's clock, or at that of a suspended worker further behind."""
+        """Add a held member at the slowest member's clock, or at that of a suspended worker further
+        behind.
+        """
         slowest = self.members[self.slowest_worker()].clock if self.members else self.floor_clock
-        clock = min([slowest, *(self.live[apart].clock for apart in (*self.suspended, *self.outdated))])
+        clock = min(
+            [slowest, *(self.live[apart].clock for apart in (*self.suspended, *self.outdated))]
+        )
         self.live[worker] = Member(clock, self.slow, Telemetry(), arrival=self.received)
         self._enter(worker)
 
@@ -194,7 +213,9 @@ class Roster:
         self.departed[worker] = member.clock if computes else None
 
     def push(self, worker: str, clock: int, base: int, samples: int, busy_s: float) -> None:
-        """A push has come, and is buffered. A member that computed is held now, one clock further."""
+        """A push has come, and is buffered. A member that computed is held now, one clock
+        further.
+        """
         self.buffered[worker, clock] = Buffered(base, samples)
         self.received += 1
         member = self.members.get(worker)
@@ -276,7 +297,9 @@ class Roster:
         return decision
 
     def _push_apart(self, worker: str, clock: int, base: int, busy_s: float) -> None:
-        """Note that the step of a worker that takes no part is over; if it was restored, it is a newcomer now."""
+        """Note that the step of a worker that takes no part is over; if it was restored, it is a
+        newcomer now.
+        """
         if worker not in self.live:
             assert worker in self.departed, f"{worker} never joined"
             self.departed[worker] = None
@@ -316,8 +339,12 @@ class Roster:
             self.fast -= 1
 
     def _rebase(self) -> None:
-        """Make every lead 0 as a Switch does, and let all come in order of arrival. Clocks stay as they are."""
-        self.members = {worker: member for worker, member in self.live.items() if worker in self.members}
+        """Make every lead 0 as a Switch does, and let all come in order of arrival. Clocks stay as
+        they are.
+        """
+        self.members = {
+            worker: member for worker, member in self.live.items() if worker in self.members
+        }
         for member in self.members.values():
             member.pace = self.slow
         self.fast = self.slow
@@ -353,8 +380,21 @@ class Roster:
 
     def dump(self) -> dict[str, Any]:
         """The state as JSON-native data; what can be counted again is left out."""
-        plain = ("workload_samples", "now", "version", "published", "samples_applied", "received", "applied", "dropped",
-                 "slow", "fast", "floor_clock", "departed", "suspended")
+        plain = (
+            "workload_samples",
+            "now",
+            "version",
+            "published",
+            "samples_applied",
+            "received",
+            "applied",
+            "dropped",
+            "slow",
+            "fast",
+            "floor_clock",
+            "departed",
+            "suspended",
+        )
         return {name: getattr(self, name) for name in plain} | {
             "live": {worker: asdict(member) for worker, member in self.live.items()},
             "members": list(self.members),
@@ -370,7 +410,9 @@ class Roster:
         rest = dict(state)
         roster = cls()
         for worker, member in rest.pop("live").items():
-            roster.live[worker] = Member(**{**member, "telemetry": Telemetry(**member["telemetry"])})
+            roster.live[worker] = Member(
+                **{**member, "telemetry": Telemetry(**member["telemetry"])}
+            )
         for worker in rest.pop("members"):
             row = roster.members[worker] = roster.live[worker]
             roster._population[row.pace] = roster._population.get(row.pace, 0) + 1
@@ -378,7 +420,9 @@ class Roster:
         for worker in rest.pop("held"):
             roster._hold(worker, roster.members[worker].pace)
         roster.outdated = dict.fromkeys(rest.pop("outdated"))
-        roster.buffered = {(worker, clock): Buffered(**info) for worker, clock, info in rest.pop("buffered")}
+        roster.buffered = {
+            (worker, clock): Buffered(**info) for worker, clock, info in rest.pop("buffered")
+        }
         for name, value in rest.items():
             setattr(roster, name, value)
         return roster

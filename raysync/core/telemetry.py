@@ -7,16 +7,20 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Telemetry:
-    """When a worker was last released and when it last pushed. All values in seconds since the run began."""
+    """When a worker was last released and when it last pushed. All values in seconds since the run
+    began.
+    """
 
     released_at: float | None = None
     """Latest Release."""
     pushed_at: float | None = None
     """Latest push."""
     interval_s: float | None = None
-    """Between the two latest pushes: computing, transfer and waiting. None before the second push."""
+    """Between the two latest pushes: computing, transfer and waiting. None before the second
+    push."""
     active_s: float | None = None
-    """From the latest push's Release to that push: the interval without the worker's own waiting. None before a push."""
+    """From the latest push's Release to that push: the interval without the worker's own waiting.
+    None before a push."""
     busy_s: float = 0.0
     """Seconds of computing of the latest push."""
 

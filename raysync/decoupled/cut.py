@@ -1,7 +1,8 @@
 """Where a network is cut into modules.
 
-A network can be cut between the items of its sequence: those of an nn.Sequential (nested ones opened), torchvision's ResNets
-between their layers and blocks, or what a module of the user's names itself in an attribute `sequence`.
+A network can be cut between the items of its sequence: those of an nn.Sequential (nested ones
+opened), torchvision's ResNets between their layers and blocks, or what a module of the user's names
+itself in an attribute `sequence`.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ Cost = Callable[[nn.Module, Tensor], float]
 
 
 def sequence_of(module: nn.Module, name: str = "model") -> dict[str, nn.Module]:
-    """The items between which a network can be cut, in their order, by the names that the network has for them.
+    """The items between which a network can be cut, in their order, by the names that the network
+    has for them.
 
     Args:
-        module: an nn.Sequential, a torchvision ResNet, or any module with an attribute `sequence`: modules that, one after
-            another, compute what it computes.
+        module: an nn.Sequential, a torchvision ResNet, or any module with an attribute `sequence`:
+            modules that, one after another, compute what it computes.
         name: of the model, for the error.
 
     Raises:
@@ -36,14 +38,22 @@ def sequence_of(module: nn.Module, name: str = "model") -> dict[str, nn.Module]:
     if hasattr(module, "sequence"):
         items: Iterable[nn.Module] = module.sequence  # type: ignore[assignment]
         return {str(index): item for index, item in enumerate(items)}
-    if type(module).__name__ == "ResNet" and hasattr(module, "layer4"):  # torchvision's, without importing it
+    if type(module).__name__ == "ResNet" and hasattr(
+        module, "layer4"
+    ):  # torchvision's, without importing it
         stem = {part: getattr(module, part) for part in ("conv1", "bn1", "relu", "maxpool")}
         layers = nn.Sequential()
         for part in ("layer1", "layer2", "layer3", "layer4"):
             layers.add_module(part, getattr(module, part))
-        return stem | _opened(layers) | {"avgpool": module.avgpool, "flatten": nn.Flatten(), "fc": module.fc}
-    raise ConfigError(f"model {name}: it cannot be cut: it is no nn.Sequential and has no attribute `sequence`, a list of "
-                      "modules that one after another compute what it computes.")
+        return (
+            stem
+            | _opened(layers)
+            | {"avgpool": module.avgpool, "flatten": nn.Flatten(), "fc": module.fc}
+        )
+    raise ConfigError(
+        f"model {name}: it cannot be cut: it is no nn.Sequential and has no attribute `sequence`, a"
+        " list of modules that one after another compute what it computes."
+    )
 
 
 def _opened(module: nn.Sequential, path: str = "") -> dict[str, nn.Module]:
@@ -58,11 +68,15 @@ def _opened(module: nn.Sequential, path: str = "") -> dict[str, nn.Module]:
 
 def by_parameters(item: nn.Module, _: Tensor) -> float:
     """Its trainable parameters."""
-    return float(sum(parameter.numel() for parameter in item.parameters() if parameter.requires_grad))
+    return float(
+        sum(parameter.numel() for parameter in item.parameters() if parameter.requires_grad)
+    )
 
 
 def by_operations(item: nn.Module, x: Tensor) -> float:
-    """The floating-point operations of its forward pass, as torch counts them; backward costs in proportion."""
+    """The floating-point operations of its forward pass, as torch counts them; backward costs in
+    proportion.
+    """
     with FlopCounterMode(display=False) as counter:
         item(x)
     return float(counter.get_total_flops())
@@ -72,26 +86,40 @@ COSTS: dict[str, Cost] = {"parameters": by_parameters, "operations": by_operatio
 
 
 def cut(
-    module: nn.Module, modules: int, samples: Tensor, balance: str = "operations", at: Sequence[str] = (),
+    module: nn.Module,
+    modules: int,
+    samples: Tensor,
+    balance: str = "operations",
+    at: Sequence[str] = (),
     name: str = "model",
 ) -> list[nn.Sequential]:
-    """Cut a network; together the parts compute what it computes, and they are made of its own items.
+    """Cut a network; together the parts compute what it computes, and they are made of its own
+    items.
 
     Args:
         module: the network; it must give the same in `sequence_of`'s order.
         modules: K, how many parts.
-        samples: (N, ...): input for the measurement of the costs, and to compare the parts with the whole.
-        balance: `operations` or `parameters`: what the largest part is to have as little of as can be.
+        samples: (N, ...): input for the measurement of the costs, and to compare the parts with the
+            whole.
+        balance: `operations` or `parameters`: what the largest part is to have as little of as can
+            be.
         at: K - 1 names of items that begin a part, in place of `balance`.
         name: of the model, for errors.
 
     Raises:
-        ConfigError: the network cannot be cut, or not so often; no item has such a name; two parts share a parameter; or
-            the parts together compute something else.
+        ConfigError: the network cannot be cut, or not so often; no item has such a name; two parts
+            share a parameter; or the parts together compute something else.
     """
     items = sequence_of(module, name)
-    starts = _named(list(items), modules, at, name) if at else _balanced(items, modules, samples, balance, name)
-    parts = [nn.Sequential(*list(items.values())[begin:end]) for begin, end in pairwise([*starts, len(items)])]
+    starts = (
+        _named(list(items), modules, at, name)
+        if at
+        else _balanced(items, modules, samples, balance, name)
+    )
+    parts = [
+        nn.Sequential(*list(items.values())[begin:end])
+        for begin, end in pairwise([*starts, len(items)])
+    ]
     _check(module, parts, samples, name)
     owners = Counter(id(parameter) for part in parts for parameter in part.parameters())
     if max(owners.values()) > 1:
@@ -101,26 +129,42 @@ def cut(
 
 def _named(names: list[str], modules: int, at: Sequence[str], model: str) -> list[int]:
     if len(at) != modules - 1:
-        raise ConfigError(f"model {model}: {modules} modules need {modules - 1} cuts, got {len(at)}: {', '.join(at)}.")
+        raise ConfigError(
+            f"model {model}: {modules} modules need {modules - 1} cuts, got {len(at)}:"
+            f" {', '.join(at)}."
+        )
     for given in at:
         if given not in names:
-            raise unknown_name("place to cut", given, names[1:], where=f"model {model}", shown=names[1:])
+            raise unknown_name(
+                "place to cut", given, names[1:], where=f"model {model}", shown=names[1:]
+            )
     starts = [0, *(names.index(given) for given in at)]
     if any(later <= earlier for earlier, later in pairwise(starts)):
-        raise ConfigError(f"model {model}: cuts must come in the order of the network, and not before its first item "
-                          f"({names[0]}); got {', '.join(at)}.")
+        raise ConfigError(
+            f"model {model}: cuts must come in the order of the network, and not before its first"
+            f" item ({names[0]}); got {', '.join(at)}."
+        )
     return starts
 
 
-def _balanced(items: dict[str, nn.Module], modules: int, samples: Tensor, balance: str, model: str) -> list[int]:
-    """The starts of the parts: of all ways to cut the one whose largest part is smallest; each part has parameters."""
+def _balanced(
+    items: dict[str, nn.Module], modules: int, samples: Tensor, balance: str, model: str
+) -> list[int]:
+    """The starts of the parts: of all ways to cut the one whose largest part is smallest; each part
+    has parameters.
+    """
     learns = [by_parameters(item, samples) > 0 for item in items.values()]
     if modules > sum(learns):
-        raise ConfigError(f"model {model}: it can be cut into at most {sum(learns)} modules with parameters, not {modules}.")
+        raise ConfigError(
+            f"model {model}: it can be cut into at most {sum(learns)} modules with parameters, not"
+            f" {modules}."
+        )
     costs = [*_costs(items.values(), samples, COSTS[balance])]
     whole, with_parameters = [0.0, *accumulate(costs)], [0, *accumulate(map(int, learns))]
     count = len(costs)
-    best: list[dict[int, tuple[float, list[int]]]] = [{0: (0.0, [])}]  # parts -> end -> (largest part, starts)
+    best: list[dict[int, tuple[float, list[int]]]] = [
+        {0: (0.0, [])}
+    ]  # parts -> end -> (largest part, starts)
     for _ in range(modules):
         ends: dict[int, tuple[float, list[int]]] = {}
         for begin, (largest, starts) in best[-1].items():
@@ -160,11 +204,14 @@ def _check(module: nn.Module, parts: Sequence[nn.Module], samples: Tensor, name:
 
 
 def joined(vectors: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
-    """The vectors of the modules, (P + Q,) each, as the one of the whole network: all parameters, then all buffers.
+    """The vectors of the modules, (P + Q,) each, as the one of the whole network: all parameters,
+    then all buffers.
 
     Args:
         vectors: of each module.
         sizes: P of each.
     """
-    return torch.cat([vector[:size] for vector, size in zip(vectors, sizes, strict=True)]
-                     + [vector[size:] for vector, size in zip(vectors, sizes, strict=True)])
+    return torch.cat(
+        [vector[:size] for vector, size in zip(vectors, sizes, strict=True)]
+        + [vector[size:] for vector, size in zip(vectors, sizes, strict=True)]
+    )

@@ -1,4 +1,5 @@
-"""What the replicas of one module make of their gradients: one server's optimizer for all, or one each and a matrix.
+"""What the replicas of one module make of their gradients: one server's optimizer for all, or one
+each and a matrix.
 
 Shape legend: S = groups, P = trainable parameters of the module, Q = elements of its buffers.
 """
@@ -14,24 +15,32 @@ from raysync.config import Update
 from raysync.paradigms.decoupled import Decoupled
 from raysync.training.flat import FlatModel
 from raysync.training.model_server import Exchange, OneStore
-from raysync.training.store import ParameterStore
+from raysync.training.parameter_store import ParameterStore
 from raysync.training.update_plan import ApplyPlan
 
 
 class Gossip:
-    """Each replica has its own weights and optimizer; every H-th round the matrix P mixes what they have.
+    """Each replica has its own weights and optimizer; every H-th round the matrix P mixes what they
+    have.
 
         grad     g_s <- sum_r P[s, r] g_r, before the optimizers' steps
         weight   x_s <- sum_r P[s, r] x_r, after them
 
-    Source: a reading of Pham and Ahn (2025), whose agents communicate in a way that we cannot look up. A round is an update
-    under BSP: the pushes of all replicas that are still there; where one is missing the others' shares are scaled to 1.
-    `lr_scaling: linear` multiplies by S, so that `grad` under full averaging is what the one server does. Momentum is each
-    replica's own and is not mixed.
+    Source: a reading of Pham and Ahn (2025), whose agents communicate in a way that we cannot look
+    up. A round is an update under BSP: the pushes of all replicas that are still there; where one
+    is missing the others' shares are scaled to 1. `lr_scaling: linear` multiplies by S, so that
+    `grad` under full averaging is what the one server does. Momentum is each replica's own and is
+    not mixed.
     """
 
     def __init__(
-        self, initial: Tensor, size: int, update: Update, matrix: Sequence[Sequence[float]], mix: str, every: int,
+        self,
+        initial: Tensor,
+        size: int,
+        update: Update,
+        matrix: Sequence[Sequence[float]],
+        mix: str,
+        every: int,
     ) -> None:
         """
         Args:
@@ -56,11 +65,18 @@ class Gossip:
         matrix = matrix / matrix.sum(dim=1, keepdim=True)
         if mixes and self._mix == "grad":
             mixed = matrix @ torch.stack([vector[: self._size] for vector in vectors])  # (S, P)
-            vectors = [torch.cat([own, vector[self._size :]]) for own, vector in zip(mixed, vectors, strict=True)]
-        for replica, vector, samples, worker in zip(there, vectors, plan.samples, plan.workers, strict=True):
+            vectors = [
+                torch.cat([own, vector[self._size :]])
+                for own, vector in zip(mixed, vectors, strict=True)
+            ]
+        for replica, vector, samples, worker in zip(
+            there, vectors, plan.samples, plan.workers, strict=True
+        ):
             self._stores[replica].apply([vector], [samples], [worker], plan.progress, plan.phase)
         if mixes and self._mix == "weight":
-            models = [self._stores[group].publish()[: self._size] for group in there]  # the optimizers' own memory
+            models = [
+                self._stores[group].publish()[: self._size] for group in there
+            ]  # the optimizers' own memory
             for model, mean in zip(models, matrix @ torch.stack(models), strict=True):
                 model.copy_(mean)
 
@@ -78,11 +94,13 @@ class Gossip:
             store.forget(worker)
 
 
-def exchange_of(rule: Decoupled, update: Update, part: nn.Module) -> Exchange:
+def exchange_of(paradigm: Decoupled, update: Update, part: nn.Module) -> Exchange:
     """A fresh one, for a module with its initial weights."""
     model = FlatModel(part)
-    if rule.mixes_locally:
-        return Gossip(model.initial(), model.size, update, rule.matrix, rule.mix, rule.mix_every)
+    if paradigm.mixes_locally:
+        return Gossip(
+            model.initial(), model.size, update, paradigm.matrix, paradigm.mix, paradigm.mix_every
+        )
     return OneStore(model.initial(), model.size, update)
 
 
@@ -90,5 +108,8 @@ def _scaled(update: Update, pushes: int) -> Update:
     """For a store that sees one push where an update has so many."""
     if update.lr_scaling == "none":
         return update
-    phases = {name: phase.model_copy(update={"lr": phase.lr and phase.lr * pushes}) for name, phase in update.phases.items()}
+    phases = {
+        name: phase.model_copy(update={"lr": phase.lr and phase.lr * pushes})
+        for name, phase in update.phases.items()
+    }
     return update.model_copy(update={"lr": update.lr * pushes, "phases": phases})

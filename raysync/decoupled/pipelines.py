@@ -1,14 +1,17 @@
-"""Which stage may do what next: S pipelines of K modules that draw their batches from one pool. A machine without I/O.
+"""Which stage may do what next: S pipelines of K modules that draw their batches from one pool. A
+machine without I/O.
 
-A stage is one module of one group; it works its list off in the order of `Schedule`. One *iteration* of a stage ends with a
-backward pass, and what that yields is its push to the server of its module. So a stage is a worker like any other: it begins
-an iteration when the module's paradigm has released it, and a release brings the weights.
+A stage is one module of one group; it works its list off in the order of `Schedule`. One
+*iteration* of a stage ends with a backward pass, and what that yields is its push to the server of
+its module. So a stage is a worker like any other: it begins an iteration when the module's paradigm
+has released it, and a release brings the weights.
 
     iteration 1 of module k < K:  F1 ... FD, B1          of module K:  F1, B1
     iteration i:                  F(D + i - 1), Bi                      Fi, Bi
 
-A forward pass needs the output of the module before it (the first one: a batch of the pool), a backward pass the gradient
-from the module behind it. When the pool is empty iterations have no forward pass any more: the pipelines drain.
+A forward pass needs the output of the module before it (the first one: a batch of the pool), a
+backward pass the gradient from the module behind it. When the pool is empty iterations have no
+forward pass any more: the pipelines drain.
 """
 
 from __future__ import annotations
@@ -45,7 +48,9 @@ class _Stage:
 
 @dataclass
 class Pipelines:
-    """Feed it what happened, and it says which passes may begin; each stage begins them in that order, one after another."""
+    """Feed it what happened, and it says which passes may begin; each stage begins them in that
+    order, one after another.
+    """
 
     groups: int
     """S."""
@@ -61,7 +66,11 @@ class Pipelines:
 
     def __post_init__(self) -> None:
         self.schedule = Locked(self.modules) if self.locked else Schedule(self.modules)
-        self.stages = {(group, module): _Stage() for group in range(self.groups) for module in range(1, self.modules + 1)}
+        self.stages = {
+            (group, module): _Stage()
+            for group in range(self.groups)
+            for module in range(1, self.modules + 1)
+        }
 
     def released(self, stage: Stage) -> list[Pass]:
         """The stage may do its next iteration.
@@ -71,7 +80,9 @@ class Pipelines:
         """
         state = self.stages[stage]
         if state.releases > state.backwards_done:
-            raise ProtocolViolation(f"stage {stage} is released before its iteration {state.releases} has ended")
+            raise ProtocolViolation(
+                f"stage {stage} is released before its iteration {state.releases} has ended"
+            )
         state.releases += 1
         return self._next(stage)
 
@@ -83,7 +94,11 @@ class Pipelines:
         """
         state, (group, module) = self.stages[one.stage], one.stage
         forward = one.direction == "forward"
-        begun, done = (state.forwards, state.forwards_done) if forward else (state.backwards, state.backwards_done)
+        begun, done = (
+            (state.forwards, state.forwards_done)
+            if forward
+            else (state.backwards, state.backwards_done)
+        )
         if one.batch != done + 1 or one.batch > begun:
             raise ProtocolViolation(f"{one} is done, but {begun} were begun and {done} done before")
         if forward:
@@ -96,7 +111,10 @@ class Pipelines:
 
     def is_drained(self, stage: Stage) -> bool:
         """Whether the stage has run backward all that its group will ever be fed."""
-        return self.is_closed and self.stages[stage].backwards_done == self.stages[stage[0], 1].forwards
+        return (
+            self.is_closed
+            and self.stages[stage].backwards_done == self.stages[stage[0], 1].forwards
+        )
 
     @property
     def is_closed(self) -> bool:
@@ -104,7 +122,9 @@ class Pipelines:
         return self.fed == self.batches
 
     def stashed(self, stage: Stage) -> int:
-        """Batches that the stage has begun forward and not yet begun backward: at most max(1, 2(K - k))."""
+        """Batches that the stage has begun forward and not yet begun backward: at most max(1, 2(K -
+        k)).
+        """
         return self.stages[stage].forwards - self.stages[stage].backwards
 
     def waiting(self, stage: Stage) -> tuple[int, int]:
@@ -112,14 +132,17 @@ class Pipelines:
         group, module = stage
         state, before, behind = (self.stages.get((group, module + step)) for step in (0, -1, 1))
         assert state is not None, f"no stage {stage}"
-        return (before.forwards_done - state.forwards if before else 0,
-                behind.backwards_done - state.backwards if behind else 0)
+        return (
+            before.forwards_done - state.forwards if before else 0,
+            behind.backwards_done - state.backwards if behind else 0,
+        )
 
     def _next(self, stage: Stage) -> list[Pass]:
-        """What the stage may begin now, in its order; and others, if it takes the last batch of the pool.
+        """What the stage may begin now, in its order; and others, if it takes the last batch of the
+        pool.
 
-        They need no longer wait for a batch that will never come. (Where a paradigm holds a group's first stage, the others
-        of that group may have nothing to hear of later.)
+        They need no longer wait for a batch that will never come. (Where a paradigm holds a group's
+        first stage, the others of that group may have nothing to hear of later.)
         """
         was_closed = self.is_closed
         passes: list[Pass] = []
@@ -139,10 +162,20 @@ class Pipelines:
         batch = state.backwards + 1
         if state.releases < batch:
             return None  # not yet released for the iteration that ends with it
-        if state.forwards < self.schedule.forwards_before(module, batch) and not self._has_all(stage):
-            there = not self.is_closed if module == 1 else self.stages[group, module - 1].forwards_done > state.forwards
+        if state.forwards < self.schedule.forwards_before(module, batch) and not self._has_all(
+            stage
+        ):
+            there = (
+                not self.is_closed
+                if module == 1
+                else self.stages[group, module - 1].forwards_done > state.forwards
+            )
             return Pass(stage, "forward", state.forwards + 1) if there else None
-        behind = state.forwards_done if module == self.modules else self.stages[group, module + 1].backwards_done
+        behind = (
+            state.forwards_done
+            if module == self.modules
+            else self.stages[group, module + 1].backwards_done
+        )
         return Pass(stage, "backward", batch) if behind >= batch <= state.forwards else None
 
     def _has_all(self, stage: Stage) -> bool:

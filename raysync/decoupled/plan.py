@@ -1,4 +1,6 @@
-"""A decoupled run before it starts: the network cut, the stages placed on the workers, what each costs."""
+"""A decoupled run before it starts: the network cut, the stages placed on the workers, what each
+costs.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from torch import Tensor, nn
 
 from raysync.config import Experiment, WorkerGroup
 from raysync.core.ids import stage_slot
-from raysync.core.paradigm import Rule
+from raysync.core.paradigm import AnyParadigm
 from raysync.decoupled.cut import COSTS, cut
 from raysync.decoupled.exchange import exchange_of
 from raysync.decoupled.pipelines import Stage
@@ -32,7 +34,7 @@ class DecoupledPlan:
     """What both engines need to know. Built by `plan_of`."""
 
     task: Task
-    rule: Decoupled
+    paradigm: Decoupled
     slots: dict[Stage, str]
     """Stage (s, k) -> worker slot s K + k - 1, in the order of the experiment file."""
     shards: dict[str, Array]
@@ -42,7 +44,8 @@ class DecoupledPlan:
     vector_bytes: dict[int, int]
     """Module -> of its parameters and buffers."""
     output_bytes: dict[int, float]
-    """Module -> of what one sample leaves behind in it, and of the gradient that comes back for that."""
+    """Module -> of what one sample leaves behind in it, and of the gradient that comes back for
+    that."""
     batches: int
     """Of the pool: enough for the workload, and as many for each group."""
 
@@ -62,76 +65,100 @@ class DecoupledPlan:
     def topology(self) -> PipelinedPlan:
         """The plan of the topology, without torch."""
         slots = {stage: (self.name(stage), slot) for stage, slot in self.slots.items()}
-        return PipelinedPlan(self.rule, self.task.workload_samples, self.batches, slots)
+        return PipelinedPlan(self.paradigm, self.task.workload_samples, self.batches, slots)
 
     def parts(self) -> list[nn.Sequential]:
         """The modules, fresh, with the run's initial weights."""
-        return parts_of(self.task.model, self.rule)
+        return parts_of(self.task.model, self.paradigm)
 
     def exchange(self, part: nn.Module) -> Exchange:
         """A fresh one, for a module."""
-        return exchange_of(self.rule, self.task.experiment.update, part)
+        return exchange_of(self.paradigm, self.task.experiment.update, part)
 
 
-def parts_of(model: ModelPlan, rule: Decoupled) -> list[nn.Sequential]:
+def parts_of(model: ModelPlan, paradigm: Decoupled) -> list[nn.Sequential]:
     """A model, cut as the rule says.
 
     Raises:
         ConfigError: it cannot be.
     """
-    return cut(model.build(), rule.modules, _samples(model), rule.balance, rule.at, model.name)
+    return cut(
+        model.build(), paradigm.modules, _samples(model), paradigm.balance, paradigm.at, model.name
+    )
 
 
-def plan_of(task: Task, rule: Decoupled) -> DecoupledPlan:
+def plan_of(task: Task, paradigm: Decoupled) -> DecoupledPlan:
     """Cut the network and lay the stages out.
 
     Raises:
-        ConfigError: the network cannot be cut like that, or a setting of the experiment does not go with it.
+        ConfigError: the network cannot be cut like that, or a setting of the experiment does not go
+            with it.
     """
     experiment = task.experiment
-    check(experiment, rule)
-    parts = parts_of(task.model, rule)
+    check(experiment, paradigm)
+    parts = parts_of(task.model, paradigm)
     models = [FlatModel(part) for part in parts]
-    slots = {(index // rule.modules, index % rule.modules + 1): slot for index, slot in enumerate(experiment.slots())}
-    firsts = [slots[group, 1] for group in range(rule.groups)]
-    dealt = {} if experiment.timing == "only" else shards(experiment.data, task.data.train_y, firsts, experiment.seed)
+    slots = {
+        (index // paradigm.modules, index % paradigm.modules + 1): slot
+        for index, slot in enumerate(experiment.slots())
+    }
+    firsts = [slots[group, 1] for group in range(paradigm.groups)]
+    dealt = (
+        {}
+        if experiment.timing == "only"
+        else shards(experiment.data, task.data.train_y, firsts, experiment.seed)
+    )
     costs, outputs = _costs(parts, _samples(task.model))
-    rounds = -(-task.workload_samples // (rule.groups * experiment.batch_size))
+    rounds = -(-task.workload_samples // (paradigm.groups * experiment.batch_size))
     return DecoupledPlan(
-        task, rule, slots, dealt, {index: cost / sum(costs) for index, cost in enumerate(costs, start=1)},
-        {index: FLOAT_BYTES * (model.size + model.buffer_size) for index, model in enumerate(models, start=1)},
-        dict(enumerate(outputs, start=1)), rounds * rule.groups)
+        task,
+        paradigm,
+        slots,
+        dealt,
+        {index: cost / sum(costs) for index, cost in enumerate(costs, start=1)},
+        {
+            index: FLOAT_BYTES * (model.size + model.buffer_size)
+            for index, model in enumerate(models, start=1)
+        },
+        dict(enumerate(outputs, start=1)),
+        rounds * paradigm.groups,
+    )
 
 
-def placed_as(experiment: Experiment, rule: Rule) -> Experiment:
+def placed_as(experiment: Experiment, paradigm: AnyParadigm) -> Experiment:
     """Return the experiment as its actors are placed: each stage of a cut network has a server."""
-    if not isinstance(rule, Decoupled):
+    if not isinstance(paradigm, Decoupled):
         return experiment
-    cluster = experiment.cluster.model_copy(update={"server_shards": rule.modules})
+    cluster = experiment.cluster.model_copy(update={"server_shards": paradigm.modules})
     return experiment.model_copy(update={"cluster": cluster})
 
 
-def check_task(task: Task, rule: Rule) -> None:
+def check_task(task: Task, paradigm: AnyParadigm) -> None:
     """Refuse before any run what would be refused at its beginning.
 
     Raises:
         ConfigError: naming the setting, or why the network cannot be cut.
     """
-    if isinstance(rule, Decoupled):
-        plan_of(task, rule)
+    if isinstance(paradigm, Decoupled):
+        plan_of(task, paradigm)
 
 
-def check(experiment: Experiment, rule: Rule) -> None:
+def check(experiment: Experiment, paradigm: AnyParadigm) -> None:
     """Refuse what a decoupled run would ignore, or cannot do.
 
     Raises:
         ConfigError: naming the setting.
     """
-    if not isinstance(rule, Decoupled):
+    if not isinstance(paradigm, Decoupled):
         return
-    refuse(rule.name, refusals_of(rule), experiment, make_inner(rule.sync, f"{rule.name}: sync"))
-    if rule.mixes_locally and experiment.update.combine == "sum":
-        raise ConfigError(f"paradigm: {rule.name}: update.combine: sum: a matrix mixes means.")
+    refuse(
+        paradigm.name,
+        refusals_of(paradigm),
+        experiment,
+        make_inner(paradigm.sync, f"{paradigm.name}: sync"),
+    )
+    if paradigm.mixes_locally and experiment.update.combine == "sum":
+        raise ConfigError(f"paradigm: {paradigm.name}: update.combine: sum: a matrix mixes means.")
 
 
 def _samples(model: ModelPlan) -> Tensor:

@@ -1,6 +1,8 @@
-"""The arithmetic of one stage: a batch forward, and later backward, at the weights that the forward pass had.
+"""The arithmetic of one stage: a batch forward, and later backward, at the weights that the forward
+pass had.
 
-Shape legend: P = trainable parameters of the module, Q = elements of its buffers, N = samples of a batch.
+Shape legend: P = trainable parameters of the module, Q = elements of its buffers, N = samples of a
+batch.
 """
 
 from __future__ import annotations
@@ -35,16 +37,19 @@ class _Stashed:
 
 
 class StageComputation:
-    """One module of one group. Weights come as flat vectors and are never written to, so old ones can stay in use.
+    """One module of one group. Weights come as flat vectors and are never written to, so old ones
+    can stay in use.
 
     `weights`: which ones the backward pass takes.
-        * `stash`: those of the forward pass; the gradient is exactly that of the batch at these. In flight are the graph
-          and, where they have changed since, the weights: 2(K - k) of each at most. (PipeDream's weight stashing.)
-        * `latest`: the present ones: the batch is run forward again. In flight is its input alone. FDG's program is neither:
-          old activations with weights that were changed in place, which today's torch refuses.
+        * `stash`: those of the forward pass; the gradient is exactly that of the batch at these. In
+          flight are the graph and, where they have changed since, the weights: 2(K - k) of each at
+          most. (PipeDream's weight stashing.)
+        * `latest`: the present ones: the batch is run forward again. In flight is its input alone.
+          FDG's program is neither: old activations with weights that were changed in place, which
+          today's torch refuses.
 
-    Buffers (batch-norm's statistics) are the stage's own and change with each forward pass; running one again leaves them
-    alone.
+    Buffers (batch-norm's statistics) are the stage's own and change with each forward pass; running
+    one again leaves them alone.
     """
 
     def __init__(self, module: nn.Module, weights: Weights = "stash", shrink: float = 1.0) -> None:
@@ -52,13 +57,17 @@ class StageComputation:
         Args:
             module: part of a network.
             weights: as above.
-            shrink: beta: what the gradient from the next module is multiplied by (FDG's gradient shrinking); module k's own
-                gradient is so scaled by beta^(K - k).
+            shrink: beta: what the gradient from the next module is multiplied by (FDG's gradient
+                shrinking); module k's own gradient is so scaled by beta^(K - k).
         """
         self._flat = FlatModel(module.train())
         self._module = module
-        self._names = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
-        self._shapes = [parameter.shape for parameter in module.parameters() if parameter.requires_grad]
+        self._names = [
+            name for name, parameter in module.named_parameters() if parameter.requires_grad
+        ]
+        self._shapes = [
+            parameter.shape for parameter in module.parameters() if parameter.requires_grad
+        ]
         self._mode: Weights = weights
         self._shrink = shrink
         self._weights = self._flat.weights.detach().clone().requires_grad_()  # (P,)
@@ -71,7 +80,9 @@ class StageComputation:
         return self._flat.initial()
 
     def read_weights(self, vector: Tensor) -> None:
-        """Use these weights from here on: (P + Q,), of which the buffers are left alone. It must not change afterwards."""
+        """Use these weights from here on: (P + Q,), of which the buffers are left alone. It must
+        not change afterwards.
+        """
         self._weights = vector[: self.size].detach().requires_grad_()
 
     @property
@@ -110,16 +121,21 @@ class StageComputation:
             dy: the gradient of the loss by what `forward` returned.
 
         Returns:
-            `outgoing` (P + Q,): the gradient by the weights, and behind it the buffers as they now are; and the gradient by
-            x, None where x is no float.
+            `outgoing` (P + Q,): the gradient by the weights, and behind it the buffers as they now
+            are; and the gradient by x, None where x is no float.
         """
         stashed = self._stashed.pop(batch)
         if stashed.y is None:
             stashed.x.requires_grad_(stashed.x.is_floating_point())
-            stashed.y, stashed.weights = self._run(stashed.x, stashed.seed, again=True), self._weights
+            stashed.y, stashed.weights = (
+                self._run(stashed.x, stashed.seed, again=True),
+                self._weights,
+            )
         return self._gradients(stashed, self._shrink * dy)
 
-    def learn(self, batch: int, x: Tensor, labels: Tensor, seed: int) -> tuple[float, Tensor, Tensor | None]:
+    def learn(
+        self, batch: int, x: Tensor, labels: Tensor, seed: int
+    ) -> tuple[float, Tensor, Tensor | None]:
         """The last module: forward, loss and backward in one.
 
         Args:
@@ -138,7 +154,10 @@ class StageComputation:
 
     def _run(self, x: Tensor, seed: int, *, again: bool = False) -> Tensor:
         parts = torch.split(self._weights, [shape.numel() for shape in self._shapes])
-        named = {name: part.view(shape) for name, part, shape in zip(self._names, parts, self._shapes, strict=True)}
+        named = {
+            name: part.view(shape)
+            for name, part, shape in zip(self._names, parts, self._shapes, strict=True)
+        }
         if again:
             named |= {name: buffer.clone() for name, buffer in self._module.named_buffers()}
         with _seeded(seed):
@@ -159,7 +178,12 @@ class StageWork:
     """What a stage does with the calls that it gets, on every backend."""
 
     def __init__(
-        self, computation: StageComputation, stage: int, stages: int, draws: Batches, batch_size: int,
+        self,
+        computation: StageComputation,
+        stage: int,
+        stages: int,
+        draws: Batches,
+        batch_size: int,
         device: Device | None = None,
     ) -> None:
         """
@@ -181,7 +205,8 @@ class StageWork:
         Args:
             batch: its number.
             data: the first stage draws its samples from it.
-            inputs: weights (P + Q,) if they are new, and then the activation of the stage before; the first has none.
+            inputs: weights (P + Q,) if they are new, and then the activation of the stage before;
+                the first has none.
         """
         x = self._read(inputs, expected=0 if self._is_first else 1)
         if x is None:
@@ -189,18 +214,19 @@ class StageWork:
         return self._computation.forward(batch, x, self._draws.seed(batch - 1))
 
     def backward(
-        self, batch: int, data: DataSet, inputs: Sequence[Tensor],
+        self, batch: int, data: DataSet, inputs: Sequence[Tensor]
     ) -> tuple[float | None, Tensor, Tensor | None]:
         """Run a batch backward; the last stage also forward.
 
         Args:
             batch: its number.
             data: the last stage draws its labels from it.
-            inputs: weights (P + Q,) if they are new, and then the gradient by the stage's output, or, of the last stage,
-                the activation of the stage before; the only one has none.
+            inputs: weights (P + Q,) if they are new, and then the gradient by the stage's output,
+                or, of the last stage, the activation of the stage before; the only one has none.
 
         Returns:
-            The loss, which the last stage has, what is pushed (P + Q,), and the gradient by the stage's input.
+            The loss, which the last stage has, what is pushed (P + Q,), and the gradient by the
+            stage's input.
         """
         arrived = self._read(inputs, expected=0 if self._is_first and self._is_last else 1)
         if not self._is_last:

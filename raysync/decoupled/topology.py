@@ -2,7 +2,7 @@
 
     Release(stage)  -> the passes of its iteration, as soon as their inputs are known to come
     a pass          -> forward(stage, ...) leaves the activation for the next stage
-                       backward(stage, ...) leaves the stage's gradient, and that for the stage before
+                       backward(stage, ...) leaves its gradient, and that for the stage before
     Apply           -> apply(server of the stage, gradients)
 
 What is passed on are values that are still to be computed: a pass is called when that of the
@@ -23,7 +23,7 @@ from raysync.core.ids import WorkerId, worker_id
 from raysync.core.roster import Roster
 from raysync.decoupled.pipelines import Pass, Pipelines, Stage
 from raysync.engine.backend import Backend, Call, Value
-from raysync.engine.faults import UNHARMED, Troubles
+from raysync.engine.faults import NO_FAULT, FaultPlan
 from raysync.engine.parameter_server import ParameterServer
 from raysync.engine.topology import NOTHING, Step, apply_plan, released_at
 from raysync.paradigms.decoupled import Decoupled
@@ -34,18 +34,22 @@ def server_of(stage: int) -> str:
     return f"server of module {stage}"
 
 
-def refusals_of(rule: Decoupled) -> Mapping[Capability, str]:
+def refusals_of(paradigm: Decoupled) -> Mapping[Capability, str]:
     """Return what a network in stages cannot carry out, and why."""
     refusals = {
         Capability.BATCH_SIZE: "the stages of a network compute batches of one size",
         Capability.LOSE_WORKERS: "a crash ends the pipeline, and the run; no stage comes back",
-        Capability.CORRECT_STALENESS: "it is not for delays that are part of the schedule; use shrink",
+        Capability.CORRECT_STALENESS: (
+            "it is not for delays that are part of the schedule; use shrink"
+        ),
         Capability.SHARD_SERVERS: "each module has one server",
         Capability.SEVERAL_DEVICES: "a stage computes on one device",
         Capability.PRECISION: "the modules compute in float32 so far",
-        Capability.EMULATE_LINKS: "on Ray a stage does not emulate the way to its server; engine: virtual does",
+        Capability.EMULATE_LINKS: (
+            "on Ray a stage does not emulate the way to its server; engine: virtual does"
+        ),
     }
-    if rule.modules > 1:
+    if paradigm.modules > 1:
         refusals[Capability.WHOLE_NORM] = "it is about the whole network, which no server has"
     return refusals
 
@@ -72,7 +76,7 @@ class _Worker:
 class PipelinedPlan:
     """What a pipelined run is made of, without torch."""
 
-    rule: Decoupled
+    paradigm: Decoupled
     workload_samples: int
     """Of the run; each stage does all of it."""
     batches: int
@@ -80,7 +84,7 @@ class PipelinedPlan:
     slots: Mapping[Stage, tuple[str, str]]
     """Stage -> its slot, and that of the worker that it is placed on."""
 
-    def topology(self, backend: Backend, experiment: Experiment, faults: Troubles) -> Pipelined:
+    def topology(self, backend: Backend, experiment: Experiment, faults: FaultPlan) -> Pipelined:
         """Return the topology of a run."""
         return Pipelined(backend, self, experiment, faults)
 
@@ -90,7 +94,9 @@ class Pipelined:
 
     drains = True
 
-    def __init__(self, backend: Backend, plan: PipelinedPlan, experiment: Experiment, faults: Troubles) -> None:
+    def __init__(
+        self, backend: Backend, plan: PipelinedPlan, experiment: Experiment, faults: FaultPlan
+    ) -> None:
         """
         Args:
             backend: of the run.
@@ -98,17 +104,24 @@ class Pipelined:
             experiment: batch size, and whether there are faults.
             faults: what befalls the workers.
         """
-        rule = plan.rule
-        self.refusals = refusals_of(rule)
-        self.machine = rule.machine(plan.workload_samples)
-        self.servers = [ParameterServer(backend, server_of(stage), has_replicas=rule.mixes_locally)
-                        for stage in range(1, rule.modules + 1)]
-        self._backend, self._rule = backend, rule
+        paradigm = plan.paradigm
+        self.refusals = refusals_of(paradigm)
+        self.machine = paradigm.machine(plan.workload_samples)
+        self.servers = [
+            ParameterServer(backend, server_of(stage), has_replicas=paradigm.mixes_locally)
+            for stage in range(1, paradigm.modules + 1)
+        ]
+        self._backend, self._paradigm = backend, paradigm
         self._batch_size = experiment.batch_size
         self._workload_samples = plan.workload_samples
-        self._faults = faults if experiment.troubles else None
-        self._pipelines = Pipelines(rule.groups, rule.modules, plan.batches, rule.locked)
-        self._stages = {stage: _Worker(stage, str(worker_id(name, 1)), slot) for stage, (name, slot) in plan.slots.items()}
+        self._faults = faults if experiment.faults else None
+        self._pipelines = Pipelines(
+            paradigm.groups, paradigm.modules, plan.batches, paradigm.locked
+        )
+        self._stages = {
+            stage: _Worker(stage, str(worker_id(name, 1)), slot)
+            for stage, (name, slot) in plan.slots.items()
+        }
         self._workers = {worker.name: worker for worker in self._stages.values()}
         self.workers = list(self._workers)
         self._mail: dict[Pass, tuple[Value, Call]] = {}
@@ -147,23 +160,43 @@ class Pipelined:
         server, roster = steps[0].server, self.roster_of(steps[0].release.worker)
         fields = NOTHING
         if self._backend.computes:
-            replicas = [self._workers[worker].stage[0] for worker, _ in apply.pushes] if self._rule.mixes_locally else ()
+            replicas = (
+                [self._workers[worker].stage[0] for worker, _ in apply.pushes]
+                if self._paradigm.mixes_locally
+                else ()
+            )
             fields = apply_plan(apply, steps, roster, self._workload_samples, replicas).fields()
-        server.apply(fields, apply.pushes, [step.call for step in steps], publish=apply.publish, is_pulled=is_pulled)
+        server.apply(
+            fields,
+            apply.pushes,
+            [step.call for step in steps],
+            publish=apply.publish,
+            is_pulled=is_pulled,
+        )
 
     def left(self, worker: str) -> None:
-        """Do nothing: no stage is lost but with the run, and the server of one that is done keeps its buffers."""
+        """Do nothing: no stage is lost but with the run, and the server of one that is done keeps
+        its buffers.
+        """
 
     def leavers(self, under_way: Collection[str]) -> list[str]:
-        """As `Topology.leavers`: the paradigm of a stage would wait for a replica that has no batch left."""
+        """As `Topology.leavers`: the paradigm of a stage would wait for a replica that has no batch
+        left.
+        """
         if not self._pipelines.is_closed:
             return []
-        return [worker.name for stage, worker in self._stages.items()
-                if worker.name not in under_way and worker.name in self.roster_of(worker.name).live
-                and self._pipelines.is_drained(stage)]
+        return [
+            worker.name
+            for stage, worker in self._stages.items()
+            if worker.name not in under_way
+            and worker.name in self.roster_of(worker.name).live
+            and self._pipelines.is_drained(stage)
+        ]
 
     def waited_since(self, step: Step) -> float:
-        """As `Topology.waited_since`: stages wait for each other, so an answer of one counts for its whole group."""
+        """As `Topology.waited_since`: stages wait for each other, so an answer of one counts for
+        its whole group.
+        """
         group, _ = self._workers[step.release.worker].stage
         heard_at = [0.0]
         for (other, _), worker in self._stages.items():
@@ -173,7 +206,9 @@ class Pipelined:
         return max(released_at(self.roster_of(step.release.worker), step), *heard_at)
 
     def suspect(self, step: Step) -> str:
-        """As `Topology.suspect`: of the stages that the step waits for, the one that waits for none."""
+        """As `Topology.suspect`: of the stages that the step waits for, the one that waits for
+        none.
+        """
         group, _ = self._workers[step.release.worker].stage
         is_done = self._backend.is_done
         for (other, _), worker in self._stages.items():
@@ -191,7 +226,7 @@ class Pipelined:
         assert release is not None, "a pass of a stage that was never released"
         if each.direction == "forward":
             worker.versions[each.batch] = release.version
-            if number < self._rule.modules:
+            if number < self._paradigm.modules:
                 call = self._send(worker, each)
                 mail[Pass((group, number + 1), "forward", each.batch)] = call, call
             elif each in mail:  # the last stage runs it with the backward pass
@@ -203,7 +238,7 @@ class Pipelined:
             mail[Pass((group, number - 1), "backward", each.batch)] = call.value(1), call
         forward_version = worker.versions.pop(each.batch)
         report: dict[str, Any] = {"delay_ticks": self._pipelines.schedule.delay(number)}
-        if self._rule.weights == "stash":
+        if self._paradigm.weights == "stash":
             report["forward_version"] = forward_version
         return Step(release, self._batch_size, call, self.servers[number - 1], None, report)
 
@@ -211,10 +246,10 @@ class Pipelined:
         arrived = [self._mail.pop(each)] if each in self._mail else []
         weights, worker.weights = worker.weights, None
         inputs = ([] if weights is None else [weights]) + [value for value, _ in arrived]
-        suffered = UNHARMED
+        fault = NO_FAULT
         if self._faults is not None:
-            suffered = self._faults.befall(worker.slot, each.batch - 1, self._backend.now)
-        fields = [each.batch, suffered.factor, suffered.latency_s]
+            fault = self._faults.at_step(worker.slot, each.batch - 1, self._backend.now)
+        fields = [each.batch, fault.factor, fault.latency_s]
         call = self._backend.call(worker.name, each.direction, fields, *inputs)
         worker.calls.append((call, [source for _, source in arrived]))
         return call

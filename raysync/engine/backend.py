@@ -1,4 +1,5 @@
-"""What the driver asks of the world: a clock, actors, calls, and the values that calls leave behind.
+"""What the driver asks of the world: a clock, actors, calls, and the values that calls leave
+behind.
 
 There are two backends. On Ray (`raysync.cluster.backend`) an actor is a process, a value is a
 reference into the object store, and seconds pass. On the virtual clock (`raysync.virtual.backend`)
@@ -20,8 +21,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 Value = Any
-"""What a call leaves where it was made, until another call needs it. A `Call` stands for the first of
-its values; the others are what its `value` returns."""
+"""What a call leaves where it was made, until another call needs it. A `Call` stands for the first
+of its values; the others are what its `value` returns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,9 @@ class Call(Protocol):
     """One call of an actor's method, under way or done."""
 
     def value(self, index: int) -> Value:
-        """Return one of the values that it leaves behind, which may be passed on before it is computed."""
+        """Return one of the values that it leaves behind, which may be passed on before it is
+        computed.
+        """
 
     @property
     def answer(self) -> Any:
@@ -86,7 +89,8 @@ class Backend(Protocol):
         """Whether values are brought to where they are needed before a call needs them."""
 
     def deliver(self, value: Value, actor: str) -> tuple[Call, ...]:
-        """Bring a value to where an actor will need it; only asked for where the backend `delivers`.
+        """Bring a value to where an actor will need it; only asked for where the backend
+        `delivers`.
 
         Returns:
             Calls to wait for until it is there; none if nothing is left to be brought. The first

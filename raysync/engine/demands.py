@@ -21,21 +21,26 @@ def demands_of(experiment: Experiment) -> Iterator[Demand]:
         yield Capability.CORRECT_STALENESS, f"update.staleness_scaling: {update.staleness_scaling}"
     if experiment.cluster.server_shards > 1:
         yield Capability.SHARD_SERVERS, f"cluster.server_shards: {experiment.cluster.server_shards}"
-    for trouble in experiment.troubles:
-        if trouble.kind == "crash":
-            yield Capability.LOSE_WORKERS, "troubles: crash"
-        if trouble.kind in ("latency", "drift") and on_ray:
-            yield Capability.EMULATE_LINKS, f"troubles: {trouble.kind}"
+    for fault in experiment.faults:
+        if fault.kind == "crash":
+            yield Capability.LOSE_WORKERS, "faults: crash"
+        if fault.kind in ("latency", "drift") and on_ray:
+            yield Capability.EMULATE_LINKS, f"faults: {fault.kind}"
     for group in experiment.workers:
         if group.devices > 1:
-            yield Capability.SEVERAL_DEVICES, f"workers: {group.name}: devices_per_worker: {group.devices}"
+            yield (
+                Capability.SEVERAL_DEVICES,
+                f"workers: {group.name}: devices_per_worker: {group.devices}",
+            )
         if group.precision != "float32":
             yield Capability.PRECISION, f"workers: {group.name}: precision: {group.precision}"
         if group.link != Link() and on_ray:
             yield Capability.EMULATE_LINKS, f"workers: {group.name}: link"
 
 
-def refuse(name: str, refusals: Mapping[Capability, str], experiment: Experiment, paradigm: Paradigm) -> None:
+def refuse(
+    name: str, refusals: Mapping[Capability, str], experiment: Experiment, paradigm: Paradigm
+) -> None:
     """Refuse what a topology cannot carry out.
 
     Args:

@@ -4,8 +4,8 @@
     it becomes an event    Joined, Left, Pushed or TimerFired; the machine answers with decisions
     decisions are calls    the topology issues them, and says which steps are then under way
 
-Everything else about a run is here, too: the lines of the journal, when to evaluate, timers, faults,
-deadlines, who is to blame for a failure, and how the run ends.
+Everything else about a run is here, too: the lines of the journal, when to evaluate, timers,
+faults, deadlines, who is to blame for a failure, and how the run ends.
 
 What holds when something is lost:
 
@@ -32,13 +32,25 @@ from typing import Any, assert_never
 
 from raysync.config import Experiment
 from raysync.core.capability import Capability
-from raysync.core.decisions import Apply, Decision, Drop, Hold, Note, Push, Release, Restore, SetTimer, Suspend, Switch
+from raysync.core.decisions import (
+    Apply,
+    Decision,
+    Drop,
+    Hold,
+    Note,
+    Push,
+    Release,
+    Restore,
+    SetTimer,
+    Suspend,
+    Switch,
+)
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
 from raysync.core.ids import WorkerId, worker_id
 from raysync.core.journal import Ended, Evaluation, Line, Remark, answered
 from raysync.engine.backend import Backend, Call, Failure
 from raysync.engine.evaluations import Evaluations, Publication
-from raysync.engine.faults import Troubles
+from raysync.engine.faults import FaultPlan
 from raysync.engine.parameter_server import ParameterServer
 from raysync.engine.topology import NO_REPORT, Arriving, Step, Topology
 from raysync.errors import RunFailed
@@ -68,7 +80,11 @@ class Driver:
     """One run."""
 
     def __init__(
-        self, topology: Topology, backend: Backend, experiment: Experiment, faults: Troubles,
+        self,
+        topology: Topology,
+        backend: Backend,
+        experiment: Experiment,
+        faults: FaultPlan,
         marks: Sequence[float],
     ) -> None:
         """
@@ -84,15 +100,18 @@ class Driver:
         self.status = ""
         """How the training ended; empty while it goes on. Evaluations may be pending even then."""
         self.last_at = 0.0
-        """Seconds since the run began: when the latest weights were known to be published or, in a run that fails, when the
-        latest update was sent."""
+        """Seconds since the run began: when the latest weights were known to be published or, in a
+        run that fails, when the latest update was sent."""
         self.topology, self.backend, self.faults = topology, backend, faults
-        self._has_faults = bool(experiment.troubles)
+        self._has_faults = bool(experiment.faults)
         self._survives = Capability.LOSE_WORKERS not in topology.refusals
         self._deadline_s = experiment.cluster.step_deadline_s
-        self._evaluations = Evaluations(backend, marks, experiment.evaluation.deadline_s,
-                                        START_DEADLINE_S, self._tell)
-        self._on_answer = self._stepped  # bound once: each step under way would hold one more object
+        self._evaluations = Evaluations(
+            backend, marks, experiment.evaluation.deadline_s, START_DEADLINE_S, self._tell
+        )
+        self._on_answer = (
+            self._stepped
+        )  # bound once: each step under way would hold one more object
         self._steps: dict[str, Step] = {}
         """Worker -> its step under way, the one that was released first in front."""
         self._is_looking = False
@@ -131,11 +150,19 @@ class Driver:
                     yield self._take_lines()
         except RunFailed as failure:
             error = str(failure)
-        except Exception as bug:  # of the user's paradigm, or ours: what led to it must still reach the journal
+        except (
+            Exception
+        ) as bug:  # of the user's paradigm, or ours: what led to it must still reach the journal
             logging.getLogger(__name__).exception("the run broke")
             error = f"{type(bug).__name__}: {' '.join([str(bug), *getattr(bug, '__notes__', [])])}"
-        self.lines.append(Ended("failed" if error else self.status, self.last_at, error,
-                                self.faults.without_effect()))
+        self.lines.append(
+            Ended(
+                "failed" if error else self.status,
+                self.last_at,
+                error,
+                self.faults.without_effect(),
+            )
+        )
         yield self._take_lines()
 
     def start(self) -> None:
@@ -157,14 +184,19 @@ class Driver:
         return lines
 
     def _end(self, status: str) -> None:
-        """Training is over: what the workers still compute is not waited for, nor who comes back."""
+        """Training is over: what the workers still compute is not waited for, nor who comes
+        back.
+        """
         if not self.status:
             for server in self.topology.servers:
                 if server.last is not None:
                     self._settling.add(server)
                     self.backend.watch(server.last, self._settled, server)
-                    self.backend.schedule(self.backend.now + self._deadline_s, self._miss_answer,
-                                          (server, server.last))
+                    self.backend.schedule(
+                        self.backend.now + self._deadline_s,
+                        self._miss_answer,
+                        (server, server.last),
+                    )
         self.status = status
         self._steps.clear()
 
@@ -215,8 +247,17 @@ class Driver:
             step.server.done(release.version)
         self._pushed[worker, clock] = step
         report = step.report if loss is None else {**step.report, "loss": loss}
-        self._handle(Pushed(at=self.backend.now, worker=worker, clock=clock, base=release.version,
-                            samples=step.samples, busy_s=busy_s), report)
+        self._handle(
+            Pushed(
+                at=self.backend.now,
+                worker=worker,
+                clock=clock,
+                base=release.version,
+                samples=step.samples,
+                busy_s=busy_s,
+            ),
+            report,
+        )
         if loss is not None and not isfinite(loss):
             self._diverge()
         if self._drains:
@@ -257,7 +298,9 @@ class Driver:
         return self._lives.get(WorkerId(actor).slot) == actor
 
     def _miss_deadlines(self, _: None) -> None:
-        """Look at the steps that are under way for too long, and come again when the next may be."""
+        """Look at the steps that are under way for too long, and come again when the next
+        may be.
+        """
         now, topology = self.backend.now, self.topology
         next_at = now + self._deadline_s
         for step in list(self._steps.values()):
@@ -327,7 +370,9 @@ class Driver:
         if isinstance(answer, Failure):
             self._give_up(comeback, answer.reason)
         else:
-            self.backend.schedule(max(comeback.due_at, self.backend.now), self._join, comeback.worker)
+            self.backend.schedule(
+                max(comeback.due_at, self.backend.now), self._join, comeback.worker
+            )
 
     def _miss_start(self, comeback: Comeback) -> None:
         is_awaited = self._coming.get(comeback.worker) is comeback and not self.status
@@ -385,7 +430,7 @@ class Driver:
                     if self.status:
                         return
                 case Hold() | Note() | Switch() | Suspend() | Restore():
-                    pass  # the roster has carried them out; a worker that is not released has nothing to do
+                    pass  # the roster has carried them out; without a release nothing is to do
                 case Drop():
                     self._pushed.pop(decision.push, None)
                 case SetTimer():
@@ -397,7 +442,9 @@ class Driver:
 
     def _apply(self, decision: Apply, decisions: Sequence[Decision], index: int) -> None:
         following = decisions[index + 1] if index + 1 < len(decisions) else None
-        is_pulled = (isinstance(following, Release) and following.pull) or _pulls_next(decisions, index)
+        is_pulled = (isinstance(following, Release) and following.pull) or _pulls_next(
+            decisions, index
+        )
         steps, samples = [], decision.samples_before
         for push in decision.pushes:
             step = self._pushed.pop(push)
@@ -427,7 +474,9 @@ class Driver:
             self._steps[step.release.worker] = step
             if not self._is_looking:
                 self._is_looking = True
-                self.backend.schedule(self.backend.now + self._deadline_s, self._miss_deadlines, None)
+                self.backend.schedule(
+                    self.backend.now + self._deadline_s, self._miss_deadlines, None
+                )
             self.backend.watch(step.call, self._on_answer, step)
 
     def _fire(self, timer: tuple[str, float]) -> None:
@@ -443,13 +492,13 @@ class Driver:
             return
         servers = self.topology.servers
         calls = [server.newest() for server in servers]
-        publication = Publication(
-            self._version, self._progress, marks,
-            tuple(calls), len(calls))
+        publication = Publication(self._version, self._progress, marks, tuple(calls), len(calls))
         self._evaluations.add(publication)
         for server, call in zip(servers, calls, strict=True):
             self.backend.watch(call, self._published, (publication, server, server.version, call))
-        self.backend.schedule(self.backend.now + self._deadline_s, self._miss_publication, publication)
+        self.backend.schedule(
+            self.backend.now + self._deadline_s, self._miss_publication, publication
+        )
 
     def _published(self, what: tuple[Publication, ParameterServer, int, Call]) -> None:
         publication, server, version, call = what
@@ -471,7 +520,9 @@ class Driver:
             raise RunFailed(f"{server.actor}: no answer for {self._deadline_s:g} s")
 
     def _check(self, server: ParameterServer, call: Call) -> None:
-        """An update that failed fails all that come after it: the first one has the error to tell."""
+        """An update that failed fails all that come after it: the first one has the error
+        to tell.
+        """
         answer = call.answer
         if not isinstance(answer, Failure):
             return
@@ -489,7 +540,9 @@ class Driver:
 
 
 def _pulls_next(decisions: Sequence[Decision], index: int) -> bool:
-    """Say whether behind that decision a release pulls before the next update makes other weights."""
+    """Say whether behind that decision a release pulls before the next update makes other
+    weights.
+    """
     for number in range(index + 1, len(decisions)):
         decision = decisions[number]
         if isinstance(decision, Release):

@@ -45,7 +45,11 @@ class Evaluations:
     """
 
     def __init__(
-        self, backend: Backend, marks: Sequence[float], deadline_s: float, start_deadline_s: float,
+        self,
+        backend: Backend,
+        marks: Sequence[float],
+        deadline_s: float,
+        start_deadline_s: float,
         tell: Callable[[list[Line]], None],
     ) -> None:
         """
@@ -100,14 +104,22 @@ class Evaluations:
         self.begin()
 
     def begin(self) -> None:
-        """Begin what comes next if nothing is under way: an evaluation, or the restart before it."""
+        """Begin what comes next if nothing is under way: an evaluation, or the restart
+        before it.
+        """
         if self._under_way is not None or not self._waiting or self._waiting[0].at is None:
             return
         if self._must_restart:
-            call, then, limit_s = self._backend.restart(EVALUATOR), self._restarted, self._start_deadline_s
+            call, then, limit_s = (
+                self._backend.restart(EVALUATOR),
+                self._restarted,
+                self._start_deadline_s,
+            )
         else:
             publication = self._waiting[0]
-            call = self._backend.call(EVALUATOR, "evaluate", [1 in publication.marks], *publication.weights)
+            call = self._backend.call(
+                EVALUATOR, "evaluate", [1 in publication.marks], *publication.weights
+            )
             then, limit_s = self._evaluated, self._deadline_s
         self._under_way = call
         self._backend.watch(call, then, call)
@@ -121,9 +133,19 @@ class Evaluations:
         publication = self._waiting.popleft()
         self._failures = 0
         assert publication.at is not None, "evaluated before it was published"
-        self._tell([Evaluation(mark=mark, progress=publication.progress, version=publication.version,
-                               at=publication.at, accuracy=accuracy, loss=loss)
-                    for mark in publication.marks])
+        self._tell(
+            [
+                Evaluation(
+                    mark=mark,
+                    progress=publication.progress,
+                    version=publication.version,
+                    at=publication.at,
+                    accuracy=accuracy,
+                    loss=loss,
+                )
+                for mark in publication.marks
+            ]
+        )
         publication.weights = ()
         self.begin()
 
@@ -155,16 +177,26 @@ class Evaluations:
         if self._under_way is not call or self._backend.is_done(call):
             return
         self._backend.kill(EVALUATOR)
-        self._fail(f"it was not ready after {limit_s:g} s" if self._must_restart
-                   else f"no answer for {limit_s:g} s")
+        self._fail(
+            f"it was not ready after {limit_s:g} s"
+            if self._must_restart
+            else f"no answer for {limit_s:g} s"
+        )
 
     def _fail(self, why: str) -> None:
         at = self._backend.now
         self._failures += 1
         self._under_way, self._must_restart = None, True
         if self._failures < TRIES:
-            self._tell([Remark(at, f"The evaluator failed ({why}); it is started anew, and its "
-                                   "evaluation is repeated.")])
+            self._tell(
+                [
+                    Remark(
+                        at,
+                        f"The evaluator failed ({why}); it is started anew, and its "
+                        "evaluation is repeated.",
+                    )
+                ]
+            )
             self.begin()
             return
         missing = [*(mark for each in self._waiting for mark in each.marks), *reversed(self._marks)]
@@ -172,5 +204,12 @@ class Evaluations:
         self._marks.clear()
         self.next_mark = float("inf")
         shown = ", ".join(f"{mark:g}" for mark in missing)
-        self._tell([Remark(at, f"The evaluator failed {TRIES} times in a row ({why}) and is given "
-                               f"up: the run goes on without the evaluations at progress {shown}.")])
+        self._tell(
+            [
+                Remark(
+                    at,
+                    f"The evaluator failed {TRIES} times in a row ({why}) and is given "
+                    f"up: the run goes on without the evaluations at progress {shown}.",
+                )
+            ]
+        )

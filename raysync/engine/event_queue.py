@@ -12,7 +12,9 @@ from typing import Any
 
 
 class EventQueue:
-    """Calls in the order of their times; those of the same time in the order in which they were scheduled."""
+    """Calls in the order of their times; those of the same time in the order in which they were
+    scheduled.
+    """
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Callable[[Any], None], Any]] = []

@@ -46,8 +46,13 @@ class ParameterServer:
         """What is not known to be done, the oldest first: its version, and the pushes it takes."""
 
     def apply(
-        self, fields: list[Any], pushes: Sequence[Push], vectors: Sequence[Value], *,
-        publish: bool, is_pulled: bool,
+        self,
+        fields: list[Any],
+        pushes: Sequence[Push],
+        vectors: Sequence[Value],
+        *,
+        publish: bool,
+        is_pulled: bool,
     ) -> None:
         """Send an update.
 
@@ -60,7 +65,9 @@ class ParameterServer:
             is_pulled: whether a release pulls the weights that it makes before the next update.
         """
         if publish and is_pulled and not self._has_replicas:
-            call = self.published = self._backend.call(self.actor, "apply_and_publish", fields, *vectors)
+            call = self.published = self._backend.call(
+                self.actor, "apply_and_publish", fields, *vectors
+            )
         else:
             kept = None if publish else self.weights()
             call = self._backend.call(self.actor, "apply", fields, *vectors)
@@ -134,5 +141,3 @@ class ParameterServer:
 def _describe(version: int, pushes: Sequence[Push]) -> str:
     whose = ", ".join(f"{worker} (clock {clock})" for worker, clock in pushes)
     return f"update {version} of {whose}" if whose else f"publication of version {version}"
-
-

@@ -1,4 +1,6 @@
-"""How long an emulated worker computes, and its link delays it: the same numbers for every engine."""
+"""How long an emulated worker computes, and its link delays it: the same numbers for every
+engine.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def jitter_of(jitter: Jitter, seed: int, slot: str) -> Callable[[int], float]:
     if jitter.distribution == "none" or sigma == 0:
         return lambda clock: 1.0
     if jitter.distribution == "lognormal":
-        return lambda clock: exp(sigma * standard_normal(seed, "jitter", slot, clock) - sigma**2 / 2)
+        return lambda clock: exp(
+            sigma * standard_normal(seed, "jitter", slot, clock) - sigma**2 / 2
+        )
     return lambda clock: max(SHORTEST, 1 + sigma * standard_normal(seed, "jitter", slot, clock))
 
 
@@ -41,8 +45,9 @@ class StepTime:
     def __init__(self, group: WorkerGroup, seed: int, slot: str) -> None:
         """
         Args:
-            group: where the device is described: `step_s` or `trace` (or, without them, `computed_s`) / `speed` x jitter.
-                `flops_per_s` counts as `step_s` by now (`raysync.training.task`).
+            group: where the device is described: `step_s` or `trace` (or, without them,
+                `computed_s`) / `speed` x jitter. `flops_per_s` counts as `step_s` by now
+                (`raysync.training.task`).
             seed: of the run.
             slot: of the worker.
         """
@@ -50,14 +55,16 @@ class StepTime:
         self._begin = Slot(slot).number * len(group.trace) // group.count if group.trace else 0
         self._jitter = jitter_of(group.jitter, seed, slot)
 
-    def seconds(self, clock: int, factor: float = 1.0, share: float = 1.0, computed_s: float = 0.0) -> float:
+    def seconds(
+        self, clock: int, factor: float = 1.0, share: float = 1.0, computed_s: float = 0.0
+    ) -> float:
         """Return how long a step lasts.
 
         Args:
             clock: the iteration.
-            factor: of the faults that befall it.
-            share: its batch / the experiment's own batch size, which is what `step_s` and `trace` are for: a step is taken
-                to last in proportion.
+            factor: of the faults that at_step it.
+            share: its batch / the experiment's own batch size, which is what `step_s` and `trace`
+                are for: a step is taken to last in proportion.
             computed_s: how long the step took on the device that is really there.
         """
         base_s = computed_s
@@ -74,6 +81,10 @@ def one_way_s(link: Link, size_bytes: int, added_s: float = 0.0) -> float:
     Args:
         link: between worker and server.
         size_bytes: of the vector.
-        added_s: latency that troubles add.
+        added_s: latency that faults add.
     """
-    return link.latency_s + added_s + (size_bytes / link.bandwidth_bytes_per_s if link.bandwidth_bytes_per_s else 0.0)
+    return (
+        link.latency_s
+        + added_s
+        + (size_bytes / link.bandwidth_bytes_per_s if link.bandwidth_bytes_per_s else 0.0)
+    )

@@ -1,7 +1,7 @@
 """How a model is spread over workers: which calls a decision means.
 
-    DataParallel    every worker has the whole model, one server (or its shards) applies
-    Pipelined       the model is cut into stages, each with a server (`raysync.decoupled.topology`)
+DataParallel    every worker has the whole model, one server (or its shards) applies
+Pipelined       the model is cut into stages, each with a server (`raysync.decoupled.topology`)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from raysync.core.machine import Machine
 from raysync.core.paradigm import Paradigm
 from raysync.core.roster import Roster
 from raysync.engine.backend import Backend, Call, Value
-from raysync.engine.faults import UNHARMED, Troubles
+from raysync.engine.faults import NO_FAULT, FaultPlan
 from raysync.engine.parameter_server import ParameterServer
 from raysync.training.update_plan import ApplyPlan
 
@@ -50,15 +50,20 @@ class Step:
     __slots__ = ("arriving", "call", "release", "report", "samples", "server", "weights")
 
     def __init__(
-        self, release: Release, samples: int, call: Call, server: ParameterServer, weights: Value = None,
+        self,
+        release: Release,
+        samples: int,
+        call: Call,
+        server: ParameterServer,
+        weights: Value = None,
         report: Mapping[str, Any] = NO_REPORT,
     ) -> None:
         """
         Args:
             release: began it.
             samples: the size of its batch.
-            call: ends the iteration, and stands for the gradient. Its answer is the loss (None if the worker has none) and
-                the seconds of computing.
+            call: ends the iteration, and stands for the gradient. Its answer is the loss (None if
+                the worker has none) and the seconds of computing.
             server: the gradient goes there.
             weights: what it computes on; given only if delays are compensated.
             report: what else is written into the journal with the push.
@@ -142,27 +147,31 @@ class Topology(Protocol):
 class DataParallelPlan:
     """What a data-parallel run is made of."""
 
-    rule: Paradigm
+    paradigm: Paradigm
     workload_samples: int
 
-    def topology(self, backend: Backend, experiment: Experiment, faults: Troubles) -> DataParallel:
+    def topology(self, backend: Backend, experiment: Experiment, faults: FaultPlan) -> DataParallel:
         """Return the topology of a run."""
-        return DataParallel(backend, self.rule, experiment, self.workload_samples, faults)
+        return DataParallel(backend, self.paradigm, experiment, self.workload_samples, faults)
 
 
 class DataParallel:
     """Every worker has the whole model, and one server applies their gradients.
 
-        Release -> step(worker, weights)               leaves the gradient, reports loss and seconds
-        Apply   -> apply_and_publish(server, gradients)                          leaves the weights
+    Release -> step(worker, weights)               leaves the gradient, reports loss and seconds
+    Apply   -> apply_and_publish(server, gradients)                          leaves the weights
     """
 
     drains = False
     refusals: ClassVar[Mapping[Capability, str]] = {}
 
     def __init__(
-        self, backend: Backend, paradigm: Paradigm, experiment: Experiment, workload_samples: int,
-        faults: Troubles,
+        self,
+        backend: Backend,
+        paradigm: Paradigm,
+        experiment: Experiment,
+        workload_samples: int,
+        faults: FaultPlan,
     ) -> None:
         self.machine = Machine(paradigm, workload_samples)
         self.roster = self.machine.roster
@@ -172,7 +181,7 @@ class DataParallel:
         self._backend = backend
         self._workload_samples = workload_samples
         self._batch_size = experiment.batch_size
-        self._faults = faults if experiment.troubles else None
+        self._faults = faults if experiment.faults else None
         self._compensates = experiment.update.delay_compensation is not None
         self._pulled: dict[str, Value] = {}
         """Worker -> the weights of its last pull; kept only if delays are compensated."""
@@ -191,9 +200,9 @@ class DataParallel:
         size = release.batch_size or self._batch_size
         fields: list[Any] = [clock, size]
         if self._faults is not None:
-            suffered = self._faults.befall(WorkerId(worker).slot, clock, self.roster.now)
-            if suffered is not UNHARMED:
-                fields += (suffered.factor, suffered.latency_s)
+            fault = self._faults.at_step(WorkerId(worker).slot, clock, self.roster.now)
+            if fault is not NO_FAULT:
+                fields += (fault.factor, fault.latency_s)
         base = None
         if pulls:
             weights = self.server.published or self.server.weights()
@@ -242,12 +251,19 @@ def released_at(roster: Roster, step: Step) -> float:
 
 
 def apply_plan(
-    apply: Apply, steps: Sequence[Step], roster: Roster, workload_samples: int,
+    apply: Apply,
+    steps: Sequence[Step],
+    roster: Roster,
+    workload_samples: int,
     replicas: Sequence[int] = (),
 ) -> ApplyPlan:
     """Return what a server is told of an update."""
     return ApplyPlan(
         workers=[worker if worker in roster.live else None for worker, _ in apply.pushes],
-        samples=[step.samples for step in steps], progress=apply.samples_before / workload_samples,
-        phase=apply.phase, staleness=[apply.version - 1 - step.release.version for step in steps],
-        version=apply.version, replicas=list(replicas))
+        samples=[step.samples for step in steps],
+        progress=apply.samples_before / workload_samples,
+        phase=apply.phase,
+        staleness=[apply.version - 1 - step.release.version for step in steps],
+        version=apply.version,
+        replicas=list(replicas),
+    )

@@ -13,14 +13,44 @@ from raysync.paradigms.syncswitch import SyncSwitch
 
 __all__ = ["PARADIGMS", "PRESETS", "Preset", "make", "rebuild"]
 
-PARADIGMS.update({cls.name: cls for cls in (
-    BSP, ASP, SSP, LagTuner, Hybrid, KSync, KBatchSync, KBatchAsync, BackupWorkers, Ringmaster, SyncSwitch, Decoupled)})
+PARADIGMS.update(
+    {
+        cls.name: cls
+        for cls in (
+            BSP,
+            ASP,
+            SSP,
+            LagTuner,
+            Hybrid,
+            KSync,
+            KBatchSync,
+            KBatchAsync,
+            BackupWorkers,
+            Ringmaster,
+            SyncSwitch,
+            Decoupled,
+        )
+    }
+)
 
-PRESETS.update({
-    "hybrid-sync": Preset("The hybrid parameter server's synchronous baseline: all workers, tolerance 0, every pull.",
-                          "hybrid", {"k": "all", "staleness_tolerance": 0, "pull_interval": 1}),
-    "hybrid-async": Preset("The hybrid parameter server's asynchronous baseline: one push an update, no bound.",
-                           "hybrid", {"k": 1, "staleness_tolerance": "inf", "pull_interval": 1}),
-    "k-async": Preset("An update takes k pushes of distinct workers, however old; exactly those workers go on.",
-                      "hybrid", {"k": 2, "staleness_tolerance": "inf", "pull_interval": 1}),
-})
+PRESETS.update(
+    {
+        "hybrid-sync": Preset(
+            "The hybrid parameter server's synchronous baseline: all workers, tolerance 0, every"
+            " pull.",
+            "hybrid",
+            {"k": "all", "staleness_tolerance": 0, "pull_interval": 1},
+        ),
+        "hybrid-async": Preset(
+            "The hybrid parameter server's asynchronous baseline: one push an update, no bound.",
+            "hybrid",
+            {"k": 1, "staleness_tolerance": "inf", "pull_interval": 1},
+        ),
+        "k-async": Preset(
+            "An update takes k pushes of distinct workers, however old; exactly those workers"
+            " go on.",
+            "hybrid",
+            {"k": 2, "staleness_tolerance": "inf", "pull_interval": 1},
+        ),
+    }
+)

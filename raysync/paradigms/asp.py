@@ -14,8 +14,8 @@ from raysync.core.roster import Roster
 class ASP(Paradigm):
     """Each push is applied at once and its worker released at once; nobody ever waits.
 
-    Source: Dean et al., "Large Scale Distributed Deep Networks" (2012), Downpour SGD; LagTuner, section 1.
-    Limits: no bound on the lead or on the staleness of a gradient.
+    Source: Dean et al., "Large Scale Distributed Deep Networks" (2012), Downpour SGD; LagTuner,
+    section 1. Limits: no bound on the lead or on the staleness of a gradient.
     """
 
     name: ClassVar[str] = "asp"

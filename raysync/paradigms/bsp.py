@@ -12,13 +12,16 @@ from raysync.core.roster import Roster
 
 @dataclass
 class BSP(Paradigm):
-    """A round ends when no member computes any more: one update over all its pushes, and everybody is released.
+    """A round ends when no member computes any more: one update over all its pushes, and everybody
+    is released.
 
-    Source: Gerbessiotis and Valiant, "Direct bulk-synchronous parallel algorithms" (1994), as parameter servers use it:
+    Source: Gerbessiotis and Valiant, "Direct bulk-synchronous parallel algorithms" (1994), as
+    parameter servers use it:
         "requiring all workers to synchronize at every iteration" (LagTuner, section 1).
     Rule: nobody starts iteration c + 1 before every member has pushed c.
     Deviations:
-        * Membership may change. A newcomer enters the round in progress; a leaver's push that has arrived counts.
+        * Membership may change. A newcomer enters the round in progress; a leaver's push that has
+          arrived counts.
         * The round is "nobody computes", not a clock, so that a switch back to BSP does not stall.
     """
 
@@ -38,4 +41,7 @@ class BSP(Paradigm):
 
     def explain(self, roster: Roster, worker: str) -> str:
         others = len(roster.computing)
-        return f"the round ends when {roster.names(roster.computing, others)} {'have' if others > 1 else 'has'} pushed"
+        return (
+            f"the round ends when {roster.names(roster.computing, others)}"
+            f" {'have' if others > 1 else 'has'} pushed"
+        )

@@ -9,8 +9,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from raysync.core.modules import Modules
 from raysync.core.paradigm import Paradigm
+from raysync.core.stages import StageMachines
 from raysync.errors import ConfigError
 from raysync.paradigms.registry import Spec, make_inner
 
@@ -19,34 +19,42 @@ Matrix = list[list[float]]
 
 @dataclass
 class Decoupled:
-    """The network is cut into modules that compute at once, on different batches; groups of them work side by side.
+    """The network is cut into modules that compute at once, on different batches; groups of them
+    work side by side.
 
-    Source: Pham and Ahn, "Distributed Deep Learning using Stochastic Gradient Staleness" (2025), of which only the abstract
-        is public to us; of the modules Zhuang et al., FDG (2021), whose program we know; the groups' part is our inference
-        from the abstract's "data parallelism".
-    It is no `Paradigm` but a kind of run: K x S workers, stage (s, k) on worker s K + k - 1, each with a part of the
-        network. The gradient of module k is 2(K - k) ticks old (`decoupled.schedule`). Each module has a server of its own,
-        and the replicas of a module are its workers: `sync` names the paradigm that holds them together. Under BSP, as in
-        the paper, they are equal bit by bit.
+    Source: Pham and Ahn, "Distributed Deep Learning using Stochastic Gradient Staleness" (2025), of
+    which only the abstract
+        is public to us; of the modules Zhuang et al., FDG (2021), whose program we know; the
+        groups' part is our inference from the abstract's "data parallelism".
+    It is no `Paradigm` but a kind of run: K x S workers, stage (s, k) on worker s K + k - 1, each
+    with a part of the
+        network. The gradient of module k is 2(K - k) ticks old (`decoupled.schedule`). Each module
+        has a server of its own, and the replicas of a module are its workers: `sync` names the
+        paradigm that holds them together. Under BSP, as in the paper, they are equal bit by bit.
     Deviations and readings:
-        * A batch counts as progress once the last module has its loss. A run goes on until every module has learned from
-          every batch: the pipelines drain, 2(K - 1) ticks.
-        * `mix`, `topology`, `mix_every`: the agents of the abstract may average less. With `weight`, another topology, or
-          some ticks apart, each replica makes its own optimizer steps, and a matrix P mixes gradients or weights. That needs
-          BSP. (`grad` and `weight` under full averaging are the same for SGD.) Only `weight` draws replicas together again:
-          with `grad` and less than full averaging each keeps its own sum of gradients, and they drift apart.
-        * The learning rate follows each module's own progress, so each batch meets the same rate in all modules.
+        * A batch counts as progress once the last module has its loss. A run goes on until every
+          module has learned from every batch: the pipelines drain, 2(K - 1) ticks.
+        * `mix`, `topology`, `mix_every`: the agents of the abstract may average less. With
+          `weight`, another topology, or some ticks apart, each replica makes its own optimizer
+          steps, and a matrix P mixes gradients or weights. That needs BSP. (`grad` and `weight`
+          under full averaging are the same for SGD.) Only `weight` draws replicas together again:
+          with `grad` and less than full averaging each keeps its own sum of gradients, and they
+          drift apart.
+        * The learning rate follows each module's own progress, so each batch meets the same rate in
+          all modules.
         * `clip_norm` looks at the gradient of one module: the whole is never in one place.
     """
 
     name: ClassVar[str] = "decoupled"
 
     modules: Annotated[int, Ge(1), Le(1000)] = 2
-    """K. The bound is above the depth of any network here, and keeps a damaged record from asking for 10^8 machines."""
+    """K. The bound is above the depth of any network here, and keeps a damaged record from asking
+    for 10^8 machines."""
     groups: Annotated[int, Ge(1)] = 1
     """S."""
     locked: bool = False
-    """No delays: the modules compute one after another, plain backpropagation on K devices, to compare with."""
+    """No delays: the modules compute one after another, plain backpropagation on K devices, to
+    compare with."""
     sync: Spec = "bsp"
     """The paradigm of each module's replicas."""
     weights: Literal["stash", "latest"] = "stash"
@@ -65,19 +73,26 @@ class Decoupled:
 
     def __post_init__(self) -> None:
         sync = make_inner(self.sync, f"{self.name}: sync")
-        if why := sync.misfit(self.groups):
+        if why := sync.infeasible_reason(self.groups):
             raise ConfigError(f"{self.name}: sync: {sync.name}: {why}.")
         if self.at and len(self.at) != self.modules - 1:
-            raise ConfigError(f"{self.name}: at: {len(self.at)} names for {self.modules} modules; give {self.modules - 1}.")
+            raise ConfigError(
+                f"{self.name}: at: {len(self.at)} names for {self.modules} modules; give"
+                f" {self.modules - 1}."
+            )
         if isinstance(self.topology, list):
             _check_stochastic(self.topology, self.groups)
         if self.mixes_locally and sync.name != "bsp":
-            raise ConfigError(f"{self.name}: sync: {sync.name}; with mix: weight, another topology than full, or mix_every "
-                              "above 1 it must be bsp.")
+            raise ConfigError(
+                f"{self.name}: sync: {sync.name}; with mix: weight, another topology than full, or"
+                " mix_every above 1 it must be bsp."
+            )
 
     @property
     def mixes_locally(self) -> bool:
-        """Whether each replica has an optimizer of its own; otherwise the module's server has the only one."""
+        """Whether each replica has an optimizer of its own; otherwise the module's server has the
+        only one.
+        """
         return self.mix == "weight" or self.topology != "full" or self.mix_every > 1
 
     @property
@@ -93,15 +108,21 @@ class Decoupled:
                 rows[row][(row + step) % size] += 1 / len(reach)
         return rows
 
-    def machine(self, workload_samples: int | None) -> Modules:
+    def machine(self, workload_samples: int | None) -> StageMachines:
         """What decides: a machine for each module."""
-        return Modules(self._sync, self.modules, workload_samples)
+        return StageMachines(self._sync, self.modules, workload_samples)
 
-    def misfit(self, workers: int) -> str:
-        """As `Paradigm.misfit`."""
+    def infeasible_reason(self, workers: int) -> str:
+        """As `Paradigm.infeasible_reason`."""
         needed = self.modules * self.groups
-        return "" if workers == needed else (f"modules: {self.modules} x groups: {self.groups} is for {needed} workers, "
-                                             f"not for {workers}")
+        return (
+            ""
+            if workers == needed
+            else (
+                f"modules: {self.modules} x groups: {self.groups} is for {needed} workers, "
+                f"not for {workers}"
+            )
+        )
 
     def phases(self) -> tuple[str, ...]:
         """As `Paradigm.phases`."""
@@ -122,12 +143,16 @@ class Decoupled:
 
 def _check_stochastic(matrix: Sequence[Sequence[float]], size: int) -> None:
     if len(matrix) != size or any(len(row) != size for row in matrix):
-        raise ConfigError(f"decoupled: topology: a matrix of {size} x {size}, one row a group; got {len(matrix)} rows of "
-                          f"{', '.join(sorted({str(len(row)) for row in matrix}))}.")
+        raise ConfigError(
+            f"decoupled: topology: a matrix of {size} x {size}, one row a group; got {len(matrix)}"
+            f" rows of {', '.join(sorted({str(len(row)) for row in matrix}))}."
+        )
     if any(value < 0 for row in matrix for value in row):
         raise ConfigError("decoupled: topology: no value of the matrix may be below 0.")
     for what, lines in (("row", matrix), ("column", list(zip(*matrix, strict=True)))):
         for index, line in enumerate(lines):
             if not isclose(sum(line), 1, abs_tol=1e-6):
-                raise ConfigError(f"decoupled: topology: {what} {index} of the matrix sums to {sum(line):g}, not to 1; it "
-                                  "must be doubly stochastic.")
+                raise ConfigError(
+                    f"decoupled: topology: {what} {index} of the matrix sums to {sum(line):g}, not"
+                    " to 1; it must be doubly stochastic."
+                )

@@ -1,4 +1,6 @@
-"""The hybrid parameter server: how many pushes make an update, how far ahead they may be, how often weights are pulled."""
+"""The hybrid parameter server: how many pushes make an update, how far ahead they may be, how often
+weights are pulled.
+"""
 
 from __future__ import annotations
 
@@ -14,29 +16,42 @@ from raysync.core.paradigm import Paradigm
 from raysync.core.roster import Roster
 
 Count = Annotated[int, Ge(0)]
-Tolerance = Annotated[Count | Literal["inf"], BeforeValidator(lambda given: "inf" if given == inf else given)]
+Tolerance = Annotated[
+    Count | Literal["inf"], BeforeValidator(lambda given: "inf" if given == inf else given)
+]
 """In clocks; YAML's `.inf` is taken, too."""
 
 
 @dataclass
 class Hybrid(Paradigm):
-    """An update takes k pushes that are not too far ahead; exactly their workers go on, and pull now and then.
+    """An update takes k pushes that are not too far ahead; exactly their workers go on, and pull
+    now and then.
 
-    Source: Group 8, "Hybrid parameter server on Ray" (2020), section 3.3 and figures 4, 6 and 8. Its baselines: synchronous
-        (all, 0, 1), preset `hybrid-sync`; asynchronous (1, inf, 1), preset `hybrid-async`. K-async SGD (Dutta et al.,
-        "Slow and Stale Gradients Can Win the Race", 2018) is (k, inf, 1), preset `k-async`.
-    Rule: push (w, c) is eligible if c - slow <= staleness_tolerance, where slow is the smallest clock of the members. As
-        soon as min(k, members) pushes are eligible, one update takes that many, the smallest clock first, then in order of
-        arrival; their workers are released. Each worker pulls at every pull_interval-th of its own releases.
-    No setting hangs: a worker is released at a lead of at most staleness_tolerance + 1, so once nobody computes every push
-        is eligible. (Of the paper's figures and of the authors' loop a quarter to a half of the settings do.)
+    Source: Group 8, "Hybrid parameter server on Ray" (2020), section 3.3 and figures 4, 6 and 8.
+    Its baselines: synchronous
+        (all, 0, 1), preset `hybrid-sync`; asynchronous (1, inf, 1), preset `hybrid-async`. K-async
+        SGD (Dutta et al., "Slow and Stale Gradients Can Win the Race", 2018) is (k, inf, 1), preset
+        `k-async`.
+    Rule: push (w, c) is eligible if c - slow <= staleness_tolerance, where slow is the smallest
+    clock of the members. As
+        soon as min(k, members) pushes are eligible, one update takes that many, the smallest clock
+        first, then in order of arrival; their workers are released. Each worker pulls at every
+        pull_interval-th of its own releases.
+    No setting hangs: a worker is released at a lead of at most staleness_tolerance + 1, so once
+    nobody computes every push
+        is eligible. (Of the paper's figures and of the authors' loop a quarter to a half of the
+        settings do.)
     Deviations:
-        * The paper's figure 6 takes all workers within the tolerance, its program the first k of them: this rule, too.
-        * `snapshot="worker"`: each worker keeps the weights of its own last pull, as section 3.3.3 has it. `"global"` is the
-          program: workers pull at each release, but the weights that they pull are published by every pull_interval-th
-          update only, the first among them. The program evaluates those, too; we evaluate the newest.
-        * The program puts back what is not eligible; here it waits in the buffer, and its worker is held.
-        * Whether gradients are summed, as in the program, or averaged is the update's to say: `combine` and `lr_scaling`.
+        * The paper's figure 6 takes all workers within the tolerance, its program the first k of
+          them: this rule, too.
+        * `snapshot="worker"`: each worker keeps the weights of its own last pull, as section 3.3.3
+          has it. `"global"` is the program: workers pull at each release, but the weights that they
+          pull are published by every pull_interval-th update only, the first among them. The
+          program evaluates those, too; we evaluate the newest.
+        * The program puts back what is not eligible; here it waits in the buffer, and its worker is
+          held.
+        * Whether gradients are summed, as in the program, or averaged is the update's to say:
+          `combine` and `lr_scaling`.
         * Membership may change: a leaver's push that has arrived joins the next update, beyond k.
     """
 
@@ -66,10 +81,13 @@ class Hybrid(Paradigm):
         self.left_behind += [list(push) for push in roster.buffered if push[0] == worker]
         return self._updates(roster)
 
-    def misfit(self, workers: int) -> str:
+    def infeasible_reason(self, workers: int) -> str:
         if self.k == "all" or self.k <= workers:
             return ""
-        return f"k: {self.k} pushes, of {workers} worker{'s' * (workers > 1)}; allowed: 1 to {workers}, or all"
+        return (
+            f"k: {self.k} pushes, of {workers} worker{'s' * (workers > 1)}; allowed: 1 to"
+            f" {workers}, or all"
+        )
 
     def _updates(self, roster: Roster) -> list[Decision]:
         size = self._size(roster)
@@ -79,8 +97,10 @@ class Hybrid(Paradigm):
         decisions: list[Decision] = []
         for start in range(0, len(eligible) - size + 1, max(1, size)):
             taken = eligible[start : start + size]
-            pushes = [*((str(worker), int(clock)) for worker, clock in self.left_behind),
-                      *((worker, roster.clock(worker) - 1) for worker in taken)]
+            pushes = [
+                *((str(worker), int(clock)) for worker, clock in self.left_behind),
+                *((worker, roster.clock(worker) - 1) for worker in taken),
+            ]
             self.left_behind = []
             publish = self.snapshot == "worker" or self.updates % self.pull_interval == 0
             self.updates += 1
@@ -92,14 +112,20 @@ class Hybrid(Paradigm):
         return members if self.k == "all" else min(self.k, members)
 
     def _eligible(self, roster: Roster) -> int:
-        """Pushes of members; counted pace by pace, of which there are few where leads are bounded."""
+        """Pushes of members; counted pace by pace, of which there are few where leads are
+        bounded.
+        """
         if self.staleness_tolerance == "inf":
             return len(roster.held)
         return roster.count_held_within(self._reach(roster))
 
     def _reach(self, roster: Roster) -> int:
         """The largest lead, after its push, of a worker whose push is eligible."""
-        return roster.fast - roster.slow if self.staleness_tolerance == "inf" else self.staleness_tolerance + 1
+        return (
+            roster.fast - roster.slow
+            if self.staleness_tolerance == "inf"
+            else self.staleness_tolerance + 1
+        )
 
     def _release(self, worker: str) -> Release:
         if self.pull_interval == 1 or self.snapshot == "global":
@@ -111,8 +137,12 @@ class Hybrid(Paradigm):
     def explain(self, roster: Roster, worker: str) -> str:
         lead = roster.lead(worker) - 1
         if self.staleness_tolerance != "inf" and lead > self.staleness_tolerance:
-            return (f"its push is {lead} clocks ahead of the slowest ({roster.slowest_worker()}); "
-                    f"the tolerance is {self.staleness_tolerance}")
+            return (
+                f"its push is {lead} clocks ahead of the slowest ({roster.slowest_worker()}); "
+                f"the tolerance is {self.staleness_tolerance}"
+            )
         there = self._eligible(roster)
-        return (f"an update takes {self._size(roster)} pushes, {there} {'are' if there > 1 else 'is'} there; "
-                f"computing: {roster.names(roster.computing, len(roster.computing))}")
+        return (
+            f"an update takes {self._size(roster)} pushes, {there} {'are' if there > 1 else 'is'}"
+            f" there; computing: {roster.names(roster.computing, len(roster.computing))}"
+        )

@@ -1,17 +1,19 @@
-"""K-sync and its siblings: an update takes the first k gradients. K-async, the fourth of the family, is a `Hybrid`.
+"""K-sync and its siblings: an update takes the first k gradients. K-async, the fourth of the
+family, is a `Hybrid`.
 
-Source: Dutta et al., "Slow and Stale Gradients Can Win the Race" (2018), section 2; backup workers: Chen et al.,
-"Revisiting Distributed Synchronous SGD" (2016), section 3.
+Source: Dutta et al., "Slow and Stale Gradients Can Win the Race" (2018), section 2; backup workers:
+Chen et al., "Revisiting Distributed Synchronous SGD" (2016), section 3.
 
-A push is *late* if the model has moved on since the weights that it was computed on: another round has begun. What is late
-is dropped, and its worker joins the round in progress.
+A push is *late* if the model has moved on since the weights that it was computed on: another round
+has begun. What is late is dropped, and its worker joins the round in progress.
 
-Membership may change: a leaver's push that has arrived counts. In a round of workers it counts beyond k, so that nobody who
-is there is late because of it.
+Membership may change: a leaver's push that has arrived counts. In a round of workers it counts
+beyond k, so that nobody who is there is late because of it.
 
-Deviation, for all: the sources cancel the stragglers of a round. A step under way cannot be cancelled here: our late worker
-finishes it first. So it begins its next one later than theirs, and it is more likely to be late again; the drops are
-counted per worker, since they are a bias towards the data of fast workers.
+Deviation, for all: the sources cancel the stragglers of a round. A step under way cannot be
+cancelled here: our late worker finishes it first. So it begins its next one later than theirs, and
+it is more likely to be late again; the drops are counted per worker, since they are a bias towards
+the data of fast workers.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ def reject(roster: Roster, push: Push) -> list[Decision]:
 
 
 class Round(Paradigm):
-    """Everybody starts on the same weights; the round ends with so many pushes, and those who made them begin the next."""
+    """Everybody starts on the same weights; the round ends with so many pushes, and those who made
+    them begin the next.
+    """
 
     @abstractmethod
     def size(self, workers: int) -> int:
@@ -50,7 +54,9 @@ class Round(Paradigm):
         return reject(roster, push) if is_late(roster, push) else self._end_round(roster)
 
     def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
-        return self._end_round(roster)  # fewer are left, so fewer are waited for; what has arrived counts, beyond k
+        return self._end_round(
+            roster
+        )  # fewer are left, so fewer are waited for; what has arrived counts, beyond k
 
     def _end_round(self, roster: Roster) -> list[Decision]:
         waited_for = self.size(len(roster.members)) if roster.members else 0
@@ -60,15 +66,19 @@ class Round(Paradigm):
 
     def explain(self, roster: Roster, worker: str) -> str:
         size, there = self.size(len(roster.members)), len(roster.held)
-        return (f"the round ends with the pushes of {size}, {there} {'are' if there > 1 else 'is'} there; "
-                f"computing: {roster.names(roster.computing, len(roster.computing))}")
+        return (
+            f"the round ends with the pushes of {size}, {there} {'are' if there > 1 else 'is'}"
+            f" there; computing: {roster.names(roster.computing, len(roster.computing))}"
+        )
 
 
 @dataclass
 class KSync(Round):
-    """A round ends with the first k pushes of distinct workers; whoever comes later is dropped and joins the next round.
+    """A round ends with the first k pushes of distinct workers; whoever comes later is dropped and
+    joins the next round.
 
-    Source: Dutta et al. (2018), K-sync SGD. With k above the number of members, all of them are waited for.
+    Source: Dutta et al. (2018), K-sync SGD. With k above the number of members, all of them are
+    waited for.
     """
 
     name: ClassVar[str] = "k-sync"
@@ -79,7 +89,7 @@ class KSync(Round):
     def size(self, workers: int) -> int:
         return min(self.k, workers)
 
-    def misfit(self, workers: int) -> str:
+    def infeasible_reason(self, workers: int) -> str:
         if self.k <= workers:
             return ""
         return f"k: {self.k} workers of {workers}; allowed: 1 to {workers}"
@@ -89,8 +99,9 @@ class KSync(Round):
 class BackupWorkers(Round):
     """BSP that does not wait for the last b workers of a round; what they bring late is dropped.
 
-    Source: Chen et al. (2016): n + b workers, and an update takes the first n gradients of the newest model. The same rule
-    as K-sync with k = n; b stays as it is when members come and go, and at least one push makes an update.
+    Source: Chen et al. (2016): n + b workers, and an update takes the first n gradients of the
+    newest model. The same rule as K-sync with k = n; b stays as it is when members come and go, and
+    at least one push makes an update.
     """
 
     name: ClassVar[str] = "backup-workers"
@@ -101,18 +112,23 @@ class BackupWorkers(Round):
     def size(self, workers: int) -> int:
         return max(1, workers - self.backups)
 
-    def misfit(self, workers: int) -> str:
+    def infeasible_reason(self, workers: int) -> str:
         if self.backups < workers:
             return ""
-        return f"backups: {self.backups} of {workers} worker{'s' * (workers > 1)}; allowed: 0 to {workers - 1}"
+        return (
+            f"backups: {self.backups} of {workers} worker{'s' * (workers > 1)}; allowed: 0 to"
+            f" {workers - 1}"
+        )
 
 
 @dataclass
 class KBatchSync(Paradigm):
-    """A round ends with the first k mini-batches, of whatever workers; the others under way are dropped when they come.
+    """A round ends with the first k mini-batches, of whatever workers; the others under way are
+    dropped when they come.
 
-    Source: Dutta et al. (2018), K-batch-sync SGD. A worker that pushes before the round's end computes another batch on the
-    weights that it has. Nobody ever waits. k may be larger than the number of workers.
+    Source: Dutta et al. (2018), K-batch-sync SGD. A worker that pushes before the round's end
+    computes another batch on the weights that it has. Nobody ever waits. k may be larger than the
+    number of workers.
     """
 
     name: ClassVar[str] = "k-batch-sync"
@@ -136,7 +152,8 @@ class KBatchSync(Paradigm):
 
 @dataclass
 class KBatchAsync(Paradigm):
-    """An update takes the first k mini-batches that arrive, however old; each worker pulls and goes on at once.
+    """An update takes the first k mini-batches that arrive, however old; each worker pulls and goes
+    on at once.
 
     Source: Dutta et al. (2018), K-batch-async SGD. Nobody ever waits, and nothing is dropped.
     """
@@ -147,7 +164,9 @@ class KBatchAsync(Paradigm):
     """Mini-batches whose gradients make an update."""
 
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
-        update: list[Decision] = [Apply(tuple(roster.buffered))] if len(roster.buffered) >= self.k else []
+        update: list[Decision] = (
+            [Apply(tuple(roster.buffered))] if len(roster.buffered) >= self.k else []
+        )
         return [*update, Release(push[0])]
 
     def on_leave(self, roster: Roster, worker: str) -> list[Decision]:

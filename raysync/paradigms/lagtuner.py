@@ -67,7 +67,8 @@ class LagTuner(Paradigm):
           brings p's lead back to s_lower, less S_p[r]. With a slower n that grows with r, so
           r* = 0, as under SSP(s_lower).
     `interval`:
-        * `push`: an interval lasts from push to push, as in the paper, with the worker's own waiting.
+        * `push`: an interval lasts from push to push, as in the paper, with the worker's own
+          waiting.
         * `busy`: it lasts from release to push, without that waiting.
 
     These readings have no option; they hold under both bounds, so `literal` shares them:
@@ -109,7 +110,9 @@ class LagTuner(Paradigm):
 
     def __post_init__(self) -> None:
         if self.s_lower > self.s_upper:
-            raise ConfigError(f"lagtuner: s_lower ({self.s_lower}) must not be above s_upper ({self.s_upper}).")
+            raise ConfigError(
+                f"lagtuner: s_lower ({self.s_lower}) must not be above s_upper ({self.s_upper})."
+            )
 
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         worker = push[0]
@@ -136,18 +139,33 @@ class LagTuner(Paradigm):
         decisions: list[Decision] = []
         if not roster.is_fastest(worker):
             return decisions
-        decisions += self._waited(worker, 0.0)  # the last grant is used up and p did not wait after it
+        decisions += self._waited(
+            worker, 0.0
+        )  # the last grant is used up and p did not wait after it
         slowest = roster.slowest_worker()
-        interval_s, slowest_interval_s = self._interval_s(roster, worker), self._interval_s(roster, slowest)
+        interval_s, slowest_interval_s = (
+            self._interval_s(roster, worker),
+            self._interval_s(roster, slowest),
+        )
         forecast = Forecast(extra=0, distance_s=None, wait_s=None)
         if interval_s is not None and slowest_interval_s is not None:
             forecast = self._forecast(roster, worker, slowest, interval_s, slowest_interval_s)
         self.predicted_s[worker] = forecast.wait_s
-        decisions.append(Note("controller", worker, {
-            "slowest": slowest, "lead": roster.lead(worker), "extra": forecast.extra,
-            "interval_s": interval_s, "slowest_interval_s": slowest_interval_s,
-            "distance_s": forecast.distance_s, "predicted_wait_s": forecast.wait_s,
-        }))
+        decisions.append(
+            Note(
+                "controller",
+                worker,
+                {
+                    "slowest": slowest,
+                    "lead": roster.lead(worker),
+                    "extra": forecast.extra,
+                    "interval_s": interval_s,
+                    "slowest_interval_s": slowest_interval_s,
+                    "distance_s": forecast.distance_s,
+                    "predicted_wait_s": forecast.wait_s,
+                },
+            )
+        )
         if forecast.extra:
             credit = forecast.extra if self.bound == "literal" else forecast.extra - 1
             if credit:
@@ -162,20 +180,36 @@ class LagTuner(Paradigm):
         for worker in roster.held_within(self.s_lower):
             if worker not in gone:
                 pushed_at = roster.telemetry(worker).pushed_at
-                decisions += self._waited(worker, roster.now - pushed_at if pushed_at is not None else 0.0)
+                decisions += self._waited(
+                    worker, roster.now - pushed_at if pushed_at is not None else 0.0
+                )
                 decisions.append(Release(worker))
         return decisions
 
     def _waited(self, worker: str, actual_s: float) -> list[Decision]:
         if worker not in self.predicted_s:
             return []
-        return [Note("waited", worker, {"predicted_wait_s": self.predicted_s.pop(worker), "actual_wait_s": actual_s})]
+        return [
+            Note(
+                "waited",
+                worker,
+                {"predicted_wait_s": self.predicted_s.pop(worker), "actual_wait_s": actual_s},
+            )
+        ]
 
     def _forecast(
-        self, roster: Roster, worker: str, slowest: str, interval_s: float, slowest_interval_s: float,
+        self,
+        roster: Roster,
+        worker: str,
+        slowest: str,
+        interval_s: float,
+        slowest_interval_s: float,
     ) -> Forecast:
         """Algorithm 2, the synchronisation controller."""
-        pushed_at, next_push = roster.telemetry(worker).pushed_at, roster.telemetry(slowest).pushed_at
+        pushed_at, next_push = (
+            roster.telemetry(worker).pushed_at,
+            roster.telemetry(slowest).pushed_at,
+        )
         assert pushed_at is not None, "an interval without a push"
         assert next_push is not None, "an interval without a push"
         lead, extra_max = roster.lead(worker), self.s_upper - self.s_lower
@@ -202,8 +236,10 @@ class LagTuner(Paradigm):
         return row.interval_s if self.interval == "push" else row.active_s
 
     def explain(self, roster: Roster, worker: str) -> str:
-        return (f"{roster.lead(worker)} clocks ahead of the slowest ({roster.slowest_worker()}); "
-                f"waits until that is {self.s_lower}, no extra iterations granted")
+        return (
+            f"{roster.lead(worker)} clocks ahead of the slowest ({roster.slowest_worker()}); "
+            f"waits until that is {self.s_lower}, no extra iterations granted"
+        )
 
 
 def _distance_s(after_s: float, interval_s: float, steps_max: int) -> float:

@@ -13,12 +13,18 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from raysync.core.native import JSON_NATIVE, not_native
-from raysync.core.paradigm import Paradigm, Rule
-from raysync.core.reference import NotTrusted, load_reference, not_trusted, reference_to, without_imports
+from raysync.core.json_native import JSON_NATIVE, not_native
+from raysync.core.paradigm import AnyParadigm, Paradigm
+from raysync.core.reference import (
+    NotTrusted,
+    load_reference,
+    not_trusted,
+    reference_to,
+    without_imports,
+)
 from raysync.errors import ConfigError, unknown_name
 
-PARADIGMS: dict[str, type[Rule]] = {}
+PARADIGMS: dict[str, type[AnyParadigm]] = {}
 """What comes with raysync; the package fills it."""
 
 
@@ -37,16 +43,17 @@ Spec = str | dict[str, Any]
 """How one paradigm names another: `ssp`, or `{name: ssp, staleness: 3}`."""
 
 
-def make(name: str, /, **parameters: Any) -> Rule:
+def make(name: str, /, **parameters: Any) -> AnyParadigm:
     """Build a paradigm.
 
     Args:
-        name: a key of `PARADIGMS` or `PRESETS`, or `package.module:Class` of the user's own `@dataclass` subclass of
-            `Paradigm`.
+        name: a key of `PARADIGMS` or `PRESETS`, or `package.module:Class` of the user's own
+            `@dataclass` subclass of `Paradigm`.
         parameters: those of its constructor; types and ranges are those of its annotations.
 
     Raises:
-        ConfigError: unknown name or parameter (with the nearest one), or a value that is not allowed.
+        ConfigError: unknown name or parameter (with the nearest one), or a value that is not
+            allowed.
     """
     preset = PRESETS.get(name)
     cls: Any = _class(preset.paradigm if preset else name)
@@ -57,21 +64,33 @@ def make(name: str, /, **parameters: Any) -> Rule:
                 raise ConfigError(f"paradigm {name}: takes no parameters, got {parameter!r}.")
             raise unknown_name("parameter", parameter, names, where=f"paradigm {name}")
     try:
-        rule: Rule = _adapter(cls).validate_python({**(preset.parameters if preset else {}), **parameters})
+        paradigm: AnyParadigm = _adapter(cls).validate_python(
+            {**(preset.parameters if preset else {}), **parameters}
+        )
     except ValidationError as error:
         first, *others = error.errors()
-        if first["type"] == "value_error":  # a check of several parameters together, in __post_init__
+        if (
+            first["type"] == "value_error"
+        ):  # a check of several parameters together, in __post_init__
             raise ConfigError(f"paradigm {first['ctx']['error']}") from error
         where = first["loc"][:1] if others else first["loc"]
-        allowed = dict.fromkeys(each["msg"] for each in (first, *others) if each["loc"][:1] == first["loc"][:1])
-        raise ConfigError(f"paradigm {name}: {'.'.join(map(str, where))}: {', or: '.join(allowed)}; "
-                          f"got {first['input']!r}{_hint(first)}") from error
-    if isinstance(rule, Paradigm) and (what := not_native(rule.parameters()) or not_native(rule.state())):
-        raise ConfigError(f"paradigm {name}: it has {what}; parameters and state are {JSON_NATIVE}.")
-    return rule
+        allowed = dict.fromkeys(
+            each["msg"] for each in (first, *others) if each["loc"][:1] == first["loc"][:1]
+        )
+        raise ConfigError(
+            f"paradigm {name}: {'.'.join(map(str, where))}: {', or: '.join(allowed)}; "
+            f"got {first['input']!r}{_hint(first)}"
+        ) from error
+    if isinstance(paradigm, Paradigm) and (
+        what := not_native(paradigm.parameters()) or not_native(paradigm.state())
+    ):
+        raise ConfigError(
+            f"paradigm {name}: it has {what}; parameters and state are {JSON_NATIVE}."
+        )
+    return paradigm
 
 
-def rebuild(class_name: str, parameters: dict[str, Any], *, trust: bool = False) -> Rule:
+def rebuild(class_name: str, parameters: dict[str, Any], *, trust: bool = False) -> AnyParadigm:
     """The fresh rule that the header of a journal describes.
 
     Args:
@@ -109,15 +128,19 @@ def make_inner(spec: Spec, where: str) -> Paradigm:
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
     if not isinstance(paradigm, Paradigm):
-        raise ConfigError(f"{where}: {name} is a kind of run, not a paradigm that another one can use.")
+        raise ConfigError(
+            f"{where}: {name} is a kind of run, not a paradigm that another one can use."
+        )
     return paradigm
 
 
 def called(name: str) -> str:
-    """What tables call the paradigm of that name: the same, or what a user's own class has as `name`.
+    """What tables call the paradigm of that name: the same, or what a user's own class has as
+    `name`.
 
-    A class without a `name` of its own, or with that of a registered paradigm, is called as the class
-    is. Nothing is imported here, so a class that has not been imported is called like that, too.
+    A class without a `name` of its own, or with that of a registered paradigm, is called as the
+    class is. Nothing is imported here, so a class that has not been imported is called like that,
+    too.
     """
     module, colon, path = name.partition(":")
     if not colon:
@@ -131,23 +154,29 @@ def called(name: str) -> str:
 
 def _hint(error: ErrorDetails) -> str:
     """The nearest of the values that are allowed by name."""
-    names = re.findall(r"'(.*?)'", error["ctx"]["expected"]) if error["type"] == "literal_error" else []
+    names = (
+        re.findall(r"'(.*?)'", error["ctx"]["expected"]) if error["type"] == "literal_error" else []
+    )
     nearest = get_close_matches(str(error["input"]), names, n=1)
     return f"; did you mean {nearest[0]!r}?" if nearest else "."
 
 
 @cache
-def _adapter(cls: type[Rule]) -> TypeAdapter[Rule]:
+def _adapter(cls: type[AnyParadigm]) -> TypeAdapter[AnyParadigm]:
     return TypeAdapter(cls)  # takes milliseconds
 
 
-def _class(name: str) -> type[Rule]:
+def _class(name: str) -> type[AnyParadigm]:
     if ":" not in name:
         if name not in PARADIGMS:
             known = sorted([*PARADIGMS, *PRESETS])
-            raise unknown_name("paradigm", name, known, shown=[*known, "or yours: package.module:Name"])
+            raise unknown_name(
+                "paradigm", name, known, shown=[*known, "or yours: package.module:Name"]
+            )
         return PARADIGMS[name]
     cls = load_reference(name, f"paradigm {name}")
-    if not (isinstance(cls, type) and issubclass(cls, Paradigm) and "__dataclass_params__" in vars(cls)):
+    if not (
+        isinstance(cls, type) and issubclass(cls, Paradigm) and "__dataclass_params__" in vars(cls)
+    ):
         raise ConfigError(f"paradigm {name!r} is not a @dataclass that extends raysync.Paradigm.")
     return cls

@@ -18,23 +18,32 @@ from raysync.paradigms.registry import Spec, make_inner
 
 @dataclass
 class Ringmaster(Paradigm):
-    """Another rule that never sees a push of more than `staleness` versions; its worker begins anew on the newest weights.
+    """Another rule that never sees a push of more than `staleness` versions; its worker begins anew
+    on the newest weights.
 
-    Source: Maranjyan, Tyurin and Richtarik, "Ringmaster ASGD" (arXiv 2501.16168, 2025). There a gradient of
-        delay tau is applied if tau < R, or else ignored, and its worker restarts at the current model: R = staleness + 1.
-    Rule: a push that arrives `staleness` or fewer updates after its weights is the inner rule's, like everything else.
+    Source: Maranjyan, Tyurin and Richtarik, "Ringmaster ASGD" (arXiv 2501.16168, 2025). There a
+    gradient of
+        delay tau is applied if tau < R, or else ignored, and its worker restarts at the current
+        model: R = staleness + 1.
+    Rule: a push that arrives `staleness` or fewer updates after its weights is the inner rule's,
+    like everything else.
         Another one is dropped, and its worker is released.
     Conventions:
-        * The delay is that at the arrival. A push that the inner rule keeps for a later update may be older when it counts.
-        * A push on the published weights is never dropped: its worker could do no better. (Under `hybrid` with
-          `snapshot: global` these may be older than `staleness`, and then nobody would ever get through.)
+        * The delay is that at the arrival. A push that the inner rule keeps for a later update may
+          be older when it counts.
+        * A push on the published weights is never dropped: its worker could do no better. (Under
+          `hybrid` with `snapshot: global` these may be older than `staleness`, and then nobody
+          would ever get through.)
     What the inner rule does not hear of is the dropped push, though its worker's clock counts it:
-        * Nobody hangs by that: the worker computes, and unless others make updates its next push gets through. But one that
-          the inner rule holds, and that the drop would have freed, waits for the next event that the rule sees.
-        * The worker is released whatever its lead and its credit: the bounds of `ssp`, `hybrid` and `lagtuner` (`hard`) do
-          not hold for it. `hybrid` counts that release for no pull_interval.
-        * `bsp` has no stale pushes, so it stays as it is; of `k-sync` and its siblings this drops what they would drop.
-    Deviation: the source's second variant, which stops a stale computation under way, is not here: a step cannot be stopped.
+        * Nobody hangs by that: the worker computes, and unless others make updates its next push
+          gets through. But one that the inner rule holds, and that the drop would have freed, waits
+          for the next event that the rule sees.
+        * The worker is released whatever its lead and its credit: the bounds of `ssp`, `hybrid` and
+          `lagtuner` (`hard`) do not hold for it. `hybrid` counts that release for no pull_interval.
+        * `bsp` has no stale pushes, so it stays as it is; of `k-sync` and its siblings this drops
+          what they would drop.
+    Deviation: the source's second variant, which stops a stale computation under way, is not here:
+    a step cannot be stopped.
     """
 
     name: ClassVar[str] = "ringmaster"
@@ -48,15 +57,20 @@ class Ringmaster(Paradigm):
     def __post_init__(self) -> None:
         self.inner = make_inner(self.paradigm, "ringmaster: paradigm")
         if self.inner.name == "sync-switch":
-            raise ConfigError("ringmaster: paradigm: not around sync-switch, whose suspended workers it would release; put "
-                              "ringmaster inside: first: {name: ringmaster, ...}, or then.")
+            raise ConfigError(
+                "ringmaster: paradigm: not around sync-switch, whose suspended workers it would"
+                " release; put ringmaster inside: first: {name: ringmaster, ...}, or then."
+            )
 
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         base = roster.buffered[push].base
         behind = roster.version - base
         if behind <= self.staleness or base == roster.published:
             return self.inner.on_push(roster, push)
-        why = f"stale: {behind} update{'s' * (behind > 1)} since its weights; the bound is {self.staleness}"
+        why = (
+            f"stale: {behind} update{'s' * (behind > 1)} since its weights; the bound is"
+            f" {self.staleness}"
+        )
         return [Drop(push, why, reason="stale"), Release(push[0])]
 
     def on_join(self, roster: Roster, worker: str) -> list[Decision]:
@@ -77,8 +91,8 @@ class Ringmaster(Paradigm):
     def demands(self) -> Iterator[Demand]:
         return self.inner.demands()
 
-    def misfit(self, workers: int) -> str:
-        why = self.inner.misfit(workers)
+    def infeasible_reason(self, workers: int) -> str:
+        why = self.inner.infeasible_reason(workers)
         return f"{self.inner.name}: {why}" if why else ""
 
     def phases(self) -> tuple[str, ...]:

@@ -14,16 +14,20 @@ from raysync.core.roster import Roster
 
 @dataclass
 class SSP(Paradigm):
-    """Each push is applied at once; a worker is released while its lead is at most `staleness` clocks.
+    """Each push is applied at once; a worker is released while its lead is at most `staleness`
+    clocks.
 
-    Source: Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server" (2013).
-    Rule: p may start an iteration iff t_p - min_q t_q <= s, where t_p is the number of pushes received from p.
-    Convention: the bound holds for iterations that are *started*. The gap of *completed* pushes can reach s + 1, for a
+    Source: Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter
+    Server" (2013). Rule: p may start an iteration iff t_p - min_q t_q <= s, where t_p is the number
+    of pushes received from p. Convention: the bound holds for iterations that are *started*. The
+    gap of *completed* pushes can reach s + 1, for a
         worker that is then held.
     Deviations:
         * Membership may change. A newcomer starts at the slowest member's clock.
-        * A released worker pulls the newest model; the paper lets it read a cache that is at most s clocks old.
-    Limits: s = 0 releases exactly when BSP does (but makes one update a push); a huge s decides as ASP.
+        * A released worker pulls the newest model; the paper lets it read a cache that is at most s
+          clocks old.
+    Limits: s = 0 releases exactly when BSP does (but makes one update a push); a huge s decides as
+    ASP.
     """
 
     name: ClassVar[str] = "ssp"
@@ -41,5 +45,7 @@ class SSP(Paradigm):
         return [Release(worker) for worker in roster.held_within(self.staleness)]
 
     def explain(self, roster: Roster, worker: str) -> str:
-        return (f"{roster.lead(worker)} clocks ahead of the slowest ({roster.slowest_worker()}); "
-                f"the bound is {self.staleness}")
+        return (
+            f"{roster.lead(worker)} clocks ahead of the slowest ({roster.slowest_worker()}); "
+            f"the bound is {self.staleness}"
+        )

@@ -14,26 +14,31 @@ FEW = 4
 
 @dataclass
 class Detector:
-    """Closes a detection window every few steps, and counts for each worker how many windows in a row it was slow.
+    """Closes a detection window every few steps, and counts for each worker how many windows in a
+    row it was slow.
 
-    Source: Li et al., "Sync-Switch" (2021), section IV-B2: "a worker k is identified as a straggler if its training
-    throughput over a sliding window S_k is lower than the difference between the cluster average and standard deviation
-    S - sigma, for a number of consecutive detection windows". (Its program has no detector.)
+    Source: Li et al., "Sync-Switch" (2021), section IV-B2: "a worker k is identified as a straggler
+    if its training throughput over a sliding window S_k is lower than the difference between the
+    cluster average and standard deviation S - sigma, for a number of consecutive detection
+    windows". (Its program has no detector.)
 
-    Throughput is pushes per active second, from a worker's release to its push: its computing and its link. (Under a barrier
-    pushes per second are the same for all; and of pure computing a slow link, by which the paper makes its stragglers, takes
-    nothing.) A step under way counts as soon as it lowers the throughput: who is stuck is found without its own next push.
-    Who did nothing in a window, being held, keeps the throughput of before. A window is `window` steps of the median worker
-    long; each begins where the last one ended.
+    Throughput is pushes per active second, from a worker's release to its push: its computing and
+    its link. (Under a barrier pushes per second are the same for all; and of pure computing a slow
+    link, by which the paper makes its stragglers, takes nothing.) A step under way counts as soon
+    as it lowers the throughput: who is stuck is found without its own next push. Who did nothing in
+    a window, being held, keeps the throughput of before. A window is `window` steps of the median
+    worker long; each begins where the last one ended.
 
-    Guard: a worker is slow only if its throughput is also below (1 - margin) x the mean of the *others*. Of two workers the
-    slower is exactly at mean - sigma and never below, of three the slowest is always below, by whatever jitter; so with less
-    than four this second test stands alone. From four on both must hold: of healthy workers with normal jitter one in six is
-    below mean - sigma in any window, and their number grows with the cluster.
+    Guard: a worker is slow only if its throughput is also below (1 - margin) x the mean of the
+    *others*. Of two workers the slower is exactly at mean - sigma and never below, of three the
+    slowest is always below, by whatever jitter; so with less than four this second test stands
+    alone. From four on both must hold: of healthy workers with normal jitter one in six is below
+    mean - sigma in any window, and their number grows with the cluster.
 
-    Limits: from four workers on, stragglers are found while they are fewer than half; equal ones at a half are at mean -
-    sigma themselves. False alarms of equal workers with the defaults (2 to 16 of them, BSP and ASP, lognormal jitter): none
-    in 15,000 windows at 5 % and at 10 %, one in 4,000 at 20 %. Who slows down to half or less is found after 3 or 4 windows.
+    Limits: from four workers on, stragglers are found while they are fewer than half; equal ones at
+    a half are at mean - sigma themselves. False alarms of equal workers with the defaults (2 to 16
+    of them, BSP and ASP, lognormal jitter): none in 15,000 windows at 5 % and at 10 %, one in 4,000
+    at 20 %. Who slows down to half or less is found after 3 or 4 windows.
     """
 
     window: int
@@ -67,18 +72,36 @@ class Detector:
             measured.pop(worker, None)
 
     def close_window(self, roster: Roster) -> list[Note]:
-        """The window ends now; returns a note on each worker about which the verdict is another one."""
+        """The window ends now; returns a note on each worker about which the verdict is another
+        one.
+        """
         self.rates = self._rates(roster)
         self.pushes, self.active_s = {}, {}
         self.slow = {worker: self.slow.get(worker, 0) + 1 for worker in self._slow()}
-        before, slow = self.found, (worker for worker, count in self.slow.items() if count >= self.windows)
+        before, slow = (
+            self.found,
+            (worker for worker, count in self.slow.items() if count >= self.windows),
+        )
         self.found = sorted(slow, key=self.rates.__getitem__)
         rates = self.rates
-        notes = [Note("straggler", worker, {
-            "pushes_per_active_s": rates[worker], "windows": self.slow[worker],
-            "mean_pushes_per_active_s": sum(rates.values()) / len(rates)}) for worker in self.found if worker not in before]
-        return notes + [Note("recovered", worker, {"pushes_per_active_s": rates.get(worker)})
-                        for worker in before if worker not in self.found]
+        notes = [
+            Note(
+                "straggler",
+                worker,
+                {
+                    "pushes_per_active_s": rates[worker],
+                    "windows": self.slow[worker],
+                    "mean_pushes_per_active_s": sum(rates.values()) / len(rates),
+                },
+            )
+            for worker in self.found
+            if worker not in before
+        ]
+        return notes + [
+            Note("recovered", worker, {"pushes_per_active_s": rates.get(worker)})
+            for worker in before
+            if worker not in self.found
+        ]
 
     def window_s(self) -> float | None:
         """Length of the next window, in seconds; None while no throughput is known."""
@@ -89,8 +112,12 @@ class Detector:
         if count < 2:
             return []
         floor = fmean(self.rates.values()) - pstdev(self.rates.values())
-        return [worker for worker, rate in self.rates.items()
-                if rate < (1 - self.margin) * (total - rate) / (count - 1) and (count < FEW or rate < floor)]
+        return [
+            worker
+            for worker, rate in self.rates.items()
+            if rate < (1 - self.margin) * (total - rate) / (count - 1)
+            and (count < FEW or rate < floor)
+        ]
 
     def _rates(self, roster: Roster) -> dict[str, float]:
         known, bounds = {}, {}
@@ -101,8 +128,15 @@ class Detector:
             elif worker in self.rates:
                 known[worker] = self.rates[worker]
             released_at = roster.telemetry(worker).released_at
-            if worker in roster.computing and released_at is not None and active_s + roster.now > released_at:
+            if (
+                worker in roster.computing
+                and released_at is not None
+                and active_s + roster.now > released_at
+            ):
                 bounds[worker] = (pushes + 1) / (active_s + roster.now - released_at)
         usual = fmean(known.values()) if known else None
-        return {worker: min(rate, bounds.get(worker, rate)) for worker in roster.members
-                if (rate := known.get(worker, usual)) is not None}
+        return {
+            worker: min(rate, bounds.get(worker, rate))
+            for worker in roster.members
+            if (rate := known.get(worker, usual)) is not None
+        }

@@ -1,4 +1,6 @@
-"""Sync-Switch: from one paradigm to another while the cluster runs, and what to do about stragglers until then."""
+"""Sync-Switch: from one paradigm to another while the cluster runs, and what to do about stragglers
+until then.
+"""
 
 from __future__ import annotations
 
@@ -40,26 +42,36 @@ Share = Annotated[float, Ge(0), Le(1)]
 
 @dataclass
 class SyncSwitch(Paradigm):
-    """Trains a share of the work under `first`, and the rest under `then`; reacts to stragglers until the last switch.
+    """Trains a share of the work under `first`, and the rest under `then`; reacts to stragglers
+    until the last switch.
 
-    Source: Li et al., "Sync-Switch: Hybrid Parameter Synchronization for Distributed Deep Learning" (2021), section IV. Its
+    Source: Li et al., "Sync-Switch: Hybrid Parameter Synchronization for Distributed Deep Learning"
+    (2021), section IV. Its
         program has no online policy and no detector; these are from the text.
-    Protocol policy (IV-A): `first`, then `then`: any two paradigms, BSP and ASP by default. With lists, several switches:
-        `then: [asp, bsp], fraction: [0.25, 0.5]` is BSP for a quarter of the work, ASP for half of it, BSP for the rest.
-    Timing policy (IV-B1): `fraction` is the share of the workload that is applied *under* a protocol before the switch. It
+    Protocol policy (IV-A): `first`, then `then`: any two paradigms, BSP and ASP by default. With
+    lists, several switches:
+        `then: [asp, bsp], fraction: [0.25, 0.5]` is BSP for a quarter of
+        the work, ASP for half of it, BSP for the rest.
+    Timing policy (IV-B1): `fraction` is the share of the workload that is applied *under* a
+    protocol before the switch. It
         is searched by `raysync switch-search`. Without a workload no switch comes.
-    Online policies (IV-B2), until the last protocol begins, for whomever `stragglers.Detector` finds:
-        * `greedy`: goes over to the next protocol while there is a straggler, and back once there is none and the share of
-          this one is not done yet. What is applied in between counts as progress, not as this protocol's share.
-        * `elastic`: goes on without the stragglers. Each is suspended, and what it has pushed and is not applied yet is
-          dropped; the next switch restores all. Two workers always stay; when crashes leave fewer, all are restored at once.
+    Online policies (IV-B2), until the last protocol begins, for whomever `stragglers.Detector`
+    finds:
+        * `greedy`: goes over to the next protocol while there is a straggler, and back once there
+          is none and the share of this one is not done yet. What is applied in between counts as
+          progress, not as this protocol's share.
+        * `elastic`: goes on without the stragglers. Each is suspended, and what it has pushed and
+          is not applied yet is dropped; the next switch restores all. Two workers always stay; when
+          crashes leave fewer, all are restored at once.
         * `none`.
-    Configuration policy (IV-C): each worker keeps its batch size B (the paper's nB is the batch of all workers together),
-        and `update.lr_scaling: linear` is its learning rate. Others: `batch_sizes` by protocol here, and `update.phases`
-        for momentum and the rest; both by the protocols' names.
-    A switch: the buffered pushes become one update, all leads become 0, and each of the held is a newcomer to the new rule,
-        which begins afresh. Steps under way go on, and their pushes are the new rule's. (The paper's takes a checkpoint and
-        a restart, 36 s on 8 workers.)
+    Configuration policy (IV-C): each worker keeps its batch size B (the paper's nB is the batch of
+    all workers together),
+        and `update.lr_scaling: linear` is its learning rate. Others: `batch_sizes` by protocol
+        here, and `update.phases` for momentum and the rest; both by the protocols' names.
+    A switch: the buffered pushes become one update, all leads become 0, and each of the held is a
+    newcomer to the new rule,
+        which begins afresh. Steps under way go on, and their pushes are the new rule's. (The
+        paper's takes a checkpoint and a restart, 36 s on 8 workers.)
     Notes: `straggler` and `recovered` when the detector's verdict changes.
     """
 
@@ -92,16 +104,20 @@ class SyncSwitch(Paradigm):
             place = f"then[{index - 1}]" if isinstance(self.then, list) else "then"
             where = f"{self.name}: {place if index else 'first'}"
             if isinstance(make_inner(spec, where), SyncSwitch):
-                raise ConfigError(f"{where}: a {self.name} in a {self.name}; name the protocols in `then: [...]`.")
+                raise ConfigError(
+                    f"{where}: a {self.name} in a {self.name}; name the protocols in `then: [...]`."
+                )
         for label in self.batch_sizes:
             if label not in labels:
-                raise unknown_name("protocol", label, set(labels), where=f"{self.name}: batch_sizes")
+                raise unknown_name(
+                    "protocol", label, set(labels), where=f"{self.name}: batch_sizes"
+                )
         self.detector = Detector(self.window, self.windows, self.margin)
         self._inner = self._make_inner()
 
-    def misfit(self, workers: int) -> str:
+    def infeasible_reason(self, workers: int) -> str:
         for spec in self._specs:
-            if why := make_inner(spec, self.name).misfit(workers):
+            if why := make_inner(spec, self.name).infeasible_reason(workers):
                 return f"{_name(spec)}: {why}"
         return ""
 
@@ -126,7 +142,9 @@ class SyncSwitch(Paradigm):
         decisions = self._carry_out(roster, self._inner.on_leave(roster, worker))
         switches = any(isinstance(each, Switch) for each in decisions)
         if roster.suspended and len(roster.members) < STAY and not switches:
-            return self._begin(roster, decisions, self.turns.phase, f"{self.protocol} has too few workers left")
+            return self._begin(
+                roster, decisions, self.turns.phase, f"{self.protocol} has too few workers left"
+            )
         return decisions
 
     def on_timer(self, roster: Roster, key: str) -> list[Decision]:
@@ -147,7 +165,9 @@ class SyncSwitch(Paradigm):
         return decisions
 
     def on_switch(self, roster: Roster) -> list[Decision]:
-        return self._carry_out(roster, [each for worker in roster.held for each in self._inner.on_join(roster, worker)])
+        return self._carry_out(
+            roster, [each for worker in roster.held for each in self._inner.on_join(roster, worker)]
+        )
 
     def explain(self, roster: Roster, worker: str) -> str:
         if worker in roster.suspended:
@@ -162,16 +182,24 @@ class SyncSwitch(Paradigm):
         return make_inner(self._specs[self.turns.running], self.name)
 
     def _share_is_done(self, roster: Roster, pushes: Iterable[Push]) -> bool:
-        there = [roster.buffered[push] for push in pushes if push in roster.buffered]  # the machine refuses others
+        there = [
+            roster.buffered[push] for push in pushes if push in roster.buffered
+        ]  # the machine refuses others
         return self.turns.count(sum(one.samples for one in there), roster.workload_samples)
 
-    def _carry_out(self, roster: Roster, wanted: list[Decision], before: Iterable[Decision] = ()) -> list[Decision]:
-        """What the protocol in force wants, up to the update that completes its share; then the next one's turn."""
+    def _carry_out(
+        self, roster: Roster, wanted: list[Decision], before: Iterable[Decision] = ()
+    ) -> list[Decision]:
+        """What the protocol in force wants, up to the update that completes its share; then the
+        next one's turn.
+        """
         decisions = [*before]
         for index, each in enumerate(wanted):
             decision = self._dressed(each)
             if isinstance(decision, Apply) and self._share_is_done(roster, decision.pushes):
-                decisions.append(replace(decision, publish=True))  # the next protocol begins with the newest weights
+                decisions.append(
+                    replace(decision, publish=True)
+                )  # the next protocol begins with the newest weights
                 decisions += [rest for rest in wanted[index + 1 :] if isinstance(rest, Drop | Note)]
                 return self._begin(roster, decisions, self.turns.following, self.turns.done)
             decisions.append(decision)
@@ -184,13 +212,24 @@ class SyncSwitch(Paradigm):
             case Release(batch_size=None) if self.protocol in self.batch_sizes:
                 return replace(decision, batch_size=self.batch_sizes[self.protocol])
             case SetTimer(key=key, at=at):
-                self.timers = [*(other for other in self.timers if other != key), *([key] if at is not None else [])]
+                self.timers = [
+                    *(other for other in self.timers if other != key),
+                    *([key] if at is not None else []),
+                ]
         return decision
 
     def _begin(
-        self, roster: Roster, before: Iterable[Decision], phase: int, why: str, *, stand_in: bool = False,
+        self,
+        roster: Roster,
+        before: Iterable[Decision],
+        phase: int,
+        why: str,
+        *,
+        stand_in: bool = False,
     ) -> list[Decision]:
-        """Switch: one update of what is buffered, timers off, everybody restored, and a fresh rule."""
+        """Switch: one update of what is buffered, timers off, everybody restored, and a
+        fresh rule.
+        """
         decisions = [*before]
         if left := _unused(roster, decisions):
             decisions.append(Apply(left, phase=self.protocol))
@@ -220,7 +259,10 @@ class SyncSwitch(Paradigm):
 
     def state(self) -> dict[str, Any]:
         return super().state() | {
-            "inner": self._inner.state(), "turns": asdict(self.turns), "detector": asdict(self.detector)}
+            "inner": self._inner.state(),
+            "turns": asdict(self.turns),
+            "detector": asdict(self.detector),
+        }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         rest = dict(state)

@@ -1,4 +1,6 @@
-"""Sync-Switch's timing policy: which of several protocols is in force, and what is done of its share."""
+"""Sync-Switch's timing policy: which of several protocols is in force, and what is done of its
+share.
+"""
 
 from __future__ import annotations
 
@@ -85,8 +87,10 @@ def turns_of(labels: Sequence[str], shares: Sequence[float], where: str) -> Turn
     if len(labels) < 2:
         raise ConfigError(f"{where}: then: at least one protocol comes after the first.")
     if len(shares) != len(labels) - 1:
-        raise ConfigError(f"{where}: fraction: {len(shares)} for {len(labels) - 1} switches; "
-                          "give one for each protocol but the last.")
+        raise ConfigError(
+            f"{where}: fraction: {len(shares)} for {len(labels) - 1} switches; "
+            "give one for each protocol but the last."
+        )
     if sum(shares) > 1 + ROUNDING:
         raise ConfigError(f"{where}: fraction: {' + '.join(map(str, shares))} is more than 1.")
     turns = Turns([*labels], [*shares])

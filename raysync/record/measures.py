@@ -25,7 +25,8 @@ from raysync.record.switches import Switches
 
 CONVERGED_SPAN = 5
 CONVERGED_CHANGE = 0.001
-"""Sync-Switch, section VI-A: accuracy has converged when it changed by at most 0.1 % over five evaluations."""
+"""Sync-Switch, section VI-A: accuracy has converged when it changed by at most 0.1 % over five
+evaluations."""
 
 LARGEST_EXPONENT = 709.0
 """e to more is no float; a loss that large is of a model on its way to diverging."""
@@ -55,7 +56,10 @@ class Measures:
     """Totals so far; readable at any moment of a run."""
 
     def __init__(
-        self, workload_samples: int, target_accuracy: float | None = None, target_loss: float | None = None,
+        self,
+        workload_samples: int,
+        target_accuracy: float | None = None,
+        target_loss: float | None = None,
         chance_accuracy: float | None = None,
     ) -> None:
         """
@@ -137,7 +141,9 @@ class Measures:
 
     @property
     def seconds(self) -> float:
-        """Of training: first release to last publication (to the last update, of a run that did not end by itself)."""
+        """Of training: first release to last publication (to the last update, of a run that did not
+        end by itself).
+        """
         published = self.ended is not None and self.ended.status in ("finished", "diverged")
         end = self.ended.at if self.ended is not None and published else self.applied_at
         return max(0.0, end - (self.started_at or 0.0))
@@ -156,8 +162,10 @@ class Measures:
 
     def wait_fractions(self) -> dict[str, float]:
         """Worker -> the share of its own time."""
-        return {name: waited / there if (there := self._there_s(self.workers[name])) else 0.0
-                for name, waited in self.waited_s.items()}
+        return {
+            name: waited / there if (there := self._there_s(self.workers[name])) else 0.0
+            for name, waited in self.waited_s.items()
+        }
 
     def _there_s(self, worker: WorkerMeasures) -> float:
         return (self.now if worker.left_at is None else worker.left_at) - worker.released_at
@@ -166,7 +174,11 @@ class Measures:
     def staleness_mean(self) -> float | None:
         """Of the applied pushes, in versions; None before the first."""
         applied = self.outcomes["applied"]
-        return sum(worker.staleness_sum for worker in self.workers.values()) / applied if applied else None
+        return (
+            sum(worker.staleness_sum for worker in self.workers.values()) / applied
+            if applied
+            else None
+        )
 
     @property
     def staleness_max(self) -> int:
@@ -176,12 +188,20 @@ class Measures:
     @property
     def clocks(self) -> dict[str, int]:
         """Of each live worker: the iteration that it computes, or waits to start."""
-        return {worker: member.clock for roster in self._rows.rosters.values() for worker, member in roster.live.items()}
+        return {
+            worker: member.clock
+            for roster in self._rows.rosters.values()
+            for worker, member in roster.live.items()
+        }
 
     @property
     def leads(self) -> dict[str, int]:
         """The lead of each worker that takes part, in clocks ahead of the slowest of them, now."""
-        return {worker: roster.lead(worker) for roster in self._rows.rosters.values() for worker in roster.members}
+        return {
+            worker: roster.lead(worker)
+            for roster in self._rows.rosters.values()
+            for worker in roster.members
+        }
 
     @property
     def waited_s(self) -> dict[str, float]:
@@ -198,7 +218,9 @@ class Measures:
 
     @property
     def perplexity(self) -> float | None:
-        """Of the latest evaluation: e to its loss, so 1 at best; infinite where a float cannot say it."""
+        """Of the latest evaluation: e to its loss, so 1 at best; infinite where a float cannot say
+        it.
+        """
         if not self.evaluations:
             return None
         loss = self.evaluations[-1].loss
@@ -206,13 +228,17 @@ class Measures:
 
     @property
     def time_to_accuracy_s(self) -> float | None:
-        """When the first evaluation at or above the target had its weights published; None if none reached it."""
+        """When the first evaluation at or above the target had its weights published; None if none
+        reached it.
+        """
         target = self.target_accuracy
         return None if target is None else self._first_s(lambda one: one.accuracy >= target)
 
     @property
     def time_to_loss_s(self) -> float | None:
-        """When the first evaluation at or below the target had its weights published; None if none reached it."""
+        """When the first evaluation at or below the target had its weights published; None if none
+        reached it.
+        """
         target = self.target_loss
         return None if target is None else self._first_s(lambda one: one.loss <= target)
 
@@ -223,11 +249,13 @@ class Measures:
     def summary(self) -> dict[str, Any]:
         """The measures under the keys of `summary.json`."""
         accuracies = [one.accuracy for one in self.evaluations]
-        of_versions = {one.version: one.accuracy for one in self.evaluations}  # an update may pass several marks
+        of_versions = {
+            one.version: one.accuracy for one in self.evaluations
+        }  # an update may pass several marks
         return {
             "status": self.ended.status if self.ended else "unfinished",
             "error": self.ended.error if self.ended else "",
-            "troubles_without_effect": list(self.ended.troubles_without_effect) if self.ended else [],
+            "faults_without_effect": list(self.ended.faults_without_effect) if self.ended else [],
             "samples": self.samples,
             "pushes": sum(self.outcomes.values()),
             "updates": self.updates,
@@ -249,14 +277,23 @@ class Measures:
             "lead_max": self.lead_max,
             "switches": self._switches.rows(),
             "per_worker": [
-                {"id": name, "group": WorkerId(name).group, "pushes": worker.pushes, "dropped": worker.dropped,
-                 "samples": worker.samples, "busy_s": worker.busy_s, "wait_s": worker.wait_s}
-                for name, worker in self.workers.items()],
+                {
+                    "id": name,
+                    "group": WorkerId(name).group,
+                    "pushes": worker.pushes,
+                    "dropped": worker.dropped,
+                    "samples": worker.samples,
+                    "busy_s": worker.busy_s,
+                    "wait_s": worker.wait_s,
+                }
+                for name, worker in self.workers.items()
+            ],
         }
 
 
 def converged(accuracies: Sequence[float], chance: float | None = None) -> float | None:
-    """The accuracy at the first evaluation that ends five within 0.1 % of each other; None if none does.
+    """The accuracy at the first evaluation that ends five within 0.1 % of each other; None if none
+    does.
 
     Five that are not above chance do not count: a model that has learned nothing does not change
     either, and its accuracy is that of its guess.

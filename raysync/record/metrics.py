@@ -1,11 +1,13 @@
-"""The metrics that a run publishes while it goes on: one registry, from which exporters, dashboards and tests read.
+"""The metrics that a run publishes while it goes on: one registry, from which exporters, dashboards
+and tests read.
 
-Names are Prometheus's: `raysync_`, what is measured, and its unit last. Ray puts `ray_` before them and `_total` behind
-counters (`Metric.exported`). Every series carries the labels `experiment`, `run` (the name of its record) and `paradigm`:
-one Prometheus sees the runs of many experiments, and only those of one are worth comparing. `worker` is a slot without the
-number of its life (`fast-2`), so that a worker that comes back goes on with its series. Nothing has a label whose values
-grow with the length of a run. When a run ends, its live workers and protocols become 0 and its other gauges stay as they
-were, until Ray forgets them all (`raysync.cluster.metrics`); counters stay.
+Names are Prometheus's: `raysync_`, what is measured, and its unit last. Ray puts `ray_` before them
+and `_total` behind counters (`Metric.exported`). Every series carries the labels `experiment`,
+`run` (the name of its record) and `paradigm`: one Prometheus sees the runs of many experiments, and
+only those of one are worth comparing. `worker` is a slot without the number of its life (`fast-2`),
+so that a worker that comes back goes on with its series. Nothing has a label whose values grow with
+the length of a run. When a run ends, its live workers and protocols become 0 and its other gauges
+stay as they were, until Ray forgets them all (`raysync.cluster.metrics_export`); counters stay.
 """
 
 from __future__ import annotations
@@ -13,8 +15,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-PER_STEP_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""Buckets of what takes part of a step, in seconds: from a tiny model on one core to a large one on a slow device."""
+PER_STEP_S = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+)
+"""Buckets of what takes part of a step, in seconds: from a tiny model on one core to a large one on
+a slow device."""
 CLOCKS = (0.5, 1.5, 2.5, 3.5, 5.5, 8.5, 12.5, 15.5, 24.5, 48.5, 96.5, 192.5)
 """Buckets of counts, between the integers: 0, 1, 2, 3, 4-5, 6-8, ..."""
 RUN = ("experiment", "run", "paradigm")
@@ -34,12 +53,14 @@ class Metric:
 
     @property
     def exported(self) -> str:
-        """Its name at Ray's metrics endpoint; a histogram's series have `_bucket`, `_sum` and `_count` behind that."""
+        """Its name at Ray's metrics endpoint; a histogram's series have `_bucket`, `_sum` and
+        `_count` behind that.
+        """
         return f"ray_{self.name}_total" if self.kind == "counter" else f"ray_{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
-class Title:
+class RunLabels:
     """What all series of a run are labelled with."""
 
     experiment: str
@@ -50,43 +71,139 @@ class Title:
     """As tables call it: with the parameters that were given."""
 
     @property
-    def labels(self) -> tuple[str, ...]:
+    def values(self) -> tuple[str, ...]:
         """In the order of `RUN`."""
         return self.experiment, self.run, self.paradigm
 
 
-REGISTRY = {metric.name: metric for metric in (
-    Metric("raysync_pushes", "counter", "Pushes that reached the server.", WORKER),
-    Metric("raysync_samples_applied", "counter", "Samples of pushes that became part of an update."),
-    Metric("raysync_updates", "counter", "Updates of the model."),
-    Metric("raysync_drops", "counter", "Pushes that were not applied, by reason.", (*WORKER, "reason")),
-    Metric("raysync_busy_seconds", "counter", "Time spent computing gradients.", WORKER),
-    Metric("raysync_wait_seconds", "counter", "Time between a push and the worker's next release.", WORKER),
-    Metric("raysync_transfer_seconds", "counter",
-           "Time between release and push that was not computing; of a stage also for its neighbours.", WORKER),
-    Metric("raysync_server_update_seconds", "counter", "Time the server spent on updates."),
-    Metric("raysync_switches", "counter", "Changes of the protocol.", (*RUN, "to")),
-    Metric("raysync_stragglers_detected", "counter", "Times a worker was found to be a straggler.", WORKER),
-    Metric("raysync_loss_nats", "gauge", "Mean cross-entropy of the latest batch, at the weights it was computed on."),
-    Metric("raysync_evaluation_loss_nats", "gauge", "Mean cross-entropy of the latest evaluation."),
-    Metric("raysync_accuracy_ratio", "gauge", "Accuracy of the latest evaluation, from 0 to 1."),
-    Metric("raysync_time_to_accuracy_seconds", "gauge", "Training until `target_accuracy` was reached; none before that."),
-    Metric("raysync_time_to_loss_seconds", "gauge", "Training until `target_loss` was reached; none before that."),
-    Metric("raysync_progress_ratio", "gauge", "Samples applied, of those of the workload, from 0 to 1."),
-    Metric("raysync_model_versions", "gauge", "Version of the model: updates made."),
-    Metric("raysync_throughput_samples_per_second", "gauge", "Samples applied per second of training, since the run began."),
-    Metric("raysync_workers_live", "gauge", "Workers that are members of the run."),
-    Metric("raysync_worker_lead_clocks", "gauge", "Clocks ahead of the slowest worker that takes part, now.", WORKER),
-    Metric("raysync_protocol_active", "gauge", "1 for the protocol in force, 0 for those it replaced.", (*RUN, "protocol")),
-    Metric("raysync_lagtuner_extra_clocks", "gauge", "LagTuner's latest decision: r*, clocks granted above s_L.", WORKER),
-    Metric("raysync_lagtuner_predicted_wait_seconds", "gauge", "The latest wait that is over, as it was predicted.", WORKER),
-    Metric("raysync_lagtuner_actual_wait_seconds", "gauge", "The same wait, as it was.", WORKER),
-    Metric("raysync_step_busy_seconds", "histogram", "Computing time of one step.", WORKER, PER_STEP_S),
-    Metric("raysync_step_wait_seconds", "histogram", "Wait after one step.", WORKER, PER_STEP_S),
-    Metric("raysync_step_transfer_seconds", "histogram", "Transfer time of one step.", RUN, PER_STEP_S),
-    Metric("raysync_step_lead_clocks", "histogram", "Clocks ahead of the slowest worker that takes part, at its release.",
-           RUN, CLOCKS),
-    Metric("raysync_step_staleness_versions", "histogram",
-           "Versions applied between the one a push was computed on and its own; of pushes that were applied.", RUN, CLOCKS),
-)}
+REGISTRY = {
+    metric.name: metric
+    for metric in (
+        Metric("raysync_pushes", "counter", "Pushes that reached the server.", WORKER),
+        Metric(
+            "raysync_samples_applied", "counter", "Samples of pushes that became part of an update."
+        ),
+        Metric("raysync_updates", "counter", "Updates of the model."),
+        Metric(
+            "raysync_drops",
+            "counter",
+            "Pushes that were not applied, by reason.",
+            (*WORKER, "reason"),
+        ),
+        Metric("raysync_busy_seconds", "counter", "Time spent computing gradients.", WORKER),
+        Metric(
+            "raysync_wait_seconds",
+            "counter",
+            "Time between a push and the worker's next release.",
+            WORKER,
+        ),
+        Metric(
+            "raysync_transfer_seconds",
+            "counter",
+            "Time between release and push that was not computing; of a stage also for its"
+            " neighbours.",
+            WORKER,
+        ),
+        Metric("raysync_server_update_seconds", "counter", "Time the server spent on updates."),
+        Metric("raysync_switches", "counter", "Changes of the protocol.", (*RUN, "to")),
+        Metric(
+            "raysync_stragglers_detected",
+            "counter",
+            "Times a worker was found to be a straggler.",
+            WORKER,
+        ),
+        Metric(
+            "raysync_loss_nats",
+            "gauge",
+            "Mean cross-entropy of the latest batch, at the weights it was computed on.",
+        ),
+        Metric(
+            "raysync_evaluation_loss_nats", "gauge", "Mean cross-entropy of the latest evaluation."
+        ),
+        Metric(
+            "raysync_accuracy_ratio", "gauge", "Accuracy of the latest evaluation, from 0 to 1."
+        ),
+        Metric(
+            "raysync_time_to_accuracy_seconds",
+            "gauge",
+            "Training until `target_accuracy` was reached; none before that.",
+        ),
+        Metric(
+            "raysync_time_to_loss_seconds",
+            "gauge",
+            "Training until `target_loss` was reached; none before that.",
+        ),
+        Metric(
+            "raysync_progress_ratio",
+            "gauge",
+            "Samples applied, of those of the workload, from 0 to 1.",
+        ),
+        Metric("raysync_model_versions", "gauge", "Version of the model: updates made."),
+        Metric(
+            "raysync_throughput_samples_per_second",
+            "gauge",
+            "Samples applied per second of training, since the run began.",
+        ),
+        Metric("raysync_workers_live", "gauge", "Workers that are members of the run."),
+        Metric(
+            "raysync_worker_lead_clocks",
+            "gauge",
+            "Clocks ahead of the slowest worker that takes part, now.",
+            WORKER,
+        ),
+        Metric(
+            "raysync_protocol_active",
+            "gauge",
+            "1 for the protocol in force, 0 for those it replaced.",
+            (*RUN, "protocol"),
+        ),
+        Metric(
+            "raysync_lagtuner_extra_clocks",
+            "gauge",
+            "LagTuner's latest decision: r*, clocks granted above s_L.",
+            WORKER,
+        ),
+        Metric(
+            "raysync_lagtuner_predicted_wait_seconds",
+            "gauge",
+            "The latest wait that is over, as it was predicted.",
+            WORKER,
+        ),
+        Metric(
+            "raysync_lagtuner_actual_wait_seconds", "gauge", "The same wait, as it was.", WORKER
+        ),
+        Metric(
+            "raysync_step_busy_seconds",
+            "histogram",
+            "Computing time of one step.",
+            WORKER,
+            PER_STEP_S,
+        ),
+        Metric(
+            "raysync_step_wait_seconds", "histogram", "Wait after one step.", WORKER, PER_STEP_S
+        ),
+        Metric(
+            "raysync_step_transfer_seconds",
+            "histogram",
+            "Transfer time of one step.",
+            RUN,
+            PER_STEP_S,
+        ),
+        Metric(
+            "raysync_step_lead_clocks",
+            "histogram",
+            "Clocks ahead of the slowest worker that takes part, at its release.",
+            RUN,
+            CLOCKS,
+        ),
+        Metric(
+            "raysync_step_staleness_versions",
+            "histogram",
+            "Versions applied between the one a push was computed on and its own; of pushes that"
+            " were applied.",
+            RUN,
+            CLOCKS,
+        ),
+    )
+}
 """Name -> metric."""

@@ -1,7 +1,7 @@
 """Reading a record: `raysync.load(path)`.
 
-A record may be damaged, or a stranger's: what its files hold is checked as they are read (`raysync.record.schemas`), and
-nothing that they name is imported unless the record is trusted.
+A record may be damaged, or a stranger's: what its files hold is checked as they are read
+(`raysync.record.schemas`), and nothing that they name is imported unless the record is trusted.
 """
 
 from __future__ import annotations
@@ -23,27 +23,29 @@ from raysync.core.journal import Evaluation, Line, read
 from raysync.core.reference import without_imports
 from raysync.errors import ConfigError
 from raysync.record.measures import Measures
-from raysync.record.places import local, named
 from raysync.record.rows import PushRow
 from raysync.record.schemas import Environment, Summary, checked, frame_in, mapping_in
+from raysync.record.storage import display_name, local_copy
 from raysync.record.writer import ROWS_PER_GROUP, schema_of
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run on disk. A run that was killed, or still goes on, is read from its journal up to that moment.
+    """One run on disk. A run that was killed, or still goes on, is read from its journal up to that
+    moment.
 
     Whatever is damaged is a `ConfigError`.
     """
 
     path: Path
     trust: bool = False
-    """Whether a paradigm that does not come with raysync may be imported from where the record says."""
+    """Whether a paradigm that does not come with raysync may be imported from where the record
+    says."""
 
     @cached_property
     def config(self) -> Experiment:
-        """The resolved experiment. Of a record that is not trusted, a paradigm of the user's own is known by its name and
-        parameters alone."""
+        """The resolved experiment. Of a record that is not trusted, a paradigm of the user's own is
+        known by its name and parameters alone."""
         with legible(self.path, "config"), nullcontext() if self.trust else without_imports():
             return config.load(self.path / "config.yaml")
 
@@ -84,12 +86,16 @@ class RunRecord:
 
     @property
     def complete(self) -> bool:
-        """Whether the run was closed, and left a `summary.json` that can be read; otherwise its journal tells all."""
+        """Whether the run was closed, and left a `summary.json` that can be read; otherwise its
+        journal tells all.
+        """
         return self._closing is not None
 
     @cached_property
     def ended(self) -> bool:
-        """Whether the journal has its closing line. That of a killed run has none, nor one that was cut off later."""
+        """Whether the journal has its closing line. That of a killed run has none, nor one that was
+        cut off later.
+        """
         with legible(self.path), (self.path / "journal.jsonl").open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - CLOSING_BYTES))
             *_, last, rest = [b"", *file.read().split(b"\n")]
@@ -102,7 +108,9 @@ class RunRecord:
 
     @cached_property
     def _closing(self) -> dict[str, Any] | None:
-        """What `summary.json` holds; None where it is missing, empty or damaged, as a full disk leaves it."""
+        """What `summary.json` holds; None where it is missing, empty or damaged, as a full disk
+        leaves it.
+        """
         try:
             return mapping_in(self.path / "summary.json", Summary)
         except (OSError, ValueError):
@@ -110,7 +118,9 @@ class RunRecord:
 
     @cached_property
     def _measured(self) -> tuple[dict[str, Any], Measures]:
-        """What the journal's header says of the run, and the measures of all its lines; no row of a push is kept."""
+        """What the journal's header says of the run, and the measures of all its lines; no row of a
+        push is kept.
+        """
         with (self.path / "journal.jsonl").open(encoding="utf-8") as file:
             head, lines = read(file)
             measures = measures_of(head)
@@ -125,7 +135,9 @@ class RunRecord:
         schema = schema_of(PushRow)
         rows = (asdict(row) for row in self._rows())
         tables = [schema.empty_table()]
-        while some := list(islice(rows, ROWS_PER_GROUP)):  # a table of Arrow takes a tenth of what its rows take
+        while some := list(
+            islice(rows, ROWS_PER_GROUP)
+        ):  # a table of Arrow takes a tenth of what its rows take
             tables.append(pa.Table.from_pylist(some, schema))
         frame: pd.DataFrame = pa.concat_tables(tables).to_pandas()
         return frame
@@ -145,11 +157,12 @@ CLOSING_BYTES = 100_000
 
 @contextmanager
 def legible(record: Path, part: str = "journal") -> Iterator[None]:
-    """What goes wrong in reading a part of a record: said in a line or two, with the name of the record.
+    """What goes wrong in reading a part of a record: said in a line or two, with the name of the
+    record.
 
-    Types are checked where the parts are read. What is caught here beside that is what files and parsers raise, and what a
-    roster raises (`LookupError`, `AssertionError`) when a journal's lines are good one by one, but tell a history that
-    cannot have happened.
+    Types are checked where the parts are read. What is caught here beside that is what files and
+    parsers raise, and what a roster raises (`LookupError`, `AssertionError`) when a journal's lines
+    are good one by one, but tell a history that cannot have happened.
 
     Raises:
         ConfigError: it cannot be read, is damaged, or is of another raysync.
@@ -157,14 +170,20 @@ def legible(record: Path, part: str = "journal") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ConfigError(f"{named(record)}: its {part} cannot be read ({error.strerror or error}).") from error
+        raise ConfigError(
+            f"{display_name(record)}: its {part} cannot be read ({error.strerror or error})."
+        ) from error
     except (LookupError, ValueError, AssertionError, ArithmeticError, RecursionError) as error:
-        if isinstance(error, ConfigError) and part == "journal":  # which says what is wrong by itself
-            raise ConfigError(f"{named(record)}: {error}") from error
+        if (
+            isinstance(error, ConfigError) and part == "journal"
+        ):  # which says what is wrong by itself
+            raise ConfigError(f"{display_name(record)}: {error}") from error
         shown = str(error) if isinstance(error, ValueError) else repr(error)
         reason = " ".join(shown.split())[:200]
         raise ConfigError(
-            f"{named(record)}: its {part} cannot be read: damaged, or of a newer raysync ({reason}).") from error
+            f"{display_name(record)}: its {part} cannot be read: damaged, or of a newer raysync"
+            f" ({reason})."
+        ) from error
 
 
 def measures_of(head: Mapping[str, Any]) -> Measures:
@@ -185,12 +204,15 @@ def load(path: str | Path, *, trust: bool = False) -> RunRecord:
 
     Args:
         path: its folder, or a URI; of a URI a copy is made, which is gone with this process.
-        trust: whether a paradigm of the user's own, which the record names, may be imported; that runs it.
+        trust: whether a paradigm of the user's own, which the record names, may be imported; that
+            runs it.
 
     Raises:
         ConfigError: there is no record.
     """
-    folder = local(path)
+    folder = local_copy(path)
     if not (folder / "journal.jsonl").is_file() or not (folder / "config.yaml").is_file():
-        raise ConfigError(f"{path}: not the record of a run (no journal.jsonl and config.yaml in it).")
+        raise ConfigError(
+            f"{path}: not the record of a run (no journal.jsonl and config.yaml in it)."
+        )
     return RunRecord(folder, trust)

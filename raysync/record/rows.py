@@ -25,7 +25,8 @@ class PushRow:
     base: int
     """Model version it was computed on."""
     lead: int
-    """The worker's lead over the slowest that takes part, in clocks, when it was released for this."""
+    """The worker's lead over the slowest that takes part, in clocks, when it was released for
+    this."""
     released_at_s: float
     pushed_at_s: float
     busy_s: float
@@ -58,14 +59,17 @@ class PushRows:
     def __init__(self, workload_samples: int | None = None) -> None:
         """
         Args:
-            workload_samples: the first update that reaches it ends the run: what was decided after it was not executed.
+            workload_samples: the first update that reaches it ends the run: what was decided after
+                it was not executed.
         """
         self.workload_samples = workload_samples
         self.rosters: dict[int, Roster] = {}
         """Stage -> its roster; 0 is for workers that have the whole network."""
         self.lead_max = 0
         """The largest lead at a Release, in clocks, over the slowest worker that takes part."""
-        self._released: dict[str, tuple[float, int]] = {}  # worker -> when it was last released, its lead then
+        self._released: dict[
+            str, tuple[float, int]
+        ] = {}  # worker -> when it was last released, its lead then
         self._open: dict[Push, PushRow] = {}
         self._waiting: dict[str, Push] = {}
 
@@ -135,15 +139,26 @@ class PushRows:
     def open_waits_s(self, now: float) -> Iterator[tuple[str, float]]:
         """Worker and wait of each push whose row has not come out yet, in seconds up to now."""
         for push, row in self._open.items():
-            yield row.worker, now - row.pushed_at_s if self._waiting.get(row.worker) == push else row.wait_s
+            yield (
+                row.worker,
+                now - row.pushed_at_s if self._waiting.get(row.worker) == push else row.wait_s,
+            )
 
     def _row(self, event: Pushed, entry: Entry) -> PushRow:
         released_at, lead = self._released[event.worker]
         return PushRow(
-            worker=event.worker, group=WorkerId(event.worker).group, clock=event.clock, samples=event.samples,
-            loss=entry.report.get("loss"), base=entry.report.get("forward_version", event.base),
-            lead=lead, delay_ticks=entry.report.get("delay_ticks"),
-            released_at_s=released_at, pushed_at_s=event.at, busy_s=event.busy_s)
+            worker=event.worker,
+            group=WorkerId(event.worker).group,
+            clock=event.clock,
+            samples=event.samples,
+            loss=entry.report.get("loss"),
+            base=entry.report.get("forward_version", event.base),
+            lead=lead,
+            delay_ticks=entry.report.get("delay_ticks"),
+            released_at_s=released_at,
+            pushed_at_s=event.at,
+            busy_s=event.busy_s,
+        )
 
     def _waited(self, worker: str, at: float) -> Iterator[PushRow]:
         push = self._waiting.pop(worker, None)

@@ -1,4 +1,6 @@
-"""What a reader may rely on in the files of a record, beside the journal: checked once, as they are read."""
+"""What a reader may rely on in the files of a record, beside the journal: checked once, as they are
+read.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ class Summary(_Loose):
 
     status: str
     error: str
-    troubles_without_effect: list[str] = []
+    faults_without_effect: list[str] = []
     samples: int
     pushes: int
     updates: int
@@ -103,7 +105,9 @@ def checked(data: Any, schema: type[BaseModel]) -> dict[str, Any]:
         schema.model_validate(data)
     except ValidationError as error:
         first = error.errors()[0]
-        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}, got {first['input']!r:.40}") from error
+        raise ValueError(
+            f"{'.'.join(map(str, first['loc']))}: {first['msg']}, got {first['input']!r:.40}"
+        ) from error
     return dict(data)
 
 
@@ -128,7 +132,9 @@ def frame_in(path: Path, row: type) -> pd.DataFrame:
             raise ValueError(f"there is no column {each.name}")
         column = table.column(each.name)
         if column.type != wanted.field(each.name).type:
-            raise ValueError(f"column {each.name}: {column.type}, not {wanted.field(each.name).type}")
+            raise ValueError(
+                f"column {each.name}: {column.type}, not {wanted.field(each.name).type}"
+            )
         if column.null_count and not str(each.type).endswith("| None"):
             raise ValueError(f"column {each.name}: there is none in some rows")
         if pa.types.is_floating(column.type) and each.name not in MAY_BE_NAN:

@@ -1,14 +1,15 @@
 """What a sweep leaves behind: one table over the records of its trials.
 
-    SWEEP/sweep.yaml                   the experiment file with its `sweep:` block, overrides laid over it
+    SWEEP/sweep.yaml                   the experiment file with its `sweep:` block and overrides
     SWEEP/records/00007/trial.yaml     the settings of trial 7, and whether it ended
     SWEEP/records/00007/TIME-BSP-ID/   its record (the newest, if it began more than once)
     SWEEP/sweep.parquet, sweep.csv     one row a trial
-    SWEEP/tune/                        Ray Tune's own files: TensorBoard events and progress.csv of each trial
+    SWEEP/tune/                        Ray Tune's own files: TensorBoard events, progress.csv
 
-Columns: `trial` (its number), `record` (folder, relative to SWEEP; null if nothing was recorded), `status` (that of
-`summary.json`, or failed, or unfinished), `error`, `config/KEY` for each setting that was varied (as `ray.tune` calls them;
-a value that is no number is text, `{name: ssp, staleness: 3}`), and the scalar keys of `summary.json`.
+Columns: `trial` (its number), `record` (folder, relative to SWEEP; null if nothing was recorded),
+`status` (that of `summary.json`, or failed, or unfinished), `error`, `config/KEY` for each setting
+that was varied (as `ray.tune` calls them; a value that is no number is text, `{name: ssp,
+staleness: 3}`), and the scalar keys of `summary.json`.
 """
 
 from __future__ import annotations
@@ -25,13 +26,19 @@ from pydantic import TypeAdapter
 
 from raysync import config
 from raysync.config import Experiment
-from raysync.config.reading import read_yaml
+from raysync.config.yaml_reading import read_yaml
 from raysync.core.reference import without_imports
 from raysync.errors import ConfigError
-from raysync.record.places import local, push
 from raysync.record.reader import RunRecord, legible, load
+from raysync.record.storage import local_copy, upload
 
-FILE, TABLE, CSV, RECORDS, NOTE = "sweep.yaml", "sweep.parquet", "sweep.csv", "records", "trial.yaml"
+FILE, TABLE, CSV, RECORDS, NOTE = (
+    "sweep.yaml",
+    "sweep.parquet",
+    "sweep.csv",
+    "records",
+    "trial.yaml",
+)
 TUNE = "tune"
 """Tune's own folder within that of a sweep."""
 VARIED = "config/"
@@ -57,7 +64,10 @@ class SweepRecord:
         with legible(self.path, "table"):
             try:
                 table = pd.read_parquet(self.path / TABLE)
-            except (TypeError, AttributeError) as error:  # pandas, of a file whose columns are not what it says of them
+            except (
+                TypeError,
+                AttributeError,
+            ) as error:  # pandas, of a file whose columns are not what it says of them
                 raise ValueError(str(error)) from error
             for name, kind in (("trial", int), ("record", str), ("status", str), ("error", str)):
                 for value in table[name].dropna():
@@ -70,14 +80,20 @@ class SweepRecord:
     @property
     def varied(self) -> list[str]:
         """The settings that were varied."""
-        return [column.removeprefix(VARIED) for column in map(str, self.table.columns) if column.startswith(VARIED)]
+        return [
+            column.removeprefix(VARIED)
+            for column in map(str, self.table.columns)
+            if column.startswith(VARIED)
+        ]
 
     @cached_property
     def records(self) -> dict[int, RunRecord]:
         """Trial -> its record, of those that left one."""
         there = self.table.dropna(subset="record")
-        return {int(trial): load(self.path / folder, trust=self.trust)
-                for trial, folder in zip(there.trial, there.record, strict=True)}
+        return {
+            int(trial): load(self.path / folder, trust=self.trust)
+            for trial, folder in zip(there.trial, there.record, strict=True)
+        }
 
 
 def load_sweep(path: str | Path, *, trust: bool = False) -> SweepRecord:
@@ -90,11 +106,13 @@ def load_sweep(path: str | Path, *, trust: bool = False) -> SweepRecord:
     Raises:
         ConfigError: there is no sweep, or it has no table yet.
     """
-    folder = local(path, without=TUNE)
+    folder = local_copy(path, without=TUNE)
     if not (folder / FILE).is_file():
         raise ConfigError(f"{path}: not the folder of a sweep (no {FILE} in it).")
     if not (folder / TABLE).is_file():
-        raise ConfigError(f"{path}: no {TABLE} yet: the sweep still runs, or wants `raysync sweep FILE --resume`.")
+        raise ConfigError(
+            f"{path}: no {TABLE} yet: the sweep still runs, or wants `raysync sweep FILE --resume`."
+        )
     return SweepRecord(folder, trust)
 
 
@@ -121,9 +139,11 @@ def write_note(sweep: Path, note: TrialNote) -> None:
     """Write `trial.yaml`."""
     folder = sweep / RECORDS / note.name
     folder.mkdir(parents=True, exist_ok=True)
-    text = yaml.safe_dump({"settings": note.settings, "ended": note.ended, "error": note.error}, sort_keys=False)
+    text = yaml.safe_dump(
+        {"settings": note.settings, "ended": note.ended, "error": note.error}, sort_keys=False
+    )
     (folder / NOTE).write_text(text, encoding="utf-8")
-    push(folder / NOTE)
+    upload(folder / NOTE)
 
 
 def notes(sweep: Path) -> list[TrialNote]:
@@ -155,7 +175,7 @@ def write_table(sweep: Path) -> None:
             table[name] = column.astype("Int64")  # a gap would make them floats
     table.to_parquet(sweep / TABLE, index=False)
     table.to_csv(sweep / CSV, index=False)
-    push(sweep / TABLE, sweep / CSV)
+    upload(sweep / TABLE, sweep / CSV)
 
 
 def _row(sweep: Path, note: TrialNote) -> dict[str, Any]:
@@ -163,7 +183,22 @@ def _row(sweep: Path, note: TrialNote) -> dict[str, Any]:
     folders = (file.parent for file in (sweep / RECORDS / note.name).glob("*/config.yaml"))
     newest = max(folders, default=None, key=lambda folder: folder.name)
     if newest is None:
-        return {"record": None, "status": "failed" if note.error else "unfinished", "error": note.error, **settings}
-    summary = {key: value for key, value in load(newest).summary.items() if not isinstance(value, list | dict)}
+        return {
+            "record": None,
+            "status": "failed" if note.error else "unfinished",
+            "error": note.error,
+            **settings,
+        }
+    summary = {
+        key: value
+        for key, value in load(newest).summary.items()
+        if not isinstance(value, list | dict)
+    }
     status, error = summary.pop("status"), summary.pop("error") or note.error
-    return {"record": str(newest.relative_to(sweep)), "status": status, "error": error, **settings, **summary}
+    return {
+        "record": str(newest.relative_to(sweep)),
+        "status": status,
+        "error": error,
+        **settings,
+        **summary,
+    }

@@ -21,9 +21,11 @@ class Switched:
 
 
 class Switches:
-    """The switches of a run, from its journal. (Sync-Switch's own restart from a checkpoint: 36 s on 8 workers, Table III.)
+    """The switches of a run, from its journal. (Sync-Switch's own restart from a checkpoint: 36 s
+    on 8 workers, Table III.)
 
-    Steps under way at a switch do not count, though their pushes are the new rule's: they would make it look free.
+    Steps under way at a switch do not count, though their pushes are the new rule's: they would
+    make it look free.
     """
 
     def __init__(self) -> None:
@@ -38,7 +40,9 @@ class Switches:
         for switch in reversed(self._made):
             if released_at_s >= switch.at_s:
                 after_s = pushed_at_s - switch.at_s
-                switch.first_push_s = after_s if switch.first_push_s is None else min(switch.first_push_s, after_s)
+                switch.first_push_s = (
+                    after_s if switch.first_push_s is None else min(switch.first_push_s, after_s)
+                )
                 return
 
     def rows(self) -> list[dict[str, Any]]:

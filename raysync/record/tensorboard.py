@@ -1,10 +1,11 @@
 """TensorBoard event files of a run, written while it goes on: `tensorboard --logdir runs/NAME`.
 
-By tensorboardX, with which Ray Tune writes its own: `torch.utils.tensorboard` needs all of TensorBoard installed where the
-run is, and what keeps records may not know torch. Steps are samples applied, so that paradigms are compared at the same
-work; the time of an event is when the run began plus the run's own seconds, so TensorBoard's "relative" axis shows virtual
-seconds, too. The file is written at once, without the queue and the thread of a SummaryWriter: these lag behind what a
-person follows, and what they hold is lost with a run that is killed.
+By tensorboardX, with which Ray Tune writes its own: `torch.utils.tensorboard` needs all of
+TensorBoard installed where the run is, and what keeps records may not know torch. Steps are samples
+applied, so that paradigms are compared at the same work; the time of an event is when the run began
+plus the run's own seconds, so TensorBoard's "relative" axis shows virtual seconds, too. The file is
+written at once, without the queue and the thread of a SummaryWriter: these lag behind what a person
+follows, and what they hold is lost with a run that is killed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ LEADS_SHOWN = 64
 
 
 class EventLog:
-    """The event file of one run. Use it as a context manager, and call it with the measures as they change."""
+    """The event file of one run. Use it as a context manager, and call it with the measures as they
+    change.
+    """
 
     def __init__(self, folder: Path, began: datetime) -> None:
         """
@@ -49,11 +52,14 @@ class EventLog:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(OSError):  # of a disk that is full: what could not be written is tried again here
+        with suppress(
+            OSError
+        ):  # of a disk that is full: what could not be written is tried again here
             self._writer.close()
 
     def __call__(self, measures: Measures) -> None:
-        """Write what is new: evaluations, and the measures with each, after each hundredth of the work, and at the end.
+        """Write what is new: evaluations, and the measures with each, after each hundredth of the
+        work, and at the end.
 
         Raises:
             RunFailed: it cannot be written.
@@ -79,14 +85,23 @@ class EventLog:
 
     def _measured(self, measures: Measures) -> None:
         summary = measures.summary()
-        for tag, key in (("run/samples_per_s", "throughput_samples_per_s"), ("run/wait_share", "wait_fraction"),
-                         ("staleness/mean", "staleness_mean"), ("staleness/max", "staleness_max"), ("lead/max", "lead_max")):
+        for tag, key in (
+            ("run/samples_per_s", "throughput_samples_per_s"),
+            ("run/wait_share", "wait_fraction"),
+            ("staleness/mean", "staleness_mean"),
+            ("staleness/max", "staleness_max"),
+            ("lead/max", "lead_max"),
+        ):
             if summary[key] is not None:
                 self._scalar(tag, summary[key], measures.samples, measures.now)
         leads = measures.leads
         if len(leads) <= LEADS_SHOWN:
             for worker, lead in leads.items():
-                self._scalar(f"lead/{worker.replace('#', '.')}", lead, measures.samples, measures.now)
+                self._scalar(
+                    f"lead/{worker.replace('#', '.')}", lead, measures.samples, measures.now
+                )
 
     def _scalar(self, tag: str, value: float, samples: int, at: float) -> None:
-        self._writer.write_event(Event(step=samples, wall_time=self._began + at, summary=scalar(tag, value)))
+        self._writer.write_event(
+            Event(step=samples, wall_time=self._began + at, summary=scalar(tag, value))
+        )

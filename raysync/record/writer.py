@@ -1,8 +1,8 @@
 """Writing a record while the run goes on.
 
-`journal.jsonl` is the truth: flushed with every batch of lines, so a run that is killed leaves a readable record up to that
-moment. Everything else can be made of it again, and has its name only once it is complete: a disk that is full leaves no
-half of a file that hides the journal.
+`journal.jsonl` is the truth: flushed with every batch of lines, so a run that is killed leaves a
+readable record up to that moment. Everything else can be made of it again, and has its name only
+once it is complete: a disk that is full leaves no half of a file that hides the journal.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ import pyarrow.parquet as pq
 
 from raysync.config.masking import masked
 from raysync.core.journal import Evaluation, Line, encode, header
-from raysync.core.paradigm import Rule
+from raysync.core.paradigm import AnyParadigm
 from raysync.errors import ConfigError, RunFailed
 from raysync.record.measures import Measures
-from raysync.record.places import Place, beneath, is_uri, new_copy
 from raysync.record.rows import PushRow
+from raysync.record.storage import Place, is_uri, join, new_copy
 
 ROWS_PER_GROUP = 10_000
 NEW = ".new"
@@ -44,14 +44,18 @@ _TYPES = {"str": pa.string(), "int": pa.int64(), "float": pa.float64()}
 
 def schema_of(row: type) -> pa.Schema:
     """The Arrow schema of a dataclass of str, int and float, each possibly with None."""
-    return pa.schema([(field.name, _TYPES[str(field.type).removesuffix(" | None")]) for field in fields(row)])
+    return pa.schema(
+        [(field.name, _TYPES[str(field.type).removesuffix(" | None")]) for field in fields(row)]
+    )
 
 
 def folder_name(output: Place, name: str, kind: str) -> Path:
-    """`OUTPUT/NAME/TIME-KIND-ID`, not made yet; behind a URI, a copy of it. The id keeps runs of the same second apart."""
+    """`OUTPUT/NAME/TIME-KIND-ID`, not made yet; behind a URI, a copy of it. The id keeps runs of
+    the same second apart.
+    """
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     plain = re.sub(r"[^A-Za-z0-9=.]+", "-", kind).strip("-")
-    place = beneath(output, name, f"{stamp}-{plain}-{uuid4().hex[:4]}")
+    place = join(output, name, f"{stamp}-{plain}-{uuid4().hex[:4]}")
     return Path(place).expanduser() if not is_uri(place) else new_copy(str(place))
 
 
@@ -90,7 +94,9 @@ def _version(package: str) -> str | None:
 
 @contextmanager
 def completed(path: Path) -> Iterator[Path]:
-    """A new file to write, which gets its name, in place of what has it, once the `with` block has ended well."""
+    """A new file to write, which gets its name, in place of what has it, once the `with` block has
+    ended well.
+    """
     new = path.with_name(path.name + NEW)
     try:
         yield new
@@ -112,18 +118,29 @@ def writable(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = " ".join((error.strerror or str(error)).split())
-        raise RunFailed(f"its record cannot be written: {error.filename or folder}: {reason}.") from error
+        raise RunFailed(
+            f"its record cannot be written: {error.filename or folder}: {reason}."
+        ) from error
 
 
 class RecordWriter:
-    """Writes one record. Use it as a context manager: leaving it, however, completes what can be completed.
+    """Writes one record. Use it as a context manager: leaving it, however, completes what can be
+    completed.
 
-    Where the disk is full, or the folder is gone, the first write that fails raises `RunFailed`; later ones only feed the
-    measures.
+    Where the disk is full, or the folder is gone, the first write that fails raises `RunFailed`;
+    later ones only feed the measures.
     """
 
-    def __init__(self, folder: Path, config_yaml: str, paradigm: Rule, measures: Measures,
-                 about: Mapping[str, Any], began: datetime, places: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        config_yaml: str,
+        paradigm: AnyParadigm,
+        measures: Measures,
+        about: Mapping[str, Any],
+        began: datetime,
+        places: Mapping[str, Any] | None = None,
+    ) -> None:
         """
         Args:
             folder: exists and is empty.
@@ -131,7 +148,8 @@ class RecordWriter:
             paradigm: fresh; for the journal's header.
             measures: is fed with every line that is written.
             about: what `summary.json` says beside the measures.
-            began: when the run was asked for; `wall_seconds` counts from here to the end of the record.
+            began: when the run was asked for; `wall_seconds` counts from here to the end of the
+                record.
             places: actor -> where it ran; for `environment.json`.
 
         Raises:
@@ -150,7 +168,9 @@ class RecordWriter:
                 new.write_text(config_yaml, encoding="utf-8")
             _write_json(folder / "environment.json", environment() | {"places": places or {}})
             self._journal = (folder / "journal.jsonl").open("w", encoding="utf-8")
-            self._journal.write(header(paradigm, measures.workload_samples, about=dict(about)) + "\n")
+            self._journal.write(
+                header(paradigm, measures.workload_samples, about=dict(about)) + "\n"
+            )
             self._journal.flush()
             self._pushes = pq.ParquetWriter(folder / f"{PUSHES}{NEW}", schema_of(PushRow))
 
@@ -176,7 +196,9 @@ class RecordWriter:
             self._journal.writelines(texts)
             self._journal.flush()
             if not os.fstat(self._journal.fileno()).st_nlink:  # what is written to it goes nowhere
-                raise FileNotFoundError(ENOENT, "it was removed", str(self.folder / "journal.jsonl"))
+                raise FileNotFoundError(
+                    ENOENT, "it was removed", str(self.folder / "journal.jsonl")
+                )
             if len(self._rows) >= ROWS_PER_GROUP:
                 self._flush_rows()
 
@@ -198,16 +220,29 @@ class RecordWriter:
         self._flush_rows()
         self._pushes.close()
         (self.folder / f"{PUSHES}{NEW}").replace(self.folder / PUSHES)
-        table = pa.Table.from_pylist([asdict(one) for one in self.measures.evaluations], schema_of(Evaluation))
+        table = pa.Table.from_pylist(
+            [asdict(one) for one in self.measures.evaluations], schema_of(Evaluation)
+        )
         with completed(self.folder / "evaluations.parquet") as new:
             pq.write_table(table, new)
-        summary = {**self._about, **self.measures.summary(), "wall_seconds": (datetime.now() - self._began).total_seconds()}
-        _write_json(self.folder / "summary.json", {  # JSON has no word for NaN
-            key: None if isinstance(value, float) and not isfinite(value) else value for key, value in summary.items()})
+        summary = {
+            **self._about,
+            **self.measures.summary(),
+            "wall_seconds": (datetime.now() - self._began).total_seconds(),
+        }
+        _write_json(
+            self.folder / "summary.json",
+            {  # JSON has no word for NaN
+                key: None if isinstance(value, float) and not isfinite(value) else value
+                for key, value in summary.items()
+            },
+        )
 
     def _flush_rows(self) -> None:
         if self._rows:
-            self._pushes.write_table(pa.Table.from_pylist([asdict(row) for row in self._rows], schema_of(PushRow)))
+            self._pushes.write_table(
+                pa.Table.from_pylist([asdict(row) for row in self._rows], schema_of(PushRow))
+            )
             self._rows = []
 
     @contextmanager

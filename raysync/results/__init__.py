@@ -1,1 +1,3 @@
-"""What is made of records: statistics, figures, reports. Reads records only; knows neither Ray nor torch."""
+"""What is made of records: statistics, figures, reports. Reads records only; knows neither Ray nor
+torch.
+"""

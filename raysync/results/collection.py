@@ -4,8 +4,8 @@
     collect([Path("runs/compare/...")])  one run
     collect([Path("sweeps/...")])        the trials of a sweep
 
-A *scenario* is everything that a paradigm meets: model, data, workers, update rule, ... Runs of one scenario and one
-paradigm differ in their seed alone: they are its *repeats*.
+A *scenario* is everything that a paradigm meets: model, data, workers, update rule, ... Runs of one
+scenario and one paradigm differ in their seed alone: they are its *repeats*.
 """
 
 from __future__ import annotations
@@ -21,12 +21,19 @@ from raysync.config import Experiment, Published
 from raysync.errors import ConfigError
 from raysync.record.reader import RunRecord, load
 from raysync.record.sweeps import FILE, SweepRecord
-from raysync.results.intact import check, whole_sweep
-from raysync.results.scenarios import differences, setting_text, trial_paradigm
+from raysync.results.grouping import differences, setting_text, trial_paradigm
+from raysync.results.validation import check, whole_sweep
 
 Quality = Literal["accuracy", "perplexity", "nothing"]
 
-OF_FINISHED_RUNS = ("final_accuracy", "best_accuracy", "converged_accuracy", "final_loss", "final_perplexity", "seconds")
+OF_FINISHED_RUNS = (
+    "final_accuracy",
+    "best_accuracy",
+    "converged_accuracy",
+    "final_loss",
+    "final_perplexity",
+    "seconds",
+)
 
 
 @dataclass(frozen=True)
@@ -38,12 +45,15 @@ class Run:
     """As tables call it: `ssp(staleness=3)`."""
     seed: int
     scenario: str = ""
-    """What sets it apart from others of the collection, beside paradigm and seed: `model=lenet, profile=8-k80`."""
+    """What sets it apart from others of the collection, beside paradigm and seed: `model=lenet,
+    profile=8-k80`."""
 
     @property
     def label(self) -> str:
         """What was run."""
-        return ", ".join(part for part in (self.scenario, self.paradigm, f"seed {self.seed}") if part)
+        return ", ".join(
+            part for part in (self.scenario, self.paradigm, f"seed {self.seed}") if part
+        )
 
     @property
     def status(self) -> str:
@@ -55,11 +65,16 @@ class Run:
         """Why not all of the run is there, in a clause; empty if all is."""
         if self.status == "unfinished":
             return "it was killed, or it still goes on: its journal has no closing line"
-        return "" if self.record.ended else "it was closed, but its journal has no closing line: it was cut off"
+        return (
+            ""
+            if self.record.ended
+            else "it was closed, but its journal has no closing line: it was cut off"
+        )
 
     def value(self, key: str) -> float | None:
-        """A number of `summary.json`; None where the run has none: a target not reached, or a result (a final accuracy, the
-        seconds of the whole training) of a run that did not finish, which is of less work than that of the others."""
+        """A number of `summary.json`; None where the run has none: a target not reached, or a
+        result (a final accuracy, the seconds of the whole training) of a run that did not finish,
+        which is of less work than that of the others."""
         if key in OF_FINISHED_RUNS and self.status != "finished":
             return None
         value = self.record.summary.get(key)
@@ -79,7 +94,9 @@ class Failed:
     @property
     def label(self) -> str:
         """What was tried."""
-        return ", ".join(part for part in (self.scenario, self.paradigm, f"seed {self.seed}") if part)
+        return ", ".join(
+            part for part in (self.scenario, self.paradigm, f"seed {self.seed}") if part
+        )
 
 
 @dataclass(frozen=True)
@@ -134,16 +151,21 @@ class Collection:
 
     @cached_property
     def paradigms(self) -> tuple[str, ...]:
-        """In the order of the experiment's `paradigms`, others as they appear; of a sweep, as they appear."""
+        """In the order of the experiment's `paradigms`, others as they appear; of a sweep, as they
+        appear.
+        """
         everything: list[Run | Failed] = [*self.runs, *self.failed]
         there = list(dict.fromkeys(one.paradigm for one in everything))
         names = labels(run.record for run in self.runs)
         choices = () if self.sweep is not None else self.experiment.paradigms
         listed = [names.get(choice.label, choice.label) for choice in choices]
-        return tuple(sorted(there, key=lambda label: listed.index(label) if label in listed else len(listed)))
+        return tuple(
+            sorted(there, key=lambda label: listed.index(label) if label in listed else len(listed))
+        )
 
     def scenarios(self) -> dict[str, dict[str, list[Run]]]:
-        """Scenario -> paradigm -> its repeats by rising seed; "" is the only scenario where nothing else differs.
+        """Scenario -> paradigm -> its repeats by rising seed; "" is the only scenario where nothing
+        else differs.
 
         A paradigm of which every trial of the scenario failed without a record has an empty list.
         """
@@ -166,18 +188,26 @@ class Collection:
 
     def success(self, scenario: str) -> Success:
         """By what the runs of a scenario are judged."""
-        return success_of(next((run for run in self.runs if run.scenario == scenario), self.runs[0]).record)
+        return success_of(
+            next((run for run in self.runs if run.scenario == scenario), self.runs[0]).record
+        )
 
 
 def success_of(record: RunRecord) -> Success:
-    """By what a run is judged: perplexity and loss where tokens are predicted, otherwise accuracy."""
+    """By what a run is judged: perplexity and loss where tokens are predicted, otherwise
+    accuracy.
+    """
     experiment, summary = record.config, record.summary
     if experiment.timing == "only":
         return Success("nothing", None, None)
     tokens = bool(summary.get("tokens", experiment.data.name == "text"))
     targets: dict[Literal["accuracy", "loss"], float | None] = {
-        "accuracy": experiment.target_accuracy, "loss": experiment.target_loss}
-    order: tuple[Literal["accuracy", "loss"], ...] = ("loss", "accuracy") if tokens else ("accuracy", "loss")
+        "accuracy": experiment.target_accuracy,
+        "loss": experiment.target_loss,
+    }
+    order: tuple[Literal["accuracy", "loss"], ...] = (
+        ("loss", "accuracy") if tokens else ("accuracy", "loss")
+    )
     kind = next((one for one in order if targets[one] is not None), None)
     return Success("perplexity" if tokens else "accuracy", targets[kind] if kind else None, kind)
 
@@ -186,7 +216,8 @@ def collect(paths: Sequence[Path]) -> Collection:
     """The runs in folders.
 
     Args:
-        paths: each the folder of a run, of a sweep, or of run records as `raysync compare` leaves it (OUTPUT/NAME).
+        paths: each the folder of a run, of a sweep, or of run records as `raysync compare` leaves
+            it (OUTPUT/NAME).
 
     Raises:
         ConfigError: there is nothing, or a record is damaged or of a newer raysync.
@@ -197,8 +228,10 @@ def collect(paths: Sequence[Path]) -> Collection:
     for record in records:
         check(record)
     scenarios = differences(records)
-    runs = [Run(record, label_of(record), record.config.seed, scenario)
-            for record, scenario in zip(records, scenarios, strict=True)]
+    runs = [
+        Run(record, label_of(record), record.config.seed, scenario)
+        for record, scenario in zip(records, scenarios, strict=True)
+    ]
     kept = _newest(runs)
     return Collection(tuple(paths), kept, superseded=len(runs) - len(kept))
 
@@ -215,15 +248,22 @@ def labels(records: Iterable[RunRecord]) -> dict[str, str]:
 
 
 def _newest(runs: Sequence[Run]) -> tuple[Run, ...]:
-    """Of each scenario, paradigm and seed. In virtual time its repetition is the same run, and no evidence."""
-    newest = {(run.scenario, run.paradigm, run.seed): run for run in sorted(runs, key=lambda run: run.record.path.name)}
+    """Of each scenario, paradigm and seed. In virtual time its repetition is the same run, and no
+    evidence.
+    """
+    newest = {
+        (run.scenario, run.paradigm, run.seed): run
+        for run in sorted(runs, key=lambda run: run.record.path.name)
+    }
     return tuple(run for run in runs if newest[run.scenario, run.paradigm, run.seed] is run)
 
 
 def _records(path: Path) -> list[RunRecord]:
     """The records in a folder, in the order of their names, which begin with the time."""
     if not path.is_dir():
-        raise ConfigError(f"{path}: there is no such folder; name that of a run, of a sweep, or of several runs.")
+        raise ConfigError(
+            f"{path}: there is no such folder; name that of a run, of a sweep, or of several runs."
+        )
     if (path / FILE).is_file():
         return list(whole_sweep(path).records.values())
     if _is_record(path):
@@ -232,7 +272,10 @@ def _records(path: Path) -> list[RunRecord]:
     if not there:
         inside = sorted(str(one) for one in path.iterdir() if one.is_dir() and _holds_records(one))
         hint = f"; name one of: {', '.join(inside[:4])}" if inside else ""
-        raise ConfigError(f"{path}: nothing to report on: it is not the folder of a run or a sweep, and holds none{hint}.")
+        raise ConfigError(
+            f"{path}: nothing to report on: it is not the folder of a run or a sweep, and holds"
+            f" none{hint}."
+        )
     return there
 
 
@@ -257,10 +300,15 @@ def _of_sweep(path: Path) -> Collection:
             runs.append(Run(record, label_of(record), record.config.seed, scenario))
         else:
             seed = int(row.get("config/seed", sweep.experiment.seed))
-            failed.append(Failed(trial, scenario, trial_paradigm(sweep, row), seed, str(row["error"] or "")))
+            failed.append(
+                Failed(trial, scenario, trial_paradigm(sweep, row), seed, str(row["error"] or ""))
+            )
     if not runs:
         first = next((one.error.splitlines()[0] for one in failed if one.error), "")
-        raise ConfigError(f"{path}: nothing to report on: none of its {len(failed)} trials left a record.\n{first}".strip())
+        raise ConfigError(
+            f"{path}: nothing to report on: none of its {len(failed)} trials left a"
+            f" record.\n{first}".strip()
+        )
     kept, names = _newest(runs), labels(run.record for run in runs)
     called = tuple(replace(one, paradigm=names.get(one.paradigm, one.paradigm)) for one in failed)
     return Collection((path,), kept, called, len(runs) - len(kept), sweep)

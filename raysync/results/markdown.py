@@ -1,4 +1,6 @@
-"""A report as Markdown, for pull requests and papers: the answer, the tables, and what they were measured with."""
+"""A report as Markdown, for pull requests and papers: the answer, the tables, and what they were
+measured with.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,9 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from raysync.results.answer import answer, overall
 from raysync.results.collection import Collection
-from raysync.results.context import commands, configuration, dates, environment, title
+from raysync.results.provenance import commands, configuration, dates, environment, title
+from raysync.results.ranking import answer, overall
 from raysync.results.text_tables import legend, notes, paradigm_table, published_table
 
 
@@ -21,24 +23,39 @@ def markdown(collection: Collection, *, median: bool = False) -> str:
         median: tables hold the values of the median run in place of means.
     """
     scenarios = list(collection.scenarios())
-    parts = [f"# {plain(collection.name)}", f"{plain(title(collection))}.", plain(overall(collection))]
+    parts = [
+        f"# {plain(collection.name)}",
+        f"{plain(title(collection))}.",
+        plain(overall(collection)),
+    ]
     for scenario in scenarios:
-        parts += [f"## {plain(scenario)}" if scenario else "", plain(answer(collection, scenario)),
-                  _text(paradigm_table(collection, scenario, median=median))]
+        parts += [
+            f"## {plain(scenario)}" if scenario else "",
+            plain(answer(collection, scenario)),
+            _text(paradigm_table(collection, scenario, median=median)),
+        ]
         if collection.published is not None:
             parts.append(_text(published_table(collection, scenario)))
     parts.append(legend(median))
     if collection.published is not None:
-        parts.append(plain(f"Published: {collection.published.source}. {collection.published.note}".strip()))
+        parts.append(
+            plain(f"Published: {collection.published.source}. {collection.published.note}".strip())
+        )
     parts += map(plain, notes(collection))
     settings = pd.Series(configuration(collection), name="value").rename_axis("setting").to_frame()
-    parts += ["## Configuration", _text(settings),
-              plain(f"{dates(collection)}, {environment(collection)}."), _block(commands(collection))]
+    parts += [
+        "## Configuration",
+        _text(settings),
+        plain(f"{dates(collection)}, {environment(collection)}."),
+        _block(commands(collection)),
+    ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def plain(text: str) -> str:
-    """A text, some of which may come from a record, in one line of Markdown: no HTML in it, no picture, no link."""
+    """A text, some of which may come from a record, in one line of Markdown: no HTML in it, no
+    picture, no link.
+    """
     escaped = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
     return escaped.replace("](", "]\\(").replace("][", "]\\[")
 

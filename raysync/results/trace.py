@@ -1,12 +1,14 @@
-"""The timeline of one run as a Chrome trace, for ui.perfetto.dev, chrome://tracing or any other viewer of the format.
+"""The timeline of one run as a Chrome trace, for ui.perfetto.dev, chrome://tracing or any other
+viewer of the format.
 
-    process "workers"   a track a worker: transfer, step, wait (with the reason of the Hold); leaving and joining
-    process "server"    updates (versions), drops, switches, decisions of the paradigm's controller, evaluations
+    process "workers"   a track a worker: transfer, step, wait (and why); leaving, joining
+    process "server"    updates, drops, switches, the controller's decisions, evaluations
     process "lead"      a counter a worker: clocks ahead of the slowest, at each release
 
-What lies between a release and its push beside the step is transfer, and comes first: the weights' way to the worker (on
-Ray, all that an emulated link adds, and the report's way back). A gradient's way to the server overlaps what follows its
-push, and is not drawn. A step that was never pushed (its worker left, or the run ended) is not drawn either.
+What lies between a release and its push beside the step is transfer, and comes first: the weights'
+way to the worker (on Ray, all that an emulated link adds, and the report's way back). A gradient's
+way to the server overlaps what follows its push, and is not drawn. A step that was never pushed
+(its worker left, or the run ended) is not drawn either.
 
 Format: "Trace Event Format", Google; times in microseconds.
 """
@@ -28,7 +30,8 @@ from raysync.results.collection import label_of
 WORKERS, SERVER, LEAD = 1, 2, 3
 UPDATES, CONTROLLER, EVALUATIONS = 4, 5, 6
 FIRST_WORKER = 11
-"""No two processes or tracks have the same number: Perfetto, as Linux, takes a thread's for unique over all processes."""
+"""No two processes or tracks have the same number: Perfetto, as Linux, takes a thread's for unique
+over all processes."""
 
 TRACKS = {UPDATES: "updates", CONTROLLER: "controller", EVALUATIONS: "evaluations"}
 AT_END = "no release: the run ended"
@@ -39,7 +42,9 @@ TraceEvent = dict[str, Any]
 
 def write_trace(record: RunRecord, path: Path) -> None:
     """Write `trace` of a run to a file, as JSON."""
-    path.write_text(json.dumps(trace(record), separators=(",", ":"), allow_nan=False), encoding="utf-8")
+    path.write_text(
+        json.dumps(trace(record), separators=(",", ":"), allow_nan=False), encoding="utf-8"
+    )
 
 
 def trace(record: RunRecord) -> TraceEvent:
@@ -52,13 +57,25 @@ def trace(record: RunRecord) -> TraceEvent:
         ConfigError: the record is damaged.
     """
     lines = list(record.journal())
-    tracks = {worker: track for track, worker in enumerate(_workers(lines, record), start=FIRST_WORKER)}
-    events = [*_names(tracks, record), *_slices(record, tracks, _holds(lines)), *_marks(lines, tracks)]
-    return {"displayTimeUnit": "ms", "otherData": {"record": str(record.path)}, "traceEvents": events}
+    tracks = {
+        worker: track for track, worker in enumerate(_workers(lines, record), start=FIRST_WORKER)
+    }
+    events = [
+        *_names(tracks, record),
+        *_slices(record, tracks, _holds(lines)),
+        *_marks(lines, tracks),
+    ]
+    return {
+        "displayTimeUnit": "ms",
+        "otherData": {"record": str(record.path)},
+        "traceEvents": events,
+    }
 
 
 def _workers(lines: Iterable[Line], record: RunRecord) -> list[str]:
-    """Every life of every worker, sorted by its slot's first appearance; also of those whose joining was cut off."""
+    """Every life of every worker, sorted by its slot's first appearance; also of those whose
+    joining was cut off.
+    """
     events = (line.event for line in lines if isinstance(line, Entry))
     came_or_went = [event.worker for event in events if isinstance(event, Joined | Left)]
     workers = dict.fromkeys([*came_or_went, *record.pushes.worker.unique()])
@@ -69,14 +86,37 @@ def _workers(lines: Iterable[Line], record: RunRecord) -> list[str]:
 def _names(tracks: dict[str, int], record: RunRecord) -> Iterator[TraceEvent]:
     """What the viewer calls processes and tracks, and their order."""
     label = f"{label_of(record)}, seed {record.config.seed}"
-    for process, name in ((WORKERS, f"workers: {label}"), (SERVER, "server"), (LEAD, "lead, clocks")):
+    for process, name in (
+        (WORKERS, f"workers: {label}"),
+        (SERVER, "server"),
+        (LEAD, "lead, clocks"),
+    ):
         yield {"ph": "M", "pid": process, "name": "process_name", "args": {"name": name}}
-        yield {"ph": "M", "pid": process, "name": "process_sort_index", "args": {"sort_index": process}}
-    threads = [*((WORKERS, track, worker) for worker, track in tracks.items()),
-               *((SERVER, track, name) for track, name in TRACKS.items())]
+        yield {
+            "ph": "M",
+            "pid": process,
+            "name": "process_sort_index",
+            "args": {"sort_index": process},
+        }
+    threads = [
+        *((WORKERS, track, worker) for worker, track in tracks.items()),
+        *((SERVER, track, name) for track, name in TRACKS.items()),
+    ]
     for process, track, name in threads:
-        yield {"ph": "M", "pid": process, "tid": track, "name": "thread_name", "args": {"name": name}}
-        yield {"ph": "M", "pid": process, "tid": track, "name": "thread_sort_index", "args": {"sort_index": track}}
+        yield {
+            "ph": "M",
+            "pid": process,
+            "tid": track,
+            "name": "thread_name",
+            "args": {"name": name},
+        }
+        yield {
+            "ph": "M",
+            "pid": process,
+            "tid": track,
+            "name": "thread_sort_index",
+            "args": {"sort_index": track},
+        }
 
 
 def _holds(lines: Iterable[Line]) -> dict[tuple[str, int], str]:
@@ -93,7 +133,9 @@ def _holds(lines: Iterable[Line]) -> dict[tuple[str, int], str]:
     return reasons
 
 
-def _slices(record: RunRecord, tracks: dict[str, int], holds: dict[tuple[str, int], str]) -> Iterator[TraceEvent]:
+def _slices(
+    record: RunRecord, tracks: dict[str, int], holds: dict[tuple[str, int], str]
+) -> Iterator[TraceEvent]:
     """Transfer, step and wait of every push, and the lead at its release."""
     for row in record.pushes.to_dict("records"):
         worker, clock, track = row["worker"], row["clock"], tracks[row["worker"]]
@@ -103,16 +145,42 @@ def _slices(record: RunRecord, tracks: dict[str, int], holds: dict[tuple[str, in
         about |= {"loss": _number(row["loss"]), "staleness": _number(row["staleness"])}
         yield from _slice("transfer", "transfer", track, released, began, {"clock": clock})
         yield from _slice(f"step {clock}", "step", track, began, pushed, about)
-        yield from _slice("wait", "wait", track, pushed, pushed + row["wait_s"], {"why": holds.get((worker, clock), AT_END)})
-        yield {"ph": "C", "pid": LEAD, "name": f"lead {worker}", "ts": _us(released), "args": {"clocks": row["lead"]}}
+        yield from _slice(
+            "wait",
+            "wait",
+            track,
+            pushed,
+            pushed + row["wait_s"],
+            {"why": holds.get((worker, clock), AT_END)},
+        )
+        yield {
+            "ph": "C",
+            "pid": LEAD,
+            "name": f"lead {worker}",
+            "ts": _us(released),
+            "args": {"clocks": row["lead"]},
+        }
 
 
-def _slice(name: str, category: str, track: int, begin_s: float, end_s: float, args: TraceEvent) -> Iterator[TraceEvent]:
+def _slice(
+    name: str, category: str, track: int, begin_s: float, end_s: float, args: TraceEvent
+) -> Iterator[TraceEvent]:
     """A bar on a worker's track; none where it would have no length."""
-    begin, end = round(begin_s * NS_PER_S), round(end_s * NS_PER_S)  # whole, so that neighbours touch and never overlap
+    begin, end = (
+        round(begin_s * NS_PER_S),
+        round(end_s * NS_PER_S),
+    )  # whole, so that neighbours touch and never overlap
     if end > begin:
-        yield {"ph": "X", "pid": WORKERS, "tid": track, "name": name, "cat": category, "ts": begin / 1000,
-               "dur": (end - begin) / 1000, "args": args}
+        yield {
+            "ph": "X",
+            "pid": WORKERS,
+            "tid": track,
+            "name": name,
+            "cat": category,
+            "ts": begin / 1000,
+            "dur": (end - begin) / 1000,
+            "args": args,
+        }
 
 
 def _marks(lines: Iterable[Line], tracks: dict[str, int]) -> Iterator[TraceEvent]:
@@ -122,12 +190,25 @@ def _marks(lines: Iterable[Line], tracks: dict[str, int]) -> Iterator[TraceEvent
             case Entry(event=event, decisions=decisions):
                 if isinstance(event, Joined | Left):
                     name = "joined" if isinstance(event, Joined) else "left"
-                    yield _mark(name, "member", event.at, WORKERS, tracks[event.worker], dict(line.report))
+                    yield _mark(
+                        name, "member", event.at, WORKERS, tracks[event.worker], dict(line.report)
+                    )
                 for decision in decisions:
                     yield from _of_decision(decision, event.at, tracks)
             case Evaluation():
-                args = {"accuracy": _number(line.accuracy), "loss": _number(line.loss), "version": line.version}
-                yield _mark(f"evaluation: accuracy {line.accuracy:.1%}", "evaluation", line.at, SERVER, EVALUATIONS, args)
+                args = {
+                    "accuracy": _number(line.accuracy),
+                    "loss": _number(line.loss),
+                    "version": line.version,
+                }
+                yield _mark(
+                    f"evaluation: accuracy {line.accuracy:.1%}",
+                    "evaluation",
+                    line.at,
+                    SERVER,
+                    EVALUATIONS,
+                    args,
+                )
             case Remark(at=at, text=text):
                 yield _mark(text, "remark", at, SERVER, CONTROLLER, {})
             case Ended(status=status, at=at, error=error):
@@ -139,9 +220,18 @@ def _of_decision(decision: Decision, at: float, tracks: dict[str, int]) -> Itera
         case Apply(pushes=pushes, version=version):
             made_of = ", ".join(f"{worker} {clock}" for worker, clock in pushes[:20])
             more = f" and {len(pushes) - 20} more" if len(pushes) > 20 else ""
-            yield _mark(f"version {version}", "update", at, SERVER, UPDATES, {"pushes": f"{made_of}{more}"})
+            yield _mark(
+                f"version {version}", "update", at, SERVER, UPDATES, {"pushes": f"{made_of}{more}"}
+            )
         case Drop(push=(worker, clock), why=why, reason=reason):
-            yield _mark(f"dropped {worker} {clock}", "drop", at, SERVER, UPDATES, {"reason": reason, "why": why})
+            yield _mark(
+                f"dropped {worker} {clock}",
+                "drop",
+                at,
+                SERVER,
+                UPDATES,
+                {"reason": reason, "why": why},
+            )
         case Switch(to=to, why=why):
             yield _mark(f"switch to {to}", "switch", at, SERVER, CONTROLLER, {"why": why})
         case Suspend(worker=worker, why=why):
@@ -153,7 +243,7 @@ def _of_decision(decision: Decision, at: float, tracks: dict[str, int]) -> Itera
 
 
 def _of_worker(
-    name: str, worker: str, at: float, tracks: dict[str, int], args: Mapping[str, Any],
+    name: str, worker: str, at: float, tracks: dict[str, int], args: Mapping[str, Any]
 ) -> Iterator[TraceEvent]:
     """A mark among the decisions, and on the worker's own track."""
     yield _mark(name, "note", at, SERVER, CONTROLLER, {"worker": worker, **args})
@@ -161,9 +251,19 @@ def _of_worker(
         yield _mark(name, "note", at, WORKERS, tracks[worker], dict(args))
 
 
-def _mark(name: str, category: str, at: float, process: int, track: int, args: TraceEvent) -> TraceEvent:
-    return {"ph": "i", "s": "t", "pid": process, "tid": track, "name": name, "cat": category, "ts": _us(at),
-            "args": _sayable(args)}
+def _mark(
+    name: str, category: str, at: float, process: int, track: int, args: TraceEvent
+) -> TraceEvent:
+    return {
+        "ph": "i",
+        "s": "t",
+        "pid": process,
+        "tid": track,
+        "name": name,
+        "cat": category,
+        "ts": _us(at),
+        "args": _sayable(args),
+    }
 
 
 def _us(at: float) -> float:

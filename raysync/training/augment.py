@@ -7,7 +7,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 PADDING = 4
-"""Black pixels around the image before the crop, as He et al. (2016), section 4.2, and everybody since for CIFAR."""
+"""Black pixels around the image before the crop, as He et al. (2016), section 4.2, and everybody
+since for CIFAR."""
 
 
 def crop_and_flip(images: Tensor, seed: int) -> Tensor:
@@ -25,5 +26,9 @@ def crop_and_flip(images: Tensor, seed: int) -> Tensor:
     columns = torch.arange(width).expand(count, width)
     columns = left[:, None] + torch.where(flip[:, None], width - 1 - columns, columns)  # (N, W)
     padded = pad(images, (PADDING,) * 4)
-    return padded[torch.arange(count)[:, None, None, None], torch.arange(channels)[:, None, None],
-                  rows[:, None, :, None], columns[:, None, None, :]]
+    return padded[
+        torch.arange(count)[:, None, None, None],
+        torch.arange(channels)[:, None, None],
+        rows[:, None, :, None],
+        columns[:, None, None, :],
+    ]

@@ -18,7 +18,9 @@ COUNTED = 4
 
 
 def step_s(plan: ModelPlan, batch_size: int = STEP_BATCH) -> float:
-    """Seconds of forward and backward of a batch of random samples on this machine, one thread: a median."""
+    """Seconds of forward and backward of a batch of random samples on this machine, one thread: a
+    median.
+    """
     timer = Timer("compute(batches, 0, size)", globals=_step(plan, batch_size), num_threads=1)
     return float(timer.blocked_autorange(min_run_time=0.5).median)
 
@@ -37,8 +39,16 @@ def step_flops(plan: ModelPlan, batch_size: int) -> float:
 def _step(plan: ModelPlan, batch_size: int) -> dict[str, Any]:
     """A computation on random samples, and the batches to feed it with."""
     rng, shape = np.random.default_rng(0), (batch_size, *plan.input_shape)
-    x = rng.integers(plan.classes, size=shape) if plan.tokens else rng.integers(256, size=shape, dtype=np.uint8)
+    x = (
+        rng.integers(plan.classes, size=shape)
+        if plan.tokens
+        else rng.integers(256, size=shape, dtype=np.uint8)
+    )
     y = x if plan.tokens else np.arange(batch_size) % plan.classes
     data = data_set("random", (x, y), (x, y), plan.classes, tokens=plan.tokens)
     computation = GradientComputation(plan.build(), data)
-    return {"compute": computation.compute, "batches": Batches(np.arange(batch_size), 0, "cost"), "size": batch_size}
+    return {
+        "compute": computation.compute,
+        "batches": Batches(np.arange(batch_size), 0, "cost"),
+        "size": batch_size,
+    }

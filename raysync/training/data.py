@@ -28,7 +28,8 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class DataSet:
-    """A classification data set as NumPy arrays, so that Ray shares one copy among the workers of a node.
+    """A classification data set as NumPy arrays, so that Ray shares one copy among the workers of a
+    node.
 
     Shape legend: N = samples, C = channels (or features), T = tokens of a sample.
     """
@@ -47,7 +48,8 @@ class DataSet:
     std: Array
     """(C,) float32, what they are then divided by."""
     tokens: bool = False
-    """Language: samples are rows of tokens, and each token has a label of the same vocabulary, the one to predict there."""
+    """Language: samples are rows of tokens, and each token has a label of the same vocabulary, the
+    one to predict there."""
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -59,20 +61,29 @@ class DataSet:
         if x.dtype != np.uint8:
             return torch.tensor(x)
         shape = (1, -1) + (1,) * (x.ndim - 2)
-        return torch.from_numpy((x.astype(np.float32) - self.mean.reshape(shape)) / self.std.reshape(shape))
+        return torch.from_numpy(
+            (x.astype(np.float32) - self.mean.reshape(shape)) / self.std.reshape(shape)
+        )
 
 
 def data_set(
-    name: str, train: tuple[Any, Any], test: tuple[Any, Any], classes: int | None = None, *, tokens: bool = False,
+    name: str,
+    train: tuple[Any, Any],
+    test: tuple[Any, Any],
+    classes: int | None = None,
+    *,
+    tokens: bool = False,
 ) -> DataSet:
     """Make a data set of (samples, labels) pairs: arrays or tensors, samples first.
 
     Args:
         name: what records call it.
-        train: samples (N, C, ...), uint8 (will be normalised per channel) or floating point (used as they are), and
-            integer labels (N,). With `tokens`: integers from 0 (N, T), and labels (N, T), what to predict at each of them.
+        train: samples (N, C, ...), uint8 (will be normalised per channel) or floating point (used
+            as they are), and integer labels (N,). With `tokens`: integers from 0 (N, T), and labels
+            (N, T), what to predict at each of them.
         test: likewise.
-        classes: number of classes, or size of the vocabulary; default: the largest label (or token) plus 1.
+        classes: number of classes, or size of the vocabulary; default: the largest label (or token)
+            plus 1.
         tokens: whether samples are rows of tokens, for a language model.
 
     Raises:
@@ -81,37 +92,62 @@ def data_set(
     if not isinstance(name, str) or not name:
         raise ConfigError(f"data: a data set has a name, such as 'mine'; got {name!r:.100}.")
     if classes is not None and (not isinstance(classes, int) or classes < 1):
-        raise ConfigError(f"data {name}: classes must be a whole number from 1, got "
-                          f"{classes!r:.100}.")
+        raise ConfigError(
+            f"data {name}: classes must be a whole number from 1, got {classes!r:.100}."
+        )
     checked = _tokens if tokens else _samples
     train_x, train_y = _pair(name, "train", train, checked)
     test_x, test_y = _pair(name, "test", test, checked)
     for part, x, y in (("train", train_x, train_y), ("test", test_x, test_y)):
         if y.ndim == 0 or len(x) != len(y) or len(x) == 0:
             labels = len(y) if y.ndim else "no"
-            raise ConfigError(f"data {name}: {part} has {len(x)} samples and {labels} labels; there must "
-                              "be as many labels as samples, and at least 1.")
+            raise ConfigError(
+                f"data {name}: {part} has {len(x)} samples and {labels} labels; there must "
+                "be as many labels as samples, and at least 1."
+            )
         if y.shape != (x.shape if tokens else x.shape[:1]) or not _counts_from_0(y):
             each = "token" if tokens else "sample"
-            raise ConfigError(f"data {name}: labels of {part} must be whole numbers from 0, one a {each}.")
+            raise ConfigError(
+                f"data {name}: labels of {part} must be whole numbers from 0, one a {each}."
+            )
     if train_x.shape[1:] != test_x.shape[1:]:
-        raise ConfigError(f"data {name}: train samples are {train_x.shape[1:]}, test samples {test_x.shape[1:]}.")
-    largest = int(max(part.max() for part in ((train_y, test_y, train_x, test_x) if tokens else (train_y, test_y))))
+        raise ConfigError(
+            f"data {name}: train samples are {train_x.shape[1:]}, test samples {test_x.shape[1:]}."
+        )
+    largest = int(
+        max(
+            part.max()
+            for part in ((train_y, test_y, train_x, test_x) if tokens else (train_y, test_y))
+        )
+    )
     if classes is not None and largest >= classes:
-        what, size = ("token", "size of the vocabulary") if tokens else ("label", "number of classes")
+        what, size = (
+            ("token", "size of the vocabulary") if tokens else ("label", "number of classes")
+        )
         raise ConfigError(f"data {name}: {what} {largest} is not below {classes}, the {size}.")
     mean, std = _channel_moments(train_x)
-    return DataSet(name, train_x, train_y.astype(np.int64), test_x, test_y.astype(np.int64),
-                   classes or largest + 1, mean, std, tokens)
+    return DataSet(
+        name,
+        train_x,
+        train_y.astype(np.int64),
+        test_x,
+        test_y.astype(np.int64),
+        classes or largest + 1,
+        mean,
+        std,
+        tokens,
+    )
 
 
 def _pair(
-    name: str, part: str, pair: object, checked: Callable[[str, Array], Array],
+    name: str, part: str, pair: object, checked: Callable[[str, Array], Array]
 ) -> tuple[Array, Array]:
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         what = f"{len(pair)} things" if isinstance(pair, tuple | list) else type(pair).__name__
-        raise ConfigError(f"data {name}: {part} must be a pair (samples, labels) of arrays or tensors, got "
-                          f"{what}; a torch Dataset has them in attributes such as data and targets.")
+        raise ConfigError(
+            f"data {name}: {part} must be a pair (samples, labels) of arrays or tensors, got "
+            f"{what}; a torch Dataset has them in attributes such as data and targets."
+        )
     x = _array(f"data {name}: samples of {part}", pair[0])
     return checked(f"data {name}: {part}", x), _array(f"data {name}: labels of {part}", pair[1])
 
@@ -133,15 +169,18 @@ def _array(where: str, given: object) -> Array:
 
 def _samples(where: str, x: Array) -> Array:
     if x.ndim < 2:
-        raise ConfigError(f"{where}: samples need at least one dimension each, got an array of shape "
-                          f"{x.shape}.")
+        raise ConfigError(
+            f"{where}: samples need at least one dimension each, got an array of shape {x.shape}."
+        )
     return np.ascontiguousarray(x if x.dtype == np.uint8 else x.astype(np.float32))
 
 
 def _tokens(where: str, x: Array) -> Array:
     if x.ndim != 2 or not _counts_from_0(x):
-        raise ConfigError(f"{where}: tokens must be whole numbers from 0 in an array (N, T), got "
-                          f"{x.dtype} {x.shape}.")
+        raise ConfigError(
+            f"{where}: tokens must be whole numbers from 0 in an array (N, T), got "
+            f"{x.dtype} {x.shape}."
+        )
     return np.ascontiguousarray(x, np.int64)
 
 
@@ -150,7 +189,9 @@ def _counts_from_0(values: Array) -> bool:
 
 
 def _channel_moments(x: Array) -> tuple[Array, Array]:
-    """Mean and standard deviation of each channel, counted exactly from the 256 values a byte can have."""
+    """Mean and standard deviation of each channel, counted exactly from the 256 values a byte can
+    have.
+    """
     if x.dtype != np.uint8:
         return np.zeros(1, np.float32), np.ones(1, np.float32)
     values = np.arange(256)
@@ -165,7 +206,9 @@ def _channel_moments(x: Array) -> tuple[Array, Array]:
 
 
 def digits() -> DataSet:
-    """scikit-learn's 8x8 digits: 1,797 images, the last 360 for testing. Comes with raysync's dependencies."""
+    """scikit-learn's 8x8 digits: 1,797 images, the last 360 for testing. Comes with raysync's
+    dependencies.
+    """
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
@@ -177,11 +220,20 @@ def digits() -> DataSet:
 
 
 def synthetic(
-    *, shape: tuple[int, ...] = (1, 28, 28), classes: int = 10, train: int = 10_000, test: int = 2_000, noise: float = 64.0,
+    *,
+    shape: tuple[int, ...] = (1, 28, 28),
+    classes: int = 10,
+    train: int = 10_000,
+    test: int = 2_000,
+    noise: float = 64.0,
 ) -> DataSet:
-    """One random image a class with noise on it (standard deviation `noise` of 255): any size, no download."""
+    """One random image a class with noise on it (standard deviation `noise` of 255): any size, no
+    download.
+    """
     if min(classes, train, test, *shape) < 1 or noise < 0:
-        raise ConfigError("data synthetic: shape, classes, train and test must be at least 1, noise at least 0.")
+        raise ConfigError(
+            "data synthetic: shape, classes, train and test must be at least 1, noise at least 0."
+        )
     rng = default_rng(0)
     centres = rng.integers(64, 192, size=(classes, *shape), dtype=np.uint8)
 
@@ -197,17 +249,22 @@ def synthetic(
 
 
 def text(*, file: str | None = None, context: int = 64, test_share: float = 0.1) -> DataSet:
-    """Characters of a UTF-8 text, each to be predicted from those before it; default: a Markov chain of perplexity 3.364.
+    """Characters of a UTF-8 text, each to be predicted from those before it; default: a Markov
+    chain of perplexity 3.364.
 
-    A sample is a window of `context` characters; the last `test_share` of the text is the test set. The vocabulary is that
-    of the whole text. The first character of a window is predicted from one before it, so the best expected perplexity on
-    windows of the Markov chain is a little higher: 3.42 with 64 characters, 3.47 with 32.
+    A sample is a window of `context` characters; the last `test_share` of the text is the test set.
+    The vocabulary is that of the whole text. The first character of a window is predicted from one
+    before it, so the best expected perplexity on windows of the Markov chain is a little higher:
+    3.42 with 64 characters, 3.47 with 32.
 
     Raises:
-        ConfigError: a parameter that is not allowed, or a text that is not there, not UTF-8, empty or too short.
+        ConfigError: a parameter that is not allowed, or a text that is not there, not UTF-8, empty
+            or too short.
     """
     if type(context) is not int or context < 1:
-        raise ConfigError(f"data text: context must be a whole number of characters, at least 1; got {context!r}.")
+        raise ConfigError(
+            f"data text: context must be a whole number of characters, at least 1; got {context!r}."
+        )
     if not isinstance(test_share, float) or not 0 < test_share < 1:
         raise ConfigError(f"data text: test_share must be above 0 and below 1; got {test_share!r}.")
     if not isinstance(file, str | Path | None):
@@ -216,8 +273,9 @@ def text(*, file: str | None = None, context: int = 64, test_share: float = 0.1)
     return data_set("text", *split(ids, context, test_share), classes=len(vocabulary), tokens=True)
 
 
-_IDX = tuple(f"{part}-{what}-ubyte"
-             for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1"))
+_IDX = tuple(
+    f"{part}-{what}-ubyte" for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1")
+)
 _BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 FILES = {
     "MNIST": ("MNIST/raw", _IDX),
@@ -231,7 +289,10 @@ FILES = {
 def _from_torchvision(name: str, cls: str, classes: int) -> Callable[[Path | None], DataSet]:
     def load(data_dir: Path | None) -> DataSet:
         if data_dir is None:
-            raise ConfigError(f"data {name}: needs data.data_dir, the folder that holds it or that it is downloaded to.")
+            raise ConfigError(
+                f"data {name}: needs data.data_dir, the folder that holds it or that it is"
+                " downloaded to."
+            )
         root, (below, files) = data_dir.expanduser(), FILES[cls]
         folder = root / below
         missing = [file for file in files if not (folder / file).exists()]
@@ -245,7 +306,8 @@ def _from_torchvision(name: str, cls: str, classes: int) -> Callable[[Path | Non
             raise ConfigError(
                 f"data {name}: the files in {folder} are damaged, or not the official ones "
                 f"({reason:.200}).\nPut the official ones there, or remove these, to have them "
-                "downloaded.") from error
+                "downloaded."
+            ) from error
         return data_set(name, _arrays_of(train), _arrays_of(test), classes)
 
     load.__doc__ = f"torchvision's {cls}."
@@ -270,8 +332,10 @@ def _download(name: str, cls: str, root: Path, missing: Sequence[str]) -> None:
         lacks = f"{root / below} lacks {', '.join(missing)}"
         if len(missing) == len(files):
             lacks = f"not in {root}"
-        raise ConfigError(f"data {name}: {lacks}, and it cannot be downloaded here ({reason}).\n"
-                          f"Put the official files into {root / below}/: {', '.join(files)}.") from error
+        raise ConfigError(
+            f"data {name}: {lacks}, and it cannot be downloaded here ({reason}).\n"
+            f"Put the official files into {root / below}/: {', '.join(files)}."
+        ) from error
 
 
 def _arrays_of(part: Any) -> tuple[Array, Array]:
@@ -296,7 +360,8 @@ DATASETS: dict[str, Callable[..., DataSet]] = {
 def load(data: Data) -> DataSet:
     """The data set that an experiment names.
 
-    The user's own `package.module:function` gets `data.parameters` and returns a `DataSet` (see `data_set`).
+    The user's own `package.module:function` gets `data.parameters` and returns a `DataSet` (see
+    `data_set`).
 
     Raises:
         ConfigError: unknown name or parameter, or the files are not there and cannot be downloaded.
@@ -309,24 +374,31 @@ def load(data: Data) -> DataSet:
     else:
         raise unknown_name("data set", data.name, DATASETS)
     if not isinstance(whole, DataSet):
-        raise ConfigError(f"data {data.name}: must return a raysync.DataSet, got {type(whole).__name__}.")
+        raise ConfigError(
+            f"data {data.name}: must return a raysync.DataSet, got {type(whole).__name__}."
+        )
     return subset(whole, data)
 
 
 def subset(whole: DataSet, data: Data) -> DataSet:
     """The first `train_samples` and `test_samples` of a data set."""
     train, test = data.train_samples, data.test_samples
-    return replace(whole, train_x=whole.train_x[:train], train_y=whole.train_y[:train],
-                   test_x=whole.test_x[:test], test_y=whole.test_y[:test])
+    return replace(
+        whole,
+        train_x=whole.train_x[:train],
+        train_y=whole.train_y[:train],
+        test_x=whole.test_x[:test],
+        test_y=whole.test_y[:test],
+    )
 
 
 def shards(data: Data, labels: Array, slots: list[str], seed: int) -> dict[str, Array]:
     """Which training samples each worker slot learns from.
 
     Args:
-        data: `partition` `iid` deals a shuffled set out evenly; `dirichlet` draws, for each class, the shares of the slots
-            from Dir(alpha) (Hsu et al. 2019, "Measuring the effects of non-identical data distribution"); `shared` gives
-            everything to everybody.
+        data: `partition` `iid` deals a shuffled set out evenly; `dirichlet` draws, for each class,
+            the shares of the slots from Dir(alpha) (Hsu et al. 2019, "Measuring the effects of
+            non-identical data distribution"); `shared` gives everything to everybody.
         labels: (N,); with tokens (N, T).
         slots: in the order of the experiment.
         seed: of the run.
@@ -335,20 +407,24 @@ def shards(data: Data, labels: Array, slots: list[str], seed: int) -> dict[str, 
         slot -> indices, int64, none empty.
 
     Raises:
-        ConfigError: more slots than samples, an alpha so small that a slot gets none in 100 draws, or `dirichlet` where a
-            sample has more than one label.
+        ConfigError: more slots than samples, an alpha so small that a slot gets none in 100 draws,
+            or `dirichlet` where a sample has more than one label.
     """
     rng = default_rng(hashed_seed(seed, "partition"))
     if len(labels) < len(slots):
-        raise ConfigError(f"data: {len(labels)} training samples cannot be dealt out to {len(slots)} workers.")
+        raise ConfigError(
+            f"data: {len(labels)} training samples cannot be dealt out to {len(slots)} workers."
+        )
     if data.partition == "shared":
         return {slot: np.arange(len(labels)) for slot in slots}
     if data.partition == "iid":
         order = rng.permutation(len(labels))
         return {slot: order[index :: len(slots)] for index, slot in enumerate(slots)}
     if labels.ndim > 1:
-        raise ConfigError("data.partition: dirichlet deals samples out by their class; these have a label for each token.\n"
-                          "Allowed: iid, shared.")
+        raise ConfigError(
+            "data.partition: dirichlet deals samples out by their class; these have a label for"
+            " each token.\nAllowed: iid, shared."
+        )
     for _ in range(100):
         parts: list[list[Array]] = [[] for _ in slots]
         for label in np.unique(labels):
@@ -359,14 +435,17 @@ def shards(data: Data, labels: Array, slots: list[str], seed: int) -> dict[str, 
         dealt = [np.concatenate(part) for part in parts]
         if all(len(part) for part in dealt):
             return dict(zip(slots, dealt, strict=True))
-    raise ConfigError(f"data.alpha: {data.alpha} leaves a worker without samples in each of 100 draws; use a larger one.")
+    raise ConfigError(
+        f"data.alpha: {data.alpha} leaves a worker without samples in each of 100 draws; use a"
+        " larger one."
+    )
 
 
 class Batches:
     """The batches of one slot: a function of (seed, slot, clock, batch size) alone.
 
-    The slot's shard is shuffled anew for each pass; batch c takes samples c * size to (c + 1) * size - 1 of the endless
-    row of passes, so each pass meets every sample once.
+    The slot's shard is shuffled anew for each pass; batch c takes samples c * size to (c + 1) *
+    size - 1 of the endless row of passes, so each pass meets every sample once.
     """
 
     def __init__(self, shard: Array, seed: int, slot: str, augment: str = "none") -> None:
@@ -389,7 +468,8 @@ class Batches:
         return hashed_seed(self._seed, "step", self._slot, clock) >> 1
 
     def draw(self, data: DataSet, clock: int, size: int) -> tuple[Tensor, Tensor]:
-        """Samples (size, C, ...) and labels (size,) of one batch, augmented as the same key always is.
+        """Samples (size, C, ...) and labels (size,) of one batch, augmented as the same key always
+        is.
 
         Samples are normalised; tokens and their labels are (size, T).
         """

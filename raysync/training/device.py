@@ -11,10 +11,12 @@ from raysync.errors import ConfigError
 
 
 def use_tf32(allowed: bool) -> None:
-    """Whether GPUs may round the factors of float32 products to TF32, in this process and from now on.
+    """Whether GPUs may round the factors of float32 products to TF32, in this process and from now
+    on.
 
     torch's own default is yes for convolutions and no for matrices, so that a `float32` of its own
-    would mean one thing on a GPU since Ampere and another on an older one. On a CPU this changes nothing.
+    would mean one thing on a GPU since Ampere and another on an older one. On a CPU this changes
+    nothing.
     """
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = allowed
 
@@ -28,9 +30,11 @@ def refuse_without_kernels(name: str) -> None:
     capability, built_for = torch.cuda.get_device_capability(name), torch.cuda.get_arch_list()
     if torch.version.cuda is not None and not has_kernels(capability, built_for):
         raise ConfigError(
-            f"gpus: torch {torch.__version__} has no code for {torch.cuda.get_device_name(name)}, of compute capability "
-            f"{'.'.join(map(str, capability))}; it was built for {', '.join(built_for)}. Install a build for an older CUDA "
-            "(torch's cu126 reaches back to 5.0), or set gpus: 0.")
+            f"gpus: torch {torch.__version__} has no code for {torch.cuda.get_device_name(name)},"
+            f" of compute capability {'.'.join(map(str, capability))}; it was built for"
+            f" {', '.join(built_for)}. Install a build for an older CUDA (torch's cu126 reaches"
+            " back to 5.0), or set gpus: 0."
+        )
 
 
 def has_kernels(capability: tuple[int, int], built_for: Sequence[str]) -> bool:
@@ -38,8 +42,9 @@ def has_kernels(capability: tuple[int, int], built_for: Sequence[str]) -> bool:
 
     Args:
         capability: of the GPU, (major, minor).
-        built_for: as torch lists it: machine code, `sm_86`, runs on GPUs of the same major number and no smaller
-            minor one; `compute_86`, which is translated on the GPU's machine, on all that are not older. Empty: unknown.
+        built_for: as torch lists it: machine code, `sm_86`, runs on GPUs of the same major number
+            and no smaller minor one; `compute_86`, which is translated on the GPU's machine, on all
+            that are not older. Empty: unknown.
     """
     for name in built_for:
         kind, _, number = name.partition("_")
@@ -50,10 +55,11 @@ def has_kernels(capability: tuple[int, int], built_for: Sequence[str]) -> bool:
 
 
 class Device:
-    """A CPU, where nothing is copied, or a GPU, whose copies go through pinned memory on a stream of their own.
+    """A CPU, where nothing is copied, or a GPU, whose copies go through pinned memory on a stream
+    of their own.
 
-    The batch and the weights of a step are on their way to the GPU together, while this thread goes on; computing waits for
-    them on the GPU, not here.
+    The batch and the weights of a step are on their way to the GPU together, while this thread goes
+    on; computing waits for them on the GPU, not here.
     """
 
     def __init__(self, name: str) -> None:
@@ -64,24 +70,32 @@ class Device:
     def seed(self, value: int) -> None:
         """Set the generator that dropout and the like draw from on this device."""
         if self._copies is None:
-            torch.default_generator.manual_seed(value)  # torch.manual_seed asks every kind of device: 100 times as long
+            torch.default_generator.manual_seed(
+                value
+            )  # torch.manual_seed asks every kind of device: 100 times as long
         else:
             with torch.cuda.device(self.name):
                 torch.cuda.manual_seed(value)
 
     def upload(self, host: Tensor) -> Tensor:
-        """A tensor of this process on the device; what is computed there next waits for it. On a CPU: itself."""
+        """A tensor of this process on the device; what is computed there next waits for it. On a
+        CPU: itself.
+        """
         if self._copies is None:
             return host
         computing = torch.cuda.current_stream(self.name)
         with torch.cuda.stream(self._copies):
             there = host.pin_memory().to(self.name, non_blocking=True)
         computing.wait_stream(self._copies)
-        there.record_stream(computing)  # else its memory could be given away while it is still being read
+        there.record_stream(
+            computing
+        )  # else its memory could be given away while it is still being read
         return there
 
     def download(self, there: Tensor) -> Tensor:
-        """A tensor of the device in this process, once all that is computed up to now is done. On a CPU: itself."""
+        """A tensor of the device in this process, once all that is computed up to now is done. On a
+        CPU: itself.
+        """
         if self._copies is None:
             return there
         self._copies.wait_stream(torch.cuda.current_stream(self.name))

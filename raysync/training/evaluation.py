@@ -13,7 +13,7 @@ from raysync.training.flat import FlatModel
 
 @torch.no_grad()
 def evaluate(
-    model: FlatModel, weights: Tensor, data: DataSet, batch_size: int, samples: int | None = None,
+    model: FlatModel, weights: Tensor, data: DataSet, batch_size: int, samples: int | None = None
 ) -> tuple[float, float]:
     """Evaluate on the test set.
 
@@ -25,7 +25,8 @@ def evaluate(
         samples: how many of the test set, from the first; None: all.
 
     Returns:
-        Accuracy (a fraction of 1) and mean cross-entropy (nats), of all labels: one a sample, or one a token.
+        Accuracy (a fraction of 1) and mean cross-entropy (nats), of all labels: one a sample, or
+        one a token.
     """
     use_tf32(False)
     model.read_weights(weights)

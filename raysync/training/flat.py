@@ -12,13 +12,16 @@ from raysync.errors import ConfigError
 
 
 class FlatModel:
-    """Wraps an nn.Module; its parameters become views of `weights`, their gradients views of `gradient`.
+    """Wraps an nn.Module; its parameters become views of `weights`, their gradients views of
+    `gradient`.
 
     What travels is one contiguous float32 vector each way:
-        * to the server `outgoing`, (P + Q,): the gradient, and behind it the buffers (batch-norm statistics). Buffers are
-          no gradients: the server keeps each live worker's latest and never steps on them.
-        * from the server (P + Q,): parameters, and behind them the mean of the live workers' buffers. A worker keeps its
-          own buffers (as in DistributedDataParallel without broadcasting); evaluation takes the means.
+        * to the server `outgoing`, (P + Q,): the gradient, and behind it the buffers (batch-norm
+          statistics). Buffers are no gradients: the server keeps each live worker's latest and
+          never steps on them.
+        * from the server (P + Q,): parameters, and behind them the mean of the live workers'
+          buffers. A worker keeps its own buffers (as in DistributedDataParallel without
+          broadcasting); evaluation takes the means.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -30,12 +33,16 @@ class FlatModel:
             ConfigError: no trainable parameter, or one that is not float32.
         """
         self.module = module
-        self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self._parameters = [
+            parameter for parameter in module.parameters() if parameter.requires_grad
+        ]
         self._buffers = list(module.buffers())
         if not self._parameters:
             raise ConfigError("model: it has no trainable parameter.")
         if strange := {str(p.dtype) for p in self._parameters if p.dtype != torch.float32}:
-            raise ConfigError(f"model: trainable parameters must be float32, got {', '.join(sorted(strange))}.")
+            raise ConfigError(
+                f"model: trainable parameters must be float32, got {', '.join(sorted(strange))}."
+            )
         self.size = sum(parameter.numel() for parameter in self._parameters)
         """P."""
         self.buffer_size = sum(buffer.numel() for buffer in self._buffers)
@@ -55,10 +62,15 @@ class FlatModel:
     def write_buffers(self) -> None:
         """Put the module's buffers behind the gradient in `outgoing`."""
         if self._buffers:
-            torch.cat([buffer.reshape(-1).float() for buffer in self._buffers], out=self.outgoing[self.size :])
+            torch.cat(
+                [buffer.reshape(-1).float() for buffer in self._buffers],
+                out=self.outgoing[self.size :],
+            )
 
     def read_weights(self, *parts: Tensor) -> None:
-        """Take the parameters of a vector (P + Q,) from the server, in one or several parts; leave the buffers alone."""
+        """Take the parameters of a vector (P + Q,) from the server, in one or several parts; leave
+        the buffers alone.
+        """
         offset = 0
         for part in parts:
             here = self.weights[offset : offset + len(part)]

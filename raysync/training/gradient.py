@@ -28,7 +28,9 @@ class _Replica:
         self._precision = precision
 
     def compute(self, x: Tensor, y: Tensor, share: float) -> float:
-        """Leave `share` times the gradient of the mean loss of (x, y) in `model.outgoing`; returns as much of the loss."""
+        """Leave `share` times the gradient of the mean loss of (x, y) in `model.outgoing`; returns
+        as much of the loss.
+        """
         x, y = self.device.upload(x), self.device.upload(y)
         self.model.gradient.zero_()
         use_tf32(self._precision != "float32")
@@ -42,29 +44,40 @@ class _Replica:
 class GradientComputation:
     """Computes gradients on one or several devices.
 
-    With several, each has a replica of the model and takes an equal part of the batch; their gradients, weighted by samples,
-    become one before anything is pushed (LagTuner, section 5.1: workers of 4 GPUs). Without batch-norm that is the gradient
-    of the whole batch; batch-norm normalises each part by itself, as in torch's DataParallel. What is pushed of its running
+    With several, each has a replica of the model and takes an equal part of the batch; their
+    gradients, weighted by samples, become one before anything is pushed (LagTuner, section 5.1:
+    workers of 4 GPUs). Without batch-norm that is the gradient of the whole batch; batch-norm
+    normalises each part by itself, as in torch's DataParallel. What is pushed of its running
     statistics is the mean of the replicas'; each replica goes on with its own.
     """
 
     def __init__(
-        self, module: nn.Module, data: DataSet, devices: Sequence[str] = ("cpu",), precision: str = "float32",
+        self,
+        module: nn.Module,
+        data: DataSet,
+        devices: Sequence[str] = ("cpu",),
+        precision: str = "float32",
     ) -> None:
         """
         Args:
             module: fresh; it is moved to the first device, and copied to the others.
             data: whose training set is learned.
             devices: as torch names them; `cpu` may come several times.
-            precision: `float32`, `tf32` for factors that are rounded to it on GPUs that can, or `bf16` for torch's
-                autocast of the forward pass.
+            precision: `float32`, `tf32` for factors that are rounded to it on GPUs that can, or
+                `bf16` for torch's autocast of the forward pass.
         """
         modules = [module, *(copy.deepcopy(module) for _ in devices[1:])]
-        self._replicas = [_Replica(one, device, precision) for one, device in zip(modules, devices, strict=True)]
-        self._distinct = list({replica.device.name: replica.device for replica in self._replicas}.values())
+        self._replicas = [
+            _Replica(one, device, precision) for one, device in zip(modules, devices, strict=True)
+        ]
+        self._distinct = list(
+            {replica.device.name: replica.device for replica in self._replicas}.values()
+        )
         self.model = self._replicas[0].model
         self._data = data
-        apart = len(set(devices)) == len(devices)  # replicas on one device draw from one generator: in turn, or it's a race
+        apart = len(set(devices)) == len(
+            devices
+        )  # replicas on one device draw from one generator: in turn, or it's a race
         self._threads = ThreadPoolExecutor(len(devices)) if len(devices) > 1 and apart else None
 
     def read_weights(self, parts: Sequence[Tensor]) -> None:
@@ -75,8 +88,8 @@ class GradientComputation:
     def compute(self, batches: Batches, clock: int, batch_size: int) -> float:
         """Forward and backward of one batch at the model's present weights.
 
-        Afterwards `outgoing` gives the gradient of the batch's mean loss. What the model draws (dropout) is a function of
-        (seed, slot, clock), as the batch is.
+        Afterwards `outgoing` gives the gradient of the batch's mean loss. What the model draws
+        (dropout) is a function of (seed, slot, clock), as the batch is.
 
         Args:
             batches: of the slot.
@@ -88,11 +101,15 @@ class GradientComputation:
         """
         x, y = batches.draw(self._data, clock, batch_size)
         for index, device in enumerate(self._distinct):
-            device.seed(batches.seed(clock) + index)  # else sample i of every part would have the same mask
+            device.seed(
+                batches.seed(clock) + index
+            )  # else sample i of every part would have the same mask
         count = len(self._replicas)
         if count == 1:
             return self._replicas[0].compute(x, y, 1.0)
-        assert batch_size >= count, "a device without a sample would make the loss NaN, which reads as diverged"
+        assert batch_size >= count, (
+            "a device without a sample would make the loss NaN, which reads as diverged"
+        )
         xs, ys = x.tensor_split(count), y.tensor_split(count)
         shares = [len(part) / batch_size for part in ys]
         each = map if self._threads is None else self._threads.map
@@ -101,16 +118,22 @@ class GradientComputation:
         return sum(losses)
 
     def read_buffers(self, vector: Tensor) -> None:
-        """Take the buffers of a vector (P + Q,), each replica: for a computation that serves several workers in turn."""
+        """Take the buffers of a vector (P + Q,), each replica: for a computation that serves
+        several workers in turn.
+        """
         for replica in self._replicas:
             replica.model.read_buffers(vector)
 
     def outgoing(self) -> Tensor:
-        """The gradient with the buffers behind it, (P + Q,), in this process's memory; valid until the next `compute`."""
+        """The gradient with the buffers behind it, (P + Q,), in this process's memory; valid until
+        the next `compute`.
+        """
         return self._replicas[0].device.download(self.model.outgoing)
 
     def _join(self) -> None:
-        """Sum the replicas' parts of the gradient, and average their buffers, in the first one's `outgoing`."""
+        """Sum the replicas' parts of the gradient, and average their buffers, in the first one's
+        `outgoing`.
+        """
         whole, size = self.model.outgoing, self.model.size
         for replica in self._replicas[1:]:
             whole.add_(replica.model.outgoing.to(whole.device))

@@ -1,4 +1,6 @@
-"""What a parameter server does with the calls that it gets, on every backend: versions, and no update missed."""
+"""What a parameter server does with the calls that it gets, on every backend: versions, and no
+update missed.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from torch import Tensor
 
 from raysync.config import Update
 from raysync.training.flat import FlatModel
-from raysync.training.store import ParameterStore, part_of
+from raysync.training.parameter_store import ParameterStore, part_of
 from raysync.training.update_plan import MEAN, ApplyPlan
 
 
@@ -19,7 +21,9 @@ class MissedUpdate(RuntimeError):
 
 
 class Exchange(Protocol):
-    """What workers that push to one server make of their gradients. Shapes: P parameters, Q elements of buffers."""
+    """What workers that push to one server make of their gradients. Shapes: P parameters, Q
+    elements of buffers.
+    """
 
     def apply(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> None:
         """Make one update of gradients with the buffers behind them, (P + Q,) each."""
@@ -47,18 +51,24 @@ class OneStore:
         self.store = ParameterStore(initial, size, update)
 
     def combine(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> float:
-        """Make the first half of an update; returns this shard's part of the norm, if the gradient is to be clipped.
+        """Make the first half of an update; returns this shard's part of the norm, if the gradient
+        is to be clipped.
 
         Args:
             plan: of the update.
-            vectors: the gradients and, if delays are compensated, behind them the weights that each was computed on.
+            vectors: the gradients and, if delays are compensated, behind them the weights that each
+                was computed on.
         """
         pushes = len(plan.samples)
         self.store.enter(plan.phase, plan.progress)
-        return self.store.combine(vectors[:pushes], plan.samples, plan.workers, plan.staleness, vectors[pushes:])
+        return self.store.combine(
+            vectors[:pushes], plan.samples, plan.workers, plan.staleness, vectors[pushes:]
+        )
 
     def apply(self, plan: ApplyPlan, vectors: Sequence[Any]) -> None:
-        """As `Exchange.apply`; where `combine` was called before, the norms of all shards take the place of the vectors."""
+        """As `Exchange.apply`; where `combine` was called before, the norms of all shards take the
+        place of the vectors.
+        """
         self.store.step(plan.progress, vectors if plan.combined else [self.combine(plan, vectors)])
 
     def weights(self, replica: int) -> Tensor:
@@ -89,7 +99,9 @@ class ModelServer:
 
     def combine(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> float:
         """As `OneStore.combine`."""
-        assert isinstance(self.exchange, OneStore), "replicas that mix have a server each, without shards"
+        assert isinstance(self.exchange, OneStore), (
+            "replicas that mix have a server each, without shards"
+        )
         with self._sound(plan.version - 1):
             return self.exchange.combine(plan, vectors)
 
@@ -105,7 +117,9 @@ class ModelServer:
         return self.version
 
     def publish(self, version: int, replica: int) -> Tensor:
-        """Return the weights (P + Q,) of a replica, or their `MEAN`, at that version; the next update may overwrite them."""
+        """Return the weights (P + Q,) of a replica, or their `MEAN`, at that version; the next
+        update may overwrite them.
+        """
         with self._sound(version):
             return self.exchange.mean() if replica == MEAN else self.exchange.weights(replica)
 
@@ -116,11 +130,12 @@ class ModelServer:
 
     @contextmanager
     def _sound(self, version: int) -> Iterator[None]:
-        """After a failed update every later call raises it again, so that no published model misses it unnoticed.
+        """After a failed update every later call raises it again, so that no published model misses
+        it unnoticed.
 
         Args:
-            version: what the model must have come to. It has not where a call for an update never began, because one of
-                its arguments was lost.
+            version: what the model must have come to. It has not where a call for an update never
+                began, because one of its arguments was lost.
         """
         if self._broken is not None:
             raise self._broken

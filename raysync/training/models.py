@@ -27,7 +27,9 @@ ModelSource = str | nn.Module | Callable[..., nn.Module]
 
 def mlp(input_shape: Shape, classes: int, *, hidden: Sequence[int] = (64,)) -> nn.Module:
     """Fully connected layers with ReLU between them; `hidden` gives their widths."""
-    if not isinstance(hidden, Sequence) or not all(isinstance(width, int) and width > 0 for width in hidden):
+    if not isinstance(hidden, Sequence) or not all(
+        isinstance(width, int) and width > 0 for width in hidden
+    ):
         raise ValueError(f"hidden: a list of widths, such as [128]; got {hidden!r}")
     widths = [torch.Size(input_shape).numel(), *hidden]
     layers: list[nn.Module] = [nn.Flatten()]
@@ -41,7 +43,12 @@ def convnet(input_shape: Shape, classes: int) -> nn.Module:
     channels, height, width = input_shape
     features = 3 * ((height - 2) // 3) * ((width - 2) // 3)
     return nn.Sequential(
-        nn.Conv2d(channels, 3, kernel_size=3), nn.MaxPool2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(features, classes))
+        nn.Conv2d(channels, 3, kernel_size=3),
+        nn.MaxPool2d(3),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(features, classes),
+    )
 
 
 def lenet(input_shape: Shape, classes: int) -> nn.Module:
@@ -49,13 +56,25 @@ def lenet(input_shape: Shape, classes: int) -> nn.Module:
     channels, height, width = input_shape
     features = 16 * (((height - 4) // 2 - 4) // 2) * (((width - 4) // 2 - 4) // 2)
     return nn.Sequential(
-        nn.Conv2d(channels, 6, kernel_size=5), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(6, 16, kernel_size=5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-        nn.Linear(features, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, classes))
+        nn.Conv2d(channels, 6, kernel_size=5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, kernel_size=5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(features, 120),
+        nn.ReLU(),
+        nn.Linear(120, 84),
+        nn.ReLU(),
+        nn.Linear(84, classes),
+    )
 
 
 class ChannelsLast(nn.Module):
-    """The same values with the channels innermost in memory, where batch-norm and pooling are faster on a CPU."""
+    """The same values with the channels innermost in memory, where batch-norm and pooling are
+    faster on a CPU.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         """From (N, C, H, W) to the same."""
@@ -63,44 +82,79 @@ class ChannelsLast(nn.Module):
 
 
 def fashion_cnn(input_shape: Shape, classes: int, *, momentum: float = 0.1) -> nn.Module:
-    """Two 5x5 convolutions (16 and 32 filters) with batch-norm and max-pool 2, and one FC (hybrid parameter server, 3.2).
+    """Two 5x5 convolutions (16 and 32 filters) with batch-norm and max-pool 2, and one FC (hybrid
+    parameter server, 3.2).
 
     ReLU comes after the pooling: the same values as before it, and a quarter of the work.
 
-    `momentum` is that of batch-norm's statistics; with 0 they stay mean 0 and variance 1, as on a server that gets nothing
-    but gradients. Training does not look at them, evaluation does.
+    `momentum` is that of batch-norm's statistics; with 0 they stay mean 0 and variance 1, as on a
+    server that gets nothing but gradients. Training does not look at them, evaluation does.
     """
     channels, height, width = input_shape
     return nn.Sequential(
-        nn.Conv2d(channels, 16, kernel_size=5, padding=2), ChannelsLast(), nn.BatchNorm2d(16, momentum=momentum),
-        nn.MaxPool2d(2), nn.ReLU(),
-        nn.Conv2d(16, 32, kernel_size=5, padding=2), nn.BatchNorm2d(32, momentum=momentum), nn.MaxPool2d(2), nn.ReLU(),
-        nn.Flatten(), nn.Linear(32 * (height // 4) * (width // 4), classes))
+        nn.Conv2d(channels, 16, kernel_size=5, padding=2),
+        ChannelsLast(),
+        nn.BatchNorm2d(16, momentum=momentum),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, kernel_size=5, padding=2),
+        nn.BatchNorm2d(32, momentum=momentum),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(32 * (height // 4) * (width // 4), classes),
+    )
 
 
 def alexnet_small(input_shape: Shape, classes: int) -> nn.Module:
-    """A downsized AlexNet, 3 convolutions and 2 FC layers (LagTuner, section 5.1); 94 % of its parameters are in the FC.
+    """A downsized AlexNet, 3 convolutions and 2 FC layers (LagTuner, section 5.1); 94 % of its
+    parameters are in the FC.
 
-    LagTuner gives no widths. Ours: 32 and 64 filters of 5x5 and 128 of 3x3, each with ReLU and max-pool 2; FC 1024.
+    LagTuner gives no widths. Ours: 32 and 64 filters of 5x5 and 128 of 3x3, each with ReLU and
+    max-pool 2; FC 1024.
     """
     channels, height, width = input_shape
     return nn.Sequential(
-        nn.Conv2d(channels, 32, kernel_size=5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, kernel_size=5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(64, 128, kernel_size=3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-        nn.Linear(128 * (height // 8) * (width // 8), 1024), nn.ReLU(), nn.Linear(1024, classes))
+        nn.Conv2d(channels, 32, kernel_size=5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, kernel_size=5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(64, 128, kernel_size=3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(128 * (height // 8) * (width // 8), 1024),
+        nn.ReLU(),
+        nn.Linear(1024, classes),
+    )
 
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
-    "mlp": mlp, "convnet": convnet, "lenet": lenet, "fashion-cnn": fashion_cnn, "alexnet-small": alexnet_small,
-    "resnet20": resnet.resnet20, "resnet32": resnet.resnet32, "resnet56": resnet.resnet56, "resnet110": resnet.resnet110,
-    "resnet18": resnet.resnet18, "resnet50": resnet.resnet50, "char-lm": char_lm,
+    "mlp": mlp,
+    "convnet": convnet,
+    "lenet": lenet,
+    "fashion-cnn": fashion_cnn,
+    "alexnet-small": alexnet_small,
+    "resnet20": resnet.resnet20,
+    "resnet32": resnet.resnet32,
+    "resnet56": resnet.resnet56,
+    "resnet110": resnet.resnet110,
+    "resnet18": resnet.resnet18,
+    "resnet50": resnet.resnet50,
+    "char-lm": char_lm,
     "logistic-regression": logistic_regression,
 }
 
 
-MADE_FOR: dict[str, Shape] = {"mlp": (1, 8, 8), "convnet": (1, 28, 28), "fashion-cnn": (1, 28, 28), "char-lm": (64,),
-                              "logistic-regression": (1, 8, 8)}
+MADE_FOR: dict[str, Shape] = {
+    "mlp": (1, 8, 8),
+    "convnet": (1, 28, 28),
+    "fashion-cnn": (1, 28, 28),
+    "char-lm": (64,),
+    "logistic-regression": (1, 8, 8),
+}
 """Samples that a model is listed with; (3, 32, 32) for all others."""
 
 FOR_TOKENS = {"char-lm"}
@@ -123,9 +177,11 @@ class ModelPlan:
     classes: int
     """Number of logits that the module must return for each label."""
     seed: int
-    """Of the run; the initial weights are drawn from it. A module that is given as an object keeps its weights."""
+    """Of the run; the initial weights are drawn from it. A module that is given as an object keeps
+    its weights."""
     tokens: bool = False
-    """Whether samples are rows of int64 tokens (N, T), each with a label; otherwise they are float32 with one label each."""
+    """Whether samples are rows of int64 tokens (N, T), each with a label; otherwise they are
+    float32 with one label each."""
 
     @property
     def name(self) -> str:
@@ -138,13 +194,20 @@ class ModelPlan:
         """A fresh module, checked on two samples.
 
         Raises:
-            ConfigError: unknown name or parameter, a model that does not take the samples, or output of another shape.
+            ConfigError: unknown name or parameter, a model that does not take the samples, or
+                output of another shape.
         """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(hashed_seed(self.seed, "init") >> 1)
-            module = copy.deepcopy(self.source) if isinstance(self.source, nn.Module) else self._call(self.source)
+            module = (
+                copy.deepcopy(self.source)
+                if isinstance(self.source, nn.Module)
+                else self._call(self.source)
+            )
             if not isinstance(module, nn.Module):
-                raise ConfigError(f"model {self.name}: it returned {type(module).__name__}, not an nn.Module.")
+                raise ConfigError(
+                    f"model {self.name}: it returned {type(module).__name__}, not an nn.Module."
+                )
             self._check(module)
         return module
 
@@ -152,8 +215,10 @@ class ModelPlan:
         where = f"model {self.name}"
         if not isinstance(source, str):
             if not callable(source):
-                raise ConfigError(f"{where}: a model is a name, an nn.Module or a function that returns "
-                                  f"one, not {type(source).__name__}.")
+                raise ConfigError(
+                    f"{where}: a model is a name, an nn.Module or a function that returns "
+                    f"one, not {type(source).__name__}."
+                )
             function: Callable[..., Any] = source
         elif ":" in source:
             function = load_reference(source, where)
@@ -162,16 +227,23 @@ class ModelPlan:
         else:
             raise unknown_name("model", source, MODELS)
         try:
-            return call(function, where, self.parameters, {"input_shape": self.input_shape, "classes": self.classes})
+            return call(
+                function,
+                where,
+                self.parameters,
+                {"input_shape": self.input_shape, "classes": self.classes},
+            )
         except ConfigError:
             raise
         except _MISFITS as error:
             raise ConfigError(f"{where}: cannot be built for {self._samples} ({error}).") from error
 
     def _check(self, module: nn.Module) -> None:
-        """Two samples (of zeros; of the vocabulary's last token) must give `classes` logits for each label.
+        """Two samples (of zeros; of the vocabulary's last token) must give `classes` logits for
+        each label.
 
-        Classes are the second dimension, as `cross_entropy` has them: (2, classes), or (2, classes, T).
+        Classes are the second dimension, as `cross_entropy` has them: (2, classes), or (2, classes,
+        T).
         """
         samples = torch.zeros(2, *self.input_shape)
         if self.tokens:
@@ -182,21 +254,30 @@ class ModelPlan:
                 output = module.eval()(samples)
         except _MISFITS as error:
             reason = (str(error) or type(error).__name__).splitlines()[0]
-            raise ConfigError(f"model {self.name}: does not take {self._samples} ({reason}).") from error
+            raise ConfigError(
+                f"model {self.name}: does not take {self._samples} ({reason})."
+            ) from error
         finally:
             module.train(was_training)
         expected = (2, self.classes, *(self.input_shape if self.tokens else ()))
         got = tuple(getattr(output, "shape", ()))
         if got != expected:
             each = "token" if self.tokens else "sample"
-            raise ConfigError(f"model {self.name}: must return {self.classes} logits a {each}, "
-                              f"shape {expected} for two samples; got {got}.")
+            raise ConfigError(
+                f"model {self.name}: must return {self.classes} logits a {each}, "
+                f"shape {expected} for two samples; got {got}."
+            )
 
     @property
     def _samples(self) -> str:
-        return f"{f'tokens from 0 to {self.classes - 1}' if self.tokens else 'samples'} of shape {self.input_shape}"
+        return (
+            f"{f'tokens from 0 to {self.classes - 1}' if self.tokens else 'samples'} of shape"
+            f" {self.input_shape}"
+        )
 
 
 def listed(name: str) -> ModelPlan:
     """A registered model as lists show it: for ten classes, or a vocabulary of ten tokens."""
-    return ModelPlan(name, {}, MADE_FOR.get(name, (3, 32, 32)), classes=10, seed=0, tokens=name in FOR_TOKENS)
+    return ModelPlan(
+        name, {}, MADE_FOR.get(name, (3, 32, 32)), classes=10, seed=0, tokens=name in FOR_TOKENS
+    )

@@ -1,4 +1,6 @@
-"""Residual networks for 32x32 images: He et al.'s CIFAR form, and torchvision's with a small stem."""
+"""Residual networks for 32x32 images: He et al.'s CIFAR form, and torchvision's with a
+small stem.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,11 @@ from raysync.training.vision import torchvision
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions with batch-norm, and a shortcut without parameters (He et al. 2016, option A).
+    """Two 3x3 convolutions with batch-norm, and a shortcut without parameters (He et al. 2016,
+    option A).
 
-    Where the block halves the image and widens the channels, the shortcut takes every second pixel and pads the new
-    channels with zeros.
+    Where the block halves the image and widens the channels, the shortcut takes every second pixel
+    and pads the new channels with zeros.
     """
 
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
@@ -33,11 +36,16 @@ class Block(nn.Module):
 
 
 def cifar_resnet(input_shape: tuple[int, ...], classes: int, *, blocks: int) -> nn.Module:
-    """6n + 2 layers with n = `blocks`: a 3x3 convolution, three stages of n blocks (16, 32, 64 channels), one FC.
+    """6n + 2 layers with n = `blocks`: a 3x3 convolution, three stages of n blocks (16, 32, 64
+    channels), one FC.
 
     Source: He et al., "Deep Residual Learning for Image Recognition" (2016), section 4.2.
     """
-    layers: list[nn.Module] = [nn.Conv2d(input_shape[0], 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()]
+    layers: list[nn.Module] = [
+        nn.Conv2d(input_shape[0], 16, 3, padding=1, bias=False),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+    ]
     channels_in = 16
     for channels in (16, 32, 64):
         for block in range(blocks):
@@ -52,7 +60,9 @@ def cifar_resnet(input_shape: tuple[int, ...], classes: int, *, blocks: int) -> 
 
 
 def small_stem_resnet(input_shape: tuple[int, ...], classes: int, *, depth: int) -> nn.Module:
-    """torchvision's ResNet of that depth, its 7x7 stem and max-pool replaced by a 3x3 convolution for small images."""
+    """torchvision's ResNet of that depth, its 7x7 stem and max-pool replaced by a 3x3 convolution
+    for small images.
+    """
     net = getattr(torchvision("models"), f"resnet{depth}")(weights=None, num_classes=classes)
     net.conv1 = nn.Conv2d(input_shape[0], 64, 3, padding=1, bias=False)
     nn.init.kaiming_normal_(net.conv1.weight, mode="fan_out", nonlinearity="relu")

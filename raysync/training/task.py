@@ -16,7 +16,8 @@ from raysync.training.flat import FlatModel
 from raysync.training.models import ModelPlan, ModelSource
 
 CORE_FLOPS_PER_S = 1e11
-"""What the virtual engine takes a worker for that does not say how fast it is: about one core of a CPU."""
+"""What the virtual engine takes a worker for that does not say how fast it is: about one core of a
+CPU."""
 
 
 @dataclass(frozen=True)
@@ -57,16 +58,24 @@ class Task:
         if experiment.timing == "only":
             return None
         parts = (labels, labels[: experiment.evaluation.samples])
-        return max(float(np.unique(part, return_counts=True)[1].max()) / part.size for part in parts)
+        return max(
+            float(np.unique(part, return_counts=True)[1].max()) / part.size for part in parts
+        )
 
     @property
     def estimated_s(self) -> dict[str, float]:
         """Group -> seconds of its step, for groups of which nobody said how long that lasts."""
         silent = {group.name for group in self.experiment.workers if not group.emulates_steps}
-        return {group.name: group.step_s for group in self.groups.values() if group.name in silent and group.step_s}
+        return {
+            group.name: group.step_s
+            for group in self.groups.values()
+            if group.name in silent and group.step_s
+        }
 
 
-def prepare(experiment: Experiment, model: ModelSource | None = None, data: DataSet | None = None) -> Task:
+def prepare(
+    experiment: Experiment, model: ModelSource | None = None, data: DataSet | None = None
+) -> Task:
     """Load the data, build the model once, and deal the samples out.
 
     Args:
@@ -78,27 +87,47 @@ def prepare(experiment: Experiment, model: ModelSource | None = None, data: Data
         ConfigError: whatever of the above does not exist or does not fit.
     """
     if data is not None and not isinstance(data, DataSet):
-        raise ConfigError("data: a raysync.DataSet is wanted, as raysync.data_set makes it, got "
-                          f"{type(data).__name__}.")
+        raise ConfigError(
+            "data: a raysync.DataSet is wanted, as raysync.data_set makes it, got "
+            f"{type(data).__name__}."
+        )
     loaded = load(experiment.data) if data is None else subset(data, experiment.data)
     _check_batches(experiment, loaded)
     if experiment.data.augment != "none" and loaded.train_x.ndim != 4:
-        raise ConfigError(f"data.augment: {experiment.data.augment} is for images (C, H, W); {loaded.name} has samples of "
-                          f"shape {loaded.input_shape}.")
+        raise ConfigError(
+            f"data.augment: {experiment.data.augment} is for images (C, H, W); {loaded.name} has"
+            f" samples of shape {loaded.input_shape}."
+        )
     choice = experiment.model
     source, parameters = (choice.name, choice.parameters) if model is None else (model, {})
-    plan = ModelPlan(source, parameters, loaded.input_shape, loaded.classes, experiment.seed, loaded.tokens)
+    plan = ModelPlan(
+        source, parameters, loaded.input_shape, loaded.classes, experiment.seed, loaded.tokens
+    )
     flat = FlatModel(plan.build())
     size = flat.size
     if experiment.cluster.server_shards > size:
-        raise ConfigError(f"cluster.server_shards: {experiment.cluster.server_shards} servers cannot share the {size} "
-                          f"parameters that {plan.name} has.")
-    if model is not None or data is not None:  # what was given as an object takes its place in the record, too
-        named = {"model": experiment.model if model is None else Named(name=plan.name),
-                 "data": experiment.data.model_copy(update={"name": loaded.name})}
+        raise ConfigError(
+            f"cluster.server_shards: {experiment.cluster.server_shards} servers cannot share the"
+            f" {size} parameters that {plan.name} has."
+        )
+    if (
+        model is not None or data is not None
+    ):  # what was given as an object takes its place in the record, too
+        named = {
+            "model": experiment.model if model is None else Named(name=plan.name),
+            "data": experiment.data.model_copy(update={"name": loaded.name}),
+        }
         experiment = experiment.model_copy(update=named)
-    return Task(experiment, loaded, plan, size, 4 * (size + flat.buffer_size), _timed(experiment, plan),
-                _deal(experiment, loaded), experiment.workload_samples(len(loaded.train_x)))
+    return Task(
+        experiment,
+        loaded,
+        plan,
+        size,
+        4 * (size + flat.buffer_size),
+        _timed(experiment, plan),
+        _deal(experiment, loaded),
+        experiment.workload_samples(len(loaded.train_x)),
+    )
 
 
 def _check_batches(experiment: Experiment, data: DataSet) -> None:
@@ -111,14 +140,15 @@ def _check_batches(experiment: Experiment, data: DataSet) -> None:
     """
     there, sizes = len(data.train_x), {"batch_size": experiment.batch_size}
     for choice in (experiment.paradigm, *experiment.paradigms):
-        rule = choice.make()
-        if isinstance(rule, SyncSwitch):
-            where = f"paradigm {rule.name}: batch_sizes"
-            sizes |= {f"{where}.{name}": size for name, size in rule.batch_sizes.items()}
+        paradigm = choice.make()
+        if isinstance(paradigm, SyncSwitch):
+            where = f"paradigm {paradigm.name}: batch_sizes"
+            sizes |= {f"{where}.{name}": size for name, size in paradigm.batch_sizes.items()}
     for where, size in sizes.items():
         if size > there:
-            raise ConfigError(f"{where}: {size:,} is more than the {there:,} training samples of "
-                              f"{data.name}.")
+            raise ConfigError(
+                f"{where}: {size:,} is more than the {there:,} training samples of {data.name}."
+            )
 
 
 def _deal(experiment: Experiment, data: DataSet) -> dict[str, Array]:
@@ -128,11 +158,20 @@ def _deal(experiment: Experiment, data: DataSet) -> dict[str, Array]:
 
 
 def _timed(experiment: Experiment, plan: ModelPlan) -> dict[str, WorkerGroup]:
-    """The slots, with the seconds of a step where a rate is given; the virtual engine needs them of everybody."""
+    """The slots, with the seconds of a step where a rate is given; the virtual engine needs them of
+    everybody.
+    """
     silent = CORE_FLOPS_PER_S if experiment.engine == "virtual" else None
-    rates = {group.name: group.flops_per_s or (None if group.emulates_steps else silent) for group in experiment.workers}
+    rates = {
+        group.name: group.flops_per_s or (None if group.emulates_steps else silent)
+        for group in experiment.workers
+    }
     flops = max(1.0, step_flops(plan, experiment.batch_size)) if any(rates.values()) else 0.0
     steps_s = {name: flops / rate for name, rate in rates.items() if rate}
-    timed = {group.name: group.model_copy(update={"step_s": steps_s.get(group.name, group.step_s), "flops_per_s": None})
-             for group in experiment.workers}
+    timed = {
+        group.name: group.model_copy(
+            update={"step_s": steps_s.get(group.name, group.step_s), "flops_per_s": None}
+        )
+        for group in experiment.workers
+    }
     return {slot: timed[group.name] for slot, group in experiment.slots().items()}

@@ -20,22 +20,27 @@ PROBABILITIES = (1 / 2, 1 / 4, 1 / 8, 1 / 8)
 LENGTH = 160_000
 
 ENTROPY_RATE = -sum(p * log(p) for p in PROBABILITIES)
-"""Of the synthetic text, in nats a character: 1.213 (1.75 bits). No model has a lower expected loss: perplexity 3.364 is
-the best."""
+"""Of the synthetic text, in nats a character: 1.213 (1.75 bits). No model has a lower expected
+loss: perplexity 3.364 is the best."""
 
 
 def followers() -> Array:
-    """The four letters that may follow each pair of letters, (100, 4), the likeliest first; pair (a, b) is row 10 a + b."""
+    """The four letters that may follow each pair of letters, (100, 4), the likeliest first; pair
+    (a, b) is row 10 a + b.
+    """
     rng = np.random.default_rng(0)
-    return np.array([rng.permutation(len(ALPHABET))[: len(PROBABILITIES)] for _ in range(len(ALPHABET) ** 2)])
+    return np.array(
+        [rng.permutation(len(ALPHABET))[: len(PROBABILITIES)] for _ in range(len(ALPHABET) ** 2)]
+    )
 
 
 def synthetic_text(length: int = LENGTH) -> str:
     """A second-order Markov chain over ten letters, always the same.
 
-    Each pair of letters is followed by one of four, with probability 1/2, 1/4, 1/8 and 1/8; which four is drawn once for
-    each pair. So every state of the chain has the same entropy, and that is the entropy rate (Shannon 1948, section 7:
-    the mean over the stationary distribution). One letter of context says little; both say all there is to know.
+    Each pair of letters is followed by one of four, with probability 1/2, 1/4, 1/8 and 1/8; which
+    four is drawn once for each pair. So every state of the chain has the same entropy, and that is
+    the entropy rate (Shannon 1948, section 7: the mean over the stationary distribution). One
+    letter of context says little; both say all there is to know.
     """
     table, thresholds = followers().tolist(), list(accumulate(PROBABILITIES[:-1]))
     letters, pair = [], 0
@@ -57,22 +62,33 @@ def read_text(file: str | Path) -> str:
         text = Path(file).expanduser().read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{where} is not UTF-8 text (at byte {error.start}).") from error
-    except (OSError, ValueError, RuntimeError) as error:  # a path with a zero byte; a home directory that is not known
-        raise ConfigError(f"{where} cannot be read ({getattr(error, 'strerror', None) or error}).") from error
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+    ) as error:  # a path with a zero byte; a home directory that is not known
+        raise ConfigError(
+            f"{where} cannot be read ({getattr(error, 'strerror', None) or error})."
+        ) from error
     if not text:
         raise ConfigError(f"{where} is empty.")
     return text
 
 
 def token_ids(text: str) -> tuple[Array, str]:
-    """Each character's index, (characters,) int64, in the vocabulary: the sorted characters of the text."""
+    """Each character's index, (characters,) int64, in the vocabulary: the sorted characters of the
+    text.
+    """
     points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
     known, ids = np.unique(points, return_inverse=True)
     return ids.astype(np.int64), "".join(map(chr, known))
 
 
-def split(ids: Array, context: int, test_share: float) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """Training and test windows; the end of the text is the test set, so that nothing of it is seen in training.
+def split(
+    ids: Array, context: int, test_share: float
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Training and test windows; the end of the text is the test set, so that nothing of it is seen
+    in training.
 
     Args:
         ids: (characters,).
@@ -89,14 +105,17 @@ def split(ids: Array, context: int, test_share: float) -> tuple[tuple[Array, Arr
     parts = {"training": ids[:end], "test": ids[end:]}
     for name, part in parts.items():
         if len(part) <= context:
-            raise ConfigError(f"data text: the {name} part has {len(part)} of the text's {len(ids)} characters; "
-                              f"a context of {context} needs {context + 1} in each part.\n"
-                              "Allowed: a longer text, a smaller context, or another test_share.")
+            raise ConfigError(
+                f"data text: the {name} part has {len(part)} of the text's {len(ids)} characters; "
+                f"a context of {context} needs {context + 1} in each part.\n"
+                "Allowed: a longer text, a smaller context, or another test_share."
+            )
     return windows(parts["training"], context), windows(parts["test"], context)
 
 
 def windows(ids: Array, context: int) -> tuple[Array, Array]:
-    """Neighbouring windows (N, T) that do not overlap, and the same shifted by one: what follows each token.
+    """Neighbouring windows (N, T) that do not overlap, and the same shifted by one: what follows
+    each token.
 
     What is left at the end, shorter than a window, is not used.
     """

@@ -9,7 +9,8 @@ from raysync.errors import ConfigError
 
 
 class CharLM(nn.Module):
-    """A decoder-only transformer, normalised before each block (pre-norm), with learned positions and no dropout.
+    """A decoder-only transformer, normalised before each block (pre-norm), with learned positions
+    and no dropout.
 
     Shape legend: N = samples, T = tokens of a sample, V = size of the vocabulary, D = width.
     """
@@ -27,34 +28,57 @@ class CharLM(nn.Module):
         self.tokens = nn.Embedding(vocabulary, width)
         self.positions = nn.Embedding(length, width)
         for embedding in (self.tokens, self.positions):
-            nn.init.normal_(embedding.weight, std=0.02)  # as GPT-2; torch's 1.0 drowns the blocks' outputs for long
+            nn.init.normal_(
+                embedding.weight, std=0.02
+            )  # as GPT-2; torch's 1.0 drowns the blocks' outputs for long
         # Not nn.TransformerEncoder: its layers are copies of one, and so begin with equal weights.
         self.blocks = nn.ModuleList(
-            nn.TransformerEncoderLayer(width, heads, 4 * width, dropout=0.0, activation="gelu", batch_first=True,
-                                       norm_first=True) for _ in range(layers))
+            nn.TransformerEncoderLayer(
+                width,
+                heads,
+                4 * width,
+                dropout=0.0,
+                activation="gelu",
+                batch_first=True,
+                norm_first=True,
+            )
+            for _ in range(layers)
+        )
         self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, vocabulary))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits (N, V, T) of the token that follows each of tokens (N, T): classes second, as `cross_entropy` has them."""
+        """Logits (N, V, T) of the token that follows each of tokens (N, T): classes second, as
+        `cross_entropy` has them.
+        """
         length = tokens.shape[1]
         # The mask is made here: as a buffer it would travel to the server behind every gradient.
-        mask = nn.Transformer.generate_square_subsequent_mask(length, device=tokens.device)  # (T, T)
-        hidden = self.tokens(tokens) + self.positions(torch.arange(length, device=tokens.device))  # (N, T, D)
+        mask = nn.Transformer.generate_square_subsequent_mask(
+            length, device=tokens.device
+        )  # (T, T)
+        hidden = self.tokens(tokens) + self.positions(
+            torch.arange(length, device=tokens.device)
+        )  # (N, T, D)
         for block in self.blocks:
             hidden = block(hidden, src_mask=mask, is_causal=True)
         logits: Tensor = self.head(hidden)  # (N, T, V)
         return logits.transpose(1, 2)
 
 
-def char_lm(input_shape: tuple[int, ...], classes: int, *, width: int = 64, layers: int = 2, heads: int = 4) -> nn.Module:
+def char_lm(
+    input_shape: tuple[int, ...], classes: int, *, width: int = 64, layers: int = 2, heads: int = 4
+) -> nn.Module:
     """Language model: a decoder-only transformer, pre-norm, learned positions; `data: text`.
 
     Raises:
         ConfigError: samples that are no row of tokens, or sizes that do not fit each other.
     """
     if len(input_shape) != 1:
-        raise ConfigError(f"model char-lm: takes tokens (as of data: text), not samples of shape {input_shape}.")
+        raise ConfigError(
+            f"model char-lm: takes tokens (as of data: text), not samples of shape {input_shape}."
+        )
     if min(width, layers, heads) < 1 or width % heads:
-        raise ConfigError(f"model char-lm: width, layers and heads must be at least 1, and width a multiple of heads; "
-                          f"got width {width}, layers {layers}, heads {heads}.")
+        raise ConfigError(
+            "model char-lm: width, layers and heads must be at least 1, and width a multiple of"
+            f" heads; got width {width}, layers {layers}, heads {heads}."
+        )
     return CharLM(*input_shape, classes, width, layers, heads)

@@ -35,5 +35,13 @@ class ApplyPlan:
 
     def fields(self) -> list[Any]:
         """Return the fields as they travel."""
-        return [self.workers, self.samples, self.progress, self.phase, self.staleness, self.version,
-                self.replicas, self.combined]
+        return [
+            self.workers,
+            self.samples,
+            self.progress,
+            self.phase,
+            self.staleness,
+            self.version,
+            self.replicas,
+            self.combined,
+        ]

@@ -1,8 +1,9 @@
 """Importing torchvision where it and torch were built for different devices.
 
-The package index's torchvision is built for CUDA. Beside a CPU torch its import fails with "operator torchvision::nms
-does not exist": its compiled operators cannot be loaded, yet their Python side registers shapes for them. Declaring the
-two schemas first makes everything that is plain Python work (models, transforms, datasets).
+The package index's torchvision is built for CUDA. Beside a CPU torch its import fails with
+"operator torchvision::nms does not exist": its compiled operators cannot be loaded, yet their
+Python side registers shapes for them. Declaring the two schemas first makes everything that is
+plain Python work (models, transforms, datasets).
 """
 
 from __future__ import annotations

@@ -1,1 +1,3 @@
-"""Ray Tune sweeps: the grid of an experiment file, one trial a combination; and the search for the switch point."""
+"""Ray Tune sweeps: the grid of an experiment file, one trial a combination; and the search for the
+switch point.
+"""

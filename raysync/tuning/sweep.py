@@ -1,7 +1,8 @@
 """Runs a sweep: plans it, hands it to Ray Tune, and writes the table of what came out.
 
-A trial's end is noted beside its records as it happens. `--resume` reads these notes and gives Tune what is left, as a new
-run: after Ctrl-C, Tune itself counts the trials under way as ended and restores none of them (Ray 2.60).
+A trial's end is noted beside its records as it happens. `--resume` reads these notes and gives Tune
+what is left, as a new run: after Ctrl-C, Tune itself counts the trials under way as ended and
+restores none of them (Ray 2.60).
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from raysync.cluster.placement import cpus
 from raysync.config import Experiment, Sweep
 from raysync.config.masking import masked
 from raysync.errors import ConfigError
-from raysync.record.places import (
-    beneath,
+from raysync.record.storage import (
     check,
-    inside,
+    display_name,
+    download,
     is_uri,
-    local,
-    named,
-    place_of,
-    pull,
-    push,
+    join,
+    listdir,
+    local_copy,
+    location_of,
     remove,
+    upload,
 )
 from raysync.record.sweeps import (
     FILE,
@@ -51,9 +52,9 @@ from raysync.record.sweeps import (
 )
 from raysync.record.writer import folder_name
 from raysync.tuning.grid import Point, check_keys, count, examples, points, space
-from raysync.tuning.library import check_metrics, scheduler, searcher
-from raysync.tuning.standing import Standing, Teller, told
+from raysync.tuning.progress import SweepProgress, TuneCallback, listening
 from raysync.tuning.trial import Trials, as_placed, name_of, settings_of, train
+from raysync.tuning.tune_library import check_metrics, scheduler, searcher
 
 MOST_UNASKED = 1000
 """Trials that are run without asking."""
@@ -63,7 +64,7 @@ SEARCHER_STATES = "searcher-state-*.pkl"
 """What `Searcher.restore_from_dir` looks for there."""
 
 Notify = Callable[[str], None]
-Show = Callable[[Standing], None]
+Show = Callable[[SweepProgress], None]
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,9 @@ class Plan:
     """Trials that an earlier call has brought to their end."""
 
 
-def plan(file: Path, settings: Iterable[str] = (), *, resume: bool = False, many: bool = False) -> Plan:
+def plan(
+    file: Path, settings: Iterable[str] = (), *, resume: bool = False, many: bool = False
+) -> Plan:
     """Read a sweep file and check each of its trials.
 
     Args:
@@ -94,26 +97,42 @@ def plan(file: Path, settings: Iterable[str] = (), *, resume: bool = False, many
         many: allow more than `MOST_UNASKED` trials.
 
     Raises:
-        ConfigError: no sweep in it, a setting that does not exist, too many trials, nothing to go on with.
+        ConfigError: no sweep in it, a setting that does not exist, too many trials, nothing to go
+            on with.
     """
     source, settings = str(file), tuple(settings)
     experiment = config.load(file, settings)
     sweep = experiment.sweep
     if sweep is None:
-        raise ConfigError(f"{source}: no `sweep:` block in it; write sweep: {{grid: {{seed: [0, 1, 2], ...}}}}.")
+        raise ConfigError(
+            f"{source}: no `sweep:` block in it; write sweep: {{grid: {{seed: [0, 1, 2], ...}}}}."
+        )
     check_keys(sweep, source)
     check_metrics(sweep, source)
     if count(sweep) > MOST_UNASKED and not many:
-        raise ConfigError(f"{source}: sweep: {count(sweep):,} trials; say --yes if more than {MOST_UNASKED:,} are meant.")
+        raise ConfigError(
+            f"{source}: sweep: {count(sweep):,} trials; say --yes if more than {MOST_UNASKED:,} are"
+            " meant."
+        )
     made = [] if sweep.search is not None else points(sweep, experiment.seed, source)
     folder = _folder(experiment, source, resume)
-    trials = Trials(folder, Path.cwd(), source, file.read_text(encoding="utf-8"), settings,
-                    str(place_of(folder)) if is_uri(experiment.output) else None)
+    trials = Trials(
+        folder,
+        Path.cwd(),
+        source,
+        file.read_text(encoding="utf-8"),
+        settings,
+        str(location_of(folder)) if is_uri(experiment.output) else None,
+    )
     shown = made if sweep.search is None else examples(sweep, experiment.seed, source)
     for point in shown:
         trials.check(point)
     done = {note.name for note in notes(trials.folder) if note.ended and not note.error}
-    left = tuple({"trial": number} | point for number, point in enumerate(made) if trial_name(number) not in done)
+    left = tuple(
+        {"trial": number} | point
+        for number, point in enumerate(made)
+        if trial_name(number) not in done
+    )
     _tune_config(sweep, left, len(left), source)  # refuses what Tune does not have
     if sweep.search is not None:
         count_left = sweep.samples - len(done)
@@ -122,7 +141,7 @@ def plan(file: Path, settings: Iterable[str] = (), *, resume: bool = False, many
 
 
 def run(
-    plan: Plan, *, notify: Notify, show: Show, address: str | None = None, verbose: bool = False,
+    plan: Plan, *, notify: Notify, show: Show, address: str | None = None, verbose: bool = False
 ) -> tuple[SweepRecord, bool]:
     """Run the trials of a sweep, and write its table, also when it is interrupted.
 
@@ -134,7 +153,8 @@ def run(
         verbose: Tune prints its own table.
 
     Returns:
-        What the sweep left, and whether all of its trials came to an end: not if it was interrupted.
+        What the sweep left, and whether all of its trials came to an end: not if it was
+        interrupted.
 
     Raises:
         ConfigError: there is no such cluster.
@@ -145,14 +165,19 @@ def run(
         return load_sweep(plan.trials.folder), True
     try:
         connection.open(plan.experiment.cluster, cpus_of(plan))
-        show_in_job({"raysync.experiment": plan.experiment.name, "raysync.trials": str(plan.count),
-                     "raysync.record": named(plan.trials.folder)})
+        show_in_job(
+            {
+                "raysync.experiment": plan.experiment.name,
+                "raysync.trials": str(plan.count),
+                "raysync.record": display_name(plan.trials.folder),
+            }
+        )
         done = train_all(plan, notify=notify, show=show, verbose=verbose)
     finally:
         connection.close()
         if notes(plan.trials.folder):
             with suppress(ConfigError):  # nothing was recorded
-                pull(plan.trials.folder / RECORDS)
+                download(plan.trials.folder / RECORDS)
             write_table(plan.trials.folder)
     return load_sweep(plan.trials.folder), done == plan.count
 
@@ -166,23 +191,23 @@ def train_all(plan: Plan, *, notify: Notify, show: Show, verbose: bool = False) 
     Raises:
         ConfigError: none of them could begin; what is wrong with the first one.
     """
-    scribe = _Scribe(plan.trials.folder, notify, show)
+    trial_log = _TrialLog(plan.trials.folder, notify, show)
     plan.trials.find_impossible(plan.examples)
     _begin(plan)
-    with told(scribe), _quiet(verbose):
+    with listening(trial_log), _quiet(verbose):
         tuner = _tuner(plan, verbose)
-        remove(beneath(plan.trials.uri or plan.trials.folder, TUNE, SETTINGS))
+        remove(join(plan.trials.uri or plan.trials.folder, TUNE, SETTINGS))
         tuner.fit()
-    if len(scribe.mistakes) == plan.count:
-        raise ConfigError(scribe.mistakes[0])
-    return scribe.done
+    if len(trial_log.mistakes) == plan.count:
+        raise ConfigError(trial_log.mistakes[0])
+    return trial_log.done
 
 
-class _Scribe:
+class _TrialLog:
     """Notes what becomes of the trials."""
 
     def __init__(self, folder: Path, notify: Notify, show: Show) -> None:
-        self.stand = show
+        self.progressed = show
         self.done = 0
         """Trials that came to an end."""
         self.mistakes: list[str] = []
@@ -211,12 +236,16 @@ class _Scribe:
         name = name_of(trial.config, trial.trial_id)
         try:
             write_note(self._folder, TrialNote(name, settings_of(trial.config), ended, error))
-        except ConfigError as unreachable:  # the trials go on; the table at the end needs no notes from there
+        except (
+            ConfigError
+        ) as unreachable:  # the trials go on; the table at the end needs no notes from there
             self._notify(str(unreachable))
 
 
 def _died_of(trial: Trial) -> BaseException | str:
-    """The error, or its last line. (`trial.get_error()` finds it some time later, once it is stored.)"""
+    """The error, or its last line. (`trial.get_error()` finds it some time later, once it is
+    stored.)
+    """
     if trial.pickled_error_file is None:
         return Path(trial.error_file).read_text(encoding="utf-8").strip().splitlines()[-1]
     error: BaseException = cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
@@ -226,25 +255,29 @@ def _died_of(trial: Trial) -> BaseException | str:
 def _folder(experiment: Experiment, source: str, resume: bool) -> Path:
     """Of the sweep, or a copy of it; a new one is made when it begins."""
     if not resume:
-        check(beneath(experiment.output, experiment.name))
+        check(join(experiment.output, experiment.name))
         return folder_name(experiment.output, experiment.name, "sweep").absolute()
-    output = experiment.output if is_uri(experiment.output) else Path(experiment.output).expanduser()
-    beside = beneath(output, experiment.name)
-    sweeps = (beneath(beside, name) for name in reversed(inside(beside)) if "-sweep-" in name)
-    found = next((one for one in sweeps if FILE in inside(one)), None)
+    output = (
+        experiment.output if is_uri(experiment.output) else Path(experiment.output).expanduser()
+    )
+    beside = join(output, experiment.name)
+    sweeps = (join(beside, name) for name in reversed(listdir(beside)) if "-sweep-" in name)
+    found = next((one for one in sweeps if FILE in listdir(one)), None)
     if found is None:
         raise ConfigError(f"{source}: no sweep of it to go on with in {masked(str(beside))}.")
-    folder = local(found)
+    folder = local_copy(found)
     if config.load(folder / FILE) != config.validate(yaml.safe_load(experiment.to_yaml())):
-        raise ConfigError(f"{source}: not what {masked(str(found))} began with; a sweep goes on with the "
-                          "same settings.")
+        raise ConfigError(
+            f"{source}: not what {masked(str(found))} began with; a sweep goes on with the "
+            "same settings."
+        )
     return folder.absolute()
 
 
 def _begin(plan: Plan) -> None:
     plan.trials.folder.mkdir(parents=True, exist_ok=True)
     (plan.trials.folder / FILE).write_text(plan.experiment.to_yaml(), encoding="utf-8")
-    push(plan.trials.folder / FILE)
+    upload(plan.trials.folder / FILE)
 
 
 def cpus_of(plan: Plan) -> float:
@@ -255,25 +288,37 @@ def cpus_of(plan: Plan) -> float:
 
 def _tuner(plan: Plan, verbose: bool) -> tune.Tuner:
     folder, sweep, source = plan.trials.folder, plan.sweep, plan.trials.source
-    function = tune.with_resources(tune.with_parameters(train, trials=plan.trials), plan.trials.resources)
+    function = tune.with_resources(
+        tune.with_parameters(train, trials=plan.trials), plan.trials.resources
+    )
     learned = folder / TUNE if any((folder / TUNE).glob(SEARCHER_STATES)) else None
     choices = space(sweep, source) if learned is None else {}  # a searcher that goes on has them
     return tune.Tuner(
-        function, param_space=choices if sweep.search else dict.fromkeys(plan.points[0]),
+        function,
+        param_space=choices if sweep.search else dict.fromkeys(plan.points[0]),
         tune_config=_tune_config(sweep, plan.points, plan.count, source, learned),
-        run_config=tune.RunConfig(name=TUNE, storage_path=plan.trials.uri or str(folder), callbacks=[Teller()],
-                                  stop=dict(sweep.stop) or None, verbose=2 if verbose else 0,
-                                  progress_reporter=_reporter(sweep) if verbose else None))
+        run_config=tune.RunConfig(
+            name=TUNE,
+            storage_path=plan.trials.uri or str(folder),
+            callbacks=[TuneCallback()],
+            stop=dict(sweep.stop) or None,
+            verbose=2 if verbose else 0,
+            progress_reporter=_reporter(sweep) if verbose else None,
+        ),
+    )
 
 
 def _reporter(sweep: Sweep) -> tune.CLIReporter:
     """Tune's table, with what is varied and what is reported."""
-    return tune.CLIReporter(parameter_columns=[*sweep.grid, *sweep.sample], metric_columns=["progress", "accuracy", "loss"],
-                            max_column_length=40)
+    return tune.CLIReporter(
+        parameter_columns=[*sweep.grid, *sweep.sample],
+        metric_columns=["progress", "accuracy", "loss"],
+        max_column_length=40,
+    )
 
 
 def _tune_config(
-    sweep: Sweep, left: Iterable[Point], samples: int, source: str, learned: Path | None = None,
+    sweep: Sweep, left: Iterable[Point], samples: int, source: str, learned: Path | None = None
 ) -> tune.TuneConfig:
     """
     Args:
@@ -283,16 +328,26 @@ def _tune_config(
         source: the file, for errors.
         learned: folder of the Tune run whose searcher goes on.
     """
-    looks: dict[str, Any] = {"metric": sweep.metric, "mode": sweep.mode} if sweep.search or sweep.scheduler else {}
+    looks: dict[str, Any] = (
+        {"metric": sweep.metric, "mode": sweep.mode} if sweep.search or sweep.scheduler else {}
+    )
     search = searcher(sweep, source)
     if search is None:
-        search = BasicVariantGenerator(points_to_evaluate=[dict(one) for one in left], max_concurrent=sweep.concurrent or 0)
+        search = BasicVariantGenerator(
+            points_to_evaluate=[dict(one) for one in left], max_concurrent=sweep.concurrent or 0
+        )
     else:
         looks["max_concurrent_trials"] = sweep.concurrent
         if learned is not None:
             search.restore_from_dir(str(learned))
-    return tune.TuneConfig(search_alg=search, scheduler=scheduler(sweep, source), num_samples=samples,
-                           time_budget_s=sweep.time_budget_s, reuse_actors=True, **looks)
+    return tune.TuneConfig(
+        search_alg=search,
+        scheduler=scheduler(sweep, source),
+        num_samples=samples,
+        time_budget_s=sweep.time_budget_s,
+        reuse_actors=True,
+        **looks,
+    )
 
 
 @contextmanager

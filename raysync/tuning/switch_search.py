@@ -1,7 +1,9 @@
-"""The search for the switch point, without the trainings: which fractions are tried, which is the answer, what it cost.
+"""The search for the switch point, without the trainings: which fractions are tried, which is the
+answer, what it cost.
 
-Source: Li et al., "Sync-Switch" (2021), sections IV-B1 and VI-C, Table II. It calls the rule a binary search; the published
-costs are those of the rule here, which never goes back between the fraction that failed and the last that passed.
+Source: Li et al., "Sync-Switch" (2021), sections IV-B1 and VI-C, Table II. It calls the rule a
+binary search; the published costs are those of the rule here, which never goes back between the
+fraction that failed and the last that passed.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ class Run:
 
 
 Runs = Callable[[float, int], Sequence[Run]]
-"""Trains with that fraction under `first`, so many times; none came back: it diverged at no cost."""
+"""Trains with that fraction under `first`, so many times; none came back: it diverged at no
+cost."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,9 @@ class Found:
 
     @property
     def amortisation(self) -> float | None:
-        """Trainings with the answer after which the search is paid back; None: never, or not known."""
+        """Trainings with the answer after which the search is paid back; None: never, or
+        not known.
+        """
         ratio, cost = self.ratio(self.answer), self.cost
         if ratio is None or cost is None or ratio >= 1:
             return None
@@ -109,15 +114,19 @@ class Found:
 
     @property
     def effective(self) -> float | None:
-        """Good trainings that the search made, for each training of `first` that it cost; None: nothing was paid, or what
-        it cost is not known. Good are those of `first` that have an accuracy and those of fractions that passed."""
+        """Good trainings that the search made, for each training of `first` that it cost; None:
+        nothing was paid, or what it cost is not known. Good are those of `first` that have an
+        accuracy and those of fractions that passed."""
         if not self.cost:
             return None
-        return (self.first.useful + sum(one.useful for one in self.candidates if one.passes)) / self.cost
+        return (
+            self.first.useful + sum(one.useful for one in self.candidates if one.passes)
+        ) / self.cost
 
 
-def search(rule: SwitchSearch, runs: Runs, known: Known | None = None) -> Found:
-    """Halve the fraction under `first` while the mean accuracy stays within the threshold of that of `first` alone.
+def search(settings: SwitchSearch, runs: Runs, known: Known | None = None) -> Found:
+    """Halve the fraction under `first` while the mean accuracy stays within the threshold of that
+    of `first` alone.
 
     Args:
         rule: threshold, repeats, and how many fractions are tried at most.
@@ -127,21 +136,26 @@ def search(rule: SwitchSearch, runs: Runs, known: Known | None = None) -> Found:
     Raises:
         RunFailed: no run of `first` has an accuracy.
     """
-    first = Tried(FIRST_ALONE, () if known else tuple(runs(FIRST_ALONE, rule.first_repeats)), passes=True)
+    first = Tried(
+        FIRST_ALONE, () if known else tuple(runs(FIRST_ALONE, settings.first_repeats)), passes=True
+    )
     accuracy = known.accuracy if known else first.accuracy
     if accuracy is None:
         whys = Counter(run.why for run in first.runs)
         became = " and ".join(f"{count} {why}" for why, count in whys.items())
-        raise RunFailed(f"of {len(first.runs)} runs of `first` alone, {became}: there is no {rule.target} to keep")
-    candidates = tuple(_candidates(rule, runs, accuracy - rule.threshold))
+        raise RunFailed(
+            f"of {len(first.runs)} runs of `first` alone, {became}: there is no {settings.target}"
+            " to keep"
+        )
+    candidates = tuple(_candidates(settings, runs, accuracy - settings.threshold))
     return Found(accuracy, known.seconds if known else first.seconds, first, candidates)
 
 
-def _candidates(rule: SwitchSearch, runs: Runs, least: float) -> Iterator[Tried]:
+def _candidates(settings: SwitchSearch, runs: Runs, least: float) -> Iterator[Tried]:
     """Until one fails."""
-    for halvings in range(1, rule.candidates_max + 1):
+    for halvings in range(1, settings.candidates_max + 1):
         fraction = 0.5**halvings
-        made = tuple(runs(fraction, rule.candidate_repeats))
+        made = tuple(runs(fraction, settings.candidate_repeats))
         passes = _good_enough(made, least)
         yield Tried(fraction, made, passes)
         if not passes:

@@ -1,11 +1,12 @@
-"""Runs the search for the switch point: its trainings are the trials of a sweep that grows from stage to stage.
+"""Runs the search for the switch point: its trainings are the trials of a sweep that grows from
+stage to stage.
 
-    SEARCH/sweep.yaml, sweep.csv, records/, ...   as of a sweep; varied are `paradigm.fraction` and `seed`
-    SEARCH/search.json                            what was found
-    SEARCH/chosen.yaml                            the experiment with the fraction that was found, for `raysync run`
+    SEARCH/sweep.yaml, sweep.csv, records/   as of a sweep; varied: `paradigm.fraction`, `seed`
+    SEARCH/search.json                       what was found
+    SEARCH/chosen.yaml                       the experiment with the fraction that was found
 
-A training is told by its fraction and seed, so whoever asks again, also after an interruption or with another threshold or
-more repeats, gets the one that is there.
+A training is told by its fraction and seed, so whoever asks again, also after an interruption or
+with another threshold or more repeats, gets the one that is there.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from raysync.config import Experiment, Known, ParadigmChoice, Sweep, SwitchSearc
 from raysync.config.masking import masked
 from raysync.errors import ConfigError, RunFailed
 from raysync.paradigms.syncswitch import SyncSwitch
-from raysync.record.places import is_uri
+from raysync.record.storage import is_uri
 from raysync.record.sweeps import FILE, VARIED, load_sweep, notes, write_table
 from raysync.record.writer import folder_name
 from raysync.tuning.grid import Point
@@ -47,7 +48,7 @@ class SearchPlan:
     """A search that has been checked."""
 
     experiment: Experiment
-    rule: SwitchSearch
+    search: SwitchSearch
     known: Known | None
     """Of a recurring search."""
     trials: Trials
@@ -64,25 +65,37 @@ def plan(file: Path, settings: Iterable[str] = (), *, recurring: bool = False) -
         recurring: take the accuracy of `first` alone from the block's `known`.
 
     Raises:
-        ConfigError: no such block or paradigm, several switches, nothing is trained, nothing is known.
+        ConfigError: no such block or paradigm, several switches, nothing is trained, nothing is
+            known.
     """
     source, settings = str(file), tuple(settings)
     experiment = config.load(file, settings)
-    rule = experiment.switch_search
-    if rule is None:
-        raise ConfigError(f"{source}: no `switch_search:` block in it; write switch_search: {{target: final_accuracy}}.")
+    search = experiment.switch_search
+    if search is None:
+        raise ConfigError(
+            f"{source}: no `switch_search:` block in it; write switch_search: {{target:"
+            " final_accuracy}."
+        )
     _check(experiment, source)
-    if recurring and rule.known is None:
-        raise ConfigError(f"{source}: switch_search.known: --recurring needs the accuracy of earlier runs; write "
-                          "known: {accuracy: 0.92}.")
+    if recurring and search.known is None:
+        raise ConfigError(
+            f"{source}: switch_search.known: --recurring needs the accuracy of earlier runs; write "
+            "known: {accuracy: 0.92}."
+        )
     folder, remark = _folder(experiment, source)
     trials = Trials(folder, Path.cwd(), source, file.read_text(encoding="utf-8"), settings)
     trials.experiment({FRACTION: BEGIN_WITH})
-    return SearchPlan(experiment, rule, rule.known if recurring else None, trials, remark)
+    return SearchPlan(experiment, search, search.known if recurring else None, trials, remark)
 
 
 def run(
-    plan: SearchPlan, *, notify: Notify, begin: Begin, show: Show, address: str | None = None, verbose: bool = False,
+    plan: SearchPlan,
+    *,
+    notify: Notify,
+    begin: Begin,
+    show: Show,
+    address: str | None = None,
+    verbose: bool = False,
 ) -> Found:
     """Search, train what is not there yet, and write what was found.
 
@@ -99,35 +112,55 @@ def run(
         KeyboardInterrupt: the user has stopped it; the same call goes on.
         RunFailed: a training broke, or none of `first` alone came to an accuracy.
     """
-    rule, folder = plan.rule, plan.trials.folder
+    settings, folder = plan.search, plan.trials.folder
     if plan.remark:
         notify(plan.remark)
-    for name in (RESULT, CHOSEN):  # of an earlier call; this one may be stopped, and ask for something else
+    for name in (
+        RESULT,
+        CHOSEN,
+    ):  # of an earlier call; this one may be stopped, and ask for something else
         (folder / name).unlink(missing_ok=True)
     trainings = _Trainings(plan, Connection(notify, address), notify, begin, show, verbose)
     try:
-        trainings.make(({} if plan.known else {FIRST_ALONE: rule.first_repeats}) | {BEGIN_WITH: rule.candidate_repeats})
-        found = search(rule, trainings, plan.known)
+        trainings.make(
+            ({} if plan.known else {FIRST_ALONE: settings.first_repeats})
+            | {BEGIN_WITH: settings.candidate_repeats}
+        )
+        found = search(settings, trainings, plan.known)
     finally:
         trainings.connection.close()
     (folder / FILE).write_text(plan.experiment.to_yaml(), encoding="utf-8")
-    (folder / RESULT).write_text(json.dumps(_result(plan, found), indent=2) + "\n", encoding="utf-8")
-    (folder / CHOSEN).write_text(chosen(plan.experiment, found.fraction).to_yaml(), encoding="utf-8")
+    (folder / RESULT).write_text(
+        json.dumps(_result(plan, found), indent=2) + "\n", encoding="utf-8"
+    )
+    (folder / CHOSEN).write_text(
+        chosen(plan.experiment, found.fraction).to_yaml(), encoding="utf-8"
+    )
     return found
 
 
 def chosen(experiment: Experiment, fraction: float) -> Experiment:
     """The experiment with that fraction, and without the search."""
     choice = experiment.paradigm
-    paradigm = ParadigmChoice.model_validate({"name": choice.name, **choice.parameters, "fraction": fraction})
-    return experiment.model_copy(update={"paradigm": paradigm, "switch_search": None, "sweep": None})
+    paradigm = ParadigmChoice.model_validate(
+        {"name": choice.name, **choice.parameters, "fraction": fraction}
+    )
+    return experiment.model_copy(
+        update={"paradigm": paradigm, "switch_search": None, "sweep": None}
+    )
 
 
 class _Trainings:
     """Makes the runs that the search asks for; those that are there are not made again."""
 
     def __init__(
-        self, plan: SearchPlan, connection: Connection, notify: Notify, begin: Begin, show: Show, verbose: bool,
+        self,
+        plan: SearchPlan,
+        connection: Connection,
+        notify: Notify,
+        begin: Begin,
+        show: Show,
+        verbose: bool,
     ) -> None:
         self.connection = connection
         self._plan = plan
@@ -145,12 +178,16 @@ class _Trainings:
             KeyboardInterrupt: the user has stopped it.
             RunFailed: a training broke.
         """
-        wanted = [(fraction, seed) for fraction, count in repeats.items() for seed in self._seeds(count)]
+        wanted = [
+            (fraction, seed) for fraction, count in repeats.items() for seed in self._seeds(count)
+        ]
         missing = [one for one in wanted if one not in self._there]
         if not missing:
             return
-        self._begin(f"fraction {', '.join(f'{fraction:g}' for fraction in dict.fromkeys(one for one, _ in missing))}",
-                    len(missing))
+        fractions = dict.fromkeys(fraction for fraction, _ in missing)
+        self._begin(
+            f"fraction {', '.join(f'{fraction:g}' for fraction in fractions)}", len(missing)
+        )
         stage = self._stage(missing)
         self.connection.open(stage.experiment.cluster, cpus_of(stage))
         try:
@@ -160,8 +197,10 @@ class _Trainings:
         if ended < stage.count:
             raise KeyboardInterrupt  # Tune has swallowed it
         if broken := set(missing) - self._there.keys():
-            raise RunFailed(f"{len(broken)} of {stage.count} trainings broke; the others are kept, and the same command "
-                            "makes these again")
+            raise RunFailed(
+                f"{len(broken)} of {stage.count} trainings broke; the others are kept, and the same"
+                " command makes these again"
+            )
 
     def _seeds(self, count: int) -> range:
         seed = self._plan.experiment.seed
@@ -174,19 +213,28 @@ class _Trainings:
             return {}
         write_table(folder)
         rows: list[Any] = load_sweep(folder).table.to_dict("records")
-        return {(row[VARIED + FRACTION], row[VARIED + SEED]): _run(row, self._plan.rule.target)
-                for row in rows if row["status"] in ("finished", "diverged")}
+        return {
+            (row[VARIED + FRACTION], row[VARIED + SEED]): _run(row, self._plan.search.target)
+            for row in rows
+            if row["status"] in ("finished", "diverged")
+        }
 
     def _stage(self, missing: list[tuple[float, int]]) -> Plan:
         """These trainings as trials; one that was begun keeps its number."""
         plan = self._plan
-        numbers = {(note.settings[FRACTION], note.settings[SEED]): int(note.name) for note in notes(plan.trials.folder)}
+        numbers = {
+            (note.settings[FRACTION], note.settings[SEED]): int(note.name)
+            for note in notes(plan.trials.folder)
+        }
         points: list[Point] = []
         for fraction, seed in missing:
             number = numbers.setdefault((fraction, seed), max(numbers.values(), default=-1) + 1)
             points.append({"trial": number, FRACTION: fraction, SEED: seed})
-        varied = {FRACTION: [fraction for fraction, _ in missing], SEED: [seed for _, seed in missing]}
-        sweep = Sweep.model_validate({"grid": varied, "concurrent": plan.rule.concurrent})
+        varied = {
+            FRACTION: [fraction for fraction, _ in missing],
+            SEED: [seed for _, seed in missing],
+        }
+        sweep = Sweep.model_validate({"grid": varied, "concurrent": plan.search.concurrent})
         made = tuple(points)
         return Plan(plan.experiment, sweep, plan.trials, made, made, len(made), resume=True)
 
@@ -194,28 +242,46 @@ class _Trainings:
 def _check(experiment: Experiment, source: str) -> None:
     choice = experiment.paradigm
     if choice.name != SyncSwitch.name:
-        raise ConfigError(f"{source}: paradigm: {choice.label}; what is searched is the fraction of a switch: "
-                          f"{{name: {SyncSwitch.name}, first: bsp, then: asp}}.")
+        raise ConfigError(
+            f"{source}: paradigm: {choice.label}; what is searched is the fraction of a switch: "
+            f"{{name: {SyncSwitch.name}, first: bsp, then: asp}}."
+        )
     then = choice.parameters.get("then")
     if isinstance(then, list) and len(then) > 1:
-        raise ConfigError(f"{source}: paradigm.then: {len(then)} switches; the search is for one, so give one protocol.")
+        raise ConfigError(
+            f"{source}: paradigm.then: {len(then)} switches; the search is for one, so give one"
+            " protocol."
+        )
     if experiment.timing == "only":
-        raise ConfigError(f"{source}: timing: only trains nothing, so there is no accuracy to keep.")
+        raise ConfigError(
+            f"{source}: timing: only trains nothing, so there is no accuracy to keep."
+        )
 
 
 def _folder(experiment: Experiment, source: str) -> tuple[Path, str]:
-    """Of the latest search with the same trainings, else a new one; and what is to be said about that."""
+    """Of the latest search with the same trainings, else a new one; and what is to be said about
+    that.
+    """
     if is_uri(experiment.output):
-        raise ConfigError(f"{source}: output: {masked(str(experiment.output))}: a search goes on from what "
-                          "it finds there; give it a folder, on a cluster one that all nodes share.")
+        raise ConfigError(
+            f"{source}: output: {masked(str(experiment.output))}: a search goes on from what "
+            "it finds there; give it a folder, on a cluster one that all nodes share."
+        )
     output = Path(experiment.output)
     beside = output.expanduser() / experiment.name
     folders = sorted((one.parent for one in beside.glob(f"*-{KIND}-*/{FILE}")), reverse=True)
     for folder in folders:
         before = _searched(folder)
         if before is not None and _trained(before) == _trained(experiment):
-            changed = " with another switch_search block" if before.switch_search != experiment.switch_search else ""
-            return folder.absolute(), f"This search began in {folder}{changed}; what was trained there counts."
+            changed = (
+                " with another switch_search block"
+                if before.switch_search != experiment.switch_search
+                else ""
+            )
+            return (
+                folder.absolute(),
+                f"This search began in {folder}{changed}; what was trained there counts.",
+            )
     remark = f"A new search: {source} trains something else than {folders[0]}." if folders else ""
     return folder_name(output, experiment.name, KIND).absolute(), remark
 
@@ -236,16 +302,37 @@ def _trained(experiment: Experiment) -> Experiment:
 def _run(row: dict[str, Any], target: str) -> Run:
     if row["status"] == "diverged":
         return Run(None, row["seconds"], "diverged")
-    return Run(row[target], row["seconds"]) if pd.notna(row[target]) else Run(None, row["seconds"], "never converged")
+    return (
+        Run(row[target], row["seconds"])
+        if pd.notna(row[target])
+        else Run(None, row["seconds"], "never converged")
+    )
 
 
 def _result(plan: SearchPlan, found: Found) -> dict[str, Any]:
     """For `search.json`; seconds, and costs in trainings of `first`."""
-    def told(tried: Tried) -> dict[str, Any]:
-        return {"fraction": tried.fraction, "passes": tried.passes, "accuracy": tried.accuracy, "seconds": tried.seconds,
-                "ratio": found.ratio(tried), "runs": [asdict(run) for run in tried.runs]}
 
-    return {"target": plan.rule.target, "threshold": plan.rule.threshold, "recurring": plan.known is not None,
-            "accuracy": found.accuracy, "fraction": found.fraction, "cost": found.cost, "amortisation": found.amortisation,
-            "effective": found.effective, "seconds": found.seconds, "first_seconds": found.first_seconds,
-            "first": told(found.first), "candidates": [told(one) for one in found.candidates]}
+    def told(tried: Tried) -> dict[str, Any]:
+        return {
+            "fraction": tried.fraction,
+            "passes": tried.passes,
+            "accuracy": tried.accuracy,
+            "seconds": tried.seconds,
+            "ratio": found.ratio(tried),
+            "runs": [asdict(run) for run in tried.runs],
+        }
+
+    return {
+        "target": plan.search.target,
+        "threshold": plan.search.threshold,
+        "recurring": plan.known is not None,
+        "accuracy": found.accuracy,
+        "fraction": found.fraction,
+        "cost": found.cost,
+        "amortisation": found.amortisation,
+        "effective": found.effective,
+        "seconds": found.seconds,
+        "first_seconds": found.first_seconds,
+        "first": told(found.first),
+        "candidates": [told(one) for one in found.candidates],
+    }

@@ -1,7 +1,8 @@
 """One trial: an experiment inside the placement group that Tune reserved for it.
 
-The bundles of the group are those of `placement.plan`; the function itself, which only waits for the run's lines, has an
-empty head bundle, which Tune lays into the first. A virtual trial is the function alone: one CPU, one thread of torch.
+The bundles of the group are those of `placement.plan`; the function itself, which only waits for
+the run's lines, has an empty head bundle, which Tune lays into the first. A virtual trial is the
+function alone: one CPU, one thread of torch.
 """
 
 from __future__ import annotations
@@ -16,20 +17,31 @@ from ray import tune
 from ray.util import get_current_placement_group
 
 from raysync import config
-from raysync.cluster.placement import Plan, asked_of_ray, misfit_together, placed
+from raysync.cluster.placement import Plan, asked_of_ray, infeasible_together, placed
 from raysync.config import Experiment
 from raysync.core.journal import Evaluation
 from raysync.decoupled.plan import check, placed_as
 from raysync.errors import ConfigError
 from raysync.record.measures import LARGEST_EXPONENT, Measures
-from raysync.record.places import beneath, clean
+from raysync.record.storage import clean, join
 from raysync.record.sweeps import RECORDS, trial_name
 from raysync.runner import Engine, run_in
 from raysync.tuning.grid import Point, override
 
-REPORTED = ("accuracy", "loss", "perplexity", "progress", "seconds", "samples", "throughput_samples_per_s", "wait_fraction",
-            "staleness_max", "lead_max")
-"""What a trial tells Tune at every evaluation: the evaluation, and the measures of its run so far."""
+REPORTED = (
+    "accuracy",
+    "loss",
+    "perplexity",
+    "progress",
+    "seconds",
+    "samples",
+    "throughput_samples_per_s",
+    "wait_fraction",
+    "staleness_max",
+    "lead_max",
+)
+"""What a trial tells Tune at every evaluation: the evaluation, and the measures of its run so
+far."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +51,8 @@ class Trials:
     folder: Path
     """Of the sweep, absolute; where that is behind a URI, the copy of the process that began it."""
     home: Path
-    """Where the sweep was started: relative paths of the file count from there, not from Tune's folder of the trial."""
+    """Where the sweep was started: relative paths of the file count from there, not from Tune's
+    folder of the trial."""
     source: str
     text: str
     """The experiment file."""
@@ -61,12 +74,23 @@ class Trials:
             ConfigError: the file with these settings is none.
         """
         settings = [override(key, value) for key, value in settings_of(point).items()]
-        made = config.parse(self.text, [*self.overrides, *settings], said="sweep:",
-                            source=f"{self.source} with {', '.join(settings)}" if settings else self.source)
+        made = config.parse(
+            self.text,
+            [*self.overrides, *settings],
+            said="sweep:",
+            source=f"{self.source} with {', '.join(settings)}" if settings else self.source,
+        )
         cluster = made.cluster.model_copy(update={"address": "auto"})  # the one that Tune runs on
-        output = beneath(self.uri or self.folder, RECORDS)
-        return made.model_copy(update={"name": name, "output": output, "cluster": cluster, "sweep": None,
-                                       "switch_search": None})
+        output = join(self.uri or self.folder, RECORDS)
+        return made.model_copy(
+            update={
+                "name": name,
+                "output": output,
+                "cluster": cluster,
+                "sweep": None,
+                "switch_search": None,
+            }
+        )
 
     def check(self, point: Point) -> None:
         """Refuse a trial before it begins, as far as that needs neither its data nor its model.
@@ -78,7 +102,9 @@ class Trials:
         check(experiment, experiment.paradigm.make())
 
     def find_impossible(self, points: Iterable[Point]) -> None:
-        """Try to place each trial while nothing runs yet: later, one that cannot be placed would wait for ever."""
+        """Try to place each trial while nothing runs yet: later, one that cannot be placed would
+        wait for ever.
+        """
         tried: dict[str, Plan] = {}
         for point in points:
             experiment = self.experiment(point)
@@ -86,7 +112,9 @@ class Trials:
                 if experiment.engine == "ray":
                     made = placed(as_placed(experiment))
                     tried[repr(made)] = made
-        self.impossible.update({text: why for text, made in tried.items() if (why := misfit_together(made))})
+        self.impossible.update(
+            {text: why for text, made in tried.items() if (why := infeasible_together(made))}
+        )
 
     def place(self, experiment: Experiment) -> Plan:
         """Where its actors go.
@@ -100,7 +128,9 @@ class Trials:
         return made
 
     def resources(self, point: Point) -> tune.PlacementGroupFactory:
-        """What Tune reserves. A trial that cannot be gets little: it fails at its start, with the reason."""
+        """What Tune reserves. A trial that cannot be gets little: it fails at its start, with the
+        reason.
+        """
         try:
             experiment = self.experiment(point)
             if experiment.engine == "ray":
@@ -124,8 +154,14 @@ def train(point: Point, trials: Trials) -> None:
         task = prepare(experiment)
         try:
             with _engine(trials, experiment) as engine:
-                run_in(engine, task, experiment.paradigm, watch=_Reporter(experiment.timing == "only"), notify=print,
-                       sweep=trials.name)
+                run_in(
+                    engine,
+                    task,
+                    experiment.paradigm,
+                    watch=_Reporter(experiment.timing == "only"),
+                    notify=print,
+                    sweep=trials.name,
+                )
         finally:
             clean()  # the process may be killed, or serve many trials
 
@@ -141,7 +177,9 @@ def settings_of(point: Point) -> Point:
 
 
 def name_of(point: Point, trial_id: str) -> str:
-    """Of a trial's folder: the number of a point of the grid, or the id that Tune gave to a searcher's."""
+    """Of a trial's folder: the number of a point of the grid, or the id that Tune gave to a
+    searcher's.
+    """
     return trial_name(point["trial"]) if "trial" in point else trial_id
 
 
@@ -175,14 +213,24 @@ class _Reporter:
 
 
 def _so_far(measures: Measures) -> dict[str, float]:
-    return {"progress": measures.progress, "seconds": measures.seconds, "samples": measures.samples,
-            "throughput_samples_per_s": measures.throughput_samples_per_s, "wait_fraction": measures.wait_fraction,
-            "staleness_max": measures.staleness_max, "lead_max": measures.lead_max}
+    return {
+        "progress": measures.progress,
+        "seconds": measures.seconds,
+        "samples": measures.samples,
+        "throughput_samples_per_s": measures.throughput_samples_per_s,
+        "wait_fraction": measures.wait_fraction,
+        "staleness_max": measures.staleness_max,
+        "lead_max": measures.lead_max,
+    }
 
 
 def _of(evaluation: Evaluation, measures: Measures) -> dict[str, float]:
     """What was evaluated, at its own time: several evaluations may be told of together."""
-    return {"accuracy": evaluation.accuracy, "loss": evaluation.loss,
-            "perplexity": exp(min(evaluation.loss, LARGEST_EXPONENT)),
-            "progress": evaluation.progress, "samples": round(evaluation.progress * measures.workload_samples),
-            "seconds": max(0.0, evaluation.at - (measures.started_at or 0.0))}
+    return {
+        "accuracy": evaluation.accuracy,
+        "loss": evaluation.loss,
+        "perplexity": exp(min(evaluation.loss, LARGEST_EXPONENT)),
+        "progress": evaluation.progress,
+        "samples": round(evaluation.progress * measures.workload_samples),
+        "seconds": max(0.0, evaluation.at - (measures.started_at or 0.0)),
+    }

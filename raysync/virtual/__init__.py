@@ -1,1 +1,3 @@
-"""The virtual engine: one process, a heap of events, a virtual clock, real gradients; the same on every run."""
+"""The virtual engine: one process, a heap of events, a virtual clock, real gradients; the same on
+every run.
+"""

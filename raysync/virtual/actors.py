@@ -1,8 +1,9 @@
-"""The actors of a run in virtual time: what their methods cost, and what they compute where the run trains.
+"""The actors of a run in virtual time: what their methods cost, and what they compute where the run
+trains.
 
-    worker      step(clock, size[, factor, latency]; [weights])      -> gradient; loss and seconds
-    server      apply, apply_and_publish, publish, forget            as `training.model_server` has them
-    evaluator   evaluate(on_all; weights...)                         accuracy and loss
+worker      step(clock, size[, factor, latency]; [weights])      -> gradient; loss and seconds
+server      apply, apply_and_publish, publish, forget            as `training.model_server` has them
+evaluator   evaluate(on_all; weights...)                         accuracy and loss
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ class WorkerActor:
 
     __slots__ = ("_batch_size", "_buffers", "_step_time", "_trainer", "_weights", "free_at", "site")
 
-    def __init__(self, slot: str, group: WorkerGroup, experiment: Experiment, trainer: Trainer | None) -> None:
+    def __init__(
+        self, slot: str, group: WorkerGroup, experiment: Experiment, trainer: Trainer | None
+    ) -> None:
         """
         Args:
             slot: its site, and what is hashed into its randomness.
@@ -62,22 +65,29 @@ class WorkerActor:
             [self._weights] = inputs
         assert self._trainer is not None, "nothing to train with"
         assert self._weights is not None, f"{self.site} never pulled"
-        loss, gradient = self._trainer.compute(self.site, fields[0], fields[1], self._weights, self._buffers)
+        loss, gradient = self._trainer.compute(
+            self.site, fields[0], fields[1], self._weights, self._buffers
+        )
         if self._trainer.has_buffers:
             self._buffers = gradient
         return (gradient,), (loss, answer[1])
 
 
 class ServerActor:
-    """A parameter server, or one of several that are alike: they carry the same bytes at the same time."""
+    """A parameter server, or one of several that are alike: they carry the same bytes at the same
+    time.
+    """
 
-    def __init__(self, site: str, update_s: float, reading_s: float, vectors: int, server: ModelServer | None) -> None:
+    def __init__(
+        self, site: str, update_s: float, reading_s: float, vectors: int, server: ModelServer | None
+    ) -> None:
         """
         Args:
             site: where it sits.
             update_s: seconds of an update, and
             reading_s: those for each of its gradients besides.
-            vectors: what comes with each push: its gradient, and perhaps the weights that it was computed on.
+            vectors: what comes with each push: its gradient, and perhaps the weights that it was
+                computed on.
             server: None: nothing is trained.
         """
         self.site = site
@@ -116,8 +126,8 @@ class EvaluatorActor:
     def __init__(self, evaluate: Callable[[bool, list[Tensor]], tuple[float, float]]) -> None:
         """
         Args:
-            evaluate: from whether it is to be on the whole test set, and the weights of each server, to accuracy (a
-                fraction of 1) and mean loss.
+            evaluate: from whether it is to be on the whole test set, and the weights of each
+                server, to accuracy (a fraction of 1) and mean loss.
         """
         self.free_at = 0.0
         self._evaluate = evaluate

@@ -1,4 +1,5 @@
-"""A small Ray on a virtual clock: actors, calls, and values that move over links to where they are needed.
+"""A small Ray on a virtual clock: actors, calls, and values that move over links to where they are
+needed.
 
     call     begins once its actor is free, and its inputs have come to the actor's site; lasts as
              long as the actor says; leaves its values at that site
@@ -48,7 +49,9 @@ class Actor(Protocol):
     def cost(self, method: str, fields: list[Any], inputs: Sequence[Any]) -> Cost:
         """Return what a call costs."""
 
-    def compute(self, method: str, fields: list[Any], inputs: list[Any], answer: Any) -> tuple[Sequence[Any], Any]:
+    def compute(
+        self, method: str, fields: list[Any], inputs: list[Any], answer: Any
+    ) -> tuple[Sequence[Any], Any]:
         """Return the values of a call and its answer, given the answer of its cost."""
 
 
@@ -113,7 +116,11 @@ class VirtualBackend:
     """The world of one run in virtual time."""
 
     def __init__(
-        self, paths: Paths, make: Callable[[str], Actor], *, computes: bool,
+        self,
+        paths: Paths,
+        make: Callable[[str], Actor],
+        *,
+        computes: bool,
         ends: Mapping[str, Sequence[End]] | None = None,
     ) -> None:
         """
@@ -224,7 +231,7 @@ class VirtualBackend:
         return performer
 
     def _befall(
-        self, call: VirtualCall, actor: str, performer: Actor, begin: float, inputs: Sequence[Any],
+        self, call: VirtualCall, actor: str, performer: Actor, begin: float, inputs: Sequence[Any]
     ) -> None:
         """Let a call fail that misses an input, or that its process does not live to finish."""
         failed = next((each.answer for each in inputs if isinstance(each.answer, Failure)), None)
@@ -239,7 +246,9 @@ class VirtualBackend:
                 call.answer = Failure("died", "its actor died", actor)
                 call.at = max(ends[0].at, self.now)
 
-    def _compute(self, task: tuple[VirtualCall, str, Actor, str, list[Any], tuple[Any, ...]]) -> None:
+    def _compute(
+        self, task: tuple[VirtualCall, str, Actor, str, list[Any], tuple[Any, ...]]
+    ) -> None:
         call, actor, performer, method, fields, inputs = task
         failed = [each.answer for each in (call, *inputs) if isinstance(each.answer, Failure)]
         if failed:

@@ -1,10 +1,10 @@
 """Data-parallel runs in virtual time: their actors, and what lies between these.
 
 An iteration takes compute + upload + update + download. With m servers each has its own link and
-carries 1/m of the bytes, at the same time: they are alike, so one of them is followed. A server that
-sits with a worker has that worker's part of the vector at hand: 1/m of the worker's bytes do not
-travel (with the only server, nothing does: no latency either); the shared link is then the worker's
-own (of several, the slowest).
+carries 1/m of the bytes, at the same time: they are alike, so one of them is followed. A server
+that sits with a worker has that worker's part of the vector at hand: 1/m of the worker's bytes do
+not travel (with the only server, nothing does: no latency either); the shared link is then the
+worker's own (of several, the slowest).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from torch import Tensor
 
 from raysync.config import Experiment, WorkerGroup
 from raysync.core.ids import WorkerId
-from raysync.core.paradigm import Paradigm, Rule
+from raysync.core.paradigm import AnyParadigm, Paradigm
 from raysync.engine.evaluations import EVALUATOR
-from raysync.engine.faults import Troubles
+from raysync.engine.faults import FaultPlan
 from raysync.engine.step_time import one_way_s
 from raysync.engine.topology import SERVER, DataParallel
 from raysync.training.evaluation import evaluate
@@ -34,17 +34,19 @@ from raysync.virtual.trainer import Trainer, device_of
 class DataParallelRun:
     """One run whose workers have the whole model."""
 
-    def __init__(self, task: Task, rule: Rule) -> None:
-        assert isinstance(rule, Paradigm), f"{rule.name} is another kind of run"
-        self._task, self._paradigm = task, rule
+    def __init__(self, task: Task, paradigm: AnyParadigm) -> None:
+        assert isinstance(paradigm, Paradigm), f"{paradigm.name} is another kind of run"
+        self._task, self._paradigm = task, paradigm
         self._trains = task.experiment.timing == "with-gradients"
         self._trainer = Trainer(task) if self._trains else None
 
     def paths(self) -> Paths:
         """Return what lies between the workers and the server."""
-        return server_paths(self._task.experiment, self._task.groups, self._task.vector_bytes, SERVER)
+        return server_paths(
+            self._task.experiment, self._task.groups, self._task.vector_bytes, SERVER
+        )
 
-    def topology(self, backend: VirtualBackend, faults: Troubles) -> DataParallel:
+    def topology(self, backend: VirtualBackend, faults: FaultPlan) -> DataParallel:
         """Return the topology of the run."""
         task = self._task
         return DataParallel(backend, self._paradigm, task.experiment, task.workload_samples, faults)
@@ -61,7 +63,11 @@ class DataParallelRun:
     def _server(self) -> ServerActor:
         task, experiment = self._task, self._task.experiment
         vectors = 2 if experiment.update.delay_compensation is not None else 1
-        server = ModelServer(shard_of(FlatModel(task.model.build()), experiment.update)) if self._trains else None
+        server = (
+            ModelServer(shard_of(FlatModel(task.model.build()), experiment.update))
+            if self._trains
+            else None
+        )
         return server_actor(SERVER, experiment, task.vector_bytes, vectors, server)
 
     def _evaluator(self) -> EvaluatorActor:
@@ -69,13 +75,15 @@ class DataParallelRun:
         model = FlatModel(task.model.build().to(device_of(task)))
 
         def on_test_set(on_all: bool, weights: list[Tensor]) -> tuple[float, float]:
-            return evaluate(model, weights[0], task.data, plan.batch_size, None if on_all else plan.samples)
+            return evaluate(
+                model, weights[0], task.data, plan.batch_size, None if on_all else plan.samples
+            )
 
         return EvaluatorActor(on_test_set)
 
 
 def server_actor(
-    site: str, experiment: Experiment, vector_bytes: int, vectors: int, server: ModelServer | None,
+    site: str, experiment: Experiment, vector_bytes: int, vectors: int, server: ModelServer | None
 ) -> ServerActor:
     """Return a server as the experiment's network describes it."""
     network, servers = experiment.network, experiment.cluster.server_shards
@@ -84,9 +92,10 @@ def server_actor(
 
 
 def server_paths(
-    experiment: Experiment, groups: Mapping[str, WorkerGroup], vector_bytes: int, server: str,
+    experiment: Experiment, groups: Mapping[str, WorkerGroup], vector_bytes: int, server: str
 ) -> dict[str, dict[str, Path]]:
-    """Return the ways between workers and their server, for a vector of that size: target -> source -> path.
+    """Return the ways between workers and their server, for a vector of that size: target -> source
+    -> path.
 
     Args:
         experiment: its `network`, and how many servers it has, where.
@@ -97,18 +106,26 @@ def server_paths(
     network, servers = experiment.network, experiment.cluster.server_shards
     together = experiment.cluster.server_placement == "with-workers"
     slots = list(groups)
-    hosts = Counter(slots[shard % len(slots)] for shard in range(servers)) if together else Counter[str]()
+    hosts = (
+        Counter(slots[shard % len(slots)] for shard in range(servers))
+        if together
+        else Counter[str]()
+    )
     links = {group.name: (network.link, group.link) for group in groups.values()}
     at_servers = [link.bandwidth_bytes_per_s for host in hosts for link in links[groups[host].name]]
-    limits = [rate for rate in (network.server_bandwidth_bytes_per_s, *at_servers) if rate is not None]
+    limits = [
+        rate for rate in (network.server_bandwidth_bytes_per_s, *at_servers) if rate is not None
+    ]
     s_per_byte = 1 / min(limits) if limits else 0.0
     up, down = SharedLink(s_per_byte), SharedLink(s_per_byte)
-    has_latency = any(trouble.kind in ("latency", "drift") for trouble in experiment.troubles)
+    has_latency = any(fault.kind in ("latency", "drift") for fault in experiment.faults)
     paths: dict[str, dict[str, Path]] = {server: {}}
     for slot, group in groups.items():
         away = 1 - hosts[slot] / servers
         latency_s = sum(link.latency_s for link in links[group.name])
-        transfer_s = max(one_way_s(link, vector_bytes) - link.latency_s for link in links[group.name])
+        transfer_s = max(
+            one_way_s(link, vector_bytes) - link.latency_s for link in links[group.name]
+        )
         ends = latency_s, away * transfer_s
         if not (any(ends) or s_per_byte or has_latency):
             continue  # nothing takes time there

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from raysync.core.journal import Line
-from raysync.core.paradigm import Rule
+from raysync.core.paradigm import AnyParadigm
 from raysync.decoupled.plan import plan_of
 from raysync.engine.driver import Driver
-from raysync.engine.faults import Troubles
+from raysync.engine.faults import FaultPlan
 from raysync.paradigms.decoupled import Decoupled
-from raysync.record.metrics import Title
+from raysync.record.metrics import RunLabels
 from raysync.training.task import Task
 from raysync.virtual.backend import VirtualBackend
 from raysync.virtual.data_parallel import DataParallelRun
@@ -25,19 +25,26 @@ class VirtualEngine:
         self.places: dict[str, Any] = {}
         """Actors, of which there are none elsewhere."""
 
-    def run(self, task: Task, rule: Rule, title: Title | None = None) -> Iterator[list[Line]]:
-        """Train a task under a paradigm, and yield what happens, in order; the last line is an `Ended`.
+    def run(
+        self, task: Task, paradigm: AnyParadigm, labels: RunLabels | None = None
+    ) -> Iterator[list[Line]]:
+        """Train a task under a paradigm, and yield what happens, in order; the last line is an
+        `Ended`.
 
-        Nobody watches virtual seconds as they pass: no metrics are published under the title.
+        Nobody watches virtual seconds as they pass: no metrics are published under the labels.
         """
-        return driver_of(task, rule).run()
+        return driver_of(task, paradigm).run()
 
 
-def driver_of(task: Task, rule: Rule) -> Driver:
+def driver_of(task: Task, paradigm: AnyParadigm) -> Driver:
     """Return the driver of a run, which has not begun."""
     experiment = task.experiment
-    run = PipelinedRun(plan_of(task, rule)) if isinstance(rule, Decoupled) else DataParallelRun(task, rule)
-    faults = Troubles(experiment)
+    run = (
+        PipelinedRun(plan_of(task, paradigm))
+        if isinstance(paradigm, Decoupled)
+        else DataParallelRun(task, paradigm)
+    )
+    faults = FaultPlan(experiment)
     trains = experiment.timing == "with-gradients"
     backend = VirtualBackend(run.paths(), run.actor, computes=trains)
     marks = experiment.evaluation.progress_marks() if trains else []

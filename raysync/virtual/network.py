@@ -45,7 +45,9 @@ class Path:
             return begin + (self.latency_s + added_s) + self.transfer_s
         if not self.shared_bytes:
             return begin
-        free_at = (begin if begin > link.free_at else link.free_at) + self.shared_bytes * link.s_per_byte
+        free_at = (
+            begin if begin > link.free_at else link.free_at
+        ) + self.shared_bytes * link.s_per_byte
         link.free_at = free_at
         own_at = begin + self.transfer_s
         return (free_at if free_at > own_at else own_at) + self.latency_s + added_s

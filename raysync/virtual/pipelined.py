@@ -2,8 +2,8 @@
 
 A pass takes its part of the step of the whole network on the stage's device: the stage's share of
 the operations, a third of it forward and two thirds backward (`weights: latest` runs forward again
-first). What goes from stage to stage goes over both workers' links, one way; each stage has a server
-of its own.
+first). What goes from stage to stage goes over both workers' links, one way; each stage has a
+server of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from raysync.decoupled.plan import DecoupledPlan
 from raysync.decoupled.stage import StageComputation, StageWork
 from raysync.decoupled.topology import Pipelined, server_of
 from raysync.engine.evaluations import EVALUATOR
-from raysync.engine.faults import Troubles
+from raysync.engine.faults import FaultPlan
 from raysync.engine.step_time import StepTime, one_way_s
 from raysync.training.evaluation import evaluate
 from raysync.training.flat import FlatModel
@@ -38,7 +38,9 @@ FORWARD = 1 / 3
 class StageActor:
     """One stage of one group, on the device that the group of its worker describes."""
 
-    def __init__(self, plan: DecoupledPlan, stage: Stage, computation: StageComputation | None) -> None:
+    def __init__(
+        self, plan: DecoupledPlan, stage: Stage, computation: StageComputation | None
+    ) -> None:
         """
         Args:
             plan: of the run.
@@ -51,8 +53,13 @@ class StageActor:
         self._step_time = StepTime(plan.group(stage), plan.task.experiment.seed, plan.slots[stage])
         self._work = None
         if computation is not None:
-            self._work = StageWork(computation, stage[1], plan.rule.modules, plan.draws(stage[0]),
-                                   plan.task.experiment.batch_size)
+            self._work = StageWork(
+                computation,
+                stage[1],
+                plan.paradigm.modules,
+                plan.draws(stage[0]),
+                plan.task.experiment.batch_size,
+            )
         self._busy_s = 0.0
         """Since its last push."""
 
@@ -75,9 +82,9 @@ class StageActor:
         """Return what of the stage's part of a step a pass takes forward and backward."""
         if method == "forward":
             return FORWARD, 0.0
-        if self._stage[1] == self._plan.rule.modules:
+        if self._stage[1] == self._plan.paradigm.modules:
             return FORWARD, 1 - FORWARD
-        return 0.0, 1 - FORWARD + (FORWARD if self._plan.rule.weights == "latest" else 0.0)
+        return 0.0, 1 - FORWARD + (FORWARD if self._plan.paradigm.weights == "latest" else 0.0)
 
     def compute(self, method: str, fields: list[Any], inputs: list[Any], answer: Any) -> Computed:
         """As `Actor.compute`."""
@@ -106,7 +113,7 @@ class PipelinedRun:
             groups = {plan.name(each): plan.group(each) for each in plan.slots if each[1] == stage}
             paths |= server_paths(experiment, groups, plan.vector_bytes[stage], server_of(stage))
         for group, stage in plan.slots:
-            if stage < plan.rule.modules:
+            if stage < plan.paradigm.modules:
                 here, there = (group, stage), (group, stage + 1)
                 path = self._between(here, there)
                 paths.setdefault(plan.name(there), {})[plan.name(here)] = path
@@ -117,9 +124,12 @@ class PipelinedRun:
         plan, experiment = self._plan, self._plan.task.experiment
         size = round(plan.output_bytes[stage[1]] * experiment.batch_size)
         links = [experiment.network.link, plan.group(stage).link, plan.group(following).link]
-        return Path(sum(link.latency_s for link in links), max(one_way_s(link, size) - link.latency_s for link in links))
+        return Path(
+            sum(link.latency_s for link in links),
+            max(one_way_s(link, size) - link.latency_s for link in links),
+        )
 
-    def topology(self, backend: VirtualBackend, faults: Troubles) -> Pipelined:
+    def topology(self, backend: VirtualBackend, faults: FaultPlan) -> Pipelined:
         """Return the topology of the run."""
         return self._plan.topology().topology(backend, self._plan.task.experiment, faults)
 
@@ -129,10 +139,18 @@ class PipelinedRun:
             return self._evaluator()
         for number in self._plan.shares:
             if name == server_of(number):
-                server = ModelServer(self._plan.exchange(self._part(number))) if self._trains else None
-                return server_actor(name, self._plan.task.experiment, self._plan.vector_bytes[number], 1, server)
-        stage, rule = self._stages[WorkerId(name).slot], self._plan.rule
-        computation = StageComputation(self._part(stage[1]), rule.weights, rule.shrink) if self._trains else None
+                server = (
+                    ModelServer(self._plan.exchange(self._part(number))) if self._trains else None
+                )
+                return server_actor(
+                    name, self._plan.task.experiment, self._plan.vector_bytes[number], 1, server
+                )
+        stage, paradigm = self._stages[WorkerId(name).slot], self._plan.paradigm
+        computation = (
+            StageComputation(self._part(stage[1]), paradigm.weights, paradigm.shrink)
+            if self._trains
+            else None
+        )
         return StageActor(self._plan, stage, computation)
 
     def _part(self, stage: int) -> nn.Sequential:
@@ -145,6 +163,12 @@ class PipelinedRun:
         whole = FlatModel(nn.Sequential(*(item for part in parts for item in part)))
 
         def on_test_set(on_all: bool, means: list[Tensor]) -> tuple[float, float]:
-            return evaluate(whole, joined(means, sizes), task.data, plan.batch_size, None if on_all else plan.samples)
+            return evaluate(
+                whole,
+                joined(means, sizes),
+                task.data,
+                plan.batch_size,
+                None if on_all else plan.samples,
+            )
 
         return EvaluatorActor(on_test_set)

@@ -1,4 +1,5 @@
-"""The training of a virtual run: one process computes for all workers, each on the weights that it would have had.
+"""The training of a virtual run: one process computes for all workers, each on the weights that it
+would have had.
 
 Shape legend: P = trainable parameters, Q = elements of all buffers.
 """
@@ -26,8 +27,9 @@ def device_of(task: Task) -> str:
 class Trainer:
     """One model that computes for every worker in turn.
 
-    What is a worker's own on Ray is kept for each: batches, and batch-norm statistics. (A worker with several devices: what
-    is kept is the mean of its replicas', from which all of them go on; on Ray each keeps its own.)
+    What is a worker's own on Ray is kept for each: batches, and batch-norm statistics. (A worker
+    with several devices: what is kept is the mean of its replicas', from which all of them go on;
+    on Ray each keeps its own.)
     """
 
     def __init__(self, task: Task) -> None:
@@ -40,7 +42,7 @@ class Trainer:
         self._computations: dict[tuple[int, str], GradientComputation] = {}
 
     def compute(
-        self, slot: str, clock: int, batch_size: int, weights: Tensor, buffers: Tensor | None,
+        self, slot: str, clock: int, batch_size: int, weights: Tensor, buffers: Tensor | None
     ) -> tuple[float, Tensor]:
         """Compute one iteration of a worker.
 
@@ -71,5 +73,7 @@ class Trainer:
         if key not in self._computations:
             devices = [self._device] * group.devices
             module = self._task.model.build()
-            self._computations[key] = GradientComputation(module, self._task.data, devices, group.precision)
+            self._computations[key] = GradientComputation(
+                module, self._task.data, devices, group.precision
+            )
         return self._computations[key]

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-BOARDS = {file.name: json.loads(file.read_text(encoding="utf-8")) for file in (files("raysync") / "dashboards").iterdir()}
+BOARDS = {
+    file.name: json.loads(file.read_text(encoding="utf-8"))
+    for file in (files("raysync") / "dashboards").iterdir()
+}
 
 
 @dataclass(frozen=True)
@@ -37,9 +40,13 @@ def asked() -> Iterator[Asked]:
 
 
 def choices() -> Iterator[tuple[str, str, str]]:
-    """Every choice above a dashboard: its name, the series and the label that it takes its values from."""
+    """Every choice above a dashboard: its name, the series and the label that it takes its values
+    from.
+    """
     for board in BOARDS.values():
         for variable in board["templating"]["list"]:
             if variable["type"] == "query":
-                series, label = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"]["query"]).groups()
+                series, label = re.fullmatch(
+                    r"label_values\((.+), (\w+)\)", variable["query"]["query"]
+                ).groups()
                 yield variable["name"], series, label

@@ -1,7 +1,9 @@
-"""Runs experiments on three fake nodes in one process, and prints where the actors sat and what was refused, as JSON.
+"""Runs experiments on three fake nodes in one process, and prints where the actors sat and what was
+refused, as JSON.
 
-A process of its own, since the other tests are connected to a cluster already. The GPUs are numbers to Ray: torch is made to
-see none, and their types are of no GPU that Ray could find on the machine of the tests.
+A process of its own, since the other tests are connected to a cluster already. The GPUs are numbers
+to Ray: torch is made to see none, and their types are of no GPU that Ray could find on the machine
+of the tests.
 """
 
 import json
@@ -21,54 +23,98 @@ from raysync.tuning.sweep import plan, run
 
 NODES = {
     "head": {"num_cpus": 2, "num_gpus": 0, "labels": {"profile": "head"}},
-    "fast": {"num_cpus": 4, "num_gpus": 3, "resources": {"accelerator_type:FAST-1": 1},
-             "labels": {"profile": "fast", "zone": "a"}},
-    "slow": {"num_cpus": 4, "num_gpus": 3, "resources": {"accelerator_type:SLOW-1": 1, "nvlink": 2},
-             "labels": {"profile": "slow"}},
+    "fast": {
+        "num_cpus": 4,
+        "num_gpus": 3,
+        "resources": {"accelerator_type:FAST-1": 1},
+        "labels": {"profile": "fast", "zone": "a"},
+    },
+    "slow": {
+        "num_cpus": 4,
+        "num_gpus": 3,
+        "resources": {"accelerator_type:SLOW-1": 1, "nvlink": 2},
+        "labels": {"profile": "slow"},
+    },
 }
 
 PLACED = {
     "by label, type and resource": {
         "workers": [
             {"name": "type", "count": 2, "cpus": 0.5, "gpus": 0.5, "accelerator_type": "FAST-1"},
-            {"name": "label", "cpus": 0.5, "gpus": 2, "label_selector": {"profile": "!in(head, fast)"}},
+            {
+                "name": "label",
+                "cpus": 0.5,
+                "gpus": 2,
+                "label_selector": {"profile": "!in(head, fast)"},
+            },
             {"name": "resource", "cpus": 0.5, "resources": {"nvlink": 1}},
-            {"name": "fallback", "cpus": 0.5, "label_selector": {"zone": "b"},
-             "fallback_label_selectors": [{"zone": "c"}, {"zone": "a"}]},
+            {
+                "name": "fallback",
+                "cpus": 0.5,
+                "label_selector": {"zone": "b"},
+                "fallback_label_selectors": [{"zone": "c"}, {"zone": "a"}],
+            },
         ],
-        "cluster": {"server_shards": 2, "server_cpus": 0.5, "server_label_selector": {"profile": "head"},
-                    "evaluator_cpus": 0.5},
+        "cluster": {
+            "server_shards": 2,
+            "server_cpus": 0.5,
+            "server_label_selector": {"profile": "head"},
+            "evaluator_cpus": 0.5,
+        },
     },
     "servers with workers": {
-        "workers": [{"name": "a", "gpus": 1, "label_selector": {"profile": "slow"}},
-                    {"name": "b", "gpus": 1, "label_selector": {"profile": "fast"}}],
+        "workers": [
+            {"name": "a", "gpus": 1, "label_selector": {"profile": "slow"}},
+            {"name": "b", "gpus": 1, "label_selector": {"profile": "fast"}},
+        ],
         "cluster": {"server_shards": 2, "server_placement": "with-workers"},
     },
 }
 REFUSED = {
     "no such label": {"workers": [{"name": "west", "label_selector": {"zone": "west"}}]},
-    "too many for label": {"workers": [{"name": "greedy", "count": 4, "gpus": 1, "label_selector": {"profile": "fast"}}]},
+    "too many for label": {
+        "workers": [
+            {"name": "greedy", "count": 4, "gpus": 1, "label_selector": {"profile": "fast"}}
+        ]
+    },
     "no such type": {"workers": [{"name": "new", "gpus": 1, "accelerator_type": "NEW-1"}]},
     "no such resource": {"workers": [{"name": "odd", "resources": {"tpu": 1}}]},
-    "does not pack": {"workers": [{"name": "pairs", "count": 3, "gpus": 2}], "cluster": {"placement_deadline_s": 1}},
+    "does not pack": {
+        "workers": [{"name": "pairs", "count": 3, "gpus": 2}],
+        "cluster": {"placement_deadline_s": 1},
+    },
 }
 
 
-SWEPT = {"workers": [
-    [{"name": "w", "gpus": 1, "label_selector": {"profile": "slow"}, "resources": {"nvlink": 2}}],
-    [{"name": "w", "count": 3, "gpus": 2}],
-]}
+SWEPT = {
+    "workers": [
+        [
+            {
+                "name": "w",
+                "gpus": 1,
+                "label_selector": {"profile": "slow"},
+                "resources": {"nvlink": 2},
+            }
+        ],
+        [{"name": "w", "count": 3, "gpus": 2}],
+    ]
+}
 """The second one fits nowhere, but only Ray finds out."""
 
 
 def swept(folder, tiny):
     """Status, error and the node of each worker, of a sweep's trials."""
     file = folder / "sweep.yaml"
-    file.write_text(json.dumps({**tiny, "cluster": {"placement_deadline_s": 1}, "sweep": {"grid": SWEPT}}))
-    record, _ = run(plan(file), notify=print, show=lambda standing: None)
+    file.write_text(
+        json.dumps({**tiny, "cluster": {"placement_deadline_s": 1}, "sweep": {"grid": SWEPT}})
+    )
+    record, _ = run(plan(file), notify=print, show=lambda status: None)
     profiles = {node["NodeID"]: node["Labels"]["profile"] for node in ray.nodes()}
     places = {trial: one.environment["places"] for trial, one in record.records.items()}
-    where = {trial: {name: profiles[place["node_id"]] for name, place in of.items()} for trial, of in places.items()}
+    where = {
+        trial: {name: profiles[place["node_id"]] for name, place in of.items()}
+        for trial, of in places.items()
+    }
     return [[row.status, row.error, where.get(row.trial)] for row in record.table.itertuples()]
 
 
@@ -80,13 +126,23 @@ def blinded():
 
 
 def lost(cluster, node, tiny):
-    """Status, who left why, and the updates, of a run whose second worker's node goes while its gradient waits for the
-    first one's: big enough that Ray does not send it along with the report."""
+    """Status, who left why, and the updates, of a run whose second worker's node goes while its
+    gradient waits for the first one's: big enough that Ray does not send it along with the
+    report."""
     experiment = tiny | {
-        "model": {"name": "mlp", "hidden": [1024]}, "workload": {"samples": 48}, "paradigm": "bsp",
-        "workers": [{"name": "first", "step_s": 2.5, "label_selector": {"profile": "head"}},
-                    {"name": "second", "step_s": 0.1, "label_selector": {"profile": "slow"}}],
-        "cluster": {"server_cpus": 0.5, "server_label_selector": {"profile": "head"}, "evaluator_cpus": 0}}
+        "model": {"name": "mlp", "hidden": [1024]},
+        "workload": {"samples": 48},
+        "paradigm": "bsp",
+        "workers": [
+            {"name": "first", "step_s": 2.5, "label_selector": {"profile": "head"}},
+            {"name": "second", "step_s": 0.1, "label_selector": {"profile": "slow"}},
+        ],
+        "cluster": {
+            "server_cpus": 0.5,
+            "server_label_selector": {"profile": "head"},
+            "evaluator_cpus": 0,
+        },
+    }
     gone = []
 
     def watch(measures):
@@ -98,26 +154,43 @@ def lost(cluster, node, tiny):
     gone[0].join()
     events = [line.event for line in record.journal() if isinstance(line, Entry)]
     left = [event.worker for event in events if isinstance(event, Left)]
-    pushes = [record.pushes[record.pushes.worker == f"{name}-0#1"].outcome.tolist() for name in ("first", "second")]
+    pushes = [
+        record.pushes[record.pushes.worker == f"{name}-0#1"].outcome.tolist()
+        for name in ("first", "second")
+    ]
     return [record.summary["status"], left, pushes]
 
 
 def main(output):
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # Ray starts no node with more GPUs than it names
-    cluster = Cluster(initialize_head=True, head_node_args={**NODES["head"], "include_dashboard": False})
+    cluster = Cluster(
+        initialize_head=True, head_node_args={**NODES["head"], "include_dashboard": False}
+    )
     nodes = {node: cluster.add_node(**NODES[node]) for node in ("fast", "slow")}
     try:
-        ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False,
-                 runtime_env={"worker_process_setup_hook": blinded})
+        ray.init(
+            address=cluster.address,
+            logging_level="ERROR",
+            log_to_driver=False,
+            runtime_env={"worker_process_setup_hook": blinded},
+        )
         profiles = {node["NodeID"]: node["Labels"]["profile"] for node in ray.nodes()}
-        tiny = {"data": {"name": "digits", "train_samples": 80, "test_samples": 20}, "batch_size": 8,
-                "workload": {"samples": 80}, "evaluation": {"marks": 1}, "output": output}
+        tiny = {
+            "data": {"name": "digits", "train_samples": 80, "test_samples": 20},
+            "batch_size": 8,
+            "workload": {"samples": 80},
+            "evaluation": {"marks": 1},
+            "output": output,
+        }
         told, refused = [], {}
         for experiment in PLACED.values():
             record = raysync.run(tiny | experiment, notify=told.append)
             places = json.loads((record.path / "environment.json").read_text())["places"]
             for name, place in places.items():
-                print("placed", json.dumps([name, profiles[place["node_id"]], place["gpus"], place["devices"]]))
+                print(
+                    "placed",
+                    json.dumps([name, profiles[place["node_id"]], place["gpus"], place["devices"]]),
+                )
         print("swept", json.dumps(swept(Path(output), tiny)))
         for name, experiment in REFUSED.items():
             try:
@@ -126,7 +199,10 @@ def main(output):
                 refused[name] = str(error)
         print("told", json.dumps(told))
         print("refused", json.dumps(refused))
-        print("left", json.dumps([ray.available_resources().get(name) for name in ("CPU", "GPU", "nvlink")]))
+        print(
+            "left",
+            json.dumps([ray.available_resources().get(name) for name in ("CPU", "GPU", "nvlink")]),
+        )
         print("lost", json.dumps(lost(cluster, nodes["slow"], tiny)))
     finally:
         ray.shutdown()

@@ -24,7 +24,9 @@ UNEQUAL = [{"name": "fast", "count": 2, "step_s": 0.01}, {"name": "slow", "step_
 
 @dataclass
 class Ticking(Paradigm):
-    """Everything that the four paradigms do not use: a timer, a drop, releases without a pull, other batch sizes."""
+    """Everything that the four paradigms do not use: a timer, a drop, releases without a pull,
+    other batch sizes.
+    """
 
     name: ClassVar[str] = "ticking"
     period_s: float = 0.03
@@ -44,8 +46,15 @@ class Ticking(Paradigm):
         self.waiting = False
         self.ticks += 1
         first, *rest = roster.buffered
-        used = [Apply(tuple(rest)), Drop(first, why="the first of several")] if rest else [Apply((first,))]
-        return [*used, *(Release(worker, pull=self.ticks % 2 == 0, batch_size=4) for worker in roster.held)]
+        used = (
+            [Apply(tuple(rest)), Drop(first, why="the first of several")]
+            if rest
+            else [Apply((first,))]
+        )
+        return [
+            *used,
+            *(Release(worker, pull=self.ticks % 2 == 0, batch_size=4) for worker in roster.held),
+        ]
 
     def explain(self, roster, worker):
         return "waits for the tick"

@@ -1,4 +1,6 @@
-"""A real Prometheus that scrapes a real Ray cluster; the binary is Debian's, which `.ci/run` fetches."""
+"""A real Prometheus that scrapes a real Ray cluster; the binary is Debian's, which `.ci/run`
+fetches.
+"""
 
 import json
 import re
@@ -20,7 +22,9 @@ from urllib.request import urlopen
 import pytest
 
 BINARY = shutil.which("prometheus")
-needs_prometheus = pytest.mark.skipif(BINARY is None, reason="no prometheus on PATH (Debian: apt-get install prometheus)")
+needs_prometheus = pytest.mark.skipif(
+    BINARY is None, reason="no prometheus on PATH (Debian: apt-get install prometheus)"
+)
 
 DEADLINE_S = 120
 """For whatever must come true; two queues of experiments may run beside."""
@@ -30,7 +34,8 @@ scrape_configs:
   - {{job_name: ray, file_sd_configs: [{{files: [{discovery}], refresh_interval: 1s}}]}}
 """
 SETTLED = "min_over_time(sum(ray_raysync_updates_total)[3s:1s])"
-"""What was there for so long has all of the same moment beside it: Ray reports every second, but not all at once."""
+"""What was there for so long has all of the same moment beside it: Ray reports every second, but
+not all at once."""
 ROOT = Path(__file__).parents[2]
 
 WORKERS = [{"name": "fast", "count": 2, "step_s": 0.02}, {"name": "slow", "step_s": 0.25}]
@@ -45,11 +50,16 @@ TINY = {
     "workers": WORKERS,
 }
 RUNS = (
-    TINY | {"workload": {"samples": 320}, "paradigm": {"name": "lagtuner", "s_lower": 1, "s_upper": 4}},
-    TINY | {"workload": {"samples": 2400},
-            "paradigm": {"name": "sync-switch", "online": "elastic", "window": 2, "windows": 1}},
+    TINY
+    | {"workload": {"samples": 320}, "paradigm": {"name": "lagtuner", "s_lower": 1, "s_upper": 4}},
+    TINY
+    | {
+        "workload": {"samples": 2400},
+        "paradigm": {"name": "sync-switch", "online": "elastic", "window": 2, "windows": 1},
+    },
 )
-"""A few seconds each. In the second the slow worker is found, suspended, its push is dropped, and the protocol changes."""
+"""A few seconds each. In the second the slow worker is found, suspended, its push is dropped, and
+the protocol changes."""
 SILENT = TINY | {"workload": {"samples": 24}, "paradigm": "bsp", "cluster": {"metrics": False}}
 
 
@@ -62,8 +72,8 @@ class Prometheus:
     """Unix seconds."""
 
     def query(self, expression: str, **labels: str) -> list[dict[str, Any]]:
-        """What it is now: `{"metric": labels, "value": [unix seconds, text]}` for each series. `$name` in the expression
-        is replaced by `labels[name]`.
+        """What it is now: `{"metric": labels, "value": [unix seconds, text]}` for each series.
+        `$name` in the expression is replaced by `labels[name]`.
 
         Raises:
             ValueError: Prometheus does not understand it.
@@ -71,8 +81,12 @@ class Prometheus:
         return self._ask("query", query=_filled(expression, labels))
 
     def history(self, expression: str, **labels: str) -> list[dict[str, Any]]:
-        """What it was, each second since this Prometheus began, as a Grafana panel asks: `values` in place of `value`."""
-        return self._ask("query_range", query=_filled(expression, labels), start=self.began, end=time(), step=1)
+        """What it was, each second since this Prometheus began, as a Grafana panel asks: `values`
+        in place of `value`.
+        """
+        return self._ask(
+            "query_range", query=_filled(expression, labels), start=self.began, end=time(), step=1
+        )
 
     def until(self, holds: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S) -> None:
         """Wait for that, or fail."""
@@ -108,8 +122,12 @@ def scraping(discovery: Path, folder: Path) -> Iterator[Prometheus]:
         folder: for its data and its configuration.
     """
     (folder / "prometheus.yml").write_text(CONFIG.format(discovery=discovery))
-    command = [BINARY, f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}",
-               "--web.listen-address=127.0.0.1:0"]
+    command = [
+        BINARY,
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        "--web.listen-address=127.0.0.1:0",
+    ]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             port = ""
@@ -138,10 +156,11 @@ class Metered:
 
 @contextmanager
 def metered(folder: Path, *experiments: dict[str, Any], **environment: str) -> Iterator[Metered]:
-    """Train those one after the other, in one session on a cluster of its own in another process, with Ray's dashboard.
+    """Train those one after the other, in one session on a cluster of its own in another process,
+    with Ray's dashboard.
 
-    Ray reports every second there, and the cluster is gone afterwards, while the Prometheus still answers: ask for
-    `history`. It has seen the last value of every counter.
+    Ray reports every second there, and the cluster is gone afterwards, while the Prometheus still
+    answers: ask for `history`. It has seen the last value of every counter.
 
     Args:
         folder: for everything.
@@ -150,14 +169,25 @@ def metered(folder: Path, *experiments: dict[str, Any], **environment: str) -> I
     """
     whole = [experiment | {"output": str(folder / "runs")} for experiment in (SILENT, *experiments)]
     command = [sys.executable, "-m", "tests.cluster.metered", json.dumps(whole)]
-    with subprocess.Popen(command, cwd=ROOT, env=environ | {"OMP_NUM_THREADS": "1"} | environment, stdin=subprocess.PIPE,
-                          stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environ | {"OMP_NUM_THREADS": "1"} | environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
         try:
             session = Path(json.loads(process.stdout.readline()))
             with scraping(session / "prom_metrics_service_discovery.json", folder) as prometheus:
                 silent, *records = [Path(json.loads(process.stdout.readline())) for _ in whole]
-                updates = sum(json.loads((record / "summary.json").read_text())["updates"] for record in records)
-                prometheus.until(lambda: prometheus.total(SETTLED) >= updates, "the last update is seen")
+                updates = sum(
+                    json.loads((record / "summary.json").read_text())["updates"]
+                    for record in records
+                )
+                prometheus.until(
+                    lambda: prometheus.total(SETTLED) >= updates, "the last update is seen"
+                )
                 process.communicate()  # its standard input ends, and so does the cluster
                 yield Metered(prometheus, records, folder, silent)
         finally:

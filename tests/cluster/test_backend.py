@@ -14,8 +14,8 @@ from ray.exceptions import (
 
 from raysync.cluster import backend as backend_module
 from raysync.cluster import shards as shards_module
+from raysync.cluster.actor_errors import ActorError
 from raysync.cluster.backend import REPORT_EVERY_S, SIGN_OF_LIFE_S, RayBackend
-from raysync.cluster.errors import ActorError
 from raysync.cluster.shards import Shards
 from raysync.engine.backend import Failure
 
@@ -40,7 +40,9 @@ class FakeRay:
         for module in (backend_module, shards_module):
             monkeypatch.setattr(module, "ray", self)
         monkeypatch.setattr(backend_module, "now_s", lambda: self.now)
-        monkeypatch.setattr(backend_module, "sleep_s", lambda seconds: self.wait([], timeout=seconds))
+        monkeypatch.setattr(
+            backend_module, "sleep_s", lambda seconds: self.wait([], timeout=seconds)
+        )
 
     def wait(self, references, num_returns=1, timeout=inf, fetch_local=True):
         def there_at(each):
@@ -74,7 +76,9 @@ def backend_of(worker=None, servers=1, respawns=()):
     shards = Shards([SimpleNamespace(received=[]) for _ in range(servers)], clips=False)
     for server in shards._servers:
         server.receive = remote(lambda part: Reference(at=5.0))
-    return RayBackend({"server": shards}, None, (), {"w-0#1": worker}, dict(respawns), IDS, delivers=True)
+    return RayBackend(
+        {"server": shards}, None, (), {"w-0#1": worker}, dict(respawns), IDS, delivers=True
+    )
 
 
 def died(actor_id):
@@ -88,15 +92,19 @@ def passed_on(cause):
     return RayTaskError("step", "", cause, "", 1, "").as_instanceof_cause()
 
 
-@pytest.mark.parametrize(("error", "failure"), [
-    (died("0a"), ("died", "w-0#1")),
-    (passed_on(died("0b")), ("died", "server")),
-    (died("ff"), ("died", "")),
-    (ActorUnavailableError("gone", None), ("died", "")),
-    (passed_on(LOST), ("lost", "")),
-    (passed_on(ActorError("0a", "ValueError: mine")), ("raised", "w-0#1")),
-    (passed_on(ValueError("of Ray's own")), ("raised", "")),
-], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    ("error", "failure"),
+    [
+        (died("0a"), ("died", "w-0#1")),
+        (passed_on(died("0b")), ("died", "server")),
+        (died("ff"), ("died", "")),
+        (ActorUnavailableError("gone", None), ("died", "")),
+        (passed_on(LOST), ("lost", "")),
+        (passed_on(ActorError("0a", "ValueError: mine")), ("raised", "w-0#1")),
+        (passed_on(ValueError("of Ray's own")), ("raised", "")),
+    ],
+    ids=lambda value: type(value).__name__,
+)
 def test_a_failure_names_the_actor_that_it_came_from(ray, error, failure):
     step = remote(lambda fields: [Reference(), Reference(error)])
     backend = backend_of(SimpleNamespace(step=step))
@@ -110,7 +118,9 @@ def test_a_failure_names_the_actor_that_it_came_from(ray, error, failure):
 
 def test_an_actor_that_came_back_is_known_by_its_new_id(ray):
     step = remote(lambda fields: [Reference(), Reference(died("0c"))])
-    post = SimpleNamespace(fill=lambda life: (SimpleNamespace(step=step), Reference(SimpleNamespace(actor_id="0c"))))
+    post = SimpleNamespace(
+        spawn=lambda life: (SimpleNamespace(step=step), Reference(SimpleNamespace(actor_id="0c")))
+    )
     backend = backend_of(respawns={"w-0": post})
     assert not isinstance(backend.spawn("w-0#2").answer, Failure)
     assert backend.call("w-0#2", "step", [0, 8]).answer.actor == "w-0#2"
@@ -118,7 +128,9 @@ def test_an_actor_that_came_back_is_known_by_its_new_id(ray):
 
 def test_a_gradient_of_another_node_is_there_once_it_has_come_and_its_shards_have_their_parts(ray):
     parts = Reference(b"1"), Reference(b"2")
-    backend = backend_of(SimpleNamespace(step=remote(lambda fields: [*parts, Reference([0.5, 1.0])])), servers=2)
+    backend = backend_of(
+        SimpleNamespace(step=remote(lambda fields: [*parts, Reference([0.5, 1.0])])), servers=2
+    )
     call = backend.call("w-0#1", "step", [0, 8])
     assert call.answer == [0.5, 1.0]
     assert backend.deliver(call, "server") == (), "a worker on this node needs no asking"
@@ -133,8 +145,13 @@ def test_a_gradient_of_another_node_is_there_once_it_has_come_and_its_shards_hav
 
 
 @pytest.mark.parametrize("watches", [False, True])
-def test_a_report_is_due_every_second_while_nothing_happens_and_sooner_when_something_does(ray, watches):
-    backend, reports = backend_of(SimpleNamespace(step=remote(lambda fields: [Reference(), Reference(at=100.0)]))), []
+def test_a_report_is_due_every_second_while_nothing_happens_and_sooner_when_something_does(
+    ray, watches
+):
+    backend, reports = (
+        backend_of(SimpleNamespace(step=remote(lambda fields: [Reference(), Reference(at=100.0)]))),
+        [],
+    )
     happened = []
     if watches:
         backend.watch(backend.call("w-0#1", "step", [0, 8]), happened.append, "answered")
@@ -144,6 +161,9 @@ def test_a_report_is_due_every_second_while_nothing_happens_and_sooner_when_some
         if backend.is_report_due(len(happened)):
             reports.append(backend.now)
             happened.clear()
-    assert max(later - earlier for earlier, later in zip([0.0, *reports], reports, strict=False)) <= SIGN_OF_LIFE_S
+    assert (
+        max(later - earlier for earlier, later in zip([0.0, *reports], reports, strict=False))
+        <= SIGN_OF_LIFE_S
+    )
     assert len(reports) in (8, 9)
     assert any(4.1 <= at <= 4.1 + REPORT_EVERY_S for at in reports)

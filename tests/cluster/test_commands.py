@@ -19,8 +19,9 @@ pytestmark = pytest.mark.ray
 
 LONG = """
 import signal, sys, raysync
-signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell runs in the background
-raysync.run({"output": sys.argv[1], "workload": {"epochs": 1000}, "workers": [{"count": 2, "step_s": 0.01}],
+signal.signal(signal.SIGINT, signal.default_int_handler)
+raysync.run({"output": sys.argv[1], "workload": {"epochs": 1000},
+    "workers": [{"count": 2, "step_s": 0.01}],
              "data": {"name": "digits"}, "paradigm": "asp"},
             watch=lambda measures: print(measures.updates, flush=True))
 """
@@ -38,12 +39,16 @@ target_accuracy: 0.3
 
 
 def ray_processes(mark):
-    """Ray's own processes and workers that were started with this mark in their environment, in whatever way."""
+    """Ray's own processes and workers that were started with this mark in their environment, in
+    whatever way.
+    """
     found = set()
     for process in psutil.process_iter(["name", "cmdline"]):
         line = " ".join(process.info["cmdline"] or [process.info["name"] or ""])
         with suppress(psutil.Error):
-            if ("ray::" in line or "raylet" in line or "gcs_server" in line) and mark in process.environ().values():
+            if (
+                "ray::" in line or "raylet" in line or "gcs_server" in line
+            ) and mark in process.environ().values():
                 found.add(process)
     return found
 
@@ -80,8 +85,15 @@ def test_compare_prints_a_table_and_its_records_replay(tmp_path, nothing_left_be
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     (tmp_path / "file.yaml").write_text(FILE)
     command = [sys.executable, "-m", "raysync", "compare", "file.yaml", "--set", "output=here"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=150, check=False,
-                          env=environment)
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+        env=environment,
+    )
     assert done.returncode == 0, done.stderr
     table = [line.split() for line in done.stdout.splitlines()]
     rows = {row[0]: row for row in table if row and row[0] in ("bsp", "ssp(staleness=2)")}
@@ -89,10 +101,18 @@ def test_compare_prints_a_table_and_its_records_replay(tmp_path, nothing_left_be
     assert "seeds 0, 1" in done.stdout
     records = [load(path) for path in (tmp_path / "here" / "tiny").iterdir()]
     assert sorted((r.summary["paradigm"], r.summary["seed"]) for r in records) == [
-        ("bsp", 0), ("bsp", 1), ("ssp", 0), ("ssp", 1)]
+        ("bsp", 0),
+        ("bsp", 1),
+        ("ssp", 0),
+        ("ssp", 1),
+    ]
     for record in records[:1]:
-        done = subprocess.run([sys.executable, "-m", "raysync", "replay", str(record.path)], capture_output=True, text=True,
-                              check=False)
+        done = subprocess.run(
+            [sys.executable, "-m", "raysync", "replay", str(record.path)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         assert "decisions identical" in done.stdout
 
@@ -109,15 +129,26 @@ main()
 
 
 def test_a_command_whose_ray_is_frozen_is_stopped_all_the_same(tmp_path, mark, nothing_left_behind):
-    """By SIGTERM, which Ray would answer with a stack trace; and no socket of Ray can be reached from another machine."""
+    """By SIGTERM, which Ray would answer with a stack trace; and no socket of Ray can be reached
+    from another machine.
+    """
     long = FILE.replace("{samples: 320}", "{epochs: 999}") + "paradigm: asp\noutput: here\n"
     (tmp_path / "long.yaml").write_text(long)
-    process = subprocess.Popen([sys.executable, "-c", STUCK], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-    while not [path for path in tmp_path.glob("here/*/*/journal.jsonl") if path.stat().st_size > 5000]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", STUCK], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    while not [
+        path for path in tmp_path.glob("here/*/*/journal.jsonl") if path.stat().st_size > 5000
+    ]:
         assert process.poll() is None, process.communicate()
         Event().wait(0.05)
     family = [psutil.Process(process.pid), *ray_processes(mark)]
-    hosts = [each.laddr.ip for one in family for each in one.net_connections("inet") if each.status == "LISTEN"]
+    hosts = [
+        each.laddr.ip
+        for one in family
+        for each in one.net_connections("inet")
+        if each.status == "LISTEN"
+    ]
     assert len(hosts) > 8, "GCS, raylet, agents, workers, driver"
     assert all(ip_address(host.removeprefix("::ffff:")).is_loopback for host in hosts)
     for one in family:
@@ -137,8 +168,12 @@ def test_a_command_whose_ray_is_frozen_is_stopped_all_the_same(tmp_path, mark, n
 
 def stopped_by(tmp_path, number):
     """The record of a run whose process got a signal while it trained."""
-    process = subprocess.Popen([sys.executable, "-c", LONG, str(tmp_path)], stdout=subprocess.PIPE,
-                               stderr=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", LONG, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
     for line in process.stdout:
         if int(line) >= 20:
             break
@@ -152,7 +187,9 @@ def stopped_by(tmp_path, number):
 def test_a_run_that_is_stopped_keeps_its_record(tmp_path, nothing_left_behind, number):
     """Ctrl-C, and what `ray job stop` sends."""
     code, record = stopped_by(tmp_path, number)
-    assert code == (-number if number == signal.SIGINT else 128 + number), "the first is what Python does"
+    assert code == (-number if number == signal.SIGINT else 128 + number), (
+        "the first is what Python does"
+    )
     assert record.complete
     assert record.summary["status"] == "stopped"
     assert record.summary["updates"] >= 20

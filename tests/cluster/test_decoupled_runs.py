@@ -20,8 +20,14 @@ from tests.cluster.parts import breaks_at_a_gradient, pid_of
 pytestmark = pytest.mark.ray
 
 DEEP = {"name": "mlp", "hidden": [16, 16]}
-TINY = {"model": DEEP, "workers": [{"name": "gpu", "count": 4, "step_s": 0.02}], "batch_size": 8,
-        "workload": {"samples": 8 * 2 * 12}, "evaluation": {"marks": 2}, "update": {"lr": 0.1, "momentum": 0.5}}
+TINY = {
+    "model": DEEP,
+    "workers": [{"name": "gpu", "count": 4, "step_s": 0.02}],
+    "batch_size": 8,
+    "workload": {"samples": 8 * 2 * 12},
+    "evaluation": {"marks": 2},
+    "update": {"lr": 0.1, "momentum": 0.5},
+}
 
 
 @pytest.fixture(scope="module")
@@ -32,14 +38,21 @@ def session(ray_cluster):
 
 def losses(lines):
     """(worker, clock) -> loss of the last module."""
-    return {(line.event.worker, line.event.clock): line.report["loss"] for line in lines
-            if "loss" in getattr(line, "report", {})}
+    return {
+        (line.event.worker, line.event.clock): line.report["loss"]
+        for line in lines
+        if "loss" in getattr(line, "report", {})
+    }
 
 
-@pytest.mark.parametrize("settings", [{}, {"mix": "weight", "mix_every": 2, "weights": "latest", "shrink": 0.5}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"mix": "weight", "mix_every": 2, "weights": "latest", "shrink": 0.5}]
+)
 def test_ray_learns_what_virtual_time_learns(session, tmp_path, settings):
     choice = config.ParadigmChoice(name="decoupled", modules=2, groups=2, **settings)
-    task = prepare(config.validate(TINY | {"output": str(tmp_path), "paradigm": choice.model_dump()}))
+    task = prepare(
+        config.validate(TINY | {"output": str(tmp_path), "paradigm": choice.model_dump()})
+    )
     record = run_in(session, task, choice)
     expected = losses(line for lines in VirtualEngine().run(task, choice.make()) for line in lines)
     got = losses(record.journal())
@@ -48,7 +61,9 @@ def test_ray_learns_what_virtual_time_learns(session, tmp_path, settings):
     with (record.path / "journal.jsonl").open() as file:
         assert replay(file, rebuild).difference is None
     pushes = record.pushes
-    assert (pushes.delay_ticks == [2 * (2 - WorkerId(worker).stage) for worker in pushes.worker]).all()
+    assert (
+        pushes.delay_ticks == [2 * (2 - WorkerId(worker).stage) for worker in pushes.worker]
+    ).all()
     assert record.summary["status"] == "finished"
     assert record.summary["samples"] == 8 * 2 * 12
     assert record.evaluations.mark.tolist() == [0, 0.5, 1]
@@ -58,12 +73,16 @@ def test_ray_learns_what_virtual_time_learns(session, tmp_path, settings):
 
 def test_an_evaluator_that_dies_ends_no_decoupled_run(session, tmp_path):
     choice = config.ParadigmChoice(name="decoupled", modules=2, groups=2)
-    task = prepare(config.validate(TINY | {"output": str(tmp_path), "paradigm": choice.model_dump()}))
+    task = prepare(
+        config.validate(TINY | {"output": str(tmp_path), "paradigm": choice.model_dump()})
+    )
     killed = []
 
     def watch(measures):
         if measures.progress >= 0.25 and not killed:
-            killed.append(session._crew.evaluator.__ray_call__.remote(lambda self: os._exit(1)))
+            killed.append(
+                session._actor_group.evaluator.__ray_call__.remote(lambda self: os._exit(1))
+            )
 
     record = run_in(session, task, choice, watch=watch)
     assert killed
@@ -72,29 +91,38 @@ def test_an_evaluator_that_dies_ends_no_decoupled_run(session, tmp_path):
     assert record.evaluations["at"].is_monotonic_increasing
 
 
-def test_stages_are_kept_for_the_next_run_and_one_that_breaks_ends_it_with_its_reason(session, tmp_path):
+def test_stages_are_kept_for_the_next_run_and_one_that_breaks_ends_it_with_its_reason(
+    session, tmp_path
+):
     choice = config.ParadigmChoice(name="decoupled", modules=2, groups=2)
     experiment = config.validate(TINY | {"output": str(tmp_path), "paradigm": choice.model_dump()})
     run_in(session, prepare(experiment), choice)
-    crew = session._crew
-    assert crew.whole
+    actor_group = session._actor_group
+    assert actor_group.whole
     with pytest.raises(RunFailed, match=r"worker m2/gpu-[13]#1: ValueError: this layer breaks"):
         run_in(session, prepare(experiment, breaks_at_a_gradient), choice)
-    assert session._crew is crew
-    assert not crew.whole, "the next run gets others"
+    assert session._actor_group is actor_group
+    assert not actor_group.whole, "the next run gets others"
 
 
 def broken(session, tmp_path, groups, strike):
-    """The error and the record of an asynchronous run in which something is struck soon after its beginning."""
+    """The error and the record of an asynchronous run in which something is struck soon after its
+    beginning.
+    """
     choice = config.ParadigmChoice(name="decoupled", modules=2, groups=groups, sync="asp")
     workers = [{"name": "gpu", "count": 2 * groups, "step_s": 0.02}]
-    settings = {"output": str(tmp_path), "paradigm": choice.model_dump(), "workload": {"samples": 8 * 800},
-                "workers": workers, "cluster": {"step_deadline_s": 2.0}}
+    settings = {
+        "output": str(tmp_path),
+        "paradigm": choice.model_dump(),
+        "workload": {"samples": 8 * 800},
+        "workers": workers,
+        "cluster": {"step_deadline_s": 2.0},
+    }
     struck = []
 
     def watch(measures):
         if measures.progress >= 0.02 and not struck:
-            struck.append(strike(session._crew))
+            struck.append(strike(session._actor_group))
 
     with pytest.raises(RunFailed) as raised:
         run_in(session, prepare(config.validate(TINY | settings)), choice, watch=watch)
@@ -103,14 +131,24 @@ def broken(session, tmp_path, groups, strike):
 
 
 def test_a_stage_that_dies_ends_the_run_and_is_named(ray_cluster, session, tmp_path):
-    why, _ = broken(session, tmp_path, 1, lambda crew: ray_cluster.kill(crew.workers[1]))
+    why, _ = broken(
+        session, tmp_path, 1, lambda actor_group: ray_cluster.kill(actor_group.workers[1])
+    )
     assert why == "m2/gpu-1#1 was lost (its actor died), and its pipeline cannot go on without it"
 
 
-def test_a_stage_that_is_frozen_is_blamed_in_time_while_the_other_group_goes_on(ray_cluster, session, tmp_path):
+def test_a_stage_that_is_frozen_is_blamed_in_time_while_the_other_group_goes_on(
+    ray_cluster, session, tmp_path
+):
     """The first stage of its group: the second waits for it, and is not blamed."""
-    why, record = broken(session, tmp_path, 2,
-                         lambda crew: os.kill(pid_of(ray_cluster, crew.workers[0]), signal.SIGSTOP))
-    assert why == "m1/gpu-0#1 was lost (no answer for 2 s), and its pipeline cannot go on without it"
+    why, record = broken(
+        session,
+        tmp_path,
+        2,
+        lambda actor_group: os.kill(pid_of(ray_cluster, actor_group.workers[0]), signal.SIGSTOP),
+    )
+    assert (
+        why == "m1/gpu-0#1 was lost (no answer for 2 s), and its pipeline cannot go on without it"
+    )
     last = record.pushes.groupby("worker").pushed_at_s.max()
     assert last["m2/gpu-3#1"] > last["m1/gpu-0#1"] + 1.5

@@ -1,4 +1,6 @@
-"""Every expression of every dashboard, asked of a real Prometheus that scraped Ray while two runs trained."""
+"""Every expression of every dashboard, asked of a real Prometheus that scraped Ray while two runs
+trained.
+"""
 
 import json
 from math import isfinite
@@ -12,16 +14,28 @@ from tests.cluster.boards import BOARDS, asked, choices
 from tests.cluster.prometheus import needs_prometheus
 from tests.unit.test_dashboards import PANELS
 
-pytestmark = [needs_prometheus, pytest.mark.ray, pytest.mark.timeout(600)]  # the runs that are asked about, too
+pytestmark = [
+    needs_prometheus,
+    pytest.mark.ray,
+    pytest.mark.timeout(600),
+]  # the runs that are asked about, too
 
 MEASURED_GPU = ("ray_node_gpu", "ray_node_gram")
-"""Ray publishes these for GPUs that it can measure. There may be none here; that they are spelt as Ray does is tested in
-tests/unit/test_dashboards.py."""
-CHOSEN = {"__rate_interval": "10s", "__range": "10m", "experiment": ".+", "paradigm": ".+", "node": ".+"}
+"""Ray publishes these for GPUs that it can measure. There may be none here; that they are spelt as
+Ray does is tested in tests/unit/test_dashboards.py."""
+CHOSEN = {
+    "__rate_interval": "10s",
+    "__range": "10m",
+    "experiment": ".+",
+    "paradigm": ".+",
+    "node": ".+",
+}
 
 
 def has_data(prometheus, expression, run=".+"):
-    """Whether it has ever been a number since the runs began. An expression that is none is an error."""
+    """Whether it has ever been a number since the runs began. An expression that is none is an
+    error.
+    """
     series = prometheus.history(expression, **CHOSEN, run=run)
     return any(isfinite(float(value)) for one in series for _, value in one["values"])
 
@@ -30,7 +44,9 @@ def test_every_expression_of_every_dashboard_has_data(metered_runs):
     prometheus = metered_runs.prometheus
     names = [record.name for record in metered_runs.records]
     for one in asked():
-        expression = one.expression.partition(" or on() ")[0]  # what it falls back to always has data
+        expression = one.expression.partition(" or on() ")[
+            0
+        ]  # what it falls back to always has data
         runs = names if 'run="$run"' in expression else [".+"]
         if not any(name in expression for name in MEASURED_GPU):
             assert any(has_data(prometheus, expression, run) for run in runs), f"no data: {one}"
@@ -48,16 +64,30 @@ def test_the_table_of_a_sweep_is_the_records(metered_runs):
         shown = {}
         for target in table["targets"]:
             found = metered_runs.prometheus.query(target["expr"], **CHOSEN, run=record.name)
-            assert [(one["metric"]["run"], one["metric"]["experiment"]) for one in found] == [(record.name, "metered")]
+            assert [(one["metric"]["run"], one["metric"]["experiment"]) for one in found] == [
+                (record.name, "metered")
+            ]
             shown[target["legendFormat"]] = float(found[0]["value"][1])
-        assert shown == pytest.approx({
-            "progress": 1, "trained for": summary["seconds"], "accuracy": summary["final_accuracy"],
-            "evaluation loss (nats)": summary["final_loss"], "to the target accuracy": summary["time_to_accuracy_s"],
-            "to the target loss": summary["time_to_loss_s"], "samples/s": summary["throughput_samples_per_s"],
-            "waited": sum(pushes.wait_s) / there_s, "staleness, 95 %": shown["staleness, 95 %"],
-            "updates": summary["updates"], "workers": 3}, abs=1e-6)
+        assert shown == pytest.approx(
+            {
+                "progress": 1,
+                "trained for": summary["seconds"],
+                "accuracy": summary["final_accuracy"],
+                "evaluation loss (nats)": summary["final_loss"],
+                "to the target accuracy": summary["time_to_accuracy_s"],
+                "to the target loss": summary["time_to_loss_s"],
+                "samples/s": summary["throughput_samples_per_s"],
+                "waited": sum(pushes.wait_s) / there_s,
+                "staleness, 95 %": shown["staleness, 95 %"],
+                "updates": summary["updates"],
+                "workers": 3,
+            },
+            abs=1e-6,
+        )
         stale = pushes.staleness.dropna().quantile(0.95, interpolation="inverted_cdf")
-        assert stale == shown["staleness, 95 %"] or stale > 3, "it is exact as far as buckets hold one number"
+        assert stale == shown["staleness, 95 %"] or stale > 3, (
+            "it is exact as far as buckets hold one number"
+        )
 
 
 def test_there_is_something_to_choose_from(metered_runs):
@@ -77,7 +107,9 @@ def test_a_prometheus_is_asked_what_it_knows(metered_runs):
 
 def test_ray_leaves_the_dashboards_alone_that_lie_beside_its_own(metered_runs):
     folder = metered_runs.folder / "watching/grafana/dashboards"
-    there = {path.name: json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")}
+    there = {
+        path.name: json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")
+    }
     assert {name: there[name] for name in BOARDS} == BOARDS
     assert there["default_grafana_dashboard.json"]["uid"] == "rayDefaultDashboard"
     uids = [board["uid"] for board in there.values()]

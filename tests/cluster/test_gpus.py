@@ -15,14 +15,21 @@ from raysync.cluster import devices
 from raysync.cluster.session import Session
 from raysync.errors import ConfigError
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU on this machine")
+needs_gpu = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="torch sees no GPU on this machine"
+)
 
 
 @pytest.fixture
 def actor(monkeypatch):
-    """Call it with the GPUs that Ray gave to an actor and the number that torch sees: the devices of its replicas."""
+    """Call it with the GPUs that Ray gave to an actor and the number that torch sees: the devices
+    of its replicas.
+    """
+
     def devices_of(given, visible, replicas=1):
-        context = SimpleNamespace(get_accelerator_ids=lambda: {"GPU": given} if given is not None else {})
+        context = SimpleNamespace(
+            get_accelerator_ids=lambda: {"GPU": given} if given is not None else {}
+        )
         monkeypatch.setattr(devices.ray, "get_runtime_context", lambda: context)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: visible > 0)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
@@ -32,41 +39,62 @@ def actor(monkeypatch):
     return devices_of
 
 
-@pytest.mark.parametrize(("given", "visible", "replicas", "expected"), [
-    ([], 0, 1, ["cpu"]),
-    ([], 8, 2, ["cpu", "cpu"]),
-    (None, 8, 1, ["cpu"]),
-    (["0", "1"], 0, 2, ["cpu", "cpu"]),
-    (["3"], 1, 1, ["cuda:0"]),
-    (["5", "6"], 2, 2, ["cuda:0", "cuda:1"]),
-    (["GPU-8f1c"], 1, 1, ["cuda:0"]),
-    (["5", "6"], 8, 2, ["cuda:5", "cuda:6"]),
-    (["3"], 8, 1, ["cuda:3"]),
-    (["5", "6"], 8, 1, ["cuda:5"]),
-], ids=["none", "none of eight", "unknown to Ray", "torch sees none", "shown one", "shown two", "shown by its UUID",
-        "shown all, given two", "shown all, given one", "a module of a decoupled run has one"])
+@pytest.mark.parametrize(
+    ("given", "visible", "replicas", "expected"),
+    [
+        ([], 0, 1, ["cpu"]),
+        ([], 8, 2, ["cpu", "cpu"]),
+        (None, 8, 1, ["cpu"]),
+        (["0", "1"], 0, 2, ["cpu", "cpu"]),
+        (["3"], 1, 1, ["cuda:0"]),
+        (["5", "6"], 2, 2, ["cuda:0", "cuda:1"]),
+        (["GPU-8f1c"], 1, 1, ["cuda:0"]),
+        (["5", "6"], 8, 2, ["cuda:5", "cuda:6"]),
+        (["3"], 8, 1, ["cuda:3"]),
+        (["5", "6"], 8, 1, ["cuda:5"]),
+    ],
+    ids=[
+        "none",
+        "none of eight",
+        "unknown to Ray",
+        "torch sees none",
+        "shown one",
+        "shown two",
+        "shown by its UUID",
+        "shown all, given two",
+        "shown all, given one",
+        "a module of a decoupled run has one",
+    ],
+)
 def test_an_actor_computes_on_the_gpus_that_ray_gave_it(actor, given, visible, replicas, expected):
     assert actor(given, visible, replicas) == expected
 
 
 def test_two_actors_that_are_shown_all_gpus_share_none(actor):
     """As with RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES=1, where everybody took cuda:0."""
-    assert [actor([str(number)], 4) for number in range(4)] == [[f"cuda:{number}"] for number in range(4)]
+    assert [actor([str(number)], 4) for number in range(4)] == [
+        [f"cuda:{number}"] for number in range(4)
+    ]
 
 
 @pytest.mark.parametrize(("given", "visible"), [(["0", "1"], 1), (["6"], 4), (["GPU-8f1c"], 4)])
 def test_gpus_that_torch_does_not_see_are_refused(actor, given, visible):
-    with pytest.raises(ConfigError, match=f"Ray gave GPU {', '.join(given)} to a process in which torch sees {visible}, "):
+    with pytest.raises(
+        ConfigError,
+        match=f"Ray gave GPU {', '.join(given)} to a process in which torch sees {visible}, ",
+    ):
         actor(given, visible)
 
 
 def test_what_an_actor_finds_wrong_with_its_gpu_is_told_without_a_traceback(monkeypatch):
     def get(references):
-        raise RayTaskError("Worker.reset", "a long traceback", ConfigError("gpus: no code for it")).as_instanceof_cause()
+        raise RayTaskError(
+            "Worker.reset", "a long traceback", ConfigError("gpus: no code for it")
+        ).as_instanceof_cause()
 
     monkeypatch.setattr(ray, "get", get)
     session = Session()
-    monkeypatch.setattr(session, "_crew", SimpleNamespace(start_deadline_s=10.0))
+    monkeypatch.setattr(session, "_actor_group", SimpleNamespace(start_deadline_s=10.0))
     with pytest.raises(ConfigError) as raised:
         session.await_reset({"w-0": None})
     assert (type(raised.value), str(raised.value)) == (ConfigError, "gpus: no code for it")
@@ -77,15 +105,29 @@ def test_what_an_actor_finds_wrong_with_its_gpu_is_told_without_a_traceback(monk
 @pytest.mark.timeout(300)
 def test_a_run_on_a_gpu_is_that_on_a_cpu(tmp_path):
     """In processes of their own, with private clusters: that of the other tests declares no GPU."""
+
     def losses(gpus):
-        settings = {"model": "lenet", "data": {"name": "synthetic", "parameters": {"shape": [3, 32, 32], "train": 300}},
-                    "workers": [{"name": "w", "gpus": gpus}], "batch_size": 20, "workload": {"samples": 400},
-                    "evaluation": {"marks": 1}, "paradigm": "bsp", "output": str(tmp_path / str(gpus))}
+        settings = {
+            "model": "lenet",
+            "data": {"name": "synthetic", "parameters": {"shape": [3, 32, 32], "train": 300}},
+            "workers": [{"name": "w", "gpus": gpus}],
+            "batch_size": 20,
+            "workload": {"samples": 400},
+            "evaluation": {"marks": 1},
+            "paradigm": "bsp",
+            "output": str(tmp_path / str(gpus)),
+        }
         file = tmp_path / f"{gpus}.json"
         file.write_text(json.dumps(settings))
-        subprocess.run([sys.executable, "-m", "raysync", "run", file], check=True, capture_output=True)
-        [record] = [raysync.load(header.parent) for header in tmp_path.glob(f"{gpus}/*/*/journal.jsonl")]
-        assert record.environment["places"]["w-0"]["devices"][0].startswith("cuda:0 " if gpus else "cpu")
+        subprocess.run(
+            [sys.executable, "-m", "raysync", "run", file], check=True, capture_output=True
+        )
+        [record] = [
+            raysync.load(header.parent) for header in tmp_path.glob(f"{gpus}/*/*/journal.jsonl")
+        ]
+        assert record.environment["places"]["w-0"]["devices"][0].startswith(
+            "cuda:0 " if gpus else "cpu"
+        )
         return record.pushes.loss.tolist()
 
     assert losses(gpus=1) == pytest.approx(losses(gpus=0), rel=1e-2)

@@ -1,4 +1,6 @@
-"""Jobs: `ray job submit -- raysync ...` on a real head, which is started for these tests and gone afterwards."""
+"""Jobs: `ray job submit -- raysync ...` on a real head, which is started for these tests and gone
+afterwards.
+"""
 
 import asyncio
 import os
@@ -17,8 +19,8 @@ from ray.job_submission import JobStatus, JobSubmissionClient
 from ray.util.state import list_actors
 
 import raysync
-from raysync.record.places import beneath, clean, inside
 from raysync.record.reader import load
+from raysync.record.storage import clean, join, listdir
 from raysync.record.sweeps import load_sweep
 from tests.cluster.parts import TINY
 
@@ -26,11 +28,24 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
 BIN = Path(sys.executable).parent
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | {
-    "PATH": f"{BIN}:{os.environ['PATH']}", "PYTHONPATH": str(Path(raysync.__file__).parents[1]), "OMP_NUM_THREADS": "1",
-    "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
-PORTS = ("port", "dashboard-port", "dashboard-agent-listen-port", "dashboard-agent-grpc-port", "ray-client-server-port")
+    "PATH": f"{BIN}:{os.environ['PATH']}",
+    "PYTHONPATH": str(Path(raysync.__file__).parents[1]),
+    "OMP_NUM_THREADS": "1",
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+PORTS = (
+    "port",
+    "dashboard-port",
+    "dashboard-agent-listen-port",
+    "dashboard-agent-grpc-port",
+    "ray-client-server-port",
+)
 FILES = {
-    "short": {"paradigm": {"name": "ssp", "staleness": 2}, "workers": [{"count": 2, "step_s": 0.05}]},
+    "short": {
+        "paradigm": {"name": "ssp", "staleness": 2},
+        "workers": [{"count": 2, "step_s": 0.05}],
+    },
     "long": {"workload": {"epochs": 100}, "workers": [{"count": 2, "step_s": 0.02}]},
     "wrong": {"modl": "mlp"},
     "grid": {"engine": "virtual", "sweep": {"grid": {"paradigm": ["bsp", "asp"]}}},
@@ -47,11 +62,15 @@ class Head:
         self.client = JobSubmissionClient(api)
 
     def submit(self, command):
-        working_dir = {"working_dir": str(self.folder), "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "60"}}
+        working_dir = {
+            "working_dir": str(self.folder),
+            "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "60"},
+        }
         return self.client.submit_job(entrypoint=command, runtime_env=working_dir)
 
     def log(self, job, until=None):
         """Its log up to what is waited for, or to its end."""
+
         async def read():
             text = ""
             async for part in self.client.tail_job_logs(job):
@@ -63,7 +82,9 @@ class Head:
         return asyncio.run(asyncio.wait_for(read(), DEADLINE_S))
 
     def has_actors(self, count):
-        """Whether so many of raysync's actors live, now or soon: Ray hears of an end a moment later."""
+        """Whether so many of raysync's actors live, now or soon: Ray hears of an end a moment
+        later.
+        """
         for _ in range(60):
             actors = list_actors(address=self.api, filters=[("state", "!=", "DEAD")])
             if sum(actor.class_name != "JobSupervisor" for actor in actors) == count:
@@ -96,11 +117,25 @@ def head(tmp_path_factory):
     for name, change in FILES.items():
         (folder / f"{name}.yaml").write_text(yaml.safe_dump({**TINY, **change, "name": name}))
     ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
-    with tempfile.TemporaryDirectory(prefix="rs", dir="/tmp", ignore_cleanup_errors=True) as short:  # for paths of sockets
+    with tempfile.TemporaryDirectory(
+        prefix="rs", dir="/tmp", ignore_cleanup_errors=True
+    ) as short:  # for paths of sockets
         process = subprocess.Popen(
-            [BIN / "ray", "start", "--head", "--block", "--num-cpus=8", f"--temp-dir={short}", "--node-ip-address=127.0.0.1",
-             *(f"--{name}={port}" for name, port in ports.items())],
-            env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            [
+                BIN / "ray",
+                "start",
+                "--head",
+                "--block",
+                "--num-cpus=8",
+                f"--temp-dir={short}",
+                "--node-ip-address=127.0.0.1",
+                *(f"--{name}={port}" for name, port in ports.items()),
+            ],
+            env=ENVIRONMENT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         try:
             said = []
             for line in process.stdout:
@@ -124,18 +159,52 @@ def test_a_run_by_the_command_line(head, output):
     """As the README has it; beside it, a file with a mistake."""
     wrong = head.submit(f"raysync run wrong.yaml --set output={output}")
     done = subprocess.run(
-        [BIN / "ray", "job", "submit", "--address", head.api, "--submission-id", "by-hand", "--metadata-json",
-         '{"who": "me"}', "--working-dir", ".", "--", "raysync", "run", "short.yaml", "--set", f"output={output}"],
-        cwd=head.folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+        [
+            BIN / "ray",
+            "job",
+            "submit",
+            "--address",
+            head.api,
+            "--submission-id",
+            "by-hand",
+            "--metadata-json",
+            '{"who": "me"}',
+            "--working-dir",
+            ".",
+            "--",
+            "raysync",
+            "run",
+            "short.yaml",
+            "--set",
+            f"output={output}",
+        ],
+        cwd=head.folder,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     [folder] = (output / "short").iterdir()
     record = load(folder)
     assert record.summary["status"] == "finished"
     info = head.client.get_job_info("by-hand")
     assert info.status == JobStatus.SUCCEEDED
-    assert info.metadata.items() >= {"who": "me", "raysync.experiment": "short", "raysync.paradigm": "ssp(staleness=2)",
-                                     "raysync.record": str(folder)}.items()
-    lines = [line for line in done.stdout.splitlines() if line.startswith("ssp(staleness=2) ") and "samples/s" in line]
+    assert (
+        info.metadata.items()
+        >= {
+            "who": "me",
+            "raysync.experiment": "short",
+            "raysync.paradigm": "ssp(staleness=2)",
+            "raysync.record": str(folder),
+        }.items()
+    )
+    lines = [
+        line
+        for line in done.stdout.splitlines()
+        if line.startswith("ssp(staleness=2) ") and "samples/s" in line
+    ]
     assert 2 <= len(lines) <= 12
     assert "\x1b[2K" not in done.stdout, "no live display in a log"
 
@@ -168,11 +237,15 @@ def test_a_sweep_whose_records_go_to_a_uri(head, output):
     log = head.log(job)
     info = head.client.get_job_info(job)
     assert info.status == JobStatus.SUCCEEDED, log
-    [name] = inside(beneath(there, "grid"))
-    uri = beneath(there, "grid", name)
+    [name] = listdir(join(there, "grid"))
+    uri = join(there, "grid", name)
     assert f"Report: raysync report {uri}" in log
-    assert info.metadata == {"raysync.experiment": "grid", "raysync.trials": "2", "raysync.record": uri}
+    assert info.metadata == {
+        "raysync.experiment": "grid",
+        "raysync.trials": "2",
+        "raysync.record": uri,
+    }
     sweep = load_sweep(uri)
     assert list(sweep.table.status) == ["finished"] * 2
     assert [record.config.paradigm.name for record in sweep.records.values()] == ["bsp", "asp"]
-    assert {"sweep.csv", "tune", "records"} <= set(inside(uri))
+    assert {"sweep.csv", "tune", "records"} <= set(listdir(uri))

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ray.exceptions import ActorDiedError, RayError
 
-from raysync.cluster import limits, session, starting
-from raysync.cluster.limits import within
+from raysync.cluster import session, starting, time_limit
 from raysync.cluster.starting import START_DEADLINE_S, Starting
+from raysync.cluster.time_limit import within
 from raysync.errors import RunFailed
 
 
@@ -35,7 +35,9 @@ def test_a_call_comes_back_or_its_limit_does(for_ever):
 
 
 def test_the_time_in_which_the_caller_is_suspended_does_not_count(for_ever, monkeypatch):
-    """After Ctrl-Z and fg, one wait has run out, however long that was; the answer comes with the next."""
+    """After Ctrl-Z and fg, one wait has run out, however long that was; the answer comes with the
+    next.
+    """
     came, waits = Event(), []
 
     def wait(futures, timeout):
@@ -44,7 +46,7 @@ def test_the_time_in_which_the_caller_is_suspended_does_not_count(for_ever, monk
             came.set()
             futures[0].result()
 
-    monkeypatch.setattr(limits, "wait", wait)
+    monkeypatch.setattr(time_limit, "wait", wait)
     assert within(3, came.wait) is True
     assert waits == [1, 1]
 
@@ -59,7 +61,10 @@ def test_a_controller_that_is_silent_has_failed(for_ever, monkeypatch):
     monkeypatch.setattr(session, "SILENCE_S", 0.01)
     reports = session._reports(stream())
     assert [next(reports), next(reports)] == [["a line"], []]
-    with pytest.raises(RunFailed, match=r"the controller has not reported for 0\.01 s: it is frozen, or cannot be reached"):
+    with pytest.raises(
+        RunFailed,
+        match=r"the controller has not reported for 0\.01 s: it is frozen, or cannot be reached",
+    ):
         next(reports)
 
 
@@ -103,27 +108,39 @@ class Nodes:
         return True
 
 
-@given(st.lists(st.sampled_from("ab"), min_size=1, max_size=20), st.integers(1, 5), st.integers(1, 5))
+@given(
+    st.lists(st.sampled_from("ab"), min_size=1, max_size=20), st.integers(1, 5), st.integers(1, 5)
+)
 def test_no_node_starts_more_at_once_than_it_has_cores(nodes, cores_a, cores_b):
-    """And none is left out; the time that they have grows with how often a node's cores are taken."""
+    """And none is left out; the time that they have grows with how often a node's cores are
+    taken.
+    """
     ray, cores, told = Nodes(), {"a": cores_a, "b": cores_b}, []
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(starting, "ray", ray)
         patched.setattr(starting, "TELL_EVERY_S", 0.0)
         begins = Starting(cores, nodes, len(nodes), told.append)
-        actors = [begins.start(node, lambda node=node: ray.actor(node), is_worker=True) for node in nodes]
+        actors = [
+            begins.start(node, lambda node=node: ray.actor(node), is_worker=True) for node in nodes
+        ]
         begins.finish()
     assert len(actors) == len(nodes)
     assert not ray.under_way
     assert all(most <= cores[node] for node, most in ray.most.items())
     turns = max(-(-nodes.count(node) // cores[node]) for node in set(nodes))
     assert begins.deadline_s == turns * START_DEADLINE_S
-    assert told == [f"{ready} of {len(nodes)} workers are ready." for ready in range(1, len(nodes) + 1)]
+    assert told == [
+        f"{ready} of {len(nodes)} workers are ready." for ready in range(1, len(nodes) + 1)
+    ]
 
 
-def test_an_actor_that_does_not_start_is_not_waited_for_longer_than_its_deadline(for_ever, monkeypatch):
+def test_an_actor_that_does_not_start_is_not_waited_for_longer_than_its_deadline(
+    for_ever, monkeypatch
+):
     ray = Nodes()
-    monkeypatch.setattr(starting, "ray", SimpleNamespace(wait=lambda *_, **__: for_ever(), get=ray.get))
+    monkeypatch.setattr(
+        starting, "ray", SimpleNamespace(wait=lambda *_, **__: for_ever(), get=ray.get)
+    )
     monkeypatch.setattr(starting, "START_DEADLINE_S", 0.01)
     begins = Starting({"a": 1}, ["a"], 1, print)
     begins.start("a", lambda: ray.actor("a"))

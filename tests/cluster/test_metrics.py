@@ -5,17 +5,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from raysync.cluster import metrics
-from raysync.cluster.metrics import BEGINS, Exporter, RunMetrics, UpdateSeconds
+from raysync.cluster import metrics_export
+from raysync.cluster.metrics_export import BEGINS, Exporter, RunMetrics, UpdateSeconds
 from raysync.config import validate
-from raysync.record.metrics import REGISTRY, Title
-from raysync.record.observations import Observations
+from raysync.record.collector import Collector
+from raysync.record.metrics import REGISTRY, RunLabels
 from raysync.training.task import prepare
 from raysync.virtual.engine import VirtualEngine
 from tests.cluster.parts import TINY
 from tests.cluster.prometheus import needs_prometheus
 
-TITLE = Title("the experiment", "the run", "bsp")
+TITLE = RunLabels("the experiment", "the run", "bsp")
 
 
 class FakeMetric:
@@ -54,7 +54,9 @@ def published(monkeypatch):
 
     def use(kind):
         kind.made, kind.values = [], []
-        monkeypatch.setattr(metrics, "metrics", SimpleNamespace(Counter=kind, Gauge=kind, Histogram=kind))
+        monkeypatch.setattr(
+            metrics_export, "metrics", SimpleNamespace(Counter=kind, Gauge=kind, Histogram=kind)
+        )
         return kind.values
 
     return use
@@ -62,9 +64,11 @@ def published(monkeypatch):
 
 def train(exporter):
     """A run whose metrics are published; returns them."""
-    experiment = validate(TINY | {"engine": "virtual", "timing": "only", "workers": [{"count": 2, "step_s": 0.5}]})
+    experiment = validate(
+        TINY | {"engine": "virtual", "timing": "only", "workers": [{"count": 2, "step_s": 0.5}]}
+    )
     paradigm = experiment.paradigm.make()
-    published = RunMetrics(exporter, Observations(TITLE, paradigm.protocol, 480))
+    published = RunMetrics(exporter, Collector(TITLE, paradigm.protocol, 480))
     for lines in VirtualEngine().run(prepare(experiment), paradigm):
         published.take(lines)
     return published
@@ -74,7 +78,11 @@ def test_metrics_that_cannot_be_exported_are_given_up_and_training_goes_on(publi
     values = published(Broken)
     train(Exporter())
     assert len(values) == 5, "it is not tried again"
-    said = [record.message for record in caplog.records if record.name == "raysync.cluster.metrics"]
+    said = [
+        record.message
+        for record in caplog.records
+        if record.name == "raysync.cluster.metrics_export"
+    ]
     assert said == ["no metrics from here on"]
     assert "no agent on this node" in caplog.text
 
@@ -84,11 +92,15 @@ def test_one_exporter_makes_each_metric_once_whatever_the_number_of_runs(publish
     for _ in range(2):
         train(exporter)
     assert len(FakeMetric.made) == len(set(FakeMetric.made))
-    assert sum(value for name, value in values if name == "raysync_samples_applied") == pytest.approx(2 * 480)
+    assert sum(
+        value for name, value in values if name == "raysync_samples_applied"
+    ) == pytest.approx(2 * 480)
 
 
 def test_gauges_are_set_again_while_nothing_happens(published):
-    """Ray forgets a gauge that is not: a controller reports every second, also where it has no line."""
+    """Ray forgets a gauge that is not: a controller reports every second, also where it has no
+    line.
+    """
     values = published(FakeMetric)
     run = train(Exporter())
     values.clear()
@@ -97,9 +109,11 @@ def test_gauges_are_set_again_while_nothing_happens(published):
     assert [name for name, _ in values].count("raysync_workers_live") == 20
 
 
-def test_the_seconds_of_updates_are_added_up_for_a_second_or_until_they_are_asked_for(monkeypatch, published):
+def test_the_seconds_of_updates_are_added_up_for_a_second_or_until_they_are_asked_for(
+    monkeypatch, published
+):
     values, now = published(FakeMetric), SimpleNamespace(s=10.0)
-    monkeypatch.setattr(metrics, "now_s", lambda: now.s)
+    monkeypatch.setattr(metrics_export, "now_s", lambda: now.s)
     seconds, silent = UpdateSeconds(Exporter(), TITLE), UpdateSeconds(Exporter(), None)
     assert values == [("raysync_server_update_seconds", BEGINS)]
     told = []
@@ -111,7 +125,10 @@ def test_the_seconds_of_updates_are_added_up_for_a_second_or_until_they_are_aske
     assert told == [[], [], [1.0], [1.0]]
     for one in (seconds, seconds, silent):
         one.tell()
-    assert values == [("raysync_server_update_seconds", 1.0), ("raysync_server_update_seconds", 0.125)]
+    assert values == [
+        ("raysync_server_update_seconds", 1.0),
+        ("raysync_server_update_seconds", 0.125),
+    ]
 
 
 @needs_prometheus
@@ -126,7 +143,9 @@ def test_every_metric_has_its_series_in_prometheus_and_the_counters_are_the_reco
             for series in found:
                 assert set(metric.labels) <= set(series["metric"]), name
     runs = {series["metric"]["run"] for series in prometheus.history("ray_raysync_workers_live")}
-    assert runs == {record.name for record in metered_runs.records}, "without the one that publishes nothing"
+    assert runs == {record.name for record in metered_runs.records}, (
+        "without the one that publishes nothing"
+    )
     assert (metered_runs.silent / "summary.json").exists()
     for record in metered_runs.records:
         summary = json.loads((record / "summary.json").read_text())

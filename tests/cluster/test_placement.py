@@ -1,4 +1,6 @@
-"""Who goes where: the rules by themselves, and fake nodes with different labels, types and GPU counts."""
+"""Who goes where: the rules by themselves, and fake nodes with different labels, types and GPU
+counts.
+"""
 
 import json
 import subprocess
@@ -11,32 +13,60 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysync import config
-from raysync.cluster.placement import Bundle, Node, chosen, covers, matches, misfit, plan, total
+from raysync.cluster.placement import (
+    Bundle,
+    Node,
+    chosen,
+    covers,
+    infeasible_reason,
+    matches,
+    plan,
+    total,
+)
 from raysync.cluster.session import server_threads
 
 TWO_NODES = [Node({"CPU": 10.1, "GPU": 1}, {"zone": "a"}), Node({"CPU": 10.1}, {"zone": "b"})]
 
 
 def asked(*groups, **cluster):
-    return plan(config.validate({"workers": list(groups), "cluster": {"server_cpus": 0, "evaluator_cpus": 0} | cluster}))
+    return plan(
+        config.validate(
+            {"workers": list(groups), "cluster": {"server_cpus": 0, "evaluator_cpus": 0} | cluster}
+        )
+    )
 
 
-@pytest.mark.parametrize(("groups", "who"), [
-    ([{"name": "a", "cpus": 10}, {"name": "b", "cpus": 9}], None),
-    ([{"name": "a", "cpus": 11}], "worker group 'a'"),
-    ([{"name": "a", "count": 2, "cpus": 8}, {"name": "b", "cpus": 5}], "worker group 'b'"),
-    ([{"name": "a", "gpus": 1}, {"name": "b", "gpus": 1}], "worker group 'b'"),
-    ([{"name": "a", "gpus": 2}], "worker group 'a'"),
-    ([{"name": "a", "count": 2, "cpus": 4}, {"name": "b", "count": 4, "cpus": 3}], None),
-    ([{"name": "a", "cpus": 8}, {"name": "b", "count": 3, "cpus": 4, "label_selector": {"zone": "b"}}], "worker group 'b'"),
-    ([{"name": "a", "cpus": 8, "label_selector": {"zone": "b"}}, {"name": "b", "count": 2, "cpus": 7}], "worker group 'b'"),
-    ([{"name": "a", "gpus": 1, "label_selector": {"zone": "b"}}], "worker group 'a'"),
-    ([{"name": "a", "gpus": 1, "label_selector": {"zone": "!b"}}], None),
-    ([{"name": "a", "resources": {"tpu": 1}}], "worker group 'a'"),
-])
+@pytest.mark.parametrize(
+    ("groups", "who"),
+    [
+        ([{"name": "a", "cpus": 10}, {"name": "b", "cpus": 9}], None),
+        ([{"name": "a", "cpus": 11}], "worker group 'a'"),
+        ([{"name": "a", "count": 2, "cpus": 8}, {"name": "b", "cpus": 5}], "worker group 'b'"),
+        ([{"name": "a", "gpus": 1}, {"name": "b", "gpus": 1}], "worker group 'b'"),
+        ([{"name": "a", "gpus": 2}], "worker group 'a'"),
+        ([{"name": "a", "count": 2, "cpus": 4}, {"name": "b", "count": 4, "cpus": 3}], None),
+        (
+            [
+                {"name": "a", "cpus": 8},
+                {"name": "b", "count": 3, "cpus": 4, "label_selector": {"zone": "b"}},
+            ],
+            "worker group 'b'",
+        ),
+        (
+            [
+                {"name": "a", "cpus": 8, "label_selector": {"zone": "b"}},
+                {"name": "b", "count": 2, "cpus": 7},
+            ],
+            "worker group 'b'",
+        ),
+        ([{"name": "a", "gpus": 1, "label_selector": {"zone": "b"}}], "worker group 'a'"),
+        ([{"name": "a", "gpus": 1, "label_selector": {"zone": "!b"}}], None),
+        ([{"name": "a", "resources": {"tpu": 1}}], "worker group 'a'"),
+    ],
+)
 def test_misfit(groups, who):
     """The sixth fits as 4 + 3 + 3 twice, which laying out the largest first would not find."""
-    assert misfit(asked(*groups).bundles, TWO_NODES) == who
+    assert infeasible_reason(asked(*groups).bundles, TWO_NODES) == who
 
 
 amounts = st.dictionaries(st.sampled_from(["CPU", "GPU"]), st.integers(1, 4), min_size=1)
@@ -49,21 +79,46 @@ def test_what_was_laid_out_is_never_called_a_misfit(nodes, data):
     bundles = []
     for node in nodes:
         for _ in range(data.draw(st.integers(0, 3))):
-            left = {name: amount - total(b.resources for b, home in bundles if home is node).get(name, 0)
-                    for name, amount in node.resources.items()}
+            left = {
+                name: amount
+                - total(b.resources for b, home in bundles if home is node).get(name, 0)
+                for name, amount in node.resources.items()
+            }
             piece = {name: data.draw(st.integers(0, int(amount))) for name, amount in left.items()}
             selector = data.draw(st.sampled_from([{}, node.labels]))
             if any(piece.values()):
-                bundles.append((Bundle("it", {name: amount for name, amount in piece.items() if amount}, selector), node))
+                bundles.append(
+                    (
+                        Bundle(
+                            "it",
+                            {name: amount for name, amount in piece.items() if amount},
+                            selector,
+                        ),
+                        node,
+                    )
+                )
     order = data.draw(st.permutations(bundles))
-    assert misfit([bundle for bundle, _ in order], nodes) is None
+    assert infeasible_reason([bundle for bundle, _ in order], nodes) is None
 
 
-@pytest.mark.parametrize(("selector", "fits"), [
-    ({}, True), ({"zone": "a"}, True), ({"zone": "b"}, False), ({"zone": "!a"}, False), ({"zone": "!b"}, True),
-    ({"zone": "in(a,b)"}, True), ({"zone": "in(b,c)"}, False), ({"zone": "!in(b,c)"}, True), ({"zone": "!in(a,c)"}, False),
-    ({"none": "a"}, False), ({"none": "!a"}, True), ({"none": "!in(a,b)"}, True), ({"zone": "a", "kind": "x"}, False),
-])
+@pytest.mark.parametrize(
+    ("selector", "fits"),
+    [
+        ({}, True),
+        ({"zone": "a"}, True),
+        ({"zone": "b"}, False),
+        ({"zone": "!a"}, False),
+        ({"zone": "!b"}, True),
+        ({"zone": "in(a,b)"}, True),
+        ({"zone": "in(b,c)"}, False),
+        ({"zone": "!in(b,c)"}, True),
+        ({"zone": "!in(a,c)"}, False),
+        ({"none": "a"}, False),
+        ({"none": "!a"}, True),
+        ({"none": "!in(a,b)"}, True),
+        ({"zone": "a", "kind": "x"}, False),
+    ],
+)
 def test_label_selectors_are_read_as_ray_reads_them(selector, fits):
     """As measured with Ray 2.60: a label that a node lacks meets every negation."""
     assert matches({"zone": "a", "kind": "y"}, selector) is fits
@@ -71,41 +126,88 @@ def test_label_selectors_are_read_as_ray_reads_them(selector, fits):
 
 def test_a_group_takes_the_first_of_its_selectors_that_can_be_had():
     groups = [
-        {"name": "first", "gpus": 1, "label_selector": {"zone": "c"}, "fallback_label_selectors": [{"zone": "in(a,b)"}]},
-        {"name": "second", "gpus": 1, "label_selector": {"zone": "a"}, "fallback_label_selectors": [{}]},
+        {
+            "name": "first",
+            "gpus": 1,
+            "label_selector": {"zone": "c"},
+            "fallback_label_selectors": [{"zone": "in(a,b)"}],
+        },
+        {
+            "name": "second",
+            "gpus": 1,
+            "label_selector": {"zone": "a"},
+            "fallback_label_selectors": [{}],
+        },
     ]
-    made = chosen(config.validate({"workers": groups, "cluster": {"server_cpus": 0, "evaluator_cpus": 0}}), TWO_NODES)
+    made = chosen(
+        config.validate({"workers": groups, "cluster": {"server_cpus": 0, "evaluator_cpus": 0}}),
+        TWO_NODES,
+    )
     assert made.bundles[made.workers[0]].labels == {"zone": "in(a,b)"}
-    assert made.bundles[made.workers[1]].labels == {"zone": "a"}, "none can be had: the first is the one to complain about"
-    assert misfit(made.bundles, TWO_NODES) == "worker group 'second'"
+    assert made.bundles[made.workers[1]].labels == {"zone": "a"}, (
+        "none can be had: the first is the one to complain about"
+    )
+    assert infeasible_reason(made.bundles, TWO_NODES) == "worker group 'second'"
 
 
 def test_a_fallback_is_chosen_beside_those_who_chose_before():
     """Each alone would fit into zone a."""
-    groups = [{"name": name, "cpus": 8, "label_selector": {"zone": "a"}, "fallback_label_selectors": [{"zone": "b"}]}
-              for name in ("first", "second")]
-    made = chosen(config.validate({"workers": groups, "cluster": {"server_cpus": 0, "evaluator_cpus": 0}}), TWO_NODES)
+    groups = [
+        {
+            "name": name,
+            "cpus": 8,
+            "label_selector": {"zone": "a"},
+            "fallback_label_selectors": [{"zone": "b"}],
+        }
+        for name in ("first", "second")
+    ]
+    made = chosen(
+        config.validate({"workers": groups, "cluster": {"server_cpus": 0, "evaluator_cpus": 0}}),
+        TWO_NODES,
+    )
     assert [made.bundles[index].labels["zone"] for index in made.workers] == ["a", "b"]
-    assert misfit(made.bundles, TWO_NODES) is None
+    assert infeasible_reason(made.bundles, TWO_NODES) is None
 
 
 def test_every_actor_has_a_bundle():
-    everything = asked({"name": "a", "count": 2, "cpus": 0.5, "gpus": 0.25}, server_cpus=2, server_shards=2)
-    server, worker = Bundle("the server", {"CPU": 2}), Bundle("worker group 'a'", {"CPU": 0.5, "GPU": 0.25})
-    assert everything.bundles == (server, server, Bundle("the evaluator", {"CPU": 0.001}), worker, worker)
+    everything = asked(
+        {"name": "a", "count": 2, "cpus": 0.5, "gpus": 0.25}, server_cpus=2, server_shards=2
+    )
+    server, worker = (
+        Bundle("the server", {"CPU": 2}),
+        Bundle("worker group 'a'", {"CPU": 0.5, "GPU": 0.25}),
+    )
+    assert everything.bundles == (
+        server,
+        server,
+        Bundle("the evaluator", {"CPU": 0.001}),
+        worker,
+        worker,
+    )
     assert (everything.servers, everything.evaluator, everything.workers) == ((0, 1), 2, (3, 4))
 
 
 def test_servers_with_workers_ask_for_their_cpus_in_the_workers_bundles():
-    everything = asked({"name": "a", "count": 2}, server_cpus=2, server_shards=3, server_placement="with-workers")
+    everything = asked(
+        {"name": "a", "count": 2}, server_cpus=2, server_shards=3, server_placement="with-workers"
+    )
     assert [bundle.resources["CPU"] for bundle in everything.bundles] == [0.001, 1 + 2 + 2, 1 + 2]
     assert everything.servers == (1, 2, 1)
     assert covers({"CPU": 8.001}, total(bundle.resources for bundle in everything.bundles))
 
 
-@given(st.integers(1, 200), st.integers(1, 20), st.integers(1, 8), st.sampled_from(["apart", "with-workers"]))
-def test_servers_have_their_share_of_the_cores_and_that_of_a_worker_that_waits(cores, workers, shards, placement):
-    threads = server_threads(asked({"count": workers}, server_shards=shards, server_placement=placement), cores)
+@given(
+    st.integers(1, 200),
+    st.integers(1, 20),
+    st.integers(1, 8),
+    st.sampled_from(["apart", "with-workers"]),
+)
+def test_servers_have_their_share_of_the_cores_and_that_of_a_worker_that_waits(
+    cores, workers, shards, placement
+):
+    threads = server_threads(
+        asked({"count": workers}, server_shards=shards, server_placement=placement), cores
+    )
     share = cores / (workers + shards + 1)
     assert threads == 1 or threads * shards <= share * (shards + 1)
     assert (threads + 1) * shards > share * (shards + 1), "and no less"
@@ -115,7 +217,9 @@ def test_servers_have_their_share_of_the_cores_and_that_of_a_worker_that_waits(c
 @pytest.mark.timeout(170)
 def test_fake_nodes(tmp_path):
     script = Path(__file__).with_name("fake_nodes.py")
-    done = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True, timeout=160)
+    done = subprocess.run(
+        [sys.executable, script, tmp_path], capture_output=True, text=True, timeout=160
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     said = defaultdict(list)
     for line in done.stdout.splitlines():
@@ -125,32 +229,68 @@ def test_fake_nodes(tmp_path):
 
     placed = said["placed"]
     assert [(name, node) for name, node, *_ in placed] == [
-        ("server-0", "head"), ("server-1", "head"), ("evaluator", placed[2][1]), ("type-0", "fast"), ("type-1", "fast"),
-        ("label-0", "slow"), ("resource-0", "slow"), ("fallback-0", "fast"),
-        ("server-0", "slow"), ("server-1", "fast"), ("evaluator", placed[10][1]), ("a-0", "slow"), ("b-0", "fast")]
+        ("server-0", "head"),
+        ("server-1", "head"),
+        ("evaluator", placed[2][1]),
+        ("type-0", "fast"),
+        ("type-1", "fast"),
+        ("label-0", "slow"),
+        ("resource-0", "slow"),
+        ("fallback-0", "fast"),
+        ("server-0", "slow"),
+        ("server-1", "fast"),
+        ("evaluator", placed[10][1]),
+        ("a-0", "slow"),
+        ("b-0", "fast"),
+    ]
     gpus = {name: numbers for name, _, numbers, _ in placed}
     assert gpus["type-0"] == gpus["type-1"], "halves of one GPU"
     assert len(gpus["type-0"]) == 1
     assert len(set(gpus["label-0"])) == 2
-    assert {name: devices for name, *_, devices in placed}["label-0"] == ["cpu", "cpu"], "a replica a GPU; torch sees none"
+    assert {name: devices for name, *_, devices in placed}["label-0"] == ["cpu", "cpu"], (
+        "a replica a GPU; torch sees none"
+    )
 
     [[finished, impossible]] = said["swept"]
-    assert (finished[0], finished[2]["w-0"]) == ("finished", "slow"), "a trial's actors go where its groups say"
+    assert (finished[0], finished[2]["w-0"]) == ("finished", "slow"), (
+        "a trial's actors go where its groups say"
+    )
     assert impossible[0] == "failed", "and do not wait for ever"
     assert "does not fit together, though nothing else runs" in impossible[1]
 
     [told] = said["told"]
-    assert "Worker group 'fallback' runs where zone=a: the cluster cannot hold it otherwise." in told
+    assert (
+        "Worker group 'fallback' runs where zone=a: the cluster cannot hold it otherwise." in told
+    )
     assert sum("this torch sees none" in sentence for sentence in told) == 4
 
     [refused] = said["refused"]
     offer = "3 node(s)"
     for name, who, *parts in [
-        ("no such label", "'west'", "where zone=west", "No node has zone=west", offer, "profile=fast", "zone=a"),
-        ("too many for label", "'greedy'", "4 x worker group 'greedy' of 1 CPU, 1 GPU where profile=fast", offer, "3 GPU"),
+        (
+            "no such label",
+            "'west'",
+            "where zone=west",
+            "No node has zone=west",
+            offer,
+            "profile=fast",
+            "zone=a",
+        ),
+        (
+            "too many for label",
+            "'greedy'",
+            "4 x worker group 'greedy' of 1 CPU, 1 GPU where profile=fast",
+            offer,
+            "3 GPU",
+        ),
         ("no such type", "'new'", "No node has accelerator_type:NEW-1", "FAST-1", "SLOW-1", offer),
         ("no such resource", "'odd'", "1 tpu", "2 nvlink", offer),
-        ("does not pack", "does not fit together", "3 x worker group 'pairs' of 1 CPU, 2 GPU", offer),
+        (
+            "does not pack",
+            "does not fit together",
+            "3 x worker group 'pairs' of 1 CPU, 2 GPU",
+            offer,
+        ),
     ]:
         assert refused[name].startswith("cluster: "), refused
         assert all(part in refused[name] for part in (who, *parts)), refused[name]

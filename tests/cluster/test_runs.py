@@ -45,13 +45,28 @@ def replays(record):
 
 
 def test_shards_devices_and_precision_change_where_it_is_computed_not_what(run):
-    """Two clipping server shards, placed with workers of two devices each, make the model that one server makes."""
-    compensation = {"name": "constant", "strength": 1e6}  # nothing, where weights are those that gradients were computed on
-    settings = {"update": {"optimizer": "adamw", "lr": 0.01, "clip_norm": 0.1, "delay_compensation": compensation},
-                "paradigm": "bsp"}
+    """Two clipping server shards, placed with workers of two devices each, make the model that one
+    server makes.
+    """
+    compensation = {
+        "name": "constant",
+        "strength": 1e6,
+    }  # nothing, where weights are those that gradients were computed on
+    settings = {
+        "update": {
+            "optimizer": "adamw",
+            "lr": 0.01,
+            "clip_norm": 0.1,
+            "delay_compensation": compensation,
+        },
+        "paradigm": "bsp",
+    }
     whole = run(**settings)
-    split = run(**settings, workers=[{"name": "w", "count": 3, "devices_per_worker": 2}],
-                cluster={"server_shards": 2, "server_placement": "with-workers"})
+    split = run(
+        **settings,
+        workers=[{"name": "w", "count": 3, "devices_per_worker": 2}],
+        cluster={"server_shards": 2, "server_placement": "with-workers"},
+    )
     assert np.allclose(split.evaluations.loss, whole.evaluations.loss, atol=1e-4)
     assert whole.evaluations.loss.iloc[-1] < whole.evaluations.loss.iloc[0] - 0.1
     places = json.loads((split.path / "environment.json").read_text())["places"]
@@ -59,8 +74,10 @@ def test_shards_devices_and_precision_change_where_it_is_computed_not_what(run):
     assert places["w-2"]["devices"] == ["cpu", "cpu"]
 
 
-@pytest.mark.parametrize("paradigm", [
-    "bsp", {"name": "ssp", "staleness": 1}, {"name": "lagtuner", "s_lower": 1, "s_upper": 4}])
+@pytest.mark.parametrize(
+    "paradigm",
+    ["bsp", {"name": "ssp", "staleness": 1}, {"name": "lagtuner", "s_lower": 1, "s_upper": 4}],
+)
 def test_a_run_replays_identically_and_adds_up(run, paradigm):
     record = run(paradigm=paradigm, workers=UNEQUAL)
     replayed = replays(record)
@@ -81,23 +98,36 @@ def test_a_run_replays_identically_and_adds_up(run, paradigm):
 
 
 def test_actors_say_who_they_are_and_the_controller_logs_what_matters(ray_cluster, session, run):
-    """Names for `ray.get_actor` and the dashboard, reprs for logs; a line where a run begins and ends, none for a push."""
+    """Names for `ray.get_actor` and the dashboard, reprs for logs; a line where a run begins and
+    ends, none for a push.
+    """
     record = run(paradigm="bsp", workers=UNEQUAL)
-    crew = session._crew.name
-    reprs = {f"{crew}:controller": "controller", f"{crew}:server-0": "server-0", f"{crew}:evaluator": "evaluator",
-             f"{crew}:worker-0 (fast-0)": "worker-0 fast-0", f"{crew}:worker-1 (fast-1)": "worker-1 fast-1",
-             f"{crew}:worker-2 (slow-0)": "worker-2 slow-0"}
-    assert crew.startswith("raysync:test-")
-    assert set(reprs) == {name for name in ray_cluster.util.list_named_actors() if name.startswith(crew)}
+    actor_group = session._actor_group.name
+    reprs = {
+        f"{actor_group}:controller": "controller",
+        f"{actor_group}:server-0": "server-0",
+        f"{actor_group}:evaluator": "evaluator",
+        f"{actor_group}:worker-0 (fast-0)": "worker-0 fast-0",
+        f"{actor_group}:worker-1 (fast-1)": "worker-1 fast-1",
+        f"{actor_group}:worker-2 (slow-0)": "worker-2 slow-0",
+    }
+    assert actor_group.startswith("raysync:test-")
+    assert set(reprs) == {
+        name for name in ray_cluster.util.list_named_actors() if name.startswith(actor_group)
+    }
     actors = {name: ray_cluster.get_actor(name) for name in reprs}
-    assert {name: ray_cluster.get(actor.__ray_call__.remote(repr)) for name, actor in actors.items()} == reprs
-    log = logged(ray_cluster, actors[f"{crew}:controller"])
-    assert log[-2].endswith(f" INFO controller at_s=0.0 kind=begin test/{record.path.name} begins: mlp on digits, "
-                            "3 workers, 480 samples, seed 0, under bsp")
-    assert ray_cluster.util.get_placement_group(crew) == session._crew.group
+    assert {
+        name: ray_cluster.get(actor.__ray_call__.remote(repr)) for name, actor in actors.items()
+    } == reprs
+    log = logged(ray_cluster, actors[f"{actor_group}:controller"])
+    assert log[-2].endswith(
+        f" INFO controller at_s=0.0 kind=begin test/{record.path.name} begins: mlp on digits, "
+        "3 workers, 480 samples, seed 0, under bsp"
+    )
+    assert ray_cluster.util.get_placement_group(actor_group) == session._actor_group.group
     assert log[-1].endswith(" kind=ended the run has ended: finished")
     assert len(log) % 2 == 0, "each run has two lines"
-    ready = logged(ray_cluster, actors[f"{crew}:worker-0 (fast-0)"])
+    ready = logged(ray_cluster, actors[f"{actor_group}:worker-0 (fast-0)"])
     assert all(line.endswith(" kind=ready ready to train mlp on cpu") for line in ready)
 
 
@@ -111,14 +141,23 @@ def logged(ray, actor):
 
 def test_a_switch_in_the_running_cluster(run):
     """BSP, then ASP; the slow worker may be suspended before, as the machine's load has it."""
-    record = run(paradigm={"name": "sync-switch", "online": "elastic", "window": 2, "windows": 1}, workers=UNEQUAL)
+    record = run(
+        paradigm={"name": "sync-switch", "online": "elastic", "window": 2, "windows": 1},
+        workers=UNEQUAL,
+    )
     assert replays(record).difference is None
     entries = [entry for entry in record.journal() if isinstance(entry, Entry)]
-    [(done, switch)] = [(number, each) for number, entry in enumerate(entries) for each in entry.decisions
-                        if isinstance(each, Switch) and each.to == "asp"]
+    [(done, switch)] = [
+        (number, each)
+        for number, entry in enumerate(entries)
+        for each in entry.decisions
+        if isinstance(each, Switch) and each.to == "asp"
+    ]
     assert switch.why == "bsp has done its 50 % of the work"
-    updates = [[each for entry in part for each in entry.decisions if isinstance(each, Apply)]
-               for part in (entries[: done + 1], entries[done + 1 :])]
+    updates = [
+        [each for entry in part for each in entry.decisions if isinstance(each, Apply)]
+        for part in (entries[: done + 1], entries[done + 1 :])
+    ]
     assert [{each.phase for each in part} for part in updates] == [{"bsp"}, {"asp"}]
     assert 240 <= sum(8 * len(each.pushes) for each in updates[0]) < 240 + 3 * 8
     assert record.summary["status"] == "finished"
@@ -150,15 +189,26 @@ def test_timers_drops_batch_sizes_and_releases_without_a_pull(run):
 def test_a_release_before_the_update_pulls_the_model_before_it(run):
     record = run(paradigm="tests.cluster.parts:Eager")
     assert record.summary["status"] == "finished"
-    assert sorted(record.pushes.staleness)[1] >= 1, "all but the first push miss at least their own last update"
+    assert sorted(record.pushes.staleness)[1] >= 1, (
+        "all but the first push miss at least their own last update"
+    )
     assert replays(record).difference is None
 
 
 def test_the_record_says_what_was_run(run, tmp_path):
     record = run(seed=5)
     assert record.path.parent == tmp_path / "test"
-    expected = {"engine": "ray", "paradigm": "bsp", "paradigm_parameters": {}, "model": "mlp", "parameters": 4810,
-                "dataset": "digits", "workers": 3, "seed": 5, "error": ""}
+    expected = {
+        "engine": "ray",
+        "paradigm": "bsp",
+        "paradigm_parameters": {},
+        "model": "mlp",
+        "parameters": 4810,
+        "dataset": "digits",
+        "workers": 3,
+        "seed": 5,
+        "error": "",
+    }
     assert {key: record.summary[key] for key in expected} == expected
     assert record.config == config.validate(TINY | {"output": str(tmp_path), "seed": 5})
 
@@ -170,7 +220,11 @@ def test_a_model_and_a_data_set_as_python_objects(run, tmp_path):
     y = x[:, :3].argmax(axis=1)
     mine = raysync.data_set("argmax", (x, y), (x[:100], y[:100]))
     adam = {"optimizer": "adam", "lr": 0.05}
-    record = raysync.run(TINY | {"output": str(tmp_path), "update": adam, "data": {}}, model=nn.Linear(6, 3), data=mine)
+    record = raysync.run(
+        TINY | {"output": str(tmp_path), "update": adam, "data": {}},
+        model=nn.Linear(6, 3),
+        data=mine,
+    )
     assert record.summary["final_accuracy"] > 0.9
     assert (record.summary["model"], record.summary["dataset"]) == ("Linear", "argmax")
     assert run(model=line).summary["model"] == "line", "a function, which gets the classes"
@@ -178,8 +232,12 @@ def test_a_model_and_a_data_set_as_python_objects(run, tmp_path):
 
 def test_a_model_by_reference_and_batch_norm_buffers(run):
     assert run(model="tests.cluster.parts:line").summary["status"] == "finished"
-    record = run(model="fashion-cnn", workload={"samples": 1600}, update={"lr": 0.02}, batch_size=16)
-    assert record.summary["final_accuracy"] > 0.5, "evaluated with the means of the workers' statistics"
+    record = run(
+        model="fashion-cnn", workload={"samples": 1600}, update={"lr": 0.02}, batch_size=16
+    )
+    assert record.summary["final_accuracy"] > 0.5, (
+        "evaluated with the means of the workers' statistics"
+    )
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(run):
@@ -200,16 +258,20 @@ def test_an_evaluation_that_is_not_finite_means_diverged_too(run):
 
 
 def test_runs_that_follow_one_another_keep_the_actors_and_start_afresh(session, run):
-    first, crew = run(paradigm="asp"), session._crew
+    first, actor_group = run(paradigm="asp"), session._actor_group
     second, third = run(seed=1), run()
-    assert session._crew is crew
+    assert session._actor_group is actor_group
     assert second.summary["seed"] == 1
     first_scores = [one.evaluations.loss.iloc[0] for one in (first, second, third)]
-    assert first_scores[0] == first_scores[2] != first_scores[1], "reset to the initial weights of the seed"
+    assert first_scores[0] == first_scores[2] != first_scores[1], (
+        "reset to the initial weights of the seed"
+    )
 
 
 def test_bsp_on_ray_is_repeatable(run):
-    """Same seed, same batches: the evaluations of two BSP runs agree whatever the timing (sums are order-dependent)."""
+    """Same seed, same batches: the evaluations of two BSP runs agree whatever the timing (sums are
+    order-dependent).
+    """
     records = [run(paradigm="bsp", workers=UNEQUAL) for _ in range(2)]
     losses = [record.evaluations.loss.to_numpy() for record in records]
     np.testing.assert_allclose(*losses, rtol=1e-4)
@@ -217,6 +279,10 @@ def test_bsp_on_ray_is_repeatable(run):
 
 def test_pushes_carry_what_the_worker_measured(run):
     record = run(paradigm="asp")
-    entries = [entry for entry in record.journal() if isinstance(entry, Entry) and isinstance(entry.event, Pushed)]
+    entries = [
+        entry
+        for entry in record.journal()
+        if isinstance(entry, Entry) and isinstance(entry.event, Pushed)
+    ]
     assert all(entry.report["loss"] > 0 for entry in entries)
     assert record.pushes.loss.iloc[-20:].mean() < record.pushes.loss.iloc[:20].mean()

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from raysync.cluster.errors import ActorError
+from raysync.cluster.actor_errors import ActorError
 from raysync.cluster.names import Role
 from raysync.cluster.server import Server
 from raysync.config import Update
@@ -43,8 +43,11 @@ def test_an_update_that_is_not_the_next_is_refused_and_everything_after_it(serve
     with pytest.raises(ActorError) as raised:
         getattr(server, method)(replace(PLAN, version=3).fields(), GRADIENT)
     assert raised.value.reason == MISSED, "signed once"
-    for call in (lambda: server.apply(replace(PLAN, version=2).fields(), GRADIENT),
-                 lambda: server.publish([1, 0]), lambda: server._model.forget("w#1")):
+    for call in (
+        lambda: server.apply(replace(PLAN, version=2).fields(), GRADIENT),
+        lambda: server.publish([1, 0]),
+        lambda: server._model.forget("w#1"),
+    ):
         with pytest.raises(Exception, match=MISSED.partition(": ")[2]):
             call()
 

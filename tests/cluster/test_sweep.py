@@ -15,12 +15,26 @@ from tests.cluster.parts import TINY
 pytestmark = pytest.mark.ray
 
 SWEEP = {
-    "grid": {"engine": ["virtual", "ray"], "workers.0.gpus": [0, 1], "update.lr": [0.1, 1e30], "seed": [0, 1]},
-    "exclude": [{"engine": "virtual", "workers.0.gpus": 1}, {"update.lr": 1e30, "seed": 1},
-                {"engine": "ray", "update.lr": 1e30}, {"engine": "ray", "seed": 1}],
+    "grid": {
+        "engine": ["virtual", "ray"],
+        "workers.0.gpus": [0, 1],
+        "update.lr": [0.1, 1e30],
+        "seed": [0, 1],
+    },
+    "exclude": [
+        {"engine": "virtual", "workers.0.gpus": 1},
+        {"update.lr": 1e30, "seed": 1},
+        {"engine": "ray", "update.lr": 1e30},
+        {"engine": "ray", "seed": 1},
+    ],
 }
-EXPECTED = [("virtual", 0, 0.1, 0, "finished"), ("virtual", 0, 0.1, 1, "finished"), ("virtual", 0, 1e30, 0, "diverged"),
-            ("ray", 0, 0.1, 0, "finished"), ("ray", 1, 0.1, 0, "failed")]
+EXPECTED = [
+    ("virtual", 0, 0.1, 0, "finished"),
+    ("virtual", 0, 0.1, 1, "finished"),
+    ("virtual", 0, 1e30, 0, "diverged"),
+    ("ray", 0, 0.1, 0, "finished"),
+    ("ray", 1, 0.1, 0, "failed"),
+]
 
 
 def swept(resume=False):
@@ -33,23 +47,31 @@ def swept(resume=False):
 @pytest.mark.timeout(180)
 def test_a_sweep(ray_cluster, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("sweep.yaml").write_text(yaml.safe_dump({**TINY, "sweep": SWEEP}, sort_keys=False), encoding="utf-8")
+    Path("sweep.yaml").write_text(
+        yaml.safe_dump({**TINY, "sweep": SWEEP}, sort_keys=False), encoding="utf-8"
+    )
     record, ended, said, stood = swept()
     varied = ["config/engine", "config/workers.0.gpus", "config/update.lr", "config/seed"]
     assert ended
     assert list(record.table[[*varied, "status"]].itertuples(index=False, name=None)) == EXPECTED
     assert "There is no GPU" in record.table.error.iloc[-1]
-    assert [line for line in said if "failed: cluster: worker group 'w' does not fit" in line] == said
+    assert [
+        line for line in said if "failed: cluster: worker group 'w' does not fit" in line
+    ] == said
     assert (stood[-1].done, stood[-1].failed, stood[-1].running) == (5, 1, 0)
     assert all(one.progress <= other.progress + 1e-9 for one, other in pairwise(stood))
 
     for trial, one in record.records.items():  # the table is what the records say
         row = record.table.loc[trial]
-        assert row.final_loss == pytest.approx(one.summary["final_loss"], nan_ok=True) or pd.isna(row.final_loss)
+        assert row.final_loss == pytest.approx(one.summary["final_loss"], nan_ok=True) or pd.isna(
+            row.final_loss
+        )
         assert one.config.sweep is None
     assert record.table.final_accuracy[0] != record.table.final_accuracy[2]
     assert sorted(record.varied) == sorted(SWEEP["grid"])
-    reported = {file.parent.name: pd.read_csv(file) for file in record.path.glob("tune/*/progress.csv")}
+    reported = {
+        file.parent.name: pd.read_csv(file) for file in record.path.glob("tune/*/progress.csv")
+    }
     first = next(frame for name, frame in reported.items() if "_00000_" in name)
     assert set(REPORTED) <= set(first.columns)
     evaluations = record.records[0].evaluations

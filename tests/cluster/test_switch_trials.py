@@ -13,15 +13,30 @@ from tests.cluster.parts import TINY, UNEQUAL
 
 pytestmark = pytest.mark.ray
 
-SEARCH = {**TINY, "engine": "virtual", "workers": UNEQUAL, "paradigm": "sync-switch",
-          "switch_search": {"target": "best_accuracy", "threshold": 0.9, "first_repeats": 2, "candidate_repeats": 1,
-                            "candidates_max": 2}}
+SEARCH = {
+    **TINY,
+    "engine": "virtual",
+    "workers": UNEQUAL,
+    "paradigm": "sync-switch",
+    "switch_search": {
+        "target": "best_accuracy",
+        "threshold": 0.9,
+        "first_repeats": 2,
+        "candidate_repeats": 1,
+        "candidates_max": 2,
+    },
+}
 
 
 def searched():
     stages = []
     made = plan(Path("search.yaml"))
-    found = run(made, notify=print, begin=lambda what, count: stages.append((what, count)), show=lambda standing: None)
+    found = run(
+        made,
+        notify=print,
+        begin=lambda what, count: stages.append((what, count)),
+        show=lambda status: None,
+    )
     return made.trials.folder, found, stages
 
 
@@ -34,7 +49,11 @@ def test_a_search(ray_cluster, tmp_path, monkeypatch):
     assert found.fraction == 0.25
     table = load_sweep(folder).table
     assert list(zip(table["config/paradigm.fraction"], table["config/seed"], strict=True)) == [
-        (1, 0), (1, 1), (0.5, 0), (0.25, 0)]
+        (1, 0),
+        (1, 1),
+        (0.5, 0),
+        (0.25, 0),
+    ]
     assert [run.accuracy for run in found.first.runs] == list(table.best_accuracy[:2])
     assert [one.seconds for one in found.candidates] == list(table.seconds[2:])
     assert table.seconds[0] > table.seconds[2] > table.seconds[3], "ASP waits for nobody"
@@ -43,7 +62,8 @@ def test_a_search(ray_cluster, tmp_path, monkeypatch):
     assert record.summary["best_accuracy"] == found.answer.accuracy
     assert record.summary["seconds"] == found.answer.seconds
 
-    # what an interruption leaves: a trial without a note, nothing found; only that trial is made again
+    # what an interruption leaves: a trial without a note, nothing found; only that trial is made
+    # again
     before = {trial: one.path for trial, one in load_sweep(folder).records.items()}
     (folder / "records/00002/trial.yaml").unlink()
     (folder / "search.json").unlink()

@@ -20,7 +20,7 @@ from raysync.core.journal import Ended, Entry, Evaluation, Remark
 from raysync.core.paradigm import Paradigm
 from raysync.engine import driver as engine_driver
 from raysync.engine.evaluations import TRIES
-from raysync.engine.faults import UNHARMED, Troubles
+from raysync.engine.faults import NO_FAULT, FaultPlan
 from raysync.paradigms import make
 from raysync.training.task import prepare
 from tests.engine.world import Misfortunes, driver_in, run_in
@@ -33,7 +33,13 @@ from tests.virtual.test_safety import plans, rules
 ROOT = Path(__file__).parents[2]
 JITTER = {"distribution": "lognormal", "sigma": 0.3}
 THREE = [{"name": "w", "count": 3, "step_s": 0.5, "jitter": JITTER}]
-GLOBAL = {"name": "hybrid", "k": 2, "staleness_tolerance": 1, "pull_interval": 3, "snapshot": "global"}
+GLOBAL = {
+    "name": "hybrid",
+    "k": 2,
+    "staleness_tolerance": 1,
+    "pull_interval": 3,
+    "snapshot": "global",
+}
 COMES_BACK = {"kind": "crash", "worker": "w-0", "at_clock": 2, "rejoin_after_s": 1.0}
 NO_DEADLINE = {"step_deadline_s": 1e6}
 
@@ -52,7 +58,12 @@ def of(lines, kind):
 
 
 def decided(lines, kind):
-    return [decision for entry in of(lines, Entry) for decision in entry.decisions if isinstance(decision, kind)]
+    return [
+        decision
+        for entry in of(lines, Entry)
+        for decision in entry.decisions
+        if isinstance(decision, kind)
+    ]
 
 
 def named(paradigm):
@@ -64,19 +75,34 @@ def named(paradigm):
 
 @pytest.fixture
 def checks(tmp_path):
-    """What mypy says of the driver if texts of modules were others; of the rest it looks at `core`."""
+    """What mypy says of the driver if texts of modules were others; of the rest it looks at
+    `core`.
+    """
+
     def check(**texts):
         settings = tmp_path / "mypy.cfg"
-        settings.write_text("[mypy]\nstrict = true\nfollow_imports = skip\n"
-                            "[mypy-raysync.core.*]\nfollow_imports = silent\n")
+        settings.write_text(
+            "[mypy]\nstrict = true\nfollow_imports = skip\n"
+            "[mypy-raysync.core.*]\nfollow_imports = silent\n"
+        )
         shadows = []
         for path, text in texts.items():
             shadow = tmp_path / f"{path.rpartition('/')[2]}.py"
             shadow.write_text(text, encoding="utf-8")
             shadows += ["--shadow-file", str(ROOT / f"raysync/{path}.py"), str(shadow)]
-        said, _, _ = api.run(["--config-file", str(settings), "--cache-dir", "/dev/null", *shadows,
-                              str(ROOT / "raysync/engine/driver.py")])
-        return re.findall(r'Argument 1 to "assert_never" has incompatible type "(.*)"; expected', said)
+        said, _, _ = api.run(
+            [
+                "--config-file",
+                str(settings),
+                "--cache-dir",
+                "/dev/null",
+                *shadows,
+                str(ROOT / "raysync/engine/driver.py"),
+            ]
+        )
+        return re.findall(
+            r'Argument 1 to "assert_never" has incompatible type "(.*)"; expected', said
+        )
 
     return check
 
@@ -86,7 +112,9 @@ def test_a_decision_that_the_driver_does_not_know_does_not_pass_mypy(checks):
     loop = Path(engine_driver.__file__).read_text(encoding="utf-8")
     names = [decision.__name__ for decision in get_args(core_decisions.Decision)]
     unknowing = re.sub(rf"\b({'|'.join(names)})\(.*?\)(?= \||:)", "None", loop)
-    assert [set(said.split(" | ")) for said in checks(**{"engine/driver": unknowing})] == [set(names)]
+    assert [set(said.split(" | ")) for said in checks(**{"engine/driver": unknowing})] == [
+        set(names)
+    ]
     union = Path(core_decisions.__file__).read_text(encoding="utf-8")
     more = union.replace("Decision = Apply", "class Pause:\n    pass\n\n\nDecision = Pause | Apply")
     assert more != union
@@ -114,7 +142,10 @@ def test_what_a_topology_cannot_carry_out_is_told_in_one_line():
     whole = task_of(paradigm=name)
     *_, ended = run_in(whole, rule_of(whole))[1]
     assert ended.status == "finished", ended
-    cut = task_of(workers=[{"count": 4}], paradigm={"name": "decoupled", "modules": 2, "groups": 2, "sync": name})
+    cut = task_of(
+        workers=[{"count": 4}],
+        paradigm={"name": "decoupled", "modules": 2, "groups": 2, "sync": name},
+    )
     *_, ended = run_in(cut, rule_of(cut))[1]
     assert re.search(r"decoupled: sync: it decided Release\(\.\.\., batch_size=5\)", ended.error)
     assert "\n" not in ended.error
@@ -123,16 +154,36 @@ def test_what_a_topology_cannot_carry_out_is_told_in_one_line():
 # ---- what is computed on what ----
 
 
-@pytest.mark.parametrize("paradigm", [
-    GLOBAL, {"name": "hybrid", "k": 1, "staleness_tolerance": "inf", "pull_interval": 2, "snapshot": "global"}, "asp",
-    {"name": "hybrid", "k": 2, "pull_interval": 2}, {"name": "k-batch-sync", "k": 4}, "tests.cluster.parts:Eager",
-    "tests.virtual.test_learning:Twice"])
+@pytest.mark.parametrize(
+    "paradigm",
+    [
+        GLOBAL,
+        {
+            "name": "hybrid",
+            "k": 1,
+            "staleness_tolerance": "inf",
+            "pull_interval": 2,
+            "snapshot": "global",
+        },
+        "asp",
+        {"name": "hybrid", "k": 2, "pull_interval": 2},
+        {"name": "k-batch-sync", "k": 4},
+        "tests.cluster.parts:Eager",
+        "tests.virtual.test_learning:Twice",
+    ],
+)
 def test_every_step_gets_the_weights_of_the_version_that_was_decided(paradigm):
-    """Also those that stay published while updates go on; evaluated are the newest, whatever is published."""
+    """Also those that stay published while updates go on; evaluated are the newest, whatever is
+    published.
+    """
     task = task_of(paradigm=paradigm, evaluation={"marks": 20})
     driver, lines = run_in(task, rule_of(task))
     pulls = {(one.worker, one.clock): one.version for one in decided(lines, Release) if one.pull}
-    got = {(who, fields[0]): inputs[0] for who, method, fields, inputs in driver.backend.log if method == "step" and inputs}
+    got = {
+        (who, fields[0]): inputs[0]
+        for who, method, fields, inputs in driver.backend.log
+        if method == "step" and inputs
+    }
     assert got.items() <= pulls.items()
     assert len(got) > 20
     assert len(pulls) - len(got) <= 3, "those of the last event, and what was still computed"
@@ -151,18 +202,31 @@ def test_every_step_gets_the_weights_of_the_version_that_was_decided(paradigm):
     assert not kept or kept & set(evaluated)
 
 
-@pytest.mark.parametrize("update", [{}, {"delay_compensation": "constant"}], ids=["", "compensated"])
-@pytest.mark.parametrize("paradigm", [
-    {"name": "hybrid", "k": 2, "staleness_tolerance": "inf", "pull_interval": 3}, {"name": "k-batch-async", "k": 3},
-    {"name": "sync-switch", "fraction": 0.5}, "bsp"], ids=named)
+@pytest.mark.parametrize(
+    "update", [{}, {"delay_compensation": "constant"}], ids=["", "compensated"]
+)
+@pytest.mark.parametrize(
+    "paradigm",
+    [
+        {"name": "hybrid", "k": 2, "staleness_tolerance": "inf", "pull_interval": 3},
+        {"name": "k-batch-async", "k": 3},
+        {"name": "sync-switch", "fraction": 0.5},
+        "bsp",
+    ],
+    ids=named,
+)
 def test_an_update_knows_what_each_gradient_was_computed_on(paradigm, update):
-    """Staleness, phase, progress, who is still there and, if delays are compensated, the very weights; also without a
-    pull, and after a crash."""
+    """Staleness, phase, progress, who is still there and, if delays are compensated, the very
+    weights; also without a pull, and after a crash."""
     crashes = [COMES_BACK, {"kind": "crash", "worker": "w-1", "at_s": 2.2, "rejoin_after_s": 1.0}]
-    task = task_of(paradigm=paradigm, update=update, troubles=crashes)
+    task = task_of(paradigm=paradigm, update=update, faults=crashes)
     driver, lines = run_in(task, rule_of(task))
     server = driver.backend.servers["server"]
-    base = {(one.event.worker, one.event.clock): one.event.base for one in of(lines, Entry) if isinstance(one.event, Pushed)}
+    base = {
+        (one.event.worker, one.event.clock): one.event.base
+        for one in of(lines, Entry)
+        if isinstance(one.event, Pushed)
+    }
     members, samples, number = set(), 0, 0
     for entry in of(lines, Entry):
         if isinstance(entry.event, Joined | Left):
@@ -174,8 +238,14 @@ def test_an_update_knows_what_each_gradient_was_computed_on(paradigm, update):
             computed_on = [base[push] for push in apply.pushes]
             assert vectors == computed_on * (2 if update else 1)
             assert plan.staleness == [number - version for version in computed_on]
-            assert (plan.phase, plan.version, plan.progress) == (apply.phase, number + 1, samples / 60)
-            assert plan.workers == [worker if worker in members else None for worker, _ in apply.pushes]
+            assert (plan.phase, plan.version, plan.progress) == (
+                apply.phase,
+                number + 1,
+                samples / 60,
+            )
+            assert plan.workers == [
+                worker if worker in members else None for worker, _ in apply.pushes
+            ]
             number, samples = number + 1, samples + len(apply.pushes)
     assert number == len(server.plans) > 10
     assert any(any(plan.staleness) for plan in server.plans) == (paradigm != "bsp")
@@ -185,15 +255,27 @@ def test_an_update_knows_what_each_gradient_was_computed_on(paradigm, update):
 
 
 def test_only_a_step_that_is_befallen_is_sent_its_hardship():
-    troubles = [{"kind": "latency", "workers": ["w-1"], "start_clock": 3, "lasts_clocks": 2, "added_s": 0.2},
-                {"kind": "slow-down", "start_clock": 4, "lasts_clocks": 2, "factor": 3}]
-    task = task_of(troubles=troubles)
+    faults = [
+        {
+            "kind": "latency",
+            "workers": ["w-1"],
+            "start_clock": 3,
+            "lasts_clocks": 2,
+            "added_s": 0.2,
+        },
+        {"kind": "slow-down", "start_clock": 4, "lasts_clocks": 2, "factor": 3},
+    ]
+    task = task_of(faults=faults)
     driver, _ = run_in(task, make("bsp"))
-    asked = Troubles(task.experiment)
-    steps = [(who.partition("#")[0], fields) for _, who, method, fields in driver.backend.calls if method == "step"]
+    asked = FaultPlan(task.experiment)
+    steps = [
+        (who.partition("#")[0], fields)
+        for _, who, method, fields in driver.backend.calls
+        if method == "step"
+    ]
     for slot, (clock, size, *befallen) in steps:
-        suffered = asked.befall(slot, clock, 0.0)
-        assert befallen == ([] if suffered is UNHARMED else [suffered.factor, suffered.latency_s])
+        fault = asked.at_step(slot, clock, 0.0)
+        assert befallen == ([] if fault is NO_FAULT else [fault.factor, fault.latency_s])
         assert size == 1
     assert ("w-1", [4, 1, 3.0, 0.2]) in steps
     assert len(steps) > 50
@@ -202,14 +284,23 @@ def test_only_a_step_that_is_befallen_is_sent_its_hardship():
 # ---- the evaluator ----
 
 
-@pytest.mark.parametrize("ends", [
-    ["dies at 0"], ["freezes at 0"], ["dies at 4", "freezes at 4.3"], ["freezes at 7"],
-    ["dies at 0", "dies at 0", "freezes at 4", "freezes at 5"]])
+@pytest.mark.parametrize(
+    "ends",
+    [
+        ["dies at 0"],
+        ["freezes at 0"],
+        ["dies at 4", "freezes at 4.3"],
+        ["freezes at 7"],
+        ["dies at 0", "dies at 0", "freezes at 4", "freezes at 5"],
+    ],
+)
 def test_an_evaluator_that_fails_repeats_its_evaluation(ends):
     """None is missing, none is made twice, and they tell the same."""
     task = task_of(evaluation={"marks": 8, "deadline_s": 30.0})
     whole, _ = run_in(task, make("bsp"), "evaluations take 0.1 s"), None
-    driver, lines = run_in(task, make("bsp"), "evaluations take 0.1 s", *(f"evaluator {end}" for end in ends))
+    driver, lines = run_in(
+        task, make("bsp"), "evaluations take 0.1 s", *(f"evaluator {end}" for end in ends)
+    )
     assert lines[-1].status == "finished"
     assert of(lines, Evaluation) == of(whole[1], Evaluation)
     calls = [actor for _, actor, _, _ in driver.backend.calls if actor == "evaluator"]
@@ -222,8 +313,12 @@ def test_an_evaluator_that_fails_repeats_its_evaluation(ends):
 
 @pytest.mark.parametrize("end", ["dies at 2.5", "freezes at 2.5"])
 def test_nothing_is_published_for_an_evaluator_that_was_given_up(end):
-    task = task_of(workers=[{"name": "w", "step_s": 1}], evaluation={"marks": 30, "deadline_s": 1.0})
-    driver, lines = run_in(task, make("asp"), "evaluations take 0.25 s", *[f"evaluator {end}"] * TRIES)
+    task = task_of(
+        workers=[{"name": "w", "step_s": 1}], evaluation={"marks": 30, "deadline_s": 1.0}
+    )
+    driver, lines = run_in(
+        task, make("asp"), "evaluations take 0.25 s", *[f"evaluator {end}"] * TRIES
+    )
     assert lines[-1].status == "finished"
     *_, last = of(lines, Remark)
     assert len(of(lines, Remark)) == TRIES
@@ -236,23 +331,37 @@ def test_nothing_is_published_for_an_evaluator_that_was_given_up(end):
 
 
 def befalls(workers, *others):
-    """What may befall the processes of a run."""
+    """What may at_step the processes of a run."""
     at = st.floats(0.1, 20).map(lambda at: round(at, 2))
-    ends = st.builds("{} {} at {}".format, st.sampled_from([*workers, *others]), st.sampled_from(["dies", "freezes"]), at)
+    ends = st.builds(
+        "{} {} at {}".format,
+        st.sampled_from([*workers, *others]),
+        st.sampled_from(["dies", "freezes"]),
+        at,
+    )
     pushes = st.builds("{}@{}".format, st.sampled_from(workers), st.integers(0, 9))
     late = st.builds("gradient {} takes {} s".format, pushes, st.sampled_from([0.25, 3.0]))
     lost = st.builds("gradient {} is lost".format, pushes)
-    starts = st.builds("{} takes {} s to start".format, st.sampled_from(workers), st.sampled_from([0.5, 8.0, 130.0]))
+    starts = st.builds(
+        "{} takes {} s to start".format,
+        st.sampled_from(workers),
+        st.sampled_from([0.5, 8.0, 130.0]),
+    )
     return st.lists(st.one_of(ends, late, lost, starts), max_size=5)
 
 
 @settings(max_examples=60)
 @given(plans(), rules, st.data())
-def test_a_run_ends_whatever_befalls_it_and_every_push_is_accounted_for(plan, rule, data):
-    """Without a fault of the server it fails only when every worker is gone; and its journal replays."""
-    name, parameters = RULES[rule]
-    lives = [f"{group['name']}-{index}#{life}" for group, life in product(plan["workers"], (1, 2))
-             for index in range(group["count"])]
+def test_a_run_ends_whatever_befalls_it_and_every_push_is_accounted_for(plan, paradigm, data):
+    """Without a fault of the server it fails only when every worker is gone; and its journal
+    replays.
+    """
+    name, parameters = RULES[paradigm]
+    lives = [
+        f"{group['name']}-{index}#{life}"
+        for group, life in product(plan["workers"], (1, 2))
+        for index in range(group["count"])
+    ]
     plan["cluster"] |= NO_DEADLINE
     task, choice = task_of(**plan), ParadigmChoice(name=name, **parameters)
     happens = data.draw(befalls(lives, "evaluator", "server"))
@@ -266,14 +375,18 @@ def test_a_run_ends_whatever_befalls_it_and_every_push_is_accounted_for(plan, ru
     roster = again.machine.roster
     assert roster.received == roster.applied + roster.dropped + len(roster.buffered)
     left = [entry.event.worker for entry in of(lines, Entry) if isinstance(entry.event, Left)]
-    assert [fields[0] for _, _, method, fields in driver.backend.calls if method == "forget"] == left
+    assert [
+        fields[0] for _, _, method, fields in driver.backend.calls if method == "forget"
+    ] == left
     assert [worker for worker in driver.backend.killed if worker in left] == left
     assert not {drop.push for drop in decided(of(lines, Entry)[:-1], Drop)} & driver._pushed.keys()
     [ended] = of(lines, Ended)
     assert ended.status in ("finished", "failed")
     if ended.status == "failed":
         has_server = not any(line.startswith("server") for line in happens)
-        assert ended.error.startswith("every worker is gone; " if has_server else ("every worker is gone; ", "server: "))
+        assert ended.error.startswith(
+            "every worker is gone; " if has_server else ("every worker is gone; ", "server: ")
+        )
         if has_server:
             assert not roster.members
             assert set(driver._pushed) == set(roster.buffered)
@@ -284,17 +397,35 @@ def test_a_run_ends_whatever_befalls_it_and_every_push_is_accounted_for(plan, ru
 
 
 @settings(max_examples=40)
-@given(st.sampled_from([(1, 2), (2, 1), (2, 2), (3, 1), (3, 2)]), st.sampled_from(["stash", "latest"]), st.booleans(),
-       st.sampled_from(["bsp", "asp", {"name": "ssp", "staleness": 1}, "lagtuner", {"name": "k-sync", "k": 1}]), st.data())
+@given(
+    st.sampled_from([(1, 2), (2, 1), (2, 2), (3, 1), (3, 2)]),
+    st.sampled_from(["stash", "latest"]),
+    st.booleans(),
+    st.sampled_from(
+        ["bsp", "asp", {"name": "ssp", "staleness": 1}, "lagtuner", {"name": "k-sync", "k": 1}]
+    ),
+    st.data(),
+)
 def test_what_ends_a_pipeline_is_named(shape, weights, locked, sync, data):
-    """Whichever stage or server dies or freezes, whenever: the line names it, not another that waits for it."""
+    """Whichever stage or server dies or freezes, whenever: the line names it, not another that
+    waits for it.
+    """
     modules, groups = shape
-    paradigm = {"name": "decoupled", "modules": modules, "groups": groups, "weights": weights, "locked": locked,
-                "sync": sync}
+    paradigm = {
+        "name": "decoupled",
+        "modules": modules,
+        "groups": groups,
+        "weights": weights,
+        "locked": locked,
+        "sync": sync,
+    }
     slots = [f"m{index % modules + 1}/w-{index}#1" for index in range(modules * groups)]
     servers = [f"server of module {number + 1}" for number in range(modules)]
-    task = task_of(workers=[{"name": "w", "count": modules * groups, "step_s": 0.5, "jitter": JITTER}], paradigm=paradigm,
-                   cluster={"step_deadline_s": 20.0})
+    task = task_of(
+        workers=[{"name": "w", "count": modules * groups, "step_s": 0.5, "jitter": JITTER}],
+        paradigm=paradigm,
+        cluster={"step_deadline_s": 20.0},
+    )
     who = data.draw(st.sampled_from([*slots, *servers]))
     how, at = data.draw(st.sampled_from(["dies", "freezes"])), data.draw(st.floats(0, 12))
     _, lines = run_in(task, rule_of(task), f"{who} {how} at {at}")
@@ -303,10 +434,14 @@ def test_what_ends_a_pipeline_is_named(shape, weights, locked, sync, data):
     assert ended.status in ("finished", "failed")
     if ended.status == "failed":
         why = "its actor died" if how == "dies" else "no answer for 20 s"
-        assert ended.error.startswith(f"{who} was lost ({why})" if who in slots else f"{who}: {why}")
+        assert ended.error.startswith(
+            f"{who} was lost ({why})" if who in slots else f"{who}: {why}"
+        )
     else:
         last = of(lines, Evaluation)[-1]
-        updates = [one for one in decided(lines, Apply) if one.pushes[0][0].startswith(f"m{modules}/")]
+        updates = [
+            one for one in decided(lines, Apply) if one.pushes[0][0].startswith(f"m{modules}/")
+        ]
         assert (last.mark, last.version) == (1, len(updates)), "that of the last stage"
     assert replayed(task, lines, task.experiment.paradigm).difference is None
 

@@ -1,4 +1,6 @@
-"""The virtual backend by itself: actors, calls and values on a virtual clock. It knows no paradigm and no push."""
+"""The virtual backend by itself: actors, calls and values on a virtual clock. It knows no paradigm
+and no push.
+"""
 
 from math import inf
 
@@ -125,8 +127,14 @@ def test_a_process_that_dies_takes_along_what_it_has_not_done(computes):
     world.backend.schedule(4.0, lambda _: world.call("a", 1), None)
     died = Failure("died", "its actor died", "a")
     free = 0 if computes else "free"
-    assert world.run() == [(2, "a", free), (2.5, "a", died), (2.5, "c", died), (4, "a", died), (5, "b", free),
-                           (5, "b", died)]
+    assert world.run() == [
+        (2, "a", free),
+        (2.5, "a", died),
+        (2.5, "c", died),
+        (4, "a", died),
+        (5, "b", free),
+        (5, "b", died),
+    ]
     assert [world.backend.failure(call, 0) for call in (done, cut)] == [None, died]
 
 
@@ -138,7 +146,12 @@ def test_a_frozen_process_gives_no_sign():
     behind, other = world.call("b", 1), world.call("c", 9)
     assert [(at, who) for at, who, _ in world.run()] == [(2, "a"), (9, "c")]
     assert [call.at for call in (calls[1], waiting, behind)] == [inf] * 3
-    assert list(map(world.backend.is_done, (calls[0], calls[1], waiting, other))) == [True, False, False, True]
+    assert list(map(world.backend.is_done, (calls[0], calls[1], waiting, other))) == [
+        True,
+        False,
+        False,
+        True,
+    ]
     with pytest.raises(TimeoutError):
         world.backend.failure(waiting, 10.0)
 

@@ -1,7 +1,7 @@
 """Runs of the driver in a world where things go wrong: the virtual backend, and what befalls it.
 
-No test here trains: the weights that workers pull are the number of their version, and a gradient is
-the number of the version that it was computed on. So every actor can be asked what it was given.
+No test here trains: the weights that workers pull are the number of their version, and a gradient
+is the number of the version that it was computed on. So every actor can be asked what it was given.
 """
 
 import re
@@ -14,7 +14,7 @@ from raysync.decoupled.plan import plan_of
 from raysync.engine.backend import Failure
 from raysync.engine.driver import Driver
 from raysync.engine.evaluations import EVALUATOR
-from raysync.engine.faults import Troubles
+from raysync.engine.faults import FaultPlan
 from raysync.engine.topology import SERVER
 from raysync.paradigms.decoupled import Decoupled
 from raysync.training.model_server import ModelServer
@@ -115,13 +115,21 @@ class Misfortunes:
 PHRASES = {
     r"(.+) dies at (\S+)": lambda it, who, at: it.ends[who].append(End(float(at))),
     r"(.+) freezes at (\S+)": lambda it, who, at: it.ends[who].append(End(float(at), freezes=True)),
-    r"(.+) raises an error from (\S+) on": lambda it, who, at: it.raises_at.update({who: float(at)}),
-    r"gradient (\S+)@(\d+) takes (\S+) s": lambda it, who, clock, s: it.uploads_s.update({(who, int(clock)): float(s)}),
+    r"(.+) raises an error from (\S+) on": lambda it, who, at: it.raises_at.update(
+        {who: float(at)}
+    ),
+    r"gradient (\S+)@(\d+) takes (\S+) s": lambda it, who, clock, s: it.uploads_s.update(
+        {(who, int(clock)): float(s)}
+    ),
     r"gradient (\S+)@(\d+) is lost": lambda it, who, clock: it.lost.add((who, int(clock))),
-    r"shard 2 (never gets|loses) (\S+)@(\d+)": lambda it, how, who, clock: it.shards.update({(who, int(clock)): how}),
+    r"shard 2 (never gets|loses) (\S+)@(\d+)": lambda it, how, who, clock: it.shards.update(
+        {(who, int(clock)): how}
+    ),
     r"update (\d+) is lost": lambda it, version: it.lost_updates.add(int(version)),
     r"(\S+) takes (\S+) s to start": lambda it, who, s: it.starts.update({who: float(s)}),
-    r"(\S+) does not start": lambda it, who: it.starts.update({who: Failure("died", "its actor died", who)}),
+    r"(\S+) does not start": lambda it, who: it.starts.update(
+        {who: Failure("died", "its actor died", who)}
+    ),
     r"evaluations take (\S+) s": lambda it, s: setattr(it, "evaluation_s", float(s)),
 }
 
@@ -133,7 +141,9 @@ class World:
         self.calls, self.log, self.killed, self.servers = [], [], [], {}
         """Calls as they were issued, as they were performed, and who was killed when."""
         self._run, self._misfortunes = run, misfortunes
-        self._backend = VirtualBackend(run.paths(), self._make, computes=True, ends=misfortunes.ends)
+        self._backend = VirtualBackend(
+            run.paths(), self._make, computes=True, ends=misfortunes.ends
+        )
         self.restarts = 0
         self._gradients = {}
         """Call -> its worker and clock."""
@@ -158,7 +168,10 @@ class World:
             self._gradients[call] = actor, fields[0]
         if method == "backward":
             self._gradients[call] = actor, fields[0] - 1
-        if method.startswith("apply") and ApplyPlan(*fields).version in self._misfortunes.lost_updates:
+        if (
+            method.startswith("apply")
+            and ApplyPlan(*fields).version in self._misfortunes.lost_updates
+        ):
             call.answer = LOST
         return call
 
@@ -194,24 +207,37 @@ class World:
         self._backend.kill(actor)
 
     def _make(self, name):
-        actor = Evaluator(self._misfortunes.evaluation_s) if name == EVALUATOR else self._run.actor(name)
+        actor = (
+            Evaluator(self._misfortunes.evaluation_s)
+            if name == EVALUATOR
+            else self._run.actor(name)
+        )
         if name.startswith(SERVER):
             exchange = self.servers[name] = Versions()
             actor._server = ModelServer(exchange)
         return Performer(self, name, actor, self._misfortunes.raises_at.get(name))
 
 
-def driver_in(task, rule, misfortunes):
+def driver_in(task, paradigm, misfortunes):
     """A driver that has not begun, and its world as `driver.backend`."""
     experiment = task.experiment
     assert experiment.timing == "only", "nothing is trained here"
-    run = PipelinedRun(plan_of(task, rule)) if isinstance(rule, Decoupled) else DataParallelRun(task, rule)
-    faults, world = Troubles(experiment), World(run, misfortunes)
-    return Driver(run.topology(world, faults), world, experiment, faults,
-                  experiment.evaluation.progress_marks())
+    run = (
+        PipelinedRun(plan_of(task, paradigm))
+        if isinstance(paradigm, Decoupled)
+        else DataParallelRun(task, paradigm)
+    )
+    faults, world = FaultPlan(experiment), World(run, misfortunes)
+    return Driver(
+        run.topology(world, faults),
+        world,
+        experiment,
+        faults,
+        experiment.evaluation.progress_marks(),
+    )
 
 
-def run_in(task, rule, *befalls):
+def run_in(task, paradigm, *befalls):
     """The driver of a run that has ended, and its lines."""
-    driver = driver_in(task, rule, Misfortunes(befalls))
+    driver = driver_in(task, paradigm, Misfortunes(befalls))
     return driver, [line for lines in driver.run() for line in lines]

@@ -16,8 +16,13 @@ SETTINGS = {
     "data": {"name": "digits", "train_samples": 600},
     "batch_size": BATCH,
     "workers": [{"name": f"w{n}", "step_s": 1 + n} for n in range(WORKERS)],
-    "update": {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-3, "lr_scaling": "none",
-               "schedule": {"name": "milestones", "milestones": [0.5]}},
+    "update": {
+        "lr": 0.05,
+        "momentum": 0.9,
+        "weight_decay": 1e-3,
+        "lr_scaling": "none",
+        "schedule": {"name": "milestones", "milestones": [0.5]},
+    },
     "workload": {"iterations_per_worker": ROUNDS},
 }
 
@@ -45,11 +50,11 @@ def train_alone(task):
     return torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()])
 
 
-
 def test_bsp_equals_the_n_fold_batch():
     """To 1e-5, with momentum, weight decay and a milestone.
 
-    A model without batch-norm: that normalises each worker's batch by itself, so no data-parallel system equals it.
+    A model without batch-norm: that normalises each worker's batch by itself, so no data-parallel
+    system equals it.
     """
     task = prepare(config.validate(SETTINGS))
     assert (train(task, "bsp") - train_alone(task)).abs().max().item() < 1e-5
@@ -62,7 +67,11 @@ def test_asp_is_something_else():
 
 
 def test_a_worker_alone_is_plain_sgd_under_every_paradigm():
-    task = prepare(config.validate(
-        SETTINGS | {"workers": [{"step_s": 1}], "workload": {"iterations_per_worker": WORKERS * ROUNDS}}))
+    task = prepare(
+        config.validate(
+            SETTINGS
+            | {"workers": [{"step_s": 1}], "workload": {"iterations_per_worker": WORKERS * ROUNDS}}
+        )
+    )
     results = [train(task, name) for name in ("bsp", "asp", "ssp", "lagtuner")]
     assert all(torch.equal(result, results[0]) for result in results)

@@ -1,4 +1,6 @@
-"""Logistic regression is as convex and as steep as stated, projection is what it says, and w* is the best there is."""
+"""Logistic regression is as convex and as steep as stated, projection is what it says, and w* is
+the best there is.
+"""
 
 import sys
 from math import log, sqrt
@@ -21,7 +23,7 @@ from raysync.errors import ConfigError
 from raysync.training.convex import LIPSCHITZ_OF_UNIT_NORM
 from raysync.training.flat import FlatModel
 from raysync.training.models import ModelPlan
-from raysync.training.store import ParameterStore
+from raysync.training.parameter_store import ParameterStore
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -33,7 +35,11 @@ weights = arrays(np.float32, SIZE, elements=st.floats(-50, 50, width=32))
 
 
 def flat(unit_norm=True):
-    return FlatModel(ModelPlan("logistic-regression", {"unit_norm": unit_norm}, (FEATURES,), CLASSES, seed=0).build())
+    return FlatModel(
+        ModelPlan(
+            "logistic-regression", {"unit_norm": unit_norm}, (FEATURES,), CLASSES, seed=0
+        ).build()
+    )
 
 
 def loss_and_gradient(model, w, x, y):
@@ -60,7 +66,9 @@ def test_the_constant_is_reached():
     w = np.zeros((CLASSES, FEATURES + 1), np.float32)
     w[1] = 50
     x, y = np.ones((1, FEATURES), np.float32), np.zeros(1, np.int64)
-    assert np.linalg.norm(loss_and_gradient(flat(), w.ravel(), x, y)[1]) == pytest.approx(LIPSCHITZ_OF_UNIT_NORM, rel=1e-5)
+    assert np.linalg.norm(loss_and_gradient(flat(), w.ravel(), x, y)[1]) == pytest.approx(
+        LIPSCHITZ_OF_UNIT_NORM, rel=1e-5
+    )
 
 
 @given(batches, labels, weights, weights, st.floats(0, 1))
@@ -74,7 +82,9 @@ def test_the_loss_is_convex(x, y, w, v, share):
     rounding = 1e-3
     assert between <= (1 - share) * at_w + share * at_v + rounding
     assert at_v >= at_w + slope @ (v.astype(float) - w) - rounding
-    assert abs(at_v - at_w) <= LIPSCHITZ_OF_UNIT_NORM * np.linalg.norm(v.astype(float) - w) + rounding
+    assert (
+        abs(at_v - at_w) <= LIPSCHITZ_OF_UNIT_NORM * np.linalg.norm(v.astype(float) - w) + rounding
+    )
 
 
 @given(batches, weights)
@@ -102,12 +112,22 @@ def test_it_begins_at_0_with_the_bias_as_last_column():
 vectors = arrays(np.float32, 5, elements=st.floats(-1e3, 1e3, width=32))
 
 
-@given(vectors, st.lists(vectors, min_size=1, max_size=5), st.floats(1e-2, 1e3), st.sampled_from([
-    {}, {"momentum": 0.9}, {"optimizer": "adam"}, {"weight_decay": 0.1}, {"clip_norm": 1.0}]))
+@given(
+    vectors,
+    st.lists(vectors, min_size=1, max_size=5),
+    st.floats(1e-2, 1e3),
+    st.sampled_from(
+        [{}, {"momentum": 0.9}, {"optimizer": "adam"}, {"weight_decay": 0.1}, {"clip_norm": 1.0}]
+    ),
+)
 @settings(max_examples=40)
 def test_parameters_never_leave_the_ball(initial, gradients, radius, update):
-    """Whatever the optimizer; and one without projection is where the projected one is before it projects."""
-    store = ParameterStore(torch.from_numpy(initial), 5, Update(lr=0.1, project_radius=radius, **update))
+    """Whatever the optimizer; and one without projection is where the projected one is before it
+    projects.
+    """
+    store = ParameterStore(
+        torch.from_numpy(initial), 5, Update(lr=0.1, project_radius=radius, **update)
+    )
     for gradient in [None, *gradients]:
         if gradient is not None:
             store.apply([torch.from_numpy(gradient)], [1], ["w-0#1"], 0.0)
@@ -117,23 +137,35 @@ def test_parameters_never_leave_the_ball(initial, gradients, radius, update):
 @given(vectors, vectors, st.floats(1e-2, 1e4))
 @settings(max_examples=40)
 def test_projection_is_the_nearest_point_of_the_ball(initial, gradient, radius):
-    """x R / max(R, |x|) after a step; a second projection changes nothing, and buffers are left alone."""
+    """x R / max(R, |x|) after a step; a second projection changes nothing, and buffers are left
+    alone.
+    """
     start = torch.from_numpy(np.append(initial, 7.0).astype(np.float32))
     store = ParameterStore(start, 5, Update(lr=1.0, project_radius=radius))
     begun = initial * (radius / max(radius, np.linalg.norm(initial.astype(float))))
     assert store.publish()[:5].numpy() == pytest.approx(begun, rel=1e-5, abs=1e-5)
-    store.apply([torch.from_numpy(np.append(gradient, 7.0).astype(np.float32))], [1], ["w-0#1"], 0.0)
+    store.apply(
+        [torch.from_numpy(np.append(gradient, 7.0).astype(np.float32))], [1], ["w-0#1"], 0.0
+    )
     free = begun - gradient
     moved = store.publish().clone()
-    assert moved[:5].numpy() == pytest.approx(free * (radius / max(radius, np.linalg.norm(free))), rel=1e-4, abs=1e-3)
+    assert moved[:5].numpy() == pytest.approx(
+        free * (radius / max(radius, np.linalg.norm(free))), rel=1e-4, abs=1e-3
+    )
     store.apply([torch.tensor([0.0] * 5 + [7.0])], [1], ["w-0#1"], 0.0)
     assert store.publish().numpy() == pytest.approx(moved.numpy(), rel=1e-6)
     assert moved[5] == 7
 
 
 def test_projected_sgd_with_inverse_sqrt_steps_on_a_line():
-    """lr 1, gradient -1, radius 2: 0, 1, 1.707, then 2 (2.284 projected), 2; back by 1 / sqrt(5)."""
-    store = ParameterStore(torch.zeros(1), 1, Update(lr=1.0, lr_scaling="none", schedule="inverse-sqrt", project_radius=2.0))
+    """lr 1, gradient -1, radius 2: 0, 1, 1.707, then 2 (2.284 projected), 2; back by 1 /
+    sqrt(5).
+    """
+    store = ParameterStore(
+        torch.zeros(1),
+        1,
+        Update(lr=1.0, lr_scaling="none", schedule="inverse-sqrt", project_radius=2.0),
+    )
     seen = []
     for gradient in (-1.0, -1.0, -1.0, -1.0, 1.0):
         store.apply([torch.tensor([gradient])], [1], ["w-0#1"], 0.0)
@@ -175,7 +207,9 @@ def objective(comparator, seed):
 def test_the_objective_is_what_a_model_is_trained_on(comparator):
     its, w = objective(comparator, 0), np.random.default_rng(1).normal(size=12)
     tensor = torch.tensor(w, requires_grad=True)
-    losses = cross_entropy(torch.from_numpy(its.x) @ tensor.reshape(3, 4).T, torch.from_numpy(its.y), reduction="none")
+    losses = cross_entropy(
+        torch.from_numpy(its.x) @ tensor.reshape(3, 4).T, torch.from_numpy(its.y), reduction="none"
+    )
     value = losses @ torch.from_numpy(its.weights)
     value.backward()
     assert its(w)[0] == pytest.approx(value.item())
@@ -185,7 +219,9 @@ def test_the_objective_is_what_a_model_is_trained_on(comparator):
 @pytest.mark.parametrize("radius", [0.01, 1.0, 100.0])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_comparator_is_the_minimum_over_the_ball(comparator, radius, seed):
-    """Its gap is next to nothing; no point of the ball is better, of many; another method finds nothing better."""
+    """Its gap is next to nothing; no point of the ball is better, of many; another method finds
+    nothing better.
+    """
     its = objective(comparator, seed)
     best = comparator.best_in_ball(its, radius)
     assert np.linalg.norm(best.w) <= radius * (1 + 1e-9)
@@ -205,7 +241,9 @@ def test_the_comparator_is_the_minimum_over_the_ball(comparator, radius, seed):
 
 
 def test_delays_are_charged_with_the_steps_that_were_missed(comparator):
-    """Three updates with steps 1, 1 / sqrt(2), 1 / sqrt(3), F = 2; the second lacked the first, the third the second."""
+    """Three updates with steps 1, 1 / sqrt(2), 1 / sqrt(3), F = 2; the second lacked the first, the
+    third the second.
+    """
     import regret
 
     delays = regret.delay_bound(pd.DataFrame({"version": [1, 2, 3], "base": [0, 0, 1]}), 1.0, 2.0)
@@ -216,7 +254,9 @@ def test_delays_are_charged_with_the_steps_that_were_missed(comparator):
 
 @pytest.mark.parametrize(("label", "s"), [("ssp(staleness=3)", 3), ("asp", 15)])
 def test_regret_of_a_short_run(comparator, monkeypatch, tmp_path, label, s):
-    """The recorded losses are those of the stale weights, computed again; regret is positive and below the bounds."""
+    """The recorded losses are those of the stale weights, computed again; regret is positive and
+    below the bounds.
+    """
     import regret
 
     base = config.load(FOLDER / "regret.yaml", ["workload.samples=1600", f"output={tmp_path}"])
@@ -237,5 +277,7 @@ def test_regret_of_a_short_run(comparator, monkeypatch, tmp_path, label, s):
         assert row["bound"] == pytest.approx(80 * sqrt(kappa * row["T"]))
         assert 0 < row["regret"] < row["delay_bound"] <= for_any_rule < row["bound"]
         assert row["never_learning"] > 0
-        assert row["regret"] - row["never_learning"] == pytest.approx(pushes.loss[: row["T"]].sum() - row["T"] * log(10))
+        assert row["regret"] - row["never_learning"] == pytest.approx(
+            pushes.loss[: row["T"]].sum() - row["T"] * log(10)
+        )
     del sys.modules["regret"]

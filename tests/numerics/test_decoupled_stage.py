@@ -1,4 +1,6 @@
-"""A stage's gradients against torch's of the whole network, at the weights that it promises; and where networks are cut."""
+"""A stage's gradients against torch's of the whole network, at the weights that it promises; and
+where networks are cut.
+"""
 
 from itertools import combinations, pairwise
 
@@ -64,7 +66,9 @@ def vector(module):
 
 @pytest.mark.parametrize("weights", ["stash", "latest"])
 def test_weights_that_change_in_between(weights):
-    """`stash`: the gradient at the weights of the forward pass, by finite differences too; `latest`: at the new ones."""
+    """`stash`: the gradient at the weights of the forward pass, by finite differences too;
+    `latest`: at the new ones.
+    """
     x, dy = torch.randn(8, 5), torch.randn(8, 7)
     old = nn.Sequential(nn.Linear(5, 7), nn.Tanh())
     new = nn.Sequential(nn.Linear(5, 7), nn.Tanh())
@@ -102,23 +106,33 @@ def test_several_batches_in_flight_each_at_its_own_weights():
 
 def test_shrinking_scales_what_comes_from_behind_and_compounds():
     x, y = drawn((5,))
-    plain, shrunk = ([StageComputation(part, shrink=beta) for part in cut(smooth(), 3, x)] for beta in (1.0, 0.5))
+    plain, shrunk = (
+        [StageComputation(part, shrink=beta) for part in cut(smooth(), 3, x)] for beta in (1.0, 0.5)
+    )
     _, expected = through(plain, x, y)
     _, got = through(shrunk, x, y)
-    scales = torch.cat([torch.full((stage.size,), 0.5 ** (2 - index)) for index, stage in enumerate(plain)])
+    scales = torch.cat(
+        [torch.full((stage.size,), 0.5 ** (2 - index)) for index, stage in enumerate(plain)]
+    )
     torch.testing.assert_close(got, expected * scales)
 
 
 def test_running_a_batch_again_draws_the_same_and_leaves_the_statistics_alone():
     x, dy = torch.randn(8, 5), torch.randn(8, 5)
     module = nn.Sequential(nn.Linear(5, 5), nn.BatchNorm1d(5), nn.Dropout(0.5))
-    stash, latest = (StageComputation(nn.Sequential(nn.Linear(5, 5), nn.BatchNorm1d(5), nn.Dropout(0.5)), weights)
-                     for weights in ("stash", "latest"))
+    stash, latest = (
+        StageComputation(
+            nn.Sequential(nn.Linear(5, 5), nn.BatchNorm1d(5), nn.Dropout(0.5)), weights
+        )
+        for weights in ("stash", "latest")
+    )
     for stage in (stash, latest):
         stage.read_weights(vector(module))
     torch.testing.assert_close(stash.forward(1, x, 7), latest.forward(1, x, 7))
     one, two = stash.backward(1, dy), latest.backward(1, dy)
-    torch.testing.assert_close(one, two)  # gradient, and behind it the statistics after one forward pass
+    torch.testing.assert_close(
+        one, two
+    )  # gradient, and behind it the statistics after one forward pass
     assert float(one[0][-1]) == 1.0  # num_batches_tracked
 
 
@@ -128,7 +142,9 @@ def test_parts_are_the_network(name, balance):
     plan = listed(name)
     module, x = plan.build(), torch.randn(2, *plan.input_shape)
     parts = cut(module, 3, x, balance)
-    assert torch.equal(flat(module.parameters()), flat(p for part in parts for p in part.parameters()))
+    assert torch.equal(
+        flat(module.parameters()), flat(p for part in parts for p in part.parameters())
+    )
     items = list(sequence_of(module).values())
     assert [item for part in parts for item in part][: len(items)] == items or name == "resnet18"
 
@@ -141,11 +157,16 @@ def test_the_largest_part_is_as_small_as_can_be(modules):
     sizes = [wide * narrow + narrow for wide, narrow in pairwise(widths)]
 
     def largest(starts):
-        return max(sum(sizes[begin:end]) for begin, end in zip(starts, [*starts[1:], len(sizes)], strict=True))
+        return max(
+            sum(sizes[begin:end])
+            for begin, end in zip(starts, [*starts[1:], len(sizes)], strict=True)
+        )
 
     parts = cut(module, modules, torch.randn(2, 4), "parameters")
     got = max(sum(parameter.numel() for parameter in part.parameters()) for part in parts)
-    assert got == min(largest([0, *starts]) for starts in combinations(range(1, len(sizes)), modules - 1))
+    assert got == min(
+        largest([0, *starts]) for starts in combinations(range(1, len(sizes)), modules - 1)
+    )
 
 
 def test_cuts_at_named_places():
@@ -161,7 +182,12 @@ class Own(nn.Module):
         self.first, self.second = nn.Linear(5, 5), nn.Linear(5, 5)
         if tied:
             self.second.weight = self.first.weight
-        self.sequence = [self.first, nn.ReLU(), *([nn.ReLU(), nn.Tanh()] if wrong else []), self.second]
+        self.sequence = [
+            self.first,
+            nn.ReLU(),
+            *([nn.ReLU(), nn.Tanh()] if wrong else []),
+            self.second,
+        ]
 
     def forward(self, x):
         return self.second(self.first(x).relu())
@@ -171,16 +197,19 @@ def test_a_users_own_network():
     assert len(cut(Own(), 2, torch.randn(2, 5))) == 2
 
 
-@pytest.mark.parametrize(("module", "arguments", "says"), [
-    (smooth(), {"modules": 4}, "at most 3 modules with parameters, not 4"),
-    (smooth(), {"modules": 2, "at": ["9"]}, "unknown place to cut '9'"),
-    (smooth(), {"modules": 3, "at": ["2"]}, "3 modules need 2 cuts, got 1: 2"),
-    (smooth(), {"modules": 3, "at": ["4", "2"]}, "in the order of the network"),
-    (smooth(), {"modules": 2, "at": ["0"]}, "not before its first item"),
-    (nn.Linear(5, 4), {"modules": 2}, "no nn.Sequential and has no attribute `sequence`"),
-    (Own(wrong=True), {"modules": 2}, "does not compute what it computes"),
-    (Own(tied=True), {"modules": 2}, "share a parameter"),
-])
+@pytest.mark.parametrize(
+    ("module", "arguments", "says"),
+    [
+        (smooth(), {"modules": 4}, "at most 3 modules with parameters, not 4"),
+        (smooth(), {"modules": 2, "at": ["9"]}, "unknown place to cut '9'"),
+        (smooth(), {"modules": 3, "at": ["2"]}, "3 modules need 2 cuts, got 1: 2"),
+        (smooth(), {"modules": 3, "at": ["4", "2"]}, "in the order of the network"),
+        (smooth(), {"modules": 2, "at": ["0"]}, "not before its first item"),
+        (nn.Linear(5, 4), {"modules": 2}, "no nn.Sequential and has no attribute `sequence`"),
+        (Own(wrong=True), {"modules": 2}, "does not compute what it computes"),
+        (Own(tied=True), {"modules": 2}, "share a parameter"),
+    ],
+)
 def test_what_cannot_be_cut(module, arguments, says):
     with pytest.raises(ConfigError, match=says):
         cut(module, samples=torch.randn(2, 5), **arguments)

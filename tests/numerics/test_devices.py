@@ -14,16 +14,26 @@ from raysync.training.gradient import GradientComputation
 from raysync.training.models import ModelPlan
 from raysync.training.task import prepare
 
-SETTINGS = {"data": {"name": "digits", "train_samples": 200}, "batch_size": 30, "workers": [{"name": "w"}]}
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU on this machine")
+SETTINGS = {
+    "data": {"name": "digits", "train_samples": 200},
+    "batch_size": 30,
+    "workers": [{"name": "w"}],
+}
+needs_gpu = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="torch sees no GPU on this machine"
+)
 
 
 def gradient(devices, precision="float32", model=None, batch_size=30, clocks=1):
     task = prepare(config.validate(SETTINGS), model=model)
     computation = GradientComputation(task.model.build(), task.data, devices, precision)
     torch.manual_seed(0)
-    computation.read_weights([0.1 * torch.randn(computation.model.size + computation.model.buffer_size)])
-    losses = [computation.compute(task.batches("w-0"), clock, batch_size) for clock in range(clocks)]
+    computation.read_weights(
+        [0.1 * torch.randn(computation.model.size + computation.model.buffer_size)]
+    )
+    losses = [
+        computation.compute(task.batches("w-0"), clock, batch_size) for clock in range(clocks)
+    ]
     return losses[-1], computation.outgoing().clone(), computation
 
 
@@ -43,8 +53,10 @@ def batch_normed():
 
 def test_buffers_are_the_mean_of_the_replicas():
     _, vector, computation = gradient(["cpu"] * 3, model=batch_normed(), clocks=2)
-    own = [torch.cat([buffer.reshape(-1).float() for buffer in replica.model.module.buffers()])
-           for replica in computation._replicas]
+    own = [
+        torch.cat([buffer.reshape(-1).float() for buffer in replica.model.module.buffers()])
+        for replica in computation._replicas
+    ]
     assert not torch.equal(own[0], own[1])
     assert torch.allclose(vector[computation.model.size :], sum(own) / 3)
     assert vector[-1] == 2, "batches seen"
@@ -67,7 +79,9 @@ def test_a_cpu_copies_nothing():
 
 @needs_gpu
 def test_copies_arrive_whole():
-    """Many at once, each used at once: a copy that is not waited for, or whose memory is reused, would show."""
+    """Many at once, each used at once: a copy that is not waited for, or whose memory is reused,
+    would show.
+    """
     device = Device("cuda:0")
     hosts = [torch.full((1_000_003,), float(number)) for number in range(20)]
     doubled = [device.upload(host) * 2 for host in hosts]
@@ -88,7 +102,9 @@ def test_a_gpu_computes_what_a_cpu_does(devices):
 
 @cache
 def losses_of_one_batch(name, device, precision):
-    """Of five steps on the same samples: what is left to see is the arithmetic, not which samples were drawn."""
+    """Of five steps on the same samples: what is left to see is the arithmetic, not which samples
+    were drawn.
+    """
     data = {"name": "synthetic", "parameters": {"shape": [3, 32, 32], "train": 300}}
     task = prepare(config.validate(SETTINGS | {"data": data}))
     module = ModelPlan(name, {}, (3, 32, 32), 10, 0).build()
@@ -101,12 +117,22 @@ def losses_of_one_batch(name, device, precision):
 
 
 @pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize(("name", "device", "precision"), [
-    ("alexnet-small", "cpu", "bf16"),
-    *(pytest.param(name, "cuda:0", precision, marks=needs_gpu)
-      for name in ("alexnet-small", "resnet20") for precision in ("float32", "tf32", "bf16"))])
+@pytest.mark.parametrize(
+    ("name", "device", "precision"),
+    [
+        ("alexnet-small", "cpu", "bf16"),
+        *(
+            pytest.param(name, "cuda:0", precision, marks=needs_gpu)
+            for name in ("alexnet-small", "resnet20")
+            for precision in ("float32", "tf32", "bf16")
+        ),
+    ],
+)
 def test_models_learn_in_every_precision_as_in_float32_on_a_cpu(name, device, precision):
-    exact, losses = losses_of_one_batch(name, "cpu", "float32"), losses_of_one_batch(name, device, precision)
+    exact, losses = (
+        losses_of_one_batch(name, "cpu", "float32"),
+        losses_of_one_batch(name, device, precision),
+    )
     assert exact[-1] < 0.97 * exact[0]
     assert losses == pytest.approx(exact, rel=0.02)
     assert losses != exact or precision == "float32"
@@ -122,9 +148,13 @@ def tf32():
         switch.allow_tf32 = was
 
 
-@pytest.mark.parametrize(("precision", "allowed"), [("float32", False), ("tf32", True), ("bf16", True)])
+@pytest.mark.parametrize(
+    ("precision", "allowed"), [("float32", False), ("tf32", True), ("bf16", True)]
+)
 def test_float32_is_what_it_says_also_after_others_have_computed(tf32, precision, allowed):
-    """The switches are the process's, in which the virtual engine computes for several groups in turn, and evaluates."""
+    """The switches are the process's, in which the virtual engine computes for several groups in
+    turn, and evaluates.
+    """
     *_, computation = gradient(["cpu"], precision=precision)
     *_, other = gradient(["cpu"], precision="float32" if allowed else "tf32")
     assert tf32() == {not allowed}
@@ -135,10 +165,14 @@ def test_float32_is_what_it_says_also_after_others_have_computed(tf32, precision
     assert tf32() == {False}
 
 
-@pytest.mark.parametrize(("devices", "seeded"), [
-    (["cpu"], [0]), (["cpu", "cpu"], [0]), (["cpu:0", "cpu:1", "cpu:2"], [0, 1, 2])])
+@pytest.mark.parametrize(
+    ("devices", "seeded"),
+    [(["cpu"], [0]), (["cpu", "cpu"], [0]), (["cpu:0", "cpu:1", "cpu:2"], [0, 1, 2])],
+)
 def test_replicas_on_devices_of_their_own_draw_masks_of_their_own(monkeypatch, devices, seeded):
-    """The first one draws what a worker with one device does; replicas of one device draw from its generator in turn."""
+    """The first one draws what a worker with one device does; replicas of one device draw from its
+    generator in turn.
+    """
     seeds = {}
     monkeypatch.setattr(Device, "seed", lambda device, value: seeds.setdefault(device.name, value))
     gradient(devices)
@@ -146,19 +180,24 @@ def test_replicas_on_devices_of_their_own_draw_masks_of_their_own(monkeypatch, d
     assert list(seeds.values()) == [first + number for number in seeded]
 
 
-@pytest.mark.parametrize(("capability", "built_for", "runs"), [
-    ((7, 5), "sm_75 sm_80 sm_86 sm_90", True),
-    ((8, 9), "sm_75 sm_80 sm_86 sm_90", True),
-    ((6, 0), "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120", False),
-    ((7, 0), "sm_75 sm_80", False),
-    ((12, 0), "sm_75 sm_80 sm_90", False),
-    ((12, 1), "sm_80 sm_120a", True),
-    ((12, 0), "sm_80 compute_90", True),
-    ((8, 0), "sm_75 compute_90", False),
-    ((3, 7), "", True),
-])
+@pytest.mark.parametrize(
+    ("capability", "built_for", "runs"),
+    [
+        ((7, 5), "sm_75 sm_80 sm_86 sm_90", True),
+        ((8, 9), "sm_75 sm_80 sm_86 sm_90", True),
+        ((6, 0), "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120", False),
+        ((7, 0), "sm_75 sm_80", False),
+        ((12, 0), "sm_75 sm_80 sm_90", False),
+        ((12, 1), "sm_80 sm_120a", True),
+        ((12, 0), "sm_80 compute_90", True),
+        ((8, 0), "sm_75 compute_90", False),
+        ((3, 7), "", True),
+    ],
+)
 def test_which_gpus_a_build_of_torch_can_use(capability, built_for, runs):
-    """Of T4, L4, P100, V100, and newer ones than it was built for; a build that does not say for which is let be."""
+    """Of T4, L4, P100, V100, and newer ones than it was built for; a build that does not say for
+    which is let be.
+    """
     assert has_kernels(capability, built_for.split()) == runs
 
 
@@ -167,5 +206,8 @@ def test_a_gpu_without_kernels_is_refused_in_one_sentence(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda name: (6, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda name: "Tesla P100")
     monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_80"])
-    with pytest.raises(ConfigError, match=r"no code for Tesla P100, of compute capability 6\.0; .* sm_75, sm_80\. Install"):
+    with pytest.raises(
+        ConfigError,
+        match=r"no code for Tesla P100, of compute capability 6\.0; .* sm_75, sm_80\. Install",
+    ):
         refuse_without_kernels("cuda:0")

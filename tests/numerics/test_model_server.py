@@ -20,11 +20,16 @@ def server():
     return server
 
 
-@pytest.mark.parametrize("call", [
-    lambda server: server.publish(2, 0), lambda server: server.publish(0, MEAN),
-    lambda server: server.apply(replace(PLAN, version=3), [GRADIENT]),
-    lambda server: server.apply(PLAN, [GRADIENT]),
-    lambda server: server.combine(replace(PLAN, version=3), [GRADIENT])])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda server: server.publish(2, 0),
+        lambda server: server.publish(0, MEAN),
+        lambda server: server.apply(replace(PLAN, version=3), [GRADIENT]),
+        lambda server: server.apply(PLAN, [GRADIENT]),
+        lambda server: server.combine(replace(PLAN, version=3), [GRADIENT]),
+    ],
+)
 def test_a_server_that_missed_an_update_refuses_what_comes_after(server, call):
     """Also what would fit: the call before it has shown that the model lacks an update."""
     assert server.publish(1, 0).tolist() == [-1.0, -1.0]
@@ -37,7 +42,10 @@ def test_an_update_that_raises_is_told_by_every_later_call(server):
     broken = (AttributeError, TypeError)
     with pytest.raises(broken) as first:
         server.apply(replace(PLAN, version=2), [None])
-    for call in (lambda: server.publish(1, 0), lambda: server.apply(replace(PLAN, version=2), [GRADIENT])):
+    for call in (
+        lambda: server.publish(1, 0),
+        lambda: server.apply(replace(PLAN, version=2), [GRADIENT]),
+    ):
         with pytest.raises(broken) as later:
             call()
         assert later.value is first.value

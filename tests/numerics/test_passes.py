@@ -1,5 +1,5 @@
-"""An update of a large model makes no vector of its size, writes to none that arrived, and gives the same bits with any
-number of threads."""
+"""An update of a large model makes no vector of its size, writes to none that arrived, and gives
+the same bits with any number of threads."""
 
 from functools import cache
 
@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from raysync.cluster.transport import incoming
 from raysync.config import Update
-from raysync.training.store import ParameterStore
+from raysync.training.parameter_store import ParameterStore
 
 SIZE = 100_003
 """Above what torch gives to one thread, and no multiple of what a processor computes at once."""
@@ -36,12 +36,20 @@ def vector(seed):
 
 
 def apply(store, pushes, seed=0, received=lambda tensor: tensor):
-    """An update of so many pushes, each of another staleness; `received` is how a vector lies in memory."""
+    """An update of so many pushes, each of another staleness; `received` is how a vector lies in
+    memory.
+    """
     gradients = [received(vector(seed + push)) for push in range(pushes)]
     bases = [received(vector(seed + 100 + push)) for push in range(pushes)]
     compensates = store.update.delay_compensation is not None
-    store.apply(gradients, [8, 3, 5, 4][:pushes], [f"w-{push}#1" for push in range(pushes)], 0.5,
-                staleness=[2, 0, 1, 7][:pushes], bases=bases if compensates else ())
+    store.apply(
+        gradients,
+        [8, 3, 5, 4][:pushes],
+        [f"w-{push}#1" for push in range(pushes)],
+        0.5,
+        staleness=[2, 0, 1, 7][:pushes],
+        bases=bases if compensates else (),
+    )
 
 
 def store_of(update):
@@ -49,17 +57,27 @@ def store_of(update):
 
 
 class FreshVectors(TorchDispatchMode):
-    """Which operations of torch make a tensor of the model's size in memory that nothing had before."""
+    """Which operations of torch make a tensor of the model's size in memory that nothing had
+    before.
+    """
 
     def __init__(self):
         super().__init__()
         self.made = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        given = {leaf.untyped_storage().data_ptr() for leaf in tree_leaves((args, kwargs)) if torch.is_tensor(leaf)}
+        given = {
+            leaf.untyped_storage().data_ptr()
+            for leaf in tree_leaves((args, kwargs))
+            if torch.is_tensor(leaf)
+        }
         result = func(*args, **kwargs or {})
         for leaf in tree_leaves(result):
-            if torch.is_tensor(leaf) and leaf.numel() >= SIZE and leaf.untyped_storage().data_ptr() not in given:
+            if (
+                torch.is_tensor(leaf)
+                and leaf.numel() >= SIZE
+                and leaf.untyped_storage().data_ptr() not in given
+            ):
                 self.made.append(str(func))
         return result
 
@@ -71,8 +89,14 @@ def test_no_vector_of_the_models_size_is_made(update, pushes):
     apply(store, pushes)  # the first step makes the optimizer's state
     gradients, bases = ([vector(seed + push) for push in range(pushes)] for seed in (0, 100))
     with FreshVectors() as fresh:
-        store.apply(gradients, [8] * pushes, [None] * pushes, 0.5, staleness=[2] * pushes,
-                    bases=bases if "delay_compensation" in update else ())
+        store.apply(
+            gradients,
+            [8] * pushes,
+            [None] * pushes,
+            0.5,
+            staleness=[2] * pushes,
+            bases=bases if "delay_compensation" in update else (),
+        )
         store.publish()
     assert fresh.made == []
 
@@ -97,6 +121,7 @@ def test_the_number_of_threads_changes_no_bit(update):
 @every_update
 def test_what_arrived_may_lie_where_the_processor_refuses_to_write(update, tmp_path):
     """As in Ray's object store; a write, even of the same value, would end this process."""
+
     def mapped(tensor):
         file = tmp_path / str(len(list(tmp_path.iterdir())))
         tensor.numpy().tofile(file)

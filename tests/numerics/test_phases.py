@@ -9,15 +9,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raysync.config import MomentumRamp, Update
-from raysync.training.schedule import momentum
-from raysync.training.store import ParameterStore
+from raysync.training.lr_schedule import momentum
+from raysync.training.parameter_store import ParameterStore
 
 PHASES = {
     "bsp": {},
     "still": {"momentum": 0.0, "lr": 0.02},
-    "strange": {"momentum": 0.5, "combine": "sum", "lr_scaling": "none", "clip_norm": 0.7, "weight_decay": 0.0},
+    "strange": {
+        "momentum": 0.5,
+        "combine": "sum",
+        "lr_scaling": "none",
+        "clip_norm": 0.7,
+        "weight_decay": 0.0,
+    },
     "ramp": {"momentum_ramp": {"name": "linear", "over": 0.3, "start": 0.1}},
-    "doubling": {"momentum": 0.8, "momentum_ramp": {"name": "exponential", "over": 0.3, "start": 0.1}},
+    "doubling": {
+        "momentum": 0.8,
+        "momentum_ramp": {"name": "exponential", "over": 0.3, "start": 0.1},
+    },
 }
 SWITCHING = Update(lr=0.1, momentum=0.9, weight_decay=0.01, phases=PHASES)
 UPDATES = 10
@@ -31,9 +40,16 @@ def by_hand(updates, sizes):
         if phase != before:
             before, began = phase, progress
         risen = min(1.0, (progress - began) / 0.3)
-        m = {"still": 0.0, "strange": 0.5, "ramp": 0.1 + 0.8 * risen, "doubling": 0.1 * 8**risen}.get(phase, 0.9)
+        m = {
+            "still": 0.0,
+            "strange": 0.5,
+            "ramp": 0.1 + 0.8 * risen,
+            "doubling": 0.1 * 8**risen,
+        }.get(phase, 0.9)
         weights = sizes[: len(gradients)]
-        g = sum(gradient * size for gradient, size in zip(gradients, weights, strict=True)) / sum(weights)
+        g = sum(gradient * size for gradient, size in zip(gradients, weights, strict=True)) / sum(
+            weights
+        )
         scale = 0.02 * len(gradients) if phase == "still" else 0.1 * len(gradients)
         if phase == "strange":
             g, scale = max(-0.7, min(0.7, sum(gradients))), 0.1
@@ -44,17 +60,25 @@ def by_hand(updates, sizes):
 
 def apply(store, phase, gradients, sizes, progress):
     names = [f"w-{i}#1" for i in range(len(gradients))]
-    store.apply([torch.tensor([g]) for g in gradients], sizes[: len(gradients)], names, progress, phase)
+    store.apply(
+        [torch.tensor([g]) for g in gradients], sizes[: len(gradients)], names, progress, phase
+    )
     return store.publish()[0].item()
 
 
 gradients = st.lists(st.floats(-1, 1, width=32), min_size=1, max_size=3)
 
 
-@given(st.lists(st.tuples(st.sampled_from(["", *PHASES]), gradients), min_size=UPDATES, max_size=UPDATES))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["", *PHASES]), gradients), min_size=UPDATES, max_size=UPDATES
+    )
+)
 @settings(max_examples=60, deadline=None)
 def test_phases_change_settings_and_nothing_else(updates):
-    """The momentum buffer goes on over every switch, also out of a phase without momentum; ramps begin with their phase."""
+    """The momentum buffer goes on over every switch, also out of a phase without momentum; ramps
+    begin with their phase.
+    """
     store, sizes = ParameterStore(torch.ones(1), 1, SWITCHING), [1, 3, 2]
     for number, (phase, pushed) in enumerate(updates):
         x = apply(store, phase, pushed, sizes, number / UPDATES)
@@ -62,40 +86,66 @@ def test_phases_change_settings_and_nothing_else(updates):
 
 
 def test_a_switch_with_momentum_goes_on_where_the_direction_was():
-    """lr 1, m 0.5, gradients 1, then 0: 1 goes to 0 (v = 1), then by 0.5, and with momentum 0 no further."""
+    """lr 1, m 0.5, gradients 1, then 0: 1 goes to 0 (v = 1), then by 0.5, and with momentum 0 no
+    further.
+    """
     update = Update(lr=1.0, momentum=0.5, phases={"asp": {"lr": 0.1}, "end": {"momentum": 0}})
     store = ParameterStore(torch.ones(1), 1, update)
-    moved = [apply(store, phase, [g], [1], 0.0) for phase, g in [("bsp", 1.0), ("asp", 0.0), ("end", 0.0), ("bsp", 0.0)]]
+    moved = [
+        apply(store, phase, [g], [1], 0.0)
+        for phase, g in [("bsp", 1.0), ("asp", 0.0), ("end", 0.0), ("bsp", 0.0)]
+    ]
     assert moved == pytest.approx([0.0, -0.05, -0.05, -0.05])
 
 
-@pytest.mark.parametrize(("ramp", "since", "expected"), [
-    (None, 0.0, 0.9),
-    ({"name": "linear", "over": 0.2}, 0.0, 0.0), ({"name": "linear", "over": 0.2}, 0.05, 0.225),
-    ({"name": "linear", "over": 0.2, "start": 0.1}, 0.1, 0.5), ({"name": "linear", "over": 0.2}, 0.3, 0.9),
-    ({"name": "exponential", "over": 0.3, "start": 0.1125}, 0.0, 0.1125),
-    ({"name": "exponential", "over": 0.3, "start": 0.1125}, 0.1, 0.225),
-    ({"name": "exponential", "over": 0.3, "start": 0.1125}, 0.2, 0.45),
-    ({"name": "exponential", "over": 0.3, "start": 0.1125}, 0.3, 0.9),
-])
+@pytest.mark.parametrize(
+    ("ramp", "since", "expected"),
+    [
+        (None, 0.0, 0.9),
+        ({"name": "linear", "over": 0.2}, 0.0, 0.0),
+        ({"name": "linear", "over": 0.2}, 0.05, 0.225),
+        ({"name": "linear", "over": 0.2, "start": 0.1}, 0.1, 0.5),
+        ({"name": "linear", "over": 0.2}, 0.3, 0.9),
+        ({"name": "exponential", "over": 0.3, "start": 0.1125}, 0.0, 0.1125),
+        ({"name": "exponential", "over": 0.3, "start": 0.1125}, 0.1, 0.225),
+        ({"name": "exponential", "over": 0.3, "start": 0.1125}, 0.2, 0.45),
+        ({"name": "exponential", "over": 0.3, "start": 0.1125}, 0.3, 0.9),
+    ],
+)
 def test_ramps_rise_to_the_full_momentum(ramp, since, expected):
     update = Update(momentum=0.9, momentum_ramp=None if ramp is None else MomentumRamp(**ramp))
     assert momentum(update, since) == pytest.approx(expected)
 
 
-@given(st.sampled_from([
-    {}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}, {"schedule": "cosine"},
-    {"combine": "sum", "lr_scaling": "none"}, {"clip_norm": 0.5, "momentum": 0.5}, {"optimizer": "adam"},
-    {"optimizer": "adamw", "weight_decay": 0.1}]),
-    st.lists(gradients, min_size=1, max_size=8), st.sampled_from([{}, {"phases": {"asp": {}}}]))
+@given(
+    st.sampled_from(
+        [
+            {},
+            {"momentum": 0.9},
+            {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
+            {"schedule": "cosine"},
+            {"combine": "sum", "lr_scaling": "none"},
+            {"clip_norm": 0.5, "momentum": 0.5},
+            {"optimizer": "adam"},
+            {"optimizer": "adamw", "weight_decay": 0.1},
+        ]
+    ),
+    st.lists(gradients, min_size=1, max_size=8),
+    st.sampled_from([{}, {"phases": {"asp": {}}}]),
+)
 @settings(max_examples=60, deadline=None)
 def test_what_is_not_asked_for_changes_no_bit(given_settings, rounds, neutral):
-    """A fused optimizer of torch, fed with the mean (or sum) as it was made before there were phases."""
+    """A fused optimizer of torch, fed with the mean (or sum) as it was made before there were
+    phases.
+    """
     update = Update(lr=0.1, **given_settings)
     store = ParameterStore(torch.arange(3.0), 3, Update(lr=0.1, **given_settings, **neutral))
     alone = torch.nn.Parameter(torch.arange(3.0))
-    kinds = {"sgd": partial(torch.optim.SGD, momentum=update.momentum, nesterov=update.nesterov),
-             "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+    kinds = {
+        "sgd": partial(torch.optim.SGD, momentum=update.momentum, nesterov=update.nesterov),
+        "adam": torch.optim.Adam,
+        "adamw": torch.optim.AdamW,
+    }
     optimizer = kinds[update.optimizer]([alone], weight_decay=update.weight_decay, fused=True)
     for number, pushed in enumerate(rounds):
         vectors = [torch.tensor([g, 2 * g, -g]) for g in pushed]
@@ -107,7 +157,9 @@ def test_what_is_not_asked_for_changes_no_bit(given_settings, rounds, neutral):
         if update.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_([alone], update.clip_norm)
         factor = 1.0 if update.schedule.name == "constant" else (1 + cos(pi * number / 10)) / 2
-        optimizer.param_groups[0]["lr"] = (1 if update.lr_scaling == "none" else len(pushed)) * (0.1 * factor)
+        optimizer.param_groups[0]["lr"] = (1 if update.lr_scaling == "none" else len(pushed)) * (
+            0.1 * factor
+        )
         optimizer.step()
         names = [f"w-{i}#1" for i in range(len(pushed))]
         store.apply(vectors, [5] * len(pushed), names, number / 10, "asp", [7] * len(pushed))

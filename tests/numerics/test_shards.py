@@ -6,7 +6,7 @@ from torch import nn
 
 from raysync.config import Update
 from raysync.training.flat import FlatModel
-from raysync.training.store import ParameterStore, part_of
+from raysync.training.parameter_store import ParameterStore, part_of
 
 WORKERS = ["a#1", "b#1", "c#1"]
 
@@ -23,35 +23,59 @@ def train(shards, update, rounds=8):
     generator = torch.Generator().manual_seed(1)
     for number in range(rounds):
         pushes = WORKERS[: 1 + number % 3]
-        vectors = [torch.randn(flat.size + flat.buffer_size, generator=generator).tensor_split(shards) for _ in pushes]
+        vectors = [
+            torch.randn(flat.size + flat.buffer_size, generator=generator).tensor_split(shards)
+            for _ in pushes
+        ]
         parts = [list(its) for its in zip(*vectors, strict=True)]
         kept = [[part.clone() for part in its] for its in parts]
-        bases = [torch.randn(flat.size + flat.buffer_size, generator=generator).tensor_split(shards) for _ in pushes]
+        bases = [
+            torch.randn(flat.size + flat.buffer_size, generator=generator).tensor_split(shards)
+            for _ in pushes
+        ]
         for store in stores:
             store.enter("asp" if number % 4 > 1 else "bsp", number / rounds)
-        norms = [store.combine(its, [8, 3, 5][: len(pushes)], pushes, [0, 4, 2][: len(pushes)], its_bases)
-                 for store, its, *its_bases in zip(stores, parts, *bases, strict=True)]
+        norms = [
+            store.combine(
+                its, [8, 3, 5][: len(pushes)], pushes, [0, 4, 2][: len(pushes)], its_bases
+            )
+            for store, its, *its_bases in zip(stores, parts, *bases, strict=True)
+        ]
         assert {store.step(number / rounds, norms) for store in stores} == {number + 1}
-        assert all(torch.equal(part, copy) for its, copies in zip(parts, kept, strict=True)
-                   for part, copy in zip(its, copies, strict=True)), "what arrived is for reading only"
+        assert all(
+            torch.equal(part, copy)
+            for its, copies in zip(parts, kept, strict=True)
+            for part, copy in zip(its, copies, strict=True)
+        ), "what arrived is for reading only"
     return torch.cat([store.publish() for store in stores])
 
 
-@pytest.mark.parametrize("update", [
-    Update(lr=0.1, momentum=0.9, weight_decay=0.01),
-    Update(lr=0.1, lr_scaling="none", combine="sum", clip_norm=0.5),
-    Update(optimizer="adamw", lr=0.01, weight_decay=0.1, clip_norm=1.0),
-    Update(lr=0.1, momentum=0.9, staleness_scaling="inverse", clip_norm=1.0,
-           delay_compensation={"name": "adaptive", "strength": 0.5, "decay": 0.5},
-           phases={"asp": {"clip_norm": 0.5, "momentum": 0.5}}),
-], ids=["momentum", "sum and clip", "adamw and clip", "stale and in phases"])
+@pytest.mark.parametrize(
+    "update",
+    [
+        Update(lr=0.1, momentum=0.9, weight_decay=0.01),
+        Update(lr=0.1, lr_scaling="none", combine="sum", clip_norm=0.5),
+        Update(optimizer="adamw", lr=0.01, weight_decay=0.1, clip_norm=1.0),
+        Update(
+            lr=0.1,
+            momentum=0.9,
+            staleness_scaling="inverse",
+            clip_norm=1.0,
+            delay_compensation={"name": "adaptive", "strength": 0.5, "decay": 0.5},
+            phases={"asp": {"clip_norm": 0.5, "momentum": 0.5}},
+        ),
+    ],
+    ids=["momentum", "sum and clip", "adamw and clip", "stale and in phases"],
+)
 @pytest.mark.parametrize("shards", [2, 3, 47])
 def test_shards_equal_one_server(update, shards):
     """To 1e-6, with buffers; of 47 some hold nothing but buffers."""
     assert model().size == 57
     whole = train(1, update)
     assert (train(shards, update) - whole).abs().max().item() < 1e-6
-    assert (whole - train(1, update, rounds=7)).abs().max().item() > 1e-4, "the last update moves it"
+    assert (whole - train(1, update, rounds=7)).abs().max().item() > 1e-4, (
+        "the last update moves it"
+    )
 
 
 @pytest.mark.parametrize("shards", [1, 2, 5, 68])
@@ -62,4 +86,7 @@ def test_parts_tile_the_vector_evenly(shards):
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
     assert sum(sizes) == flat.size
     flat.read_weights(*(torch.full_like(part, index) for index, part in enumerate(parts)))
-    assert torch.equal(flat.weights, torch.cat([torch.full((len(p),), float(i)) for i, p in enumerate(parts)])[: flat.size])
+    assert torch.equal(
+        flat.weights,
+        torch.cat([torch.full((len(p),), float(i)) for i, p in enumerate(parts)])[: flat.size],
+    )

@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from raysync.config import Update
-from raysync.training.store import ParameterStore
+from raysync.training.parameter_store import ParameterStore
 
 SIZE = 4
 vectors = arrays(np.float32, SIZE, elements=st.floats(-2, 2, width=32))
-pushes = st.lists(st.tuples(vectors, vectors, st.integers(0, 5), st.integers(1, 9)), min_size=1, max_size=3)
+pushes = st.lists(
+    st.tuples(vectors, vectors, st.integers(0, 5), st.integers(1, 9)), min_size=1, max_size=3
+)
 """Of one update: gradient, base weights, staleness, samples."""
 
 
@@ -23,22 +25,38 @@ def tensor(values):
 
 
 def train(updates, **update):
-    """The parameters after plain SGD at a rate of 0.1, and that nothing which arrived was written to."""
+    """The parameters after plain SGD at a rate of 0.1, and that nothing which arrived was written
+    to.
+    """
     store = ParameterStore(tensor(np.ones(SIZE)), SIZE, Update(lr=0.1, lr_scaling="none", **update))
     for one in updates:
         arrived, bases = [tensor(g) for g, *_ in one], [tensor(base) for _, base, *_ in one]
-        store.apply(arrived, [samples for *_, samples in one], [f"w-{i}#1" for i in range(len(one))], 0.0, "",
-                    [behind for _, _, behind, _ in one], bases if update.get("delay_compensation") else ())
+        store.apply(
+            arrived,
+            [samples for *_, samples in one],
+            [f"w-{i}#1" for i in range(len(one))],
+            0.0,
+            "",
+            [behind for _, _, behind, _ in one],
+            bases if update.get("delay_compensation") else (),
+        )
         assert all(torch.equal(got, tensor(g)) for got, (g, *_) in zip(arrived, one, strict=True))
-        assert all(torch.equal(got, tensor(base)) for got, (_, base, *_) in zip(bases, one, strict=True))
+        assert all(
+            torch.equal(got, tensor(base)) for got, (_, base, *_) in zip(bases, one, strict=True)
+        )
     return store.publish()[:SIZE].numpy()
 
 
 def by_hand(updates, corrected):
-    """The same in double precision, with `corrected(g, x - base, staleness)` in place of each gradient."""
+    """The same in double precision, with `corrected(g, x - base, staleness)` in place of each
+    gradient.
+    """
     x = np.ones(SIZE)
     for one in updates:
-        done = [samples * corrected(g.astype(float), x - base, behind) for g, base, behind, samples in one]
+        done = [
+            samples * corrected(g.astype(float), x - base, behind)
+            for g, base, behind, samples in one
+        ]
         x = x - 0.1 * sum(done) / sum(samples for *_, samples in one)
     return x
 
@@ -55,16 +73,24 @@ def test_a_push_counts_by_the_inverse_of_its_staleness(updates):
 @settings(max_examples=40, deadline=None)
 def test_dc_asgd_c(updates, scaling):
     """g + lambda g g (x - x_base), and then the scale."""
-    expected = by_hand(updates, lambda g, moved, behind: (g + 0.2 * g * g * moved) / (
-        max(1, behind) if scaling == "inverse" else 1))
-    done = train(updates, delay_compensation={"name": "constant", "strength": 0.2}, staleness_scaling=scaling)
+    expected = by_hand(
+        updates,
+        lambda g, moved, behind: (
+            (g + 0.2 * g * g * moved) / (max(1, behind) if scaling == "inverse" else 1)
+        ),
+    )
+    done = train(
+        updates, delay_compensation={"name": "constant", "strength": 0.2}, staleness_scaling=scaling
+    )
     assert done == pytest.approx(expected, abs=1e-4)
 
 
 @given(st.lists(pushes, min_size=1, max_size=4), st.sampled_from([0.0, 0.5, 0.95]))
 @settings(max_examples=40, deadline=None)
 def test_dc_asgd_a(updates, decay):
-    """lambda_0 / sqrt(MS + 1e-7), where MS takes in one push after the other, each before it is used."""
+    """lambda_0 / sqrt(MS + 1e-7), where MS takes in one push after the other, each before it is
+    used.
+    """
     mean_square = np.zeros(SIZE)
 
     def corrected(g, moved, behind):
@@ -77,18 +103,26 @@ def test_dc_asgd_a(updates, decay):
 
 
 def test_figures():
-    """x = 1, base 0, g = 2, staleness 4: by 0.1 x 2 / 4; with lambda 0.5 by 0.1 x (2 + 0.5 x 4); -a, decay 0.75: MS = 1."""
+    """x = 1, base 0, g = 2, staleness 4: by 0.1 x 2 / 4; with lambda 0.5 by 0.1 x (2 + 0.5 x 4);
+    -a, decay 0.75: MS = 1.
+    """
     push = [[(np.full(SIZE, 2.0), np.zeros(SIZE), 4, 8)]]
     assert train(push)[0] == pytest.approx(0.8)
     assert train(push, staleness_scaling="inverse")[0] == pytest.approx(0.95)
     assert train(push, delay_compensation={"strength": 0.5})[0] == pytest.approx(0.6)
     adaptive = {"name": "adaptive", "strength": 0.5, "decay": 0.75}
-    assert train(push, delay_compensation=adaptive)[0] == pytest.approx(1 - 0.1 * (2 + 0.5 * 4 / sqrt(1 + 1e-7)))
+    assert train(push, delay_compensation=adaptive)[0] == pytest.approx(
+        1 - 0.1 * (2 + 0.5 * 4 / sqrt(1 + 1e-7))
+    )
 
 
 def test_clipping_looks_at_corrected_gradients():
     """Of norm 4 and staleness 4 a norm of 1 is left, which is not above 1."""
     push = [[(np.full(SIZE, 2.0), np.zeros(SIZE), 4, 8)]]
-    assert train(push, staleness_scaling="inverse", clip_norm=1.0)[0] == pytest.approx(0.95, abs=1e-5)
+    assert train(push, staleness_scaling="inverse", clip_norm=1.0)[0] == pytest.approx(
+        0.95, abs=1e-5
+    )
     assert train(push, clip_norm=1.0)[0] == pytest.approx(0.95, abs=1e-5)
-    assert train(push, staleness_scaling="inverse", clip_norm=0.5)[0] == pytest.approx(0.975, abs=1e-5)
+    assert train(push, staleness_scaling="inverse", clip_norm=0.5)[0] == pytest.approx(
+        0.975, abs=1e-5
+    )

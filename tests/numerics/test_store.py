@@ -9,8 +9,8 @@ from torch import nn
 
 from raysync.config import Schedule, Update
 from raysync.training.flat import FlatModel
-from raysync.training.schedule import learning_rate
-from raysync.training.store import ParameterStore
+from raysync.training.lr_schedule import learning_rate
+from raysync.training.parameter_store import ParameterStore
 
 SIZE = 5
 vector = partial(torch.full, (SIZE,))
@@ -27,7 +27,9 @@ def apply(it, gradients, samples=None, progress=0.0):
 
 
 def test_constant_gradients_give_the_same_model_after_the_same_pushes():
-    """lr_scaling: linear: n pushes of gradient g move the model by n * lr * g, in one update or in n."""
+    """lr_scaling: linear: n pushes of gradient g move the model by n * lr * g, in one update or in
+    n.
+    """
     together, alone = store(lr=0.1), store(lr=0.1)
     for _ in range(6):
         moved = apply(together, [0.5, 0.5, 0.5])
@@ -39,13 +41,17 @@ def test_constant_gradients_give_the_same_model_after_the_same_pushes():
 
 
 def test_the_mean_is_weighted_by_samples():
-    assert apply(store(lr=1.0, lr_scaling="none"), [1.0, 4.0], samples=[1, 2]) == pytest.approx(1 - 3.0)
+    assert apply(store(lr=1.0, lr_scaling="none"), [1.0, 4.0], samples=[1, 2]) == pytest.approx(
+        1 - 3.0
+    )
 
 
 def test_scaling_and_combining():
     assert apply(store(lr=0.1, lr_scaling="none"), [1.0, 3.0]) == pytest.approx(1 - 0.2)
     assert apply(store(lr=0.1), [1.0, 3.0]) == pytest.approx(1 - 0.4)
-    assert apply(store(lr=0.1, lr_scaling="none", combine="sum"), [1.0, 3.0]) == pytest.approx(1 - 0.4)
+    assert apply(store(lr=0.1, lr_scaling="none", combine="sum"), [1.0, 3.0]) == pytest.approx(
+        1 - 0.4
+    )
 
 
 def test_clipping_bounds_the_norm_of_the_combined_gradient():
@@ -54,13 +60,24 @@ def test_clipping_bounds_the_norm_of_the_combined_gradient():
     assert apply(store(lr=1.0, lr_scaling="none", clip_norm=1e3), [0.5]) == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize(("update", "optimizer"), [
-    ({"momentum": 0.9, "weight_decay": 0.01}, partial(torch.optim.SGD, momentum=0.9, weight_decay=0.01)),
-    ({"momentum": 0.9, "nesterov": True}, partial(torch.optim.SGD, momentum=0.9, nesterov=True)),
-    ({"optimizer": "adam", "weight_decay": 0.01}, partial(torch.optim.Adam, weight_decay=0.01)),
-    ({"optimizer": "adamw", "weight_decay": 0.1, "betas": (0.8, 0.99)},
-     partial(torch.optim.AdamW, weight_decay=0.1, betas=(0.8, 0.99))),
-])
+@pytest.mark.parametrize(
+    ("update", "optimizer"),
+    [
+        (
+            {"momentum": 0.9, "weight_decay": 0.01},
+            partial(torch.optim.SGD, momentum=0.9, weight_decay=0.01),
+        ),
+        (
+            {"momentum": 0.9, "nesterov": True},
+            partial(torch.optim.SGD, momentum=0.9, nesterov=True),
+        ),
+        ({"optimizer": "adam", "weight_decay": 0.01}, partial(torch.optim.Adam, weight_decay=0.01)),
+        (
+            {"optimizer": "adamw", "weight_decay": 0.1, "betas": (0.8, 0.99)},
+            partial(torch.optim.AdamW, weight_decay=0.1, betas=(0.8, 0.99)),
+        ),
+    ],
+)
 def test_the_optimizers_are_those_of_torch(update, optimizer):
     ours = store(lr=0.05, lr_scaling="none", **update)
     theirs = nn.Parameter(vector(1.0))
@@ -73,27 +90,32 @@ def test_the_optimizers_are_those_of_torch(update, optimizer):
         assert moved == pytest.approx(theirs[0].item(), abs=1e-6)
 
 
-@pytest.mark.parametrize(("schedule", "progress", "version", "factor"), [
-    ({}, 0.7, 9, 1.0),
-    ({"name": "milestones", "milestones": [0.5, 0.75]}, 0.49, 0, 1.0),
-    ({"name": "milestones", "milestones": [0.5, 0.75]}, 0.5, 0, 0.1),
-    ({"name": "milestones", "milestones": [0.5, 0.75], "factor": 0.5}, 0.9, 0, 0.25),
-    ({"name": "cosine"}, 0.0, 0, 1.0),
-    ({"name": "cosine"}, 0.25, 0, (1 + cos(pi / 4)) / 2),
-    ({"name": "cosine"}, 1.3, 0, 0.0),
-    ({"name": "cosine", "warmup": 0.2}, 0.6, 0, 0.5),
-    ({"warmup": 0.2}, 0.05, 0, 0.25),
-    ({"warmup": 0.2}, 0.2, 0, 1.0),
-    ({"name": "inverse-sqrt"}, 0.5, 0, 1.0),
-    ({"name": "inverse-sqrt"}, 0.5, 15, 0.25),
-])
+@pytest.mark.parametrize(
+    ("schedule", "progress", "version", "factor"),
+    [
+        ({}, 0.7, 9, 1.0),
+        ({"name": "milestones", "milestones": [0.5, 0.75]}, 0.49, 0, 1.0),
+        ({"name": "milestones", "milestones": [0.5, 0.75]}, 0.5, 0, 0.1),
+        ({"name": "milestones", "milestones": [0.5, 0.75], "factor": 0.5}, 0.9, 0, 0.25),
+        ({"name": "cosine"}, 0.0, 0, 1.0),
+        ({"name": "cosine"}, 0.25, 0, (1 + cos(pi / 4)) / 2),
+        ({"name": "cosine"}, 1.3, 0, 0.0),
+        ({"name": "cosine", "warmup": 0.2}, 0.6, 0, 0.5),
+        ({"warmup": 0.2}, 0.05, 0, 0.25),
+        ({"warmup": 0.2}, 0.2, 0, 1.0),
+        ({"name": "inverse-sqrt"}, 0.5, 0, 1.0),
+        ({"name": "inverse-sqrt"}, 0.5, 15, 0.25),
+    ],
+)
 def test_schedules(schedule, progress, version, factor):
     update = Update(lr=0.4, schedule=Schedule(**schedule))
     assert learning_rate(update, progress, version) == pytest.approx(0.4 * factor)
 
 
 def test_the_store_follows_the_schedule_on_progress():
-    scheduled = store(lr=1.0, lr_scaling="none", schedule={"name": "milestones", "milestones": [0.5]})
+    scheduled = store(
+        lr=1.0, lr_scaling="none", schedule={"name": "milestones", "milestones": [0.5]}
+    )
     assert apply(scheduled, [0.1], progress=0.4) == pytest.approx(0.9)
     assert apply(scheduled, [0.1], progress=0.6) == pytest.approx(0.89)
 
@@ -108,22 +130,30 @@ def test_buffers_are_the_mean_of_the_live_workers_latest():
     it.forget("nobody#1")
     assert it.publish().tolist() == [1.0, 6.0]
     it.apply([torch.tensor([0.0, 100.0])], [1], [None], 0.0)
-    assert it.publish().tolist() == [1.0, 6.0], "a leaver's push that is applied late brings no buffers"
+    assert it.publish().tolist() == [1.0, 6.0], (
+        "a leaver's push that is applied late brings no buffers"
+    )
 
 
 def test_a_flat_model_is_the_module():
-    """Parameters and gradients are views: what torch computes is in the vectors, and the other way round."""
+    """Parameters and gradients are views: what torch computes is in the vectors, and the other way
+    round.
+    """
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     names = [tuple(parameter.shape) for parameter in module.parameters()]
     flat = FlatModel(module)
     assert flat.size == sum(torch.Size(shape).numel() for shape in names)
     assert flat.buffer_size == 4 + 4 + 1
-    assert all(parameter.grad.data_ptr() >= flat.gradient.data_ptr() for parameter in module.parameters())
+    assert all(
+        parameter.grad.data_ptr() >= flat.gradient.data_ptr() for parameter in module.parameters()
+    )
     module(torch.randn(5, 3)).sum().backward()
     flat.write_buffers()
     assert torch.equal(flat.gradient, torch.cat([p.grad.reshape(-1) for p in module.parameters()]))
-    assert torch.equal(flat.outgoing[flat.size:], torch.cat([b.reshape(-1).float() for b in module.buffers()]))
+    assert torch.equal(
+        flat.outgoing[flat.size :], torch.cat([b.reshape(-1).float() for b in module.buffers()])
+    )
     flat.read_weights(torch.zeros(flat.size + flat.buffer_size))
     assert not any(parameter.any() for parameter in module.parameters())
     assert module[1].num_batches_tracked == 1, "a worker keeps its own buffers"

@@ -17,7 +17,9 @@ def test_a_vector_arrives_whole_in_as_many_parts_as_there_are_shards(size, shard
     assert torch.equal(torch.cat(incoming(*payloads)), vector)
 
 
-@pytest.mark.parametrize(("size", "kind"), [(INLINE_BYTES // 4, bytes), (INLINE_BYTES // 4 + 1, np.ndarray)])
+@pytest.mark.parametrize(
+    ("size", "kind"), [(INLINE_BYTES // 4, bytes), (INLINE_BYTES // 4 + 1, np.ndarray)]
+)
 def test_only_what_ray_keeps_out_of_its_object_store_is_copied_here(size, kind):
     vector = torch.zeros(size)
     [payload] = outgoing(vector)

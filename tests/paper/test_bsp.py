@@ -5,7 +5,9 @@ from tests.driving import Drive, applied, holds, released
 
 
 def test_all_workers_synchronise_at_every_iteration():
-    """ "BSP ensures strict consistency by requiring all workers to synchronize at every iteration" (LagTuner, 1)."""
+    """ "BSP ensures strict consistency by requiring all workers to synchronize at every iteration"
+    (LagTuner, 1).
+    """
     drive = Drive(make("bsp"), "a#1", "b#1", "c#1")
     assert released(drive.push("b#1")) == []
     assert released(drive.push("a#1")) == []
@@ -16,10 +18,13 @@ def test_all_workers_synchronise_at_every_iteration():
 
 
 def test_fast_workers_wait_for_slow_ones_and_are_told_for_whom():
-    """ "... suffering from straggler problems where fast workers wait for slow ones" (LagTuner, 1)."""
+    """ "... slot_fault from straggler problems where fast workers wait for slow ones" (LagTuner,
+    1).
+    """
     drive = Drive(make("bsp"), *(f"w-{i}#1" for i in range(6)))
     assert holds(drive.push("w-0#1")) == {
-        "w-0#1": "the round ends when w-1#1, w-2#1, w-3#1 and 2 more have pushed"}
+        "w-0#1": "the round ends when w-1#1, w-2#1, w-3#1 and 2 more have pushed"
+    }
     for i in range(1, 4):
         drive.push(f"w-{i}#1")
     assert holds(drive.push("w-4#1")) == {"w-4#1": "the round ends when w-5#1 has pushed"}

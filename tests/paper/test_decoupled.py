@@ -1,4 +1,6 @@
-"""Decoupled backpropagation without torch: the schedule, the machine that works by it, what a file may ask for."""
+"""Decoupled backpropagation without torch: the schedule, the machine that works by it, what a file
+may ask for.
+"""
 
 import pytest
 from hypothesis import given
@@ -9,7 +11,7 @@ from raysync.core.decisions import Apply, Release, SetTimer
 from raysync.core.events import Joined, Left, Pushed, TimerFired
 from raysync.core.ids import stage_slot, worker_id
 from raysync.core.machine import describe
-from raysync.core.modules import Modules, machine_of
+from raysync.core.stages import StageMachines, machine_of
 from raysync.decoupled.pipelines import Pass, Pipelines
 from raysync.decoupled.schedule import Schedule
 from raysync.errors import ConfigError, IllegalDecision, ProtocolViolation
@@ -23,27 +25,42 @@ sizes = st.integers(1, 6)
 def test_a_gradient_comes_2_k_minus_k_ticks_after_its_batch(modules, data):
     schedule = Schedule(modules)
     module, batch = data.draw(st.integers(1, modules)), data.draw(st.integers(1, 50))
-    assert schedule.backward_tick(module, batch) - schedule.forward_tick(module, batch) == 2 * (modules - module)
+    assert schedule.backward_tick(module, batch) - schedule.forward_tick(module, batch) == 2 * (
+        modules - module
+    )
     assert schedule.forward_batch(module, schedule.forward_tick(module, batch)) == batch
     assert schedule.backward_batch(module, schedule.backward_tick(module, batch)) == batch
     if module < modules:  # what a neighbour makes at a tick is used at the next one
         assert schedule.forward_tick(module + 1, batch) == schedule.forward_tick(module, batch) + 1
-        assert schedule.backward_tick(module, batch) == schedule.backward_tick(module + 1, batch) + 1
+        assert (
+            schedule.backward_tick(module, batch) == schedule.backward_tick(module + 1, batch) + 1
+        )
 
 
 def test_the_figure_of_fdg():
-    """Three modules at tick 5: module 1 forwards #5 and back-propagates #1, module 2 #4 and #2, module 3 #3 and #3."""
+    """Three modules at tick 5: module 1 forwards #5 and back-propagates #1, module 2 #4 and #2,
+    module 3 #3 and #3.
+    """
     schedule = Schedule(3)
-    assert [(schedule.forward_batch(k, 5), schedule.backward_batch(k, 5)) for k in (1, 2, 3)] == [(5, 1), (4, 2), (3, 3)]
+    assert [(schedule.forward_batch(k, 5), schedule.backward_batch(k, 5)) for k in (1, 2, 3)] == [
+        (5, 1),
+        (4, 2),
+        (3, 3),
+    ]
     assert [schedule.forward_batch(k, 2) for k in (1, 2, 3)] == [2, 1, None]
     assert schedule.ticks(10) == 14
 
 
 def by_ticks(schedule, module, batches):
-    """A module's work in the order of the ticks; within a tick backward first, but for the last module."""
+    """A module's work in the order of the ticks; within a tick backward first, but for the last
+    module.
+    """
     order = []
     for tick in range(1, schedule.ticks(batches) + 1):
-        forward, backward = schedule.forward_batch(module, tick), schedule.backward_batch(module, tick)
+        forward, backward = (
+            schedule.forward_batch(module, tick),
+            schedule.backward_batch(module, tick),
+        )
         passes = [("backward", backward), ("forward", forward)]
         for direction, batch in passes if module < schedule.modules else reversed(passes):
             if batch is not None and batch <= batches:
@@ -52,10 +69,11 @@ def by_ticks(schedule, module, batches):
 
 
 def drive(pipelines, choose, order=None):
-    """Work the pipelines off, each stage one pass after another, in any order that `choose` picks; returns their lists, and
-    in `order` the stages as they worked.
+    """Work the pipelines off, each stage one pass after another, in any order that `choose` picks;
+    returns their lists, and in `order` the stages as they worked.
 
-    A stage that has ended an iteration is released when it is chosen: its paradigm may hold it for as long as it likes.
+    A stage that has ended an iteration is released when it is chosen: its paradigm may hold it for
+    as long as it likes.
     """
     lists = {stage: [] for stage in pipelines.stages}
     queues = {stage: [] for stage in pipelines.stages}
@@ -68,7 +86,11 @@ def drive(pipelines, choose, order=None):
             assert pipelines.stashed(one.stage) <= max(1, schedule.delay(module))
             assert max(pipelines.waiting(one.stage)) <= 2 * pipelines.modules
 
-    while ready := [stage for stage in queues if queues[stage] or (stage in held and not pipelines.is_drained(stage))]:
+    while ready := [
+        stage
+        for stage in queues
+        if queues[stage] or (stage in held and not pipelines.is_drained(stage))
+    ]:
         stage = choose(ready)
         if not queues[stage]:
             del held[stage]
@@ -88,26 +110,45 @@ def drive(pipelines, choose, order=None):
 def test_each_stage_works_in_the_order_of_the_ticks(modules, batches, data):
     pipelines = Pipelines(groups=1, modules=modules, batches=batches)
     lists = drive(pipelines, lambda ready: data.draw(st.sampled_from(ready)))
-    assert lists == {(0, module): by_ticks(pipelines.schedule, module, batches) for module in range(1, modules + 1)}
+    assert lists == {
+        (0, module): by_ticks(pipelines.schedule, module, batches)
+        for module in range(1, modules + 1)
+    }
 
 
 @given(st.integers(1, 5), st.integers(1, 20), st.data())
 def test_locked_modules_compute_one_after_another(modules, batches, data):
     order = []
-    drive(Pipelines(1, modules, batches, locked=True), lambda ready: data.draw(st.sampled_from(ready)), order)
+    drive(
+        Pipelines(1, modules, batches, locked=True),
+        lambda ready: data.draw(st.sampled_from(ready)),
+        order,
+    )
     there_and_back = [*range(1, modules), modules, modules, *range(modules - 1, 0, -1)]
     assert [module for _, module in order] == there_and_back * batches
 
 
 @given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 30), st.booleans(), st.data())
-def test_groups_share_the_pool_and_every_batch_goes_all_the_way(modules, groups, batches, locked, data):
+def test_groups_share_the_pool_and_every_batch_goes_all_the_way(
+    modules, groups, batches, locked, data
+):
     pipelines = Pipelines(groups, modules, batches, locked)
     firsts = {stage for stage in pipelines.stages if stage[1] == 1}
-    last = data.draw(st.sampled_from([set(), firsts]))  # who is held for as long as others have something to do
-    lists = drive(pipelines, lambda ready: data.draw(st.sampled_from([one for one in ready if one not in last] or ready)))
+    last = data.draw(
+        st.sampled_from([set(), firsts])
+    )  # who is held for as long as others have something to do
+    lists = drive(
+        pipelines,
+        lambda ready: data.draw(
+            st.sampled_from([one for one in ready if one not in last] or ready)
+        ),
+    )
     fed = 0
     for group in range(groups):
-        backward = [[batch for kind, batch in lists[group, 1 + index] if kind == "backward"] for index in range(modules)]
+        backward = [
+            [batch for kind, batch in lists[group, 1 + index] if kind == "backward"]
+            for index in range(modules)
+        ]
         assert all(each == backward[0] == list(range(1, len(each) + 1)) for each in backward)
         fed += len(backward[0])
     assert fed == batches
@@ -133,15 +174,29 @@ def pushed(worker, at, clock, base=0):
 
 
 def test_each_module_has_a_machine_of_its_own():
-    """Who waits, versions and progress are a module's; the journal's rule makes them again, and a snapshot too."""
-    rule = make("decoupled", modules=2, groups=2)
-    described = describe(rule)
+    """Who waits, versions and progress are a module's; the journal's rule makes them again, and a
+    snapshot too.
+    """
+    paradigm = make("decoupled", modules=2, groups=2)
+    described = describe(paradigm)
     modules = machine_of(rebuild(described["class"], described["parameters"]), 16)
-    names = {(group, module): worker_id(stage_slot(f"w-{group}", module), 1) for group in (0, 1) for module in (1, 2)}
+    names = {
+        (group, module): worker_id(stage_slot(f"w-{group}", module), 1)
+        for group in (0, 1)
+        for module in (1, 2)
+    }
     for name in names.values():
         assert modules.handle(Joined(at=0.0, worker=name)) == [Release(name, 0, 0)]
-    assert not [one for one in modules.handle(pushed(names[0, 2], 1.0, 0)) if isinstance(one, Apply | Release)]
-    assert not [one for one in modules.handle(pushed(names[0, 1], 1.0, 0)) if isinstance(one, Apply | Release)]
+    assert not [
+        one
+        for one in modules.handle(pushed(names[0, 2], 1.0, 0))
+        if isinstance(one, Apply | Release)
+    ]
+    assert not [
+        one
+        for one in modules.handle(pushed(names[0, 1], 1.0, 0))
+        if isinstance(one, Apply | Release)
+    ]
     done = modules.handle(pushed(names[1, 2], 2.0, 0))
     assert done[0] == Apply(((names[0, 2], 0), (names[1, 2], 0)), version=1, samples_before=0)
     assert modules.roster.progress == 0.5
@@ -152,19 +207,25 @@ def test_each_module_has_a_machine_of_its_own():
     for key in ("0/x", "3/x", "x", "\u00b2/x", "9" * 5000 + "/x"):
         with pytest.raises(ProtocolViolation, match="there are modules 1 to 2"):
             modules.handle(TimerFired(at=2.0, key=key))
-    again = Modules(rule._sync, 2)
+    again = StageMachines(paradigm._sync, 2)
     again.restore(modules.snapshot())
     leave = Left(at=3.0, worker=names[1, 1])
-    assert again.handle(leave) == modules.handle(leave) == [Apply(((names[0, 1], 0),), 1, 0), Release(names[0, 1], 1, 1)]
+    assert (
+        again.handle(leave)
+        == modules.handle(leave)
+        == [Apply(((names[0, 1], 0),), 1, 0), Release(names[0, 1], 1, 1)]
+    )
     assert again.snapshot() == modules.snapshot()
 
 
 def test_timers_are_a_modules_own():
-    rule = make("decoupled", modules=2, groups=2, sync={"name": "sync-switch", "online": "elastic"})
-    assert rule.phases() == ("bsp", "asp")
-    assert rule.protocol == "bsp"
+    paradigm = make(
+        "decoupled", modules=2, groups=2, sync={"name": "sync-switch", "online": "elastic"}
+    )
+    assert paradigm.phases() == ("bsp", "asp")
+    assert paradigm.protocol == "bsp"
     assert make("decoupled", sync="ssp").protocol == "ssp"
-    modules = rule.machine(1000)
+    modules = paradigm.machine(1000)
     workers = [worker_id(stage_slot(f"w-{group}", 2), 1) for group in (0, 1)]
     for worker in workers:
         modules.handle(Joined(at=0.0, worker=worker))
@@ -175,9 +236,16 @@ def test_timers_are_a_modules_own():
     assert modules.handle(TimerFired(at=timer.at, key=timer.key))[0].key == timer.key
 
 
-@pytest.mark.parametrize(("groups", "topology", "row"), [
-    (1, "full", [1.0]), (2, "ring", [0.5, 0.5]), (4, "full", [0.25] * 4), (4, "ring", [1 / 3, 1 / 3, 0, 1 / 3]),
-    (2, [[0.9, 0.1], [0.1, 0.9]], [0.9, 0.1])])
+@pytest.mark.parametrize(
+    ("groups", "topology", "row"),
+    [
+        (1, "full", [1.0]),
+        (2, "ring", [0.5, 0.5]),
+        (4, "full", [0.25] * 4),
+        (4, "ring", [1 / 3, 1 / 3, 0, 1 / 3]),
+        (2, [[0.9, 0.1], [0.1, 0.9]], [0.9, 0.1]),
+    ],
+)
 def test_matrices(groups, topology, row):
     matrix = make("decoupled", groups=groups, topology=topology).matrix
     assert matrix[0] == pytest.approx(row)
@@ -189,7 +257,7 @@ def test_what_a_users_paradigm_decides_and_nothing_heeds_is_refused():
         def on_push(self, roster, push):
             return [Apply((push,)), Release(push[0], batch_size=5)]
 
-    modules = Modules(Deciding, 1)
+    modules = StageMachines(Deciding, 1)
     modules.handle(Joined(at=0.0, worker="m1/a-0#1"))
     with pytest.raises(IllegalDecision, match=r"sync: it decided Release\(\.\.\., batch_size=5\)"):
         modules.handle(Pushed(at=1.0, worker="m1/a-0#1", clock=0, base=0, samples=8, busy_s=1.0))
@@ -201,19 +269,25 @@ def test_only_full_averaging_of_gradients_each_round_has_one_server():
         assert make("decoupled", groups=2, **settings).mixes_locally
 
 
-@pytest.mark.parametrize(("settings", "says"), [
-    ({"modules": 0}, "modules: .*greater than or equal to 1"),
-    ({"groups": 0}, "groups: .*greater than or equal to 1"),
-    ({"modules": 2, "groups": 3}, "modules: 2 x groups: 3 is for 6 workers, not for 4"),
-    ({"modules": 2, "groups": 2, "topology": [[1.0, 0.0]]}, "a matrix of 2 x 2"),
-    ({"modules": 2, "groups": 2, "topology": [[0.5, 0.5], [0.4, 0.6]]}, "column 0 of the matrix sums to 0.9"),
-    ({"modules": 2, "groups": 2, "topology": [[1.5, -0.5], [-0.5, 1.5]]}, "below 0"),
-    ({"modules": 2, "groups": 2, "mix": "weight", "sync": "asp"}, "it must be bsp"),
-    ({"modules": 2, "groups": 2, "sync": "spp"}, "did you mean 'ssp'"),
-    ({"modules": 2, "groups": 2, "sync": {"name": "k-sync", "k": 3}}, "k: 3 workers of 2"),
-    ({"modules": 2, "groups": 2, "sync": "decoupled"}, "a kind of run"),
-    ({"modules": 2, "groups": 2, "at": ["1", "2"]}, "2 names for 2 modules"),
-])
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"modules": 0}, "modules: .*greater than or equal to 1"),
+        ({"groups": 0}, "groups: .*greater than or equal to 1"),
+        ({"modules": 2, "groups": 3}, "modules: 2 x groups: 3 is for 6 workers, not for 4"),
+        ({"modules": 2, "groups": 2, "topology": [[1.0, 0.0]]}, "a matrix of 2 x 2"),
+        (
+            {"modules": 2, "groups": 2, "topology": [[0.5, 0.5], [0.4, 0.6]]},
+            "column 0 of the matrix sums to 0.9",
+        ),
+        ({"modules": 2, "groups": 2, "topology": [[1.5, -0.5], [-0.5, 1.5]]}, "below 0"),
+        ({"modules": 2, "groups": 2, "mix": "weight", "sync": "asp"}, "it must be bsp"),
+        ({"modules": 2, "groups": 2, "sync": "spp"}, "did you mean 'ssp'"),
+        ({"modules": 2, "groups": 2, "sync": {"name": "k-sync", "k": 3}}, "k: 3 workers of 2"),
+        ({"modules": 2, "groups": 2, "sync": "decoupled"}, "a kind of run"),
+        ({"modules": 2, "groups": 2, "at": ["1", "2"]}, "2 names for 2 modules"),
+    ],
+)
 def test_what_cannot_be_is_refused_with_the_file(settings, says):
     with pytest.raises(ConfigError, match=says):
         config.validate({"workers": [{"count": 4}], "paradigm": {"name": "decoupled", **settings}})

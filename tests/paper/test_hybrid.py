@@ -1,4 +1,6 @@
-"""The hybrid parameter server (Group 8, 2020), section 3.3, and our readings of it (see the class docstring)."""
+"""The hybrid parameter server (Group 8, 2020), section 3.3, and our readings of it (see the class
+docstring).
+"""
 
 import pytest
 
@@ -32,7 +34,11 @@ def test_an_update_takes_k_pushes_and_exactly_their_workers_go_on():
 def test_with_k_of_all_every_member_is_waited_for():
     drive = hybrid("a#1", "b#1", "c#1")
     assert drive.machine.paradigm.parameters() == {
-        "k": "all", "staleness_tolerance": 0, "pull_interval": 1, "snapshot": "worker"}, "the synchronous baseline"
+        "k": "all",
+        "staleness_tolerance": 0,
+        "pull_interval": 1,
+        "snapshot": "worker",
+    }, "the synchronous baseline"
     drive.push("c#1")
     answer = drive.push("a#1")
     assert holds(answer) == {"a#1": "an update takes 3 pushes, 2 are there; computing: b#1"}
@@ -46,7 +52,9 @@ def test_a_push_beyond_the_tolerance_waits_for_the_slowest():
         assert applied(drive.push("fast#1")) == [(("fast#1", clock),)]
     answer = drive.push("fast#1")
     assert applied(answer) == []
-    assert holds(answer) == {"fast#1": "its push is 2 clocks ahead of the slowest (slow#1); the tolerance is 1"}
+    assert holds(answer) == {
+        "fast#1": "its push is 2 clocks ahead of the slowest (slow#1); the tolerance is 1"
+    }
     answer = drive.push("slow#1")
     assert applied(answer) == [(("slow#1", 0),), (("fast#1", 2),)], "an update each"
     assert released(answer) == ["slow#1", "fast#1"]
@@ -70,7 +78,13 @@ def test_an_update_takes_the_smallest_clock_first_then_the_order_of_arrival():
     answer = drive.push("c#1")
     assert applied(answer) == [(("d#1", 0), ("c#1", 0)), (("b#1", 1), ("a#1", 1))]
     assert [(type(one), getattr(one, "version", None)) for one in answer] == [
-        (Apply, 2), (Release, 2), (Release, 2), (Apply, 3), (Release, 3), (Release, 3)]
+        (Apply, 2),
+        (Release, 2),
+        (Release, 2),
+        (Apply, 3),
+        (Release, 3),
+        (Release, 3),
+    ]
 
 
 def test_what_is_left_over_waits():
@@ -80,7 +94,9 @@ def test_what_is_left_over_waits():
     answer = drive.push("d#1")
     assert applied(answer) == [(("d#1", 0), ("c#1", 1), ("b#1", 1))], "a still computes"
     assert dropped(answer) == []
-    assert hybrid("a#1", k=3).push("a#1")[0] == Apply((("a#1", 0),), version=1, samples_before=0), "there are not more"
+    assert hybrid("a#1", k=3).push("a#1")[0] == Apply((("a#1", 0),), version=1, samples_before=0), (
+        "there are not more"
+    )
 
 
 def test_without_a_bound_nobody_is_too_far_ahead():
@@ -90,7 +106,9 @@ def test_without_a_bound_nobody_is_too_far_ahead():
         answer = drive.push("mid#1")
         assert len(applied(answer)) == 1
     answer = drive.push("fast#1")
-    assert holds(answer) == {"fast#1": "an update takes 2 pushes, 1 is there; computing: slow#1, mid#1"}
+    assert holds(answer) == {
+        "fast#1": "an update takes 2 pushes, 1 is there; computing: slow#1, mid#1"
+    }
 
 
 @pytest.mark.parametrize("interval", [1, 2, 3])
@@ -119,8 +137,14 @@ def test_a_new_life_pulls_first():
 def test_of_a_global_snapshot_every_pull_interval_th_update_is_published_the_first_among_them():
     """The program: workers pull at each release, what was last published."""
     drive = hybrid("a#1", "b#1", k=1, staleness_tolerance="inf", pull_interval=3, snapshot="global")
-    answers = [drive.push(worker) for worker in ("a#1", "b#1", "a#1", "a#1", "a#1", "b#1", "b#1", "a#1")]
-    assert [flag for answer in answers for flag in published(answer)] == [True, False, False] * 2 + [True, False]
+    answers = [
+        drive.push(worker) for worker in ("a#1", "b#1", "a#1", "a#1", "a#1", "b#1", "b#1", "a#1")
+    ]
+    assert [flag for answer in answers for flag in published(answer)] == [
+        True,
+        False,
+        False,
+    ] * 2 + [True, False]
     assert all(all(pulls(answer)) for answer in answers)
     assert [answer[-1].version for answer in answers] == [1, 1, 1, 4, 4, 4, 7, 7]
     assert drive.roster.version == 8
@@ -171,17 +195,22 @@ def test_a_newcomer_is_waited_for():
     assert len(applied(drive.push("c#1"))[0]) == 3
 
 
-@pytest.mark.parametrize(("preset", "parameters"), [
-    ("hybrid-sync", {"k": "all", "staleness_tolerance": 0}),
-    ("hybrid-async", {"k": 1, "staleness_tolerance": "inf"}),
-    ("k-async", {"k": 2, "staleness_tolerance": "inf"}),
-])
+@pytest.mark.parametrize(
+    ("preset", "parameters"),
+    [
+        ("hybrid-sync", {"k": "all", "staleness_tolerance": 0}),
+        ("hybrid-async", {"k": 1, "staleness_tolerance": "inf"}),
+        ("k-async", {"k": 2, "staleness_tolerance": "inf"}),
+    ],
+)
 def test_the_baselines_are_presets(preset, parameters):
     paradigm = make(preset)
     assert paradigm.parameters() == {"pull_interval": 1, "snapshot": "worker"} | parameters
     assert make(preset, k=3).k == 3, "with other defaults, no more"
 
 
-@pytest.mark.parametrize(("k", "workers", "fits"), [("all", 1, True), (4, 4, True), (5, 4, False), (2, 1, False)])
+@pytest.mark.parametrize(
+    ("k", "workers", "fits"), [("all", 1, True), (4, 4, True), (5, 4, False), (2, 1, False)]
+)
 def test_an_update_cannot_take_more_pushes_than_there_are_workers(k, workers, fits):
-    assert (make("hybrid", k=k).misfit(workers) == "") == fits
+    assert (make("hybrid", k=k).infeasible_reason(workers) == "") == fits

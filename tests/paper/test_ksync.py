@@ -10,17 +10,25 @@ from tests.driving import Drive, applied, dropped, holds, joins, released, simul
 LATE = "late: 1 update since its weights"
 
 
-@pytest.mark.parametrize(("name", "parameters"), [("k-sync", {"k": 2}), ("backup-workers", {"backups": 1})])
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("k-sync", {"k": 2}), ("backup-workers", {"backups": 1})]
+)
 def test_a_round_ends_with_the_first_pushes_and_those_workers_begin_the_next(name, parameters):
-    """ "the PS waits for gradients from the first K workers" (Dutta et al., section 2); Chen et al.: n + b workers."""
+    """ "the PS waits for gradients from the first K workers" (Dutta et al., section 2); Chen et
+    al.: n + b workers.
+    """
     drive = Drive(make(name, **parameters), "a#1", "b#1", "c#1")
-    assert holds(drive.push("c#1")) == {"c#1": "the round ends with the pushes of 2, 1 is there; computing: a#1, b#1"}
+    assert holds(drive.push("c#1")) == {
+        "c#1": "the round ends with the pushes of 2, 1 is there; computing: a#1, b#1"
+    }
     answer = drive.push("a#1")
     assert applied(answer) == [(("c#1", 0), ("a#1", 0))]
     assert released(answer) == ["c#1", "a#1"], "b still computes"
 
 
-@pytest.mark.parametrize(("name", "parameters"), [("k-sync", {"k": 2}), ("backup-workers", {"backups": 1})])
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("k-sync", {"k": 2}), ("backup-workers", {"backups": 1})]
+)
 def test_a_late_push_is_dropped_and_its_worker_joins_the_round_in_progress(name, parameters):
     drive = Drive(make(name, **parameters), "a#1", "b#1", "c#1")
     drive.push("a#1")
@@ -46,7 +54,9 @@ def test_all_workers_of_a_round_started_on_the_same_weights():
     assert pushes == (("a#1", 1), ("b#1", 1))
 
 
-@pytest.mark.parametrize(("name", "parameters"), [("k-sync", {"k": 3}), ("backup-workers", {"backups": 0})])
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("k-sync", {"k": 3}), ("backup-workers", {"backups": 0})]
+)
 def test_the_push_of_a_leaver_counts_beyond_k(name, parameters):
     """Nobody who is there is late because of it."""
     drive = Drive(make(name, **parameters), "a#1", "b#1", "c#1")
@@ -56,18 +66,24 @@ def test_the_push_of_a_leaver_counts_beyond_k(name, parameters):
     assert applied(drive.push("c#1")) == [(("a#1", 0), ("b#1", 0), ("c#1", 0))]
 
 
-@pytest.mark.parametrize(("name", "parameters"), [("k-sync", {"k": 3}), ("backup-workers", {"backups": 0})])
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("k-sync", {"k": 3}), ("backup-workers", {"backups": 0})]
+)
 def test_the_round_ends_when_the_one_that_all_waited_for_leaves(name, parameters):
     drive = Drive(make(name, **parameters), "a#1", "b#1", "c#1")
     drive.push("a#1")
     answer = drive.push("b#1")
-    assert holds(answer) == {"b#1": "the round ends with the pushes of 3, 2 are there; computing: c#1"}
+    assert holds(answer) == {
+        "b#1": "the round ends with the pushes of 3, 2 are there; computing: c#1"
+    }
     answer = drive.leave("c#1")
     assert applied(answer) == [(("a#1", 0), ("b#1", 0))]
     assert released(answer) == ["a#1", "b#1"]
 
 
-@pytest.mark.parametrize(("name", "parameters"), [("k-sync", {"k": 2}), ("backup-workers", {"backups": 1})])
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("k-sync", {"k": 2}), ("backup-workers", {"backups": 1})]
+)
 def test_what_the_last_ones_left_behind_makes_an_update(name, parameters):
     drive = Drive(make(name, **parameters), "a#1", "b#1", "c#1")
     drive.push("a#1")
@@ -91,14 +107,20 @@ def test_backups_stay_as_they_are_when_members_come_and_go():
 
 
 def test_the_drops_of_backup_workers_are_those_of_the_slow():
-    """The bias that the drops are counted for: with one worker a third as fast, its pushes are what is dropped."""
+    """The bias that the drops are counted for: with one worker a third as fast, its pushes are what
+    is dropped.
+    """
     machine, sent, lost = Machine(make("backup-workers", backups=1)), [], []
     step_s = {"a#1": 1.0, "b#1": 1.1, "slow#1": 3.0}
-    for event, decisions in simulate(machine, joins(*step_s), lambda worker, _: step_s[worker], 100):
+    for event, decisions in simulate(
+        machine, joins(*step_s), lambda worker, _: step_s[worker], 100
+    ):
         sent += [event.worker] if hasattr(event, "clock") else []
         lost += [worker for worker, _ in dropped(decisions)]
     assert set(lost) == {"slow#1"}
-    assert lost.count("slow#1") == sent.count("slow#1") > 10, "a round lasts 1.1 s: it never is among the first two"
+    assert lost.count("slow#1") == sent.count("slow#1") > 10, (
+        "a round lasts 1.1 s: it never is among the first two"
+    )
 
 
 def test_k_batch_sync_takes_k_batches_of_whatever_workers():
@@ -129,15 +151,18 @@ def test_the_batches_of_who_has_left_count(name):
     assert drive.leave("a#1") == []
     drive.push("b#1")
     assert applied(drive.push("b#1")) == [(("a#1", 0), ("b#1", 0), ("b#1", 1))]
-    assert make(name, k=9).misfit(2) == "", "k may be larger than the number of workers"
+    assert make(name, k=9).infeasible_reason(2) == "", "k may be larger than the number of workers"
 
 
-@pytest.mark.parametrize(("name", "parameters", "workers", "says"), [
-    ("k-sync", {"k": 3}, 3, ""),
-    ("k-sync", {"k": 3}, 2, "k: 3 workers of 2; allowed: 1 to 2"),
-    ("backup-workers", {"backups": 1}, 2, ""),
-    ("backup-workers", {"backups": 1}, 1, "backups: 1 of 1 worker; allowed: 0 to 0"),
-    ("backup-workers", {"backups": 3}, 2, "backups: 3 of 2 workers; allowed: 0 to 1"),
-])
+@pytest.mark.parametrize(
+    ("name", "parameters", "workers", "says"),
+    [
+        ("k-sync", {"k": 3}, 3, ""),
+        ("k-sync", {"k": 3}, 2, "k: 3 workers of 2; allowed: 1 to 2"),
+        ("backup-workers", {"backups": 1}, 2, ""),
+        ("backup-workers", {"backups": 1}, 1, "backups: 1 of 1 worker; allowed: 0 to 0"),
+        ("backup-workers", {"backups": 3}, 2, "backups: 3 of 2 workers; allowed: 0 to 1"),
+    ],
+)
 def test_more_than_there_are_is_refused(name, parameters, workers, says):
-    assert make(name, **parameters).misfit(workers) == says
+    assert make(name, **parameters).infeasible_reason(workers) == says

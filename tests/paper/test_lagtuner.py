@@ -11,7 +11,9 @@ FAST, SLOW = "fast#1", "slow#1"
 
 
 def warm(fast_s=1.0, slow_s=2.0, lead=3, **options):
-    """Two workers with two pushes each, then the fast one up to a lead (all at its own interval)."""
+    """Two workers with two pushes each, then the fast one up to a lead (all at its own
+    interval).
+    """
     drive = Drive(make("lagtuner", **options), FAST, SLOW)
     drive.push(SLOW, at=0.0)
     drive.push(SLOW, at=slow_s)
@@ -22,14 +24,20 @@ def warm(fast_s=1.0, slow_s=2.0, lead=3, **options):
 
 
 def notes(decisions, kind):
-    return [decision.values for decision in decisions if isinstance(decision, Note) and decision.kind == kind]
+    return [
+        decision.values
+        for decision in decisions
+        if isinstance(decision, Note) and decision.kind == kind
+    ]
 
 
 def test_every_push_updates_the_server_at_once():
     """Algorithm 1, line 11."""
     drive = Drive(make("lagtuner"), FAST, SLOW)
     for clock in range(4):
-        assert drive.push(FAST, at=clock)[0] == Apply(((FAST, clock),), version=clock + 1, samples_before=clock * SAMPLES)
+        assert drive.push(FAST, at=clock)[0] == Apply(
+            ((FAST, clock),), version=clock + 1, samples_before=clock * SAMPLES
+        )
 
 
 def test_within_s_lower_the_worker_immediately_receives_permission():
@@ -42,10 +50,18 @@ def test_within_s_lower_the_worker_immediately_receives_permission():
 
 
 def test_beyond_s_lower_the_controller_is_asked_for_the_fastest_only():
-    """ "If the bound is exceeded and the worker is currently the fastest, the synchronization controller is invoked"
-    (section 3.3)."""
+    """ "If the bound is exceeded and the worker is currently the fastest, the synchronization
+    controller is invoked" (section 3.3)."""
     drive = Drive(make("lagtuner", s_lower=1, s_upper=5), "a#1", "b#1", SLOW)
-    for worker, at in ((SLOW, 0.0), ("a#1", 1.0), ("b#1", 1.0), ("a#1", 2.0), ("b#1", 2.0), (SLOW, 4.0), ("a#1", 5.0)):
+    for worker, at in (
+        (SLOW, 0.0),
+        ("a#1", 1.0),
+        ("b#1", 1.0),
+        ("a#1", 2.0),
+        ("b#1", 2.0),
+        (SLOW, 4.0),
+        ("a#1", 5.0),
+    ):
         assert not notes(drive.push(worker, at=at), "controller")
     drive.push("b#1", at=5.5)
     answer = drive.push("a#1", at=6.0)  # clock 4, the slowest has 2 and pushes next at 8
@@ -60,7 +76,8 @@ def test_beyond_s_lower_the_controller_is_asked_for_the_fastest_only():
 def test_the_controller_aligns_a_push_of_p_with_a_push_of_n():
     """Algorithm 2 in the original's form: r* minimises |S_n[k] - S_p[r]|.
 
-    At 5.0 the fast worker (every 1 s) leads by 4; the slow one (every 3 s, last at 3.0) pushes next at 6.0: r* = 1.
+    At 5.0 the fast worker (every 1 s) leads by 4; the slow one (every 3 s, last at 3.0) pushes next
+    at 6.0: r* = 1.
     """
     drive = Drive(make("lagtuner", s_lower=3, s_upper=15), FAST, SLOW)
     drive.push(SLOW, at=0.0)
@@ -70,9 +87,17 @@ def test_the_controller_aligns_a_push_of_p_with_a_push_of_n():
     for at in (3.0, 4.0):
         drive.push(FAST, at=at)
     answer = drive.push(FAST, at=5.0)  # six pushes against two
-    assert notes(answer, "controller") == [{
-        "slowest": SLOW, "lead": 4, "extra": 1, "interval_s": 1.0, "slowest_interval_s": 3.0, "distance_s": 0.0,
-        "predicted_wait_s": 3.0}], "after one more iteration, at 6.0, the lead is 5: two pushes of the slow one, at 6 and 9"
+    assert notes(answer, "controller") == [
+        {
+            "slowest": SLOW,
+            "lead": 4,
+            "extra": 1,
+            "interval_s": 1.0,
+            "slowest_interval_s": 3.0,
+            "distance_s": 0.0,
+            "predicted_wait_s": 3.0,
+        }
+    ], "after one more iteration, at 6.0, the lead is 5: two pushes of the slow one, at 6 and 9"
     assert released(answer) == [FAST]
 
 
@@ -85,13 +110,17 @@ def test_ties_take_the_smallest_r(bound):
 
 
 def test_a_grant_of_r_gives_exactly_r_releases_under_the_hard_bound():
-    """Our reading: "how many additional iterations the worker may complete" (section 3.3) is r*, not r* + 1."""
+    """Our reading: "how many additional iterations the worker may complete" (section 3.3) is r*,
+    not r* + 1.
+    """
     drive = Drive(make("lagtuner", s_lower=0, s_upper=10), FAST, SLOW)
     drive.push(SLOW, at=0.0)
     drive.push(FAST, at=0.0)
     drive.push(SLOW, at=4.0)
     answers = [drive.push(FAST, at=4.0), drive.push(FAST, at=5.0)]
-    assert notes(answers[1], "controller")[0]["extra"] == 3, "pushes at 5, 6, 7, 8 meet the slow one's at 8"
+    assert notes(answers[1], "controller")[0]["extra"] == 3, (
+        "pushes at 5, 6, 7, 8 meet the slow one's at 8"
+    )
     more = []
     while FAST in drive.roster.computing:
         more.append(drive.push(FAST, at=drive.now + 1.0))
@@ -101,7 +130,9 @@ def test_a_grant_of_r_gives_exactly_r_releases_under_the_hard_bound():
 
 
 def test_literal_grants_r_plus_1_releases():
-    """Algorithm 1, lines 12-14 and 21-22 word for word: line 22 sends OK without spending the credit."""
+    """Algorithm 1, lines 12-14 and 21-22 word for word: line 22 sends OK without spending the
+    credit.
+    """
     granted = {}
     for bound in ("hard", "literal"):
         drive = Drive(make("lagtuner", s_lower=0, s_upper=10, bound=bound), FAST, SLOW)
@@ -117,10 +148,14 @@ def test_literal_grants_r_plus_1_releases():
 @pytest.mark.parametrize("predict", ["align", "wait"])
 @pytest.mark.parametrize("interval", ["push", "busy"])
 def test_the_guarantee_of_section_4_2_holds_under_the_hard_bound(predict, interval):
-    """ "the system guarantees |t_i - t_j| <= s_U at all times" (section 4.2), for iterations that are started."""
+    """ "the system guarantees |t_i - t_j| <= s_U at all times" (section 4.2), for iterations that
+    are started.
+    """
     paradigm = make("lagtuner", s_lower=3, s_upper=15, predict=predict, interval=interval)
     machine, leads = Machine(paradigm), []
-    for _, decisions in simulate(machine, joins(FAST, SLOW), lambda worker, _: 1.0 if worker == FAST else 2.9, 2000):
+    for _, decisions in simulate(
+        machine, joins(FAST, SLOW), lambda worker, _: 1.0 if worker == FAST else 2.9, 2000
+    ):
         leads += [machine.roster.lead(d.worker) for d in decisions if isinstance(d, Release)]
     assert max(leads) <= 15
     assert predict == "wait" or max(leads) > 3, "the controller grants something"
@@ -132,7 +167,9 @@ def test_literal_does_not_bound_the_lead():
     Two workers with constant times in the ratio 1.9: the lead grows as under ASP, and nobody waits.
     """
     machine, held = Machine(make("lagtuner", bound="literal")), 0
-    for _, decisions in simulate(machine, joins(FAST, SLOW), lambda worker, _: 1.0 if worker == FAST else 1.9, 4000):
+    for _, decisions in simulate(
+        machine, joins(FAST, SLOW), lambda worker, _: 1.0 if worker == FAST else 1.9, 4000
+    ):
         held += len(holds(decisions))
     assert machine.roster.lead(FAST) > 1000
     assert held < 10
@@ -143,16 +180,26 @@ def test_without_two_pushes_of_each_nothing_is_granted(bound):
     drive = Drive(make("lagtuner", s_lower=0, s_upper=5, bound=bound), FAST, SLOW)
     answer = drive.push(FAST, at=1.0)
     assert list(holds(answer)) == [FAST]
-    assert notes(answer, "controller") == [{
-        "slowest": SLOW, "lead": 1, "extra": 0, "interval_s": None, "slowest_interval_s": None, "distance_s": None,
-        "predicted_wait_s": None}]
+    assert notes(answer, "controller") == [
+        {
+            "slowest": SLOW,
+            "lead": 1,
+            "extra": 0,
+            "interval_s": None,
+            "slowest_interval_s": None,
+            "distance_s": None,
+            "predicted_wait_s": None,
+        }
+    ]
     answer = drive.push(SLOW, at=2.0)
     assert released(answer) == [FAST, SLOW]
     assert notes(answer, "waited") == [{"predicted_wait_s": None, "actual_wait_s": 1.0}]
 
 
 def test_predicted_pushes_of_the_slowest_are_never_in_the_past_under_the_hard_bound():
-    """The slow worker pushed at 0 and 1 and then stalls: at time 11 its "next" push would have been at 2."""
+    """The slow worker pushed at 0 and 1 and then stalls: at time 11 its "next" push would have been
+    at 2.
+    """
     extra = {}
     for bound in ("hard", "literal"):
         drive = Drive(make("lagtuner", s_lower=1, s_upper=9, bound=bound), FAST, SLOW)
@@ -161,8 +208,13 @@ def test_predicted_pushes_of_the_slowest_are_never_in_the_past_under_the_hard_bo
         for at in (2.0, 5.0, 8.0):
             drive.push(FAST, at=at)
         answer = drive.push(FAST, at=11.0)
-        extra[bound] = notes(answer, "controller")[0]["extra"], notes(answer, "controller")[0]["distance_s"]
-    assert extra == {"hard": (0, 0.0), "literal": (0, 1.0)}, "literal: S_n reaches 2 + 8, 1 s before p's push"
+        extra[bound] = (
+            notes(answer, "controller")[0]["extra"],
+            notes(answer, "controller")[0]["distance_s"],
+        )
+    assert extra == {"hard": (0, 0.0), "literal": (0, 1.0)}, (
+        "literal: S_n reaches 2 + 8, 1 s before p's push"
+    )
 
 
 def test_pushes_at_the_same_time_have_an_interval_of_0():
@@ -171,17 +223,25 @@ def test_pushes_at_the_same_time_have_an_interval_of_0():
     for worker, at in ((FAST, 0.0), (SLOW, 0.0), (FAST, 0.0), (SLOW, 0.0)):
         drive.push(worker, at=at)
     values = notes(drive.push(FAST, at=1.0), "controller")[0]
-    assert (values["slowest_interval_s"], values["extra"], values["predicted_wait_s"]) == (0.0, 0, 0.0)
+    assert (values["slowest_interval_s"], values["extra"], values["predicted_wait_s"]) == (
+        0.0,
+        0,
+        0.0,
+    )
 
 
 def test_predict_wait_chooses_to_wait_for_a_slower_worker():
-    """predict="wait": each extra iteration of p moves the release rule one iteration of n further away."""
+    """predict="wait": each extra iteration of p moves the release rule one iteration of n further
+    away.
+    """
     drive = warm(fast_s=1.0, slow_s=3.0, lead=3, predict="wait")
     answer = drive.push(FAST, at=drive.now + 1.0)
     values = notes(answer, "controller")[0]
     assert values["extra"] == 0
     slow_next_s = max(3.0 + 3.0, drive.now)
-    assert values["predicted_wait_s"] == slow_next_s - drive.now, "one push of n brings the lead back to s_lower"
+    assert values["predicted_wait_s"] == slow_next_s - drive.now, (
+        "one push of n brings the lead back to s_lower"
+    )
 
 
 @pytest.mark.parametrize(("interval", "seconds"), [("push", 4.0), ("busy", 1.0)])
@@ -208,7 +268,9 @@ def test_predicted_and_actual_wait_are_noted():
 
 def test_a_grant_that_is_used_up_without_waiting_has_an_actual_wait_of_0():
     machine, waits = Machine(make("lagtuner", bound="literal")), []
-    for _, decisions in simulate(machine, joins(FAST, SLOW), lambda worker, _: 1.0 if worker == FAST else 1.9, 200):
+    for _, decisions in simulate(
+        machine, joins(FAST, SLOW), lambda worker, _: 1.0 if worker == FAST else 1.9, 200
+    ):
         waits += notes(decisions, "waited")
     assert waits
     assert {wait["actual_wait_s"] for wait in waits} == {0.0}

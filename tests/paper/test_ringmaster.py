@@ -26,11 +26,18 @@ def after(updates, paradigm, staleness=R - 1):
 
 
 def test_a_shorter_delay_than_r_is_applied_and_r_is_not():
-    """tau < R: a step, else the gradient is ignored, and the worker restarts at the current model; R = staleness + 1."""
+    """tau < R: a step, else the gradient is ignored, and the worker restarts at the current model;
+    R = staleness + 1.
+    """
     assert applied(after(R - 1, "asp").push("b#1")) == [(("b#1", 0),)]
     assert after(R, "asp").push("b#1") == [
-        Drop(("b#1", 0), "stale: 3 updates since its weights; the bound is 2", "stale"), Release("b#1", clock=1, version=R)]
-    assert after(1, "asp", staleness=0).push("b#1")[0].why == "stale: 1 update since its weights; the bound is 0"
+        Drop(("b#1", 0), "stale: 3 updates since its weights; the bound is 2", "stale"),
+        Release("b#1", clock=1, version=R),
+    ]
+    assert (
+        after(1, "asp", staleness=0).push("b#1")[0].why
+        == "stale: 1 update since its weights; the bound is 0"
+    )
 
 
 def test_what_restarts_is_no_longer_stale():
@@ -42,7 +49,10 @@ def test_what_restarts_is_no_longer_stale():
 def test_the_inner_rule_keeps_the_rest():
     drive = after(1, {"name": "ssp", "staleness": 0}, staleness=0)
     assert drive.roster.held, "a waits for b, as under ssp"
-    assert drive.machine.paradigm.explain(drive.roster, "a#1") == "1 clocks ahead of the slowest (b#1); the bound is 0"
+    assert (
+        drive.machine.paradigm.explain(drive.roster, "a#1")
+        == "1 clocks ahead of the slowest (b#1); the bound is 0"
+    )
 
 
 def test_who_is_held_may_look_again_only_at_the_next_event_that_the_rule_sees():
@@ -59,7 +69,13 @@ def test_who_is_held_may_look_again_only_at_the_next_event_that_the_rule_sees():
 
 def test_who_is_dropped_is_released_whatever_its_lead():
     """Then the inner bound does not hold for it."""
-    drive = Drive(make("ringmaster", paradigm={"name": "ssp", "staleness": 1}, staleness=1), "a#1", "b#1", "c#1", "slow#1")
+    drive = Drive(
+        make("ringmaster", paradigm={"name": "ssp", "staleness": 1}, staleness=1),
+        "a#1",
+        "b#1",
+        "c#1",
+        "slow#1",
+    )
     for worker in ("a#1", "b#1", "b#1", "c#1", "c#1"):
         drive.push(worker)
     assert drive.roster.lead("a#1") == 1
@@ -69,19 +85,31 @@ def test_who_is_dropped_is_released_whatever_its_lead():
 
 
 def test_a_push_on_the_published_weights_is_never_dropped():
-    """Else nobody would get through: workers pull version 1, which stays published for ten updates."""
-    inner = {"name": "hybrid", "k": 1, "staleness_tolerance": "inf", "pull_interval": 10, "snapshot": "global"}
+    """Else nobody would get through: workers pull version 1, which stays published for ten
+    updates.
+    """
+    inner = {
+        "name": "hybrid",
+        "k": 1,
+        "staleness_tolerance": "inf",
+        "pull_interval": 10,
+        "snapshot": "global",
+    }
     drive = Drive(make("ringmaster", paradigm=inner, staleness=2), "a#1", "b#1")
     answers = [drive.push("a#1") for _ in range(11)]
     assert all(len(applied(answer)) == 1 for answer in answers)
     assert drive.roster.published == drive.roster.version == 11
     answer = drive.push("b#1")
-    assert answer == [Drop(("b#1", 0), "stale: 11 updates since its weights; the bound is 2", "stale"),
-                      Release("b#1", clock=1, version=11)]
+    assert answer == [
+        Drop(("b#1", 0), "stale: 11 updates since its weights; the bound is 2", "stale"),
+        Release("b#1", clock=1, version=11),
+    ]
 
 
 def test_a_snapshot_holds_the_inner_state():
-    drive = Drive(make("ringmaster", paradigm={"name": "hybrid", "k": 2, "pull_interval": 3}), "a#1", "b#1")
+    drive = Drive(
+        make("ringmaster", paradigm={"name": "hybrid", "k": 2, "pull_interval": 3}), "a#1", "b#1"
+    )
     drive.push("a#1")
     drive.leave("a#1")
     state = drive.machine.paradigm.state()
@@ -89,7 +117,9 @@ def test_a_snapshot_holds_the_inner_state():
     fresh = make("ringmaster", **drive.machine.paradigm.parameters())
     assert Machine.restore(drive.machine.snapshot(), fresh).paradigm.state() == state
     assert drive.machine.paradigm.parameters() == {
-        "paradigm": {"name": "hybrid", "k": 2, "pull_interval": 3}, "staleness": 8}
+        "paradigm": {"name": "hybrid", "k": 2, "pull_interval": 3},
+        "staleness": 8,
+    }
 
 
 @dataclass
@@ -107,7 +137,7 @@ class Timed(ASP):
     def on_switch(self, roster):
         return [SetTimer("again", roster.now + 1)]
 
-    def misfit(self, workers):
+    def infeasible_reason(self, workers):
         return f"{workers} are odd" if workers % 2 else ""
 
     def phases(self):
@@ -122,18 +152,42 @@ class Switching(ASP):
 def test_timers_switches_and_settings_are_the_inner_rules():
     paradigm = make("ringmaster", paradigm=f"{__name__}:Timed")
     assert paradigm.phases() == ("early", "late")
-    assert (paradigm.misfit(2), paradigm.misfit(3)) == ("", "timed: 3 are odd")
+    assert (paradigm.infeasible_reason(2), paradigm.infeasible_reason(3)) == (
+        "",
+        "timed: 3 are odd",
+    )
     drive = Drive(paradigm, "a#1")
-    assert drive.machine.handle(TimerFired(at=0.0, key="now")) == [Switch("now", "it is time"), SetTimer("again", 1.0)]
+    assert drive.machine.handle(TimerFired(at=0.0, key="now")) == [
+        Switch("now", "it is time"),
+        SetTimer("again", 1.0),
+    ]
     assert drive.leave("a#1") == []
 
 
-@pytest.mark.parametrize(("paradigm", "says"), [
-    ("spp", "^paradigm ringmaster: paradigm: unknown paradigm 'spp'; did you mean 'ssp'"),
-    ({"name": "ssp", "staleness": -1}, "^paradigm ringmaster: paradigm: paradigm ssp: staleness: .*; got -1"),
-    ({"staleness": 1}, r"^paradigm ringmaster: paradigm: no name in {'staleness': 1}; write {name: ssp, staleness: 3}"),
-    (f"{__name__}:Switching", "^paradigm ringmaster: paradigm: not around sync-switch, .* put ringmaster inside: first: "),
-])
+@pytest.mark.parametrize(
+    ("paradigm", "says"),
+    [
+        ("spp", "^paradigm ringmaster: paradigm: unknown paradigm 'spp'; did you mean 'ssp'"),
+        (
+            {"name": "ssp", "staleness": -1},
+            "^paradigm ringmaster: paradigm: paradigm ssp: staleness: .*; got -1",
+        ),
+        (
+            {"staleness": 1},
+            (
+                r"^paradigm ringmaster: paradigm: no name in {'staleness': 1}; write {name: ssp,"
+                r" staleness: 3}"
+            ),
+        ),
+        (
+            f"{__name__}:Switching",
+            (
+                "^paradigm ringmaster: paradigm: not around sync-switch, .* put ringmaster inside:"
+                " first: "
+            ),
+        ),
+    ],
+)
 def test_an_inner_rule_that_cannot_be_says_why(paradigm, says):
     with pytest.raises(ConfigError, match=says):
         make("ringmaster", paradigm=paradigm)

@@ -7,12 +7,14 @@ from tests.driving import Drive, applied, holds, released
 
 
 def test_fast_workers_may_proceed_a_bounded_distance_ahead():
-    """ "permitting bounded staleness through a user-specified threshold that limits how far ahead fast workers can
-    proceed" (LagTuner, section 1): released while the lead is <= s."""
+    """ "permitting bounded staleness through a user-specified threshold that limits how far ahead
+    fast workers can proceed" (LagTuner, section 1): released while the lead is <= s."""
     drive = Drive(make("ssp", staleness=2), "fast#1", "slow#1")
     assert [released(drive.push("fast#1")) for _ in range(2)] == [["fast#1"], ["fast#1"]]
     answer = drive.push("fast#1")
-    assert applied(answer) == [(("fast#1", 2),)], "a push is applied at once, whether or not its worker goes on"
+    assert applied(answer) == [(("fast#1", 2),)], (
+        "a push is applied at once, whether or not its worker goes on"
+    )
     assert holds(answer) == {"fast#1": "3 clocks ahead of the slowest (slow#1); the bound is 2"}
 
 
@@ -44,4 +46,8 @@ def test_a_newcomer_starts_at_the_slowest_clock(staleness):
         drive.push("a#1") if "a#1" in drive.roster.computing else None
         drive.push("b#1")
     drive.join("c#1")
-    assert drive.roster.clock("c#1") == drive.roster.slow == min(drive.roster.clock(w) for w in ("a#1", "b#1"))
+    assert (
+        drive.roster.clock("c#1")
+        == drive.roster.slow
+        == min(drive.roster.clock(w) for w in ("a#1", "b#1"))
+    )

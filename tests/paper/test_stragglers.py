@@ -13,12 +13,18 @@ DETECT = "sync-switch: detect"
 
 
 def found(step_s, workers, pushes=200, first="asp", workload=10**9, **parameters):
-    """(when, whom) of the notes in a run where nobody reacts: with two workers elastic suspends nobody, so greedy."""
+    """(when, whom) of the notes in a run where nobody reacts: with two workers elastic suspends
+    nobody, so greedy.
+    """
     paradigm = make("sync-switch", first=first, then="asp", online="greedy", **parameters)
     names = [f"w-{n}#1" for n in range(workers)]
     events = simulate(Machine(paradigm, workload), joins(*names), step_s, pushes)
-    return [(event.at, decision.kind, decision.worker) for event, decisions in events for decision in decisions
-            if isinstance(decision, Note)]
+    return [
+        (event.at, decision.kind, decision.worker)
+        for event, decisions in events
+        for decision in decisions
+        if isinstance(decision, Note)
+    ]
 
 
 def slow(factor, since=0, until=10**9):
@@ -29,8 +35,9 @@ def slow(factor, since=0, until=10**9):
 @pytest.mark.parametrize("workers", [2, 3, 4, 8])
 @pytest.mark.parametrize("first", ["bsp", "asp"])
 def test_a_worker_below_the_others_for_some_windows_in_a_row_is_a_straggler(workers, first):
-    """ "a worker k is identified as a straggler if its training throughput over a sliding window S_k is lower than the
-    difference between the cluster average and standard deviation S - sigma, for a number of consecutive windows"."""
+    """ "a worker k is identified as a straggler if its training throughput over a sliding window
+    S_k is lower than the difference between the cluster average and standard deviation S - sigma,
+    for a number of consecutive windows"."""
     for windows in (1, 3):
         [(at, kind, worker), *_] = found(slow(2.0), workers, first=first, windows=windows)
         assert (kind, worker) == ("straggler", "w-0#1")
@@ -39,9 +46,14 @@ def test_a_worker_below_the_others_for_some_windows_in_a_row_is_a_straggler(work
 
 @pytest.mark.parametrize("workers", [2, 3, 4, 8, 16])
 def test_equal_workers_are_none(workers):
-    """Of two workers the slower is exactly at mean - sigma, of three the slowest is always below it: hence the margin."""
+    """Of two workers the slower is exactly at mean - sigma, of three the slowest is always below
+    it: hence the margin.
+    """
     assert found(lambda worker, clock: 1 + 0.1 * int(worker[2]), min(workers, 3)) == []
-    assert found(lambda worker, clock: 1 + 0.02 * standard_normal(7, "step", worker, clock), workers) == []
+    assert (
+        found(lambda worker, clock: 1 + 0.02 * standard_normal(7, "step", worker, clock), workers)
+        == []
+    )
 
 
 @pytest.mark.parametrize(("factor", "is_one"), [(1.2, False), (1.3, True)])
@@ -52,15 +64,21 @@ def test_it_must_be_slower_than_the_others_by_more_than_the_margin(workers, fact
 
 
 def test_from_four_workers_on_it_must_also_be_below_mean_minus_sigma():
-    """Half of the cluster at half of the speed is at mean - sigma; a little less than half of it is below."""
+    """Half of the cluster at half of the speed is at mean - sigma; a little less than half of it is
+    below.
+    """
+
     def step_s(slow_ones):
         return lambda worker, clock: 2.0 if worker in slow_ones else 1.0
+
     assert found(step_s({"w-0#1", "w-1#1", "w-2#1"}), 6) == []
     assert {worker for _, _, worker in found(step_s({"w-0#1", "w-1#1"}), 6)} == {"w-0#1", "w-1#1"}
 
 
 def test_who_is_stuck_is_found_without_its_own_next_push():
-    drive = Drive(make("sync-switch", online="greedy", windows=2), "a#1", "b#1", workload_samples=10**6)
+    drive = Drive(
+        make("sync-switch", online="greedy", windows=2), "a#1", "b#1", workload_samples=10**6
+    )
     drive.push("a#1", at=1.0)
     answers = [drive.push("b#1", at=1.0)]
     drive.push("a#1", at=2.0)
@@ -89,8 +107,12 @@ def test_waiting_at_a_barrier_is_not_slow():
 
 def test_a_slow_link_is_slow():
     """From release to push: `busy_s` is 0 in these pushes."""
-    drive = Drive(make("sync-switch", first="asp", then="bsp", online="greedy", windows=1), "a#1", "b#1",
-                  workload_samples=10**6)
+    drive = Drive(
+        make("sync-switch", first="asp", then="bsp", online="greedy", windows=1),
+        "a#1",
+        "b#1",
+        workload_samples=10**6,
+    )
     for at in range(1, 6):
         drive.push("a#1", at=float(at))
     drive.push("b#1", at=5.0)
@@ -100,7 +122,10 @@ def test_a_slow_link_is_slow():
 
 def test_a_straggler_has_recovered_after_one_window_at_full_speed():
     notes = found(slow(4.0, since=10, until=14), 4)
-    assert [(kind, worker) for _, kind, worker in notes] == [("straggler", "w-0#1"), ("recovered", "w-0#1")]
+    assert [(kind, worker) for _, kind, worker in notes] == [
+        ("straggler", "w-0#1"),
+        ("recovered", "w-0#1"),
+    ]
     assert notes[1][0] < 10 + 4 * 4 + 3 * 5
 
 
@@ -110,8 +135,13 @@ def test_a_short_disturbance_is_no_straggler():
 
 def test_steps_of_no_length_start_nothing():
     """Nor do they divide by zero; the timer is set by the first step that takes time."""
-    drive = Drive(make("sync-switch", first="asp", then="bsp", online="elastic", window=1, windows=1), "a#1", "b#1", "c#1",
-                  workload_samples=10**6)
+    drive = Drive(
+        make("sync-switch", first="asp", then="bsp", online="elastic", window=1, windows=1),
+        "a#1",
+        "b#1",
+        "c#1",
+        workload_samples=10**6,
+    )
     for worker in ("a#1", "b#1", "c#1"):
         drive.push(worker)
     assert drive.machine.timers == {}
@@ -124,7 +154,12 @@ def test_steps_of_no_length_start_nothing():
 
 
 def test_when_nothing_is_known_any_more_the_next_push_starts_the_detector_again():
-    drive = Drive(make("sync-switch", first="asp", then="bsp", online="greedy"), "a#1", "b#1", workload_samples=10**6)
+    drive = Drive(
+        make("sync-switch", first="asp", then="bsp", online="greedy"),
+        "a#1",
+        "b#1",
+        workload_samples=10**6,
+    )
     drive.push("a#1", at=1.0)
     drive.leave("a#1")
     assert [each for each in drive.tick(DETECT) if isinstance(each, SetTimer)] == []
@@ -134,9 +169,16 @@ def test_when_nothing_is_known_any_more_the_next_push_starts_the_detector_again(
 
 
 def test_a_window_is_some_steps_of_the_median_worker_long():
-    """The first one: of its first push. Then a and b have at most made 2 steps in 6 s, and c one in 4 s."""
-    drive = Drive(make("sync-switch", first="asp", then="bsp", online="greedy"), "a#1", "b#1", "c#1",
-                  workload_samples=10**6)
+    """The first one: of its first push. Then a and b have at most made 2 steps in 6 s, and c one in
+    4 s.
+    """
+    drive = Drive(
+        make("sync-switch", first="asp", then="bsp", online="greedy"),
+        "a#1",
+        "b#1",
+        "c#1",
+        workload_samples=10**6,
+    )
     for worker, at in (("a#1", 1.0), ("b#1", 2.0), ("c#1", 4.0)):
         drive.push(worker, at=at)
     drive.tick(DETECT)

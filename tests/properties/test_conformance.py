@@ -1,7 +1,8 @@
-"""Every paradigm under random joins, pushes, leaves and restarts: one state machine for all of them.
+"""Every paradigm under random joins, pushes, leaves and restarts: one state machine for all of
+them.
 
-Snapshot and restore happen at any moment: after each event the machine is written down, restored, and the restored one
-goes on.
+Snapshot and restore happen at any moment: after each event the machine is written down, restored,
+and the restored one goes on.
 """
 
 import copy
@@ -36,7 +37,10 @@ RULES = {
     "hybrid-2-1": ("hybrid", {"k": 2, "staleness_tolerance": 1, "pull_interval": 2}),
     "hybrid-all-2": ("hybrid", {"k": "all", "staleness_tolerance": 2, "pull_interval": 3}),
     "hybrid-1-0": ("hybrid", {"k": 1, "staleness_tolerance": 0, "pull_interval": 2}),
-    "hybrid-global": ("hybrid", {"k": 3, "staleness_tolerance": "inf", "pull_interval": 3, "snapshot": "global"}),
+    "hybrid-global": (
+        "hybrid",
+        {"k": 3, "staleness_tolerance": "inf", "pull_interval": 3, "snapshot": "global"},
+    ),
     "hybrid-async": ("hybrid-async", {}),
     "k-async": ("k-async", {"k": 3}),
     "k-sync": ("k-sync", {"k": 2}),
@@ -46,8 +50,19 @@ RULES = {
     "ringmaster-asp": ("ringmaster", {"paradigm": "asp", "staleness": 1}),
     "ringmaster-ssp": ("ringmaster", {"paradigm": {"name": "ssp", "staleness": 1}, "staleness": 2}),
     "ringmaster-bsp": ("ringmaster", {"paradigm": "bsp", "staleness": 0}),
-    "ringmaster-hybrid": ("ringmaster", {"staleness": 0, "paradigm": {
-        "name": "hybrid", "k": 1, "staleness_tolerance": 2, "pull_interval": 3, "snapshot": "global"}}),
+    "ringmaster-hybrid": (
+        "ringmaster",
+        {
+            "staleness": 0,
+            "paradigm": {
+                "name": "hybrid",
+                "k": 1,
+                "staleness_tolerance": 2,
+                "pull_interval": 3,
+                "snapshot": "global",
+            },
+        },
+    ),
     "lagtuner-literal": ("lagtuner", {"s_lower": 1, "s_upper": 4, "bound": "literal"}),
 }
 
@@ -87,7 +102,10 @@ class Conformance(RuleBasedStateMachine):
         decisions = self.machine.handle(event)
         assert restored.handle(event) == decisions, "a restored machine decides the same"
         assert restored.snapshot() == self.machine.snapshot()
-        assert before["version"] + sum(isinstance(d, Apply) for d in decisions) == self.machine.roster.version
+        assert (
+            before["version"] + sum(isinstance(d, Apply) for d in decisions)
+            == self.machine.roster.version
+        )
         self.machine = restored  # go on with the restored one
         self.check(decisions)
 
@@ -111,7 +129,10 @@ class Conformance(RuleBasedStateMachine):
                     if bound is not None:
                         assert self.machine.roster.lead(worker) <= bound
                 case Hold(worker=worker, why=why):
-                    assert worker in self.machine.roster.held or worker in self.machine.roster.suspended
+                    assert (
+                        worker in self.machine.roster.held
+                        or worker in self.machine.roster.suspended
+                    )
                     assert why
                     assert "\n" not in why
 
@@ -139,8 +160,16 @@ class Conformance(RuleBasedStateMachine):
         worker = data.draw(st.sampled_from(sorted(self.flying)))
         release = self.flying.pop(worker)
         self.sent += 1
-        self.send(Pushed(at=self.pass_time(seconds), worker=worker, clock=release.clock, base=release.version, samples=8,
-                         busy_s=seconds))
+        self.send(
+            Pushed(
+                at=self.pass_time(seconds),
+                worker=worker,
+                clock=release.clock,
+                base=release.version,
+                samples=8,
+                busy_s=seconds,
+            )
+        )
 
     @precondition(lambda self: self.machine.roster.live)
     @rule(data=st.data(), seconds=seconds)
@@ -154,7 +183,9 @@ class Conformance(RuleBasedStateMachine):
             return
         roster = self.machine.roster
         fates = list(self.fate.values())
-        assert self.sent == roster.received == roster.applied + roster.dropped + len(roster.buffered)
+        assert (
+            self.sent == roster.received == roster.applied + roster.dropped + len(roster.buffered)
+        )
         assert (fates.count("applied"), fates.count("dropped")) == (roster.applied, roster.dropped)
 
     @invariant()
@@ -164,7 +195,9 @@ class Conformance(RuleBasedStateMachine):
         roster = self.machine.roster
         assert set(roster.members) == set(roster.computing) | set(roster.held)
         assert not set(roster.computing) & set(roster.held)
-        assert set(roster.computing) == {worker for worker in self.flying if worker in roster.members}
+        assert set(roster.computing) == {
+            worker for worker in self.flying if worker in roster.members
+        }
 
     @invariant()
     def counted_paces_are_true(self):
@@ -174,10 +207,14 @@ class Conformance(RuleBasedStateMachine):
         paces = [member.pace for member in roster.members.values()]
         if paces:
             assert (roster.slow, roster.fast) == (min(paces), max(paces))
-            assert roster.slowest_worker() == min(w for w, member in roster.members.items() if member.pace == roster.slow)
+            assert roster.slowest_worker() == min(
+                w for w, member in roster.members.items() if member.pace == roster.slow
+            )
         held = sorted(((roster.members[w].pace, i, w) for i, w in enumerate(roster.held)))
         for limit in range(4):
-            assert roster.held_within(limit) == [w for pace, _, w in held if pace <= roster.slow + limit]
+            assert roster.held_within(limit) == [
+                w for pace, _, w in held if pace <= roster.slow + limit
+            ]
 
     @invariant()
     def the_slowest_never_falls(self):
@@ -198,8 +235,13 @@ class Conformance(RuleBasedStateMachine):
 @pytest.mark.parametrize("rule_name", RULES)
 def test_conformance(rule_name):
     name, parameters = RULES[rule_name]
-    case = type(f"Conformance_{rule_name}", (Conformance,), {"name": name, "parameters": parameters})
-    run_state_machine_as_test(case, settings=settings(max_examples=settings().max_examples * 2 // 5, stateful_step_count=60))
+    case = type(
+        f"Conformance_{rule_name}", (Conformance,), {"name": name, "parameters": parameters}
+    )
+    run_state_machine_as_test(
+        case,
+        settings=settings(max_examples=settings().max_examples * 2 // 5, stateful_step_count=60),
+    )
 
 
 def test_paradigms_do_not_change_the_roster():
@@ -226,7 +268,15 @@ def test_paradigms_do_not_change_the_roster():
             for worker in ("a#1", "b#1"):
                 if worker in machine.roster.computing:
                     member = machine.roster.members[worker]
-                    machine.handle(Pushed(
-                        at=at, worker=worker, clock=member.clock, base=member.version, samples=1, busy_s=0))
+                    machine.handle(
+                        Pushed(
+                            at=at,
+                            worker=worker,
+                            clock=member.clock,
+                            base=member.version,
+                            samples=1,
+                            busy_s=0,
+                        )
+                    )
         machine.handle(Left(at=9.0, worker="b#1"))
         assert list(machine.roster.members) == ["a#1"]

@@ -1,4 +1,6 @@
-"""The hybrid parameter server against a deliberately dumb second implementation of its docstring's rule."""
+"""The hybrid parameter server against a deliberately dumb second implementation of its docstring's
+paradigm.
+"""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,9 +72,14 @@ def told(decisions):
     return answer
 
 
-SETTINGS = st.fixed_dictionaries({
-    "k": st.sampled_from(["all", 1, 2, 3, 5]), "staleness_tolerance": st.sampled_from([0, 0, 1, 2, 4, "inf"]),
-    "pull_interval": st.integers(1, 4), "snapshot": st.sampled_from(["worker", "global"])})
+SETTINGS = st.fixed_dictionaries(
+    {
+        "k": st.sampled_from(["all", 1, 2, 3, 5]),
+        "staleness_tolerance": st.sampled_from([0, 0, 1, 2, 4, "inf"]),
+        "pull_interval": st.integers(1, 4),
+        "snapshot": st.sampled_from(["worker", "global"]),
+    }
+)
 
 
 def events(machine, choices):
@@ -95,7 +102,14 @@ def events(machine, choices):
         elif roster.computing:
             worker = list(roster.computing)[which % len(roster.computing)]
             member = roster.members[worker]
-            yield Pushed(at=float(at), worker=worker, clock=member.clock, base=member.version, samples=1, busy_s=0.0)
+            yield Pushed(
+                at=float(at),
+                worker=worker,
+                clock=member.clock,
+                base=member.version,
+                samples=1,
+                busy_s=0.0,
+            )
 
 
 @given(SETTINGS, st.lists(st.integers(0, 12 * 7 * 5 - 1), max_size=120))

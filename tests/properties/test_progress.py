@@ -20,32 +20,44 @@ COUNTS = st.integers(1, 9)
 
 @st.composite
 def rules(draw):
-    """A rule, and the most pushes that n workers can send without an update."""
-    kind = draw(st.sampled_from(["hybrid", "k-sync", "backup-workers", "k-batch-sync", "k-batch-async"]))
+    """A paradigm, and the most pushes that n workers can send without an update."""
+    kind = draw(
+        st.sampled_from(["hybrid", "k-sync", "backup-workers", "k-batch-sync", "k-batch-async"])
+    )
     match kind:
         case "hybrid":
             parameters, most = draw(SETTINGS), lambda n: n  # each is released by an update only
         case "k-sync":
-            parameters, most = {"k": draw(COUNTS)}, lambda n: 2 * n  # a late one, and one of the round
+            parameters, most = (
+                {"k": draw(COUNTS)},
+                lambda n: 2 * n,
+            )  # a late one, and one of the round
         case "backup-workers":
             parameters, most = {"backups": draw(COUNTS) - 1}, lambda n: 2 * n
         case _:
             parameters = {"k": draw(COUNTS)}
             most = lambda n: n + parameters["k"]  # noqa: E731
     if draw(st.booleans()):
-        return "ringmaster", {"paradigm": {"name": kind, **parameters}, "staleness": draw(st.integers(0, 6))}, \
-            lambda n: n + most(n)  # a dropped one each
+        return (
+            "ringmaster",
+            {"paradigm": {"name": kind, **parameters}, "staleness": draw(st.integers(0, 6))},
+            lambda n: n + most(n),
+        )  # a dropped one each
     return kind, parameters, most
 
 
 @given(rules(), schedules())
-def test_no_setting_hangs(rule, schedule):
+def test_no_setting_hangs(paradigm, schedule):
     """At any moment, under churn, an update is not further than so many pushes."""
-    (name, parameters, most), (step_s, churn) = rule, schedule
+    (name, parameters, most), (step_s, churn) = paradigm, schedule
     machine, without, there = Machine(make(name, **parameters)), 0, set()
     for event, decisions in simulate(machine, churn, step_s, 250):
         there |= set(machine.roster.members)
-        without = 0 if any(isinstance(one, Apply) for one in decisions) else without + isinstance(event, Pushed)
+        without = (
+            0
+            if any(isinstance(one, Apply) for one in decisions)
+            else without + isinstance(event, Pushed)
+        )
         assert without <= most(len(there)), f"{without} pushes without an update"
     assert machine.roster.received == 250
     assert machine.roster.version > 0
@@ -68,17 +80,25 @@ def counted(kind):
 
         return each
 
-    return type("Counted", (kind,), {method: walk(method) for method in ("__iter__", "items", "keys", "values")})
+    return type(
+        "Counted",
+        (kind,),
+        {method: walk(method) for method in ("__iter__", "items", "keys", "values")},
+    )
 
 
 COUNTED, COUNTED_ORDERED = counted(dict), counted(OrderedDict)
 
 
 def touched_per_push(name, parameters, workers):
-    """Elements of the roster looked at, and decisions, per push; every worker has a pace of its own."""
+    """Elements of the roster looked at, and decisions, per push; every worker has a pace of its
+    own.
+    """
     machine, names = Machine(make(name, **parameters)), [f"w-{index}#1" for index in range(workers)]
     roster, joined, decided, pushes = machine.roster, 0, 0, 8 * workers
-    for event, decisions in simulate(machine, joins(*names), lambda worker, _: 1 + int(worker[2:-2]) / workers, pushes):
+    for event, decisions in simulate(
+        machine, joins(*names), lambda worker, _: 1 + int(worker[2:-2]) / workers, pushes
+    ):
         decided += len(decisions)
         joined += not isinstance(event, Pushed)
         if joined == workers:
@@ -90,16 +110,18 @@ def touched_per_push(name, parameters, workers):
     return (Touched.count + decided) / pushes
 
 
-MANY = {name: rule for name, rule in RULES.items() if name != "lagtuner-literal"} | {  # its leads have no bound
+MANY = {
+    name: paradigm for name, paradigm in RULES.items() if name != "lagtuner-literal"
+} | {  # its leads have no bound
     "hybrid-half": ("hybrid", {"k": 150, "staleness_tolerance": "inf"}),
     "k-sync-half": ("k-sync", {"k": 150}),
     "k-batch-half": ("k-batch-sync", {"k": 150}),
 }
 
 
-@pytest.mark.parametrize("rule", MANY)
-def test_a_push_costs_as_much_among_many_workers(rule):
+@pytest.mark.parametrize("paradigm", MANY)
+def test_a_push_costs_as_much_among_many_workers(paradigm):
     """Contract 12, O(1) amortised: a barrier may look at everybody whom it releases."""
-    name, parameters = MANY[rule]
+    name, parameters = MANY[paradigm]
     few, many = (touched_per_push(name, parameters, workers) for workers in (30, 300))
     assert many < 1.5 * few + 5

@@ -21,7 +21,11 @@ def schedules(draw):
     spread = draw(st.sampled_from([0.0, 0.2, 0.9]))
     speed = {worker: draw(st.sampled_from([0.5, 1.0, 1.0, 2.0])) for worker in workers}
     churn = [Joined(at=draw(st.sampled_from([0.0, 0.0, 2.5])), worker=worker) for worker in workers]
-    churn += [Left(at=draw(st.floats(3, 30)), worker=worker) for worker in workers[1:] if draw(st.integers(0, 3)) == 0]
+    churn += [
+        Left(at=draw(st.floats(3, 30)), worker=worker)
+        for worker in workers[1:]
+        if draw(st.integers(0, 3)) == 0
+    ]
 
     def step_s(worker, clock):
         return speed[worker] * (1 + spread * (uniform(seed, "step", worker, clock) - 0.5))
@@ -35,8 +39,12 @@ def trace(name, schedule, pushes=150, **parameters):
 
 
 def releases(events):
-    return sorted((event.at, decision.worker, decision.clock)
-                  for event, decisions in events for decision in decisions if isinstance(decision, Release))
+    return sorted(
+        (event.at, decision.worker, decision.clock)
+        for event, decisions in events
+        for decision in decisions
+        if isinstance(decision, Release)
+    )
 
 
 @given(schedules())
@@ -57,11 +65,20 @@ def test_lagtuner_without_a_range_decides_as_ssp(schedule, bound):
 
 
 @settings(max_examples=2 * settings().max_examples)
-@given(schedules(), st.integers(0, 3), st.integers(0, 5), st.sampled_from(["align", "wait"]),
-       st.sampled_from(["push", "busy"]))
+@given(
+    schedules(),
+    st.integers(0, 3),
+    st.integers(0, 5),
+    st.sampled_from(["align", "wait"]),
+    st.sampled_from(["push", "busy"]),
+)
 def test_lagtuner_hard_never_releases_above_s_upper(schedule, s_lower, width, predict, interval):
     step_s, churn = schedule
-    machine = Machine(make("lagtuner", s_lower=s_lower, s_upper=s_lower + width, predict=predict, interval=interval))
+    machine = Machine(
+        make(
+            "lagtuner", s_lower=s_lower, s_upper=s_lower + width, predict=predict, interval=interval
+        )
+    )
     for _, decisions in simulate(machine, churn, step_s, 150):
         for decision in decisions:
             if isinstance(decision, Release):
@@ -82,13 +99,22 @@ def test_an_update_of_bsp_holds_one_push_of_every_member(schedule):
 
 @given(schedules())
 def test_no_worker_finishes_more_iterations_than_under_asp(schedule):
-    """Waiting never makes a single worker faster: at each push, ASP's count of that worker is at least as large."""
+    """Waiting never makes a single worker faster: at each push, ASP's count of that worker is at
+    least as large.
+    """
     step_s, churn = schedule
     joins_only = [event for event in churn if isinstance(event, Joined)]
     at_zero = [Joined(at=0.0, worker=event.worker) for event in joins_only]
-    asp = {(event.worker, event.clock): event.at for event, _ in trace("asp", (step_s, at_zero), 300)
-           if isinstance(event, Pushed)}
-    for name, parameters in (("bsp", {}), ("ssp", {"staleness": 2}), ("lagtuner", {"s_lower": 1, "s_upper": 4})):
+    asp = {
+        (event.worker, event.clock): event.at
+        for event, _ in trace("asp", (step_s, at_zero), 300)
+        if isinstance(event, Pushed)
+    }
+    for name, parameters in (
+        ("bsp", {}),
+        ("ssp", {"staleness": 2}),
+        ("lagtuner", {"s_lower": 1, "s_upper": 4}),
+    ):
         for event, _ in trace(name, (step_s, at_zero), 100, **parameters):
             if isinstance(event, Pushed) and (event.worker, event.clock) in asp:
                 assert asp[event.worker, event.clock] <= event.at + 1e-9
@@ -101,25 +127,37 @@ def test_the_same_events_give_the_same_decisions(schedule):
 
 def updates(events):
     """(when, set of pushes, published) of every update."""
-    return [(event.at, set(decision.pushes), decision.publish)
-            for event, decisions in events for decision in decisions if isinstance(decision, Apply)]
+    return [
+        (event.at, set(decision.pushes), decision.publish)
+        for event, decisions in events
+        for decision in decisions
+        if isinstance(decision, Apply)
+    ]
 
 
 def without_holds(events):
-    return [(event, [decision for decision in decisions if not isinstance(decision, Hold)]) for event, decisions in events]
+    return [
+        (event, [decision for decision in decisions if not isinstance(decision, Hold)])
+        for event, decisions in events
+    ]
 
 
 @given(schedules())
 def test_the_synchronous_hybrid_applies_as_bsp(schedule):
     """hybrid(all, 0, 1), under churn: the same pushes in each update, the same releases."""
-    hybrid, bsp = trace("hybrid", schedule, k="all", staleness_tolerance=0, pull_interval=1), trace("bsp", schedule)
+    hybrid, bsp = (
+        trace("hybrid", schedule, k="all", staleness_tolerance=0, pull_interval=1),
+        trace("bsp", schedule),
+    )
     assert updates(hybrid) == updates(bsp)
     assert releases(hybrid) == releases(bsp)
 
 
 @given(schedules())
 def test_the_asynchronous_hybrid_decides_as_asp(schedule):
-    assert trace("hybrid", schedule, k=1, staleness_tolerance="inf", pull_interval=1) == trace("asp", schedule)
+    assert trace("hybrid", schedule, k=1, staleness_tolerance="inf", pull_interval=1) == trace(
+        "asp", schedule
+    )
 
 
 @given(schedules(), st.integers(0, 4))
@@ -132,8 +170,12 @@ def test_one_push_an_update_within_a_tolerance_releases_as_ssp(schedule, toleran
 @given(schedules(), st.sampled_from(["worker", "global"]))
 def test_what_is_pulled_decides_nothing(schedule, snapshot):
     """Who waits for whom is k's and the tolerance's alone."""
-    every, third = ({"k": 2, "staleness_tolerance": 1, "pull_interval": interval} for interval in (1, 3))
-    assert releases(trace("hybrid", schedule, **every)) == releases(trace("hybrid", schedule, **third, snapshot=snapshot))
+    every, third = (
+        {"k": 2, "staleness_tolerance": 1, "pull_interval": interval} for interval in (1, 3)
+    )
+    assert releases(trace("hybrid", schedule, **every)) == releases(
+        trace("hybrid", schedule, **third, snapshot=snapshot)
+    )
 
 
 @given(schedules())
@@ -147,10 +189,14 @@ def test_backup_workers_without_any_decide_as_bsp(schedule):
 @given(schedules(), st.integers(0, 5))
 def test_backup_workers_are_k_sync_with_k_of_the_others(schedule, backups):
     step_s, churn = schedule
-    everybody = [Joined(at=0.0, worker=event.worker) for event in churn if isinstance(event, Joined)]
+    everybody = [
+        Joined(at=0.0, worker=event.worker) for event in churn if isinstance(event, Joined)
+    ]
     k = max(1, len(everybody) - backups)
-    there = [trace(name, (step_s, everybody), **parameters)[len(everybody):]
-             for name, parameters in (("backup-workers", {"backups": backups}), ("k-sync", {"k": k}))]
+    there = [
+        trace(name, (step_s, everybody), **parameters)[len(everybody) :]
+        for name, parameters in (("backup-workers", {"backups": backups}), ("k-sync", {"k": k}))
+    ]
     assert there[0] == there[1]
 
 
@@ -159,10 +205,14 @@ def test_one_batch_an_update_decides_as_asp(schedule):
     assert trace("k-batch-async", schedule, k=1) == trace("asp", schedule)
 
 
-@given(schedules(), st.sampled_from(["k-sync", "backup-workers", "k-batch-sync"]), st.integers(1, 7))
+@given(
+    schedules(), st.sampled_from(["k-sync", "backup-workers", "k-batch-sync"]), st.integers(1, 7)
+)
 def test_a_synchronous_update_holds_gradients_of_the_newest_model_alone(schedule, name, size):
     bases = {}
-    for event, decisions in trace(name, schedule, **{"backups" if name == "backup-workers" else "k": size}):
+    for event, decisions in trace(
+        name, schedule, **{"backups" if name == "backup-workers" else "k": size}
+    ):
         if isinstance(event, Pushed):
             bases[event.worker, event.clock] = event.base
         for decision in decisions:
@@ -170,12 +220,25 @@ def test_a_synchronous_update_holds_gradients_of_the_newest_model_alone(schedule
                 assert {bases[push] for push in decision.pushes} == {decision.version - 1}
                 assert name != "k-batch-sync" or len(decision.pushes) == size
             if isinstance(decision, Drop) and decision.why.startswith("late"):
-                assert bases[decision.push] < max(one.version for one in decisions if isinstance(one, Release))
+                assert bases[decision.push] < max(
+                    one.version for one in decisions if isinstance(one, Release)
+                )
 
 
-@given(schedules(), st.sampled_from([
-    ("asp", {}), ("bsp", {}), ("ssp", {"staleness": 1}), ("lagtuner", {"s_lower": 1, "s_upper": 4}),
-    ("hybrid", {"k": 2, "staleness_tolerance": 1, "pull_interval": 2}), ("k-sync", {"k": 2}), ("k-batch-sync", {"k": 3})]))
+@given(
+    schedules(),
+    st.sampled_from(
+        [
+            ("asp", {}),
+            ("bsp", {}),
+            ("ssp", {"staleness": 1}),
+            ("lagtuner", {"s_lower": 1, "s_upper": 4}),
+            ("hybrid", {"k": 2, "staleness_tolerance": 1, "pull_interval": 2}),
+            ("k-sync", {"k": 2}),
+            ("k-batch-sync", {"k": 3}),
+        ]
+    ),
+)
 def test_ringmaster_with_a_huge_bound_is_the_inner_rule(schedule, inner):
     name, parameters = inner
     wrapped = trace("ringmaster", schedule, paradigm={"name": name, **parameters}, staleness=HUGE)
@@ -184,7 +247,9 @@ def test_ringmaster_with_a_huge_bound_is_the_inner_rule(schedule, inner):
 
 @given(schedules(), st.integers(0, 5))
 def test_bsp_has_nothing_for_ringmaster_to_drop(schedule, staleness):
-    assert trace("ringmaster", schedule, paradigm="bsp", staleness=staleness) == trace("bsp", schedule)
+    assert trace("ringmaster", schedule, paradigm="bsp", staleness=staleness) == trace(
+        "bsp", schedule
+    )
 
 
 @given(schedules(), st.integers(0, 5))
@@ -194,6 +259,7 @@ def test_ringmaster_applies_nothing_staler_than_its_bound(schedule, staleness):
     for event, decisions in trace("ringmaster", schedule, paradigm="asp", staleness=staleness):
         if isinstance(event, Pushed):
             stale = version - event.base > staleness
-            assert [type(one) for one in decisions[:1]] == ([Drop] if stale else [Apply]) or \
-                "had left" in decisions[0].why
+            assert [type(one) for one in decisions[:1]] == (
+                [Drop] if stale else [Apply]
+            ) or "had left" in decisions[0].why
         version += sum(isinstance(one, Apply) for one in decisions)

@@ -1,4 +1,6 @@
-"""SSP against a deliberately dumb second implementation that recounts the whole history after every event."""
+"""SSP against a deliberately dumb second implementation that recounts the whole history after every
+event.
+"""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,9 @@ from tests.properties.test_relations import schedules
 
 
 def computing_by_the_rule(history, staleness):
-    """Who must be computing after a history of events: replays it with lists and a full scan at each step."""
+    """Who must be computing after a history of events: replays it with lists and a full scan at
+    each step.
+    """
     clocks, held = {}, []
     for event in history:
         match event:

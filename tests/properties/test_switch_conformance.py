@@ -1,7 +1,8 @@
-"""Sync-Switch in the shared suite, with timers that fire, so that stragglers are found, stood in for and suspended.
+"""Sync-Switch in the shared suite, with timers that fire, so that stragglers are found, stood in
+for and suspended.
 
-What the protocol in force sees must be a roster that its own rule would have made: nobody of it waits for ever behind the
-detector's timer, and its bound on leads holds in it.
+What the protocol in force sees must be a roster that its own rule would have made: nobody of it
+waits for ever behind the detector's timer, and its bound on leads holds in it.
 """
 
 from dataclasses import dataclass, field
@@ -39,8 +40,18 @@ class Ticking(Paradigm):
         self.waiting = False
         self.ticks += 1
         first, *rest = [*roster.buffered] or [None]
-        used = [Apply(tuple(rest)), Drop(first, why="the first of several")] if rest else [Apply((first,))] if first else []
-        return [*used, SetTimer("never", None), *(Release(worker, batch_size=4) for worker in roster.held)]
+        used = (
+            [Apply(tuple(rest)), Drop(first, why="the first of several")]
+            if rest
+            else [Apply((first,))]
+            if first
+            else []
+        )
+        return [
+            *used,
+            SetTimer("never", None),
+            *(Release(worker, batch_size=4) for worker in roster.held),
+        ]
 
     def explain(self, roster, worker):
         return "waits for the tick"
@@ -52,7 +63,13 @@ QUICK = {"window": 1, "windows": 1, "margin": 0.0}
 SSP = {"name": "ssp", "staleness": 1}
 TUNER = {"name": "lagtuner", "s_lower": 0, "s_upper": 3}
 HYBRID = {"name": "hybrid", "k": 2, "staleness_tolerance": 1, "pull_interval": 2}
-GLOBAL = {"name": "hybrid", "k": 2, "staleness_tolerance": "inf", "pull_interval": 3, "snapshot": "global"}
+GLOBAL = {
+    "name": "hybrid",
+    "k": 2,
+    "staleness_tolerance": "inf",
+    "pull_interval": 3,
+    "snapshot": "global",
+}
 
 SWITCHES = {
     "bsp-asp": {},
@@ -61,17 +78,49 @@ SWITCHES = {
     "ssp-hybrid": {"first": SSP, "then": HYBRID, "fraction": 0.2},
     "lagtuner-ksync": {"first": TUNER, "then": {"name": "k-sync", "k": 2}, "fraction": 0.2},
     "global-backup": {"first": GLOBAL, "then": "backup-workers", "fraction": 0.2},
-    "ticking-batches": {"first": TICKING, "then": {"name": "k-batch-sync", "k": 3}, "fraction": 0.2},
+    "ticking-batches": {
+        "first": TICKING,
+        "then": {"name": "k-batch-sync", "k": 3},
+        "fraction": 0.2,
+    },
     "batches-ticking": {"first": "k-batch-async", "then": TICKING, "fraction": 0.2},
     "greedy": {"online": "greedy", "fraction": 0.5, **QUICK},
-    "greedy-three": {"first": HYBRID, "then": [TICKING, "k-sync"], "fraction": [0.2, 0.3], "online": "greedy", **QUICK},
-    "greedy-skips": {"first": GLOBAL, "then": ["asp", "k-sync"], "fraction": [0.5, 0], "online": "greedy", **QUICK},
+    "greedy-three": {
+        "first": HYBRID,
+        "then": [TICKING, "k-sync"],
+        "fraction": [0.2, 0.3],
+        "online": "greedy",
+        **QUICK,
+    },
+    "greedy-skips": {
+        "first": GLOBAL,
+        "then": ["asp", "k-sync"],
+        "fraction": [0.5, 0],
+        "online": "greedy",
+        **QUICK,
+    },
     "elastic": {"online": "elastic", "fraction": 0.5, **QUICK},
-    "elastic-three": {"first": "bsp", "then": [{"name": "ssp", "staleness": 0}, "bsp", "asp"], "fraction": [0.1, 0.2, 0.2],
-                      "online": "elastic", **QUICK},
-    "elastic-ticking": {"first": TICKING, "then": [TUNER, HYBRID], "fraction": [0.1, 0.5], "online": "elastic", **QUICK},
-    "elastic-batches": {"first": {"name": "k-batch-sync", "k": 4}, "then": [GLOBAL, "bsp"], "fraction": [0.2, 0.4],
-                        "online": "elastic", **QUICK},
+    "elastic-three": {
+        "first": "bsp",
+        "then": [{"name": "ssp", "staleness": 0}, "bsp", "asp"],
+        "fraction": [0.1, 0.2, 0.2],
+        "online": "elastic",
+        **QUICK,
+    },
+    "elastic-ticking": {
+        "first": TICKING,
+        "then": [TUNER, HYBRID],
+        "fraction": [0.1, 0.5],
+        "online": "elastic",
+        **QUICK,
+    },
+    "elastic-batches": {
+        "first": {"name": "k-batch-sync", "k": 4},
+        "then": [GLOBAL, "bsp"],
+        "fraction": [0.2, 0.4],
+        "online": "elastic",
+        **QUICK,
+    },
 }
 
 
@@ -127,7 +176,9 @@ class SwitchConformance(Conformance):
 
     def releases_keep_the_bound(self, decisions):
         bound = self.bound_in_force()
-        last = max((index for index, each in enumerate(decisions) if isinstance(each, Switch)), default=0)
+        last = max(
+            (index for index, each in enumerate(decisions) if isinstance(each, Switch)), default=0
+        )
         for decision in decisions[last:]:
             if isinstance(decision, Release) and bound is not None:
                 assert self.machine.roster.lead(decision.worker) <= bound
@@ -141,7 +192,9 @@ class SwitchConformance(Conformance):
 
     @rule(slot=st.integers(0, 5), seconds=Conformance.seconds)
     def join(self, slot, seconds):
-        """Its clock is that of the slowest, which after a Switch is one of many; so the shared suite's check is another."""
+        """Its clock is that of the slowest, which after a Switch is one of many; so the shared
+        suite's check is another.
+        """
         roster = self.machine.roster
         if any(worker.startswith(f"w-{slot}#") for worker in roster.live):
             return
@@ -150,7 +203,10 @@ class SwitchConformance(Conformance):
         apart = {roster.live[worker].clock for worker in (*roster.suspended, *roster.outdated)}
         worker = f"w-{slot}#{self.lives[slot]}"
         self.send(Joined(at=self.pass_time(seconds), worker=worker))
-        assert not slowest | apart or self.machine.roster.clock(worker) in {min({one, *apart}) for one in slowest} | apart
+        assert (
+            not slowest | apart
+            or self.machine.roster.clock(worker) in {min({one, *apart}) for one in slowest} | apart
+        )
 
     @precondition(lambda self: self.flying)
     @rule(data=st.data(), seconds=Conformance.seconds)
@@ -160,10 +216,20 @@ class SwitchConformance(Conformance):
         self.sent += 1
         outdated = worker in self.outdated
         self.outdated.discard(worker)
-        self.send(Pushed(at=self.pass_time(seconds), worker=worker, clock=release.clock, base=release.version,
-                         samples=release.batch_size or 8, busy_s=seconds))
+        self.send(
+            Pushed(
+                at=self.pass_time(seconds),
+                worker=worker,
+                clock=release.clock,
+                base=release.version,
+                samples=release.batch_size or 8,
+                busy_s=seconds,
+            )
+        )
         if outdated or (worker in self.suspended and worker in self.machine.roster.live):
-            assert self.fate[worker, release.clock] == "dropped", "a step from before its restoration is not applied"
+            assert self.fate[worker, release.clock] == "dropped", (
+                "a step from before its restoration is not applied"
+            )
 
     @invariant()
     def the_protocol_in_force_sees_a_roster_of_its_own(self):
@@ -174,8 +240,14 @@ class SwitchConformance(Conformance):
         assert set(roster.suspended) == self.suspended
         assert self.outdated == roster.outdated.keys() - self.suspended
         assert set(roster.members) == set(roster.live) - away
-        assert not away & {*roster.computing, *roster.held, *(worker for worker, _ in roster.buffered)}
-        assert list(roster.held) == sorted(roster.held, key=lambda worker: roster.members[worker].arrival)
+        assert not away & {
+            *roster.computing,
+            *roster.held,
+            *(worker for worker, _ in roster.buffered),
+        }
+        assert list(roster.held) == sorted(
+            roster.held, key=lambda worker: roster.members[worker].arrival
+        )
         assert roster.computing or paradigm.timers or not roster.held, "they would wait for ever"
         assert set(paradigm.timers) == set(self.machine.timers) - {"sync-switch: detect"}
         assert paradigm.watching == ("sync-switch: detect" in self.machine.timers)

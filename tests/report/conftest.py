@@ -1,4 +1,6 @@
-"""Records to report on, made once by the virtual engine: real ones of a tiny model, and a sweep's folder."""
+"""Records to report on, made once by the virtual engine: real ones of a tiny model, and a sweep's
+folder.
+"""
 
 import shutil
 
@@ -20,20 +22,40 @@ def torch_of_one_thread():
 
 @pytest.fixture(scope="session")
 def sweep_folder(tmp_path_factory, torch_of_one_thread):
-    """Read-only: 3 paradigms x 2 learning rates x 3 seeds, then a trial that diverged and one that left no record."""
+    """Read-only: 3 paradigms x 2 learning rates x 3 seeds, then a trial that diverged and one that
+    left no record.
+    """
     folder = tmp_path_factory.mktemp("sweep")
     grid = {"update.lr": list(LEARNING_RATES), "paradigm": list(PARADIGMS), "seed": list(SEEDS)}
-    (folder / "sweep.yaml").write_text(yaml.safe_dump(BASE | {"sweep": {"grid": grid}}, sort_keys=False))
-    points = [(lr, paradigm, seed) for lr in LEARNING_RATES for paradigm in PARADIGMS for seed in SEEDS]
+    (folder / "sweep.yaml").write_text(
+        yaml.safe_dump(BASE | {"sweep": {"grid": grid}}, sort_keys=False)
+    )
+    points = [
+        (lr, paradigm, seed) for lr in LEARNING_RATES for paradigm in PARADIGMS for seed in SEEDS
+    ]
     points += [(LEARNING_RATES[1], {"name": "asp"}, 3), (LEARNING_RATES[1], {"name": "asp"}, 4)]
     for number, (lr, paradigm, seed) in enumerate(points):
         name = trial_name(number)
-        settings = {"update.lr": lr, "paradigm": yaml.safe_dump(paradigm, default_flow_style=True).strip(), "seed": seed}
-        write_note(folder, TrialNote(name, settings, error="no place for it" if number == LOST else ""))
+        settings = {
+            "update.lr": lr,
+            "paradigm": yaml.safe_dump(paradigm, default_flow_style=True).strip(),
+            "seed": seed,
+        }
+        write_note(
+            folder, TrialNote(name, settings, error="no place for it" if number == LOST else "")
+        )
         if number != LOST:
             update = {"lr": 1e30, "momentum": 0.9} if number == DIVERGED else {"lr": lr}
-            raysync.run(BASE | {"name": name, "output": str(folder / RECORDS), "paradigm": paradigm, "seed": seed,
-                                "update": update})
+            raysync.run(
+                BASE
+                | {
+                    "name": name,
+                    "output": str(folder / RECORDS),
+                    "paradigm": paradigm,
+                    "seed": seed,
+                    "update": update,
+                }
+            )
     write_table(folder)
     return folder
 
@@ -45,14 +67,25 @@ def sweep(sweep_folder):
 
 @pytest.fixture(scope="session")
 def runs_folder(tmp_path_factory, torch_of_one_thread):
-    """Read-only, as `raysync compare` leaves it: 3 paradigms x 2 seeds under troubles; a worker crashes and comes back."""
+    """Read-only, as `raysync compare` leaves it: 3 paradigms x 2 seeds under faults; a worker
+    crashes and comes back.
+    """
     output = tmp_path_factory.mktemp("output")
-    troubles = [{"kind": "crash", "worker": "fast-1", "at_s": 0.2, "rejoin_after_s": 0.1}]
+    faults = [{"kind": "crash", "worker": "fast-1", "at_s": 0.2, "rejoin_after_s": 0.1}]
     for seed in SEEDS[:2]:
         for paradigm in PARADIGMS:
-            raysync.run(BASE | {"name": "troubled", "output": str(output), "paradigm": paradigm, "seed": seed,
-                                "paradigms": list(PARADIGMS), "troubles": troubles})
-    return output / "troubled"
+            raysync.run(
+                BASE
+                | {
+                    "name": "faultd",
+                    "output": str(output),
+                    "paradigm": paradigm,
+                    "seed": seed,
+                    "paradigms": list(PARADIGMS),
+                    "faults": faults,
+                }
+            )
+    return output / "faultd"
 
 
 @pytest.fixture
@@ -63,7 +96,10 @@ def own_copy(runs_folder, tmp_path):
 
 @pytest.fixture
 def made(tmp_path):
-    """Collections of made-up numbers: `made({"bsp": [{...}, ...]}, **settings)`, a summary a seed; None: lost a trial."""
+    """Collections of made-up numbers: `made({"bsp": [{...}, ...]}, **settings)`, a summary a seed;
+    None: lost a trial.
+    """
+
     def make(results, scenario="", **settings):
         runs, failed = [], []
         for paradigm, summaries in results.items():
@@ -72,7 +108,14 @@ def made(tmp_path):
                     failed.append(Failed(99, scenario, paradigm, seed, "broke"))
                     continue
                 of_run = {"engine": "virtual", "target_accuracy": 0.9, "seed": seed} | settings
-                runs.append(Run(StandIn(of_run, summary, tmp_path / f"{paradigm}-{seed}"), paradigm, seed, scenario))
+                runs.append(
+                    Run(
+                        StandIn(of_run, summary, tmp_path / f"{paradigm}-{seed}"),
+                        paradigm,
+                        seed,
+                        scenario,
+                    )
+                )
         return Collection((tmp_path,), tuple(runs), tuple(failed))
 
     return make

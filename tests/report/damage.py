@@ -1,4 +1,6 @@
-"""Damages records, by a seed: what a disk, an editor, or somebody who means harm may make of them."""
+"""Damages records, by a seed: what a disk, an editor, or somebody who means harm may make
+of them.
+"""
 
 import json
 from random import Random
@@ -9,9 +11,39 @@ import yaml
 
 DEEP = json.loads("[" * 60 + "]" * 60)
 VALUES = [
-    None, True, False, 0, 1, -1, 0.5, -2.5, 10**30, 10**400, 1e308, float("nan"), float("inf"), "", "x", "nan", "-1",
-    "\x1b]0;x\x07\x1b[2J", "\ud800", "<script>x</script>", "a\nb", "../..", "tests.report.damage:called", "fast-0#1", [],
-    [1], {}, {"name": "asp"}, {"name": "tests.report.damage:called"}, DEEP, 10**8, "m7/fast-0#1", [["fast-0#1", 0]],
+    None,
+    True,
+    False,
+    0,
+    1,
+    -1,
+    0.5,
+    -2.5,
+    10**30,
+    10**400,
+    1e308,
+    float("nan"),
+    float("inf"),
+    "",
+    "x",
+    "nan",
+    "-1",
+    "\x1b]0;x\x07\x1b[2J",
+    "\ud800",
+    "<script>x</script>",
+    "a\nb",
+    "../..",
+    "tests.report.damage:called",
+    "fast-0#1",
+    [],
+    [1],
+    {},
+    {"name": "asp"},
+    {"name": "tests.report.damage:called"},
+    DEEP,
+    10**8,
+    "m7/fast-0#1",
+    [["fast-0#1", 0]],
 ]
 """What takes the place of a value."""
 
@@ -26,8 +58,12 @@ def called(*arguments, **more):
 def damage(record, random):
     """Damage one file of a record, in one of many ways; returns in which, in words."""
     file = random.choice(sorted(path for path in record.rglob("*") if path.is_file()))
-    ways = {".jsonl": [_lines, _line, _line, _line, _bytes], ".json": [_tree, _tree, _bytes],
-            ".yaml": [_settings, _settings, _bytes], ".parquet": [_table, _bytes]}
+    ways = {
+        ".jsonl": [_lines, _line, _line, _line, _bytes],
+        ".json": [_tree, _tree, _bytes],
+        ".yaml": [_settings, _settings, _bytes],
+        ".parquet": [_table, _bytes],
+    }
     return f"{file.name}: {random.choice(ways.get(file.suffix, [_bytes]))(file, random)}"
 
 
@@ -42,8 +78,12 @@ def _bytes(file, random):
             file.write_bytes(data[:at])
             return f"cut at {at}"
         case 2:
-            deep = b"[" * (100_000 if file.suffix != ".yaml" else 100)  # deeper YAML: tests/unit/test_reading.py
-            file.write_bytes(random.choice([b"", b"\0" * 100, b"\xff\xfe", deep, b"null\n", b"3\n", b"[]\n"]))
+            deep = b"[" * (
+                100_000 if file.suffix != ".yaml" else 100
+            )  # deeper YAML: tests/unit/test_reading.py
+            file.write_bytes(
+                random.choice([b"", b"\0" * 100, b"\xff\xfe", deep, b"null\n", b"3\n", b"[]\n"])
+            )
             return "something else"
     for _ in range(random.choice((1, 1, 5))):
         data[random.randrange(len(data))] = random.randrange(256)
@@ -104,7 +144,9 @@ def _table(file, random):
         case 1 if values:
             values[random.randrange(len(values))] = None
         case 2 if values and table.column(name).type == pa.float64():
-            values[random.randrange(len(values))] = random.choice([float("nan"), float("inf"), -1e300])
+            values[random.randrange(len(values))] = random.choice(
+                [float("nan"), float("inf"), -1e300]
+            )
         case _:
             values = [str(value) for value in values]
     pq.write_table(table.set_column(at, name, pa.array(values)), file)

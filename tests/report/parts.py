@@ -15,10 +15,18 @@ DIVERGED, LOST = 18, 19
 """Trials of the sweep beside the grid: one that diverged, one that left no record."""
 
 BASE = {
-    "name": "tiny", "engine": "virtual", "model": {"name": "mlp", "hidden": [16]}, "data": "digits", "batch_size": 16,
-    "workload": {"samples": 1600}, "evaluation": {"marks": 10}, "target_accuracy": 0.6,
-    "workers": [{"name": "fast", "count": 2, "step_s": 0.02, "jitter": {"sigma": 0.1}},
-                {"name": "slow", "step_s": 0.02, "speed": 0.5, "jitter": {"sigma": 0.1}}],
+    "name": "tiny",
+    "engine": "virtual",
+    "model": {"name": "mlp", "hidden": [16]},
+    "data": "digits",
+    "batch_size": 16,
+    "workload": {"samples": 1600},
+    "evaluation": {"marks": 10},
+    "target_accuracy": 0.6,
+    "workers": [
+        {"name": "fast", "count": 2, "step_s": 0.02, "jitter": {"sigma": 0.1}},
+        {"name": "slow", "step_s": 0.02, "speed": 0.5, "jitter": {"sigma": 0.1}},
+    ],
     "network": {"link": {"latency_s": 0.001}, "update_s": 0.0005},
 }
 
@@ -34,7 +42,12 @@ class StandIn:
     def __init__(self, settings, summary, path):
         self.config = validated(json.dumps(settings))
         self.summary = {"status": "finished", "parameters": 10, "profile": None} | summary
-        self.environment = {"packages": {"raysync": "0"}, "python": "3", "platform": "here", "started": "2026-01-02T03:04"}
+        self.environment = {
+            "packages": {"raysync": "0"},
+            "python": "3",
+            "platform": "here",
+            "started": "2026-01-02T03:04",
+        }
         self.path = path
         self.ended = True
 
@@ -43,7 +56,9 @@ def newer(folder):
     """The folder's journals as a raysync of the next schema would begin them."""
     for journal in folder.glob("*/journal.jsonl"):
         first, _, rest = journal.read_text().partition("\n")
-        journal.write_text(json.dumps(json.loads(first) | {"journal": JOURNAL_SCHEMA + 1}) + "\n" + rest)
+        journal.write_text(
+            json.dumps(json.loads(first) | {"journal": JOURNAL_SCHEMA + 1}) + "\n" + rest
+        )
 
 
 def cut(path, share=0.5):

@@ -1,4 +1,6 @@
-"""What is found in the folders that a person names, and what is said of those that cannot be read."""
+"""What is found in the folders that a person names, and what is said of those that cannot
+be read.
+"""
 
 import shutil
 
@@ -8,8 +10,18 @@ import yaml
 from raysync.errors import ConfigError
 from raysync.record.sweeps import TrialNote, write_note, write_table
 from raysync.results.collection import OF_FINISHED_RUNS, Run, collect
-from raysync.results.scenarios import differences, setting_text
-from tests.report.parts import BASE, DIVERGED, LABELS, LEARNING_RATES, LOST, SEEDS, StandIn, cut, newer
+from raysync.results.grouping import differences, setting_text
+from tests.report.parts import (
+    BASE,
+    DIVERGED,
+    LABELS,
+    LEARNING_RATES,
+    LOST,
+    SEEDS,
+    StandIn,
+    cut,
+    newer,
+)
 
 SCENARIOS = ("update.lr=0.05", "update.lr=0.2")
 
@@ -44,7 +56,9 @@ def test_a_diverged_trial_is_a_run_and_a_lost_one_is_listed(sweep):
 def test_a_folder_of_records(runs_folder):
     collection = collect([runs_folder])
     [groups] = collection.scenarios().values()
-    assert {label: [run.seed for run in runs] for label, runs in groups.items()} == {label: [0, 1] for label in LABELS}
+    assert {label: [run.seed for run in runs] for label, runs in groups.items()} == {
+        label: [0, 1] for label in LABELS
+    }
     assert tuple(groups) == LABELS, "in the order of the file's `paradigms`"
     assert collection.runs[0].scenario == ""
     one = collect([collection.runs[0].record.path])
@@ -54,9 +68,10 @@ def test_a_folder_of_records(runs_folder):
 def test_runs_and_a_sweep_together_differ_in_words(runs_folder, sweep_folder):
     collection = collect([runs_folder, sweep_folder])
     assert [run.scenario for run in collection.runs if run.status == "finished"] == [
-        *["update.lr=0.05, update.momentum=0, troubles=crash"] * 6,
-        *["update.lr=0.05, update.momentum=0, troubles=none"] * 9,
-        *["update.lr=0.2, update.momentum=0, troubles=none"] * 9]
+        *["update.lr=0.05, update.momentum=0, faults=crash"] * 6,
+        *["update.lr=0.05, update.momentum=0, faults=none"] * 9,
+        *["update.lr=0.2, update.momentum=0, faults=none"] * 9,
+    ]
 
 
 def test_the_newest_of_a_seed_counts(own_copy):
@@ -71,54 +86,91 @@ def test_the_newest_of_a_seed_counts(own_copy):
 
 def texts(*settings, profiles=()):
     names = profiles or [None] * len(settings)
-    return differences([StandIn({"engine": "virtual"} | one, {"profile": profile}, None)
-                        for one, profile in zip(settings, names, strict=True)])
+    return differences(
+        [
+            StandIn({"engine": "virtual"} | one, {"profile": profile}, None)
+            for one, profile in zip(settings, names, strict=True)
+        ]
+    )
 
 
-@pytest.mark.parametrize(("settings", "said"), [
-    (({}, {"seed": 3, "paradigm": "asp", "name": "other", "output": "elsewhere"}), ["", ""]),
-    (({}, {"data": {"data_dir": "elsewhere"}}), ["", ""]),
-    (({"model": "mlp"}, {"model": "lenet"}), ["model=mlp", "model=lenet"]),
-    (({"batch_size": 8}, {"batch_size": 16, "update": {"lr": 0.5}}),
-     ["batch_size=8, update.lr=0.05", "batch_size=16, update.lr=0.5"]),
-    (({"workers": [{"count": 2}]}, {"workers": [{"count": 3}]}), ["workers=2 worker", "workers=3 worker"]),
-    (({"workers": [{"speed": 1}]}, {"workers": [{"speed": 0.5}]}),
-     ["workers=1 worker, workers.0.speed=1", "workers=1 worker, workers.0.speed=0.5"]),
-    (({}, {"troubles": [{"kind": "drift", "added_s": 1, "period_s": 2}]}), ["troubles=none", "troubles=drift"]),
-    (({"target_accuracy": 0.5}, {}), ["target_accuracy=0.5", "target_accuracy=none"]),
-])
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (({}, {"seed": 3, "paradigm": "asp", "name": "other", "output": "elsewhere"}), ["", ""]),
+        (({}, {"data": {"data_dir": "elsewhere"}}), ["", ""]),
+        (({"model": "mlp"}, {"model": "lenet"}), ["model=mlp", "model=lenet"]),
+        (
+            ({"batch_size": 8}, {"batch_size": 16, "update": {"lr": 0.5}}),
+            ["batch_size=8, update.lr=0.05", "batch_size=16, update.lr=0.5"],
+        ),
+        (
+            ({"workers": [{"count": 2}]}, {"workers": [{"count": 3}]}),
+            ["workers=2 worker", "workers=3 worker"],
+        ),
+        (
+            ({"workers": [{"speed": 1}]}, {"workers": [{"speed": 0.5}]}),
+            ["workers=1 worker, workers.0.speed=1", "workers=1 worker, workers.0.speed=0.5"],
+        ),
+        (
+            ({}, {"faults": [{"kind": "drift", "added_s": 1, "period_s": 2}]}),
+            ["faults=none", "faults=drift"],
+        ),
+        (({"target_accuracy": 0.5}, {}), ["target_accuracy=0.5", "target_accuracy=none"]),
+    ],
+)
 def test_what_sets_records_apart(settings, said):
     assert texts(*settings) == said
 
 
 def test_a_profile_stands_for_what_it_brings():
     settings = [{"profile": name} for name in ("8-k80", "16-k80", "8-k80")]
-    assert texts(*settings, profiles=["8-k80", "16-k80", "8-k80"]) == ["profile=8-k80", "profile=16-k80", "profile=8-k80"]
+    assert texts(*settings, profiles=["8-k80", "16-k80", "8-k80"]) == [
+        "profile=8-k80",
+        "profile=16-k80",
+        "profile=8-k80",
+    ]
 
 
-@pytest.mark.parametrize(("value", "text"), [
-    ("{name: mlp, hidden: [64]}", "mlp(hidden=[64])"), ({"name": "ssp", "staleness": 3}, "ssp(staleness=3)"), (3.0, "3"),
-    (0.1, "0.1"), (None, "none"), (float("nan"), "none"), ("lenet", "lenet"), ("{broken", "{broken"),
-])
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("{name: mlp, hidden: [64]}", "mlp(hidden=[64])"),
+        ({"name": "ssp", "staleness": 3}, "ssp(staleness=3)"),
+        (3.0, "3"),
+        (0.1, "0.1"),
+        (None, "none"),
+        (float("nan"), "none"),
+        ("lenet", "lenet"),
+        ("{broken", "{broken"),
+    ],
+)
 def test_values_in_words(value, text):
     assert setting_text(value) == text
 
 
-@pytest.mark.parametrize(("settings", "summary", "said"), [
-    ({}, {}, ("accuracy", 0.9, "time_to_accuracy_s")),
-    ({"target_accuracy": None}, {}, ("accuracy", None, "seconds")),
-    ({"target_accuracy": None, "target_loss": 0.5}, {}, ("accuracy", 0.5, "time_to_loss_s")),
-    ({"target_loss": 0.5}, {"tokens": True}, ("perplexity", 0.5, "time_to_loss_s")),
-    ({"data": "text"}, {}, ("perplexity", 0.9, "time_to_accuracy_s")),
-    ({"timing": "only"}, {}, ("nothing", None, "seconds")),
-])
+@pytest.mark.parametrize(
+    ("settings", "summary", "said"),
+    [
+        ({}, {}, ("accuracy", 0.9, "time_to_accuracy_s")),
+        ({"target_accuracy": None}, {}, ("accuracy", None, "seconds")),
+        ({"target_accuracy": None, "target_loss": 0.5}, {}, ("accuracy", 0.5, "time_to_loss_s")),
+        ({"target_loss": 0.5}, {"tokens": True}, ("perplexity", 0.5, "time_to_loss_s")),
+        ({"data": "text"}, {}, ("perplexity", 0.9, "time_to_accuracy_s")),
+        ({"timing": "only"}, {}, ("nothing", None, "seconds")),
+    ],
+)
 def test_by_what_runs_are_judged(made, settings, summary, said):
     success = made({"bsp": [summary]}, **settings).success("")
     assert (success.quality, success.target, success.time_key) == said
 
 
 def test_a_number_that_is_none():
-    run = Run(StandIn(BASE, {"a": None, "b": float("nan"), "c": float("inf"), "d": 2, "e": "text"}, None), "bsp", 0)
+    run = Run(
+        StandIn(BASE, {"a": None, "b": float("nan"), "c": float("inf"), "d": 2, "e": "text"}, None),
+        "bsp",
+        0,
+    )
     assert [run.value(key) for key in "abcdef"] == [None, None, None, 2.0, None, None]
 
 
@@ -141,7 +193,10 @@ def test_nothing_to_report_on(tmp_path, runs_folder):
 
 def test_a_sweep_of_which_nothing_is_left(sweep_folder, tmp_path):
     shutil.copy(sweep_folder / "sweep.yaml", tmp_path)
-    write_note(tmp_path, TrialNote("00000", {"seed": 0, "paradigm.nonsense": 3}, error="too large\nfor here"))
+    write_note(
+        tmp_path,
+        TrialNote("00000", {"seed": 0, "paradigm.nonsense": 3}, error="too large\nfor here"),
+    )
     write_table(tmp_path)
     assert "none of its 1 trials left a record.\ntoo large" in fails(tmp_path)
     (tmp_path / "sweep.parquet").write_bytes(b"PAR1")
@@ -154,13 +209,20 @@ def record_in(folder):
     return sorted(folder.iterdir())[0]
 
 
-@pytest.mark.parametrize(("file", "damage"), [
-    ("environment.json", cut), ("evaluations.parquet", cut), ("pushes.parquet", cut),
-    ("config.yaml", lambda path: path.write_text("a: b: c")), ("journal.jsonl", lambda path: path.write_text("")),
-    ("config.yaml", lambda path: path.unlink()), ("journal.jsonl", lambda path: path.unlink()),
-    ("pushes.parquet", lambda path: path.unlink()),
-    ("pushes.parquet", lambda path: shutil.copy(path.parent / "evaluations.parquet", path)),
-])
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [
+        ("environment.json", cut),
+        ("evaluations.parquet", cut),
+        ("pushes.parquet", cut),
+        ("config.yaml", lambda path: path.write_text("a: b: c")),
+        ("journal.jsonl", lambda path: path.write_text("")),
+        ("config.yaml", lambda path: path.unlink()),
+        ("journal.jsonl", lambda path: path.unlink()),
+        ("pushes.parquet", lambda path: path.unlink()),
+        ("pushes.parquet", lambda path: shutil.copy(path.parent / "evaluations.parquet", path)),
+    ],
+)
 def test_a_damaged_record(own_copy, file, damage):
     damage(record_in(own_copy) / file)
     assert str(record_in(own_copy)) in fails(own_copy)
@@ -176,7 +238,9 @@ def test_a_damaged_record_of_a_sweep(sweep_folder, tmp_path):
 def test_a_journal_that_is_damaged_in_its_middle_matters_to_a_run_that_was_killed(own_copy):
     record = record_in(own_copy)
     lines = (record / "journal.jsonl").read_text().splitlines()
-    (record / "journal.jsonl").write_text("\n".join([*lines[:40], lines[40][:20], *lines[41:]]) + "\n")
+    (record / "journal.jsonl").write_text(
+        "\n".join([*lines[:40], lines[40][:20], *lines[41:]]) + "\n"
+    )
     assert len(collect([own_copy]).runs) == 6
     (record / "summary.json").unlink()
     assert "line 41 is not a line of a journal" in fails(own_copy)
@@ -188,7 +252,10 @@ def test_a_record_of_a_newer_raysync(own_copy):
     (record / "config.yaml").write_text(yaml.safe_dump(settings | {"hyperdrive": 9}))
     assert "of a newer raysync" in fails(own_copy)
     newer(own_copy)
-    assert "a newer raysync wrote it: the journal has schema 3; this raysync reads schema 2" in fails(own_copy)
+    assert (
+        "a newer raysync wrote it: the journal has schema 3; this raysync reads schema 2"
+        in fails(own_copy)
+    )
 
 
 def test_a_run_that_was_killed_is_unfinished(own_copy):

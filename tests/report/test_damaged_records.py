@@ -1,4 +1,6 @@
-"""Records that are damaged, unfinished, or mean harm: each command answers in a line or two, and imports nothing."""
+"""Records that are damaged, unfinished, or mean harm: each command answers in a line or two, and
+imports nothing.
+"""
 
 import gc
 import json
@@ -23,7 +25,8 @@ from tests.report.parts import BASE, cut
 
 pytestmark = pytest.mark.xdist_group("report")
 FUZZED_S = 6.0
-"""The fuzzer's bound in time; it tries most of its cases within. Thousands of seeds were tried beside the tests."""
+"""The fuzzer's bound in time; it tries most of its cases within. Thousands of seeds were tried
+beside the tests."""
 
 TINY = BASE | {"workload": {"samples": 480}, "evaluation": {"marks": 3}}
 HARM = "tests.report.damage:called"
@@ -31,13 +34,19 @@ HARM = "tests.report.damage:called"
 
 @pytest.fixture(scope="module")
 def tiny_records(tmp_path_factory, torch_of_one_thread):
-    """Read-only: a finished run of LagTuner, one of a decoupled network, and one of Sync-Switch that was killed."""
+    """Read-only: a finished run of LagTuner, one of a decoupled network, and one of Sync-Switch
+    that was killed.
+    """
     output = tmp_path_factory.mktemp("damaged")
     crash = [{"kind": "crash", "worker": "fast-1", "at_s": 0.1, "rejoin_after_s": 0.05}]
     settings = [
-        {"paradigm": "lagtuner", "troubles": crash},
-        {"paradigm": {"name": "decoupled", "groups": 2}, "workers": [{"name": "fast", "count": 4, "step_s": 0.02}]},
-        {"paradigm": {"name": "sync-switch", "first": {"name": "ringmaster", "paradigm": "bsp"}}}]
+        {"paradigm": "lagtuner", "faults": crash},
+        {
+            "paradigm": {"name": "decoupled", "groups": 2},
+            "workers": [{"name": "fast", "count": 4, "step_s": 0.02}],
+        },
+        {"paradigm": {"name": "sync-switch", "first": {"name": "ringmaster", "paradigm": "bsp"}}},
+    ]
     *finished, last = [raysync.run(TINY | {"output": str(output)} | more).path for more in settings]
     kill(last)
     return [*finished, last]
@@ -101,7 +110,9 @@ def edit(file, change):
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_damaged_record_is_answered_in_a_line_or_two(seed, tiny_records, tmp_path, call):
-    """Any damage to any file: exit status 0 or 2 (of a replay that differs 1), no traceback, nothing raw in the output."""
+    """Any damage to any file: exit status 0 or 2 (of a replay that differs 1), no traceback,
+    nothing raw in the output.
+    """
     random, end = Random(seed), monotonic() + FUZZED_S / 2
     for _ in range(60):
         copy = shutil.copytree(random.choice(tiny_records), tmp_path / "record")
@@ -128,16 +139,22 @@ def test_a_damaged_record_is_answered_in_a_line_or_two(seed, tiny_records, tmp_p
 
 # ---- what a record names ----
 
+
 def set_class(name, **parameters):
     return lambda head: head["paradigm"].update({"class": name, "parameters": parameters})
 
 
 INNER = {"name": HARM}
 WAYS_IN = [
-    (HARM, {}), ("os:system", {"command": "true"}),
+    (HARM, {}),
+    ("os:system", {"command": "true"}),
     ("raysync.paradigms.ringmaster:Ringmaster", {"paradigm": INNER}),
-    ("raysync.paradigms.syncswitch:SyncSwitch", {"first": "bsp", "then": [HARM], "fraction": [0.5]}),
-    ("raysync.paradigms.decoupled:Decoupled", {"sync": {"name": "ringmaster", "paradigm": INNER}})]
+    (
+        "raysync.paradigms.syncswitch:SyncSwitch",
+        {"first": "bsp", "then": [HARM], "fraction": [0.5]},
+    ),
+    ("raysync.paradigms.decoupled:Decoupled", {"sync": {"name": "ringmaster", "paradigm": INNER}}),
+]
 
 
 @pytest.mark.parametrize(("name", "parameters"), WAYS_IN)
@@ -150,12 +167,15 @@ def test_replay_builds_only_what_is_registered(record, call, name, parameters):
     assert not CALLS
 
 
-@pytest.mark.parametrize(("name", "parameters", "says"), [
-    ("raysync.paradigms.ssp:SSP", {"stalenes": 1}, "did you mean 'staleness'?"),
-    ("raysync.paradigms.ssp:SSP", {"staleness": "x"}, "staleness"),
-    ("raysync.paradigms.decoupled:Decoupled", {"modules": 10**8}, "less than or equal to 1000"),
-    ("raysync.paradigms.lagtuner:LagTuner", {"s_upper": 10**8}, "less than or equal to 1000"),
-])
+@pytest.mark.parametrize(
+    ("name", "parameters", "says"),
+    [
+        ("raysync.paradigms.ssp:SSP", {"stalenes": 1}, "did you mean 'staleness'?"),
+        ("raysync.paradigms.ssp:SSP", {"staleness": "x"}, "staleness"),
+        ("raysync.paradigms.decoupled:Decoupled", {"modules": 10**8}, "less than or equal to 1000"),
+        ("raysync.paradigms.lagtuner:LagTuner", {"s_upper": 10**8}, "less than or equal to 1000"),
+    ],
+)
 def test_the_parameters_of_a_header_are_validated(record, call, name, parameters, says):
     edit(record / "journal.jsonl", set_class(name, **parameters))
     code, _, err = call("replay", record)
@@ -163,17 +183,26 @@ def test_the_parameters_of_a_header_are_validated(record, call, name, parameters
     assert says in err
 
 
-@pytest.mark.parametrize("named", [INNER, {"name": "ringmaster", "paradigm": INNER}, {"name": "no.such:Rule", "pace": 3}])
+@pytest.mark.parametrize(
+    "named",
+    [INNER, {"name": "ringmaster", "paradigm": INNER}, {"name": "no.such:AnyParadigm", "pace": 3}],
+)
 def test_reading_a_record_imports_nothing_and_shows_what_it_says(record, call, tmp_path, named):
-    edit(record / "config.yaml", lambda settings: settings.update(
-        {"paradigm": named, "paradigms": [named], "model": HARM, "data": HARM}))
+    edit(
+        record / "config.yaml",
+        lambda settings: settings.update(
+            {"paradigm": named, "paradigms": [named], "model": HARM, "data": HARM}
+        ),
+    )
     edit(record / "summary.json", lambda summary: summary.pop("paradigm_label"))
     for arguments in commands(record, tmp_path / "trace.json"):
         assert call(*arguments)[0] == 0
     _, out, _ = call("report", "--format", "md", record)
     loaded = raysync.load(record)
     assert loaded.config.paradigm.label in out
-    assert loaded.config.paradigm.parameters == {key: value for key, value in named.items() if key != "name"}
+    assert loaded.config.paradigm.parameters == {
+        key: value for key, value in named.items() if key != "name"
+    }
     with pytest.raises(ConfigError, match=r"trust=True"):
         loaded.config.paradigm.make()
     with pytest.raises(ConfigError):
@@ -194,13 +223,21 @@ class Mine(ASP):
 '''
 
 
-def test_a_paradigm_of_ones_own_replays_where_it_is_trusted(tmp_path, call, monkeypatch, torch_of_one_thread):
+def test_a_paradigm_of_ones_own_replays_where_it_is_trusted(
+    tmp_path, call, monkeypatch, torch_of_one_thread
+):
     (tmp_path / "my_rules.py").write_text(OWN)
     monkeypatch.syspath_prepend(str(tmp_path))
     named = {"name": "my_rules:Mine", "pace": 7}
-    path = raysync.run(TINY | {"paradigm": named, "paradigms": [named], "output": str(tmp_path)}).path
+    path = raysync.run(
+        TINY | {"paradigm": named, "paradigms": [named], "output": str(tmp_path)}
+    ).path
     monkeypatch.delitem(sys.modules, "my_rules")
-    for arguments in (("report", path), ("report", "--format", "md", path), ("watch", "--once", path)):
+    for arguments in (
+        ("report", path),
+        ("report", "--format", "md", path),
+        ("watch", "--once", path),
+    ):
         code, out, err = call(*arguments)
         assert (code, err) == (0, "")
         assert arguments[1] == path or "mine(pace=7)" in out
@@ -212,7 +249,10 @@ def test_a_paradigm_of_ones_own_replays_where_it_is_trusted(tmp_path, call, monk
 
 
 def test_a_record_opens_no_other_file(record):
-    edit(record / "config.yaml", lambda settings: settings["workers"][0].update({"step_s": None, "trace": "/dev/zero"}))
+    edit(
+        record / "config.yaml",
+        lambda settings: settings["workers"][0].update({"step_s": None, "trace": "/dev/zero"}),
+    )
     with pytest.raises(ConfigError, match="a record holds the numbers themselves"):
         assert raysync.load(record).config
     edit(record / "config.yaml", lambda settings: settings.update({"profile": "/dev/zero.yaml"}))
@@ -221,6 +261,7 @@ def test_a_record_opens_no_other_file(record):
 
 
 # ---- what is missing ----
+
 
 @pytest.mark.parametrize("damaged", [b"", b"{", b'{"status": 3}', None])
 def test_a_summary_that_cannot_be_read_hides_no_journal(record, damaged):
@@ -237,6 +278,7 @@ def test_a_summary_that_cannot_be_read_hides_no_journal(record, damaged):
 
 def test_the_summary_of_a_killed_run_keeps_no_rows(record):
     """However long the journal: the row of a push goes as it comes."""
+
     def rows():
         gc.collect()
         return sum(type(one) is PushRow for one in gc.get_objects())
@@ -249,15 +291,29 @@ def test_the_summary_of_a_killed_run_keeps_no_rows(record):
 
 
 def test_a_journal_that_was_cut_off_is_said_to_be(record, call):
-    """Of a run that was closed, so that its summary says nothing of it; in the middle of a line, or between two."""
+    """Of a run that was closed, so that its summary says nothing of it; in the middle of a line, or
+    between two.
+    """
     journal = record / "journal.jsonl"
     text = journal.read_text()
-    whole = [call("replay", record)[1], call("report", "--format", "md", record)[1], call("watch", "--once", record)[1]]
-    for size in (len(text) // 2, text.rindex("\n", 0, len(text) // 2) + 1, text.rindex("\n", 0, -1) + 1, len(text) - 1):
+    whole = [
+        call("replay", record)[1],
+        call("report", "--format", "md", record)[1],
+        call("watch", "--once", record)[1],
+    ]
+    for size in (
+        len(text) // 2,
+        text.rindex("\n", 0, len(text) // 2) + 1,
+        text.rindex("\n", 0, -1) + 1,
+        len(text) - 1,
+    ):
         journal.write_text(text[:size])
         assert not raysync.load(record).ended
-        for command, says in ((("replay",), "The journal is unfinished"), (("watch", "--once"), "it was cut off"),
-                              (("report", "--format", "md"), f"Unfinished: lagtuner, seed 0 in {record}")):
+        for command, says in (
+            (("replay",), "The journal is unfinished"),
+            (("watch", "--once"), "it was cut off"),
+            (("report", "--format", "md"), f"Unfinished: lagtuner, seed 0 in {record}"),
+        ):
             code, out, _ = call(*command, record)
             assert code == 0
             assert says in out
@@ -271,11 +327,14 @@ def test_a_journal_that_was_cut_off_is_said_to_be(record, call):
 def test_what_follows_the_closing_line_is_damage(record):
     lines = (record / "journal.jsonl").read_text().splitlines(keepends=True)
     for more in (lines[5], lines[5][:9], lines[-1]):
-        with pytest.raises(ConfigError, match=f"line {len(lines) + 1} comes after the closing line"):
+        with pytest.raises(
+            ConfigError, match=f"line {len(lines) + 1} comes after the closing line"
+        ):
             list(read([*lines, more])[1])
 
 
 # ---- what is shown ----
+
 
 def test_control_characters_are_visible(record, call):
     """A remark in the terminal, and an error that quotes the record."""
@@ -296,12 +355,34 @@ def test_control_characters_are_visible(record, call):
 
 def test_no_html_of_a_record_is_passed_on(record, call, tmp_path):
     script = "<script>alert(1)</script>"
-    edit(record / "config.yaml", lambda settings: settings.update(
-        {"model": {"name": "mlp", "hidden": script}, "published": {
-            "source": script, "note": f"![x](http://x/{script})", "rows": {"lagtuner": {script: 1.0}}}}))
-    edit(record / "summary.json", lambda summary: summary.update({"status": script, "error": script, "profile": script}))
-    edit(record / "environment.json", lambda found: found.update(
-        {"command": ["raysync", f"```\n{script}"], "python": script, "platform": script, "packages": {script: script}}))
+    edit(
+        record / "config.yaml",
+        lambda settings: settings.update(
+            {
+                "model": {"name": "mlp", "hidden": script},
+                "published": {
+                    "source": script,
+                    "note": f"![x](http://x/{script})",
+                    "rows": {"lagtuner": {script: 1.0}},
+                },
+            }
+        ),
+    )
+    edit(
+        record / "summary.json",
+        lambda summary: summary.update({"status": script, "error": script, "profile": script}),
+    )
+    edit(
+        record / "environment.json",
+        lambda found: found.update(
+            {
+                "command": ["raysync", f"```\n{script}"],
+                "python": script,
+                "platform": script,
+                "packages": {script: script},
+            }
+        ),
+    )
     text = call("report", "--format", "md", record)[1]
     outside, fence, inside = text.partition("````sh\n")
     assert fence
@@ -321,7 +402,12 @@ def test_markdown_of_texts():
 
 
 def test_a_paths_name_is_no_record(tmp_path, call):
-    assert call("replay", tmp_path)[0] == call("watch", "--once", tmp_path)[0] == call("report", Path("nowhere"))[0] == 2
+    assert (
+        call("replay", tmp_path)[0]
+        == call("watch", "--once", tmp_path)[0]
+        == call("report", Path("nowhere"))[0]
+        == 2
+    )
 
 
 def test_markdown_is_made_of_a_collection_with_unfinished_runs(made):

@@ -20,12 +20,12 @@ from raysync.record.writer import schema_of
 from raysync.results.collection import collect
 from raysync.results.figures import figures_of, series_of
 from raysync.results.figures.colours import COLOURS, HUES, painted
-from raysync.results.figures.dress import layout_of
-from raysync.results.figures.learning import times_to
-from raysync.results.figures.parts import INVISIBLE, numbers
-from raysync.results.figures.spending import contributions, spent
-from raysync.results.figures.story import story_of
-from raysync.results.figures.thin import POINTS, binned, common, evenly, kept, shares_up_to
+from raysync.results.figures.downsample import POINTS, binned, common, evenly, kept, shares_up_to
+from raysync.results.figures.journal_events import story_of
+from raysync.results.figures.layout import layout_of
+from raysync.results.figures.learning_curves import times_to
+from raysync.results.figures.primitives import INVISIBLE, numbers
+from raysync.results.figures.time_breakdown import contributions, spent
 from tests.report.parts import BASE, cut
 
 FINITE = st.floats(-1e6, 1e6)
@@ -60,7 +60,9 @@ def edited(folder, change):
         for index, line in enumerate(lines):
             entry = decode(line)
             if isinstance(entry, Entry):
-                line = encode(Entry(entry.event, (*entry.decisions, *change(index, entry)), entry.report))
+                line = encode(
+                    Entry(entry.event, (*entry.decisions, *change(index, entry)), entry.report)
+                )
             texts.append(line)
         journal.write_text("\n".join([head, *texts]) + "\n")
 
@@ -69,11 +71,16 @@ def edited(folder, change):
 
 
 def test_a_workers_times_sum_to_its_time(series):
-    """Computing, transfer and waiting of each life: from its first release to the end of its last wait."""
+    """Computing, transfer and waiting of each life: from its first release to the end of its last
+    wait.
+    """
     for one in series:
         for pushes in one.pushes:
-            lives = pushes.assign(end=pushes.pushed_at_s + pushes.wait_s).groupby("worker").agg(
-                slot=("slot", "first"), begin=("released_at_s", "min"), end=("end", "max"))
+            lives = (
+                pushes.assign(end=pushes.pushed_at_s + pushes.wait_s)
+                .groupby("worker")
+                .agg(slot=("slot", "first"), begin=("released_at_s", "min"), end=("end", "max"))
+            )
             there = (lives.end - lives.begin).groupby(lives.slot).sum()
             sums = spent(pushes)[["busy_s", "transfer_s", "wait_s"]].sum(axis=1)
             pd.testing.assert_series_equal(sums.sort_index(), there.sort_index(), check_names=False)
@@ -96,27 +103,42 @@ def test_the_bars_show_the_frames(figures, series):
     traces = [trace for trace in figures["spending"].traces if trace["type"] == "bar"]
     for one in series:
         shown = sum(sum(trace["x"]) for trace in traces if trace["legendgroup"] == str(one.index))
-        mean = np.mean([spent(pushes)[["busy_s", "transfer_s", "wait_s"]].sum(axis=None) for pushes in one.pushes])
+        mean = np.mean(
+            [
+                spent(pushes)[["busy_s", "transfer_s", "wait_s"]].sum(axis=None)
+                for pushes in one.pushes
+            ]
+        )
         assert shown == pytest.approx(mean, rel=1e-3)
 
 
 def test_bars_of_a_lane_follow_one_another(figures, series):
     """Nobody does two things at a time; and what is drawn is of iterations in or across a view."""
     figure = figures["timeline"]
-    bars = sorted((lane, base, base + length) for trace in figure.traces if trace["type"] == "bar"
-                  for lane, base, length in zip(trace["y"], trace["base"], trace["x"], strict=True))
+    bars = sorted(
+        (lane, base, base + length)
+        for trace in figure.traces
+        if trace["type"] == "bar"
+        for lane, base, length in zip(trace["y"], trace["base"], trace["x"], strict=True)
+    )
     assert len(bars) > 50
     for (lane, _, end), (following, begin, _) in pairwise(bars):
         assert lane != following or begin >= end - 1e-5
     pushes = pd.concat([frame for one in series for frame in one.pushes])
     longest = (pushes.pushed_at_s - pushes.released_at_s + pushes.wait_s).max()
-    assert all(any(end >= view.low - longest and begin <= view.high + longest for view in figure.views)
-               for _, begin, end in bars)
+    assert all(
+        any(end >= view.low - longest and begin <= view.high + longest for view in figure.views)
+        for _, begin, end in bars
+    )
 
 
 def test_the_timeline_says_why_somebody_waits(figures):
-    texts = [text for trace in figures["timeline"].traces if trace["type"] == "bar" and "waiting" in trace["hovertemplate"]
-             for text in trace["text"]]
+    texts = [
+        text
+        for trace in figures["timeline"].traces
+        if trace["type"] == "bar" and "waiting" in trace["hovertemplate"]
+        for text in trace["text"]
+    ]
     assert texts
     assert sum(map(bool, texts)) > 0.9 * len(texts)  # the rest waited for the end, or died
 
@@ -127,7 +149,9 @@ def test_time_to_a_target_is_that_of_the_first_that_met_it(values, targets, rise
     times = np.arange(len(values), dtype=float)
     found = times_to(times, values, np.array(targets), rises=rises)
     for target, at in zip(targets, found, strict=True):
-        met = [t for t, y in zip(times, values, strict=True) if (y >= target if rises else y <= target)]
+        met = [
+            t for t, y in zip(times, values, strict=True) if (y >= target if rises else y <= target)
+        ]
         assert at == (met[0] if met else np.inf)
     order = np.argsort(targets if rises else np.negative(targets))
     assert (found[order][1:] >= found[order][:-1]).all()
@@ -143,20 +167,33 @@ def test_the_time_to_accuracy_rises_with_the_target(figures, runs):
 
 def test_a_curve_ends_where_the_measuring_did(figures, series):
     for one in series:
-        ends = [run.record.evaluations["at"].max() - run.record.pushes.released_at_s.min() for run in one.runs]
+        ends = [
+            run.record.evaluations["at"].max() - run.record.pushes.released_at_s.min()
+            for run in one.runs
+        ]
         for trace in figures["accuracy-time"].traces:
             if trace["legendgroup"] == str(one.index):
                 assert max(trace["x"]) <= min(ends) * 1.001
 
 
 def test_the_ends_of_the_accuracy_curves(runs, figures):
-    """At the last samples stands the mean of the final accuracies, and the band reaches from the lowest to the highest."""
+    """At the last samples stands the mean of the final accuracies, and the band reaches from the
+    lowest to the highest.
+    """
     for index, paradigm in enumerate(runs.paradigms):
         finals = [100 * run.value("final_accuracy") for run in runs.scenarios()[""][paradigm]]
-        band, mean = (trace for trace in figures["accuracy-samples"].traces if trace["legendgroup"] == str(index))
-        assert mean["y"][-1] == pytest.approx(np.mean(finals), abs=1.0)  # seeds end at slightly different samples
+        band, mean = (
+            trace
+            for trace in figures["accuracy-samples"].traces
+            if trace["legendgroup"] == str(index)
+        )
+        assert mean["y"][-1] == pytest.approx(
+            np.mean(finals), abs=1.0
+        )  # seeds end at slightly different samples
         half = len(band["x"]) // 2
-        for high, low, middle in zip(band["y"][:half], band["y"][half:][::-1], mean["y"], strict=True):
+        for high, low, middle in zip(
+            band["y"][:half], band["y"][half:][::-1], mean["y"], strict=True
+        ):
             assert low <= middle * 1.001
             assert middle <= high * 1.001
 
@@ -164,10 +201,17 @@ def test_the_ends_of_the_accuracy_curves(runs, figures):
 def test_the_largest_lead_is_shown(series, figures):
     for one in series:
         top = np.mean([frame.lead.max() for frame in one.pushes])
-        curve = next(trace for trace in figures["lead-time"].traces
-                     if trace["legendgroup"] == str(one.index) and trace.get("fill") is None)
+        curve = next(
+            trace
+            for trace in figures["lead-time"].traces
+            if trace["legendgroup"] == str(one.index) and trace.get("fill") is None
+        )
         assert max(curve["y"]) <= top + 1e-9
-        steps = next(trace for trace in figures["lead-distribution"].traces if trace["legendgroup"] == str(one.index))
+        steps = next(
+            trace
+            for trace in figures["lead-distribution"].traces
+            if trace["legendgroup"] == str(one.index)
+        )
         assert steps["y"][-1] == 100
         assert steps["y"] == sorted(steps["y"])
 
@@ -187,10 +231,19 @@ def test_thinning_keeps_ends_and_extremes(values, points):
 
 
 @settings(max_examples=60)
-@given(st.lists(st.tuples(st.lists(st.integers(0, 50), min_size=1, max_size=20, unique=True), st.integers(0, 9)),
-                min_size=1, max_size=4))
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.integers(0, 50), min_size=1, max_size=20, unique=True), st.integers(0, 9)
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
 def test_curves_meet_on_common_ground(drawn):
-    curves = [(sorted(x), [slope * value for value in sorted(x)]) for x, slope in drawn]  # straight lines stay straight
+    curves = [
+        (sorted(x), [slope * value for value in sorted(x)]) for x, slope in drawn
+    ]  # straight lines stay straight
     grid, values = common(curves)
     low, high = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
     assert all(low <= x <= high for x in grid)
@@ -199,7 +252,10 @@ def test_curves_meet_on_common_ground(drawn):
 
 
 @settings(max_examples=40)
-@given(st.lists(st.tuples(st.floats(0.01, 10), st.integers(0, 30)), min_size=2, max_size=200), st.integers(1, 20))
+@given(
+    st.lists(st.tuples(st.floats(0.01, 10), st.integers(0, 30)), min_size=2, max_size=200),
+    st.integers(1, 20),
+)
 def test_bins_hold_what_falls_into_them(points, bins):
     times, values = (np.array(column, dtype=float) for column in zip(*points, strict=True))
     middles, tops = binned([times], [values], "max", bins)
@@ -245,7 +301,14 @@ def test_no_trace_is_long(sweep, figures):
 
 # ---- which figures there are ----
 
-EVERY_RUN = {"accuracy-time", "accuracy-samples", "time-to-accuracy", "spending", "contribution", "timeline"}
+EVERY_RUN = {
+    "accuracy-time",
+    "accuracy-samples",
+    "time-to-accuracy",
+    "spending",
+    "contribution",
+    "timeline",
+}
 LEADS = {"lead-time", "lead-distribution", "staleness-time", "staleness-distribution"}
 
 
@@ -285,14 +348,24 @@ def test_one_paradigm_that_never_waits_has_no_empty_figures(sweep):
     bsp = series_of(sweep.paradigms, {"bsp": groups["bsp"][:1]})
     figures = figures_of(bsp, sweep.success(scenario))
     assert {figure.key for figure in figures} == EVERY_RUN
-    assert not any(trace.get("fill") for figure in figures for trace in figure.traces)  # one seed: no band
+    assert not any(
+        trace.get("fill") for figure in figures for trace in figure.traces
+    )  # one seed: no band
 
 
 def test_where_nothing_is_learnt_there_is_no_accuracy(tmp_path, torch_of_one_thread):
     """And a run that was killed does not end the curve of those that finished."""
     for seed in (0, 1):
-        record = raysync.run(BASE | {"output": str(tmp_path), "timing": "only", "paradigm": "asp", "target_accuracy": None,
-                                     "seed": seed})
+        record = raysync.run(
+            BASE
+            | {
+                "output": str(tmp_path),
+                "timing": "only",
+                "paradigm": "asp",
+                "target_accuracy": None,
+                "seed": seed,
+            }
+        )
     (record.path / "summary.json").unlink()
     cut(record.path / "journal.jsonl")
     figures = figures_by_key(collect([tmp_path / "tiny"]))
@@ -302,35 +375,54 @@ def test_where_nothing_is_learnt_there_is_no_accuracy(tmp_path, torch_of_one_thr
 
 
 def test_of_tokens_perplexity_falls(tmp_path, torch_of_one_thread):
-    raysync.run(BASE | {"output": str(tmp_path), "model": {"name": "char-lm", "width": 16, "layers": 1, "heads": 2},
-                        "data": {"name": "text", "parameters": {"context": 16}}, "workload": {"samples": 320},
-                        "target_accuracy": None, "target_loss": 3.0, "paradigm": "bsp",
-                        "evaluation": {"marks": 4, "samples": 16}})
+    raysync.run(
+        BASE
+        | {
+            "output": str(tmp_path),
+            "model": {"name": "char-lm", "width": 16, "layers": 1, "heads": 2},
+            "data": {"name": "text", "parameters": {"context": 16}},
+            "workload": {"samples": 320},
+            "target_accuracy": None,
+            "target_loss": 3.0,
+            "paradigm": "bsp",
+            "evaluation": {"marks": 4, "samples": 16},
+        }
+    )
     figures = figures_by_key(collect([tmp_path / "tiny"]))
     assert {"perplexity-time", "perplexity-samples", "time-to-perplexity"} <= set(figures)
     assert figures["perplexity-time"].layout["yaxis"]["type"] == "log"
     assert figures["perplexity-time"].layout["shapes"][0]["y0"] == pytest.approx(np.exp(3.0))
     [trace] = figures["time-to-perplexity"].traces
-    assert list(np.argsort(trace["x"])) == list(np.argsort(trace["y"])[::-1]) or len(set(trace["y"])) < len(trace["y"])
+    assert list(np.argsort(trace["x"])) == list(np.argsort(trace["y"])[::-1]) or len(
+        set(trace["y"])
+    ) < len(trace["y"])
 
 
 def test_drops_are_counted_by_reason(own_copy):
     for record in own_copy.iterdir():
         pushes = pd.read_parquet(record / "pushes.parquet")
         late = pushes.index < 4
-        changed = pushes.assign(outcome=pushes.outcome.mask(late, "dropped"), reason=pushes.reason.mask(late, "<late>"))
+        changed = pushes.assign(
+            outcome=pushes.outcome.mask(late, "dropped"), reason=pushes.reason.mask(late, "<late>")
+        )
         table = pa.Table.from_pandas(changed, schema_of(PushRow), preserve_index=False)
         pq.write_table(table, record / "pushes.parquet")
     collection = collect([own_copy])
     all_series = series_of(collection.paradigms, collection.scenarios()[""])
     for series in all_series:
-        assert all(spent(frame).samples.sum() == frame[frame.outcome == "applied"].samples.sum() for frame in series.pushes)
+        assert all(
+            spent(frame).samples.sum() == frame[frame.outcome == "applied"].samples.sum()
+            for frame in series.pushes
+        )
     figures = figures_by_key(collection)
-    assert [(trace["x"], trace["y"]) for trace in figures["drops"].traces] == [([4], ["&lt;late&gt;"])] * 3, \
-        "reasons that differ behind a colon are one"
+    assert [(trace["x"], trace["y"]) for trace in figures["drops"].traces] == [
+        ([4], ["&lt;late&gt;"])
+    ] * 3, "reasons that differ behind a colon are one"
     for trace, series in zip(figures["lost"].traces, all_series, strict=True):
         frame = pd.concat(series.pushes)
-        shares = [100 * (frame[frame.slot == slot].outcome == "dropped").mean() for slot in trace["x"]]
+        shares = [
+            100 * (frame[frame.slot == slot].outcome == "dropped").mean() for slot in trace["x"]
+        ]
         assert trace["y"] == pytest.approx(shares, rel=1e-3)
         assert max(shares) > min(shares) >= 0
 
@@ -338,14 +430,19 @@ def test_drops_are_counted_by_reason(own_copy):
 def test_a_run_that_diverged_is_drawn_by_itself(sweep):
     scenario = next(run.scenario for run in sweep.runs if run.status == "diverged")
     figures = figures_by_key(sweep, scenario)
-    dotted = [trace for trace in figures["accuracy-samples"].traces if trace["line"].get("dash") == "dot"]
+    dotted = [
+        trace for trace in figures["accuracy-samples"].traces if trace["line"].get("dash") == "dot"
+    ]
     assert [trace["hovertemplate"].partition("<br>")[2] for trace in dotted] == ["seed 3: diverged"]
     assert "did not finish" in figures["accuracy-samples"].caption
 
 
 def test_a_run_that_did_not_come_to_a_push_is_no_obstacle(own_copy):
     first, second, *_ = sorted(own_copy.iterdir())
-    for record, lines in ((first, 1), (second, 3)):  # killed at once, killed after the first workers had joined
+    for record, lines in (
+        (first, 1),
+        (second, 3),
+    ):  # killed at once, killed after the first workers had joined
         (record / "summary.json").unlink()
         journal = record / "journal.jsonl"
         journal.write_text("".join(journal.read_text().splitlines(keepends=True)[:lines]))
@@ -361,12 +458,14 @@ def test_a_run_that_did_not_come_to_a_push_is_no_obstacle(own_copy):
 @pytest.mark.parametrize("opening", [0, 4_000])
 def test_switches_and_notes_of_any_kind_are_marked(own_copy, monkeypatch, opening):
     """Also behind the opening of a long journal."""
-    monkeypatch.setattr("raysync.results.figures.story.OPENING", opening)
+    monkeypatch.setattr("raysync.results.figures.journal_events.OPENING", opening)
 
     def change(index, entry):
         if index == 20:
             return [Switch("asp", "half of it is done")]
-        return [Note("straggler", "slow-0#1", {"share": 0.51234567, "<b>": 1})] if index == 40 else []
+        return (
+            [Note("straggler", "slow-0#1", {"share": 0.51234567, "<b>": 1})] if index == 40 else []
+        )
 
     edited(own_copy, change)
     figures = figures_by_key(collect([own_copy]))
@@ -374,12 +473,16 @@ def test_switches_and_notes_of_any_kind_are_marked(own_copy, monkeypatch, openin
     assert texts.count("switch, to asp, because half of it is done") == 6  # one a run
     assert texts.count("straggler slow-0#1, share 0.5123, &lt;b&gt; 1") == 6
     assert "◆ switch" in figures["happenings"].caption
-    assert [trace for trace in figures["accuracy-time"].traces if trace.get("marker", {}).get("symbol") == "diamond"]
+    assert [
+        trace
+        for trace in figures["accuracy-time"].traces
+        if trace.get("marker", {}).get("symbol") == "diamond"
+    ]
 
 
 def test_a_long_journal_is_told_alike(series, monkeypatch):
     """Past its opening only telling lines are read: nothing but reasons for holding is lost."""
-    monkeypatch.setattr("raysync.results.figures.story.OPENING", 0)
+    monkeypatch.setattr("raysync.results.figures.journal_events.OPENING", 0)
     for one in series:
         for run, story in zip(one.runs, one.stories, strict=True):
             short = story_of(run.record, run.record.pushes.released_at_s.min())
@@ -391,14 +494,36 @@ def test_a_long_journal_is_told_alike(series, monkeypatch):
 
 MACHADO = {
     "full": np.eye(3),
-    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
-    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
-    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+    "deuteranopia": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+    "protanopia": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "tritanopia": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.303900],
+    ],
 }
-LMS = np.array([[0.4122214708, 0.5363325363, 0.0514459929], [0.2119034982, 0.6806995451, 0.1073969566],
-                [0.0883024619, 0.2817188376, 0.6299787005]])
-LAB = np.array([[0.2104542553, 0.7936177850, -0.0040720468], [1.9779984951, -2.4285922050, 0.4505937099],
-                [0.0259040371, 0.7827717662, -0.8086757660]])
+LMS = np.array(
+    [
+        [0.4122214708, 0.5363325363, 0.0514459929],
+        [0.2119034982, 0.6806995451, 0.1073969566],
+        [0.0883024619, 0.2817188376, 0.6299787005],
+    ]
+)
+LAB = np.array(
+    [
+        [0.2104542553, 0.7936177850, -0.0040720468],
+        [1.9779984951, -2.4285922050, 0.4505937099],
+        [0.0259040371, 0.7827717662, -0.8086757660],
+    ]
+)
 
 
 def linear(colour):
@@ -407,7 +532,9 @@ def linear(colour):
 
 
 def contrast(one, other):
-    dark, light = sorted(float(linear(colour) @ [0.2126, 0.7152, 0.0722]) for colour in (one, other))
+    dark, light = sorted(
+        float(linear(colour) @ [0.2126, 0.7152, 0.0722]) for colour in (one, other)
+    )
     return (light + 0.05) / (dark + 0.05)
 
 
@@ -416,7 +543,11 @@ def test_colours_can_be_seen(theme):
     colours = COLOURS[theme]
     assert all(contrast(colours[str(hue)], colours["card"]) >= 3 for hue in range(HUES))
     assert contrast(colours["text"], colours["card"]) >= 7
-    assert all(contrast(colours[name], colours[ground]) >= 4.5 for name in ("muted", "bad") for ground in ("card", "page"))
+    assert all(
+        contrast(colours[name], colours[ground]) >= 4.5
+        for name in ("muted", "bad")
+        for ground in ("card", "page")
+    )
 
 
 @pytest.mark.parametrize("vision", MACHADO)
@@ -433,5 +564,8 @@ def test_colours_can_be_told_apart(theme, vision):
 
 def test_a_worker_may_be_called_like_a_colour():
     trace = {"y": ["$0"], "name": "$text", "marker": {"color": "$0/25", "line": {"color": "$text"}}}
-    assert painted(trace, "light") == {"y": ["$0"], "name": "$text",
-                                       "marker": {"color": "rgba(34,95,214,0.25)", "line": {"color": "#1c2430"}}}
+    assert painted(trace, "light") == {
+        "y": ["$0"],
+        "name": "$text",
+        "marker": {"color": "rgba(34,95,214,0.25)", "line": {"color": "#1c2430"}},
+    }

@@ -1,4 +1,6 @@
-"""The lab book: its pages say what the committed results say, its sweeps can be run, its clocks are what they claim."""
+"""The lab book: its pages say what the committed results say, its sweeps can be run, its clocks are
+what they claim.
+"""
 
 import re
 import shutil
@@ -38,8 +40,14 @@ def pages():
 
 
 def test_every_page_is_what_the_committed_results_give_byte_for_byte(pages):
-    assert {page.parent.name for page in pages} >= {"lagtuner", "quickstart", "architectures", "hybrid-ps", "sync-switch",
-                                                        "experiments"}
+    assert {page.parent.name for page in pages} >= {
+        "lagtuner",
+        "quickstart",
+        "architectures",
+        "hybrid-ps",
+        "sync-switch",
+        "experiments",
+    }
     for page, text in pages.items():
         assert page.read_bytes() == text.encode(), f"{page}: run python experiments/labbook.py"
 
@@ -62,8 +70,13 @@ def test_a_mark_that_nothing_fills_is_noticed():
 
 
 def test_every_table_is_on_its_page(pages):
-    for folder in (LAGTUNER, SYNC_SWITCH, EXPERIMENTS / "quickstart", EXPERIMENTS / "architectures",
-                   EXPERIMENTS / "hybrid-ps"):
+    for folder in (
+        LAGTUNER,
+        SYNC_SWITCH,
+        EXPERIMENTS / "quickstart",
+        EXPERIMENTS / "architectures",
+        EXPERIMENTS / "hybrid-ps",
+    ):
         for name in labbook.tables_of(folder).tables(labtables.Results(folder)):
             assert f"<!-- table: {name} -->" in pages[folder / "README.md"]
 
@@ -85,29 +98,47 @@ def test_every_sweep_has_its_results(file):
     from raysync.tuning.grid import points
 
     experiment, results = config.load(file), labtables.Results(file.parent)
-    trials, planned = results.trials(file.stem), points(experiment.sweep, experiment.seed, str(file))
+    trials, planned = (
+        results.trials(file.stem),
+        points(experiment.sweep, experiment.seed, str(file)),
+    )
     assert len(planned) == len(trials) == results.sweeps.trials[file.stem]
-    assert set(trials.status) <= {"finished", "diverged" if file.stem in MAY_DIVERGE else "finished"}
+    assert set(trials.status) <= {
+        "finished",
+        "diverged" if file.stem in MAY_DIVERGE else "finished",
+    }
     for number, point in enumerate(planned):
         assert trials.trial[number] == number
         assert {key: trials[f"config/{key}"][number] for key in point} == point
 
 
-@pytest.mark.parametrize("file", [file for file in SWEEPS if labtables.Results(file.parent).sweeps.trials[file.stem] < 20],
-                         ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file",
+    [file for file in SWEEPS if labtables.Results(file.parent).sweeps.trials[file.stem] < 20],
+    ids=lambda file: file.stem,
+)
 def test_a_sweep_can_be_planned(file, tmp_path):
-    """Each trial is an experiment; the larger sweeps vary the same settings, and planning them takes seconds."""
+    """Each trial is an experiment; the larger sweeps vary the same settings, and planning them
+    takes seconds.
+    """
     from raysync.tuning.sweep import plan
 
-    assert plan(file, [f"output={tmp_path}"]).count == labtables.Results(file.parent).sweeps.trials[file.stem]
+    assert (
+        plan(file, [f"output={tmp_path}"]).count
+        == labtables.Results(file.parent).sweeps.trials[file.stem]
+    )
 
 
 def test_only_finished_runs_of_declared_seeds_count_in_what_is_committed():
-    """Of sweeps, of what scripts wrote, and of the pages that make themselves; `counts` decides it for all of them."""
+    """Of sweeps, of what scripts wrote, and of the pages that make themselves; `counts` decides it
+    for all of them.
+    """
     for folder in labbook.entries():
         for file in [*folder.glob("results/*.csv"), *folder.glob("*.csv")]:
             rows = pd.read_csv(file)
-            of = {"overlap": ["overlap", "overlap-emulated"], "runs": ["regret"]}.get(file.stem, [file.stem])
+            of = {"overlap": ["overlap", "overlap-emulated"], "runs": ["regret"]}.get(
+                file.stem, [file.stem]
+            )
             if "seed" in rows:
                 seeds = [labtables.seeds_of(config.load(folder / f"{name}.yaml")) for name in of]
                 assert all(set(rows.seed) == declared for declared in seeds), file
@@ -116,22 +147,43 @@ def test_only_finished_runs_of_declared_seeds_count_in_what_is_committed():
 
 def record(label, seed, status="finished", began="20260101-000000"):
     """A record as far as it matters for whether it counts."""
-    return SimpleNamespace(path=Path(f"{began}-{label}"), summary={"status": status},
-                           config=SimpleNamespace(paradigm=SimpleNamespace(label=label), seed=seed))
+    return SimpleNamespace(
+        path=Path(f"{began}-{label}"),
+        summary={"status": status},
+        config=SimpleNamespace(paradigm=SimpleNamespace(label=label), seed=seed),
+    )
 
 
 def test_runs_that_are_not_finished_or_not_declared_do_not_count(monkeypatch):
     """A third run with an undeclared seed once stood in the table of two."""
     declared = config.validate({"paradigms": ["bsp", "asp"], "seeds": [0, 1]})
-    first, second, newer = record("bsp", 0), record("asp", 1), record("bsp", 0, began="20260102-000000")
-    others = [record("bsp", 2), record("ssp(staleness=3)", 0), record("asp", 0, "unfinished"), record("asp", 0, "failed"),
-              record("bsp", 1, "diverged"), record("bsp", 0, "stopped", began="20260103-000000")]
+    first, second, newer = (
+        record("bsp", 0),
+        record("asp", 1),
+        record("bsp", 0, began="20260102-000000"),
+    )
+    others = [
+        record("bsp", 2),
+        record("ssp(staleness=3)", 0),
+        record("asp", 0, "unfinished"),
+        record("asp", 0, "failed"),
+        record("bsp", 1, "diverged"),
+        record("bsp", 0, "stopped", began="20260103-000000"),
+    ]
     there = dict(enumerate([newer, first, second, *others]))
     monkeypatch.setattr(labtables, "load", lambda path: there[int(path.suffix[1:])])
     paths = [one.path.with_suffix(f".{number}") for number, one in there.items()]
-    assert sorted(labtables.records_of(paths, declared), key=lambda one: one.config.seed) == [newer, second]
+    assert sorted(labtables.records_of(paths, declared), key=lambda one: one.config.seed) == [
+        newer,
+        second,
+    ]
     assert labtables.seeds_of(config.validate({"seed": 7})) == {7}
-    rows = pd.DataFrame({"seed": [0, 1, 2, 0, 1], "status": ["finished", "diverged", "finished", "failed", "unfinished"]})
+    rows = pd.DataFrame(
+        {
+            "seed": [0, 1, 2, 0, 1],
+            "status": ["finished", "diverged", "finished", "failed", "unfinished"],
+        }
+    )
     assert list(labtables.counted(rows, declared).index) == [0, 1]
     with pytest.raises(ValueError, match="this run is stopped, so its numbers do not count"):
         labtables.finished(others[-1])
@@ -142,11 +194,13 @@ def test_a_script_leaves_out_what_is_not_declared(runs_folder, tmp_path, monkeyp
     spec = spec_from_file_location("overlap_of_decoupled", EXPERIMENTS / "decoupled" / "overlap.py")
     overlap = module_from_spec(spec)
     spec.loader.exec_module(overlap)
-    file = {**BASE, "name": "troubled", "paradigms": list(PARADIGMS), "seeds": [1]}
+    file = {**BASE, "name": "faultd", "paradigms": list(PARADIGMS), "seeds": [1]}
     (tmp_path / "overlap.yaml").write_text(yaml.safe_dump(file))
     (tmp_path / "overlap-emulated.yaml").write_text(yaml.safe_dump({**file, "name": "nothing"}))
     monkeypatch.setattr(overlap, "HERE", tmp_path)
-    monkeypatch.setattr(overlap, "rows", lambda one, name: [{"file": name, "seed": one.summary["seed"]}])
+    monkeypatch.setattr(
+        overlap, "rows", lambda one, name: [{"file": name, "seed": one.summary["seed"]}]
+    )
     assert list(overlap.collected(runs_folder.parent).seed) == [1] * len(PARADIGMS)
 
 
@@ -165,15 +219,24 @@ def test_what_is_taken_over_from_a_sweep_gives_the_same_numbers(sweep_folder, tm
     results = labtables.Results(tmp_path)
     trials = results.trials("tiny")
     assert list(results.sweeps.index) == ["tiny"]
-    counts = set(sweep.table.trial) - {DIVERGED, LOST}  # these have seeds that the file does not declare
+    counts = set(sweep.table.trial) - {
+        DIVERGED,
+        LOST,
+    }  # these have seeds that the file does not declare
     assert set(trials.trial) == set(results.curves("tiny").trial) == counts
     assert list(results.sweeps.trials) == [len(counts)]
-    good = trials[(trials["config/update.lr"] == 0.05) & (trials.rule == "lagtuner(bound=hard)")]
+    good = trials[
+        (trials["config/update.lr"] == 0.05) & (trials.paradigm == "lagtuner(bound=hard)")
+    ]
     theirs = sweep.table.set_index("trial").loc[good.trial]
-    assert labtables.mean(good, "seconds").mean == pytest.approx(estimate(list(theirs.seconds)).mean, rel=1e-5)
-    asp = trials[(trials["config/update.lr"] == 0.05) & (trials.rule == "asp")]
+    assert labtables.mean(good, "seconds").mean == pytest.approx(
+        estimate(list(theirs.seconds)).mean, rel=1e-5
+    )
+    asp = trials[(trials["config/update.lr"] == 0.05) & (trials.paradigm == "asp")]
     asps = sweep.table.set_index("trial").loc[asp.trial]
-    expected = paired_ratio(*(dict(zip(rows.seed, rows.seconds, strict=True)) for rows in (theirs, asps)))
+    expected = paired_ratio(
+        *(dict(zip(rows.seed, rows.seconds, strict=True)) for rows in (theirs, asps))
+    )
     assert labtables.ratio(good, asp, "seconds").mean == pytest.approx(expected.mean, rel=1e-5)
     curves = results.curves("tiny")
     for trial, record in sweep.records.items():
@@ -193,42 +256,73 @@ def test_a_sweep_that_has_not_run_is_called_so_on_its_page(pages):
         assert re.search(rf"Not run yet: .*`{file.name}`", pages[file.parent / "README.md"]), file
 
 
-@pytest.mark.parametrize(("file", "model", "profile"), [
-    ("lagtuner/table-2", "resnet110", "gtx1060+gtx1080ti"), ("lagtuner/figure-2", "alexnet-small", "soscip-4x4-p100"),
-    ("sync-switch/share", "resnet32", "8-k80"), ("sync-switch/sixteen", "resnet32", "16-k80")])
+@pytest.mark.parametrize(
+    ("file", "model", "profile"),
+    [
+        ("lagtuner/table-2", "resnet110", "gtx1060+gtx1080ti"),
+        ("lagtuner/figure-2", "alexnet-small", "soscip-4x4-p100"),
+        ("sync-switch/share", "resnet32", "8-k80"),
+        ("sync-switch/sixteen", "resnet32", "16-k80"),
+    ],
+)
 def test_the_clock_is_that_of_the_papers_model_on_the_profile(file, model, profile, one_thread):
     """A step, and the way of a vector, take as long as the profile says they do for that model."""
-    ours, theirs = config.load(EXPERIMENTS / f"{file}.yaml"), config.validate({"profile": profile, "engine": "virtual"})
+    ours, theirs = (
+        config.load(EXPERIMENTS / f"{file}.yaml"),
+        config.validate({"profile": profile, "engine": "virtual"}),
+    )
     big, small = (ModelPlan(name, {}, (3, 32, 32), 10, 0) for name in (model, "lenet"))
-    numbers = [sum(one.numel() for one in plan.build().state_dict().values()) for plan in (big, small)]
+    numbers = [
+        sum(one.numel() for one in plan.build().state_dict().values()) for plan in (big, small)
+    ]
     for mine, its in zip(ours.workers, theirs.workers, strict=True):
-        assert mine.step_s / mine.speed == pytest.approx(step_flops(big, 128) / its.flops_per_s / its.speed, rel=0.005)
+        assert mine.step_s / mine.speed == pytest.approx(
+            step_flops(big, 128) / its.flops_per_s / its.speed, rel=0.005
+        )
     for key in ("update_bytes_per_s", "server_bandwidth_bytes_per_s"):
         mine, its = getattr(ours.network, key), getattr(theirs.network, key)
         assert (mine is None) == (its is None)
         assert mine is None or numbers[1] / mine == pytest.approx(numbers[0] / its, rel=0.01)
     assert numbers[1] / ours.network.link.bandwidth_bytes_per_s == pytest.approx(
-        numbers[0] / theirs.network.link.bandwidth_bytes_per_s, rel=0.01)
+        numbers[0] / theirs.network.link.bandwidth_bytes_per_s, rel=0.01
+    )
     assert ours.network.link.latency_s == theirs.network.link.latency_s
     assert ours.network.update_s == theirs.network.update_s
     assert ours.cluster == theirs.cluster
 
 
 def test_all_files_of_a_cluster_have_the_same_workers():
-    by_cluster = {"two": (LAGTUNER, "table-2", "lr-two-gpus", "lead", "stragglers-two-gpus"),
-                  "four": (LAGTUNER, "figure-2", "lr-four-equal", "figure-2-pace", "stragglers"),
-                  "eight": (SYNC_SWITCH, "share", "lr", "lr-seeds", "order", "batch", "momentum", "stragglers-trained"),
-                  "sixteen": (SYNC_SWITCH, "sixteen", "sixteen-paper-lr")}
+    by_cluster = {
+        "two": (LAGTUNER, "table-2", "lr-two-gpus", "lead", "stragglers-two-gpus"),
+        "four": (LAGTUNER, "figure-2", "lr-four-equal", "figure-2-pace", "stragglers"),
+        "eight": (
+            SYNC_SWITCH,
+            "share",
+            "lr",
+            "lr-seeds",
+            "order",
+            "batch",
+            "momentum",
+            "stragglers-trained",
+        ),
+        "sixteen": (SYNC_SWITCH, "sixteen", "sixteen-paper-lr"),
+    }
     for folder, *names in by_cluster.values():
         files = [config.load(folder / f"{name}.yaml") for name in names]
-        assert all((one.workers, one.network, one.batch_size) == (files[0].workers, files[0].network, files[0].batch_size)
-                   for one in files)
+        assert all(
+            (one.workers, one.network, one.batch_size)
+            == (files[0].workers, files[0].network, files[0].batch_size)
+            for one in files
+        )
 
 
 def test_learning_rates_and_targets_are_those_of_the_pre_study():
     tables, results = labbook.tables_of(LAGTUNER), labtables.Results(LAGTUNER)
-    for study, names in {"lr-two-gpus": ["table-2"], "lr-four-equal": ["figure-2", "stragglers"],
-                         "lr-alexnet": ["alexnet"]}.items():
+    for study, names in {
+        "lr-two-gpus": ["table-2"],
+        "lr-four-equal": ["figure-2", "stragglers"],
+        "lr-alexnet": ["alexnet"],
+    }.items():
         for name in names:
             experiment = results.experiment(name)
             assert experiment.update.lr == tables.best_lr(results, study)

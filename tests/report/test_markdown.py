@@ -6,10 +6,10 @@ import sys
 import pytest
 
 from raysync import cli
-from raysync.results.answer import answer
 from raysync.results.collection import Collection, collect
-from raysync.results.context import commands, configuration, dates, environment, title
 from raysync.results.markdown import markdown
+from raysync.results.provenance import commands, configuration, dates, environment, title
+from raysync.results.ranking import answer
 from raysync.results.tables import cell, columns, table
 from raysync.results.text_tables import notes, paradigm_table, published_table
 
@@ -26,9 +26,15 @@ def test_the_report_of_a_sweep(sweep):
         assert f"## {scenario}" in lines
         assert answer(sweep, scenario) in lines
         frame = table(sweep, scenario)
-        shown = [measure for measure in columns(sweep, scenario) if frame[f"{measure.key}_count"].any()]
+        shown = [
+            measure for measure in columns(sweep, scenario) if frame[f"{measure.key}_count"].any()
+        ]
         begin = lines.index(answer(sweep, scenario)) + 2
-        assert cells(lines[begin]) == ["paradigm", "repeats", *(measure.heading for measure in shown)]
+        assert cells(lines[begin]) == [
+            "paradigm",
+            "repeats",
+            *(measure.heading for measure in shown),
+        ]
         for line, (label, row) in zip(lines[begin + 2 :], frame.iterrows(), strict=False):
             assert cells(line)[0] == label
             assert cells(line)[2:] == [cell(row, measure) for measure in shown]
@@ -46,27 +52,43 @@ def test_the_median_s_table_names_the_seeds(sweep):
 
 
 def test_published_ratios_and_values(made):
-    rows = {"bsp": {"time_to_accuracy_s": 100.0}, "asp": {"time_to_accuracy_s": 40.0}, "x": {"time_to_accuracy_s": None}}
-    measured = {label: [{"time_to_accuracy_s": value * seed, "seconds": 9.0} for seed in (1, 2)]
-                for label, value in (("bsp", 10.0), ("asp", 5.0), ("x", 1.0))}
-    published = {"source": "Somebody 2020, Table 2", "note": "On GPUs.", "rows": rows, "relative_to": "bsp"}
+    rows = {
+        "bsp": {"time_to_accuracy_s": 100.0},
+        "asp": {"time_to_accuracy_s": 40.0},
+        "x": {"time_to_accuracy_s": None},
+    }
+    measured = {
+        label: [{"time_to_accuracy_s": value * seed, "seconds": 9.0} for seed in (1, 2)]
+        for label, value in (("bsp", 10.0), ("asp", 5.0), ("x", 1.0))
+    }
+    published = {
+        "source": "Somebody 2020, Table 2",
+        "note": "On GPUs.",
+        "rows": rows,
+        "relative_to": "bsp",
+    }
     collection = made(measured, published=published)
     assert published_table(collection).to_dict("list") == {
-        "s to 90.0% / bsp, measured": ["1.00", "0.500", "0.100"], "s to 90.0% / bsp, published": ["1.00", "0.400", "-"]}
+        "s to 90.0% / bsp, measured": ["1.00", "0.500", "0.100"],
+        "s to 90.0% / bsp, published": ["1.00", "0.400", "-"],
+    }
     assert "Published: Somebody 2020, Table 2. On GPUs." in markdown(collection)
     plain = published_table(made(measured, published=published | {"relative_to": None}))
     assert plain["s to 90.0%, published"].tolist() == ["100", "40.0", "-"]
 
 
 def test_context(sweep, runs_folder):
-    assert title(sweep) == "mlp on digits, 3 workers (2 fast + 1 slow), in virtual time, 4 seeds (0 to 3)"
+    assert (
+        title(sweep)
+        == "mlp on digits, 3 workers (2 fast + 1 slow), in virtual time, 4 seeds (0 to 3)"
+    )
     known = configuration(sweep)
     assert known["update"] == "varies, see the scenarios"
     assert known["model"].startswith("mlp(hidden=[16]), 1,")
     assert known["workload"] == "samples: 1600"
     assert known["target"] == "60.0%"
     collection = collect([runs_folder])
-    assert configuration(collection)["troubles"] == "1: crash"
+    assert configuration(collection)["faults"] == "1: crash"
     assert configuration(collection)["update"] == "optimizer: sgd, lr: 0.05"
     assert environment(collection).count("Python ") == 1
     assert dates(collection).startswith("20")
@@ -74,10 +96,16 @@ def test_context(sweep, runs_folder):
     assert title(collect([first.record.path])).endswith(f", seed {first.seed}")
 
 
-@pytest.mark.parametrize(("words", "line"), [
-    (["/usr/bin/raysync", "compare", "x.yaml", "--set", "seeds=[0, 1]"], "raysync compare x.yaml --set 'seeds=[0, 1]'"),
-    (["/x/raysync/__main__.py", "run", "x.yaml"], "python -m raysync run x.yaml"),
-])
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (
+            ["/usr/bin/raysync", "compare", "x.yaml", "--set", "seeds=[0, 1]"],
+            "raysync compare x.yaml --set 'seeds=[0, 1]'",
+        ),
+        (["/x/raysync/__main__.py", "run", "x.yaml"], "python -m raysync run x.yaml"),
+    ],
+)
 def test_the_command_that_was_typed(own_copy, words, line):
     for file in own_copy.glob("*/environment.json"):
         file.write_text(json.dumps(json.loads(file.read_text()) | {"command": words}))
@@ -88,14 +116,18 @@ def test_runs_that_nobody_typed(own_copy):
     for file in own_copy.glob("*/environment.json"):
         file.write_text(json.dumps(json.loads(file.read_text()) | {"command": ["-c"]}))
     collection = collect([own_copy])
-    assert commands(collection)[0] == f'for file in {own_copy}/*/config.yaml; do raysync run "$file"; done'
+    assert (
+        commands(collection)[0]
+        == f'for file in {own_copy}/*/config.yaml; do raysync run "$file"; done'
+    )
     path = collection.runs[0].record.path
     assert commands(collect([path]))[0] == f"raysync run {path}/config.yaml"
 
 
 def test_notes(sweep):
     assert notes(Collection(sweep.paths, sweep.runs, superseded=2)) == [
-        "2 earlier record(s) of the same scenario, paradigm and seed are left out."]
+        "2 earlier record(s) of the same scenario, paradigm and seed are left out."
+    ]
     many = notes(Collection(sweep.paths, sweep.runs, sweep.failed * 7))
     assert many[0].endswith("; and 2 more.")
 
@@ -118,7 +150,11 @@ def test_markdown_goes_to_the_terminal_or_a_file(call, runs_folder, tmp_path):
     code, out, err = call(runs_folder, "--format", "md")
     assert (code, err) == (0, "")
     assert out == markdown(collect([runs_folder]))
-    assert call(runs_folder, "--format", "md", "--median", "-o", "x.md") == (0, "Written: x.md\n", "")
+    assert call(runs_folder, "--format", "md", "--median", "-o", "x.md") == (
+        0,
+        "Written: x.md\n",
+        "",
+    )
     assert (tmp_path / "x.md").read_text() == markdown(collect([runs_folder]), median=True)
 
 
@@ -128,15 +164,27 @@ def test_a_trace_goes_into_the_run_s_folder(call, own_copy):
     assert json.loads((record / "trace.json").read_text())["traceEvents"]
 
 
-@pytest.mark.parametrize(("arguments", "says"), [
-    (["nowhere"], "nowhere: there is no such folder"),
-    (["."], ".: nothing to report on"),
-    (["RUNS", "--median"], "--median: of the tables of --format md; not of html."),
-    (["RUNS", "--format", "trace"], "--format trace: it shows one run, there are 6; name one of them: "),
-    (["RUNS", "--format", "md", "-o", "no/where.md"], "--output no/where.md: there is no folder no."),
-    (["RUNS", "-o", "."], "--output .: that is a folder; --format html is written to a file."),
-    (["RUNS", "--format", "png", "-o", "file"], "--output file: that is a file; --format png is written to a folder."),
-])
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nowhere"], "nowhere: there is no such folder"),
+        (["."], ".: nothing to report on"),
+        (["RUNS", "--median"], "--median: of the tables of --format md; not of html."),
+        (
+            ["RUNS", "--format", "trace"],
+            "--format trace: it shows one run, there are 6; name one of them: ",
+        ),
+        (
+            ["RUNS", "--format", "md", "-o", "no/where.md"],
+            "--output no/where.md: there is no folder no.",
+        ),
+        (["RUNS", "-o", "."], "--output .: that is a folder; --format html is written to a file."),
+        (
+            ["RUNS", "--format", "png", "-o", "file"],
+            "--output file: that is a file; --format png is written to a folder.",
+        ),
+    ],
+)
 def test_bad_input(call, runs_folder, tmp_path, arguments, says):
     (tmp_path / "file").write_text("")
     code, out, err = call(*(str(runs_folder) if one == "RUNS" else one for one in arguments))

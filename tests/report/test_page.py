@@ -11,15 +11,22 @@ import yaml
 
 from raysync.errors import ConfigError
 from raysync.results import page
-from raysync.results.answer import answers, overall
 from raysync.results.collection import collect
 from raysync.results.figures import Figure
 from raysync.results.figures.colours import COLOURS
+from raysync.results.ranking import answers, overall
 from raysync.results.tables import cell, columns, table
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync")
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
 DRAWN = "html[data-drawn=yes]"
 
 
@@ -47,7 +54,7 @@ def runs(runs_folder):
 
 @pytest.fixture(scope="module")
 def file(runs, tmp_path_factory):
-    """The page of runs under troubles, one scenario."""
+    """The page of runs under faults, one scenario."""
     path = tmp_path_factory.mktemp("page") / "report.html"
     page.write_html(runs, path)
     return path
@@ -77,7 +84,9 @@ class Tabs:
         if (file, width, theme) not in self.tabs:
             size = {"width": width, "height": 900}
             tab = self.browser.new_page(viewport=size, color_scheme=theme, has_touch=width < 600)
-            tab.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
+            tab.on(
+                "console", lambda message: self.complaints.append(f"{message.type}: {message.text}")
+            )
             tab.on("pageerror", lambda error: self.complaints.append(str(error)))
             tab.on("request", lambda request: self.asked(request.url, file))
             tab.goto(file.as_uri())
@@ -96,7 +105,9 @@ class Tabs:
 
 @pytest.fixture
 def opened(tabs):
-    """`opened(file, width=1280, theme="light")`: the page, all figures drawn; at the end it must not have complained."""
+    """`opened(file, width=1280, theme="light")`: the page, all figures drawn; at the end it must
+    not have complained.
+    """
     tabs.complaints.clear()
     yield lambda file, width=1280, theme="light": tabs.open(file, width, theme)
     assert tabs.complaints == []
@@ -117,25 +128,37 @@ def test_the_answer_and_the_table_are_those_of_the_frames(opened, file, runs):
     frame = table(runs)
     rows = tab.locator(".paradigms tbody tr")
     assert rows.count() == len(frame)
-    shown = [measure for measure in columns(runs) if tab.locator(f"td[data-key='{measure.key}']").count()]
-    assert {measure.key for measure in columns(runs)} - {measure.key for measure in shown} <= set(page.OPTIONAL)
+    shown = [
+        measure for measure in columns(runs) if tab.locator(f"td[data-key='{measure.key}']").count()
+    ]
+    assert {measure.key for measure in columns(runs)} - {measure.key for measure in shown} <= set(
+        page.OPTIONAL
+    )
     for number, (_, row) in enumerate(frame.iterrows()):
-        texts = [" ".join(text.split()) for text in rows.nth(number).locator("td").all_inner_texts()]
+        texts = [
+            " ".join(text.split()) for text in rows.nth(number).locator("td").all_inner_texts()
+        ]
         assert texts == [cell(row, measure) for measure in shown]
 
 
 def test_every_figure_is_drawn_from_its_frames(opened, file, runs):
     tab = opened(file)
     figures = page.figures_in(runs, "")
-    assert [tab.locator("figure").nth(number).get_attribute("data-key") for number in range(len(figures))] == [
-        figure.key for figure in figures]
+    assert [
+        tab.locator("figure").nth(number).get_attribute("data-key")
+        for number in range(len(figures))
+    ] == [figure.key for figure in figures]
     for figure in figures:
         place = tab.locator(f"#{figure.key}")
         assert place.locator("figcaption").inner_text() == figure.caption
         assert place.locator("h4").inner_text() == figure.title
-        drawn = data_of(tab, "plot => plot.data.map(trace => [trace.x, trace.legendgroup ?? null])", figure.key)
+        drawn = data_of(
+            tab, "plot => plot.data.map(trace => [trace.x, trace.legendgroup ?? null])", figure.key
+        )
         assert drawn == [[list(trace["x"]), trace.get("legendgroup")] for trace in figure.traces]
-        marks = place.locator(".plot .js-line, .plot .bars path, .plot .points path, .plot .textpoint").count()
+        marks = place.locator(
+            ".plot .js-line, .plot .bars path, .plot .points path, .plot .textpoint"
+        ).count()
         assert marks > 0, f"{figure.key} is empty"
         box = place.locator(".plot .main-svg").first.bounding_box()
         assert box["height"] > 100
@@ -144,7 +167,9 @@ def test_every_figure_is_drawn_from_its_frames(opened, file, runs):
 
 def test_hiding_a_paradigm_hides_it_in_every_figure(opened, file):
     tab = opened(file)
-    visible = "plot => plot.data.filter(trace => trace.visible !== false).map(trace => trace.legendgroup)"
+    visible = (
+        "plot => plot.data.filter(trace => trace.visible !== false).map(trace => trace.legendgroup)"
+    )
     keys = [figure.get_attribute("data-key") for figure in tab.locator("figure").all()]
     before = {key: data_of(tab, visible, key) for key in keys}
     height = tab.locator("#timeline .plot").bounding_box()["height"]
@@ -177,11 +202,21 @@ def test_it_fits_and_has_its_theme(opened, file, width, theme):
     tab = opened(file, width, theme)
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
     red, green, blue = (int(COLOURS[theme]["page"][at : at + 2], 16) for at in (1, 3, 5))
-    assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == f"rgb({red}, {green}, {blue})"
-    colours = "plot => [plot.layout.font.color, plot.data.find(trace => trace.legendgroup === '1' && trace.line).line.color]"
+    assert (
+        tab.evaluate("getComputedStyle(document.body).backgroundColor")
+        == f"rgb({red}, {green}, {blue})"
+    )
+    colours = (
+        "plot => [plot.layout.font.color, plot.data.find(trace => trace.legendgroup === '1' &&"
+        " trace.line).line.color]"
+    )
     assert data_of(tab, colours, "accuracy-time") == [COLOURS[theme]["text"], COLOURS[theme]["1"]]
-    right = tab.locator("figure").evaluate_all("all => all.map(one => one.getBoundingClientRect().right)")
-    inside = tab.locator(".main-svg").evaluate_all("all => all.map(one => one.getBoundingClientRect().right)")
+    right = tab.locator("figure").evaluate_all(
+        "all => all.map(one => one.getBoundingClientRect().right)"
+    )
+    inside = tab.locator(".main-svg").evaluate_all(
+        "all => all.map(one => one.getBoundingClientRect().right)"
+    )
     assert max(right + inside) <= width
 
 
@@ -209,7 +244,9 @@ def test_on_paper_everything_is_there_and_light(opened, file):
     tab.evaluate("dispatchEvent(new Event('beforeprint'))")
     tab.emulate_media(media="print")
     assert data_of(tab, "plot => plot.layout.font.color", "spending") == COLOURS["light"]["text"]
-    widths = tab.locator("figure").evaluate_all("all => all.map(one => one.getBoundingClientRect().width)")
+    widths = tab.locator("figure").evaluate_all(
+        "all => all.map(one => one.getBoundingClientRect().width)"
+    )
     drawn = tab.locator("figure .plot").evaluate_all("all => all.map(one => one.layout.width)")
     assert all(plot <= width for plot, width in zip(drawn, widths, strict=True))
     tab.emulate_media(media="screen")
@@ -218,22 +255,30 @@ def test_on_paper_everything_is_there_and_light(opened, file):
     assert data_of(tab, "plot => plot.layout.font.color", "spending") == COLOURS["dark"]["text"]
 
 
-def test_scenarios_are_chosen_and_troubles_are_said(opened, sweep_file, sweep):
+def test_scenarios_are_chosen_and_faults_are_said(opened, sweep_file, sweep):
     tab = opened(sweep_file)
     scenarios = list(sweep.scenarios())
     assert tab.locator("article .each").all_inner_texts() == list(answers(sweep).values())
     assert tab.locator("#scenario option").all_inner_texts() == scenarios
     for number, scenario in enumerate(scenarios):
         tab.locator("#scenario").select_option(str(number))
-        tab.wait_for_selector(f".scenario[data-scenario='{number}'] figure:last-child[data-drawn=yes]")
-        shown = [one.get_attribute("data-key") for one in tab.locator("figure").all() if one.is_visible()]
+        tab.wait_for_selector(
+            f".scenario[data-scenario='{number}'] figure:last-child[data-drawn=yes]"
+        )
+        shown = [
+            one.get_attribute("data-key") for one in tab.locator("figure").all() if one.is_visible()
+        ]
         assert shown == [figure.key for figure in page.figures_in(sweep, scenario)]
     tab.locator("details", has_text="All runs").locator("summary").click()
     assert tab.locator(".runs tbody tr").count() == len(sweep.runs)
     told = tab.locator("#repeat li").all_inner_texts()
     assert any(text.startswith("diverged: ") and "asp, seed 3" in text for text in told)
-    assert any(text.startswith("failed: ") and "asp, seed 4: no place for it" in text for text in told)
-    assert {text.strip() for text in tab.locator(".paradigms .bad").all_inner_texts()} == {"1 diverged, 1 failed"}
+    assert any(
+        text.startswith("failed: ") and "asp, seed 4: no place for it" in text for text in told
+    )
+    assert {text.strip() for text in tab.locator(".paradigms .bad").all_inner_texts()} == {
+        "1 diverged, 1 failed"
+    }
 
 
 # ---- without one ----
@@ -244,20 +289,32 @@ def test_what_a_user_writes_is_text(own_copy, tmp_path):
     evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
     for record in own_copy.iterdir():
         settings = yaml.safe_load((record / "config.yaml").read_text())
-        settings["published"] = {"source": evil, "note": evil, "rows": {"bsp": {"final_accuracy": 0.5}}}
+        settings["published"] = {
+            "source": evil,
+            "note": evil,
+            "rows": {"bsp": {"final_accuracy": 0.5}},
+        }
         (record / "config.yaml").write_text(yaml.safe_dump(settings))
         summary = json.loads((record / "summary.json").read_text())
-        (record / "summary.json").write_text(json.dumps(summary | {"status": "failed", "error": evil, "model": evil}))
+        (record / "summary.json").write_text(
+            json.dumps(summary | {"status": "failed", "error": evil, "model": evil})
+        )
         journal = record / "journal.jsonl"
-        note = json.dumps({"do": "Note", "kind": evil, "worker": "fast-0#1", "values": {evil: evil}})
-        journal.write_text(journal.read_text().replace('"decisions": [', f'"decisions": [{note}, ', 1))
+        note = json.dumps(
+            {"do": "Note", "kind": evil, "worker": "fast-0#1", "values": {evil: evil}}
+        )
+        journal.write_text(
+            journal.read_text().replace('"decisions": [', f'"decisions": [{note}, ', 1)
+        )
     path = tmp_path / "report.html"
     page.write_html(collect([own_copy]), path)
     text = path.read_text(encoding="utf-8")
     assert "&lt;/script&gt;" in text
     assert "<script>alert" not in text
     assert "<img" not in text
-    assert len(re.findall("</script>", text)) == len(re.findall("<script", text.replace("<scripts", "")))
+    assert len(re.findall("</script>", text)) == len(
+        re.findall("<script", text.replace("<scripts", ""))
+    )
 
 
 def test_no_figure_can_end_its_script():
@@ -267,10 +324,17 @@ def test_no_figure_can_end_its_script():
 
 
 def test_published_values_stand_below_the_measured(own_copy, tmp_path):
-    rows = {"bsp": {"final_accuracy": 0.5, "seconds": 10.0}, "asp": {"final_accuracy": 0.4, "seconds": None}}
+    rows = {
+        "bsp": {"final_accuracy": 0.5, "seconds": 10.0},
+        "asp": {"final_accuracy": 0.4, "seconds": None},
+    }
     for record in own_copy.iterdir():
         settings = yaml.safe_load((record / "config.yaml").read_text())
-        settings["published"] = {"source": "Someone 2020, Table 1", "relative_to": "bsp", "rows": rows}
+        settings["published"] = {
+            "source": "Someone 2020, Table 1",
+            "relative_to": "bsp",
+            "rows": rows,
+        }
         (record / "config.yaml").write_text(yaml.safe_dump(settings))
     path = tmp_path / "report.html"
     collection = collect([own_copy])
@@ -280,7 +344,8 @@ def test_published_values_stand_below_the_measured(own_copy, tmp_path):
     assert "published 40.0% (0.800×)" in text
     assert "published not reached" in text
     assert f"<small>{frame.loc['asp', 'final_accuracy_ratio']:.3g}×</small>" in text or np.isclose(
-        frame.loc["asp", "final_accuracy_ratio"], 1, atol=0.01)
+        frame.loc["asp", "final_accuracy_ratio"], 1, atol=0.01
+    )
     assert "Someone 2020, Table 1" in text
 
 

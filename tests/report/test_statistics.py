@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from raysync.results.collection import Run
-from raysync.results.statistics import Estimate, estimate, median_run, paired_difference, paired_ratio
+from raysync.results.statistics import (
+    Estimate,
+    estimate,
+    median_run,
+    paired_difference,
+    paired_ratio,
+)
 from tests.report.parts import BASE, StandIn
 
 values = st.floats(-1e6, 1e6)
@@ -28,7 +34,9 @@ def half_width(found):
 
 
 def test_three_seeds_by_hand():
-    """Mean 2, standard error 1/sqrt 3, and 4.3027 of those: Student's t at 97.5 % with 2 degrees of freedom."""
+    """Mean 2, standard error 1/sqrt 3, and 4.3027 of those: Student's t at 97.5 % with 2 degrees of
+    freedom.
+    """
     found = estimate([1.0, 2.0, 3.0])
     assert (found.mean, found.count, found.total, found.complete) == (2.0, 3, 3, True)
     assert half_width(found) == pytest.approx(4.302652729911275 / sqrt(3))
@@ -60,15 +68,23 @@ def test_of_any_repeats(sample, confidence, random):
 
 @given(repeats, st.lists(missing, max_size=4))
 def test_what_is_missing_changes_the_count_and_nothing_else(sample, gaps):
-    assert estimate([*gaps, *sample]) == Estimate(*[getattr(estimate(sample), name) for name in ("mean", "low", "high")],
-                                                  len(sample), len(sample) + len(gaps))
+    assert estimate([*gaps, *sample]) == Estimate(
+        *[getattr(estimate(sample), name) for name in ("mean", "low", "high")],
+        len(sample),
+        len(sample) + len(gaps),
+    )
 
 
-@pytest.mark.parametrize(("sample", "found"), [
-    ([], Estimate(None, None, None, 0, 0)), ([None, nan], Estimate(None, None, None, 0, 2)),
-    ([3.0], Estimate(3.0, None, None, 1, 1)), ([None, 3.0, inf], Estimate(3.0, None, None, 1, 3)),
-    ([3.0, 3.0], Estimate(3.0, 3.0, 3.0, 2, 2)),
-])
+@pytest.mark.parametrize(
+    ("sample", "found"),
+    [
+        ([], Estimate(None, None, None, 0, 0)),
+        ([None, nan], Estimate(None, None, None, 0, 2)),
+        ([3.0], Estimate(3.0, None, None, 1, 1)),
+        ([None, 3.0, inf], Estimate(3.0, None, None, 1, 3)),
+        ([3.0, 3.0], Estimate(3.0, 3.0, 3.0, 2, 2)),
+    ],
+)
 def test_few_repeats_and_none(sample, found):
     assert estimate(sample) == found
     assert estimate(sample, method="bootstrap") == found
@@ -87,7 +103,9 @@ def test_the_bootstrap_is_for_many_repeats():
 
 @given(by_seed, values)
 def test_the_paired_difference_to_oneself_shifted_is_the_shift(ours, shift):
-    assume(all(value is None or abs(value) < 1e6 or not np.isfinite(value) for value in ours.values()))
+    assume(
+        all(value is None or abs(value) < 1e6 or not np.isfinite(value) for value in ours.values())
+    )
     theirs = {seed: None if value is None else value - shift for seed, value in ours.items()}
     found = paired_difference(ours, theirs)
     there = sum(value is not None and np.isfinite(value) for value in ours.values())
@@ -114,7 +132,10 @@ def test_what_a_seed_does_to_both_falls_out():
     assert alone.low <= 19 <= alone.high
     assert paired_difference(ours, theirs).low > 0 or paired_difference(ours, theirs).high < 0
     same = stats.ttest_rel(list(ours.values()), list(theirs.values())).confidence_interval()
-    assert (paired_difference(ours, theirs).low, paired_difference(ours, theirs).high) == pytest.approx(tuple(same))
+    assert (
+        paired_difference(ours, theirs).low,
+        paired_difference(ours, theirs).high,
+    ) == pytest.approx(tuple(same))
 
 
 times = st.dictionaries(st.integers(0, 9), st.floats(1e-3, 1e6), min_size=2)
@@ -123,41 +144,68 @@ times = st.dictionaries(st.integers(0, 9), st.floats(1e-3, 1e6), min_size=2)
 @given(times, st.floats(1e-3, 1e3))
 def test_the_paired_ratio_to_oneself_scaled_is_the_scale(theirs, scale):
     found = paired_ratio({seed: scale * value for seed, value in theirs.items()}, theirs)
-    assert (found.mean, found.low, found.high) == (pytest.approx(scale), pytest.approx(scale), pytest.approx(scale))
+    assert (found.mean, found.low, found.high) == (
+        pytest.approx(scale),
+        pytest.approx(scale),
+        pytest.approx(scale),
+    )
 
 
 @given(times, times)
 def test_ratios_are_differences_of_logarithms(ours, theirs):
     ratio = paired_ratio(ours, theirs)
-    difference = paired_difference(*({seed: log(value) for seed, value in one.items()} for one in (ours, theirs)))
+    difference = paired_difference(
+        *({seed: log(value) for seed, value in one.items()} for one in (ours, theirs))
+    )
     assert (ratio.count, ratio.total) == (difference.count, difference.total)
     back = paired_ratio(theirs, ours)
     if ratio.mean is not None:
         assert ratio.mean == pytest.approx(exp(difference.mean)) == pytest.approx(1 / back.mean)
     if ratio.low is not None and abs(difference.low) < 500 and abs(difference.high) < 500:
-        assert (ratio.low, ratio.high) == (pytest.approx(exp(difference.low)), pytest.approx(exp(difference.high)))
-        assert (ratio.low, ratio.high) == (pytest.approx(1 / back.high), pytest.approx(1 / back.low))
+        assert (ratio.low, ratio.high) == (
+            pytest.approx(exp(difference.low)),
+            pytest.approx(exp(difference.high)),
+        )
+        assert (ratio.low, ratio.high) == (
+            pytest.approx(1 / back.high),
+            pytest.approx(1 / back.low),
+        )
 
 
 def test_a_ratio_of_what_is_no_time():
-    found = paired_ratio({0: 0.0, 1: 2.0, 2: None, 3: -1.0, 5: 1.0}, {0: 1.0, 1: 1.0, 2: 1.0, 3: 1.0, 4: 1.0})
+    found = paired_ratio(
+        {0: 0.0, 1: 2.0, 2: None, 3: -1.0, 5: 1.0}, {0: 1.0, 1: 1.0, 2: 1.0, 3: 1.0, 4: 1.0}
+    )
     assert found == Estimate(2.0, None, None, 1, 4)
     assert paired_ratio({}, {0: 1.0}) == Estimate(None, None, None, 0, 0)
     assert paired_ratio({0: 1e-300, 1: 1e300}, {0: 1e300, 1: 1e-300}).high < inf
 
 
 def runs(*summaries):
-    return [Run(StandIn(BASE, {"status": "finished", **one}, None), "bsp", seed) for seed, one in enumerate(summaries)]
+    return [
+        Run(StandIn(BASE, {"status": "finished", **one}, None), "bsp", seed)
+        for seed, one in enumerate(summaries)
+    ]
 
 
 def seed_of(run):
     return None if run is None else run.seed
 
 
-@pytest.mark.parametrize(("accuracies", "middle"), [
-    ([0.1, 0.9, 0.5], 2), ([0.9, 0.5], 1), ([0.1, 0.4, 0.3, 0.2], 3), ([0.7], 0), ([], None),
-    ([None, 0.5, 0.9], 1), ([None, None, 0.9], 0), ([0.5, 0.5, 0.5], 1), ([0.9, 0.5, 0.5, 0.1, 0.95], 1),
-])
+@pytest.mark.parametrize(
+    ("accuracies", "middle"),
+    [
+        ([0.1, 0.9, 0.5], 2),
+        ([0.9, 0.5], 1),
+        ([0.1, 0.4, 0.3, 0.2], 3),
+        ([0.7], 0),
+        ([], None),
+        ([None, 0.5, 0.9], 1),
+        ([None, None, 0.9], 0),
+        ([0.5, 0.5, 0.5], 1),
+        ([0.9, 0.5, 0.5, 0.1, 0.95], 1),
+    ],
+)
 def test_the_median_run(accuracies, middle):
     """A run without a result is the worst; of two in the middle the worse; of equals, by seed."""
     assert seed_of(median_run(runs(*({"final_accuracy": one} for one in accuracies)))) == middle
@@ -170,7 +218,11 @@ def test_the_median_run_by_what_should_be_small_and_of_lost_trials():
     assert seed_of(median_run(two, "final_perplexity")) == 1
     assert seed_of(median_run(two, "final_perplexity", lost=1)) == 1
     assert median_run(two, "final_perplexity", lost=2) is None
-    diverged = runs({"final_accuracy": 0.99, "status": "diverged"}, {"final_accuracy": 0.3}, {"final_accuracy": 0.2})
+    diverged = runs(
+        {"final_accuracy": 0.99, "status": "diverged"},
+        {"final_accuracy": 0.3},
+        {"final_accuracy": 0.2},
+    )
     assert seed_of(median_run(diverged)) == 2
 
 

@@ -14,7 +14,9 @@ from tests.report.parts import BASE
 
 
 def scalars(folder):
-    """Tag -> (step, wall time, value) in order. The file is TFRecords: length, checksum, event, checksum."""
+    """Tag -> (step, wall time, value) in order. The file is TFRecords: length, checksum, event,
+    checksum.
+    """
     found = {}
     [file] = folder.glob("events.out.tfevents.*")
     data = file.read_bytes()
@@ -22,7 +24,9 @@ def scalars(folder):
         (length,) = struct.unpack("<Q", data[:8])
         event, data = Event.FromString(data[12 : 12 + length]), data[16 + length :]
         for value in event.summary.value:
-            found.setdefault(value.tag, []).append((event.step, event.wall_time, value.simple_value))
+            found.setdefault(value.tag, []).append(
+                (event.step, event.wall_time, value.simple_value)
+            )
     return found
 
 
@@ -34,28 +38,51 @@ def settings(tmp_path, one_thread):
 def test_the_numbers_of_the_record(settings):
     record = raysync.run(settings, tensorboard=True)
     found, evaluations, summary = scalars(record.path), record.evaluations, record.summary
-    for tag, column in (("evaluation/accuracy", evaluations.accuracy), ("evaluation/loss", evaluations.loss)):
+    for tag, column in (
+        ("evaluation/accuracy", evaluations.accuracy),
+        ("evaluation/loss", evaluations.loss),
+    ):
         steps, walls, values = zip(*found[tag], strict=True)
         assert steps == tuple(round(one * 1600) for one in evaluations.progress)
         assert values == pytest.approx(column.tolist())
         since = (evaluations["at"] - evaluations["at"][0]).tolist()
         assert [wall - walls[0] for wall in walls] == pytest.approx(since, abs=1e-5)
-    for tag, key in (("run/samples_per_s", "throughput_samples_per_s"), ("run/wait_share", "wait_fraction"),
-                     ("staleness/mean", "staleness_mean"), ("staleness/max", "staleness_max"), ("lead/max", "lead_max")):
+    for tag, key in (
+        ("run/samples_per_s", "throughput_samples_per_s"),
+        ("run/wait_share", "wait_fraction"),
+        ("staleness/mean", "staleness_mean"),
+        ("staleness/max", "staleness_max"),
+        ("lead/max", "lead_max"),
+    ):
         step, _, value = found[tag][-1]
         assert (step, value) == (summary["samples"], pytest.approx(summary[key]))
-    assert {tag for tag in found if "-" in tag} == {"lead/fast-0.1", "lead/fast-1.1", "lead/slow-0.1"}
+    assert {tag for tag in found if "-" in tag} == {
+        "lead/fast-0.1",
+        "lead/fast-1.1",
+        "lead/slow-0.1",
+    }
     assert max(value for _, _, value in found["lead/fast-0.1"]) <= summary["lead_max"] + 1
-    assert all([step for step, _, _ in rows] == sorted(step for step, _, _ in rows) for rows in found.values())
+    assert all(
+        [step for step, _, _ in rows] == sorted(step for step, _, _ in rows)
+        for rows in found.values()
+    )
 
 
 def test_a_long_run_can_be_followed(settings, tmp_path):
-    """At each evaluation its numbers are on disk already, and those of the run about as often as progress shows."""
+    """At each evaluation its numbers are on disk already, and those of the run about as often as
+    progress shows.
+    """
     seen = []
 
     def watch(measures: Measures):
         [folder] = (tmp_path / "tiny").iterdir()
-        seen.append((len(measures.evaluations), len(scalars(folder).get("evaluation/accuracy", ())), measures.progress))
+        seen.append(
+            (
+                len(measures.evaluations),
+                len(scalars(folder).get("evaluation/accuracy", ())),
+                measures.progress,
+            )
+        )
 
     record = raysync.run(settings, tensorboard=True, watch=watch)
     assert len(seen) > 5
@@ -69,7 +96,13 @@ def test_timing_only_and_many_workers(settings):
     much = settings | {"timing": "only", "workers": workers, "workload": {"samples": 16_000}}
     record = raysync.run(much, tensorboard=True)
     found = scalars(record.path)
-    assert set(found) == {"run/samples_per_s", "run/wait_share", "staleness/mean", "staleness/max", "lead/max"}
+    assert set(found) == {
+        "run/samples_per_s",
+        "run/wait_share",
+        "staleness/mean",
+        "staleness/max",
+        "lead/max",
+    }
     assert 2 <= len(found["lead/max"]) <= 102
 
 
@@ -83,8 +116,20 @@ def test_from_the_command_line(settings, tmp_path, monkeypatch, capsys):
     (tmp_path / "x.yaml").write_text(yaml.safe_dump(settings))
     for command in ("run", "compare"):
         monkeypatch.setattr(sys, "path", list(sys.path))
-        monkeypatch.setattr(sys, "argv", ["raysync", command, str(tmp_path / "x.yaml"), "--tensorboard", "--set",
-                                          "paradigms=[bsp]", "--set", f"name={command}"])
+        monkeypatch.setattr(
+            sys,
+            "argv",
+            [
+                "raysync",
+                command,
+                str(tmp_path / "x.yaml"),
+                "--tensorboard",
+                "--set",
+                "paradigms=[bsp]",
+                "--set",
+                f"name={command}",
+            ],
+        )
         with pytest.raises(SystemExit) as ended:
             cli.main()
         assert not ended.value.code, capsys.readouterr().err

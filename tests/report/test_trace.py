@@ -33,11 +33,19 @@ def events(record, tmp_path):
 
 
 def names(events):
-    return {(one["pid"], one["tid"]): one["args"]["name"] for one in events if one["name"] == "thread_name"}
+    return {
+        (one["pid"], one["tid"]): one["args"]["name"]
+        for one in events
+        if one["name"] == "thread_name"
+    }
 
 
 def of(events, phase, **values):
-    return [one for one in events if one["ph"] == phase and all(one.get(name) == value for name, value in values.items())]
+    return [
+        one
+        for one in events
+        if one["ph"] == phase and all(one.get(name) == value for name, value in values.items())
+    ]
 
 
 def test_every_event_is_what_the_format_asks_for(events):
@@ -56,7 +64,10 @@ def test_every_event_is_what_the_format_asks_for(events):
         assert one["ph"] != "X" or one["dur"] > 0
     numbers = [*(track for _, track in tracks), WORKERS, SERVER, LEAD]
     assert len(set(numbers)) == len(numbers)
-    assert [one["args"]["name"] for one in of(events, "M", name="process_name")][1:] == ["server", "lead, clocks"]
+    assert [one["args"]["name"] for one in of(events, "M", name="process_name")][1:] == [
+        "server",
+        "lead, clocks",
+    ]
 
 
 def test_slices_of_a_worker_touch_and_never_overlap(events):
@@ -68,8 +79,13 @@ def test_slices_of_a_worker_touch_and_never_overlap(events):
         slices.sort()
         for (_, end, before), (begin, _, after) in pairwise(slices):
             assert end == begin, (before, after)
-            assert (before, after) in {("transfer", "step"), ("step", "transfer"), ("step", "wait"), ("wait", "transfer"),
-                                       ("step", "step")}
+            assert (before, after) in {
+                ("transfer", "step"),
+                ("step", "transfer"),
+                ("step", "wait"),
+                ("wait", "transfer"),
+                ("step", "step"),
+            }
 
 
 def test_times_are_those_of_the_record(events, record):
@@ -77,12 +93,20 @@ def test_times_are_those_of_the_record(events, record):
     pushes = record.pushes
     for worker, there in pushes.groupby("worker"):
         mine = [one for one in of(events, "X") if one["tid"] == tracks[worker]]
-        total = {kind: sum(one["dur"] for one in mine if one["cat"] == kind) / 1e6 for kind in ("step", "wait", "transfer")}
+        total = {
+            kind: sum(one["dur"] for one in mine if one["cat"] == kind) / 1e6
+            for kind in ("step", "wait", "transfer")
+        }
         assert total["step"] == pytest.approx(there.busy_s.sum(), abs=1e-6)
         assert total["wait"] == pytest.approx(there.wait_s.sum(), abs=1e-6)
-        assert total["transfer"] == pytest.approx((there.pushed_at_s - there.released_at_s - there.busy_s).sum(), abs=1e-6)
+        assert total["transfer"] == pytest.approx(
+            (there.pushed_at_s - there.released_at_s - there.busy_s).sum(), abs=1e-6
+        )
     leads = [(one["name"], ns(one["ts"]), one["args"]["clocks"]) for one in of(events, "C")]
-    assert leads == [(f"lead {row.worker}", round(row.released_at_s * 1e9), row.lead) for row in pushes.itertuples()]
+    assert leads == [
+        (f"lead {row.worker}", round(row.released_at_s * 1e9), row.lead)
+        for row in pushes.itertuples()
+    ]
 
 
 def test_what_the_journal_says_is_marked(events, record):
@@ -96,20 +120,33 @@ def test_what_the_journal_says_is_marked(events, record):
     assert len(of(events, "i", cat="note", pid=SERVER)) == count(Note)
     assert len(of(events, "i", cat="note", pid=WORKERS)) == count(Note)
     assert len(of(events, "i", cat="drop")) == count(Drop)
-    assert [one["name"] for one in of(events, "i", cat="member")] == [
-        "joined" if isinstance(entry.event, Joined) else "left" for entry in entries
-        if isinstance(entry.event, Joined | Left)] == ["joined"] * 3 + ["left", "joined"]
+    assert (
+        [one["name"] for one in of(events, "i", cat="member")]
+        == [
+            "joined" if isinstance(entry.event, Joined) else "left"
+            for entry in entries
+            if isinstance(entry.event, Joined | Left)
+        ]
+        == ["joined"] * 3 + ["left", "joined"]
+    )
     assert len(of(events, "i", cat="evaluation")) == len(record.evaluations)
     assert [one["name"] for one in of(events, "i", cat="end")] == ["finished"]
 
 
 def test_a_wait_says_why(events, record):
     waits = of(events, "X", cat="wait")
-    why = {decision.why for line in record.journal() if isinstance(line, Entry)
-           for decision in line.decisions if isinstance(decision, Hold)}
+    why = {
+        decision.why
+        for line in record.journal()
+        if isinstance(line, Entry)
+        for decision in line.decisions
+        if isinstance(decision, Hold)
+    }
     ended = [one for one in waits if one["args"]["why"] == AT_END]
     assert len(ended) == 1, "who made the last update, until it is published"
-    assert ns(ended[0]["ts"]) + ns(ended[0]["dur"]) == max(ns(one["ts"]) + ns(one["dur"]) for one in of(events, "X"))
+    assert ns(ended[0]["ts"]) + ns(ended[0]["dur"]) == max(
+        ns(one["ts"]) + ns(one["dur"]) for one in of(events, "X")
+    )
     waits.remove(ended[0])
     assert {one["args"]["why"] for one in waits} <= why
     assert bool(waits) == (record.config.paradigm.name != "asp")
@@ -117,7 +154,11 @@ def test_a_wait_says_why(events, record):
 
 def test_lives_of_a_slot_lie_side_by_side(events):
     assert [name for (process, _), name in names(events).items() if process == WORKERS] == [
-        "fast-0#1", "fast-1#1", "fast-1#2", "slow-0#1"]
+        "fast-0#1",
+        "fast-1#1",
+        "fast-1#2",
+        "slow-0#1",
+    ]
 
 
 def test_switches_drops_and_remarks(own_copy):
@@ -125,27 +166,52 @@ def test_switches_drops_and_remarks(own_copy):
     folder = sorted(own_copy.iterdir())[0]
     journal = folder / "journal.jsonl"
     header = journal.read_text().splitlines()[0]
-    lines = [Entry(Joined(at=0.0, worker=worker), ()) for worker in ("fast-0#1", "fast-1#1", "fast-1#2", "slow-0#1")]
-    more = [Entry(TimerFired(at=1.0, key="k"), (
-                Switch("asp", "it is time"), Drop(("fast-0#1", 3), "too stale", "stale"),
-                Suspend("slow-0#1", "as a straggler"), Restore("slow-0#1"))),
-            Entry(TimerFired(at=1.5, key="k"), (Note("seen", "", {"wait": float("inf"), "all": [1, float("nan")]}),)),
-            Remark(2.0, "the sun shines"), Evaluation(1.0, 1.0, 1, 3.0, float("nan"), float("nan")),
-            Ended("failed", 4.0, "it broke")]
+    lines = [
+        Entry(Joined(at=0.0, worker=worker), ())
+        for worker in ("fast-0#1", "fast-1#1", "fast-1#2", "slow-0#1")
+    ]
+    more = [
+        Entry(
+            TimerFired(at=1.0, key="k"),
+            (
+                Switch("asp", "it is time"),
+                Drop(("fast-0#1", 3), "too stale", "stale"),
+                Suspend("slow-0#1", "as a straggler"),
+                Restore("slow-0#1"),
+            ),
+        ),
+        Entry(
+            TimerFired(at=1.5, key="k"),
+            (Note("seen", "", {"wait": float("inf"), "all": [1, float("nan")]}),),
+        ),
+        Remark(2.0, "the sun shines"),
+        Evaluation(1.0, 1.0, 1, 3.0, float("nan"), float("nan")),
+        Ended("failed", 4.0, "it broke"),
+    ]
     journal.write_text("\n".join([header, *map(encode, [*lines, *more])]) + "\n")
-    found = [(one["name"], one["ts"], one["args"]) for one in of(trace(raysync.load(folder))["traceEvents"], "i")][4:]
+    found = [
+        (one["name"], one["ts"], one["args"])
+        for one in of(trace(raysync.load(folder))["traceEvents"], "i")
+    ][4:]
     write_trace(raysync.load(folder), folder / "trace.json")
     assert found == [
-        ("switch to asp", 1e6, {"why": "it is time"}), ("dropped fast-0#1 3", 1e6, {"reason": "stale", "why": "too stale"}),
-        ("suspended", 1e6, {"worker": "slow-0#1", "why": "as a straggler"}), ("suspended", 1e6, {"why": "as a straggler"}),
-        ("restored", 1e6, {"worker": "slow-0#1"}), ("restored", 1e6, {}),
+        ("switch to asp", 1e6, {"why": "it is time"}),
+        ("dropped fast-0#1 3", 1e6, {"reason": "stale", "why": "too stale"}),
+        ("suspended", 1e6, {"worker": "slow-0#1", "why": "as a straggler"}),
+        ("suspended", 1e6, {"why": "as a straggler"}),
+        ("restored", 1e6, {"worker": "slow-0#1"}),
+        ("restored", 1e6, {}),
         ("seen", 1.5e6, {"worker": "", "wait": None, "all": [1, None]}),
-        ("the sun shines", 2e6, {}), ("evaluation: accuracy nan%", 3e6, {"accuracy": None, "loss": None, "version": 1}),
-        ("failed", 4e6, {"error": "it broke"})]
+        ("the sun shines", 2e6, {}),
+        ("evaluation: accuracy nan%", 3e6, {"accuracy": None, "loss": None, "version": 1}),
+        ("failed", 4e6, {"error": "it broke"}),
+    ]
 
 
 def test_a_damaged_journal(own_copy):
     folder = sorted(own_copy.iterdir())[0]
-    (folder / "journal.jsonl").write_text((folder / "journal.jsonl").read_text().splitlines()[0] + "\nnonsense\n")
+    (folder / "journal.jsonl").write_text(
+        (folder / "journal.jsonl").read_text().splitlines()[0] + "\nnonsense\n"
+    )
     with pytest.raises(ConfigError, match="line 2 is not a line of a journal"):
         trace(raysync.load(folder))

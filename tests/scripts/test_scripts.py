@@ -2,8 +2,9 @@
 
     pytest tests/scripts --rewrite-scripts      writes the answers; read the diff like code
 
-Lines before the first event: `workload SAMPLES` if there is one, then `paradigm NAME key=value ...`. Events: `AT join W`,
-`AT leave W`, `AT push W`, `AT timer KEY`. A push takes the iteration that is under way and the version it was released with.
+Lines before the first event: `workload SAMPLES` if there is one, then `paradigm NAME key=value
+...`. Events: `AT join W`, `AT leave W`, `AT push W`, `AT timer KEY`. A push takes the iteration
+that is under way and the version it was released with.
 """
 
 from pathlib import Path
@@ -11,7 +12,17 @@ from pathlib import Path
 import pytest
 import yaml
 
-from raysync.core.decisions import Apply, Drop, Hold, Note, Release, Restore, SetTimer, Suspend, Switch
+from raysync.core.decisions import (
+    Apply,
+    Drop,
+    Hold,
+    Note,
+    Release,
+    Restore,
+    SetTimer,
+    Suspend,
+    Switch,
+)
 from raysync.core.events import Joined, Left, Pushed, TimerFired
 from raysync.core.machine import Machine
 from raysync.paradigms import make
@@ -24,15 +35,23 @@ def show(decision):
         case Apply(pushes=pushes, version=version, phase=phase, publish=publish):
             under = f" under {phase}" if phase else ""
             kept = "" if publish else ", not published"
-            return f"apply {' '.join(f'{worker}@{clock}' for worker, clock in pushes)} -> version {version}{under}{kept}"
+            return (
+                f"apply {' '.join(f'{worker}@{clock}' for worker, clock in pushes)} -> version"
+                f" {version}{under}{kept}"
+            )
         case Release(worker=worker, clock=clock, version=version, pull=pull):
-            return f"release {worker} clock={clock} version={version}{'' if pull else ', without a pull'}"
+            return (
+                f"release {worker} clock={clock}"
+                f" version={version}{'' if pull else ', without a pull'}"
+            )
         case Hold(worker=worker, why=why):
             return f"hold {worker}: {why}"
         case Drop(push=(worker, clock), why=why):
             return f"drop {worker}@{clock}: {why}"
         case Note(kind=kind, worker=worker, values=values):
-            return f"note {kind} {worker}: " + " ".join(f"{key}={value}" for key, value in values.items())
+            return f"note {kind} {worker}: " + " ".join(
+                f"{key}={value}" for key, value in values.items()
+            )
         case Suspend(worker=worker, why=why):
             return f"suspend {worker} {why}"
         case Restore(worker=worker):
@@ -95,5 +114,5 @@ def test_there_is_a_script_for_every_paradigm():
     from raysync.core.paradigm import Paradigm
     from raysync.paradigms import PARADIGMS
 
-    paradigms = {name for name, rule in PARADIGMS.items() if issubclass(rule, Paradigm)}
+    paradigms = {name for name, paradigm in PARADIGMS.items() if issubclass(paradigm, Paradigm)}
     assert paradigms <= {script.stem.partition("_")[0] for script in SCRIPTS}

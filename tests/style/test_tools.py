@@ -1,4 +1,6 @@
-"""The rules that tools can check: layers, purity, types, lint, coverage of the pure core, and what documents say."""
+"""The rules that tools can check: layers, purity, types, lint, coverage of the pure core, and what
+documents say.
+"""
 
 import os
 import re
@@ -15,18 +17,32 @@ from raysync import config
 from raysync.paradigms import PARADIGMS
 
 ROOT = Path(__file__).parents[2]
-PURE_TESTS = ["tests/unit/test_ids.py", "tests/unit/test_machine.py", "tests/unit/test_make.py",
-              "tests/unit/test_journal.py", "tests/paper", "tests/scripts", "tests/properties"]
+PURE_TESTS = [
+    "tests/unit/test_ids.py",
+    "tests/unit/test_machine.py",
+    "tests/unit/test_make.py",
+    "tests/unit/test_journal.py",
+    "tests/paper",
+    "tests/scripts",
+    "tests/properties",
+]
 
 
 def runs(*command, **variables):
-    done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False,
-                          env=os.environ | variables)
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | variables,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_ruff():
     runs("-m", "ruff", "check", ".")
+    runs("-m", "ruff", "format", "--check", ".")
 
 
 def test_mypy():
@@ -34,16 +50,39 @@ def test_mypy():
 
 
 def test_layers_and_purity():
-    runs("-c", "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())")
+    runs(
+        "-c",
+        "import sys; from importlinter.cli import lint_imports_command;"
+        " sys.exit(lint_imports_command())",
+    )
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11, 7), reason=(
-    "CPython 3.11.2 tells tracers of a line that is not executed, where a case of a match ends with an if; 3.11.7 does not"))
+@pytest.mark.skipif(
+    sys.version_info < (3, 11, 7),
+    reason=(
+        "CPython 3.11.2 tells tracers of a line that is not executed, where a case of a match ends"
+        " with an if; 3.11.7 does not"
+    ),
+)
 def test_every_branch_of_core_and_paradigms_is_covered(tmp_path):
-    runs("-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "--hypothesis-profile=quick", *PURE_TESTS,
-         "--cov=raysync.core", "--cov=raysync.paradigms",
-         "--cov-branch", "--cov-fail-under=100", "--cov-report=term-missing:skip-covered",
-         f"--cov-config={ROOT / 'setup.cfg'}", COVERAGE_FILE=str(tmp_path / "coverage"))
+    runs(
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        "0",
+        "-p",
+        "no:cacheprovider",
+        "--hypothesis-profile=quick",
+        *PURE_TESTS,
+        "--cov=raysync.core",
+        "--cov=raysync.paradigms",
+        "--cov-branch",
+        "--cov-fail-under=100",
+        "--cov-report=term-missing:skip-covered",
+        f"--cov-config={ROOT / 'setup.cfg'}",
+        COVERAGE_FILE=str(tmp_path / "coverage"),
+    )
 
 
 def test_public_names_are_sorted_and_there():
@@ -62,10 +101,16 @@ def test_a_paradigm_states_its_source_and_has_its_tests(name):
     assert name in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("path", [
-    ROOT / "raysync/comparison.yaml",
-    *sorted(set(ROOT.glob("experiments/**/*.yaml")) - set(ROOT.glob("experiments/clusters/**/*"))),
-], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        ROOT / "raysync/comparison.yaml",
+        *sorted(
+            set(ROOT.glob("experiments/**/*.yaml")) - set(ROOT.glob("experiments/clusters/**/*"))
+        ),
+    ],
+    ids=lambda path: path.stem,
+)
 def test_experiment_files_are_valid(path):
     assert config.load(path).name
 
@@ -76,7 +121,9 @@ def test_every_setting_of_an_experiment_is_in_the_readme():
 
 
 def test_the_readme_file_example_is_valid():
-    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    blocks = re.findall(
+        r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
+    )
     assert blocks
     for block in blocks:
         config.validate(yaml.safe_load(block))
@@ -84,23 +131,33 @@ def test_the_readme_file_example_is_valid():
 
 def test_every_yaml_block_of_the_readme_trains(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    blocks = re.findall(
+        r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
+    )
     for block in blocks:
         settings = yaml.safe_load(block) | {"engine": "virtual", "workload": {"samples": 640}}
         assert raysync.run(settings).summary["status"] == "finished"
 
 
 def test_the_readme_paradigm_runs(tmp_path, monkeypatch):
-    """The paradigm of the README's section on writing one's own is a real one, in at most 30 lines."""
+    """The paradigm of the README's section on writing one's own is a real one, in at most
+    30 lines.
+    """
     from tests.driving import Drive
 
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    blocks = re.findall(
+        r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
+    )
     [text] = [block for block in blocks if "@dataclass" in block]
     assert len(text.splitlines()) <= 30
     (tmp_path / "readme_paradigm.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     module = import_module("readme_paradigm")
-    [name] = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == "readme_paradigm"]
+    [name] = [
+        name
+        for name, value in vars(module).items()
+        if getattr(value, "__module__", "") == "readme_paradigm"
+    ]
     drive = Drive(raysync.paradigms.make(f"readme_paradigm:{name}"), "a#1", "b#1", "c#1")
     for _ in range(50):
         drive.push(next(iter(drive.roster.computing)))

@@ -22,7 +22,9 @@ class Known:
     places = {}
 
     def run(self, task, paradigm, title=None):
-        network = config.Network(link=config.Link(latency_s=LATENCY_S, bandwidth_bytes_per_s=BANDWIDTH))
+        network = config.Network(
+            link=config.Link(latency_s=LATENCY_S, bandwidth_bytes_per_s=BANDWIDTH)
+        )
         experiment = task.experiment.model_copy(update={"network": network})
         return VirtualEngine().run(replace(task, experiment=experiment), paradigm)
 
@@ -33,11 +35,16 @@ def test_a_known_network_is_found(one_thread):
     assert found.latency_s == pytest.approx(LATENCY_S, rel=0.1)
     assert found.bandwidth_bytes_per_s == pytest.approx(BANDWIDTH, rel=0.1)
     assert found.step_s > 0 < found.update_bytes_per_s
-    assert found.flops_per_s * found.step_s == pytest.approx(prepare(config.validate({
-        "model": "mlp", "workers": [{"name": "w", "flops_per_s": 1.0}]})).groups["w-0"].step_s)
+    assert found.flops_per_s * found.step_s == pytest.approx(
+        prepare(config.validate({"model": "mlp", "workers": [{"name": "w", "flops_per_s": 1.0}]}))
+        .groups["w-0"]
+        .step_s
+    )
 
 
-@pytest.mark.parametrize("update", [{"staleness_scaling": "inverse"}, {"delay_compensation": "adaptive"}])
+@pytest.mark.parametrize(
+    "update", [{"staleness_scaling": "inverse"}, {"delay_compensation": "adaptive"}]
+)
 def test_updates_that_look_at_old_weights_can_be_timed(monkeypatch, update):
     class Once:
         def __init__(self, statement, globals, num_threads):
@@ -52,21 +59,38 @@ def test_updates_that_look_at_old_weights_can_be_timed(monkeypatch, update):
 
 
 def test_a_profile_holds_the_workers_and_what_was_measured(tmp_path):
-    """A group that says itself how long its step lasts keeps that; the others get the measured rate."""
-    workers = [{"name": "said", "count": 2, "step_s": 0.1, "speed": 0.5, "jitter": {"sigma": 0.1}}, {"name": "silent"}]
+    """A group that says itself how long its step lasts keeps that; the others get the measured
+    rate.
+    """
+    workers = [
+        {"name": "said", "count": 2, "step_s": 0.1, "speed": 0.5, "jitter": {"sigma": 0.1}},
+        {"name": "silent"},
+    ]
     experiment = config.validate({"workers": workers})
-    measured = Measured(step_s=0.01, flops_per_s=1.23456e9, latency_s=0.001, bandwidth_bytes_per_s=None, update_s=1e-4,
-                        update_bytes_per_s=2e9)
+    measured = Measured(
+        step_s=0.01,
+        flops_per_s=1.23456e9,
+        latency_s=0.001,
+        bandwidth_bytes_per_s=None,
+        update_s=1e-4,
+        update_bytes_per_s=2e9,
+    )
     path = tmp_path / "here.yaml"
     path.write_text(profile(experiment, measured, "a test"))
     again = config.validate({"profile": str(path), "engine": "virtual"})
     assert again.workers[0] == experiment.workers[0]
     assert (again.workers[1].flops_per_s, again.workers[1].step_s) == (1.23e9, None)
-    assert again.network == config.Network(link=config.Link(latency_s=0.001), update_s=1e-4, update_bytes_per_s=2e9)
+    assert again.network == config.Network(
+        link=config.Link(latency_s=0.001), update_s=1e-4, update_bytes_per_s=2e9
+    )
 
 
-@pytest.mark.parametrize(("path", "says"), [("here.txt", "ends in .yaml"), ("nowhere/here.yaml", "there is no folder")])
-def test_a_profile_that_cannot_be_written_is_refused_before_anything_is_measured(tmp_path, monkeypatch, path, says):
+@pytest.mark.parametrize(
+    ("path", "says"), [("here.txt", "ends in .yaml"), ("nowhere/here.yaml", "there is no folder")]
+)
+def test_a_profile_that_cannot_be_written_is_refused_before_anything_is_measured(
+    tmp_path, monkeypatch, path, says
+):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=says):
         train.calibrate(Path(path), None, [])

@@ -1,4 +1,6 @@
-"""What a user gets wrong is answered in one or two lines, exit status 2, and nothing is left behind."""
+"""What a user gets wrong is answered in one or two lines, exit status 2, and nothing is left
+behind.
+"""
 
 import io
 import re
@@ -39,39 +41,83 @@ def write(path, text):
     return str(path)
 
 
-@pytest.mark.parametrize(("text", "says"), [
-    ("paradigm: spp", "unknown paradigm 'spp'; did you mean 'ssp'?"),
-    ("model: lenet5", "unknown model 'lenet5'; did you mean 'lenet'?"),
-    ("data: digitz", "unknown data set 'digitz'; did you mean 'digits'?"),
-    ("data: {name: mnist, data_dir: nowhere}", "not in nowhere, and it cannot be downloaded here"),
-    ("paradigm: {name: lagtuner, s_lower: 5, s_upper: 4}", "s_lower (5) must not be above s_upper (4)"),
-    ("paradigm: {name: ssp, staleness: -3}", "got -3"),
-    ("workers: [{count: 0}]", "workers[0].count"),
-    ("paradigm: {name: sync-switch, fraction: 1.5}", "sync-switch: fraction: Input should be less than or equal to 1"),
-    ("paradigm: {name: sync-switch, then: [asp, spp], fraction: [0.1, 0.2]}", "then[1]: unknown paradigm 'spp'; did"),
-    ("paradigm: {name: sync-switch, online: elastik}", "did you mean 'elastic'?"),
-    ("workers: []", "workers:"),
-    ("workers: [{speeed: 1}]", "workers[0].speeed: unknown setting 'speeed'; did you mean 'speed'?"),
-    ("a: b: c", "not YAML at line 1"),
-    ("update: {optimizer: adam, betas: [1.5, 0.9]}", "update.betas[0]: Input should be less than 1; got 1.5"),
-    ("model: math:pi", "model math:pi: it is no function, but float"),
-    ("data: ':x'", "data :x: write it as package.module:Name"),
-    ("model: tests.unit.test_training:half", "must return 10 logits"),
-    ("data: {name: text, parameters: {file: nowhere.txt}}", "file 'nowhere.txt' cannot be read (No such file or directory)"),
-    ("data: {name: text, parameters: {file: /dev/null}}", "file '/dev/null' is empty"),
-    ("data: text", "model mlp: does not take tokens from 0 to 9 of shape (64,)"),
-    ("data: {name: digits, train_samples: 3}\nbatch_size: 2",
-     "3 training samples cannot be dealt out to 4 workers"),
-    ("timing: only", "timing: only needs engine: virtual"),
-    ("{engine: virtual, workers: [{trace: nowhere.txt}]}", "workers[0].trace: nowhere.txt cannot be read (No such file"),
-    ("{engine: virtual, workers: [{trace: /dev/null}]}", "workers[0].trace: /dev/null holds no step times"),
-    ("{engine: virtual, workers: [{trace: x.yaml}]}", "x.yaml must hold seconds and nothing else"),
-    ("profile: 9-k80", "x.yaml: profile: unknown cluster profile '9-k80'"),
-    ("profile: ./nowhere.yaml", "profile ./nowhere.yaml: cannot be read (No such file or directory)"),
-    ("profile: ./x.yaml", "profile ./x.yaml: profile: unknown setting 'profile'"),
-    ("troubles: [{kind: crush, worker: worker-0}]", "troubles[0]: unknown kind 'crush'; did you mean 'crash'?"),
-    ("troubles: [{kind: crash, worker: workre-0, at_s: 1}]", "unknown worker 'workre-0'; did you mean 'worker-0'?"),
-])
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("paradigm: spp", "unknown paradigm 'spp'; did you mean 'ssp'?"),
+        ("model: lenet5", "unknown model 'lenet5'; did you mean 'lenet'?"),
+        ("data: digitz", "unknown data set 'digitz'; did you mean 'digits'?"),
+        (
+            "data: {name: mnist, data_dir: nowhere}",
+            "not in nowhere, and it cannot be downloaded here",
+        ),
+        (
+            "paradigm: {name: lagtuner, s_lower: 5, s_upper: 4}",
+            "s_lower (5) must not be above s_upper (4)",
+        ),
+        ("paradigm: {name: ssp, staleness: -3}", "got -3"),
+        ("workers: [{count: 0}]", "workers[0].count"),
+        (
+            "paradigm: {name: sync-switch, fraction: 1.5}",
+            "sync-switch: fraction: Input should be less than or equal to 1",
+        ),
+        (
+            "paradigm: {name: sync-switch, then: [asp, spp], fraction: [0.1, 0.2]}",
+            "then[1]: unknown paradigm 'spp'; did",
+        ),
+        ("paradigm: {name: sync-switch, online: elastik}", "did you mean 'elastic'?"),
+        ("workers: []", "workers:"),
+        (
+            "workers: [{speeed: 1}]",
+            "workers[0].speeed: unknown setting 'speeed'; did you mean 'speed'?",
+        ),
+        ("a: b: c", "not YAML at line 1"),
+        (
+            "update: {optimizer: adam, betas: [1.5, 0.9]}",
+            "update.betas[0]: Input should be less than 1; got 1.5",
+        ),
+        ("model: math:pi", "model math:pi: it is no function, but float"),
+        ("data: ':x'", "data :x: write it as package.module:Name"),
+        ("model: tests.unit.test_training:half", "must return 10 logits"),
+        (
+            "data: {name: text, parameters: {file: nowhere.txt}}",
+            "file 'nowhere.txt' cannot be read (No such file or directory)",
+        ),
+        ("data: {name: text, parameters: {file: /dev/null}}", "file '/dev/null' is empty"),
+        ("data: text", "model mlp: does not take tokens from 0 to 9 of shape (64,)"),
+        (
+            "data: {name: digits, train_samples: 3}\nbatch_size: 2",
+            "3 training samples cannot be dealt out to 4 workers",
+        ),
+        ("timing: only", "timing: only needs engine: virtual"),
+        (
+            "{engine: virtual, workers: [{trace: nowhere.txt}]}",
+            "workers[0].trace: nowhere.txt cannot be read (No such file",
+        ),
+        (
+            "{engine: virtual, workers: [{trace: /dev/null}]}",
+            "workers[0].trace: /dev/null holds no step times",
+        ),
+        (
+            "{engine: virtual, workers: [{trace: x.yaml}]}",
+            "x.yaml must hold seconds and nothing else",
+        ),
+        ("profile: 9-k80", "x.yaml: profile: unknown cluster profile '9-k80'"),
+        (
+            "profile: ./nowhere.yaml",
+            "profile ./nowhere.yaml: cannot be read (No such file or directory)",
+        ),
+        ("profile: ./x.yaml", "profile ./x.yaml: profile: unknown setting 'profile'"),
+        (
+            "faults: [{kind: crush, worker: worker-0}]",
+            "faults[0]: unknown kind 'crush'; did you mean 'crash'?",
+        ),
+        (
+            "faults: [{kind: crash, worker: workre-0, at_s: 1}]",
+            "unknown worker 'workre-0'; did you mean 'worker-0'?",
+        ),
+    ],
+)
 @pytest.mark.parametrize("command", ["run", "compare"])
 def test_bad_input(call, tmp_path, monkeypatch, command, text, says):
     import socket
@@ -89,13 +135,28 @@ def test_bad_input(call, tmp_path, monkeypatch, command, text, says):
     assert [path.name for path in tmp_path.iterdir()] == ["x.yaml"]
 
 
-@pytest.mark.parametrize(("file", "text", "says"), [
-    ("t.txt", "1 -2", "x.yaml: workers[0].trace: t.txt: step 2 lasts -2 s; it must be above 0 and finite"),
-    ("t.txt", "1 quick", "x.yaml: workers[0].trace: t.txt must hold seconds and nothing else"),
-    ("p.yaml", "{about: mine, worker: []}", "profile p.yaml: worker: unknown setting 'worker'; did you mean 'workers'?"),
-    ("p.yaml", "workers: [{speed: -1}]", "x.yaml, profile p.yaml: workers[0].speed: "),
-    ("p.yaml", "workers: [{trace: t.txt}]", "x.yaml, profile p.yaml: workers[0].trace: t.txt cannot be read"),
-])
+@pytest.mark.parametrize(
+    ("file", "text", "says"),
+    [
+        (
+            "t.txt",
+            "1 -2",
+            "x.yaml: workers[0].trace: t.txt: step 2 lasts -2 s; it must be above 0 and finite",
+        ),
+        ("t.txt", "1 quick", "x.yaml: workers[0].trace: t.txt must hold seconds and nothing else"),
+        (
+            "p.yaml",
+            "{about: mine, worker: []}",
+            "profile p.yaml: worker: unknown setting 'worker'; did you mean 'workers'?",
+        ),
+        ("p.yaml", "workers: [{speed: -1}]", "x.yaml, profile p.yaml: workers[0].speed: "),
+        (
+            "p.yaml",
+            "workers: [{trace: t.txt}]",
+            "x.yaml, profile p.yaml: workers[0].trace: t.txt cannot be read",
+        ),
+    ],
+)
 def test_files_that_the_experiment_names(call, tmp_path, file, text, says):
     write(tmp_path / file, text)
     named = "profile: p.yaml" if file == "p.yaml" else "workers: [{trace: t.txt}]"
@@ -106,14 +167,25 @@ def test_files_that_the_experiment_names(call, tmp_path, file, text, says):
 
 
 def test_a_virtual_run_from_the_command_line(call, tmp_path):
-    """Says how long the steps were taken to last, who crashed, and which trouble nobody met; the record is there."""
-    text = """{name: v, timing: only, workers: [{name: a, count: 2}, {name: b, step_s: 1}], workload: {samples: 640},
-        troubles: [{kind: crash, worker: a-1, at_clock: 1}, {kind: crash, worker: b-0, at_s: 1000}]}"""
-    code, out, err = call("run", write(tmp_path / "x.yaml", text), "--engine", "virtual", "--set", "data.train_samples=50")
+    """Says how long the steps were taken to last, who crashed, and which fault nobody met; the
+    record is there.
+    """
+    text = """{name: v, timing: only, workers: [{name: a, count: 2}, {name: b, step_s: 1}],
+        workload: {samples: 640},
+        faults: [{kind: crash, worker: a-1, at_clock: 1},
+        {kind: crash, worker: b-0, at_s: 1000}]}"""
+    code, out, err = call(
+        "run",
+        write(tmp_path / "x.yaml", text),
+        "--engine",
+        "virtual",
+        "--set",
+        "data.train_samples=50",
+    )
     assert code == 0, err
     assert "Nobody said how long a step of 'a' lasts: " in err
     assert "s: a-1#1 is gone (crashed: " in err
-    assert "Nobody met troubles[1] {kind: crash, worker: b-0, at_s: 1000.0}." in err
+    assert "Nobody met faults[1] {kind: crash, worker: b-0, at_s: 1000.0}." in err
     assert "bsp" in out
     [record] = (tmp_path / "runs/v").iterdir()
     assert call("replay", str(record))[0] == 0
@@ -125,13 +197,47 @@ def test_a_file_that_is_not_there(call):
     assert call("run")[0] == 2, "an argument is missing"
 
 
-@pytest.mark.parametrize(("kind", "names"), [
-    ("paradigms", ["bsp", "asp", "ssp", "staleness=3", "lagtuner", "s_upper=15", "[s_lower,",
-                   "hybrid-sync", "pull_interval=1", "synchronous", "k-async", "ringmaster"]),
-    ("models", ["mlp", "convnet", "lenet", "fashion-cnn", "hidden=(64,)", "62,006", "1,727,962", "3x32x32",
-                "char-lm", "64 tokens"]),
-    ("datasets", ["digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "synthetic", "text"]),
-])
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        (
+            "paradigms",
+            [
+                "bsp",
+                "asp",
+                "ssp",
+                "staleness=3",
+                "lagtuner",
+                "s_upper=15",
+                "[s_lower,",
+                "hybrid-sync",
+                "pull_interval=1",
+                "synchronous",
+                "k-async",
+                "ringmaster",
+            ],
+        ),
+        (
+            "models",
+            [
+                "mlp",
+                "convnet",
+                "lenet",
+                "fashion-cnn",
+                "hidden=(64,)",
+                "62,006",
+                "1,727,962",
+                "3x32x32",
+                "char-lm",
+                "64 tokens",
+            ],
+        ),
+        (
+            "datasets",
+            ["digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "synthetic", "text"],
+        ),
+    ],
+)
 def test_list(call, kind, names):
     code, out, _ = call("list", kind)
     assert code == 0
@@ -164,22 +270,29 @@ def test_a_cluster_that_is_not_there(call, tmp_path, monkeypatch, named_by):
     assert f"no Ray cluster at '{address}' (Connection refused)" in err
 
 
-@pytest.mark.parametrize(("address", "says"), [
-    ("http://127.0.0.1:8265", "'http://127.0.0.1:8265' is where jobs are submitted to"),
-    ("not-an-address", "no Ray cluster at 'not-an-address' (nobody answers)"),
-    ("{listening}", "(nobody answers)"),
-    ("127.0.0.1:99999999999", "no Ray cluster at '127.0.0.1:99999999999'"),
-])
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [
+        ("http://127.0.0.1:8265", "'http://127.0.0.1:8265' is where jobs are submitted to"),
+        ("not-an-address", "no Ray cluster at 'not-an-address' (nobody answers)"),
+        ("{listening}", "(nobody answers)"),
+        ("127.0.0.1:99999999999", "no Ray cluster at '127.0.0.1:99999999999'"),
+    ],
+)
 def test_an_address_that_is_no_cluster(call, tmp_path, monkeypatch, address, says):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", unreachable)
     monkeypatch.setattr(connection, "ANSWER_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        monkeypatch.setenv("RAY_ADDRESS", address.format(listening=f"127.0.0.1:{listening.getsockname()[1]}"))
+        monkeypatch.setenv(
+            "RAY_ADDRESS", address.format(listening=f"127.0.0.1:{listening.getsockname()[1]}")
+        )
         code, _, err = call("run", write(tmp_path / "x.yaml", "seed: 1"))
     assert code == 2
     first, *more = err.splitlines()
-    assert first == "Starting 4 workers on the Ray cluster ...", "at once: where Ray is there, nothing else is seen for long"
+    assert first == "Starting 4 workers on the Ray cluster ...", (
+        "at once: where Ray is there, nothing else is seen for long"
+    )
     assert says in " ".join(more)
     assert len(more) == 1
 
@@ -189,7 +302,9 @@ def test_the_address_of_the_dashboard_is_no_cluster(call, tmp_path):
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as dashboard:
         Thread(target=dashboard.serve_forever, daemon=True).start()
         address = f"127.0.0.1:{dashboard.server_port}"
-        code, _, err = call("run", write(tmp_path / "x.yaml", "seed: 1"), "--set", f"cluster.address={address}")
+        code, _, err = call(
+            "run", write(tmp_path / "x.yaml", "seed: 1"), "--set", f"cluster.address={address}"
+        )
         dashboard.shutdown()
     assert code == 2
     assert f"what answers at '{address}' speaks HTTP" in err
@@ -197,10 +312,15 @@ def test_the_address_of_the_dashboard_is_no_cluster(call, tmp_path):
 
 
 def test_records_in_the_folder_of_a_job_are_warned_of(call, tmp_path, monkeypatch):
-    said, short = "goes with it", "{engine: virtual, timing: only, workload: {samples: 320}, workers: [{step_s: 1}]}"
+    said, short = (
+        "goes with it",
+        "{engine: virtual, timing: only, workload: {samples: 320}, workers: [{step_s: 1}]}",
+    )
     run = ["run", write(tmp_path / "x.yaml", short)]
     assert said not in call(*run)[2]
-    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", '{"metadata": {"job_submission_id": "raysubmit_1"}}')
+    monkeypatch.setenv(
+        "RAY_JOB_CONFIG_JSON_ENV_VAR", '{"metadata": {"job_submission_id": "raysubmit_1"}}'
+    )
     assert call(*run)[2].count(said) == 1
     for kept in (str(tmp_path), f"file://{tmp_path}"):
         assert said not in call(*run, "--set", f"output={kept}")[2]
@@ -225,20 +345,32 @@ def test_lists_show_what_a_factory_makes(call):
 
 def test_spaces_around_a_key_are_not_part_of_it(call, tmp_path):
     file = write(tmp_path / "x.yaml", "name: x")
-    assert "update.lr: Input should be greater than 0; got -1" in call("run", file, "--set", " update.lr = -1")[2]
+    assert (
+        "update.lr: Input should be greater than 0; got -1"
+        in call("run", file, "--set", " update.lr = -1")[2]
+    )
 
 
 def test_a_key_of_a_sweeps_grid_is_a_path(call, tmp_path):
     file = write(tmp_path / "x.yaml", "{engine: virtual, sweep: {grid: {update.lr: [0.1]}}}")
-    assert "x.yaml with update.lr=-3" in call("sweep", file, "--set", "sweep.grid.update.lr=[-3]")[2]
+    assert (
+        "x.yaml with update.lr=-3" in call("sweep", file, "--set", "sweep.grid.update.lr=[-3]")[2]
+    )
 
 
 def test_numbers_are_never_cut(monkeypatch, capsys):
     monkeypatch.setattr(table, "console", Console(width=60, color_system=None))
     label = "sync-switch(first=bsp, then=asp, fraction=0.0625, online=elastic)"
-    summary = {"status": "finished", "final_accuracy": 0.951, "time_to_accuracy_s": 0.0123,
-               "throughput_samples_per_s": 1.2e7, "wait_fraction": 0.5, "staleness_mean": 2.7, "staleness_max": 3,
-               "lead_max": 1}
+    summary = {
+        "status": "finished",
+        "final_accuracy": 0.951,
+        "time_to_accuracy_s": 0.0123,
+        "throughput_samples_per_s": 1.2e7,
+        "wait_fraction": 0.5,
+        "staleness_mean": 2.7,
+        "staleness_max": 3,
+        "lead_max": 1,
+    }
     table.print_table({label: [summary]}, config.validate({}), [0], tokens=False)
     shown = capsys.readouterr().out
     assert "…" not in shown
@@ -250,8 +382,16 @@ def test_a_long_paradigm_takes_no_room_from_the_numbers(monkeypatch):
     shown = Console(file=io.StringIO(), width=80)
     monkeypatch.setattr(table, "console", shown)
     name = "sync-switch(first=bsp, then=ssp(staleness=3), fraction=0.6, online=elastic)"
-    summary = {"status": "finished", "final_accuracy": 0.981, "throughput_samples_per_s": 972.4, "wait_fraction": 0.2,
-               "staleness_mean": 1.2, "staleness_max": 4, "lead_max": 62, "time_to_accuracy_s": 1.5}
+    summary = {
+        "status": "finished",
+        "final_accuracy": 0.981,
+        "throughput_samples_per_s": 972.4,
+        "wait_fraction": 0.2,
+        "staleness_mean": 1.2,
+        "staleness_max": 4,
+        "lead_max": 62,
+        "time_to_accuracy_s": 1.5,
+    }
     table.print_table({name: [summary]}, config.validate({}), [0], tokens=False)
     rows = shown.file.getvalue().splitlines()[5:]
     assert rows[0].split()[-7:] == ["98.1%", "1.5", "972", "20%", "1.2", "4", "62"]
@@ -259,9 +399,15 @@ def test_a_long_paradigm_takes_no_room_from_the_numbers(monkeypatch):
 
 
 def test_what_is_free_is_what_can_be_asked_for():
-    free = {"CPU": 3.0, "memory": 1e9, "node:127.0.0.1": 1.0, "fast_disk": 1.0,
-            "bundle_group_66d908e35630d03f0f30299f4a3302000000": 999.9,
-            "CPU_group_0_66d908e35630d03f0f30299f4a3302000000": 1.0, "disk_group_a": 2.0}
+    free = {
+        "CPU": 3.0,
+        "memory": 1e9,
+        "node:127.0.0.1": 1.0,
+        "fast_disk": 1.0,
+        "bundle_group_66d908e35630d03f0f30299f4a3302000000": 999.9,
+        "CPU_group_0_66d908e35630d03f0f30299f4a3302000000": 1.0,
+        "disk_group_a": 2.0,
+    }
     assert placement._show(free) == "3 CPU, 2 disk_group_a, 1 fast_disk"
 
 
@@ -274,11 +420,23 @@ def test_the_table_of_several_seeds():
     assert table.cell([0.5, None], "{:.1f}".format, interval=True) == "0.5 (1 of 2)"
     assert table.cell([None], "{:.1f}".format, interval=True) == "-"
     assert table.cell([None, None], "{:.1f}".format, interval=True) == "-"
-    assert "mean ± half of the 95% interval over seeds 0, 1" in table.title(config.validate({}), [0, 1])
+    assert "mean ± half of the 95% interval over seeds 0, 1" in table.title(
+        config.validate({}), [0, 1]
+    )
     assert table.title(config.validate({}), [3]).endswith("seed 3")
 
 
-@pytest.mark.parametrize(("rate", "text"), [
-    (0.0, "0"), (0.0312, "0.031"), (0.4, "0.4"), (9.94, "9.9"), (9.96, "10"), (972.4, "972"), (1.2e7, "12,000,000")])
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [
+        (0.0, "0"),
+        (0.0312, "0.031"),
+        (0.4, "0.4"),
+        (9.94, "9.9"),
+        (9.96, "10"),
+        (972.4, "972"),
+        (1.2e7, "12,000,000"),
+    ],
+)
 def test_a_slow_rate_is_not_0(rate, text):
     assert table.rate_text(rate) == text

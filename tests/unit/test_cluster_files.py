@@ -1,4 +1,6 @@
-"""The examples in `experiments/clusters/jobs`: against the schemas of who reads them, and against each other."""
+"""The examples in `experiments/clusters/jobs`: against the schemas of who reads them, and against
+each other.
+"""
 
 import json
 from copy import deepcopy
@@ -11,42 +13,86 @@ import yaml
 from ray.runtime_env import RuntimeEnv
 
 from raysync import config
-from raysync.cluster.placement import Node, misfit, plan
+from raysync.cluster.placement import Node, infeasible_reason, plan
 
 JOBS = Path(__file__).parents[2] / "experiments/clusters/jobs"
 
-TEXT, COUNT, TEXTS = {"type": "string"}, {"type": "integer", "minimum": 0}, {"type": "object",
-                                                                          "additionalProperties": {"type": "string"}}
+TEXT, COUNT, TEXTS = (
+    {"type": "string"},
+    {"type": "integer", "minimum": 0},
+    {"type": "object", "additionalProperties": {"type": "string"}},
+)
 
 
 def closed(required, **properties):
-    return {"type": "object", "required": required.split(), "properties": properties, "additionalProperties": False}
+    return {
+        "type": "object",
+        "required": required.split(),
+        "properties": properties,
+        "additionalProperties": False,
+    }
 
 
 CONTAINER = closed(
-    "name image resources", name=TEXT, image=TEXT, resources=closed("", requests=TEXTS, limits=TEXTS),
+    "name image resources",
+    name=TEXT,
+    image=TEXT,
+    resources=closed("", requests=TEXTS, limits=TEXTS),
     ports={"type": "array", "items": closed("containerPort", containerPort=COUNT, name=TEXT)},
-    volumeMounts={"type": "array", "items": closed("name mountPath", name=TEXT, mountPath=TEXT)})
+    volumeMounts={"type": "array", "items": closed("name mountPath", name=TEXT, mountPath=TEXT)},
+)
 VOLUME = closed("name", name=TEXT, persistentVolumeClaim=closed("claimName", claimName=TEXT))
-TEMPLATE = closed("spec", spec=closed(
-    "containers", containers={"type": "array", "minItems": 1, "items": CONTAINER}, nodeSelector=TEXTS,
-    volumes={"type": "array", "items": VOLUME}))
+TEMPLATE = closed(
+    "spec",
+    spec=closed(
+        "containers",
+        containers={"type": "array", "minItems": 1, "items": CONTAINER},
+        nodeSelector=TEXTS,
+        volumes={"type": "array", "items": VOLUME},
+    ),
+)
 GROUP = {"labels": TEXTS, "resources": TEXTS, "rayStartParams": TEXTS, "template": TEMPLATE}
-WORKERS = closed("groupName minReplicas maxReplicas template", **GROUP, groupName=TEXT, replicas=COUNT, minReplicas=COUNT,
-                 maxReplicas=COUNT, numOfHosts=COUNT, idleTimeoutSeconds=COUNT)
+WORKERS = closed(
+    "groupName minReplicas maxReplicas template",
+    **GROUP,
+    groupName=TEXT,
+    replicas=COUNT,
+    minReplicas=COUNT,
+    maxReplicas=COUNT,
+    numOfHosts=COUNT,
+    idleTimeoutSeconds=COUNT,
+)
 RAYJOB = closed(
-    "apiVersion kind metadata spec", apiVersion={"const": "ray.io/v1"}, kind={"const": "RayJob"},
+    "apiVersion kind metadata spec",
+    apiVersion={"const": "ray.io/v1"},
+    kind={"const": "RayJob"},
     metadata=closed("name", name=TEXT, labels=TEXTS, namespace=TEXT),
     spec=closed(
-        "entrypoint rayClusterSpec", entrypoint=TEXT, runtimeEnvYAML=TEXT, metadata=TEXTS, jobId=TEXT,
-        submissionMode={"enum": ["K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode"]}, backoffLimit=COUNT,
-        activeDeadlineSeconds=COUNT, shutdownAfterJobFinishes={"type": "boolean"}, ttlSecondsAfterFinished=COUNT,
-        suspend={"type": "boolean"}, entrypointNumCpus={"type": "number"}, entrypointNumGpus={"type": "number"},
-        rayClusterSpec=closed("headGroupSpec", rayVersion=TEXT, enableInTreeAutoscaling={"type": "boolean"},
-                              headGroupSpec=closed("template", **GROUP, serviceType=TEXT),
-                              workerGroupSpecs={"type": "array", "items": WORKERS})))
-"""The fields that matter here of what KubeRay takes: ray-operator/apis/ray/v1/rayjob_types.go and raycluster_types.go of
-github.com/ray-project/kuberay (with `labels`, so 1.5 or newer), and of Kubernetes' PodSpec."""
+        "entrypoint rayClusterSpec",
+        entrypoint=TEXT,
+        runtimeEnvYAML=TEXT,
+        metadata=TEXTS,
+        jobId=TEXT,
+        submissionMode={"enum": ["K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode"]},
+        backoffLimit=COUNT,
+        activeDeadlineSeconds=COUNT,
+        shutdownAfterJobFinishes={"type": "boolean"},
+        ttlSecondsAfterFinished=COUNT,
+        suspend={"type": "boolean"},
+        entrypointNumCpus={"type": "number"},
+        entrypointNumGpus={"type": "number"},
+        rayClusterSpec=closed(
+            "headGroupSpec",
+            rayVersion=TEXT,
+            enableInTreeAutoscaling={"type": "boolean"},
+            headGroupSpec=closed("template", **GROUP, serviceType=TEXT),
+            workerGroupSpecs={"type": "array", "items": WORKERS},
+        ),
+    ),
+)
+"""The fields that matter here of what KubeRay takes: ray-operator/apis/ray/v1/rayjob_types.go and
+raycluster_types.go of github.com/ray-project/kuberay (with `labels`, so 1.5 or newer), and of
+Kubernetes' PodSpec."""
 
 
 def read(name):
@@ -82,7 +128,9 @@ def test_the_rayjob_fits_the_schema():
 
 
 def test_the_launcher_file_fits_the_schema_of_this_ray():
-    schema = json.loads((Path(ray.autoscaler.__file__).parent / "ray-schema.json").read_text(encoding="utf-8"))
+    schema = json.loads(
+        (Path(ray.autoscaler.__file__).parent / "ray-schema.json").read_text(encoding="utf-8")
+    )
     jsonschema.validate(read("aws.yaml"), schema)
 
 
@@ -90,10 +138,10 @@ def test_the_launcher_file_fits_the_schema_of_this_ray():
 def test_the_experiment_fits_on_the_nodes_by_their_labels(nodes):
     experiment = config.load(JOBS / "two-gpus.yaml")
     there = list(nodes())
-    assert misfit(plan(experiment).bundles, there) is None
-    assert misfit(plan(experiment).bundles, there[:-1]) == "worker group 't4'"
+    assert infeasible_reason(plan(experiment).bundles, there) is None
+    assert infeasible_reason(plan(experiment).bundles, there[:-1]) == "worker group 't4'"
     bare = [Node(node.resources, {}) for node in there]
-    assert misfit(plan(experiment).bundles, bare) is not None
+    assert infeasible_reason(plan(experiment).bundles, bare) is not None
 
 
 def test_what_is_run_is_there():

@@ -1,4 +1,5 @@
-"""The Grafana dashboards: what they name exists, everything is shown, and `raysync dashboards` writes it all.
+"""The Grafana dashboards: what they name exists, everything is shown, and `raysync dashboards`
+writes it all.
 
 What the expressions return is tested with a real Prometheus in tests/cluster/test_expressions.py.
 """
@@ -28,17 +29,27 @@ from raysync.errors import ConfigError
 from raysync.record.metrics import CLOCKS, REGISTRY
 from tests.cluster.boards import BOARDS, asked, choices
 
-EXPORTED = {f"{metric.exported}{part}" for metric in REGISTRY.values()
-            for part in (("_bucket", "_count") if metric.buckets else ("",))}
+EXPORTED = {
+    f"{metric.exported}{part}"
+    for metric in REGISTRY.values()
+    for part in (("_bucket", "_count") if metric.buckets else ("",))
+}
 """Not `_sum`: Ray approximates it by the middles of the buckets."""
-PANELS = [(name, panel) for name, board in BOARDS.items() for panel in board["panels"] if panel["type"] != "row"]
+PANELS = [
+    (name, panel)
+    for name, board in BOARDS.items()
+    for panel in board["panels"]
+    if panel["type"] != "row"
+]
 
 
 # ---- the dashboards ----
 
+
 def test_the_committed_json_is_what_the_script_makes():
     assert {path.name: text for path, text in made().items()} == {
-        path.name: path.read_text(encoding="utf-8") for path in Path(next(iter(made()))).parent.iterdir()
+        path.name: path.read_text(encoding="utf-8")
+        for path in Path(next(iter(made()))).parent.iterdir()
     }, "run python -m dashboards"
 
 
@@ -52,7 +63,9 @@ def test_the_types_of_grafana_know_every_field(board):
 
 def rays_own():
     """The metrics that Ray's agents publish, and those of Ray's own dashboard."""
-    from ray.dashboard.modules.metrics.grafana_dashboard_factory import generate_default_grafana_dashboard
+    from ray.dashboard.modules.metrics.grafana_dashboard_factory import (
+        generate_default_grafana_dashboard,
+    )
     from ray.dashboard.modules.reporter.reporter_agent import METRICS_GAUGES
 
     text, _ = generate_default_grafana_dashboard()
@@ -69,7 +82,11 @@ def test_every_metric_that_is_named_exists():
 
 def test_every_metric_of_the_registry_is_shown():
     shown = " ".join(one.expression for one in asked())
-    assert not [metric.name for metric in REGISTRY.values() if not re.search(rf"\b{metric.exported}(_bucket)?\b", shown)]
+    assert not [
+        metric.name
+        for metric in REGISTRY.values()
+        if not re.search(rf"\b{metric.exported}(_bucket)?\b", shown)
+    ]
 
 
 def test_a_metric_that_the_registry_lacks_cannot_be_asked_for():
@@ -79,8 +96,11 @@ def test_a_metric_that_the_registry_lacks_cannot_be_asked_for():
 
 def test_only_labels_that_a_metric_has_are_asked_for():
     """By which it is grouped, or selected."""
-    labels = {name: set(metric.labels) | {"le"} for metric in REGISTRY.values()
-              for name in (metric.exported, f"{metric.exported}_bucket")}
+    labels = {
+        name: set(metric.labels) | {"le"}
+        for metric in REGISTRY.values()
+        for name in (metric.exported, f"{metric.exported}_bucket")
+    }
     for one in asked():
         for name, selector in re.findall(r"\b(ray_raysync_\w+)(?:\{(.*?)\})?", one.expression):
             asked_for = set(re.findall(r"(\w+)=", selector))
@@ -91,10 +111,15 @@ def test_only_labels_that_a_metric_has_are_asked_for():
 
 
 def test_quantiles_of_counts_are_whole():
-    """Prometheus interpolates within buckets: it makes 0.475 versions of pushes that are never stale."""
+    """Prometheus interpolates within buckets: it makes 0.475 versions of pushes that are never
+    stale.
+    """
     counts = [metric.exported for metric in REGISTRY.values() if metric.buckets == CLOCKS]
-    asked_for = [one for one in asked() if "histogram_quantile" in one.expression
-                 and any(name in one.expression for name in counts)]
+    asked_for = [
+        one
+        for one in asked()
+        if "histogram_quantile" in one.expression and any(name in one.expression for name in counts)
+    ]
     assert asked_for
     for one in asked_for:
         assert one.expression.startswith("ceil (histogram_quantile(")
@@ -103,19 +128,30 @@ def test_quantiles_of_counts_are_whole():
 
 def test_nothing_is_divided_by_nothing():
     """An infinity leaves no axis to a panel. A share of what contains it is 1 at most."""
-    divisions = [one.expression.split(" / ", 1) for one in asked()
-                 if " / " in one.expression and "ray_raysync_" in one.expression]
+    divisions = [
+        one.expression.split(" / ", 1)
+        for one in asked()
+        if " / " in one.expression and "ray_raysync_" in one.expression
+    ]
     assert divisions
     for part, whole in divisions:
         assert part in whole or whole.endswith(" > 0)"), part
 
 
 def test_runs_of_long_ago_are_not_in_the_table():
-    """Their counters stay as long as their cluster, their gauges do not: they would be rows with holes."""
+    """Their counters stay as long as their cluster, their gauges do not: they would be rows with
+    holes.
+    """
     gauges = {metric.exported for metric in REGISTRY.values() if metric.kind == "gauge"}
-    last = [each for one in asked() for each in re.findall(
-        r"last_over_time\((ray_raysync_\w+)\{[^}]*\}\[\$__range\]\)( and on \(run\) last_over_time\(ray_raysync_progress)?",
-        one.expression)]
+    last = [
+        each
+        for one in asked()
+        for each in re.findall(
+            r"last_over_time\((ray_raysync_\w+)\{[^}]*\}\[\$__range\]\)( and on \(run\)"
+            r" last_over_time\(ray_raysync_progress)?",
+            one.expression,
+        )
+    ]
     assert {bool(only_with) for _, only_with in last} == {True, False}
     assert all(only_with or name in gauges for name, only_with in last)
 
@@ -133,12 +169,22 @@ def test_the_expressions_of_a_panel_differ(what):
         assert len(of_panel) == len(set(of_panel)), f"{name}: {panel['title']}"
 
 
-@pytest.mark.parametrize(("board", "panel"), PANELS, ids=lambda value: value if isinstance(value, str) else value["title"])
+@pytest.mark.parametrize(
+    ("board", "panel"),
+    PANELS,
+    ids=lambda value: value if isinstance(value, str) else value["title"],
+)
 def test_a_panel_says_what_is_seen(board, panel):
     assert panel["title"]
     assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
-    helps = [metric.help for metric in REGISTRY.values()
-             if any(re.search(rf"\b{metric.exported}(_bucket)?\b", target["expr"]) for target in panel["targets"])]
+    helps = [
+        metric.help
+        for metric in REGISTRY.values()
+        if any(
+            re.search(rf"\b{metric.exported}(_bucket)?\b", target["expr"])
+            for target in panel["targets"]
+        )
+    ]
     assert all(text in panel["description"] for text in helps)
     if panel["type"] != "heatmap":
         assert panel["fieldConfig"]["defaults"]["unit"]
@@ -146,23 +192,36 @@ def test_a_panel_says_what_is_seen(board, panel):
 
 def test_panels_fill_the_width_and_do_not_overlap():
     for board in BOARDS.values():
-        taken = [(panel["gridPos"]["x"] + column, panel["gridPos"]["y"] + line) for panel in board["panels"]
-                 for column in range(panel["gridPos"]["w"]) for line in range(panel["gridPos"]["h"])]
+        taken = [
+            (panel["gridPos"]["x"] + column, panel["gridPos"]["y"] + line)
+            for panel in board["panels"]
+            for column in range(panel["gridPos"]["w"])
+            for line in range(panel["gridPos"]["h"])
+        ]
         height = 1 + max(line for _, line in taken)
         assert sorted(taken) == [(column, line) for column in range(24) for line in range(height)]
 
 
 def test_dashboards_are_told_apart_and_lead_to_one_another():
-    assert {board["uid"] for board in BOARDS.values()} == {"raysync-run", "raysync-sweep", "raysync-fleet"}
+    assert {board["uid"] for board in BOARDS.values()} == {
+        "raysync-run",
+        "raysync-sweep",
+        "raysync-fleet",
+    }
     for board in BOARDS.values():
         ids = [panel["id"] for panel in board["panels"]]
         assert len(ids) == len(set(ids))
         assert board["tags"] == board["links"][0]["tags"] == ["raysync"]
         source = board["templating"]["list"][0]
-        assert (source["name"], source["type"], source["current"]["text"]) == ("datasource", "datasource", "Prometheus")
+        assert (source["name"], source["type"], source["current"]["text"]) == (
+            "datasource",
+            "datasource",
+            "Prometheus",
+        )
 
 
 # ---- the command ----
+
 
 @pytest.fixture
 def call(monkeypatch, capsys):
@@ -176,7 +235,10 @@ def call(monkeypatch, capsys):
 
 
 def settings(folder):
-    return {str(path.relative_to(folder)): yaml.safe_load(path.read_text()) for path in folder.rglob("*.yml")}
+    return {
+        str(path.relative_to(folder)): yaml.safe_load(path.read_text())
+        for path in folder.rglob("*.yml")
+    }
 
 
 def test_everything_is_written_for_ray_on_this_machine(tmp_path, call):
@@ -189,10 +251,16 @@ def test_everything_is_written_for_ray_on_this_machine(tmp_path, call):
     [scraped] = written["prometheus.yml"]["scrape_configs"]
     assert scraped["file_sd_configs"][0]["files"] == ["/ray/prom_metrics_service_discovery.json"]
     [source] = written["grafana/provisioning/datasources/raysync.yml"]["datasources"]
-    assert (source["name"], source["url"], source["isDefault"]) == ("Prometheus", "http://there:9091", True)
+    assert (source["name"], source["url"], source["isDefault"]) == (
+        "Prometheus",
+        "http://there:9091",
+        True,
+    )
     ours, rays = written["grafana/provisioning/dashboards/raysync.yml"]["providers"]
     assert rays["options"]["path"] == "/ray/session_latest/metrics/grafana/dashboards"
-    assert {path.name: json.loads(path.read_text()) for path in Path(ours["options"]["path"]).iterdir()} == BOARDS
+    assert {
+        path.name: json.loads(path.read_text()) for path in Path(ours["options"]["path"]).iterdir()
+    } == BOARDS
     grafana = ConfigParser(interpolation=None)
     grafana.read(folder / "grafana/grafana.ini")
     assert grafana["paths"]["provisioning"] == f"{folder}/grafana/provisioning"
@@ -200,13 +268,17 @@ def test_everything_is_written_for_ray_on_this_machine(tmp_path, call):
 
 def test_a_head_elsewhere_is_asked_for_its_nodes(tmp_path, call):
     (tmp_path / "token").write_text("secret")
-    assert call(tmp_path / "there", "--ray", "http://head:8265/", "--ray-token", tmp_path / "token")[0] == 0
+    assert (
+        call(tmp_path / "there", "--ray", "http://head:8265/", "--ray-token", tmp_path / "token")[0]
+        == 0
+    )
     written = settings(tmp_path / "there")
     [scraped] = written["prometheus.yml"]["scrape_configs"]
     assert scraped["http_sd_configs"][0]["url"] == "http://head:8265/api/prometheus/sd"
     assert scraped["http_sd_configs"][0]["authorization"] == {
         "type": "Bearer",  # Prometheus 2.42 sends none by itself
-        "credentials_file": str(tmp_path / "token")}
+        "credentials_file": str(tmp_path / "token"),
+    }
     assert len(written["grafana/provisioning/dashboards/raysync.yml"]["providers"]) == 1
 
 
@@ -242,26 +314,33 @@ def values(*names):
 
 
 def test_a_prometheus_says_what_it_knows(call, serves):
-    known = values("ray_raysync_pushes_total", "ray_raysync_step_busy_seconds_bucket", "ray_raysync_else")
+    known = values(
+        "ray_raysync_pushes_total", "ray_raysync_step_busy_seconds_bucket", "ray_raysync_else"
+    )
     url = serves(known, values("a", "b"))
     code, out, _ = call("--check", "--prometheus", url)
     assert code == 0
-    assert out.startswith(f"{url} knows 2 of {len(REGISTRY)} metrics of raysync, of 2 runs; not, or not yet: ")
+    assert out.startswith(
+        f"{url} knows 2 of {len(REGISTRY)} metrics of raysync, of 2 runs; not, or not yet: "
+    )
     assert not {"raysync_pushes,", "raysync_step_busy_seconds,"} & set(out.split())
     url = serves(values(*EXPORTED), values("a"))
     _, out, _ = call("--check", "--prometheus", url)
     assert out == f"{url} knows {len(REGISTRY)} of {len(REGISTRY)} metrics of raysync, of 1 run\n"
 
 
-@pytest.mark.parametrize(("answer", "says"), [
-    (values(), "it knows no metric of raysync"),
-    ((200, b"<html>"), "what answers there is no Prometheus"),
-    ((200, b"[]"), "what answers there is no Prometheus"),
-    ((200, b'{"data": 1}'), "what answers there is no Prometheus"),
-    ((200, b"\xff"), "what answers there is no Prometheus"),
-    ((404, b""), "no Prometheus, or is not ready (HTTP Error 404"),
-    ((503, b""), "no Prometheus, or is not ready (HTTP Error 503"),
-])
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (values(), "it knows no metric of raysync"),
+        ((200, b"<html>"), "what answers there is no Prometheus"),
+        ((200, b"[]"), "what answers there is no Prometheus"),
+        ((200, b'{"data": 1}'), "what answers there is no Prometheus"),
+        ((200, b"\xff"), "what answers there is no Prometheus"),
+        ((404, b""), "no Prometheus, or is not ready (HTTP Error 404"),
+        ((503, b""), "no Prometheus, or is not ready (HTTP Error 503"),
+    ],
+)
 def test_what_is_no_prometheus_of_ours_is_answered_in_two_lines(call, serves, answer, says):
     code, _, err = call("--check", "--prometheus", serves(answer))
     assert code == 2
@@ -269,17 +348,34 @@ def test_what_is_no_prometheus_of_ours_is_answered_in_two_lines(call, serves, an
     assert len(err.strip().splitlines()) <= 2
 
 
-@pytest.mark.parametrize(("arguments", "says"), [
-    ((), "a DIR to write to is missing (or --check)"),
-    (("--check", "--prometheus", "http://127.0.0.1:1"), "no answer (Connection refused)"),
-    (("x", "--prometheus", "there:9090"), "--prometheus there:9090: http://HOST:PORT is expected"),
-    (("x", "--ray", "head:6379"), "--ray head:6379: Ray's temporary folder (/tmp/ray) or http://HEAD:8265 is expected"),
-    (("x", "--ray", "ray://head:10001"), "--ray ray://head:10001: http://HOST:PORT is expected"),
-    (("x", "--ray-token", "x"), "--ray-token: only with --ray http://HEAD:8265"),
-    (("x", "--ray", "http://head:8265", "--ray-token", "nowhere"), "--ray-token nowhere: there is no such file"),
-    (("/dev/null/x",), "/dev/null/x: cannot be written (Not a directory)"),
-])
-def test_a_mistake_is_answered_in_two_lines_and_writes_nothing(tmp_path, monkeypatch, call, arguments, says):
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "a DIR to write to is missing (or --check)"),
+        (("--check", "--prometheus", "http://127.0.0.1:1"), "no answer (Connection refused)"),
+        (
+            ("x", "--prometheus", "there:9090"),
+            "--prometheus there:9090: http://HOST:PORT is expected",
+        ),
+        (
+            ("x", "--ray", "head:6379"),
+            "--ray head:6379: Ray's temporary folder (/tmp/ray) or http://HEAD:8265 is expected",
+        ),
+        (
+            ("x", "--ray", "ray://head:10001"),
+            "--ray ray://head:10001: http://HOST:PORT is expected",
+        ),
+        (("x", "--ray-token", "x"), "--ray-token: only with --ray http://HEAD:8265"),
+        (
+            ("x", "--ray", "http://head:8265", "--ray-token", "nowhere"),
+            "--ray-token nowhere: there is no such file",
+        ),
+        (("/dev/null/x",), "/dev/null/x: cannot be written (Not a directory)"),
+    ],
+)
+def test_a_mistake_is_answered_in_two_lines_and_writes_nothing(
+    tmp_path, monkeypatch, call, arguments, says
+):
     monkeypatch.chdir(tmp_path)
     code, _, err = call(*arguments)
     assert code == 2

@@ -1,4 +1,5 @@
-"""Records on a disk that is full, or in a folder that is gone: one line, and nothing is lost that was written.
+"""Records on a disk that is full, or in a folder that is gone: one line, and nothing is lost that
+was written.
 
 `/dev/full` is a full disk: what is behind a link to it can be opened, but not written.
 """
@@ -18,18 +19,28 @@ from raysync.record.reader import load
 from raysync.record.writer import NEW, RecordWriter, completed
 from tests.unit.test_record import journal
 
-LONG = {"name": "long", "engine": "virtual", "data": {"name": "digits", "train_samples": 160, "test_samples": 50},
-        "workload": {"epochs": 4}, "workers": [{"count": 2, "step_s": 0.01}]}
+LONG = {
+    "name": "long",
+    "engine": "virtual",
+    "data": {"name": "digits", "train_samples": 160, "test_samples": 50},
+    "workload": {"epochs": 4},
+    "workers": [{"count": 2, "step_s": 0.01}],
+}
 
 
 def writer_in(folder):
     return RecordWriter(folder, "name: test\n", make("asp"), Measures(960), {}, datetime.now())
 
 
-@pytest.mark.parametrize("name", ["config.yaml", "environment.json", "journal.jsonl", "pushes.parquet"])
+@pytest.mark.parametrize(
+    "name", ["config.yaml", "environment.json", "journal.jsonl", "pushes.parquet"]
+)
 def test_a_record_that_cannot_begin_says_so_in_a_line(tmp_path, name):
     (tmp_path / (name if name == "journal.jsonl" else name + NEW)).symlink_to("/dev/full")
-    with pytest.raises(RunFailed, match=f"^its record cannot be written: .*{tmp_path.name}.*No space left on device.$"):
+    with pytest.raises(
+        RunFailed,
+        match=f"^its record cannot be written: .*{tmp_path.name}.*No space left on device.$",
+    ):
         writer_in(tmp_path)
 
 

@@ -1,4 +1,6 @@
-"""Whom troubles befall, when, and how step times vary: functions of the seed and of the key that the trouble names."""
+"""Whom faults at_step, when, and how step times vary: functions of the seed and of the key that the
+fault names.
+"""
 
 from itertools import pairwise
 from math import exp
@@ -8,7 +10,7 @@ import pytest
 
 from raysync import config
 from raysync.config import Jitter, Link
-from raysync.engine.faults import UNHARMED, Troubles
+from raysync.engine.faults import NO_FAULT, FaultPlan
 from raysync.engine.step_time import SHORTEST, StepTime, jitter_of, one_way_s
 
 SLOW = {"kind": "slow-down", "factor": 2}
@@ -16,69 +18,93 @@ WORKERS = [{"name": "fast", "count": 3}, {"name": "slow", "count": 2}]
 SLOTS = ["fast-0", "fast-1", "fast-2", "slow-0", "slow-1"]
 
 
-def troubles(*given, seed=0):
-    return Troubles(config.validate({"workers": WORKERS, "seed": seed, "troubles": list(given)}))
+def faults(*given, seed=0):
+    return FaultPlan(config.validate({"workers": WORKERS, "seed": seed, "faults": list(given)}))
 
 
-def suffering(plan, by="clock", keys=range(40), slots=SLOTS):
+def slot_fault(plan, by="clock", keys=range(40), slots=SLOTS):
     """Slot -> the keys at which a step is slowed down."""
-    return {slot: [key for key in keys if plan.befall(slot, *((key, 0.0) if by == "clock" else (0, key))).factor != 1]
-            for slot in slots}
+    return {
+        slot: [
+            key
+            for key in keys
+            if plan.at_step(slot, *((key, 0.0) if by == "clock" else (0, key))).factor != 1
+        ]
+        for slot in slots
+    }
 
 
-@pytest.mark.parametrize(("spell", "by", "keys"), [
-    ({}, "clock", list(range(40))),
-    ({"start_clock": 5}, "clock", list(range(5, 40))),
-    ({"start_clock": 5, "lasts_clocks": 3}, "clock", [5, 6, 7]),
-    ({"lasts_clocks": 1}, "clock", [0]),
-    ({"start_s": 5}, "seconds", list(range(5, 40))),
-    ({"start_s": 5, "lasts_s": 3}, "seconds", [5, 6, 7]),
-    ({"lasts_s": 0.5}, "seconds", [0]),
-])
+@pytest.mark.parametrize(
+    ("spell", "by", "keys"),
+    [
+        ({}, "clock", list(range(40))),
+        ({"start_clock": 5}, "clock", list(range(5, 40))),
+        ({"start_clock": 5, "lasts_clocks": 3}, "clock", [5, 6, 7]),
+        ({"lasts_clocks": 1}, "clock", [0]),
+        ({"start_s": 5}, "seconds", list(range(5, 40))),
+        ({"start_s": 5, "lasts_s": 3}, "seconds", [5, 6, 7]),
+        ({"lasts_s": 0.5}, "seconds", [0]),
+    ],
+)
 def test_a_single_spell_begins_with_its_start_and_ends_before_its_end(spell, by, keys):
-    assert suffering(troubles(SLOW | spell), by) == dict.fromkeys(SLOTS, keys)
+    assert slot_fault(faults(SLOW | spell), by) == dict.fromkeys(SLOTS, keys)
 
 
-@pytest.mark.parametrize(("whom", "slots"), [
-    ({}, SLOTS), ({"workers": ["fast"]}, SLOTS[:3]), ({"workers": ["fast-1", "slow"]}, ["fast-1", "slow-0", "slow-1"])])
+@pytest.mark.parametrize(
+    ("whom", "slots"),
+    [
+        ({}, SLOTS),
+        ({"workers": ["fast"]}, SLOTS[:3]),
+        ({"workers": ["fast-1", "slow"]}, ["fast-1", "slow-0", "slow-1"]),
+    ],
+)
 def test_it_befalls_slots_and_groups(whom, slots):
-    assert [slot for slot, keys in suffering(troubles(SLOW | whom)).items() if keys] == slots
+    assert [slot for slot, keys in slot_fault(faults(SLOW | whom)).items() if keys] == slots
 
 
 def test_a_count_draws_that_many_by_the_seed():
     def befallen(plan, divisor=2):
-        return tuple(slot for slot in SLOTS if plan.befall(slot, 0, 0.0).factor % divisor == 0)
+        return tuple(slot for slot in SLOTS if plan.at_step(slot, 0, 0.0).factor % divisor == 0)
 
-    drawn = [befallen(troubles(SLOW | {"count": 2, "workers": ["fast"]}, seed=seed)) for seed in range(20)]
+    drawn = [
+        befallen(faults(SLOW | {"count": 2, "workers": ["fast"]}, seed=seed)) for seed in range(20)
+    ]
     assert all(len(slots) == 2 and set(slots) < set(SLOTS[:3]) for slots in drawn)
     assert len(set(drawn)) == 3, "over twenty seeds, every pair"
     primes = (2, 3, 5, 7, 11, 13)
-    several = troubles(*(SLOW | {"count": 2, "factor": prime} for prime in primes))
+    several = faults(*(SLOW | {"count": 2, "factor": prime} for prime in primes))
     pairs = [befallen(several, prime) for prime in primes]
     assert {len(pair) for pair in pairs} == {2}
-    assert len(set(pairs)) > 1, "each trouble draws for itself"
+    assert len(set(pairs)) > 1, "each fault draws for itself"
 
 
 @pytest.mark.parametrize("by", ["clock", "seconds"])
 def test_spells_a_number_of_times(by):
     """Each slot has its own three spells of 2 that begin between 500 and 1000; they may overlap."""
-    unit = {"clock": ("start_clock", "end_clock", "lasts_clocks"), "seconds": ("start_s", "end_s", "lasts_s")}[by]
-    plan = troubles(SLOW | {"times": 3} | dict(zip(unit, (500, 1000, 2), strict=True)))
-    keys = suffering(plan, by, range(1100))
+    unit = {
+        "clock": ("start_clock", "end_clock", "lasts_clocks"),
+        "seconds": ("start_s", "end_s", "lasts_s"),
+    }[by]
+    plan = faults(SLOW | {"times": 3} | dict(zip(unit, (500, 1000, 2), strict=True)))
+    keys = slot_fault(plan, by, range(1100))
     assert len({tuple(one) for one in keys.values()}) == len(SLOTS), "every slot has its own"
     assert all(3 <= len(one) <= 6 and one[0] >= 500 and one[-1] < 1002 for one in keys.values())
     assert sum(map(len, keys.values())) == pytest.approx(6 * len(SLOTS), abs=3)
-    assert stdev(key for one in keys.values() for key in one) > 100, "anywhere between start and end"
+    assert stdev(key for one in keys.values() for key in one) > 100, (
+        "anywhere between start and end"
+    )
 
 
 @pytest.mark.parametrize("by", ["clock", "seconds"])
 def test_poisson_spells_have_the_mean_gap_and_end(by):
-    unit = {"clock": ("start_clock", "end_clock", "lasts_clocks", "mean_gap_clocks"),
-            "seconds": ("start_s", "end_s", "lasts_s", "mean_gap_s")}[by]
-    plan = troubles(SLOW | dict(zip(unit, (100, 20_100, 1, 50), strict=True)))
-    keys = suffering(plan, by, range(21_000))
+    unit = {
+        "clock": ("start_clock", "end_clock", "lasts_clocks", "mean_gap_clocks"),
+        "seconds": ("start_s", "end_s", "lasts_s", "mean_gap_s"),
+    }[by]
+    plan = faults(SLOW | dict(zip(unit, (100, 20_100, 1, 50), strict=True)))
+    keys = slot_fault(plan, by, range(21_000))
     for slot, one in keys.items():
-        begun = plan._sufferings[slot][0].spells._begun
+        begun = plan._slot_faults[slot][0].spells._begun
         gaps = [b - a for a, b in zip([100, *begun], begun, strict=False)]
         assert fmean(gaps) == pytest.approx(50, rel=0.15)
         assert stdev(gaps) == pytest.approx(50, rel=0.2), "as long as the mean: exponential"
@@ -89,94 +115,154 @@ def test_poisson_spells_have_the_mean_gap_and_end(by):
 
 def test_the_order_of_questions_does_not_matter():
     spells = SLOW | {"mean_gap_s": 7, "lasts_s": 3}
-    forwards, backwards = troubles(spells), troubles(spells)
-    there = [forwards.befall("fast-0", 0, at) for at in range(200)]
-    assert there == [backwards.befall("fast-0", 0, at) for at in reversed(range(200))][::-1]
+    forwards, backwards = faults(spells), faults(spells)
+    there = [forwards.at_step("fast-0", 0, at) for at in range(200)]
+    assert there == [backwards.at_step("fast-0", 0, at) for at in reversed(range(200))][::-1]
     assert len(set(there)) == 2
 
 
-def test_latency_is_added_and_troubles_compose():
-    plan = troubles(SLOW | {"start_clock": 1, "lasts_clocks": 2}, SLOW | {"factor": 5, "start_clock": 2},
-                    {"kind": "latency", "added_s": 0.25}, {"kind": "latency", "added_s": 0.5, "start_clock": 3})
-    felt = [plan.befall("fast-0", clock, 0.0) for clock in range(4)]
-    assert [(one.factor, one.latency_s) for one in felt] == [(1, 0.25), (2, 0.25), (10, 0.25), (5, 0.75)]
-    assert troubles().befall("fast-0", 3, 1.0) is UNHARMED
+def test_latency_is_added_and_faults_compose():
+    plan = faults(
+        SLOW | {"start_clock": 1, "lasts_clocks": 2},
+        SLOW | {"factor": 5, "start_clock": 2},
+        {"kind": "latency", "added_s": 0.25},
+        {"kind": "latency", "added_s": 0.5, "start_clock": 3},
+    )
+    felt = [plan.at_step("fast-0", clock, 0.0) for clock in range(4)]
+    assert [(one.factor, one.latency_s) for one in felt] == [
+        (1, 0.25),
+        (2, 0.25),
+        (10, 0.25),
+        (5, 0.75),
+    ]
+    assert faults().at_step("fast-0", 3, 1.0) is NO_FAULT
 
 
 @pytest.mark.parametrize("by", ["period_s", "period_clocks"])
 def test_drift_wanders_between_0_and_added_s_without_a_jump(by):
-    plan = troubles({"kind": "drift", "added_s": 2, by: 10})
-    where = {slot: [plan.befall(slot, key, float(key)).latency_s for key in range(2001)] for slot in ("fast-0", "slow-0")}
+    plan = faults({"kind": "drift", "added_s": 2, by: 10})
+    where = {
+        slot: [plan.at_step(slot, key, float(key)).latency_s for key in range(2001)]
+        for slot in ("fast-0", "slow-0")
+    }
     for path in where.values():
         assert 0 <= min(path) < 0.2
         assert 1.8 < max(path) <= 2
         steps = [b - a for a, b in pairwise(path)]
         assert max(map(abs, steps)) <= 2 / 10 + 1e-12
         lines = [steps[n : n + 10] for n in range(0, 2000, 10)]
-        assert all(step == pytest.approx(line[0], abs=1e-9) for line in lines for step in line), "a line between draws"
+        assert all(step == pytest.approx(line[0], abs=1e-9) for line in lines for step in line), (
+            "a line between draws"
+        )
         assert fmean(path) == pytest.approx(1, abs=0.15)
     assert where["fast-0"] != where["slow-0"]
 
 
 def test_drift_may_begin_by_seconds_and_wander_by_clocks():
-    plan = troubles({"kind": "drift", "added_s": 2, "period_clocks": 1, "start_s": 10})
-    assert plan.befall("fast-0", 3, 9.0) is UNHARMED
-    assert plan.befall("fast-0", 3, 10.0) == plan.befall("fast-0", 3, 99.0) != plan.befall("fast-0", 4, 99.0)
+    plan = faults({"kind": "drift", "added_s": 2, "period_clocks": 1, "start_s": 10})
+    assert plan.at_step("fast-0", 3, 9.0) is NO_FAULT
+    assert (
+        plan.at_step("fast-0", 3, 10.0)
+        == plan.at_step("fast-0", 3, 99.0)
+        != plan.at_step("fast-0", 4, 99.0)
+    )
 
 
 def test_another_seed_and_another_place_in_the_list_mean_other_spells():
     spells = SLOW | {"mean_gap_clocks": 5, "lasts_clocks": 1}
-    assert suffering(troubles(spells)) == suffering(troubles(spells))
-    assert suffering(troubles(spells)) != suffering(troubles(spells, seed=1))
-    assert suffering(troubles(spells)) != suffering(troubles({"kind": "latency", "added_s": 1}, spells))
+    assert slot_fault(faults(spells)) == slot_fault(faults(spells))
+    assert slot_fault(faults(spells)) != slot_fault(faults(spells, seed=1))
+    assert slot_fault(faults(spells)) != slot_fault(
+        faults({"kind": "latency", "added_s": 1}, spells)
+    )
 
 
 def test_crashes_at_a_clock_come_once_each_the_earliest_first():
     crash = {"kind": "crash", "worker": "fast-0"}
-    plan = troubles(crash | {"at_clock": 5}, crash | {"at_clock": 2}, crash | {"at_s": 1}, crash | {"at_clock": 2})
-    assert [plan.crash_at_clock("fast-0", clock) for clock in (0, 1, 3, 3, 3, 9, 9)] == [None, None, 1, 3, None, 0, None]
+    plan = faults(
+        crash | {"at_clock": 5},
+        crash | {"at_clock": 2},
+        crash | {"at_s": 1},
+        crash | {"at_clock": 2},
+    )
+    assert [plan.crash_at_clock("fast-0", clock) for clock in (0, 1, 3, 3, 3, 9, 9)] == [
+        None,
+        None,
+        1,
+        3,
+        None,
+        0,
+        None,
+    ]
     assert plan.crash_at_clock("fast-1", 9) is None
     assert sorted(plan.crashes) == [0, 1, 2, 3]
 
 
 def test_what_nobody_met_is_described_as_the_file_has_it():
-    plan = troubles(SLOW, SLOW | {"start_clock": 90}, {"kind": "crash", "worker": "slow-1", "at_s": 7},
-                    {"kind": "latency", "added_s": 1, "workers": ["slow"]})
-    plan.befall("fast-0", 0, 0.0)
+    plan = faults(
+        SLOW,
+        SLOW | {"start_clock": 90},
+        {"kind": "crash", "worker": "slow-1", "at_s": 7},
+        {"kind": "latency", "added_s": 1, "workers": ["slow"]},
+    )
+    plan.at_step("fast-0", 0, 0.0)
     assert plan.without_effect() == (
-        "troubles[1] {start_clock: 90, kind: slow-down, factor: 2.0}",
-        "troubles[2] {kind: crash, worker: slow-1, at_s: 7.0}",
-        "troubles[3] {workers: [slow], kind: latency, added_s: 1.0}")
-    plan.befall("slow-0", 90, 0.0)
+        "faults[1] {start_clock: 90, kind: slow-down, factor: 2.0}",
+        "faults[2] {kind: crash, worker: slow-1, at_s: 7.0}",
+        "faults[3] {workers: [slow], kind: latency, added_s: 1.0}",
+    )
+    plan.at_step("slow-0", 90, 0.0)
     plan.took_effect(2)
     assert plan.without_effect() == ()
 
 
-@pytest.mark.parametrize(("jitter", "spread"), [
-    ({"distribution": "exponential"}, 1.0), ({"distribution": "lognormal", "sigma": 0.5}, (exp(0.25) - 1) ** 0.5),
-    ({"distribution": "normal", "sigma": 0.2}, 0.2), ({"sigma": 0}, 0), ({"distribution": "none", "sigma": 1}, 0)],
-    ids=lambda value: value.get("distribution", "default") if isinstance(value, dict) else None)
+@pytest.mark.parametrize(
+    ("jitter", "spread"),
+    [
+        ({"distribution": "exponential"}, 1.0),
+        ({"distribution": "lognormal", "sigma": 0.5}, (exp(0.25) - 1) ** 0.5),
+        ({"distribution": "normal", "sigma": 0.2}, 0.2),
+        ({"sigma": 0}, 0),
+        ({"distribution": "none", "sigma": 1}, 0),
+    ],
+    ids=lambda value: value.get("distribution", "default") if isinstance(value, dict) else None,
+)
 def test_jitter_has_mean_1(jitter, spread):
-    factors = [jitter_of(Jitter(**jitter), 0, f"w-{slot}")(clock) for slot in range(4) for clock in range(2500)]
+    factors = [
+        jitter_of(Jitter(**jitter), 0, f"w-{slot}")(clock)
+        for slot in range(4)
+        for clock in range(2500)
+    ]
     assert fmean(factors) == pytest.approx(1, abs=0.03 * spread + 1e-12)
     assert stdev(factors) == pytest.approx(spread, rel=0.05)
     assert min(factors) > 0
 
 
 def test_a_normal_jitter_is_cut():
-    factors = [jitter_of(Jitter(distribution="normal", sigma=2), 0, "w-0")(clock) for clock in range(200)]
+    factors = [
+        jitter_of(Jitter(distribution="normal", sigma=2), 0, "w-0")(clock) for clock in range(200)
+    ]
     assert min(factors) == SHORTEST
 
 
-@pytest.mark.parametrize(("group", "seconds"), [
-    ({}, 8), ({"speed": 2}, 4), ({"step_s": 3}, 3), ({"step_s": 3, "speed": 0.5}, 6),
-    ({"trace": [1, 2, 3], "speed": 2}, 1.5)])
+@pytest.mark.parametrize(
+    ("group", "seconds"),
+    [
+        ({}, 8),
+        ({"speed": 2}, 4),
+        ({"step_s": 3}, 3),
+        ({"step_s": 3, "speed": 0.5}, 6),
+        ({"trace": [1, 2, 3], "speed": 2}, 1.5),
+    ],
+)
 def test_a_step_lasts_as_long_as_its_group_says(group, seconds):
     """Slot 0 at clock 2; the step itself took 8 s here."""
     group = config.WorkerGroup(**group)
     assert StepTime(group, 0, "worker-0").seconds(2, computed_s=8) == seconds
     assert StepTime(group, 0, "worker-0").seconds(2, factor=10, computed_s=8) == 10 * seconds
-    half = seconds if group.step_s is None and not group.trace else seconds / 2  # the 8 s are those of the half already
+    half = (
+        seconds if group.step_s is None and not group.trace else seconds / 2
+    )  # the 8 s are those of the half already
     assert StepTime(group, 0, "worker-0").seconds(2, share=0.5, computed_s=8) == half
 
 

@@ -14,8 +14,8 @@ from ray import cloudpickle
 from raysync import cli
 from raysync.runner import run_in
 from raysync.training.task import prepare
-from raysync.tuning import standing, sweep
-from raysync.tuning.standing import Standing
+from raysync.tuning import progress, sweep
+from raysync.tuning.progress import SweepProgress
 from raysync.virtual.engine import VirtualEngine
 
 TINY = {
@@ -49,7 +49,9 @@ MISTAKE = {"model": "convnet", "data": {"name": "synthetic", "parameters": {"sha
 
 
 class InThisProcess:
-    """Takes the place of `tune.Tuner`: runs a plan's points, or the first of them, as after Ctrl-C."""
+    """Takes the place of `tune.Tuner`: runs a plan's points, or the first of them, as after
+    Ctrl-C.
+    """
 
     last = 10**9
 
@@ -57,7 +59,7 @@ class InThisProcess:
         self.plan, self.folder = plan, folder
 
     def fit(self):
-        [listener] = standing._listeners
+        [listener] = progress._listeners
         failed = 0
         for done, point in enumerate(self.plan.points[: self.last], start=1):
             trial = SimpleNamespace(
@@ -73,7 +75,7 @@ class InThisProcess:
                 listener.failed(trial)
             else:
                 listener.ended(trial)
-            listener.stand(Standing(0, done, failed, done))
+            listener.progressed(SweepProgress(0, done, failed, done))
 
 
 @pytest.fixture

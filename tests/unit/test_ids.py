@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysync.core.ids import Slot, WorkerId, split_timer, stage_slot, stage_timer, worker_id, worker_slot
+from raysync.core.ids import (
+    Slot,
+    WorkerId,
+    split_timer,
+    stage_slot,
+    stage_timer,
+    worker_id,
+    worker_slot,
+)
 
 groups = st.from_regex(r"[a-z][a-z0-9-]{0,8}", fullmatch=True)
 numbers = st.integers(0, 10**9 - 1)
@@ -29,7 +37,9 @@ def test_how_ids_are_written():
     assert worker_id(worker_slot("two-part-name", 11), 2) == "two-part-name-11#2"
     assert worker_id(stage_slot("gpu-3", 12), 1) == "m12/gpu-3#1"
     assert WorkerId("two-part-name-11#2").group == "two-part-name"
-    assert WorkerId("gpu-3#1").stage == WorkerId("m2-3#1").stage == WorkerId("m02/gpu-3#1").stage == 0
+    assert (
+        WorkerId("gpu-3#1").stage == WorkerId("m2-3#1").stage == WorkerId("m02/gpu-3#1").stage == 0
+    )
 
 
 def test_an_id_is_a_text_like_any_other():
@@ -39,7 +49,12 @@ def test_an_id_is_a_text_like_any_other():
     assert pickle.loads(pickle.dumps(worker)).life == 2
 
 
-@given(st.text() | st.sampled_from(["", "x", "#", "-", "m1/", "a-\u00b2#\u00b2", "a-" + "9" * 5000, "m7/fast-0#x"]))
+@given(
+    st.text()
+    | st.sampled_from(
+        ["", "x", "#", "-", "m1/", "a-\u00b2#\u00b2", "a-" + "9" * 5000, "m7/fast-0#x"]
+    )
+)
 def test_no_text_makes_parsing_fail(text):
     worker, slot = WorkerId(text), Slot(text)
     assert worker.life >= 0 <= worker.number

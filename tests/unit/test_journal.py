@@ -23,7 +23,17 @@ from raysync.core.decisions import (
     Switch,
 )
 from raysync.core.events import Joined, Left, Pushed, TimerFired
-from raysync.core.journal import Ended, Entry, Evaluation, Remark, answered, decode, encode, header, read
+from raysync.core.journal import (
+    Ended,
+    Entry,
+    Evaluation,
+    Remark,
+    answered,
+    decode,
+    encode,
+    header,
+    read,
+)
 from raysync.core.machine import Machine
 from raysync.core.replay import replay
 from raysync.errors import ConfigError, ProtocolViolation, RunFailed
@@ -50,12 +60,27 @@ decisions = st.one_of(
 events = st.one_of(
     st.builds(Joined, at=seconds, worker=text),
     st.builds(Left, at=seconds, worker=text),
-    st.builds(Pushed, at=seconds, worker=text, clock=wholes, base=wholes, samples=wholes, busy_s=seconds),
+    st.builds(
+        Pushed, at=seconds, worker=text, clock=wholes, base=wholes, samples=wholes, busy_s=seconds
+    ),
     st.builds(TimerFired, at=seconds, key=text),
 )
 lines = st.one_of(
-    st.builds(Entry, events, st.lists(decisions, max_size=4).map(tuple), st.dictionaries(text, numbers | text)),
-    st.builds(Evaluation, at=seconds, mark=numbers, progress=numbers, version=wholes, accuracy=numbers, loss=numbers),
+    st.builds(
+        Entry,
+        events,
+        st.lists(decisions, max_size=4).map(tuple),
+        st.dictionaries(text, numbers | text),
+    ),
+    st.builds(
+        Evaluation,
+        at=seconds,
+        mark=numbers,
+        progress=numbers,
+        version=wholes,
+        accuracy=numbers,
+        loss=numbers,
+    ),
     st.builds(Remark, seconds, text),
     st.builds(Ended, text, seconds, text, st.lists(text, max_size=2).map(tuple)),
 )
@@ -64,15 +89,26 @@ lines = st.one_of(
 def journal(name, pushes=40, **parameters):
     machine = Machine(make(name, **parameters), 1000)
     step_s = {"a#1": 1.0, "b#1": 2.1}
-    entries = [encode(Entry(event, tuple(decisions)))
-               for event, decisions in simulate(machine, joins("a#1", "b#1"), lambda w, _: step_s[w], pushes)]
+    entries = [
+        encode(Entry(event, tuple(decisions)))
+        for event, decisions in simulate(
+            machine, joins("a#1", "b#1"), lambda w, _: step_s[w], pushes
+        )
+    ]
     return machine, [f"{line}\n" for line in [header(make(name, **parameters), 1000), *entries]]
 
 
-EACH = (Apply((("a#1", 0), ("b#1", 1)), 3, 64, "late"), Drop(("a#1", 0), "came too late", "late"),
-        Release("a#1", 1, 2, False, 64),
-        Hold("a#1", "why"), SetTimer("t", None), Switch("asp", "why"),
-        Suspend("a#1", "why"), Restore("a#1"), Note("kind", "a#1", {"x": 1.5}))
+EACH = (
+    Apply((("a#1", 0), ("b#1", 1)), 3, 64, "late"),
+    Drop(("a#1", 0), "came too late", "late"),
+    Release("a#1", 1, 2, False, 64),
+    Hold("a#1", "why"),
+    SetTimer("t", None),
+    Switch("asp", "why"),
+    Suspend("a#1", "why"),
+    Restore("a#1"),
+    Note("kind", "a#1", {"x": 1.5}),
+)
 
 
 def test_one_of_each_kind_of_decision():
@@ -89,8 +125,15 @@ def test_what_is_encoded_is_decoded(line):
     assert decode(text) == line
 
 
-@pytest.mark.parametrize(("name", "parameters"), [
-    ("bsp", {}), ("asp", {}), ("ssp", {"staleness": 1}), ("lagtuner", {"s_lower": 1, "bound": "literal"})])
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("bsp", {}),
+        ("asp", {}),
+        ("ssp", {"staleness": 1}),
+        ("lagtuner", {"s_lower": 1, "bound": "literal"}),
+    ],
+)
 def test_a_journal_replays_to_the_same_decisions_and_the_same_state(name, parameters):
     machine, text = journal(name, **parameters)
     replayed = replay(text, rebuild)
@@ -101,7 +144,11 @@ def test_a_journal_replays_to_the_same_decisions_and_the_same_state(name, parame
 
 def test_evaluations_and_the_end_are_for_readers():
     _, text = journal("asp")
-    text.insert(3, encode(Evaluation(mark=0.5, progress=0.5, version=1, at=1.0, accuracy=0.5, loss=1.0)) + "\n")
+    text.insert(
+        3,
+        encode(Evaluation(mark=0.5, progress=0.5, version=1, at=1.0, accuracy=0.5, loss=1.0))
+        + "\n",
+    )
     text.append(encode(Ended("finished", 9.0)) + "\n")
     assert replay(text, rebuild).difference is None
 
@@ -137,10 +184,21 @@ def test_a_damaged_line_in_the_middle_is_not():
 DEEP = "[" * 30 + "]" * 30
 
 
-@pytest.mark.parametrize("damage", [
-    {"paradigm": None}, {"paradigm": {"class": 3, "parameters": {}}}, {"paradigm": {"class": "a:B", "parameters": []}},
-    {"workload_samples": 0}, {"workload_samples": "x"}, {"workload_samples": 1.5}, {"workload_samples": 10**30},
-    {"about": [1]}, {"about": {"seed": 10**400}}, {"about": {"seed": json.loads(DEEP)}}])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"paradigm": None},
+        {"paradigm": {"class": 3, "parameters": {}}},
+        {"paradigm": {"class": "a:B", "parameters": []}},
+        {"workload_samples": 0},
+        {"workload_samples": "x"},
+        {"workload_samples": 1.5},
+        {"workload_samples": 10**30},
+        {"about": [1]},
+        {"about": {"seed": 10**400}},
+        {"about": {"seed": json.loads(DEEP)}},
+    ],
+)
 def test_a_header_without_what_a_replay_needs(damage):
     head = json.loads(header(make("bsp"), 960))
     read([json.dumps(head)])
@@ -150,28 +208,71 @@ def test_a_header_without_what_a_replay_needs(damage):
         read(['{"journal": 2, "workload_samples": 960}\n'])
 
 
-@pytest.mark.parametrize("text", [
-    "3", "null", '"evaluation"', "[1]", "[" * 100_000, '{"event": "Left", "at": 1.0, "worker": 3, "decisions": []}',
-    '{"event": "Apply", "pushes": [], "decisions": []}', '{"event": "Left", "at": -1, "worker": "a", "decisions": []}',
-    '{"event": "Left", "at": NaN, "worker": "a", "decisions": []}',
-    '{"event": "Left", "at": 1e300, "worker": "a", "decisions": []}',
-    '{"event": "Left", "at": true, "worker": "a", "decisions": []}',
-    '{"event": "Left", "at": 1, "worker": "a", "decisions": [3]}', '{"event": "Left", "at": 1, "decisions": []}',
-    '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Left", "at": 1, "worker": "a"}]}',
-    '{"event": "Left", "at": 1, "worker": "a", "decisions": [], "report": {"why": 3}}',
-    f'{{"event": "Left", "at": 1, "worker": "a", "decisions": [], "report": {{"x": {DEEP}}}}}',
-    '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Drop", "push": ["a", "b"], "why": ""}]}',
-    '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Drop", "push": ["a"], "why": ""}]}',
-    '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Drop", "push": ["a", 1], "why": "", "reason": "x"}]}',
-    '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Drop", "push": ["a", 1], "why": "", "reason": []}]}',
-    '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Apply", "pushes": [], "samples_before": "1"}]}',
-    '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Suspend", "worker": "a"}]}',
-    '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Restore", "worker": 1}]}',
-    '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Apply", "pushes": [["a", 1e9]]}]}',
-    '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Note", "kind": "", "worker": "", "values": []}]}',
-    '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Release", "worker": "a", "pull": 1}]}',
-    '{"remark": "x"}', '{"ended": {"status": 1, "at": 1}}', '{"ended": {"at": 1}}',
-    '{"ended": {"status": "", "at": 1, "troubles_without_effect": [1]}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "3",
+        "null",
+        '"evaluation"',
+        "[1]",
+        "[" * 100_000,
+        '{"event": "Left", "at": 1.0, "worker": 3, "decisions": []}',
+        '{"event": "Apply", "pushes": [], "decisions": []}',
+        '{"event": "Left", "at": -1, "worker": "a", "decisions": []}',
+        '{"event": "Left", "at": NaN, "worker": "a", "decisions": []}',
+        '{"event": "Left", "at": 1e300, "worker": "a", "decisions": []}',
+        '{"event": "Left", "at": true, "worker": "a", "decisions": []}',
+        '{"event": "Left", "at": 1, "worker": "a", "decisions": [3]}',
+        '{"event": "Left", "at": 1, "decisions": []}',
+        (
+            '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Left", "at": 1,'
+            ' "worker": "a"}]}'
+        ),
+        '{"event": "Left", "at": 1, "worker": "a", "decisions": [], "report": {"why": 3}}',
+        f'{{"event": "Left", "at": 1, "worker": "a", "decisions": [], "report": {{"x": {DEEP}}}}}',
+        (
+            '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Drop", "push": ["a",'
+            ' "b"], "why": ""}]}'
+        ),
+        (
+            '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Drop", "push": ["a"],'
+            ' "why": ""}]}'
+        ),
+        (
+            '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Drop", "push": ["a",'
+            ' 1], "why": "", "reason": "x"}]}'
+        ),
+        (
+            '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Drop", "push": ["a",'
+            ' 1], "why": "", "reason": []}]}'
+        ),
+        (
+            '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Apply", "pushes": [],'
+            ' "samples_before": "1"}]}'
+        ),
+        (
+            '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Suspend", "worker":'
+            ' "a"}]}'
+        ),
+        '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Restore", "worker": 1}]}',
+        (
+            '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Apply", "pushes":'
+            ' [["a", 1e9]]}]}'
+        ),
+        (
+            '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Note", "kind": "",'
+            ' "worker": "", "values": []}]}'
+        ),
+        (
+            '{"event": "Left", "at": 1, "worker": "a", "decisions": [{"do": "Release", "worker":'
+            ' "a", "pull": 1}]}'
+        ),
+        '{"remark": "x"}',
+        '{"ended": {"status": 1, "at": 1}}',
+        '{"ended": {"at": 1}}',
+        '{"ended": {"status": "", "at": 1, "faults_without_effect": [1]}}',
+    ],
+)
 def test_what_is_of_another_type_is_no_line(text):
     with pytest.raises(ConfigError, match="not a line of a journal"):
         decode(text)
@@ -214,7 +315,8 @@ def test_a_newer_schema_is_refused():
 def test_what_a_machine_answers_is_a_line_and_an_error_says_at_which_event():
     machine, event = Machine(make("asp")), Joined(at=1.0, worker="w-0#1")
     assert answered(machine, event, {"why": "it is new"}) == Entry(
-        event, (Release("w-0#1", clock=0, version=0),), {"why": "it is new"})
+        event, (Release("w-0#1", clock=0, version=0),), {"why": "it is new"}
+    )
     with pytest.raises(ProtocolViolation) as again:
         answered(machine, event, {})
     [note] = again.value.__notes__
@@ -233,7 +335,10 @@ class Careless(ASP):
 
 def test_what_a_paradigm_does_wrong_names_its_own_line_and_the_event():
     event = Joined(at=1.0, worker="w-0#1")
-    says = rf"test_journal.py:\d+: Careless.on_join releases 'nobody'.* answered {re.escape(str(event))}"
+    says = (
+        r"test_journal.py:\d+: Careless.on_join releases 'nobody'.* answered"
+        rf" {re.escape(str(event))}"
+    )
     with pytest.raises(RunFailed, match=says):
         answered(Machine(Careless()), event, {})
     with pytest.raises(KeyError) as raised:

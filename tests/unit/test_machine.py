@@ -6,7 +6,17 @@ from typing import ClassVar
 
 import pytest
 
-from raysync.core.decisions import Apply, Drop, Hold, Note, Release, Restore, SetTimer, Suspend, Switch
+from raysync.core.decisions import (
+    Apply,
+    Drop,
+    Hold,
+    Note,
+    Release,
+    Restore,
+    SetTimer,
+    Suspend,
+    Switch,
+)
 from raysync.core.events import Joined, Left, Pushed, TimerFired
 from raysync.core.machine import Machine
 from raysync.core.paradigm import Paradigm
@@ -50,26 +60,29 @@ def pushed(at=1.0, worker="a#1", clock=0, base=0, samples=SAMPLES, busy_s=0.5):
     return Pushed(at=at, worker=worker, clock=clock, base=base, samples=samples, busy_s=busy_s)
 
 
-@pytest.mark.parametrize(("event", "says"), [
-    (pushed(at=0.5), "time went from 1.0 s"),
-    (pushed(at=nan), "time went"),
-    (pushed(at=inf), "time went"),
-    (pushed(worker="stranger#1"), "in flight"),
-    (pushed(clock=1), "was not released for iteration 1"),
-    (pushed(worker="held#1"), "was not released for iteration 0"),
-    (pushed(base=1), "may read versions 0 to 0"),
-    (pushed(base=-1), "may read versions 0 to 0"),
-    (pushed(samples=0), "samples and a finite time"),
-    (pushed(busy_s=-1.0), "samples and a finite time"),
-    (pushed(busy_s=nan), "samples and a finite time"),
-    (pushed(worker="gone#1", clock=1), "no iteration 1"),
-    (Joined(at=1.0, worker="a#1"), "used before"),
-    (Joined(at=1.0, worker="gone#1"), "used before"),
-    (Left(at=1.0, worker="gone#1"), "not a member"),
-    (Left(at=1.0, worker="stranger#1"), "not a member"),
-    (TimerFired(at=1.0, key="never set"), "no timer"),
-    (TimerFired(at=1.0, key="later"), "is set for 9.0 s"),
-])
+@pytest.mark.parametrize(
+    ("event", "says"),
+    [
+        (pushed(at=0.5), "time went from 1.0 s"),
+        (pushed(at=nan), "time went"),
+        (pushed(at=inf), "time went"),
+        (pushed(worker="stranger#1"), "in flight"),
+        (pushed(clock=1), "was not released for iteration 1"),
+        (pushed(worker="held#1"), "was not released for iteration 0"),
+        (pushed(base=1), "may read versions 0 to 0"),
+        (pushed(base=-1), "may read versions 0 to 0"),
+        (pushed(samples=0), "samples and a finite time"),
+        (pushed(busy_s=-1.0), "samples and a finite time"),
+        (pushed(busy_s=nan), "samples and a finite time"),
+        (pushed(worker="gone#1", clock=1), "no iteration 1"),
+        (Joined(at=1.0, worker="a#1"), "used before"),
+        (Joined(at=1.0, worker="gone#1"), "used before"),
+        (Left(at=1.0, worker="gone#1"), "not a member"),
+        (Left(at=1.0, worker="stranger#1"), "not a member"),
+        (TimerFired(at=1.0, key="never set"), "no timer"),
+        (TimerFired(at=1.0, key="later"), "is set for 9.0 s"),
+    ],
+)
 def test_an_illegal_event_raises_and_changes_nothing(event, says):
     drive = Drive(Scripted([[SetTimer("later", 9.0)]]), "a#1", "held#1", "gone#1")
     drive.push("held#1")
@@ -84,7 +97,8 @@ def test_a_push_in_flight_of_a_leaver_is_dropped_once():
     drive = Drive(make("asp"), "a#1", "b#1")
     drive.leave("a#1")
     assert drive.push("a#1", clock=0, base=0) == [
-        Drop(("a#1", 0), why="its worker had left before it arrived", reason="left")]
+        Drop(("a#1", 0), why="its worker had left before it arrived", reason="left")
+    ]
     with pytest.raises(ProtocolViolation):
         drive.push("a#1", clock=0, base=0)
     assert (drive.roster.received, drive.roster.dropped) == (1, 1)
@@ -99,10 +113,18 @@ def test_a_leaver_that_was_held_has_nothing_in_flight():
 
 
 def test_releases_are_stamped_with_the_version_that_stands_before_them():
-    drive = Drive(Scripted([[Release("a#1"), Apply((("a#1", 0),))], [Apply((("a#1", 1),)), Release("a#1")]]), "a#1")
-    assert drive.push("a#1") == [Release("a#1", clock=1, version=0), Apply((("a#1", 0),), version=1, samples_before=0)]
+    drive = Drive(
+        Scripted([[Release("a#1"), Apply((("a#1", 0),))], [Apply((("a#1", 1),)), Release("a#1")]]),
+        "a#1",
+    )
+    assert drive.push("a#1") == [
+        Release("a#1", clock=1, version=0),
+        Apply((("a#1", 0),), version=1, samples_before=0),
+    ]
     assert drive.push("a#1", base=1) == [
-        Apply((("a#1", 1),), version=2, samples_before=SAMPLES), Release("a#1", clock=2, version=2)]
+        Apply((("a#1", 1),), version=2, samples_before=SAMPLES),
+        Release("a#1", clock=2, version=2),
+    ]
 
 
 def test_a_worker_may_read_a_newer_model_than_it_must():
@@ -129,9 +151,13 @@ def test_the_first_release_of_a_worker_pulls():
 
 
 def test_batch_sizes_and_phases_pass_through():
-    drive = Drive(Scripted([[Apply((("a#1", 0),), phase="late"), Release("a#1", batch_size=64)]]), "a#1")
+    drive = Drive(
+        Scripted([[Apply((("a#1", 0),), phase="late"), Release("a#1", batch_size=64)]]), "a#1"
+    )
     assert drive.push("a#1") == [
-        Apply((("a#1", 0),), version=1, samples_before=0, phase="late"), Release("a#1", clock=1, version=1, batch_size=64)]
+        Apply((("a#1", 0),), version=1, samples_before=0, phase="late"),
+        Release("a#1", clock=1, version=1, batch_size=64),
+    ]
 
 
 def test_a_paradigm_may_drop():
@@ -144,29 +170,41 @@ GIVEN = ("a#1", 0)
 """The push that the machine has just buffered, of a worker that is held."""
 
 
-@pytest.mark.parametrize(("decisions", "says"), [
-    (None, "returns None; it must return a list"),
-    ([Release("a#1"), None], "returns None among its decisions"),
-    ([], r"leaves a deadlock: every worker is held \(a#1\)"),
-    ([Hold("a#1", why="mine")], "a Hold, which the machine gives"),
-    ([Release("a#1"), Release("a#1")], "releases 'a#1', which is released already and computes"),
-    ([Release("gone#1")], "releases 'gone#1', which has left"),
-    ([Release("fast-0")], "releases 'fast-0', which is no member; the members are 'a#1'"),
-    ([Release(["a#1"])], r"releases \['a#1'\], which is no member"),
-    ([Release("a#1", batch_size=0)], "batch_size=0"),
-    ([Release("a#1", batch_size=1.5)], "batch_size=1.5"),
-    ([Apply(())], "applies no push"),
-    ([Apply([GIVEN])], "the pushes of an Apply are a tuple"),
-    ([Apply((("nobody", 3),))], r"applies the push \('nobody', 3\), which is not buffered; 1 pushes are: \('a#1', 0\)"),
-    ([Apply((["a#1", 0],))], r"applies the push \['a#1', 0\], which is not buffered"),
-    ([Apply((GIVEN, GIVEN))], "applies a push twice"),
-    ([Apply((GIVEN,)), Drop(GIVEN, why="again")], r"drops the push \('a#1', 0\), which is not buffered; 0 pushes are"),
-    ([SetTimer("t", inf)], "sets the timer 't' to inf"),
-    ([SetTimer(3, 1.0)], "sets the timer 3"),
-    ([Note("seen", "a#1", {"who": {"a#1"}})], "notes 'who' as set"),
-    ([Note("seen", "a#1", {1: 2})], "a value under 1, which is no str"),
-    ([Note("seen", "a#1", {"who": [{"a": ("b",)}]})], "notes 'who' as list"),
-])
+@pytest.mark.parametrize(
+    ("decisions", "says"),
+    [
+        (None, "returns None; it must return a list"),
+        ([Release("a#1"), None], "returns None among its decisions"),
+        ([], r"leaves a deadlock: every worker is held \(a#1\)"),
+        ([Hold("a#1", why="mine")], "a Hold, which the machine gives"),
+        (
+            [Release("a#1"), Release("a#1")],
+            "releases 'a#1', which is released already and computes",
+        ),
+        ([Release("gone#1")], "releases 'gone#1', which has left"),
+        ([Release("fast-0")], "releases 'fast-0', which is no member; the members are 'a#1'"),
+        ([Release(["a#1"])], r"releases \['a#1'\], which is no member"),
+        ([Release("a#1", batch_size=0)], "batch_size=0"),
+        ([Release("a#1", batch_size=1.5)], "batch_size=1.5"),
+        ([Apply(())], "applies no push"),
+        ([Apply([GIVEN])], "the pushes of an Apply are a tuple"),
+        (
+            [Apply((("nobody", 3),))],
+            r"applies the push \('nobody', 3\), which is not buffered; 1 pushes are: \('a#1', 0\)",
+        ),
+        ([Apply((["a#1", 0],))], r"applies the push \['a#1', 0\], which is not buffered"),
+        ([Apply((GIVEN, GIVEN))], "applies a push twice"),
+        (
+            [Apply((GIVEN,)), Drop(GIVEN, why="again")],
+            r"drops the push \('a#1', 0\), which is not buffered; 0 pushes are",
+        ),
+        ([SetTimer("t", inf)], "sets the timer 't' to inf"),
+        ([SetTimer(3, 1.0)], "sets the timer 3"),
+        ([Note("seen", "a#1", {"who": {"a#1"}})], "notes 'who' as set"),
+        ([Note("seen", "a#1", {1: 2})], "a value under 1, which is no str"),
+        ([Note("seen", "a#1", {"who": [{"a": ("b",)}]})], "notes 'who' as list"),
+    ],
+)
 def test_an_illegal_decision_names_the_method_that_made_it(decisions, says):
     drive = Drive(Scripted([decisions]), "a#1", "gone#1")
     drive.leave("gone#1")
@@ -190,7 +228,10 @@ def test_a_state_that_cannot_be_written_down_is_found_at_once():
             return [Release(push[0])]
 
     drive = Drive(Forgetful(), "a#1")
-    with pytest.raises(IllegalDecision, match=r"keeps 'seen' as set: \{\('a#1', 0\)\}; the state of a paradigm is None"):
+    with pytest.raises(
+        IllegalDecision,
+        match=r"keeps 'seen' as set: \{\('a#1', 0\)\}; the state of a paradigm is None",
+    ):
         drive.push("a#1")
 
 
@@ -200,7 +241,9 @@ def test_a_reason_to_wait_is_text():
             return None
 
     drive = Drive(Silent([[SetTimer("t", 9.0)]]), "a#1")
-    with pytest.raises(IllegalDecision, match="Silent.explain returns None; it says in a str why 'a#1' waits"):
+    with pytest.raises(
+        IllegalDecision, match="Silent.explain returns None; it says in a str why 'a#1' waits"
+    ):
         drive.push("a#1")
 
 
@@ -209,7 +252,9 @@ def test_a_switch_needs_on_switch():
         on_switch = Paradigm.on_switch
 
     drive = Drive(Switching([[Switch("other", why="test")]]), "a#1")
-    with pytest.raises(IllegalDecision, match="Switching decides a Switch, but defines no on_switch"):
+    with pytest.raises(
+        IllegalDecision, match="Switching decides a Switch, but defines no on_switch"
+    ):
         drive.push("a#1")
 
 
@@ -223,7 +268,13 @@ def test_a_joiner_that_is_not_released_gets_a_hold():
 
 
 def test_timers_are_set_replaced_cancelled_and_fire_once():
-    replaced = [SetTimer("t", 5.0), SetTimer("t", 7.0), SetTimer("u", 6.0), SetTimer("u", None), SetTimer("never", None)]
+    replaced = [
+        SetTimer("t", 5.0),
+        SetTimer("t", 7.0),
+        SetTimer("u", 6.0),
+        SetTimer("u", None),
+        SetTimer("never", None),
+    ]
     drive = Drive(Timed([[SetTimer("t", 5.0)], replaced]), "a#1")
     drive.push("a#1")
     assert released(drive.machine.handle(TimerFired(at=5.0, key="t"))) == ["a#1"]
@@ -243,7 +294,12 @@ def test_a_paradigm_that_sets_a_timer_handles_it():
 
 
 def test_a_switch_makes_every_lead_0_and_leaves_clocks_alone():
-    answers = [[Release("a#1")], [Release("a#1")], [Note("kept", "a#1"), Switch("other", why="test")], [Release("b#1")]]
+    answers = [
+        [Release("a#1")],
+        [Release("a#1")],
+        [Note("kept", "a#1"), Switch("other", why="test")],
+        [Release("b#1")],
+    ]
     drive = Drive(Scripted(answers), "a#1", "b#1")
     for _ in range(3):
         drive.push("a#1")
@@ -255,9 +311,14 @@ def test_a_switch_makes_every_lead_0_and_leaves_clocks_alone():
     drive.push("b#1")
     assert (roster.lead("a#1"), roster.lead("b#1")) == (0, 1)
     drive.join("c#1")
-    assert roster.clock("c#1") == 3, "a newcomer starts where the slowest is: a has made no push since the switch"
+    assert roster.clock("c#1") == 3, (
+        "a newcomer starts where the slowest is: a has made no push since the switch"
+    )
     drive.machine.roster.execute(Switch("asp", "again"))
-    assert Machine.restore(drive.machine.snapshot(), drive.machine.paradigm).snapshot() == drive.machine.snapshot()
+    assert (
+        Machine.restore(drive.machine.snapshot(), drive.machine.paradigm).snapshot()
+        == drive.machine.snapshot()
+    )
 
 
 def test_rebasing_nobody_is_harmless():
@@ -337,24 +398,31 @@ def test_a_suspended_worker_is_live_but_no_member():
 
 def test_to_the_rule_a_suspended_worker_has_left():
     """BSP would wait for b; and what its leaving brings about comes after all of the answer."""
+
     @dataclass
     class Impatient(BSP):
         def on_push(self, roster, push):
-            return [Suspend("b#1", "as it is slow"), Note("seen", push[0])] if "b#1" in roster.computing else []
+            return (
+                [Suspend("b#1", "as it is slow"), Note("seen", push[0])]
+                if "b#1" in roster.computing
+                else []
+            )
 
     drive = Drive(Impatient(), "a#1", "b#1")
     answer = drive.push("a#1")
     assert [type(each) for each in answer] == [Suspend, Note, Apply, Release]
     assert drive.leave("b#1") == [], "it had left already, as far as the rule knows"
     assert drive.push("b#1", clock=0, base=0) == [
-        Drop(("b#1", 0), why="its worker had left before it arrived", reason="left")]
+        Drop(("b#1", 0), why="its worker had left before it arrived", reason="left")
+    ]
 
 
 def test_the_push_of_a_suspended_worker_is_dropped_and_it_is_told_why_it_waits():
     drive = suspended()
     assert drive.push("b#1") == [
         Drop(("b#1", 0), why="its worker was suspended for a test", reason="suspended"),
-        Hold("b#1", "the script says so")]
+        Hold("b#1", "the script says so"),
+    ]
     assert not drive.roster.outdated
     with pytest.raises(ProtocolViolation, match="was not released for iteration 1"):
         drive.push("b#1")
@@ -374,7 +442,8 @@ def test_one_that_computes_is_restored_as_a_newcomer_once_its_old_step_is_over()
     assert list(drive.roster.members) == ["a#1"]
     assert drive.push("b#1") == [
         Drop(("b#1", 0), why="begun before its worker was restored", reason="restored"),
-        Release("b#1", clock=1, version=0)]
+        Release("b#1", clock=1, version=0),
+    ]
     assert drive.roster.lead("b#1") == 0
     assert drive.roster.telemetry("b#1").pushed_at is None
 
@@ -421,17 +490,26 @@ def test_a_restored_worker_is_waited_for():
     assert released(drive.push("b#1")) == ["b#1"]
 
 
-@pytest.mark.parametrize(("decisions", "says"), [
-    ([Suspend("c#1", "why")], "suspends 'c#1', which is no member; the members are 'a#1'"),
-    ([AWAY], "suspends 'b#1', which is suspended"),
-    ([Release("b#1")], "releases 'b#1', which is suspended"),
-    ([Restore("b#1"), AWAY], "suspends 'b#1', which is restored, but still at a step from before"),
-    ([Restore("a#1")], "restores 'a#1', which is not suspended"),
-    ([Restore(["b#1"])], r"restores \['b#1'\], which is not suspended"),
-    ([Suspend("a#1", 3)], "suspends 'a#1' because of 3; its why is a str"),
-    ([Drop(("a#1", 1), "why", "old")], "with reason='old'; it is one of late, .*, other$"),
-    ([Drop(("a#1", 1), "why", "lated")], "with reason='lated'; it is one of .*other: did you mean 'late'?"),
-])
+@pytest.mark.parametrize(
+    ("decisions", "says"),
+    [
+        ([Suspend("c#1", "why")], "suspends 'c#1', which is no member; the members are 'a#1'"),
+        ([AWAY], "suspends 'b#1', which is suspended"),
+        ([Release("b#1")], "releases 'b#1', which is suspended"),
+        (
+            [Restore("b#1"), AWAY],
+            "suspends 'b#1', which is restored, but still at a step from before",
+        ),
+        ([Restore("a#1")], "restores 'a#1', which is not suspended"),
+        ([Restore(["b#1"])], r"restores \['b#1'\], which is not suspended"),
+        ([Suspend("a#1", 3)], "suspends 'a#1' because of 3; its why is a str"),
+        ([Drop(("a#1", 1), "why", "old")], "with reason='old'; it is one of late, .*, other$"),
+        (
+            [Drop(("a#1", 1), "why", "lated")],
+            "with reason='lated'; it is one of .*other: did you mean 'late'?",
+        ),
+    ],
+)
 def test_suspensions_and_reasons_that_cannot_be(decisions, says):
     drive = suspended(decisions)
     with pytest.raises(IllegalDecision, match=says.removesuffix("$")):
@@ -439,7 +517,9 @@ def test_suspensions_and_reasons_that_cannot_be(decisions, says):
 
 
 def test_a_snapshot_holds_who_is_suspended():
-    drive = suspended([Restore("b#1"), Suspend("c#1", "too"), Release("a#1")], workers=("a#1", "b#1", "c#1"))
+    drive = suspended(
+        [Restore("b#1"), Suspend("c#1", "too"), Release("a#1")], workers=("a#1", "b#1", "c#1")
+    )
     drive.push("a#1")
     assert drive.roster.returning == {"b#1"}
     restored = Machine.restore(drive.machine.snapshot(), drive.machine.paradigm)

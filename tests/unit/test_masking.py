@@ -12,7 +12,7 @@ from raysync import config
 from raysync.cli import app, main
 from raysync.config.masking import HARMLESS, masked
 from raysync.errors import ConfigError
-from raysync.record import places
+from raysync.record import storage
 
 SECRET = "hunter2"
 words = st.text(ascii_letters + digits + "_-", min_size=1, max_size=8)
@@ -106,7 +106,7 @@ def test_a_command_writes_and_prints_no_secret_but_writes_where_it_was_told(
     "place", [f"nope://b/x?secret={SECRET}", f"s3://b/x?secret={SECRET}", f"s3://u:{SECRET}@b c/x"]
 )
 def test_no_error_shows_a_secret(place):
-    for use in (places.check, places.local, places.inside):
+    for use in (storage.check, storage.local_copy, storage.listdir):
         with pytest.raises(ConfigError) as refused:
             use(place)
         assert SECRET not in str(refused.value)

@@ -38,11 +38,18 @@ def parse(text, *overrides):
 def test_a_profile_brings_workers_and_network(folder):
     write("p.yaml", PROFILE)
     write("elsewhere/q.yaml", "workers: [{name: only}]")
-    for experiment in (parse("profile: ./p.yaml"), parse("profile: p.yaml"), config.validate({"profile": "p.yaml"}),
-                       parse("seed: 0", "profile=p.yaml"), parse(f"profile: {folder}/p.yaml")):
+    for experiment in (
+        parse("profile: ./p.yaml"),
+        parse("profile: p.yaml"),
+        config.validate({"profile": "p.yaml"}),
+        parse("seed: 0", "profile=p.yaml"),
+        parse(f"profile: {folder}/p.yaml"),
+    ):
         assert (names(experiment), experiment.network.update_s) == (["fast", "slow"], 3)
     assert parse("profile: p.yaml").profile == "p.yaml"
-    assert parse("profile: elsewhere/q.yaml\nnetwork: {update_s: 5}").network.update_s == 5, "it brings no network"
+    assert parse("profile: elsewhere/q.yaml\nnetwork: {update_s: 5}").network.update_s == 5, (
+        "it brings no network"
+    )
 
 
 def test_the_resolved_experiment_needs_no_profile(folder):
@@ -58,11 +65,15 @@ def test_overrides_come_after_the_profile_and_another_profile_takes_its_place(fo
     write("q.yaml", "workers: [{name: only}]")
     assert parse("seed: 0", "workers.1.step_s=7", "profile=p.yaml").workers[1].step_s == 7
     other = parse("profile: p.yaml", "profile=q.yaml")
-    assert (names(other), other.network.update_s, other.profile) == (["only"], 0, "q.yaml"), "nothing of p is left"
+    assert (names(other), other.network.update_s, other.profile) == (["only"], 0, "q.yaml"), (
+        "nothing of p is left"
+    )
     assert names(parse("workers: [{name: mine}]", "profile=p.yaml")) == ["fast", "slow"]
     none = parse("profile: p.yaml", "profile=null")
     assert (names(none), none.profile) == (["worker"], None)
-    assert names(parse("profile: nowhere.yaml", "profile=p.yaml")) == ["fast", "slow"], "one that is replaced is not read"
+    assert names(parse("profile: nowhere.yaml", "profile=p.yaml")) == ["fast", "slow"], (
+        "one that is replaced is not read"
+    )
 
 
 def test_the_profiles_that_come_with_raysync_are_experiments_on_both_engines():
@@ -73,7 +84,9 @@ def test_the_profiles_that_come_with_raysync_are_experiments_on_both_engines():
             assert experiment.worker_count >= 1
             assert parse(experiment.to_yaml()).workers == experiment.workers
     known = sorted(config.profiles())
-    with pytest.raises(ConfigError, match="x.yaml: profile: unknown cluster profile 'nothing-like-it'") as raised:
+    with pytest.raises(
+        ConfigError, match="x.yaml: profile: unknown cluster profile 'nothing-like-it'"
+    ) as raised:
         parse("profile: nothing-like-it")
     assert all(name in str(raised.value) for name in known)
     if known:
@@ -94,23 +107,50 @@ def test_names_are_looked_up_on_the_shelf(monkeypatch, folder):
         parse("seed: 0", "profile=8-k8")
 
 
-@pytest.mark.parametrize(("profile", "experiment", "says"), [
-    (None, "profile: ./p.yaml", r"profile ./p.yaml: cannot be read \(No such file"),
-    ("a: b: c", "profile: ./p.yaml", "profile ./p.yaml: not YAML"),
-    ("- 1", "profile: ./p.yaml", "profile ./p.yaml: a mapping with cluster, network, workers and about is expected"),
-    ("wrokers: []", "profile: ./p.yaml", "profile ./p.yaml: wrokers: unknown setting 'wrokers'; did you mean 'workers'"),
-    ("{1: 2, x: 3}", "profile: ./p.yaml", "profile ./p.yaml: 1: unknown setting 1"),
-    ("batch_size: 3", "profile: ./p.yaml", "Allowed: about, cluster, network, workers"),
-    (PROFILE, "{profile: ./p.yaml, workers: [{}]}", "profile ./p.yaml brings workers, and the file gives that, too"),
-    (PROFILE, "{profile: ./p.yaml, workers: [{}], network: {}}", "brings network and workers"),
-    ("workers: [{speed: -1}]", "profile: ./p.yaml", r"x.yaml, profile ./p.yaml: workers\[0\].speed: .*got -1"),
-    ("network: {update: 1}", "profile: ./p.yaml", "x.yaml, profile ./p.yaml: network.update: .*did you mean 'update_s'"),
-    ("workers: 3", "profile: ./p.yaml", "x.yaml, profile ./p.yaml: workers: "),
-    ("workers:", "profile: ./p.yaml", "x.yaml, profile ./p.yaml: workers: "),
-    ("workers: [{trace: t.txt}]", "profile: ./p.yaml", r"workers\[0\].trace: t.txt cannot be read \(No such file"),
-    (PROFILE, "{profile: ./p.yaml, seed: -1}", "x.yaml: seed: "),
-    (PROFILE, "profile: [a]", "unknown cluster profile"),
-])
+@pytest.mark.parametrize(
+    ("profile", "experiment", "says"),
+    [
+        (None, "profile: ./p.yaml", r"profile ./p.yaml: cannot be read \(No such file"),
+        ("a: b: c", "profile: ./p.yaml", "profile ./p.yaml: not YAML"),
+        (
+            "- 1",
+            "profile: ./p.yaml",
+            "profile ./p.yaml: a mapping with cluster, network, workers and about is expected",
+        ),
+        (
+            "wrokers: []",
+            "profile: ./p.yaml",
+            "profile ./p.yaml: wrokers: unknown setting 'wrokers'; did you mean 'workers'",
+        ),
+        ("{1: 2, x: 3}", "profile: ./p.yaml", "profile ./p.yaml: 1: unknown setting 1"),
+        ("batch_size: 3", "profile: ./p.yaml", "Allowed: about, cluster, network, workers"),
+        (
+            PROFILE,
+            "{profile: ./p.yaml, workers: [{}]}",
+            "profile ./p.yaml brings workers, and the file gives that, too",
+        ),
+        (PROFILE, "{profile: ./p.yaml, workers: [{}], network: {}}", "brings network and workers"),
+        (
+            "workers: [{speed: -1}]",
+            "profile: ./p.yaml",
+            r"x.yaml, profile ./p.yaml: workers\[0\].speed: .*got -1",
+        ),
+        (
+            "network: {update: 1}",
+            "profile: ./p.yaml",
+            "x.yaml, profile ./p.yaml: network.update: .*did you mean 'update_s'",
+        ),
+        ("workers: 3", "profile: ./p.yaml", "x.yaml, profile ./p.yaml: workers: "),
+        ("workers:", "profile: ./p.yaml", "x.yaml, profile ./p.yaml: workers: "),
+        (
+            "workers: [{trace: t.txt}]",
+            "profile: ./p.yaml",
+            r"workers\[0\].trace: t.txt cannot be read \(No such file",
+        ),
+        (PROFILE, "{profile: ./p.yaml, seed: -1}", "x.yaml: seed: "),
+        (PROFILE, "profile: [a]", "unknown cluster profile"),
+    ],
+)
 def test_what_is_wrong_with_a_profile_is_named(folder, profile, experiment, says):
     if profile is not None:
         write("p.yaml", profile)
@@ -128,7 +168,11 @@ def test_a_trace_is_a_list_or_a_file(folder, monkeypatch):
     assert trace_of("workers: [{trace: [1, 2.5]}]") == (1, 2.5)
     assert trace_of("workers: [{trace: t.txt}]") == (1, 2.5, 0.3)
     assert trace_of(f"workers: [{{trace: {folder}/t.txt}}]") == (1, 2.5, 0.3)
-    assert yaml.safe_load(parse("workers: [{trace: t.txt}]").to_yaml())["workers"][0]["trace"] == [1, 2.5, 0.3]
+    assert yaml.safe_load(parse("workers: [{trace: t.txt}]").to_yaml())["workers"][0]["trace"] == [
+        1,
+        2.5,
+        0.3,
+    ]
     monkeypatch.setenv("HOME", str(folder))
     assert trace_of("workers: [{trace: ~/t.txt}]") == (1, 2.5, 0.3)
 
@@ -149,7 +193,10 @@ WRONG_TRACES = [
     (None, "t.txt cannot be read (No such file or directory)"),
     ("", "t.txt holds no step times"),
     ("# nothing\n\n", "t.txt holds no step times"),
-    ("1\nfast\n", "t.txt must hold seconds and nothing else (could not convert string to float: 'fast')"),
+    (
+        "1\nfast\n",
+        "t.txt must hold seconds and nothing else (could not convert string to float: 'fast')",
+    ),
     ("1,2", "t.txt must hold seconds and nothing else"),
     ("1 -2", "t.txt: step 2 lasts -2 s; it must be above 0 and finite"),
     ("0", "t.txt: step 1 lasts 0 s"),
@@ -168,11 +215,17 @@ def test_what_is_wrong_with_a_trace_file_is_named(folder, text, says):
     assert len(str(raised.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize(("given", "says"), [
-    ("[1, -1]", "workers[0].trace: step 2 lasts -1 s"),
-    ("[1, '-1']", "workers[0].trace[1]: Input should be a valid number; got '-1'"),
-    ("[.nan]", "step 1 lasts nan s"), ("[a]", "workers[0].trace[0]: "), ("7", "workers[0].trace: "),
-    (".", "cannot be read (Is a directory)")])
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("[1, -1]", "workers[0].trace: step 2 lasts -1 s"),
+        ("[1, '-1']", "workers[0].trace[1]: Input should be a valid number; got '-1'"),
+        ("[.nan]", "step 1 lasts nan s"),
+        ("[a]", "workers[0].trace[0]: "),
+        ("7", "workers[0].trace: "),
+        (".", "cannot be read (Is a directory)"),
+    ],
+)
 def test_what_is_wrong_with_a_trace_in_the_file(folder, given, says):
     with pytest.raises(ConfigError) as raised:
         parse(f"workers: [{{trace: {given}}}]")

@@ -10,7 +10,13 @@ from raysync.randomness import hashed_seed, standard_normal, uniform
 
 
 def test_every_part_of_the_key_counts():
-    keys = [(0, "a", "w", 0), (1, "a", "w", 0), (0, "b", "w", 0), (0, "a", "v", 0), (0, "a", "w", 1)]
+    keys = [
+        (0, "a", "w", 0),
+        (1, "a", "w", 0),
+        (0, "b", "w", 0),
+        (0, "a", "v", 0),
+        (0, "a", "w", 1),
+    ]
     assert len({hashed_seed(*key) for key in keys}) == len(keys)
     assert hashed_seed(*keys[0]) == hashed_seed(*keys[0])
 

@@ -31,9 +31,13 @@ def journal(name, pushes, slow_s=3.0, churn=(), workload=None, **parameters):
     """Two workers that take 1 s and 3 s."""
     machine = Machine(make(name, **parameters), workload)
     step_s = {FAST: 1.0, SLOW: slow_s}
-    events = simulate(machine, [*joins(FAST, SLOW), *churn], lambda worker, _: step_s[worker], pushes)
-    return [Entry(event, tuple(decisions), {"loss": 1.0} if isinstance(event, Pushed) else {})
-            for event, decisions in events]
+    events = simulate(
+        machine, [*joins(FAST, SLOW), *churn], lambda worker, _: step_s[worker], pushes
+    )
+    return [
+        Entry(event, tuple(decisions), {"loss": 1.0} if isinstance(event, Pushed) else {})
+        for event, decisions in events
+    ]
 
 
 def measured(lines, workload=10 * SAMPLES, target=None):
@@ -43,11 +47,15 @@ def measured(lines, workload=10 * SAMPLES, target=None):
 
 
 def score(progress, accuracy, at):
-    return Evaluation(mark=progress, progress=progress, version=1, at=at, accuracy=accuracy, loss=1 - accuracy)
+    return Evaluation(
+        mark=progress, progress=progress, version=1, at=at, accuracy=accuracy, loss=1 - accuracy
+    )
 
 
 def test_bsp_waits_by_hand():
-    """The fast worker computes 1 s and waits 2 s of each 3 s round: a third of both workers' time."""
+    """The fast worker computes 1 s and waits 2 s of each 3 s round: a third of both
+    workers' time.
+    """
     lines = [*journal("bsp", 10), Ended("finished", 15.0)]
     measures, rows = measured(lines)
     assert measures.wait_fraction == pytest.approx(10 / 30)
@@ -59,7 +67,9 @@ def test_bsp_waits_by_hand():
 
 
 def test_asp_staleness_by_hand():
-    """Three fast pushes between the slow worker's pull and its update (at 3 s the slow one was scheduled first)."""
+    """Three fast pushes between the slow worker's pull and its update (at 3 s the slow one was
+    scheduled first).
+    """
     _, rows = measured(journal("asp", 8))
     slow = [row for row in rows if row.worker == SLOW]
     assert [row.staleness for row in slow] == [2, 3]
@@ -78,19 +88,38 @@ def test_a_buffered_push_is_a_row_too():
     measures, rows = measured([*journal("bsp", 1), Ended("stopped", 2.0)])
     assert [(row.outcome, row.version, row.wait_s) for row in rows] == [("buffered", None, 1.0)]
     assert measures.summary()["pushes"] == 1
-    assert measures.summary()["dropped"] == sum(one["dropped"] for one in measures.summary()["per_worker"]) == 0
+    assert (
+        measures.summary()["dropped"]
+        == sum(one["dropped"] for one in measures.summary()["per_worker"])
+        == 0
+    )
     assert measures.samples == 0
 
 
 def test_a_late_push_is_a_dropped_row():
     machine = Machine(make("asp"))
-    events = list(simulate(machine, joins(FAST, SLOW), lambda worker, _: 1.0 if worker == FAST else 3.0, 2))
+    events = list(
+        simulate(machine, joins(FAST, SLOW), lambda worker, _: 1.0 if worker == FAST else 3.0, 2)
+    )
     lines = [Entry(event, tuple(decisions)) for event, decisions in events]
-    for event in (Left(at=2.5, worker=SLOW), Pushed(at=3.0, worker=SLOW, clock=0, base=0, samples=SAMPLES, busy_s=3.0)):
-        lines.append(Entry(event, tuple(machine.handle(event)), {"loss": 2.0} if isinstance(event, Pushed) else {}))
+    for event in (
+        Left(at=2.5, worker=SLOW),
+        Pushed(at=3.0, worker=SLOW, clock=0, base=0, samples=SAMPLES, busy_s=3.0),
+    ):
+        lines.append(
+            Entry(
+                event,
+                tuple(machine.handle(event)),
+                {"loss": 2.0} if isinstance(event, Pushed) else {},
+            )
+        )
     measures, rows = measured(lines)
     late = rows[-1]
-    assert (late.outcome, late.reason, late.why) == ("dropped", "left", "its worker had left before it arrived")
+    assert (late.outcome, late.reason, late.why) == (
+        "dropped",
+        "left",
+        "its worker had left before it arrived",
+    )
     assert measures.summary()["dropped"] == 1
     each = {one["id"]: (one["pushes"], one["dropped"]) for one in measures.summary()["per_worker"]}
     assert each == {FAST: (2, 0), SLOW: (1, 1)}
@@ -100,7 +129,9 @@ def test_a_late_push_is_a_dropped_row():
 def test_leads_are_those_of_the_machine():
     machine, seen = Machine(make("ssp", staleness=2)), []
     rows, mirrored = PushRows(), []
-    for event, decisions in simulate(machine, joins(FAST, SLOW), lambda worker, _: 1.0 if worker == FAST else 3.0, 30):
+    for event, decisions in simulate(
+        machine, joins(FAST, SLOW), lambda worker, _: 1.0 if worker == FAST else 3.0, 30
+    ):
         seen += [machine.roster.lead(d.worker) for d in decisions if isinstance(d, Release)]
         list(rows.feed(Entry(event, tuple(decisions))))
         mirrored += [rows.roster.lead(d.worker) for d in decisions if isinstance(d, Release)]
@@ -110,9 +141,16 @@ def test_leads_are_those_of_the_machine():
 
 def test_a_suspended_worker_is_not_what_leads_are_measured_from():
     """Under `elastic` the others make 40 rounds of BSP while one is suspended: nobody is ahead."""
-    machine, slow = Machine(make("sync-switch", online="elastic", window=1, windows=1), 100 * SAMPLES), "slow-0#1"
+    machine, slow = (
+        Machine(make("sync-switch", online="elastic", window=1, windows=1), 100 * SAMPLES),
+        "slow-0#1",
+    )
     others = ["fast-0#1", "fast-1#1", "fast-2#1"]
-    events = list(simulate(machine, joins(*others, slow), lambda worker, _: 9.0 if worker == slow else 1.0, 80))
+    events = list(
+        simulate(
+            machine, joins(*others, slow), lambda worker, _: 9.0 if worker == slow else 1.0, 80
+        )
+    )
     moved = [d for _, decisions in events for d in decisions if isinstance(d, Suspend | Restore)]
     assert moved == [Suspend(slow, "as a straggler"), Restore(slow)]
     ahead, rows = 0, PushRows(100 * SAMPLES)
@@ -133,10 +171,16 @@ def test_a_suspended_worker_is_not_what_leads_are_measured_from():
     assert measures.lead_max < 20
 
 
-@pytest.mark.parametrize(("protocols", "first_push_s"), [
-    ({"first": "bsp", "then": "asp"}, 1.0),  # both begin at the switch
-    ({"first": "asp", "then": "bsp"}, 1.0),  # the slow one's step under way, of 3 s, does not count
-])
+@pytest.mark.parametrize(
+    ("protocols", "first_push_s"),
+    [
+        ({"first": "bsp", "then": "asp"}, 1.0),  # both begin at the switch
+        (
+            {"first": "asp", "then": "bsp"},
+            1.0,
+        ),  # the slow one's step under way, of 3 s, does not count
+    ],
+)
 def test_a_switch_is_followed_by_the_first_push_of_a_step_begun_after_it(protocols, first_push_s):
     lines = journal("sync-switch", 11, workload=12 * SAMPLES, **protocols)
     switches = measured(lines, workload=12 * SAMPLES)[0].summary()["switches"]
@@ -147,12 +191,19 @@ def test_a_switch_is_followed_by_the_first_push_of_a_step_begun_after_it(protoco
 def test_a_switch_that_nothing_follows():
     lines = journal("sync-switch", 6, workload=12 * SAMPLES, first="bsp", fraction=0.5)
     assert measured(lines, workload=12 * SAMPLES)[0].summary()["switches"] == [
-        {"at_s": 9.0, "to": "asp", "why": "bsp has done its 50 % of the work", "first_push_s": None}]
+        {"at_s": 9.0, "to": "asp", "why": "bsp has done its 50 % of the work", "first_push_s": None}
+    ]
     assert measured(journal("bsp", 6))[0].summary()["switches"] == []
 
 
 def test_time_to_accuracy_is_the_first_evaluation_at_or_above_the_target():
-    lines = [*journal("asp", 8), score(0.2, 0.5, 2.0), score(0.4, 0.9, 3.5), score(0.6, 0.8, 5.0), score(1.0, 0.95, 9.0)]
+    lines = [
+        *journal("asp", 8),
+        score(0.2, 0.5, 2.0),
+        score(0.4, 0.9, 3.5),
+        score(0.6, 0.8, 5.0),
+        score(1.0, 0.95, 9.0),
+    ]
     measures, _ = measured(lines, target=0.9)
     assert measures.time_to_accuracy_s == 3.5
     assert measures.summary()["best_accuracy"] == measures.summary()["final_accuracy"] == 0.95
@@ -184,17 +235,30 @@ def test_chance_is_the_share_of_the_most_frequent_label():
     assert prepare(config.validate(settings), data=data).chance_accuracy == 0.5
     in_part = settings | {"evaluation": {"samples": 4}}
     assert prepare(config.validate(in_part), data=data).chance_accuracy == 0.75
-    assert prepare(config.validate(settings | {"timing": "only"}), data=data).chance_accuracy is None
-    words = data_set("words", (labels[None], labels[None]), (labels[None], labels[None]), tokens=True)
+    assert (
+        prepare(config.validate(settings | {"timing": "only"}), data=data).chance_accuracy is None
+    )
+    words = data_set(
+        "words", (labels[None], labels[None]), (labels[None], labels[None]), tokens=True
+    )
     assert replace(prepare(config.validate(settings), data=data), data=words).chance_accuracy == 0.5
 
 
 def test_a_run_that_never_learns_has_no_converged_accuracy_in_record_and_journal(tmp_path):
     """Labels that are all but one the same: whatever is learned, the guess is as good."""
     x, y = np.ones((64, 4), np.float32), np.array([0] * 63 + [1])
-    record = run({"engine": "virtual", "workers": [{"count": 2}], "batch_size": 8, "workload": {"samples": 512},
-                  "model": {"name": "mlp", "hidden": []}, "evaluation": {"marks": 8}, "output": str(tmp_path)},
-                 data=data_set("one", (x, y), (x, y)))
+    record = run(
+        {
+            "engine": "virtual",
+            "workers": [{"count": 2}],
+            "batch_size": 8,
+            "workload": {"samples": 512},
+            "model": {"name": "mlp", "hidden": []},
+            "evaluation": {"marks": 8},
+            "output": str(tmp_path),
+        },
+        data=data_set("one", (x, y), (x, y)),
+    )
     assert set(record.evaluations.accuracy) == {63 / 64}
     assert record.summary["converged_accuracy"] is None
     assert record.summary["chance_accuracy"] == 63 / 64
@@ -202,7 +266,9 @@ def test_a_run_that_never_learns_has_no_converged_accuracy_in_record_and_journal
     assert load(record.path).summary["converged_accuracy"] is None
     journal_file = record.path / "journal.jsonl"
     journal_file.write_text(journal_file.read_text().replace('"chance_accuracy"', '"of_later"', 1))
-    assert load(record.path).summary["converged_accuracy"] == 63 / 64, "an older record does not know chance"
+    assert load(record.path).summary["converged_accuracy"] == 63 / 64, (
+        "an older record does not know chance"
+    )
 
 
 def test_measures_of_nothing():
@@ -221,7 +287,9 @@ def written(tmp_path):
     lines = [*journal("ssp", 30), score(1.0, 0.75, 9.0), Ended("finished", 40.0)]
     about = {"seed": 0, "target_loss": 0.3}
     measures = Measures(960, target_loss=0.3)
-    with RecordWriter(folder, experiment.to_yaml(), make("ssp"), measures, about, datetime.now()) as writer:
+    with RecordWriter(
+        folder, experiment.to_yaml(), make("ssp"), measures, about, datetime.now()
+    ) as writer:
         writer.write(lines)
     return folder, lines
 
@@ -244,10 +312,16 @@ def test_a_record_reads_as_frames(written):
 
 
 def test_a_run_that_was_killed_leaves_a_readable_record(written, tmp_path):
-    """The same folder as a kill leaves it: no summary, parquet without its end, a line cut in the middle."""
+    """The same folder as a kill leaves it: no summary, parquet without its end, a line cut in the
+    middle.
+    """
     folder, lines = written
     whole = load(folder)
-    pushes, evaluations, summary = whole.pushes, whole.evaluations, whole.summary  # read now: they are made when asked for
+    pushes, evaluations, summary = (
+        whole.pushes,
+        whole.evaluations,
+        whole.summary,
+    )  # read now: they are made when asked for
     (folder / "summary.json").unlink()
     (folder / "evaluations.parquet").unlink()
     (folder / "pushes.parquet").write_bytes(b"PAR1")
@@ -272,5 +346,8 @@ def test_the_journal_is_on_disk_with_every_batch(tmp_path):
     lines = journal("asp", 5)
     writer.write(lines)
     assert len((tmp_path / "journal.jsonl").read_text().splitlines()) == 1 + len(lines)
-    assert json.loads((tmp_path / "journal.jsonl").read_text().splitlines()[0])["workload_samples"] == 960
+    assert (
+        json.loads((tmp_path / "journal.jsonl").read_text().splitlines()[0])["workload_samples"]
+        == 960
+    )
     writer.close()

@@ -1,4 +1,6 @@
-"""How a command is stopped, in small processes; tests/cluster/test_commands.py has whole commands."""
+"""How a command is stopped, in small processes; tests/cluster/test_commands.py has whole
+commands.
+"""
 
 import signal
 import subprocess
@@ -13,14 +15,14 @@ PATIENT = """
 import signal, sys
 from raysync.cli.stopping import stoppable
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell runs in the background
+signal.signal(signal.SIGINT, signal.default_int_handler)
 with stoppable():
     try:
         print("ready", flush=True)
         while True:
             signal.pause()
     finally:
-        signal.raise_signal(signal.SIGTERM)  # `timeout` sends its signal to the process, and to its group
+        signal.raise_signal(signal.SIGTERM)  # as `timeout` does
         print("completed", flush=True)
         sys.exit(1)  # which is what Ray makes of it
 """
@@ -44,8 +46,9 @@ def started(*command):
     return process, process.stdout.readline().strip()
 
 
-@pytest.mark.parametrize(("number", "command"), [
-    (signal.SIGTERM, ()), (signal.SIGHUP, ()), (signal.SIGTERM, ("nohup",))])
+@pytest.mark.parametrize(
+    ("number", "command"), [(signal.SIGTERM, ()), (signal.SIGHUP, ()), (signal.SIGTERM, ("nohup",))]
+)
 def test_a_signal_ends_a_command_once_and_in_good_order(number, command):
     process, _ = started(*command, sys.executable, "-c", PATIENT)
     if command:
@@ -69,5 +72,7 @@ def test_a_second_ctrl_c_ends_what_is_deaf_and_its_children():
     assert process.returncode == 128 + signal.SIGINT
     assert err.strip() == "Ended at once: what was recorded up to now is kept."
     with suppress(psutil.NoSuchProcess):
-        while child.status() != psutil.STATUS_ZOMBIE:  # it is killed, but dies when it is next scheduled
+        while (
+            child.status() != psutil.STATUS_ZOMBIE
+        ):  # it is killed, but dies when it is next scheduled
             Event().wait(0.01)

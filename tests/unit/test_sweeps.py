@@ -8,39 +8,65 @@ from ray import cloudpickle
 
 import raysync
 from raysync.errors import ConfigError
-from raysync.record.sweeps import FILE, RECORDS, TrialNote, load_sweep, notes, trial_name, write_note, write_table
-from raysync.tuning.sweep import _Scribe
+from raysync.record.sweeps import (
+    FILE,
+    RECORDS,
+    TrialNote,
+    load_sweep,
+    notes,
+    trial_name,
+    write_note,
+    write_table,
+)
+from raysync.tuning.sweep import _TrialLog
 
-TIMING = {"engine": "virtual", "timing": "only", "workload": {"samples": 320}, "workers": [{"count": 2, "step_s": 0.1}]}
+TIMING = {
+    "engine": "virtual",
+    "timing": "only",
+    "workload": {"samples": 320},
+    "workers": [{"count": 2, "step_s": 0.1}],
+}
 
 
 def trial(number, error=None, **config):
-    return SimpleNamespace(trial_id=f"abc_{number:05d}", config={"trial": number, **config}, pickled_error_file=error)
+    return SimpleNamespace(
+        trial_id=f"abc_{number:05d}", config={"trial": number, **config}, pickled_error_file=error
+    )
 
 
 def test_a_trial_has_ended_when_tune_says_so_and_not_before(tmp_path):
     said, error = [], tmp_path / "error.pkl"
     error.write_bytes(cloudpickle.dumps(ConfigError("does not\nfit")))
-    scribe = _Scribe(tmp_path, said.append, show=print)
+    trial_log = _TrialLog(tmp_path, said.append, show=print)
     for number in range(3):
-        scribe.started(trial(number, seed=number))
+        trial_log.started(trial(number, seed=number))
     assert [note.ended for note in notes(tmp_path)] == [False] * 3
-    scribe.ended(trial(0, seed=0))
-    scribe.failed(trial(1, error, seed=1))
-    assert notes(tmp_path) == [TrialNote("00000", {"seed": 0}, True), TrialNote("00001", {"seed": 1}, True, "does not fit"),
-                               TrialNote("00002", {"seed": 2}, False)]
+    trial_log.ended(trial(0, seed=0))
+    trial_log.failed(trial(1, error, seed=1))
+    assert notes(tmp_path) == [
+        TrialNote("00000", {"seed": 0}, True),
+        TrialNote("00001", {"seed": 1}, True, "does not fit"),
+        TrialNote("00002", {"seed": 2}, False),
+    ]
     assert said == ["The trial with seed=1 failed: does not fit"]
-    assert scribe.done == 2
+    assert trial_log.done == 2
 
 
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / FILE).write_text("name: mine", encoding="utf-8")
-    for number, (settings, error) in enumerate([({"seed": 1, "x": 0.5}, ""), ({"seed": 2, "x": "{a: 1}"}, "broke"),
-                                                ({"seed": 3, "x": 2}, "")]):
+    for number, (settings, error) in enumerate(
+        [
+            ({"seed": 1, "x": 0.5}, ""),
+            ({"seed": 2, "x": "{a: 1}"}, "broke"),
+            ({"seed": 3, "x": 2}, ""),
+        ]
+    ):
         write_note(tmp_path, TrialNote(trial_name(number), settings, ended=number < 2, error=error))
     for seed, day in ((8, "20260102"), (7, "20260101")):  # the trial began twice
-        record = raysync.run({**TIMING, "seed": seed, "output": str(tmp_path / RECORDS), "name": trial_name(0)})
+        record = raysync.run(
+            {**TIMING, "seed": seed, "output": str(tmp_path / RECORDS), "name": trial_name(0)}
+        )
         record.path.rename(record.path.with_name(f"{day}-120000-bsp-0000"))
     return tmp_path
 

@@ -1,4 +1,6 @@
-"""`raysync switch-search`: what it keeps and says, and what it refuses; its trainings are pretended."""
+"""`raysync switch-search`: what it keeps and says, and what it refuses; its trainings are
+pretended.
+"""
 
 import json
 import sys
@@ -45,14 +47,30 @@ class Pretended:
     def _train(self, folder, name, fraction, seed):
         status = self.status.get((fraction, seed), "finished")
         settings = {"paradigm.fraction": fraction, "seed": seed}
-        write_note(folder, TrialNote(name, settings, ended=True, error="it broke" if status == "failed" else ""))
+        write_note(
+            folder,
+            TrialNote(name, settings, ended=True, error="it broke" if status == "failed" else ""),
+        )
         if status == "failed":
             return
         record = folder / RECORDS / name / "20260101-120000-sync-switch-0000"
         record.mkdir(exist_ok=True)
-        accuracy = None if status == "diverged" else 0.9 - (0.02 if fraction < 0.25 else 0.0) + 0.001 * seed
-        summary = {"status": status, "error": "", "final_accuracy": accuracy, "converged_accuracy": None,
-                   "seconds": 100 * fraction + 10, "samples": 1, "pushes": 1, "updates": 1, "dropped": 0}
+        accuracy = (
+            None
+            if status == "diverged"
+            else 0.9 - (0.02 if fraction < 0.25 else 0.0) + 0.001 * seed
+        )
+        summary = {
+            "status": status,
+            "error": "",
+            "final_accuracy": accuracy,
+            "converged_accuracy": None,
+            "seconds": 100 * fraction + 10,
+            "samples": 1,
+            "pushes": 1,
+            "updates": 1,
+            "dropped": 0,
+        }
         (record / "summary.json").write_text(json.dumps(summary))
         for file in ("config.yaml", "journal.jsonl"):
             (record / file).touch()
@@ -84,7 +102,9 @@ def call(tmp_path, monkeypatch, capsys):
     return call
 
 
-FIRST, HALF, QUARTER, EIGHTH = (tuple((fraction, seed) for seed in (0, 1)) for fraction in (1.0, 0.5, 0.25, 0.125))
+FIRST, HALF, QUARTER, EIGHTH = (
+    tuple((fraction, seed) for seed in (0, 1)) for fraction in (1.0, 0.5, 0.25, 0.125)
+)
 ALL = [*FIRST, *HALF, *QUARTER, *EIGHTH]
 
 
@@ -107,7 +127,10 @@ def test_the_command(call, pretended):
     assert rows["0.125"] == ["2", "88.05%", "no", "22.5", "0.205"]
     assert "Switch at fraction 0.25: the smallest that was tried with at least 88.55%" in out
     assert f"Search cost: {found['cost']:.2f} trainings" in out
-    assert f"paid back after {found['amortisation']:.2f} trainings; effective-training ratio {found['effective']:.2f}" in out
+    assert (
+        f"paid back after {found['amortisation']:.2f} trainings; effective-training ratio"
+        f" {found['effective']:.2f}" in out
+    )
     chosen = Path(out.rsplit("raysync run ", 1)[1].strip())
     assert chosen.samefile(folder / "chosen.yaml")
     expected = yaml.safe_load(FILE_TEXT) | {"switch_search": None}
@@ -132,12 +155,16 @@ def test_a_second_call_goes_on_where_the_first_was_stopped(call, pretended, last
 
 def test_another_threshold_takes_the_trainings_that_are_there(call, pretended):
     call()
-    code, _, err = call("--set", "switch_search.threshold=0", "--set", "switch_search.first_repeats=3")
+    code, _, err = call(
+        "--set", "switch_search.threshold=0", "--set", "switch_search.first_repeats=3"
+    )
     assert code == 0
     assert pretended.asked == [*ALL, (1.0, 2)]
     assert "with another switch_search block; what was trained there counts" in err
     folder, found = result()
-    assert found["fraction"] == 1.0, "three runs of `first` alone are better on average than two of the others"
+    assert found["fraction"] == 1.0, (
+        "three runs of `first` alone are better on average than two of the others"
+    )
     assert config.load(folder / FILE).switch_search.threshold == 0
     call("--set", "switch_search.threshold=0.01")
     assert pretended.asked == [*ALL, (1.0, 2)], "nothing was missing"
@@ -221,21 +248,54 @@ def test_candidates_max(call, pretended):
     assert "The next was not tried: candidates_max is 2" in out
 
 
-@pytest.mark.parametrize(("setting", "says"), [
-    ("switch_search=null", "no `switch_search:` block in it; write switch_search: {target: final_accuracy}"),
-    ("switch_search={}", "give its target, what must not get worse: final_accuracy, converged_accuracy or "),
-    ("switch_search.target=accuracy", "switch_search.target: Input should be 'final_accuracy', 'converged"),
-    ("switch_search.treshold=1", "unknown setting 'treshold'; did you mean 'threshold'?"),
-    ("switch_search.threshold=1", "switch_search.threshold: Input should be less than 1; got 1"),
-    ("switch_search.known=0.9", "switch_search.known: settings are wanted, {name: value, ...}; got 0.9"),
-    ("switch_search.threshold=-0.1", "switch_search.threshold: Input should be greater than or equal to 0; got -0.1"),
-    ("switch_search.candidate_repeats=0", "switch_search.candidate_repeats"),
-    ("switch_search.known={seconds: 3}", "switch_search.known.accuracy"),
-    ("switch_search.known=null", "switch_search.known: --recurring needs the accuracy of earlier runs"),
-    ("paradigm=bsp", "paradigm: bsp; what is searched is the fraction of a switch: {name: sync-switch, first"),
-    ("paradigm={name: sync-switch, then: [asp, bsp], fraction: [0.2, 0.3]}", "paradigm.then: 2 switches; the search is"),
-    ("timing=only", "timing: only trains nothing"),
-])
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        (
+            "switch_search=null",
+            "no `switch_search:` block in it; write switch_search: {target: final_accuracy}",
+        ),
+        (
+            "switch_search={}",
+            "give its target, what must not get worse: final_accuracy, converged_accuracy or ",
+        ),
+        (
+            "switch_search.target=accuracy",
+            "switch_search.target: Input should be 'final_accuracy', 'converged",
+        ),
+        ("switch_search.treshold=1", "unknown setting 'treshold'; did you mean 'threshold'?"),
+        (
+            "switch_search.threshold=1",
+            "switch_search.threshold: Input should be less than 1; got 1",
+        ),
+        (
+            "switch_search.known=0.9",
+            "switch_search.known: settings are wanted, {name: value, ...}; got 0.9",
+        ),
+        (
+            "switch_search.threshold=-0.1",
+            "switch_search.threshold: Input should be greater than or equal to 0; got -0.1",
+        ),
+        ("switch_search.candidate_repeats=0", "switch_search.candidate_repeats"),
+        ("switch_search.known={seconds: 3}", "switch_search.known.accuracy"),
+        (
+            "switch_search.known=null",
+            "switch_search.known: --recurring needs the accuracy of earlier runs",
+        ),
+        (
+            "paradigm=bsp",
+            (
+                "paradigm: bsp; what is searched is the fraction of a switch: {name: sync-switch,"
+                " first"
+            ),
+        ),
+        (
+            "paradigm={name: sync-switch, then: [asp, bsp], fraction: [0.2, 0.3]}",
+            "paradigm.then: 2 switches; the search is",
+        ),
+        ("timing=only", "timing: only trains nothing"),
+    ],
+)
 def test_bad_input(call, pretended, setting, says):
     code, out, err = call("--recurring", "--set", setting)
     assert (code, out) == (2, "")

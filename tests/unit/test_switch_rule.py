@@ -12,8 +12,14 @@ from raysync.errors import RunFailed
 from raysync.tuning.switch_search import Run, search
 
 RUNS = st.builds(Run, st.one_of(st.none(), st.floats(0, 1)), st.floats(0.1, 100))
-RULES = st.builds(SwitchSearch, target=st.just("final_accuracy"), threshold=st.floats(0, 0.5),
-                  first_repeats=st.integers(1, 3), candidate_repeats=st.integers(1, 3), candidates_max=st.integers(1, 6))
+RULES = st.builds(
+    SwitchSearch,
+    target=st.just("final_accuracy"),
+    threshold=st.floats(0, 0.5),
+    first_repeats=st.integers(1, 3),
+    candidate_repeats=st.integers(1, 3),
+    candidates_max=st.integers(1, 6),
+)
 WORLDS = st.lists(st.lists(RUNS, min_size=3, max_size=3), min_size=7, max_size=7)
 """The runs of 1, 1/2, 1/4, ..."""
 
@@ -34,29 +40,43 @@ def accuracies(runs):
     return [run.accuracy for run in runs if run.accuracy is not None]
 
 
-@given(RULES, WORLDS, st.one_of(st.none(), st.builds(Known, accuracy=st.floats(0, 1),
-                                                      seconds=st.one_of(st.none(), st.floats(0.1, 100)))))
-def test_the_search(rule, runs, known):
+@given(
+    RULES,
+    WORLDS,
+    st.one_of(
+        st.none(),
+        st.builds(
+            Known, accuracy=st.floats(0, 1), seconds=st.one_of(st.none(), st.floats(0.1, 100))
+        ),
+    ),
+)
+def test_the_search(paradigm, runs, known):
     world = World(runs)
-    first = runs[0][: rule.first_repeats]
+    first = runs[0][: paradigm.first_repeats]
     if known is None and not accuracies(first):
-        with pytest.raises(RunFailed, match=f"of {rule.first_repeats} runs of `first` alone"):
-            search(rule, world)
-        assert world.asked == [(1.0, rule.first_repeats)]
+        with pytest.raises(RunFailed, match=f"of {paradigm.first_repeats} runs of `first` alone"):
+            search(paradigm, world)
+        assert world.asked == [(1.0, paradigm.first_repeats)]
         return
-    found = search(rule, world, known)
+    found = search(paradigm, world, known)
     accuracy = known.accuracy if known else fmean(accuracies(first))
 
-    # it asks for one fraction after the other, each half the last, and stops at the first that fails
-    of_first = [] if known else [(1.0, rule.first_repeats)]
-    halves = [(0.5 ** (index + 1), rule.candidate_repeats) for index in range(len(found.candidates))]
+    # it asks for one fraction after the other, each half the last, and stops at the first that
+    # fails
+    of_first = [] if known else [(1.0, paradigm.first_repeats)]
+    halves = [
+        (0.5 ** (index + 1), paradigm.candidate_repeats) for index in range(len(found.candidates))
+    ]
     assert world.asked == of_first + halves
     *passed, last = found.candidates
     assert all(one.passes for one in passed)
-    assert not last.passes or len(found.candidates) == rule.candidates_max
+    assert not last.passes or len(found.candidates) == paradigm.candidates_max
     for one in found.candidates:
         reached = accuracies(one.runs)
-        good = len(reached) == len(one.runs) and fmean(reached) >= accuracy - rule.threshold - 1e-12
+        good = (
+            len(reached) == len(one.runs)
+            and fmean(reached) >= accuracy - paradigm.threshold - 1e-12
+        )
         assert one.passes == good
 
     # the answer passed, and what comes after it did not; or it is `first` alone
@@ -64,7 +84,11 @@ def test_the_search(rule, runs, known):
     assert found.fraction == min(fractions)
 
     # the formulas of the reference, where all runs came to an end
-    unit = (known.seconds if known else fmean([run.seconds for run in first if run.accuracy is not None]))
+    unit = (
+        known.seconds
+        if known
+        else fmean([run.seconds for run in first if run.accuracy is not None])
+    )
     assert found.first_seconds == unit
     if unit is None:
         assert (found.cost, found.amortisation, found.effective) == (None, None, None)
@@ -72,7 +96,9 @@ def test_the_search(rule, runs, known):
     tried = [run for one in found.candidates for run in one.runs]
     spent = sum(run.seconds for run in tried) + (0 if known else sum(run.seconds for run in first))
     assert isclose(found.cost, spent / unit)
-    useful = (0 if known else len(accuracies(first))) + rule.candidate_repeats * (len(fractions) - 1)
+    useful = (0 if known else len(accuracies(first))) + paradigm.candidate_repeats * (
+        len(fractions) - 1
+    )
     assert isclose(found.effective * found.cost, useful, abs_tol=1e-9)
     ratio = 1.0 if found.fraction == 1 else fmean([run.seconds for run in found.answer.runs]) / unit
     if ratio < 1:
@@ -83,9 +109,13 @@ def test_the_search(rule, runs, known):
 
 def test_the_formulas_of_the_reference():
     """cost = n_first + n_candidate * sum of mean T(f) / mean T(first), and so on."""
-    rule = SwitchSearch(target="final_accuracy", first_repeats=2, candidate_repeats=3)
-    runs = {1.0: [(0.9, 90), (0.92, 110)], 0.5: [(0.9, 50), (0.9, 60), (0.91, 70)], 0.25: [(0.85, 30)] * 3}
-    found = search(rule, lambda fraction, repeats: [Run(*run) for run in runs[fraction]])
+    paradigm = SwitchSearch(target="final_accuracy", first_repeats=2, candidate_repeats=3)
+    runs = {
+        1.0: [(0.9, 90), (0.92, 110)],
+        0.5: [(0.9, 50), (0.9, 60), (0.91, 70)],
+        0.25: [(0.85, 30)] * 3,
+    }
+    found = search(paradigm, lambda fraction, repeats: [Run(*run) for run in runs[fraction]])
     assert found.fraction == 0.5
     assert found.cost == pytest.approx(2 + 3 * (0.6 + 0.3))
     assert found.amortisation == pytest.approx(found.cost / (1 - 0.6))
@@ -93,17 +123,27 @@ def test_the_formulas_of_the_reference():
 
 
 def test_exactly_the_threshold_below_passes():
-    rule = SwitchSearch(target="final_accuracy", candidates_max=1)
+    paradigm = SwitchSearch(target="final_accuracy", candidates_max=1)
     accuracy = {1.0: 0.13, 0.5: 0.12}
     assert accuracy[1.0] - 0.01 > accuracy[0.5], "in binary"
-    assert search(rule, lambda fraction, repeats: [Run(accuracy[fraction], 1.0)] * repeats).fraction == 0.5
+    assert (
+        search(
+            paradigm, lambda fraction, repeats: [Run(accuracy[fraction], 1.0)] * repeats
+        ).fraction
+        == 0.5
+    )
 
 
 def test_what_diverged_fails_and_costs_what_it_took():
-    rule = SwitchSearch(target="final_accuracy", threshold=0.5, first_repeats=1, candidate_repeats=2)
+    paradigm = SwitchSearch(
+        target="final_accuracy", threshold=0.5, first_repeats=1, candidate_repeats=2
+    )
     half = [Run(0.9, 5.0), Run(None, 1.0, "diverged")]
-    found = search(rule, lambda fraction, repeats: [Run(0.9, 10.0)] if fraction == 1 else half)
+    found = search(paradigm, lambda fraction, repeats: [Run(0.9, 10.0)] if fraction == 1 else half)
     assert (found.fraction, found.cost, found.amortisation) == (1.0, pytest.approx(1.6), None)
-    assert search(rule, lambda fraction, repeats: [Run(0.9, 10.0)] if fraction == 1 else []).cost == 1
-    free = search(rule, lambda fraction, repeats: [], Known(accuracy=0.9, seconds=10.0))
+    assert (
+        search(paradigm, lambda fraction, repeats: [Run(0.9, 10.0)] if fraction == 1 else []).cost
+        == 1
+    )
+    free = search(paradigm, lambda fraction, repeats: [], Known(accuracy=0.9, seconds=10.0))
     assert (free.cost, free.effective, free.fraction) == (0, None, 1.0)

@@ -20,9 +20,16 @@ from raysync.training.evaluation import evaluate
 from raysync.training.flat import FlatModel
 from raysync.training.gradient import GradientComputation
 from raysync.training.models import ModelPlan, listed
-from raysync.training.store import ParameterStore
+from raysync.training.parameter_store import ParameterStore
 from raysync.training.task import prepare
-from raysync.training.text import ENTROPY_RATE, PROBABILITIES, followers, synthetic_text, token_ids, windows
+from raysync.training.text import (
+    ENTROPY_RATE,
+    PROBABILITIES,
+    followers,
+    synthetic_text,
+    token_ids,
+    windows,
+)
 
 LETTERS = 10
 
@@ -39,20 +46,27 @@ def build(source="char-lm", shape=(8,), classes=5, tokens=True, **parameters):
 
 # ---- the synthetic text ----
 
+
 def joint_probabilities():
-    """Of three letters in a row, (10, 10, 10), by the stationary distribution of the chain of pairs."""
+    """Of three letters in a row, (10, 10, 10), by the stationary distribution of the chain of
+    pairs.
+    """
     following = np.zeros((LETTERS**2, LETTERS))
     np.put_along_axis(following, followers(), np.array(PROBABILITIES)[None], axis=1)
     pairs = np.full(LETTERS**2, LETTERS**-2.0)
     for _ in range(500):
-        pairs = (pairs[:, None] * following).reshape(LETTERS, LETTERS, LETTERS).sum(axis=0).reshape(-1)
+        pairs = (
+            (pairs[:, None] * following).reshape(LETTERS, LETTERS, LETTERS).sum(axis=0).reshape(-1)
+        )
     return (pairs[:, None] * following).reshape(LETTERS, LETTERS, LETTERS)
 
 
 def conditional_entropy(joint):
     """Nats of the last letter given those before it, of a joint distribution or of counts."""
     shares = joint / joint.sum()
-    given = shares / np.where(shares.sum(axis=-1, keepdims=True) > 0, shares.sum(axis=-1, keepdims=True), 1)
+    given = shares / np.where(
+        shares.sum(axis=-1, keepdims=True) > 0, shares.sum(axis=-1, keepdims=True), 1
+    )
     return -(shares * np.log(np.where(given > 0, given, 1))).sum()
 
 
@@ -65,7 +79,9 @@ def test_the_entropy_rate_of_the_synthetic_text_is_known():
     counts = np.zeros((LETTERS,) * 3)
     np.add.at(counts, (ids[:-2], ids[1:-1], ids[2:]), 1)
     assert conditional_entropy(counts) == pytest.approx(ENTROPY_RATE, rel=0.01)
-    assert ((counts > 0) <= (joint_probabilities() > 0)).all(), "only the four letters of a pair follow it"
+    assert ((counts > 0) <= (joint_probabilities() > 0)).all(), (
+        "only the four letters of a pair follow it"
+    )
 
 
 def test_one_letter_of_context_says_little():
@@ -77,7 +93,10 @@ def test_the_best_perplexity_on_windows_that_documents_name():
     """The first token of a window is predicted from one letter only."""
     first = conditional_entropy(joint_probabilities().sum(axis=0))
     best = {context: exp(((context - 1) * ENTROPY_RATE + first) / context) for context in (32, 64)}
-    assert {context: round(perplexity, 2) for context, perplexity in best.items()} == {32: 3.47, 64: 3.42}
+    assert {context: round(perplexity, 2) for context, perplexity in best.items()} == {
+        32: 3.47,
+        64: 3.42,
+    }
     assert exp(ENTROPY_RATE) == pytest.approx(3.364, abs=5e-4)
 
 
@@ -86,6 +105,7 @@ def test_the_synthetic_text_is_always_the_same():
 
 
 # ---- windows ----
+
 
 @pytest.mark.parametrize(("length", "context"), [(65, 64), (64, 9), (100, 1), (9, 8)])
 def test_windows_tile_the_text_and_labels_are_what_follows(length, context):
@@ -129,20 +149,31 @@ def test_batches_of_text_are_tokens_with_the_next_as_label():
     assert torch.equal(x[:, 1:], y[:, :-1])
 
 
-@pytest.mark.parametrize(("words", "parameters", "says"), [
-    ("", {}, "is empty"),
-    (b"ab\xff", {}, "is not UTF-8 text (at byte 2)"),
-    ("a" * 640, {}, "the test part has 64 of the text's 640 characters; a context of 64 needs 65"),
-    ("a" * 640, {"test_share": 0.9}, "the training part has 64"),
-    ("abc", {"context": 0}, "at least 1; got 0"),
-    ("abc", {"context": 2.0}, "got 2.0"),
-    ("abc", {"context": True}, "got True"),
-    ("abc", {"context": "many"}, "got 'many'"),
-    ("abc", {"test_share": 0}, "above 0 and below 1; got 0"),
-    ("abc", {"test_share": 1.0}, "got 1.0"),
-    ("abc", {"test_share": "half"}, "got 'half'"),
-    ("abc", {"contxt": 3}, "unexpected keyword argument 'contxt'. It takes: file, context, test_share."),
-])
+@pytest.mark.parametrize(
+    ("words", "parameters", "says"),
+    [
+        ("", {}, "is empty"),
+        (b"ab\xff", {}, "is not UTF-8 text (at byte 2)"),
+        (
+            "a" * 640,
+            {},
+            "the test part has 64 of the text's 640 characters; a context of 64 needs 65",
+        ),
+        ("a" * 640, {"test_share": 0.9}, "the training part has 64"),
+        ("abc", {"context": 0}, "at least 1; got 0"),
+        ("abc", {"context": 2.0}, "got 2.0"),
+        ("abc", {"context": True}, "got True"),
+        ("abc", {"context": "many"}, "got 'many'"),
+        ("abc", {"test_share": 0}, "above 0 and below 1; got 0"),
+        ("abc", {"test_share": 1.0}, "got 1.0"),
+        ("abc", {"test_share": "half"}, "got 'half'"),
+        (
+            "abc",
+            {"contxt": 3},
+            "unexpected keyword argument 'contxt'. It takes: file, context, test_share.",
+        ),
+    ],
+)
 def test_texts_that_cannot_be(tmp_path, words, parameters, says):
     with pytest.raises(ConfigError) as raised:
         text(tmp_path / "t", words, **parameters)
@@ -150,9 +181,15 @@ def test_texts_that_cannot_be(tmp_path, words, parameters, says):
     assert len(str(raised.value).splitlines()) <= 2
 
 
-@pytest.mark.parametrize(("file", "says"), [
-    ("nowhere.txt", "No such file"), (".", "Is a directory"), (3, "must be the path of a text; got 3"),
-    ("zero\0byte", "cannot be read")])
+@pytest.mark.parametrize(
+    ("file", "says"),
+    [
+        ("nowhere.txt", "No such file"),
+        (".", "Is a directory"),
+        (3, "must be the path of a text; got 3"),
+        ("zero\0byte", "cannot be read"),
+    ],
+)
 def test_files_that_cannot_be_read(file, says):
     with pytest.raises(ConfigError, match=says):
         load(Data(name="text", parameters={"file": file}))
@@ -167,16 +204,31 @@ def test_ones_own_tokens():
     mine = data_set("mine", (ROWS, ROWS), (torch.tensor(ROWS), torch.tensor(ROWS)), tokens=True)
     assert (mine.classes, mine.tokens, mine.input_shape) == (6, True, (4,))
     assert torch.equal(mine.samples(mine.train_x), torch.tensor(ROWS))
-    small = data_set("mine", (ROWS.astype(np.uint8), ROWS), (ROWS.astype(np.uint8), ROWS), tokens=True)
-    assert torch.equal(small.samples(small.train_x), torch.tensor(ROWS)), "tokens are never normalised"
+    small = data_set(
+        "mine", (ROWS.astype(np.uint8), ROWS), (ROWS.astype(np.uint8), ROWS), tokens=True
+    )
+    assert torch.equal(small.samples(small.train_x), torch.tensor(ROWS)), (
+        "tokens are never normalised"
+    )
 
 
-@pytest.mark.parametrize(("x", "y", "says"), [
-    (ROWS, ROWS[:, 0], "whole numbers from 0, one a token"), (ROWS, ROWS[:, :3], "one a token"),
-    (ROWS / 2, ROWS, "tokens must be whole numbers from 0 in an array (N, T), got float64 (3, 4)"),
-    (ROWS - 1, ROWS, "tokens must be"), (ROWS[0], ROWS, "tokens must be"), (ROWS[:, :0], ROWS, "tokens must be"),
-    (ROWS, ROWS - 1, "labels of train must be"), (ROWS + 1, ROWS, "token 6 is not below 6, the size of the vocabulary"),
-])
+@pytest.mark.parametrize(
+    ("x", "y", "says"),
+    [
+        (ROWS, ROWS[:, 0], "whole numbers from 0, one a token"),
+        (ROWS, ROWS[:, :3], "one a token"),
+        (
+            ROWS / 2,
+            ROWS,
+            "tokens must be whole numbers from 0 in an array (N, T), got float64 (3, 4)",
+        ),
+        (ROWS - 1, ROWS, "tokens must be"),
+        (ROWS[0], ROWS, "tokens must be"),
+        (ROWS[:, :0], ROWS, "tokens must be"),
+        (ROWS, ROWS - 1, "labels of train must be"),
+        (ROWS + 1, ROWS, "token 6 is not below 6, the size of the vocabulary"),
+    ],
+)
 def test_tokens_that_cannot_be(x, y, says):
     with pytest.raises(ConfigError) as raised:
         data_set("mine", (x, y), (ROWS, ROWS), classes=6, tokens=True)
@@ -185,18 +237,25 @@ def test_tokens_that_cannot_be(x, y, says):
 
 # ---- models ----
 
+
 def test_the_size_of_char_lm():
-    """Embeddings, per block 12 D^2 + 13 D, the last LayerNorm, and the head; no buffers to travel behind gradients."""
+    """Embeddings, per block 12 D^2 + 13 D, the last LayerNorm, and the head; no buffers to travel
+    behind gradients.
+    """
     width, vocabulary, length = 64, 65, 32
     flat = FlatModel(build(shape=(length,), classes=vocabulary))
     blocks = 2 * (12 * width**2 + 13 * width)
-    assert flat.size == (vocabulary + length) * width + blocks + 2 * width + vocabulary * (width + 1)
+    assert flat.size == (vocabulary + length) * width + blocks + 2 * width + vocabulary * (
+        width + 1
+    )
     assert flat.buffer_size == 0
 
 
 @pytest.mark.parametrize("training", [True, False])
 def test_char_lm_is_causal(training):
-    """A token changes the logits at its own place and after it, and none before: with gradients and in evaluation."""
+    """A token changes the logits at its own place and after it, and none before: with gradients and
+    in evaluation.
+    """
     model = build().train(training)
     tokens = torch.randint(5, (2, 8), generator=torch.Generator().manual_seed(0))
     for place in range(8):
@@ -235,22 +294,25 @@ def uneven():
     return nn.MultiheadAttention(30, 4)
 
 
-@pytest.mark.parametrize(("source", "parameters", "says"), [
-    (uneven, {}, "cannot be built for tokens from 0 to 4"),
-    ("char-lm", {"width": 30}, "width a multiple of heads; got width 30, layers 2, heads 4"),
-    ("char-lm", {"heads": 0}, "at least 1"),
-    ("char-lm", {"layers": 0}, "at least 1"),
-    ("char-lm", {"width": "wide"}, "cannot be built for tokens from 0 to 4 of shape (8,)"),
-    ("char-lm", {"depth": 3}, "It takes: width, layers, heads."),
-    ("mlp", {}, "does not take tokens from 0 to 4 of shape (8,)"),
-    ("resnet20", {}, "does not take tokens from 0 to 4 of shape (8,)"),
-    ("convnet", {}, "cannot be built for tokens from 0 to 4 of shape (8,)"),
-    (cutting, {}, "must return 5 logits a token, shape (2, 5, 8) for two samples; got (2, 5)"),
-    (crossed, {}, "shape (2, 5, 8) for two samples; got (2, 8, 5)"),
-    (too_few, {}, "does not take tokens from 0 to 4"),
-    (nn.BatchNorm2d(3), {}, "does not take tokens"),
-    (nn.MultiheadAttention(4, 2), {}, "does not take tokens"),
-])
+@pytest.mark.parametrize(
+    ("source", "parameters", "says"),
+    [
+        (uneven, {}, "cannot be built for tokens from 0 to 4"),
+        ("char-lm", {"width": 30}, "width a multiple of heads; got width 30, layers 2, heads 4"),
+        ("char-lm", {"heads": 0}, "at least 1"),
+        ("char-lm", {"layers": 0}, "at least 1"),
+        ("char-lm", {"width": "wide"}, "cannot be built for tokens from 0 to 4 of shape (8,)"),
+        ("char-lm", {"depth": 3}, "It takes: width, layers, heads."),
+        ("mlp", {}, "does not take tokens from 0 to 4 of shape (8,)"),
+        ("resnet20", {}, "does not take tokens from 0 to 4 of shape (8,)"),
+        ("convnet", {}, "cannot be built for tokens from 0 to 4 of shape (8,)"),
+        (cutting, {}, "must return 5 logits a token, shape (2, 5, 8) for two samples; got (2, 5)"),
+        (crossed, {}, "shape (2, 5, 8) for two samples; got (2, 8, 5)"),
+        (too_few, {}, "does not take tokens from 0 to 4"),
+        (nn.BatchNorm2d(3), {}, "does not take tokens"),
+        (nn.MultiheadAttention(4, 2), {}, "does not take tokens"),
+    ],
+)
 def test_models_that_do_not_fit_tokens(source, parameters, says):
     with pytest.raises(ConfigError) as raised:
         build(source, **parameters)
@@ -265,9 +327,15 @@ def test_char_lm_on_what_is_no_text(shape):
 
 def test_dirichlet_and_augmentation_are_not_for_text():
     with pytest.raises(ConfigError, match="a label for each token\\.\nAllowed: iid, shared"):
-        prepare(config.validate({"model": "char-lm", "data": {"name": "text", "partition": "dirichlet"}}))
+        prepare(
+            config.validate(
+                {"model": "char-lm", "data": {"name": "text", "partition": "dirichlet"}}
+            )
+        )
     with pytest.raises(ConfigError, match="crop-flip is for images"):
-        prepare(config.validate({"model": "char-lm", "data": {"name": "text", "augment": "crop-flip"}}))
+        prepare(
+            config.validate({"model": "char-lm", "data": {"name": "text", "augment": "crop-flip"}})
+        )
 
 
 def test_a_step_of_char_lm_can_be_timed():
@@ -277,8 +345,11 @@ def test_a_step_of_char_lm_can_be_timed():
 
 # ---- training and evaluation ----
 
+
 def test_evaluation_is_the_mean_over_all_tokens():
-    """A bigram table as the model: its loss and accuracy on the test labels by hand, whatever the batch size."""
+    """A bigram table as the model: its loss and accuracy on the test labels by hand, whatever the
+    batch size.
+    """
     rng = np.random.default_rng(0)
     x, y = rng.integers(5, size=(2, 7, 8))
     mine = data_set("mine", (x, y), (x, y), tokens=True)
@@ -292,19 +363,36 @@ def test_evaluation_is_the_mean_over_all_tokens():
         def forward(self, tokens):
             return self.table(tokens).transpose(1, 2)
 
-    accuracy, loss = evaluate(FlatModel(Bigrams()), torch.tensor(table).reshape(-1), mine, batch_size=3)
+    accuracy, loss = evaluate(
+        FlatModel(Bigrams()), torch.tensor(table).reshape(-1), mine, batch_size=3
+    )
     shares = np.exp(table[x]) / np.exp(table[x]).sum(axis=-1, keepdims=True)
-    assert loss == pytest.approx(-np.log(np.take_along_axis(shares, y[..., None], axis=-1)).mean(), rel=1e-5)
+    assert loss == pytest.approx(
+        -np.log(np.take_along_axis(shares, y[..., None], axis=-1)).mean(), rel=1e-5
+    )
     assert accuracy == pytest.approx((table[x].argmax(axis=-1) == y).mean())
 
 
 def test_adamw_with_warm_up_lowers_the_loss(tmp_path):
     """A text that repeats is learned nearly by heart; warm-up starts at a step of nothing."""
     (tmp_path / "t").write_text("the quick brown fox. " * 100)
-    task = prepare(config.validate({
-        "model": {"name": "char-lm", "width": 32}, "workers": [{"name": "w"}],
-        "data": {"name": "text", "parameters": {"file": str(tmp_path / "t"), "context": 16}},
-        "update": {"optimizer": "adamw", "lr": 0.01, "schedule": {"name": "cosine", "warmup": 0.2}}}))
+    task = prepare(
+        config.validate(
+            {
+                "model": {"name": "char-lm", "width": 32},
+                "workers": [{"name": "w"}],
+                "data": {
+                    "name": "text",
+                    "parameters": {"file": str(tmp_path / "t"), "context": 16},
+                },
+                "update": {
+                    "optimizer": "adamw",
+                    "lr": 0.01,
+                    "schedule": {"name": "cosine", "warmup": 0.2},
+                },
+            }
+        )
+    )
     computation = GradientComputation(task.model.build(), task.data)
     flat = computation.model
     store = ParameterStore(flat.initial(), flat.size, task.experiment.update)
@@ -319,16 +407,25 @@ def test_adamw_with_warm_up_lowers_the_loss(tmp_path):
         moved.append((store.publish() - old).norm().item())
     assert moved[0] == 0
     assert 0 < moved[1] < moved[8]
-    assert before == pytest.approx(log(task.data.classes), rel=0.15), "before training, every character is as likely"
+    assert before == pytest.approx(log(task.data.classes), rel=0.15), (
+        "before training, every character is as likely"
+    )
     assert evaluate(flat, store.publish(), task.data, 100)[1] < before / 4
 
 
 # ---- measures and tables ----
 
+
 def measured(*losses, target=None):
     measures = Measures(100, target_loss=target)
     for index, loss in enumerate(losses):
-        list(measures.feed(Evaluation(mark=0, progress=0, version=index, at=1.0 + index, accuracy=0.5, loss=loss)))
+        list(
+            measures.feed(
+                Evaluation(
+                    mark=0, progress=0, version=index, at=1.0 + index, accuracy=0.5, loss=loss
+                )
+            )
+        )
     return measures
 
 
@@ -346,13 +443,20 @@ def test_perplexity_is_e_to_the_loss():
     assert isnan(measured(nan).perplexity)
 
 
-@pytest.mark.parametrize(("settings", "tokens", "heads"), [
-    ({}, False, ["final accuracy", "s to target"]),
-    ({"target_accuracy": 0.95}, False, ["final accuracy", "s to 95.0%"]),
-    ({"target_loss": 0.3}, False, ["final accuracy", "s to loss 0.3"]),
-    ({"target_loss": 1.5}, True, ["final perplexity", "s to loss 1.5"]),
-    ({"target_loss": 1.5, "target_accuracy": 0.5}, True, ["final perplexity", "s to 50.0%", "s to loss 1.5"]),
-])
+@pytest.mark.parametrize(
+    ("settings", "tokens", "heads"),
+    [
+        ({}, False, ["final accuracy", "s to target"]),
+        ({"target_accuracy": 0.95}, False, ["final accuracy", "s to 95.0%"]),
+        ({"target_loss": 0.3}, False, ["final accuracy", "s to loss 0.3"]),
+        ({"target_loss": 1.5}, True, ["final perplexity", "s to loss 1.5"]),
+        (
+            {"target_loss": 1.5, "target_accuracy": 0.5},
+            True,
+            ["final perplexity", "s to 50.0%", "s to loss 1.5"],
+        ),
+    ],
+)
 def test_the_table_shows_what_fits_the_data_and_the_targets(settings, tokens, heads, capsys):
     experiment = config.validate(settings)
     columns = table.results(experiment, tokens)

@@ -35,18 +35,34 @@ def not_a_module():
     return 3
 
 
-@pytest.mark.parametrize(("name", "shape", "parameters"), [
-    ("convnet", MNIST, 1_960), ("lenet", CIFAR, 62_006), ("fashion-cnn", MNIST, 29_034), ("mlp", DIGITS, 4_810),
-    ("logistic-regression", DIGITS, 650), ("alexnet-small", CIFAR, 2_235_978),
-    ("resnet20", CIFAR, 269_722), ("resnet32", CIFAR, 464_154), ("resnet56", CIFAR, 853_018),
-    ("resnet110", CIFAR, 1_727_962), ("resnet18", CIFAR, 11_173_962), ("resnet50", CIFAR, 23_520_842)])
+@pytest.mark.parametrize(
+    ("name", "shape", "parameters"),
+    [
+        ("convnet", MNIST, 1_960),
+        ("lenet", CIFAR, 62_006),
+        ("fashion-cnn", MNIST, 29_034),
+        ("mlp", DIGITS, 4_810),
+        ("logistic-regression", DIGITS, 650),
+        ("alexnet-small", CIFAR, 2_235_978),
+        ("resnet20", CIFAR, 269_722),
+        ("resnet32", CIFAR, 464_154),
+        ("resnet56", CIFAR, 853_018),
+        ("resnet110", CIFAR, 1_727_962),
+        ("resnet18", CIFAR, 11_173_962),
+        ("resnet50", CIFAR, 23_520_842),
+    ],
+)
 def test_sizes_of_the_models(name, shape, parameters):
     assert sum(parameter.numel() for parameter in build(name, shape).parameters()) == parameters
 
 
 def test_fashion_cnn_computes_what_it_does_in_the_usual_order():
-    """Convolution, batch-norm, ReLU, pooling, with the channels first in memory; outputs and gradients alike."""
-    parts = build("fashion-cnn").double()  # in float32 rounding may decide which pixel of a pool is the largest
+    """Convolution, batch-norm, ReLU, pooling, with the channels first in memory; outputs and
+    gradients alike.
+    """
+    parts = build(
+        "fashion-cnn"
+    ).double()  # in float32 rounding may decide which pixel of a pool is the largest
     usual = nn.Sequential(*(parts[index] for index in (0, 2, 4, 3, 5, 6, 8, 7, 9, 10)))
     x, y = torch.rand(8, *MNIST, dtype=torch.float64), torch.arange(8)
     results = []
@@ -54,7 +70,9 @@ def test_fashion_cnn_computes_what_it_does_in_the_usual_order():
         model.zero_grad()
         output = model(x)
         nn.functional.cross_entropy(output, y).backward()
-        results.append([output.detach(), *(parameter.grad.clone() for parameter in parts.parameters())])
+        results.append(
+            [output.detach(), *(parameter.grad.clone() for parameter in parts.parameters())]
+        )
     for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
@@ -65,11 +83,16 @@ def test_batch_norm_without_momentum_keeps_the_statistics_of_the_start(momentum,
     before = [buffer.clone() for name, buffer in model.named_buffers() if "running" in name]
     model.train()(torch.rand(8, *MNIST))
     after = [buffer for name, buffer in model.named_buffers() if "running" in name]
-    assert [not torch.equal(one, other) for one, other in zip(before, after, strict=True)] == [moves] * 4
+    assert [not torch.equal(one, other) for one, other in zip(before, after, strict=True)] == [
+        moves
+    ] * 4
 
 
 def test_initial_weights_are_a_function_of_the_seed():
-    states = [torch.cat([p.reshape(-1) for p in build("mlp", seed=seed).parameters()]) for seed in (0, 0, 1)]
+    states = [
+        torch.cat([p.reshape(-1) for p in build("mlp", seed=seed).parameters()])
+        for seed in (0, 0, 1)
+    ]
     assert torch.equal(states[0], states[1])
     assert not torch.equal(states[0], states[2])
     torch.manual_seed(5)
@@ -79,19 +102,27 @@ def test_initial_weights_are_a_function_of_the_seed():
     assert torch.equal(torch.rand(1), expected), "building draws from a stream of its own"
 
 
-@pytest.mark.parametrize(("source", "shape", "parameters", "says"), [
-    ("lenet5", MNIST, {}, "unknown model 'lenet5'; did you mean 'lenet'?"),
-    ("lenet", DIGITS, {}, "does not take samples of shape (1, 8, 8)"),
-    ("convnet", (64,), {}, "cannot be built for samples of shape (64,)"),
-    ("mlp", DIGITS, {"hiden": [3]}, "unexpected keyword argument 'hiden'. It takes: hidden."),
-    ("mlp", DIGITS, {"hidden": ["many"]}, "cannot be built"),
-    ("mlp", DIGITS, {"hidden": 128}, "hidden: a list of widths, such as [128]; got 128"),
-    (half, DIGITS, {}, "must return 10 logits a sample, shape (2, 10) for two samples; got (2, 5)"),
-    (nn.Linear(8, 10), DIGITS, {}, "got (2, 1, 8, 10)"),
-    (f"{__name__}:half", DIGITS, {}, "got (2, 5)"),
-    (f"{__name__}:not_a_module", DIGITS, {}, "returned int, not an nn.Module"),
-    (f"{__name__}:nothing", DIGITS, {}, "has no 'nothing'"),
-])
+@pytest.mark.parametrize(
+    ("source", "shape", "parameters", "says"),
+    [
+        ("lenet5", MNIST, {}, "unknown model 'lenet5'; did you mean 'lenet'?"),
+        ("lenet", DIGITS, {}, "does not take samples of shape (1, 8, 8)"),
+        ("convnet", (64,), {}, "cannot be built for samples of shape (64,)"),
+        ("mlp", DIGITS, {"hiden": [3]}, "unexpected keyword argument 'hiden'. It takes: hidden."),
+        ("mlp", DIGITS, {"hidden": ["many"]}, "cannot be built"),
+        ("mlp", DIGITS, {"hidden": 128}, "hidden: a list of widths, such as [128]; got 128"),
+        (
+            half,
+            DIGITS,
+            {},
+            "must return 10 logits a sample, shape (2, 10) for two samples; got (2, 5)",
+        ),
+        (nn.Linear(8, 10), DIGITS, {}, "got (2, 1, 8, 10)"),
+        (f"{__name__}:half", DIGITS, {}, "got (2, 5)"),
+        (f"{__name__}:not_a_module", DIGITS, {}, "returned int, not an nn.Module"),
+        (f"{__name__}:nothing", DIGITS, {}, "has no 'nothing'"),
+    ],
+)
 def test_models_that_do_not_fit(source, shape, parameters, says):
     with pytest.raises(ConfigError) as raised:
         build(source, shape, **parameters)
@@ -114,26 +145,43 @@ def test_frozen_parameters_stay_out_of_the_vector():
 def test_digits_are_embedded():
     digits = load(Data(name="digits"))
     assert digits.train_x.dtype == np.uint8
-    assert (len(digits.train_x), len(digits.test_x), digits.classes, digits.input_shape) == (1437, 360, 10, DIGITS)
+    assert (len(digits.train_x), len(digits.test_x), digits.classes, digits.input_shape) == (
+        1437,
+        360,
+        10,
+        DIGITS,
+    )
     batch = digits.samples(digits.train_x)
     assert batch.mean().item() == pytest.approx(0, abs=1e-3)
     assert batch.std().item() == pytest.approx(1, abs=1e-3)
 
 
 def test_subsets_and_synthetic_sizes():
-    small = load(Data(name="synthetic", train_samples=20, test_samples=7,
-                      parameters={"shape": [3, 4, 4], "classes": 5, "train": 50, "test": 30}))
+    small = load(
+        Data(
+            name="synthetic",
+            train_samples=20,
+            test_samples=7,
+            parameters={"shape": [3, 4, 4], "classes": 5, "train": 50, "test": 30},
+        )
+    )
     assert small.train_x.shape == (20, 3, 4, 4)
     assert (len(small.test_y), small.classes, small.mean.shape) == (7, 5, (3,))
 
 
-@pytest.mark.parametrize(("settings", "says"), [
-    ({"name": "mnits"}, "unknown data set 'mnits'; did you mean 'mnist'?"),
-    ({"name": "mnist"}, "needs data.data_dir"),
-    ({"name": "synthetic", "parameters": {"clases": 3}}, "unexpected keyword argument 'clases'"),
-    ({"name": "synthetic", "parameters": {"classes": 0}}, "must be at least 1"),
-    ({"name": f"{__name__}:not_a_module"}, "must return a raysync.DataSet, got int"),
-])
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"name": "mnits"}, "unknown data set 'mnits'; did you mean 'mnist'?"),
+        ({"name": "mnist"}, "needs data.data_dir"),
+        (
+            {"name": "synthetic", "parameters": {"clases": 3}},
+            "unexpected keyword argument 'clases'",
+        ),
+        ({"name": "synthetic", "parameters": {"classes": 0}}, "must be at least 1"),
+        ({"name": f"{__name__}:not_a_module"}, "must return a raysync.DataSet, got int"),
+    ],
+)
 def test_data_that_is_not_there(settings, says):
     with pytest.raises(ConfigError) as raised:
         load(Data(**settings))
@@ -157,14 +205,41 @@ def test_a_missing_download_says_where_to_put_which_files(tmp_path, monkeypatch)
     assert not (tmp_path / "new").exists(), "nothing is left behind"
 
 
-@pytest.mark.parametrize(("train", "test", "says"), [
-    ((np.zeros((4, 2)), np.zeros(3, int)), (np.zeros((4, 2)), np.zeros(4, int)), "4 samples and 3 labels"),
-    ((np.zeros((4, 2)), np.zeros(4)), (np.zeros((4, 2)), np.zeros(4, int)), "whole numbers from 0"),
-    ((np.zeros((4, 2)), -np.ones(4, int)), (np.zeros((4, 2)), np.zeros(4, int)), "whole numbers from 0"),
-    ((np.zeros((4, 2)), np.zeros(4, int)), (np.zeros((4, 3)), np.zeros(4, int)), "test samples (3,)"),
-    ((np.zeros((4, 2)), np.full(4, 9)), (np.zeros((4, 2)), np.zeros(4, int)), "label 9 is not below 3"),
-    ((np.zeros(4), np.zeros(4, int)), (np.zeros(4), np.zeros(4, int)), "at least one dimension"),
-])
+@pytest.mark.parametrize(
+    ("train", "test", "says"),
+    [
+        (
+            (np.zeros((4, 2)), np.zeros(3, int)),
+            (np.zeros((4, 2)), np.zeros(4, int)),
+            "4 samples and 3 labels",
+        ),
+        (
+            (np.zeros((4, 2)), np.zeros(4)),
+            (np.zeros((4, 2)), np.zeros(4, int)),
+            "whole numbers from 0",
+        ),
+        (
+            (np.zeros((4, 2)), -np.ones(4, int)),
+            (np.zeros((4, 2)), np.zeros(4, int)),
+            "whole numbers from 0",
+        ),
+        (
+            (np.zeros((4, 2)), np.zeros(4, int)),
+            (np.zeros((4, 3)), np.zeros(4, int)),
+            "test samples (3,)",
+        ),
+        (
+            (np.zeros((4, 2)), np.full(4, 9)),
+            (np.zeros((4, 2)), np.zeros(4, int)),
+            "label 9 is not below 3",
+        ),
+        (
+            (np.zeros(4), np.zeros(4, int)),
+            (np.zeros(4), np.zeros(4, int)),
+            "at least one dimension",
+        ),
+    ],
+)
 def test_ones_own_arrays_are_checked(train, test, says):
     with pytest.raises(ConfigError) as raised:
         data_set("mine", train, test, classes=3)
@@ -250,14 +325,20 @@ def test_every_model_says_what_it_is():
 
 
 def test_crop_and_flip_shifts_by_at_most_four_pixels_and_mirrors():
-    """Every output is one of the 9 x 9 x 2 views of its input, and a batch shows several of them."""
+    """Every output is one of the 9 x 9 x 2 views of its input, and a batch shows several of
+    them.
+    """
     images = torch.arange(1, 1 + 40 * 2 * 6 * 5).reshape(40, 2, 6, 5)
     padded = torch.nn.functional.pad(images, (4, 4, 4, 4))
     seen = set()
     for image, around in zip(crop_and_flip(images, seed=1), padded, strict=True):
-        views = {(top, left, flip): (crop.flip(-1) if flip else crop)
-                 for top in range(9) for left in range(9) for flip in (False, True)
-                 for crop in [around[:, top : top + 6, left : left + 5]]}
+        views = {
+            (top, left, flip): crop.flip(-1) if flip else crop
+            for top in range(9)
+            for left in range(9)
+            for flip in (False, True)
+            for crop in [around[:, top : top + 6, left : left + 5]]
+        }
         matches = [key for key, view in views.items() if torch.equal(view, image)]
         assert matches
         seen.add(matches[0])
@@ -278,15 +359,27 @@ def test_augmentation_is_a_function_of_seed_slot_and_clock():
 
 
 def test_only_images_are_augmented():
-    flat = data_set("flat", (np.zeros((8, 4)), np.zeros(8, int)), (np.zeros((8, 4)), np.zeros(8, int)))
+    flat = data_set(
+        "flat", (np.zeros((8, 4)), np.zeros(8, int)), (np.zeros((8, 4)), np.zeros(8, int))
+    )
     with pytest.raises(ConfigError, match="crop-flip is for images"):
         prepare(config.validate({"data": {"augment": "crop-flip"}, "batch_size": 4}), data=flat)
 
 
 def test_a_resnet_trains():
     """The shortcut without parameters carries gradients: the loss of a small batch falls."""
-    task = prepare(config.validate({"model": "resnet20", "data": {"name": "synthetic", "parameters": {
-        "shape": [3, 16, 16], "train": 64, "test": 16}}, "workers": [{"name": "w"}]}))
+    task = prepare(
+        config.validate(
+            {
+                "model": "resnet20",
+                "data": {
+                    "name": "synthetic",
+                    "parameters": {"shape": [3, 16, 16], "train": 64, "test": 16},
+                },
+                "workers": [{"name": "w"}],
+            }
+        )
+    )
     computation = GradientComputation(task.model.build(), task.data)
     losses = []
     for _ in range(8):
@@ -302,7 +395,10 @@ def test_a_larger_model_costs_more_a_step():
 
 
 def test_more_server_shards_than_parameters():
-    with pytest.raises(ConfigError, match="server_shards: 9000 servers cannot share the 4810 parameters that mlp has"):
+    with pytest.raises(
+        ConfigError,
+        match="server_shards: 9000 servers cannot share the 4810 parameters that mlp has",
+    ):
         prepare(config.validate({"cluster": {"server_shards": 9000}}))
 
 
@@ -311,7 +407,9 @@ def flops(model, batch_size=6, shape=DIGITS, **parameters):
 
 
 def test_floating_point_operations_of_a_step_against_the_closed_form():
-    """A linear layer of m x n takes 2mn a sample forward, as many for its weights' gradient, as many for its inputs'."""
+    """A linear layer of m x n takes 2mn a sample forward, as many for its weights' gradient, as
+    many for its inputs'.
+    """
     linear = flops(lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
     assert linear == 6 * 4 * 64 * 10, "nobody asks for the gradient of the first one's inputs"
     assert flops("mlp", hidden=[64]) == 6 * (4 * 64 * 64 + 6 * 64 * 10)
@@ -320,18 +418,31 @@ def test_floating_point_operations_of_a_step_against_the_closed_form():
     assert flops("convnet") == 6 * (2 * convolution + 6 * 12 * 10)
 
 
-def test_who_does_not_say_how_long_a_step_lasts_is_taken_for_a_core_of_a_cpu_on_the_virtual_engine_alone():
+def test_a_step_of_unknown_length_is_that_of_a_cpu_core_on_the_virtual_engine_alone():
     """A rate given is the time of a step on both engines."""
-    groups = [{"name": "silent", "count": 2, "speed": 0.5}, {"name": "rated", "flops_per_s": 1e9},
-              {"name": "timed", "step_s": 3},
-              {"name": "traced", "trace": [1, 2]}]
-    settings = {"workers": groups, "model": "mlp", "data": {"name": "digits", "train_samples": 50}, "batch_size": 8}
+    groups = [
+        {"name": "silent", "count": 2, "speed": 0.5},
+        {"name": "rated", "flops_per_s": 1e9},
+        {"name": "timed", "step_s": 3},
+        {"name": "traced", "trace": [1, 2]},
+    ]
+    settings = {
+        "workers": groups,
+        "model": "mlp",
+        "data": {"name": "digits", "train_samples": 50},
+        "batch_size": 8,
+    }
     expected = flops("mlp", batch_size=8)
     for engine in ("virtual", "ray"):
         task = prepare(config.validate(settings | {"engine": engine}))
         silent = expected / 1e11 if engine == "virtual" else None
-        assert [task.groups[slot].step_s for slot in ("silent-0", "silent-1", "rated-0", "timed-0", "traced-0")] == [
-            silent, silent, expected / 1e9, 3, None]
+        assert [
+            task.groups[slot].step_s
+            for slot in ("silent-0", "silent-1", "rated-0", "timed-0", "traced-0")
+        ] == [silent, silent, expected / 1e9, 3, None]
         assert task.estimated_s == ({"silent": silent} if silent else {})
-        assert StepTime(task.groups["rated-0"], 0, "rated-0").seconds(0, computed_s=99) == expected / 1e9
+        assert (
+            StepTime(task.groups["rated-0"], 0, "rated-0").seconds(0, computed_s=99)
+            == expected / 1e9
+        )
         assert task.groups["silent-0"].speed == 0.5

@@ -1,4 +1,6 @@
-"""`raysync watch`: what is read of a journal that grows, how a run stands, and what is seen of it."""
+"""`raysync watch`: what is read of a journal that grows, how a run stands, and what is seen
+of it.
+"""
 
 import io
 import json
@@ -25,28 +27,37 @@ from raysync.core.journal import Ended, Entry, Evaluation, Remark, encode, heade
 from raysync.core.machine import Machine
 from raysync.errors import ConfigError
 from raysync.paradigms import make
-from raysync.record import places
-from raysync.record.following import JournalFollower
+from raysync.record import storage
+from raysync.record.event_text import EventText, seconds, texts_of
+from raysync.record.journal_tail import JournalTail
 from raysync.record.measures import Measures
-from raysync.record.mirror import COPY_EVERY_S
-from raysync.record.news import News, news_of, seconds
-from raysync.record.places import clean
 from raysync.record.reader import load
-from raysync.record.standing import FREQUENT, RARE, Standing
+from raysync.record.run_status import FREQUENT, RARE, RunStatus
+from raysync.record.storage import clean
+from raysync.record.uploader import COPY_EVERY_S
 from raysync.record.writer import RecordWriter
 from tests.driving import SAMPLES, joins, simulate
 from tests.unit.test_cli import call, write  # noqa: F401 - a fixture
 
 FAST, SLOW = "fast-0#1", "slow-0#1"
 STEP_S = {FAST: 1.0, SLOW: 3.0}
-ELASTIC = {"first": "bsp", "then": "asp", "fraction": 0.7, "online": "elastic", "window": 2, "windows": 1}
+ELASTIC = {
+    "first": "bsp",
+    "then": "asp",
+    "fraction": 0.7,
+    "online": "elastic",
+    "window": 2,
+    "windows": 1,
+}
 SCORE = Evaluation(mark=0.5, progress=0.5, version=1, at=2.0, accuracy=0.75, loss=0.3)
 
 
 def driven(name, pushes, churn=(), workers=(FAST, SLOW), workload=None, **parameters):
     """The machine, and its entries one by one."""
     machine = Machine(make(name, **parameters), workload)
-    events = simulate(machine, [*joins(*workers), *churn], lambda worker, _: STEP_S.get(worker, 1.0), pushes)
+    events = simulate(
+        machine, [*joins(*workers), *churn], lambda worker, _: STEP_S.get(worker, 1.0), pushes
+    )
     for event, decisions in events:
         why = {Left: {"why": "its actor died"}, Pushed: {"loss": 0.5}}.get(type(event), {})
         yield machine, Entry(event, tuple(decisions), why)
@@ -57,14 +68,14 @@ def lines_of(*arguments, **parameters):
 
 
 def standing_of(lines, workload=20 * SAMPLES):
-    standing = Standing(Measures(workload))
+    status = RunStatus(Measures(workload))
     for line in lines:
-        standing.feed(line)
-    return standing
+        status.feed(line)
+    return status
 
 
 def told(lines, *, rare=None):
-    return [news for line in lines for news in news_of(line) if rare is None or news.rare == rare]
+    return [news for line in lines for news in texts_of(line) if rare is None or news.rare == rare]
 
 
 # ---- following ----
@@ -77,7 +88,7 @@ TEXT = (header(make("ssp"), 960) + "\n" + "".join(encode(line) + "\n" for line i
 def test_a_journal_is_followed_wherever_what_is_on_disk_ends(tmp_path_factory, cuts, at_most):
     path, seen, done = tmp_path_factory.mktemp("follow") / "journal.jsonl", [], 0
     path.touch()
-    with JournalFollower(path) as journal, path.open("ab", buffering=0) as file:
+    with JournalTail(path) as journal, path.open("ab", buffering=0) as file:
         for cut in sorted({*cuts, len(TEXT)}):
             file.write(TEXT[done:cut])
             done = cut
@@ -91,143 +102,237 @@ def test_a_journal_is_followed_wherever_what_is_on_disk_ends(tmp_path_factory, c
 
 def test_what_is_no_journal(tmp_path):
     (tmp_path / "journal.jsonl").write_bytes(b"\xff no journal\n")
-    with JournalFollower(tmp_path / "journal.jsonl") as journal, pytest.raises(ConfigError, match="not a raysync journal"):
+    with (
+        JournalTail(tmp_path / "journal.jsonl") as journal,
+        pytest.raises(ConfigError, match="not a raysync journal"),
+    ):
         journal.take(9)
 
 
 # ---- what is told ----
 
+
 def test_lagtuner_tells_what_it_granted_and_what_came_of_it():
     texts = [news.text for news in told(lines_of("lagtuner", 40, s_lower=1, s_upper=4), rare=False)]
-    assert "fast-0#1, 2 clocks ahead of slow-0#1, gets no more iterations (r* = 0); predicted wait unknown" in texts
-    assert "fast-0#1, 2 clocks ahead of slow-0#1, gets 1 more iteration (r* = 1); predicted wait 2.00 s" in texts
-    assert "fast-0#1, 3 clocks ahead of slow-0#1, gets 2 more iterations (r* = 2); predicted wait 10.00 s" in texts
+    assert (
+        "fast-0#1, 2 clocks ahead of slow-0#1, gets no more iterations (r* = 0); predicted wait"
+        " unknown" in texts
+    )
+    assert (
+        "fast-0#1, 2 clocks ahead of slow-0#1, gets 1 more iteration (r* = 1); predicted wait"
+        " 2.00 s" in texts
+    )
+    assert (
+        "fast-0#1, 3 clocks ahead of slow-0#1, gets 2 more iterations (r* = 2); predicted wait"
+        " 10.00 s" in texts
+    )
     assert "fast-0#1 waited 0 ms; predicted: 2.00 s" in texts
-    assert any(text.startswith("fast-0#1 waits: ") and "ahead of the slowest (slow-0#1)" in text for text in texts)
+    assert any(
+        text.startswith("fast-0#1 waits: ") and "ahead of the slowest (slow-0#1)" in text
+        for text in texts
+    )
     assert not told(lines_of("lagtuner", 40), rare=True)
 
 
 def test_what_is_rare_is_told_apart():
     workers = [f"a-{number}#1" for number in range(4)] + [SLOW]
     churn = [Left(at=30.5, worker="a-0#1"), Joined(at=32.0, worker="a-0#2")]
-    lines = [*lines_of("sync-switch", 150, churn, workers, 150 * SAMPLES, **ELASTIC), Remark(99.0, "So it is."),
-             Ended("failed", 100.0, "server: broken")]
+    lines = [
+        *lines_of("sync-switch", 150, churn, workers, 150 * SAMPLES, **ELASTIC),
+        Remark(99.0, "So it is."),
+        Ended("failed", 100.0, "server: broken"),
+    ]
     assert [news.kind for news in told(lines, rare=True)] == [
-        "straggler", "suspended", "restored", "switch", "left", "joined", "remark", "ended"]
+        "straggler",
+        "suspended",
+        "restored",
+        "switch",
+        "left",
+        "joined",
+        "remark",
+        "ended",
+    ]
     texts = {news.kind: news.text for news in told(lines, rare=True)}
     assert texts["left"] == "a-0#1 is gone (its actor died); the run goes on without it"
     assert texts["joined"] == "a-0#2 has joined, in the place of the one that left"
     assert texts["switch"] == "switch to asp: bsp has done its 70 % of the work"
-    assert texts["straggler"].startswith("slow-0#1 is a straggler: 0.333 pushes a second against a mean of 0.867, ")
+    assert texts["straggler"].startswith(
+        "slow-0#1 is a straggler: 0.333 pushes a second against a mean of 0.867, "
+    )
     assert texts["remark"] == "So it is"
     assert texts["ended"] == "the run has ended: failed; server: broken"
 
 
 def test_a_note_of_a_users_own_paradigm_is_shown_with_its_values():
-    notes = (Note("controller", FAST, {"share": 0.123456}), Note("mood", SLOW), Drop((FAST, 3), "too old"))
-    assert [news.text for news in news_of(Entry(Joined(at=0.0, worker=FAST), notes))] == [
-        "controller fast-0#1: share 0.1235", "mood slow-0#1", "push 3 of fast-0#1 is dropped: too old"]
-    assert all(not news.rare for news in news_of(Entry(Joined(at=0.0, worker=FAST), notes))), "it may come with each push"
+    notes = (
+        Note("controller", FAST, {"share": 0.123456}),
+        Note("mood", SLOW),
+        Drop((FAST, 3), "too old"),
+    )
+    assert [news.text for news in texts_of(Entry(Joined(at=0.0, worker=FAST), notes))] == [
+        "controller fast-0#1: share 0.1235",
+        "mood slow-0#1",
+        "push 3 of fast-0#1 is dropped: too old",
+    ]
+    assert all(not news.rare for news in texts_of(Entry(Joined(at=0.0, worker=FAST), notes))), (
+        "it may come with each push"
+    )
 
 
 def test_seconds_are_readable():
     assert [seconds(value) for value in (None, 0.0, 0.0123, 1.0, 12.345, 1234.5)] == [
-        "unknown", "0 ms", "12.3 ms", "1.00 s", "12.35 s", "1,234 s"]
+        "unknown",
+        "0 ms",
+        "12.3 ms",
+        "1.00 s",
+        "12.35 s",
+        "1,234 s",
+    ]
 
 
 # ---- how it stands ----
 
-@pytest.mark.parametrize(("name", "parameters"), [
-    ("bsp", {}), ("asp", {}), ("ssp", {"staleness": 1}), ("lagtuner", {"s_lower": 1, "s_upper": 4}),
-    ("hybrid", {"k": 2, "staleness_tolerance": 2}), ("backup-workers", {"backups": 1}), ("sync-switch", ELASTIC)])
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("bsp", {}),
+        ("asp", {}),
+        ("ssp", {"staleness": 1}),
+        ("lagtuner", {"s_lower": 1, "s_upper": 4}),
+        ("hybrid", {"k": 2, "staleness_tolerance": 2}),
+        ("backup-workers", {"backups": 1}),
+        ("sync-switch", ELASTIC),
+    ],
+)
 def test_what_workers_do_is_what_the_machine_has_them_do(name, parameters):
-    """After every event: who computes, who waits, clocks and leads are those of the machine's own roster."""
+    """After every event: who computes, who waits, clocks and leads are those of the machine's own
+    roster.
+    """
     workers = [f"a-{number}#1" for number in range(3)] + [SLOW]
-    churn = [Left(at=10.5, worker="a-0#1"), Joined(at=14.0, worker="a-0#2"), Left(at=20.5, worker="a-1#1")]
-    standing, ever_suspended = Standing(Measures(120 * SAMPLES)), False
+    churn = [
+        Left(at=10.5, worker="a-0#1"),
+        Joined(at=14.0, worker="a-0#2"),
+        Left(at=20.5, worker="a-1#1"),
+    ]
+    status, ever_suspended = RunStatus(Measures(120 * SAMPLES)), False
     for machine, entry in driven(name, 100, churn, workers, 120 * SAMPLES, **parameters):
-        standing.feed(entry)
-        roster, rows = machine.roster, {row.worker: row for row in standing.rows()}
+        status.feed(entry)
+        roster, rows = machine.roster, {row.worker: row for row in status.rows()}
         there = {worker: row for worker, row in rows.items() if row.clock is not None}
-        doing = {worker: re.search("(computing|waiting) for ", row.state)[1] for worker, row in there.items()}
+        doing = {
+            worker: re.search("(computing|waiting) for ", row.state)[1]
+            for worker, row in there.items()
+        }
         computing = {*roster.computing, *roster.outdated}
-        assert doing == {worker: "computing" if worker in computing else "waiting" for worker in roster.live}
+        assert doing == {
+            worker: "computing" if worker in computing else "waiting" for worker in roster.live
+        }
         assert {worker: row.clock for worker, row in there.items()} == {
-            worker: member.clock for worker, member in roster.live.items()}
+            worker: member.clock for worker, member in roster.live.items()
+        }
         if isinstance(entry.event, Pushed) and entry.event.worker in roster.held:
-            assert rows[entry.event.worker].state.endswith(machine.paradigm.explain(roster, entry.event.worker))
+            assert rows[entry.event.worker].state.endswith(
+                machine.paradigm.explain(roster, entry.event.worker)
+            )
         suspended = {worker for worker, row in rows.items() if row.state.startswith("suspended, ")}
         assert suspended == set(roster.suspended)
         ever_suspended = ever_suspended or bool(suspended)
         leads = {worker: row.lead for worker, row in there.items()}
-        assert leads == {worker: roster.lead(worker) if worker in roster.members else None for worker in roster.live}
+        assert leads == {
+            worker: roster.lead(worker) if worker in roster.members else None
+            for worker in roster.live
+        }
     assert ever_suspended == (name == "sync-switch")
     assert len(rows) == 4, "one a slot"
     assert rows["a-1#1"].state == "gone after 20.50 s: its actor died"
-    assert standing.protocol == {"sync-switch": "asp"}.get(name, "")
-    measured = standing.measures
+    assert status.protocol == {"sync-switch": "asp"}.get(name, "")
+    measured = status.measures
     assert sum(row.pushes for row in rows.values()) == sum(
-        one.pushes for worker, one in measured.workers.items() if worker in rows)
+        one.pushes for worker, one in measured.workers.items() if worker in rows
+    )
 
 
 def test_waits_under_way_and_staleness_by_hand():
-    """BSP, steps of 1 and 3 s, at 5.5 s: of that the fast worker has waited from 1 to 3 and from 4 on."""
-    standing = standing_of([*lines_of("bsp", 3), Entry(Joined(at=5.5, worker="late-0#1"), ())])
-    waits = {row.worker: row.wait_fraction for row in standing.rows()}
+    """BSP, steps of 1 and 3 s, at 5.5 s: of that the fast worker has waited from 1 to 3 and from 4
+    on.
+    """
+    status = standing_of([*lines_of("bsp", 3), Entry(Joined(at=5.5, worker="late-0#1"), ())])
+    waits = {row.worker: row.wait_fraction for row in status.rows()}
     assert waits == {FAST: pytest.approx(3.5 / 5.5), SLOW: 0.0, "late-0#1": 0.0}
-    assert standing.measures.wait_fraction == pytest.approx(3.5 / 11.0)
+    assert status.measures.wait_fraction == pytest.approx(3.5 / 11.0)
     buffered = standing_of(lines_of("k-batch-async", 3, k=9))
-    assert {row.wait_fraction for row in buffered.rows()} == {0.0}, "they went on at once; their pushes wait, not they"
+    assert {row.wait_fraction for row in buffered.rows()} == {0.0}, (
+        "they went on at once; their pushes wait, not they"
+    )
     rows = {row.worker: row for row in standing_of(lines_of("asp", 8)).rows()}
-    assert (rows[SLOW].staleness_mean, rows[SLOW].staleness_max, rows[FAST].staleness_max) == (2.5, 3, 1)
+    assert (rows[SLOW].staleness_mean, rows[SLOW].staleness_max, rows[FAST].staleness_max) == (
+        2.5,
+        3,
+        1,
+    )
 
 
 def test_what_comes_with_the_pushes_does_not_displace_what_is_rare():
     left = Entry(Left(at=4.5, worker="b-0#1"), (), {"why": "its actor died"})
     lines = lines_of("ssp", 9, workers=(FAST, SLOW, "b-0#1"), staleness=0)
     more = lines_of("ssp", 60, staleness=0)
-    standing = standing_of([*lines, left])
+    status = standing_of([*lines, left])
     for line in more:
-        for news in news_of(line):
-            standing._keep(news)
-    assert "left" in [news.kind for news in standing.news]
-    order = [each for line in [*lines, left, *more] for each in news_of(line)]
-    assert [each for each in order if each in standing.news] == standing.news, "as they were told"
-    assert len(standing.news) <= RARE + FREQUENT
+        for news in texts_of(line):
+            status._keep(news)
+    assert "left" in [news.kind for news in status.news]
+    order = [each for line in [*lines, left, *more] for each in texts_of(line)]
+    assert [each for each in order if each in status.news] == status.news, "as they were told"
+    assert len(status.news) <= RARE + FREQUENT
 
 
 def test_of_what_is_frequent_the_latest_of_each_kind_and_worker_is_kept():
-    standing = standing_of([])
+    status = standing_of([])
     names = [*map(str, range(FREQUENT)), "0", "new"]
     for at, worker in enumerate(names):
-        standing._keep(News(float(at), "hold", worker, "waits", rare=False))
-    assert [news.worker for news in standing.news] == names[2:]
+        status._keep(EventText(float(at), "hold", worker, "waits", rare=False))
+    assert [news.worker for news in status.news] == names[2:]
 
 
 @pytest.mark.parametrize("name", ["bsp", "lagtuner", "k-batch-async"])
 def test_memory_does_not_grow_with_the_journal(name):
     parameters = {"k": 2} if name == "k-batch-async" else {}
     sizes = []
-    standing = Standing(Measures(10**6))
+    status = RunStatus(Measures(10**6))
     for count, (_, entry) in enumerate(driven(name, 2000, **parameters)):
-        standing.feed(entry)
+        status.feed(entry)
         if count in (200, 2000):
-            sizes.append(len(pickle.dumps(standing)))
+            sizes.append(len(pickle.dumps(status)))
     assert sizes[1] < 1.1 * sizes[0]
 
 
 # ---- what is seen ----
 
+
 @pytest.fixture
 def record(tmp_path):
     """A record, and what goes on writing it."""
+
     def record(name="run", paradigm="ssp", lines=(), done=False, **about):
         folder = tmp_path / "runs" / name
         folder.mkdir(parents=True)
         settings = {"paradigm": paradigm}
-        about = {"paradigm": paradigm, "model": "mlp", "dataset": "digits", "workers": 2, "engine": "ray"} | about
-        writer = RecordWriter(folder, config.validate(settings).to_yaml(), make(paradigm), Measures(20 * SAMPLES), about,
-                              datetime.now())
+        about = {
+            "paradigm": paradigm,
+            "model": "mlp",
+            "dataset": "digits",
+            "workers": 2,
+            "engine": "ray",
+        } | about
+        writer = RecordWriter(
+            folder,
+            config.validate(settings).to_yaml(),
+            make(paradigm),
+            Measures(20 * SAMPLES),
+            about,
+            datetime.now(),
+        )
         writer.write(lines)
         if done:
             writer.close()
@@ -238,14 +343,24 @@ def record(tmp_path):
 
 def watched(folder, *, terminal=False, sleep=None, silent_s=0.0, once=False, height=40):
     """What `raysync watch` prints."""
+
     def never(_):
         raise AssertionError("waited for a run that will write no more")
 
-    shown = Console(file=io.StringIO(), width=150, height=height, force_terminal=terminal, emoji=False, _environ={})
+    shown = Console(
+        file=io.StringIO(),
+        width=150,
+        height=height,
+        force_terminal=terminal,
+        emoji=False,
+        _environ={},
+    )
     record = load(folder)
-    with JournalFollower(folder / "journal.jsonl") as journal:
+    with JournalTail(folder / "journal.jsonl") as journal:
         wrote = (folder / "journal.jsonl").stat().st_mtime
-        Watching(record, journal, shown, sleep or never, lambda: wrote + silent_s).to_its_end(once=once)
+        Watching(record, journal, shown, sleep or never, lambda: wrote + silent_s).to_its_end(
+            once=once
+        )
     return shown.file.getvalue()
 
 
@@ -255,29 +370,48 @@ def test_a_finished_run_is_shown_once(record, monkeypatch):
     assert "ssp │ mlp on digits │ workers 2 │ engine ray" in text
     assert "100% │ 640 of 640 samples, 20 updates │ finished after 12.50 s" in text
     assert "accuracy 75.0% │     51 samples/s │ wait " in text
-    assert "loss 0.300 nats, of the last batch 0.500 │ staleness 0.6, at most 3 │ lead at most 3" in text
+    assert (
+        "loss 0.300 nats, of the last batch 0.500 │ staleness 0.6, at most 3 │ lead at most 3"
+        in text
+    )
     [row] = [line.split() for line in text.splitlines() if line.startswith(" fast-0#1")]
     assert row[:4] == ["fast-0#1", "12", "4", "12"]
     assert text.count("done") == 2
     assert "the run has ended: finished" in text
     assert watched(writer.folder, once=True) in text
     monkeypatch.setattr(watch, "LINES", 4)
-    assert watched(writer.folder).endswith(watched(writer.folder, once=True)), "a long journal is read without a pause"
+    assert watched(writer.folder).endswith(watched(writer.folder, once=True)), (
+        "a long journal is read without a pause"
+    )
 
 
 def test_a_run_is_followed_to_its_end(record):
     """On a terminal and without one; what waits between two looks is where the run goes on here."""
     for terminal in (True, False):
         writer = record(f"run-{terminal}", lines=lines_of("ssp", 4))
-        rest = iter([lines_of("ssp", 30, staleness=3)[9:16], [], [SCORE],
-                     [Entry(Left(at=30.0, worker=SLOW), (), {"why": "no answer for 1 s"})], [Ended("stopped", 31.0)]])
-        text = watched(writer.folder, terminal=terminal, sleep=lambda _, rest=rest, writer=writer: writer.write(next(rest)))
+        rest = iter(
+            [
+                lines_of("ssp", 30, staleness=3)[9:16],
+                [],
+                [SCORE],
+                [Entry(Left(at=30.0, worker=SLOW), (), {"why": "no answer for 1 s"})],
+                [Ended("stopped", 31.0)],
+            ]
+        )
+        text = watched(
+            writer.folder,
+            terminal=terminal,
+            sleep=lambda _, rest=rest, writer=writer: writer.write(next(rest)),
+        )
         assert next(rest, None) is None, "it was followed to its end, and no further"
         assert "stopped after" in text
         assert "gone after 30.00 s: no answer for 1 s" in text
         if not terminal:
             assert text.splitlines()[0].startswith("ssp 20% │ accuracy     - │")
-            assert "\n30.00 s: slow-0#1 is gone (no answer for 1 s); the run goes on without it\n" in text
+            assert (
+                "\n30.00 s: slow-0#1 is gone (no answer for 1 s); the run goes on without it\n"
+                in text
+            )
             assert text.count("lead at most") == 1, "one picture, at the end"
         writer.close()
 
@@ -289,24 +423,36 @@ def test_a_killed_run_says_for_how_long_nothing_was_written(record):
     quiet = watched(writer.folder, once=True, silent_s=65)
     assert "Nothing has been written for 0:01:05 hours.\n" in quiet.replace(" \n", "\n")
     assert "s left" not in quiet
-    assert "it was killed, or it is stuck" in watched(writer.folder, silent_s=7200), "nobody waits for that one"
+    assert "it was killed, or it is stuck" in watched(writer.folder, silent_s=7200), (
+        "nobody waits for that one"
+    )
     where = json.loads((writer.folder / "environment.json").read_text())
     assert (where["pid"], where["host"]) == (os.getpid(), platform.node())
     gone = subprocess.Popen(["true"])
     gone.wait()
     (writer.folder / "environment.json").write_text(json.dumps(where | {"pid": gone.pid}))
-    assert "Nothing has been written for 0:00:01 hours: the process that wrote it is gone" in watched(
-        writer.folder, silent_s=1.0)
-    (writer.folder / "environment.json").write_text(json.dumps(where | {"pid": gone.pid, "host": "elsewhere"}))
-    assert "Nothing" not in watched(writer.folder, once=True, silent_s=1.0), "its process is not for this machine to know"
-    text = watched(writer.folder, silent_s=65, sleep=lambda _: writer.write([Ended("stopped", 9.0)]))
+    assert (
+        "Nothing has been written for 0:00:01 hours: the process that wrote it is gone"
+        in watched(writer.folder, silent_s=1.0)
+    )
+    (writer.folder / "environment.json").write_text(
+        json.dumps(where | {"pid": gone.pid, "host": "elsewhere"})
+    )
+    assert "Nothing" not in watched(writer.folder, once=True, silent_s=1.0), (
+        "its process is not for this machine to know"
+    )
+    text = watched(
+        writer.folder, silent_s=65, sleep=lambda _: writer.write([Ended("stopped", 9.0)])
+    )
     assert text.count("Nothing has") == 1, "said while it is quiet, with how it stands"
     assert text.count("lead at most") == 2
     assert "Nothing has" not in watched(writer.folder, silent_s=7200)
     writer.close()
 
 
-def test_a_long_journal_is_read_to_its_end_before_anything_is_said_of_its_writer(record, monkeypatch):
+def test_a_long_journal_is_read_to_its_end_before_anything_is_said_of_its_writer(
+    record, monkeypatch
+):
     writer = record(lines=[*lines_of("ssp", 20), Ended("finished", 12.5)], done=True)
     monkeypatch.setattr(Watching, "_writer_is_gone", lambda _: True)
     monkeypatch.setattr(watch, "LINES", 4)
@@ -327,9 +473,9 @@ def test_a_place_that_is_lost_for_a_while(record, monkeypatch):
         if failure:
             raise failure
         writer.write([Ended("stopped", 9.0)])
-        places.pull(folder)
+        storage.download(folder)
 
-    monkeypatch.setattr(watch, "pull", pull)
+    monkeypatch.setattr(watch, "download", pull)
     text = watched(behind, sleep=lambda _: None)
     assert "s3://gone: cannot be reached. It is tried again.\n" in text.replace(" \n", "\n")
     assert "stopped after" in text.rpartition("tried again")[2]
@@ -345,10 +491,10 @@ def test_a_run_that_has_not_begun_to_write(record):
 
 def test_more_workers_than_fit(record):
     workers = [f"a-{number}#1" for number in range(30)]
-    standing = standing_of(lines_of("bsp", 40, workers=workers), workload=10**6)
+    status = standing_of(lines_of("bsp", 40, workers=workers), workload=10**6)
     for height in (20, 24, 60):
         shown = Console(file=io.StringIO(), width=80)
-        shown.print(Picture(standing, "bsp", {}, "Nothing.", height))
+        shown.print(Picture(status, "bsp", {}, "Nothing.", height))
         text = shown.file.getvalue()
         seen = [line.split()[0] for line in text.splitlines() if line.startswith(" a-")]
         assert len(text.splitlines()) <= height
@@ -361,41 +507,63 @@ def test_more_workers_than_fit(record):
             assert len(seen) == 30
 
 
-def drawn(standing, about, width, height=None):
+def drawn(status, about, width, height=None):
     shown = Console(file=io.StringIO(), width=width)
-    shown.print(Picture(standing, "sync-switch(first=bsp, then=ssp(staleness=3))", about, "", height))
+    shown.print(Picture(status, "sync-switch(first=bsp, then=ssp(staleness=3))", about, "", height))
     return [line.rstrip() for line in shown.file.getvalue().splitlines()]
 
 
 def test_the_picture_fits_itself_to_the_terminal():
-    """Lines end between two facts; what a worker does, and why, is there on a narrow terminal, too."""
-    standing = standing_of([*lines_of("bsp", 41, workers=[f"a-{number}#1" for number in range(4)]), SCORE], workload=10**6)
+    """Lines end between two facts; what a worker does, and why, is there on a narrow
+    terminal, too.
+    """
+    status = standing_of(
+        [*lines_of("bsp", 41, workers=[f"a-{number}#1" for number in range(4)]), SCORE],
+        workload=10**6,
+    )
     about = {"model": "mlp", "dataset": "digits", "workers": 4, "seed": 0, "engine": "virtual"}
-    facts = {fact.strip("━ ") for line in drawn(standing, about, 400)[:3] for fact in line.split(" │ ")}
+    facts = {
+        fact.strip("━ ") for line in drawn(status, about, 400)[:3] for fact in line.split(" │ ")
+    }
     for width in (80, 100, 150):
-        head = [fact.strip("━ ") for line in drawn(standing, about, width)[:6] for fact in line.split(" │ ")]
+        head = [
+            fact.strip("━ ")
+            for line in drawn(status, about, width)[:6]
+            for fact in line.split(" │ ")
+        ]
         assert facts <= set(head)
         assert head.count("seed 0") == 1
-    whole = " ".join(" ".join(drawn(standing, about, 80)).split())
-    assert "a-0#1 11 1 0% 0.0 waiting for 0 ms: the round ends when a-1#1, a-2#1, a-3#1 have pushed a-1#1 10" in whole
-    assert " a-0#1      11     1      10    0%     0.0    0  waiting for 0 ms" in "\n".join(drawn(standing, about, 100))
-    low = drawn(standing, about, 80, 17)
+    whole = " ".join(" ".join(drawn(status, about, 80)).split())
+    assert (
+        "a-0#1 11 1 0% 0.0 waiting for 0 ms: the round ends when a-1#1, a-2#1, a-3#1 have pushed"
+        " a-1#1 10" in whole
+    )
+    assert " a-0#1      11     1      10    0%     0.0    0  waiting for 0 ms" in "\n".join(
+        drawn(status, about, 100)
+    )
+    low = drawn(status, about, 80, 17)
     assert len(low) <= 17
     assert any("waiting for 0 ms: the round ends" in line and line.endswith("…") for line in low)
-    assert " a-0#1     0%  waiting for 0 ms: the" in drawn(standing, about, 40)
+    assert " a-0#1     0%  waiting for 0 ms: the" in drawn(status, about, 40)
 
 
 def test_decoupled_runs_and_those_of_a_language_model(tmp_path):
-    run = {"engine": "virtual", "timing": "only", "workers": [{"count": 4, "step_s": 0.1}], "workload": {"samples": 640},
-           "paradigm": {"name": "decoupled", "modules": 2, "groups": 2}, "output": str(tmp_path / "runs")}
+    run = {
+        "engine": "virtual",
+        "timing": "only",
+        "workers": [{"count": 4, "step_s": 0.1}],
+        "workload": {"samples": 640},
+        "paradigm": {"name": "decoupled", "modules": 2, "groups": 2},
+        "output": str(tmp_path / "runs"),
+    }
     text = watched(raysync.run(run).path)
     assert "decoupled(modules=2, groups=2) │ mlp on digits" in text
     assert sum("done after" in line for line in text.splitlines() if line.startswith(" m")) == 4
     assert "accuracy" not in text
     assert "gone" not in text, "who has no batch left is no loss"
     assert "s left" not in text, "a virtual second is nothing to wait for"
-    standing = standing_of([*lines_of("asp", 2), SCORE])
-    assert "perplexity  1.35" in picture._facts(standing, {"tokens": True})
+    status = standing_of([*lines_of("asp", 2), SCORE])
+    assert "perplexity  1.35" in picture._facts(status, {"tokens": True})
 
 
 def test_the_newest_of_several(record, tmp_path):
@@ -431,10 +599,15 @@ def test_damage_is_named(call, record, monkeypatch):  # noqa: F811
     good = journal.read_text().splitlines(keepends=True)
     environment.unlink()
     assert call("watch", str(writer.folder))[0] == 0
-    for lines, says in (([*good[:5], good[5][:40] + "\n", *good[6:]], "not a line of a journal"),
-                        ([*good[:2], *good[3:]], "its journal cannot be read: damaged"),
-                        ([good[0].replace("workload_samples", "x"), *good[1:]], "the header of the journal is damaged"),
-                        ([good[0].replace('"journal": 2', '"journal": 9'), *good[1:]], "has schema 9")):
+    for lines, says in (
+        ([*good[:5], good[5][:40] + "\n", *good[6:]], "not a line of a journal"),
+        ([*good[:2], *good[3:]], "its journal cannot be read: damaged"),
+        (
+            [good[0].replace("workload_samples", "x"), *good[1:]],
+            "the header of the journal is damaged",
+        ),
+        ([good[0].replace('"journal": 2', '"journal": 9'), *good[1:]], "has schema 9"),
+    ):
         journal.write_text("".join(lines))
         code, out, err = call("watch", "--once", str(writer.folder))
         assert (code, out) == (2, "")
@@ -455,9 +628,13 @@ def test_the_command(call, record, tmp_path, monkeypatch):  # noqa: F811
     writer = record(lines=[*lines_of("ssp", 20), Ended("finished", 12.5)], done=True)
     code, out, _ = call("watch", str(writer.folder.parent))
     assert (code, "finished after 12.50 s" in out) == (0, True)
-    for wrong, says in (("nowhere", "nowhere: there is no such folder."), (str(tmp_path), None),
-                        (str(writer.folder / "config.yaml"), "that is a file, not a folder"),
-                        (f"file://{tmp_path}", None), ("s4://bucket/runs", "unknown kind of URI 's4'")):
+    for wrong, says in (
+        ("nowhere", "nowhere: there is no such folder."),
+        (str(tmp_path), None),
+        (str(writer.folder / "config.yaml"), "that is a file, not a folder"),
+        (f"file://{tmp_path}", None),
+        ("s4://bucket/runs", "unknown kind of URI 's4'"),
+    ):
         (writer.folder / "journal.jsonl").unlink(missing_ok=True)
         code, out, err = call("watch", wrong)
         assert (code, out) == (2, "")

@@ -1,4 +1,6 @@
-"""What is no data set, model or experiment: `raysync.run` and `raysync.data_set` say so in a line."""
+"""What is no data set, model or experiment: `raysync.run` and `raysync.data_set` say so in
+a line.
+"""
 
 import struct
 
@@ -80,7 +82,10 @@ def test_what_is_no_array_is_refused_wherever_it_is_given(kind):
         ((X, np.int64(1)), "train has 8 samples and no labels"),
         (
             DATASET,
-            r"must be a pair \(samples, labels\) of .*, got TensorDataset; a torch Dataset has them in",
+            (
+                r"must be a pair \(samples, labels\) of .*, got TensorDataset; a torch Dataset has"
+                r" them in"
+            ),
         ),
         ((X, Y, Y), "got 3 things"),
         (

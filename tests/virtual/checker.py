@@ -1,4 +1,6 @@
-"""What must hold on every line of every journal, written without the machine: from the lines alone."""
+"""What must hold on every line of every journal, written without the machine: from the
+lines alone.
+"""
 
 from raysync.core.decisions import Apply, Drop, Hold, Release
 from raysync.core.events import Joined, Left, Pushed
@@ -10,7 +12,9 @@ class Checker:
     """Feed it the lines in order; it raises AssertionError at the first that cannot be."""
 
     def __init__(self, paradigm, lead_bound, workload_samples):
-        """`paradigm`: its name; `lead_bound`: largest lead at a Release, None if the rule promises none."""
+        """`paradigm`: its name; `lead_bound`: largest lead at a Release, None if the rule promises
+        none.
+        """
         self.paradigm, self.lead_bound, self.workload = paradigm, lead_bound, workload_samples
         self.now, self.version, self.samples = 0.0, 0, 0
         self.published = 0  # the version that is pulled
@@ -37,7 +41,9 @@ class Checker:
             assert set(self.clocks) == set(self.computing) | self.held
             assert not set(self.computing) & self.held
             fates = list(self.fate.values())
-            assert sum(self.advanced.values()) == fates.count("applied") + fates.count("dropped") + len(self.buffered)
+            assert sum(self.advanced.values()) == fates.count("applied") + fates.count(
+                "dropped"
+            ) + len(self.buffered)
         elif isinstance(line, Ended):
             self.end(line)
 
@@ -57,7 +63,9 @@ class Checker:
         match event:
             case Joined(worker=worker):
                 assert worker not in self.used, "an id is used once"
-                assert slot_of(worker) not in map(slot_of, self.clocks), "a slot has one worker at a time"
+                assert slot_of(worker) not in map(slot_of, self.clocks), (
+                    "a slot has one worker at a time"
+                )
                 self.used.add(worker)
                 self.clocks[worker] = min(self.clocks.values(), default=self.floor)
                 self.held.add(worker)
@@ -85,7 +93,9 @@ class Checker:
                 self.version = version
                 self.published = version if publish else self.published
                 if self.paradigm == "bsp":
-                    assert not self.computing, "an update of BSP holds a push of every member that computed"
+                    assert not self.computing, (
+                        "an update of BSP holds a push of every member that computed"
+                    )
                     assert set(pushes) == set(self.buffered)
                 elif self.paradigm in ("asp", "ssp", "lagtuner"):
                     assert pushes == ((event.worker, event.clock),)
@@ -102,7 +112,9 @@ class Checker:
                     self.pulled[worker] = self.published
                 assert version == self.pulled[worker]
                 if self.lead_bound is not None:
-                    assert clock - min(self.clocks.values()) <= self.lead_bound, "released too far ahead"
+                    assert clock - min(self.clocks.values()) <= self.lead_bound, (
+                        "released too far ahead"
+                    )
                 self.held.discard(worker)
                 self.computing[worker] = (decision, self.now)
             case Hold(worker=worker, why=why):

@@ -1,6 +1,8 @@
-"""What a run should have learned: plain torch, from the journal's lines, without flat vectors, machine or store.
+"""What a run should have learned: plain torch, from the journal's lines, without flat vectors,
+machine or store.
 
-Of the update's settings it knows lr (also of a phase), staleness_scaling and delay_compensation (constant).
+Of the update's settings it knows lr (also of a phase), staleness_scaling and delay_compensation
+(constant).
 """
 
 import copy
@@ -15,7 +17,9 @@ from tests.virtual.parts import slot_of
 
 
 class Oracle:
-    """Plain SGD at a constant rate: a gradient of version `base` for each push, a step for each update."""
+    """Plain SGD at a constant rate: a gradient of version `base` for each push, a step for each
+    update.
+    """
 
     def __init__(self, task):
         self.task = task
@@ -49,10 +53,15 @@ class Oracle:
         task, slot = self.task, slot_of(event.worker)
         module = self.modules.setdefault(event.worker, copy.deepcopy(self.fresh)).train()
         with torch.no_grad():
-            for parameter, value in zip(module.parameters(), self.versions[event.base], strict=True):
+            for parameter, value in zip(
+                module.parameters(), self.versions[event.base], strict=True
+            ):
                 parameter.copy_(value)
         indices = task.batches(slot).indices(event.clock, event.samples)
-        x, y = task.data.samples(task.data.train_x[indices]), torch.from_numpy(task.data.train_y[indices])
+        x, y = (
+            task.data.samples(task.data.train_x[indices]),
+            torch.from_numpy(task.data.train_y[indices]),
+        )
         module.zero_grad()
         loss, devices, after = 0.0, task.groups[slot].devices, []
         before = [buffer.clone() for buffer in module.buffers()]
@@ -79,8 +88,12 @@ class Oracle:
         parameters = [value.clone() for value in self.versions[-1]]
         for gradient, samples, _, base in taken:
             behind = len(self.versions) - 1 - base if update.staleness_scaling == "inverse" else 1
-            for parameter, part, now, then in zip(parameters, gradient, self.versions[-1], self.versions[base], strict=True):
-                parameter -= rate * samples / max(1, behind) * (part + strength * part**2 * (now - then))
+            for parameter, part, now, then in zip(
+                parameters, gradient, self.versions[-1], self.versions[base], strict=True
+            ):
+                parameter -= (
+                    rate * samples / max(1, behind) * (part + strength * part**2 * (now - then))
+                )
         self.versions.append(parameters)
         for (worker, _), (_, _, buffers, _) in zip(pushes, taken, strict=True):
             if worker not in self.gone:
@@ -89,6 +102,11 @@ class Oracle:
     def vector(self):
         """Parameters, and behind them the mean of the live workers' statistics."""
         flat = [value.reshape(-1) for value in self.versions[-1]]
-        statistics = [torch.cat([buffer.reshape(-1).double() for buffer in buffers])
-                      for buffers in self.statistics.values() if buffers]
-        return torch.cat([*flat, *([torch.stack(statistics).mean(dim=0).float()] if statistics else [])])
+        statistics = [
+            torch.cat([buffer.reshape(-1).double() for buffer in buffers])
+            for buffers in self.statistics.values()
+            if buffers
+        ]
+        return torch.cat(
+            [*flat, *([torch.stack(statistics).mean(dim=0).float()] if statistics else [])]
+        )

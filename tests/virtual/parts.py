@@ -1,4 +1,6 @@
-"""What the tests of the virtual engine share: tiny tasks, runs as lists of lines, and what they trained."""
+"""What the tests of the virtual engine share: tiny tasks, runs as lists of lines, and what they
+trained.
+"""
 
 from functools import partial
 
@@ -33,13 +35,21 @@ def timed(**settings):
 
 def run(task, paradigm="bsp", **parameters):
     """All lines of a run."""
-    choice = paradigm if isinstance(paradigm, ParadigmChoice) else ParadigmChoice(name=paradigm, **parameters)
+    choice = (
+        paradigm
+        if isinstance(paradigm, ParadigmChoice)
+        else ParadigmChoice(name=paradigm, **parameters)
+    )
     return [line for lines in VirtualEngine().run(task, choice.make()) for line in lines]
 
 
 def learn(task, paradigm="bsp", **parameters):
     """All lines of a run that trains, and its driver as the run left it: see `weights_of`."""
-    choice = paradigm if isinstance(paradigm, ParadigmChoice) else ParadigmChoice(name=paradigm, **parameters)
+    choice = (
+        paradigm
+        if isinstance(paradigm, ParadigmChoice)
+        else ParadigmChoice(name=paradigm, **parameters)
+    )
     driver = driver_of(task, choice.make())
     return [line for lines in driver.run() for line in lines], driver
 
@@ -64,13 +74,19 @@ def push_times(lines):
 
 def busy(lines):
     """(worker, clock) -> how long that step computed."""
-    return {(entry.event.worker, entry.event.clock): entry.event.busy_s for entry in entries(lines, Pushed)}
+    return {
+        (entry.event.worker, entry.event.clock): entry.event.busy_s
+        for entry in entries(lines, Pushed)
+    }
 
 
 def churn(lines):
     """Who left and joined, when, without the joins of the beginning."""
-    return [(type(entry.event).__name__, entry.event.worker, entry.event.at) for entry in entries(lines, (Left, Joined))
-            if isinstance(entry.event, Left) or not entry.event.worker.endswith("#1")]
+    return [
+        (type(entry.event).__name__, entry.event.worker, entry.event.at)
+        for entry in entries(lines, (Left, Joined))
+        if isinstance(entry.event, Left) or not entry.event.worker.endswith("#1")
+    ]
 
 
 def slot_of(worker):
@@ -79,5 +95,10 @@ def slot_of(worker):
 
 def replayed(task, lines, choice):
     """The journal of a run, fed to a fresh machine."""
-    return replay([header(choice.make(), task.workload_samples) + "\n", *(encode(line) + "\n" for line in lines)],
-                  partial(rebuild, trust=True))
+    return replay(
+        [
+            header(choice.make(), task.workload_samples) + "\n",
+            *(encode(line) + "\n" for line in lines),
+        ],
+        partial(rebuild, trust=True),
+    )

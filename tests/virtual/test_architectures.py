@@ -1,4 +1,6 @@
-"""LagTuner, section 6.3: models with large fully connected layers wait for the network, convolutional ones for the GPU."""
+"""LagTuner, section 6.3: models with large fully connected layers wait for the network,
+convolutional ones for the GPU.
+"""
 
 from pathlib import Path
 
@@ -18,5 +20,8 @@ def seconds(model, paradigm):
 
 def test_a_barrier_costs_most_where_fully_connected_layers_dominate(one_thread):
     """The same cluster, the same work: BSP's time in ASP's."""
-    ratio = {model: seconds(model, "bsp") / seconds(model, "asp") for model in ("alexnet-small", "resnet20")}
+    ratio = {
+        model: seconds(model, "bsp") / seconds(model, "asp")
+        for model in ("alexnet-small", "resnet20")
+    }
     assert ratio["alexnet-small"] > 2 > 1.5 > ratio["resnet20"] > 1

@@ -1,4 +1,6 @@
-"""When things happen, against what a pencil says. Times of virtual runs are exact, so they are compared exactly."""
+"""When things happen, against what a pencil says. Times of virtual runs are exact, so they are
+compared exactly.
+"""
 
 import pytest
 
@@ -8,42 +10,64 @@ from tests.virtual.parts import BYTES, busy, entries, push_times, run, timed
 UNEQUAL = [{"name": "fast", "step_s": 1}, {"name": "slow", "step_s": 3}]
 
 
-@pytest.mark.parametrize(("rule", "pushes", "fast", "slow"), [
-    # A round takes as long as the slow one's step.
-    ({"name": "bsp"}, 8, [1, 4, 7, 10], [3, 6, 9, 12]),
-    # Nobody waits.
-    ({"name": "asp"}, 8, [1, 2, 3, 4, 5, 6], [3, 6]),
-    # fast starts its step c as soon as slow has pushed c - 1 of its own: c = 2 at 3 s, c = 3 at 6 s.
-    ({"name": "ssp", "staleness": 1}, 9, [1, 2, 4, 7, 10], [3, 6, 9, 12]),
-    # As SSP(1) up to 7 s: until then slow has not pushed twice when fast asks. At 7 s (lead 2) S_p = 7, 10, 13 and
-    # S_n = 9, 12, 15: r* = 1. At 8 s (lead 3, so r <= 1) S_p = 8, 9 meets S_n = 9: r* = 1. At 9 s, after slow's push,
-    # S_p = 9, 10 and S_n = 12: r* = 1. At 10 s the lead is 4, above s_upper: held until it is 1, when slow pushes at 18 s.
-    ({"name": "lagtuner", "bound": "hard", "s_lower": 1, "s_upper": 3}, 14,
-     [1, 2, 4, 7, 8, 9, 10, 19], [3, 6, 9, 12, 15, 18]),
-], ids=lambda value: value["name"] if isinstance(value, dict) else None)
-def test_two_workers_of_constant_speed(rule, pushes, fast, slow):
+@pytest.mark.parametrize(
+    ("paradigm", "pushes", "fast", "slow"),
+    [
+        # A round takes as long as the slow one's step.
+        ({"name": "bsp"}, 8, [1, 4, 7, 10], [3, 6, 9, 12]),
+        # Nobody waits.
+        ({"name": "asp"}, 8, [1, 2, 3, 4, 5, 6], [3, 6]),
+        # fast starts its step c as soon as slow has pushed c - 1 of its own: c = 2 at 3 s, c = 3 at
+        # 6 s.
+        ({"name": "ssp", "staleness": 1}, 9, [1, 2, 4, 7, 10], [3, 6, 9, 12]),
+        # As SSP(1) up to 7 s: until then slow has not pushed twice when fast asks. At 7 s (lead 2)
+        # S_p = 7, 10, 13 and S_n = 9, 12, 15: r* = 1. At 8 s (lead 3, so r <= 1) S_p = 8, 9 meets
+        # S_n = 9: r* = 1. At 9 s, after slow's push, S_p = 9, 10 and S_n = 12: r* = 1. At 10 s the
+        # lead is 4, above s_upper: held until it is 1, when slow pushes at 18 s.
+        (
+            {"name": "lagtuner", "bound": "hard", "s_lower": 1, "s_upper": 3},
+            14,
+            [1, 2, 4, 7, 8, 9, 10, 19],
+            [3, 6, 9, 12, 15, 18],
+        ),
+    ],
+    ids=lambda value: value["name"] if isinstance(value, dict) else None,
+)
+def test_two_workers_of_constant_speed(paradigm, pushes, fast, slow):
     task = timed(workers=UNEQUAL, workload={"samples": pushes})
-    lines = run(task, rule.pop("name"), **rule)
+    lines = run(task, paradigm.pop("name"), **paradigm)
     assert push_times(lines) == {"fast-0": fast, "slow-0": slow}
     assert (lines[-1].status, lines[-1].at) == ("finished", max(fast[-1], slow[-1]))
 
 
 @pytest.mark.parametrize("paradigm", ["bsp", "asp", "ssp", "lagtuner"])
 def test_a_cycle_is_compute_two_ways_and_the_update(paradigm):
-    """Latency 0.25 s and 0.125 s, the slower of two bandwidths (64 bytes in 0.5 s), 2 s an update and 1 s to read it."""
-    task = timed(workers=[{"step_s": 1, "link": {"latency_s": 0.125, "bandwidth_bytes_per_s": 10 * BYTES}}],
-                 network={"link": {"latency_s": 0.25, "bandwidth_bytes_per_s": 2 * BYTES}, "update_s": 2,
-                          "update_bytes_per_s": BYTES}, workload={"samples": 4})
+    """Latency 0.25 s and 0.125 s, the slower of two bandwidths (64 bytes in 0.5 s), 2 s an update
+    and 1 s to read it.
+    """
+    task = timed(
+        workers=[{"step_s": 1, "link": {"latency_s": 0.125, "bandwidth_bytes_per_s": 10 * BYTES}}],
+        network={
+            "link": {"latency_s": 0.25, "bandwidth_bytes_per_s": 2 * BYTES},
+            "update_s": 2,
+            "update_bytes_per_s": BYTES,
+        },
+        workload={"samples": 4},
+    )
     way_s, server_s = 0.375 + 0.5, 2 + 1
     lines = run(task, paradigm)
     cycle_s = 1 + 2 * way_s + server_s
     assert push_times(lines) == {"worker-0": [way_s + 1 + n * cycle_s for n in range(4)]}
-    assert lines[-1].at == way_s + 1 + 3 * cycle_s + way_s + server_s, "the end is the last publication"
+    assert lines[-1].at == way_s + 1 + 3 * cycle_s + way_s + server_s, (
+        "the end is the last publication"
+    )
     assert set(busy(lines).values()) == {1}
 
 
 def test_weights_that_stay_published_are_there_while_an_update_goes_on():
-    """Every second update is published: 10 s of waiting after those, none after the others, which the next one waits for."""
+    """Every second update is published: 10 s of waiting after those, none after the others, which
+    the next one waits for.
+    """
     task = timed(workers=[{"step_s": 1}], network={"update_s": 10}, workload={"samples": 6})
     lines = run(task, "hybrid", pull_interval=2, snapshot="global")
     assert push_times(lines) == {"worker-0": [1, 12, 13, 33, 34, 54]}
@@ -52,103 +76,175 @@ def test_weights_that_stay_published_are_there_while_an_update_goes_on():
 
 
 def test_sixteen_that_push_at_once_take_the_servers_link_sixteen_times_as_long():
-    task = timed(workers=[{"count": 16, "step_s": 1}], network={"server_bandwidth_bytes_per_s": BYTES},
-                 workload={"samples": 48})
+    task = timed(
+        workers=[{"count": 16, "step_s": 1}],
+        network={"server_bandwidth_bytes_per_s": BYTES},
+        workload={"samples": 48},
+    )
     times = push_times(run(task, "bsp"))
-    for turn in range(16):  # a round: the last download is through at 16 s, all have pushed at 17 s, their uploads take 16 s
+    for turn in range(
+        16
+    ):  # a round: the last download ends at 16 s, all have pushed at 17 s, uploads take 16 s
         [first, second, third] = times[f"worker-{turn}"]
         assert first == turn + 1 + 1
         assert second > 17 + 16, "nobody goes on before the update"
         assert third - second == pytest.approx(17 + 16)
-    assert sorted(second for _, second, _ in times.values()) == [17 + 16 + turn + 1 + 1 for turn in range(16)]
+    assert sorted(second for _, second, _ in times.values()) == [
+        17 + 16 + turn + 1 + 1 for turn in range(16)
+    ]
 
 
 def test_uploads_do_not_disturb_downloads():
-    """A vector takes 4 s. b's first download (4 s to 8 s) and a's first upload (5 s to 9 s) go past each other."""
-    task = timed(workers=[{"name": "a", "step_s": 1}, {"name": "b", "step_s": 1}],
-                 network={"server_bandwidth_bytes_per_s": BYTES / 4}, workload={"samples": 4})
+    """A vector takes 4 s. b's first download (4 s to 8 s) and a's first upload (5 s to 9 s) go past
+    each other.
+    """
+    task = timed(
+        workers=[{"name": "a", "step_s": 1}, {"name": "b", "step_s": 1}],
+        network={"server_bandwidth_bytes_per_s": BYTES / 4},
+        workload={"samples": 4},
+    )
     assert push_times(run(task, "asp")) == {"a-0": [5, 9 + 4 + 1], "b-0": [9, 13 + 4 + 1]}
 
 
 def test_a_slow_link_of_ones_own_delays_nobody_else():
-    task = timed(workers=[{"name": "near", "step_s": 1},
-                          {"name": "far", "step_s": 1, "link": {"latency_s": 1, "bandwidth_bytes_per_s": BYTES / 2}}],
-                 network={"server_bandwidth_bytes_per_s": 2 * BYTES}, workload={"samples": 8})
+    task = timed(
+        workers=[
+            {"name": "near", "step_s": 1},
+            {
+                "name": "far",
+                "step_s": 1,
+                "link": {"latency_s": 1, "bandwidth_bytes_per_s": BYTES / 2},
+            },
+        ],
+        network={"server_bandwidth_bytes_per_s": 2 * BYTES},
+        workload={"samples": 8},
+    )
     times = push_times(run(task, "asp"))
     assert times["near-0"][0] == 0.5 + 1
-    assert times["far-0"][0] == 2 + 1 + 1, "its own link is the slower one; it does not wait behind near's half second"
+    assert times["far-0"][0] == 2 + 1 + 1, (
+        "its own link is the slower one; it does not wait behind near's half second"
+    )
     assert times["near-0"][1] == 1.5 + 0.5 + 0.5 + 1
 
 
 def test_an_update_waits_for_the_one_before_it():
-    """Two gradients arrive at 1 s; each update takes 2 s: the second one's weights are there at 5 s."""
-    task = timed(workers=[{"count": 2, "step_s": 1}], network={"update_s": 2}, workload={"samples": 4})
+    """Two gradients arrive at 1 s; each update takes 2 s: the second one's weights are there at 5
+    s.
+    """
+    task = timed(
+        workers=[{"count": 2, "step_s": 1}], network={"update_s": 2}, workload={"samples": 4}
+    )
     assert push_times(run(task, "asp")) == {"worker-0": [1, 3 + 1], "worker-1": [1, 5 + 1]}
 
 
 def test_under_bsp_an_update_reads_all_gradients_and_waits_for_the_last():
-    task = timed(workers=[{"name": "a", "step_s": 1}, {"name": "b", "step_s": 1, "link": {"latency_s": 3}}],
-                 network={"update_s": 0.5, "update_bytes_per_s": BYTES}, workload={"samples": 4})
+    task = timed(
+        workers=[{"name": "a", "step_s": 1}, {"name": "b", "step_s": 1, "link": {"latency_s": 3}}],
+        network={"update_s": 0.5, "update_bytes_per_s": BYTES},
+        workload={"samples": 4},
+    )
     updated_at = 3 + 1 + 3 + 0.5 + 2  # b pulls, computes and uploads; then two gradients are read
-    assert push_times(run(task, "bsp")) == {"a-0": [1, updated_at + 1], "b-0": [4, updated_at + 3 + 1]}
+    assert push_times(run(task, "bsp")) == {
+        "a-0": [1, updated_at + 1],
+        "b-0": [4, updated_at + 3 + 1],
+    }
 
 
-@pytest.mark.parametrize(("servers", "placement", "first", "other"), [
-    (1, "apart", 4, 8),
-    (2, "apart", 2, 4),  # each server carries half of each vector
-    (4, "apart", 1, 2),
-    (2, "with-workers", 1, 2),  # half of that half stays at home
-    (4, "with-workers", 0.5, 1),  # four servers at two workers: each has two of them
-    (1, "with-workers", 0, 4),  # the server's own worker sends nothing over the network
-])
+@pytest.mark.parametrize(
+    ("servers", "placement", "first", "other"),
+    [
+        (1, "apart", 4, 8),
+        (2, "apart", 2, 4),  # each server carries half of each vector
+        (4, "apart", 1, 2),
+        (2, "with-workers", 1, 2),  # half of that half stays at home
+        (4, "with-workers", 0.5, 1),  # four servers at two workers: each has two of them
+        (1, "with-workers", 0, 4),  # the server's own worker sends nothing over the network
+    ],
+)
 def test_servers_share_the_bytes_and_those_at_home_do_not_travel(servers, placement, first, other):
     """Two workers, a vector in 4 s over a server's link."""
-    task = timed(workers=[{"count": 2, "step_s": 1}], network={"server_bandwidth_bytes_per_s": BYTES / 4},
-                 cluster={"server_shards": servers, "server_placement": placement}, workload={"samples": 2})
+    task = timed(
+        workers=[{"count": 2, "step_s": 1}],
+        network={"server_bandwidth_bytes_per_s": BYTES / 4},
+        cluster={"server_shards": servers, "server_placement": placement},
+        workload={"samples": 2},
+    )
     assert push_times(run(task, "bsp")) == {"worker-0": [first + 1], "worker-1": [other + 1]}
 
 
 def test_a_worker_beside_the_only_server_has_no_latency_to_it():
-    task = timed(workers=[{"step_s": 1, "link": {"latency_s": 1, "bandwidth_bytes_per_s": BYTES}}],
-                 cluster={"server_placement": "with-workers"}, workload={"samples": 3})
+    task = timed(
+        workers=[{"step_s": 1, "link": {"latency_s": 1, "bandwidth_bytes_per_s": BYTES}}],
+        cluster={"server_placement": "with-workers"},
+        workload={"samples": 3},
+    )
     assert push_times(run(task, "asp")) == {"worker-0": [1, 2, 3]}
 
 
 def test_servers_at_workers_share_the_slowest_link_of_those():
-    """Three workers, servers at the first two, the second with a link of 8 s a vector: 4 s for the half that goes there."""
+    """Three workers, servers at the first two, the second with a link of 8 s a vector: 4 s for the
+    half that goes there.
+    """
     links = [{"bandwidth_bytes_per_s": BYTES * 8}, {"bandwidth_bytes_per_s": BYTES / 8}, {}]
-    task = timed(workers=[{"name": name, "step_s": 1, "link": link} for name, link in zip("abc", links, strict=True)],
-                 cluster={"server_shards": 2, "server_placement": "with-workers"}, workload={"samples": 3})
+    task = timed(
+        workers=[
+            {"name": name, "step_s": 1, "link": link}
+            for name, link in zip("abc", links, strict=True)
+        ],
+        cluster={"server_shards": 2, "server_placement": "with-workers"},
+        workload={"samples": 3},
+    )
     assert push_times(run(task, "bsp")) == {"a-0": [2 + 1], "b-0": [4 + 1], "c-0": [8 + 1]}
 
 
 def test_servers_read_their_parts_of_a_gradient_at_the_same_time():
-    task = timed(workers=[{"step_s": 1}], network={"update_s": 0.5, "update_bytes_per_s": BYTES},
-                 cluster={"server_shards": 4}, workload={"samples": 2})
+    task = timed(
+        workers=[{"step_s": 1}],
+        network={"update_s": 0.5, "update_bytes_per_s": BYTES},
+        cluster={"server_shards": 4},
+        workload={"samples": 2},
+    )
     assert push_times(run(task, "asp")) == {"worker-0": [1, 1 + 0.5 + 0.25 + 1]}
 
 
 def test_a_step_longer_than_the_deadline_counts_its_worker_as_gone():
-    task = timed(workers=[{"name": "a", "step_s": 1}, {"name": "b", "step_s": 8}], cluster={"step_deadline_s": 7.5},
-                 workload={"samples": 9})
+    task = timed(
+        workers=[{"name": "a", "step_s": 1}, {"name": "b", "step_s": 8}],
+        cluster={"step_deadline_s": 7.5},
+        workload={"samples": 9},
+    )
     lines = run(task, "bsp")
     assert push_times(lines) == {"a-0": [1, 8.5, 9.5, 10.5, 11.5, 12.5, 13.5, 14.5, 15.5]}
     assert lines[-1].status == "finished"
 
 
 def test_speed_divides_what_step_s_or_a_trace_says_and_jitter_multiplies_it():
-    task = timed(workers=[{"name": "a", "step_s": 3, "speed": 2}, {"name": "b", "trace": [3, 6], "speed": 3},
-                          {"name": "c", "step_s": 3, "jitter": {"distribution": "none", "sigma": 1}}],
-                 workload={"samples": 6})
+    task = timed(
+        workers=[
+            {"name": "a", "step_s": 3, "speed": 2},
+            {"name": "b", "trace": [3, 6], "speed": 3},
+            {"name": "c", "step_s": 3, "jitter": {"distribution": "none", "sigma": 1}},
+        ],
+        workload={"samples": 6},
+    )
     steps = busy(run(task, "bsp"))
-    assert [steps[f"{name}-0#1", clock] for clock in (0, 1) for name in "abc"] == [1.5, 1, 3, 1.5, 2, 3]
+    assert [steps[f"{name}-0#1", clock] for clock in (0, 1) for name in "abc"] == [
+        1.5,
+        1,
+        3,
+        1.5,
+        2,
+        3,
+    ]
 
 
 def test_workers_of_one_trace_begin_at_different_places():
     task = timed(workers=[{"count": 2, "trace": [1, 2, 3, 4, 5]}], workload={"samples": 12})
     steps = busy(run(task, "bsp"))
     assert [steps["worker-0#1", clock] for clock in range(6)] == [1, 2, 3, 4, 5, 1]
-    assert [steps["worker-1#1", clock] for clock in range(6)] == [3, 4, 5, 1, 2, 3], "the second of two: half the way"
+    assert [steps["worker-1#1", clock] for clock in range(6)] == [3, 4, 5, 1, 2, 3], (
+        "the second of two: half the way"
+    )
 
 
 def test_pushed_samples_are_those_of_the_batch():

@@ -8,7 +8,18 @@ from raysync.core.decisions import Apply, Release
 from raysync.core.events import Joined, Left
 from raysync.core.journal import Entry
 from tests.virtual.checker import checked
-from tests.virtual.parts import DATA, SMALL, TIMING, busy, churn, entries, push_times, replayed, run, timed
+from tests.virtual.parts import (
+    DATA,
+    SMALL,
+    TIMING,
+    busy,
+    churn,
+    entries,
+    push_times,
+    replayed,
+    run,
+    timed,
+)
 
 PARADIGMS = ["bsp", "asp", "ssp", "lagtuner"]
 LEADS = {"bsp": 0, "asp": None, "ssp": 3, "lagtuner": 15}
@@ -21,29 +32,40 @@ def crash(worker, **when):
 
 def test_a_slow_down_multiplies_computing_and_nothing_else():
     slow = {"kind": "slow-down", "factor": 3, "workers": ["a"], "start_clock": 1, "lasts_clocks": 1}
-    task = timed(workers=TWO, troubles=[slow], network={"link": {"latency_s": 0.5}}, workload={"samples": 6})
+    task = timed(
+        workers=TWO, faults=[slow], network={"link": {"latency_s": 0.5}}, workload={"samples": 6}
+    )
     lines = run(task, "bsp")
     assert [busy(lines)["a-0#1", clock] for clock in range(3)] == [1, 3, 1]
     assert push_times(lines)["a-0"] == [1.5, 3 + 0.5 + 3, 7 + 0.5 + 1]
 
 
 def test_latency_is_added_to_both_ways():
-    task = timed(workers=[{"step_s": 1}], troubles=[{"kind": "latency", "added_s": 0.25, "start_clock": 1}],
-                 workload={"samples": 3})
+    task = timed(
+        workers=[{"step_s": 1}],
+        faults=[{"kind": "latency", "added_s": 0.25, "start_clock": 1}],
+        workload={"samples": 3},
+    )
     assert push_times(run(task, "asp")) == {"worker-0": [1, 2.25, 3.75]}
 
 
 def test_a_step_suffers_what_holds_at_its_release():
-    """A spell from 1.5 s to 2.5 s: the step released at 2 s is slow to its end, the one released at 1 s never."""
+    """A spell from 1.5 s to 2.5 s: the step released at 2 s is slow to its end, the one released at
+    1 s never.
+    """
     slow = {"kind": "slow-down", "factor": 4, "start_s": 1.5, "lasts_s": 1}
-    assert push_times(run(timed(workers=[{"step_s": 1}], troubles=[slow], workload={"samples": 4}), "asp")) == {
-        "worker-0": [1, 2, 6, 7]}
+    assert push_times(
+        run(timed(workers=[{"step_s": 1}], faults=[slow], workload={"samples": 4}), "asp")
+    ) == {"worker-0": [1, 2, 6, 7]}
 
 
-def test_troubles_by_clock_befall_the_same_steps_under_every_paradigm():
+def test_faults_by_clock_befall_the_same_steps_under_every_paradigm():
     slow = {"kind": "slow-down", "factor": 10, "mean_gap_clocks": 4, "lasts_clocks": 2}
-    task = timed(workers=[{"name": "a", "count": 3, "step_s": 1}, {"name": "b", "step_s": 2}], troubles=[slow],
-                 workload={"samples": 80})
+    task = timed(
+        workers=[{"name": "a", "count": 3, "step_s": 1}, {"name": "b", "step_s": 2}],
+        faults=[slow],
+        workload={"samples": 80},
+    )
     met = [busy(run(task, name)) for name in PARADIGMS]
     for other in met[1:]:
         common = met[0].keys() & other.keys()
@@ -54,29 +76,42 @@ def test_troubles_by_clock_befall_the_same_steps_under_every_paradigm():
 
 
 def test_a_crash_at_a_time_and_a_rejoin():
-    """b dies at 5 s in its third step (4 s to 6 s), comes back at 6.5 s at a's clock, the slowest's."""
-    task = timed(workers=TWO, troubles=[crash("b-0", at_s=5, rejoin_after_s=1.5)], workload={"samples": 14})
+    """b dies at 5 s in its third step (4 s to 6 s), comes back at 6.5 s at a's clock, the
+    slowest's.
+    """
+    task = timed(
+        workers=TWO, faults=[crash("b-0", at_s=5, rejoin_after_s=1.5)], workload={"samples": 14}
+    )
     lines = run(task, "asp")
     assert churn(lines) == [("Left", "b-0#1", 5), ("Joined", "b-0#2", 6.5)]
     assert push_times(lines) == {"a-0": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], "b-0": [2, 4, 8.5, 10.5]}
     assert [clock for worker, clock in busy(lines) if worker == "b-0#2"] == [6, 7]
     [left] = entries(lines, Left)
-    assert left.report == {"why": "crashed: troubles[0] {kind: crash, worker: b-0, at_s: 5.0, rejoin_after_s: 1.5}"}
-    assert lines[-1].troubles_without_effect == ()
+    assert left.report == {
+        "why": "crashed: faults[0] {kind: crash, worker: b-0, at_s: 5.0, rejoin_after_s: 1.5}"
+    }
+    assert lines[-1].faults_without_effect == ()
 
 
 def test_a_crash_at_a_clock_comes_as_the_iteration_begins():
     """It comes at the Release, before the weights have come; the push of clock 1 was applied."""
-    task = timed(workers=TWO, troubles=[crash("a-0", at_clock=2)], network={"link": {"latency_s": 0.5}},
-                 workload={"samples": 5})
+    task = timed(
+        workers=TWO,
+        faults=[crash("a-0", at_clock=2)],
+        network={"link": {"latency_s": 0.5}},
+        workload={"samples": 5},
+    )
     lines = run(task, "asp")
     assert push_times(lines) == {"a-0": [1.5, 3.5], "b-0": [2.5, 5.5, 8.5]}
     assert churn(lines) == [("Left", "a-0#1", 3.5)]
 
 
 def test_a_crash_at_the_very_start():
-    task = timed(workers=TWO, troubles=[crash("a-0", at_s=0, rejoin_after_s=3), crash("b-0", at_clock=0)],
-                 workload={"samples": 2})
+    task = timed(
+        workers=TWO,
+        faults=[crash("a-0", at_s=0, rejoin_after_s=3), crash("b-0", at_clock=0)],
+        workload={"samples": 2},
+    )
     lines = run(task, "asp")
     assert churn(lines) == [("Left", "a-0#1", 0), ("Left", "b-0#1", 0), ("Joined", "a-0#2", 3)]
     assert push_times(lines) == {"a-0": [4, 5]}
@@ -84,21 +119,41 @@ def test_a_crash_at_the_very_start():
 
 def test_a_worker_may_crash_again_and_again():
     """Each crash meets the life that is there; one that finds the slot empty is never met."""
-    task = timed(workers=TWO, workload={"samples": 30}, troubles=[
-        crash("b-0", at_clock=1, rejoin_after_s=1), crash("b-0", at_clock=4, rejoin_after_s=0), crash("b-0", at_s=2.5),
-        crash("b-0", at_s=10.5, rejoin_after_s=2)])
+    task = timed(
+        workers=TWO,
+        workload={"samples": 30},
+        faults=[
+            crash("b-0", at_clock=1, rejoin_after_s=1),
+            crash("b-0", at_clock=4, rejoin_after_s=0),
+            crash("b-0", at_s=2.5),
+            crash("b-0", at_s=10.5, rejoin_after_s=2),
+        ],
+    )
     lines = run(task, "asp")
-    assert churn(lines) == [("Left", "b-0#1", 2), ("Joined", "b-0#2", 3), ("Left", "b-0#2", 5), ("Joined", "b-0#3", 5),
-                            ("Left", "b-0#3", 10.5), ("Joined", "b-0#4", 12.5)]
-    assert lines[-1].troubles_without_effect == ("troubles[2] {kind: crash, worker: b-0, at_s: 2.5}",)
+    assert churn(lines) == [
+        ("Left", "b-0#1", 2),
+        ("Joined", "b-0#2", 3),
+        ("Left", "b-0#2", 5),
+        ("Joined", "b-0#3", 5),
+        ("Left", "b-0#3", 10.5),
+        ("Joined", "b-0#4", 12.5),
+    ]
+    assert lines[-1].faults_without_effect == ("faults[2] {kind: crash, worker: b-0, at_s: 2.5}",)
 
 
 @pytest.mark.parametrize("paradigm", PARADIGMS)
 def test_all_may_go_if_one_comes_back(paradigm):
-    task = timed(workers=TWO, workload={"samples": 12},
-                 troubles=[crash("a-0", at_s=3.5), crash("b-0", at_s=3.75, rejoin_after_s=10)])
+    task = timed(
+        workers=TWO,
+        workload={"samples": 12},
+        faults=[crash("a-0", at_s=3.5), crash("b-0", at_s=3.75, rejoin_after_s=10)],
+    )
     lines = run(task, paradigm)
-    assert churn(lines) == [("Left", "a-0#1", 3.5), ("Left", "b-0#1", 3.75), ("Joined", "b-0#2", 13.75)]
+    assert churn(lines) == [
+        ("Left", "a-0#1", 3.5),
+        ("Left", "b-0#1", 3.75),
+        ("Joined", "b-0#2", 13.75),
+    ]
     assert lines[-1].status == "finished"
     checked(lines, paradigm, LEADS[paradigm], task.workload_samples)
 
@@ -106,19 +161,29 @@ def test_all_may_go_if_one_comes_back(paradigm):
 @pytest.mark.parametrize("paradigm", PARADIGMS)
 def test_all_but_one_may_go(paradigm):
     workers = [{"name": "a", "count": 5, "step_s": 1}, {"name": "b", "step_s": 1.5}]
-    task = timed(workers=workers, workload={"samples": 60}, troubles=[crash(f"a-{n}", at_clock=n) for n in range(5)])
+    task = timed(
+        workers=workers,
+        workload={"samples": 60},
+        faults=[crash(f"a-{n}", at_clock=n) for n in range(5)],
+    )
     lines = run(task, paradigm)
     assert {worker for _, worker, _ in churn(lines)} == {f"a-{n}#1" for n in range(5)}
-    assert [clock for worker, clock in busy(lines) if worker == "b-0#1"] == list(range(50)), "those of a made 10"
+    assert [clock for worker, clock in busy(lines) if worker == "b-0#1"] == list(range(50)), (
+        "those of a made 10"
+    )
     checked(lines, paradigm, LEADS[paradigm], task.workload_samples)
     assert replayed(task, lines, ParadigmChoice(name=paradigm)).difference is None
 
 
 @pytest.mark.parametrize("paradigm", PARADIGMS)
 def test_nobody_left_fails_the_run_with_a_reason(paradigm, tmp_path):
-    settings = TIMING | {"output": str(tmp_path), "workers": TWO, "paradigm": paradigm,
-                         "troubles": [crash("a-0", at_s=3.5), crash("b-0", at_s=4.5)]}
-    says = r"every worker is gone; the last was b-0#1: crashed: troubles\[1\] {kind: crash"
+    settings = TIMING | {
+        "output": str(tmp_path),
+        "workers": TWO,
+        "paradigm": paradigm,
+        "faults": [crash("a-0", at_s=3.5), crash("b-0", at_s=4.5)],
+    }
+    says = r"every worker is gone; the last was b-0#1: crashed: faults\[1\] {kind: crash"
     with pytest.raises(raysync.RunFailed, match=says) as failed:
         raysync.run(settings, model=SMALL, data=DATA)
     record = raysync.load(str(failed.value).rpartition(" ")[2])
@@ -129,25 +194,50 @@ def test_nobody_left_fails_the_run_with_a_reason(paradigm, tmp_path):
 
 
 def test_a_leavers_push_counts_under_bsp_and_its_successor_enters_the_round():
-    """a pushes at 1 s and dies at 1.5 s: the round of 2 s has its push; its next life is in it, too, until 2.75 s."""
-    task = timed(workers=TWO, workload={"samples": 5}, troubles=[crash("a-0", at_s=1.5, rejoin_after_s=0.25)])
+    """a pushes at 1 s and dies at 1.5 s: the round of 2 s has its push; its next life is in it,
+    too, until 2.75 s.
+    """
+    task = timed(
+        workers=TWO, workload={"samples": 5}, faults=[crash("a-0", at_s=1.5, rejoin_after_s=0.25)]
+    )
     lines = run(task, "bsp")
-    updates = [d.pushes for e in lines if isinstance(e, Entry) for d in e.decisions if isinstance(d, Apply)]
+    updates = [
+        d.pushes for e in lines if isinstance(e, Entry) for d in e.decisions if isinstance(d, Apply)
+    ]
     assert updates[0] == (("a-0#1", 0), ("b-0#1", 0), ("a-0#2", 0))
     assert entries(lines, Joined)[-1].decisions[0] == Release("a-0#2", clock=0, version=0)
 
 
 def test_what_nobody_met_is_told_and_recorded(tmp_path):
     said = []
-    record = raysync.run(TIMING | {
-        "output": str(tmp_path), "workers": TWO, "workload": {"samples": 10}, "troubles": [
-            {"kind": "slow-down", "factor": 2, "start_s": 100}, crash("a-0", at_clock=50), crash("b-0", at_s=3)]},
-        model=SMALL, data=DATA, notify=said.append)
-    idle = ["troubles[0] {start_s: 100.0, kind: slow-down, factor: 2.0}",
-            "troubles[1] {kind: crash, worker: a-0, at_clock: 50}"]
-    assert record.summary["troubles_without_effect"] == idle
-    assert said == ["After 3.0 s: b-0#1 is gone (crashed: troubles[2] {kind: crash, worker: b-0, at_s: 3.0}); the run "
-                    "goes on without it.", *(f"Nobody met {trouble}." for trouble in idle)]
+    record = raysync.run(
+        TIMING
+        | {
+            "output": str(tmp_path),
+            "workers": TWO,
+            "workload": {"samples": 10},
+            "faults": [
+                {"kind": "slow-down", "factor": 2, "start_s": 100},
+                crash("a-0", at_clock=50),
+                crash("b-0", at_s=3),
+            ],
+        },
+        model=SMALL,
+        data=DATA,
+        notify=said.append,
+    )
+    idle = [
+        "faults[0] {start_s: 100.0, kind: slow-down, factor: 2.0}",
+        "faults[1] {kind: crash, worker: a-0, at_clock: 50}",
+    ]
+    assert record.summary["faults_without_effect"] == idle
+    assert said == [
+        (
+            "After 3.0 s: b-0#1 is gone (crashed: faults[2] {kind: crash, worker: b-0, at_s: 3.0});"
+            " the run goes on without it."
+        ),
+        *(f"Nobody met {fault}." for fault in idle),
+    ]
     assert record.summary["samples"] == 10
     assert record.summary["timing"] == "only"
     assert record.summary["final_accuracy"] is None

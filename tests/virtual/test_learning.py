@@ -1,4 +1,6 @@
-"""A virtual run learns what its journal says: every gradient on the weights of its base, every update as torch makes it."""
+"""A virtual run learns what its journal says: every gradient on the weights of its base, every
+update as torch makes it.
+"""
 
 import os
 import subprocess
@@ -25,9 +27,18 @@ from tests.virtual.parts import DATA, entries, learn, push_times, replayed, weig
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-SETTINGS = {"engine": "virtual", "batch_size": 8, "update": {"lr": 0.1},
-            "workers": [{"name": "a", "step_s": 1}, {"name": "b", "step_s": 2.5}, {"name": "c", "step_s": 4}],
-            "workload": {"samples": 160}, "evaluation": {"marks": 2}}
+SETTINGS = {
+    "engine": "virtual",
+    "batch_size": 8,
+    "update": {"lr": 0.1},
+    "workers": [
+        {"name": "a", "step_s": 1},
+        {"name": "b", "step_s": 2.5},
+        {"name": "c", "step_s": 4},
+    ],
+    "workload": {"samples": 160},
+    "evaluation": {"marks": 2},
+}
 CRASH = {"kind": "crash", "worker": "b-0", "at_s": 7, "rejoin_after_s": 3}
 """Under BSP half a second after b's second push, which waits for c's."""
 
@@ -71,8 +82,13 @@ PARADIGMS = ["bsp", "asp", "ssp", "lagtuner", "tests.virtual.test_learning:Stick
 
 
 def net(dropout=0.0, norm=True):
-    return nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8) if norm else nn.Identity(), nn.ReLU(), nn.Dropout(dropout),
-                         nn.Linear(8, 4))
+    return nn.Sequential(
+        nn.Linear(3, 8),
+        nn.BatchNorm1d(8) if norm else nn.Identity(),
+        nn.ReLU(),
+        nn.Dropout(dropout),
+        nn.Linear(8, 4),
+    )
 
 
 def plain():
@@ -86,47 +102,86 @@ def task_of(model=net, data=DATA, **settings):
 @pytest.mark.parametrize("paradigm", PARADIGMS)
 @pytest.mark.parametrize("devices", [(1, 1, 1), (2, 2, 2), (1, 2, 3)])
 def test_a_run_is_what_plain_torch_makes_of_its_journal(paradigm, devices):
-    """Gradients of version `base` exactly, updates, and batch-norm statistics that stay with their worker."""
-    task = task_of(troubles=[CRASH], workers=[group | {"devices_per_worker": count} for group, count in zip(
-        SETTINGS["workers"], devices, strict=True)])
+    """Gradients of version `base` exactly, updates, and batch-norm statistics that stay with their
+    worker.
+    """
+    task = task_of(
+        faults=[CRASH],
+        workers=[
+            group | {"devices_per_worker": count}
+            for group, count in zip(SETTINGS["workers"], devices, strict=True)
+        ],
+    )
     lines, driver = learn(task, paradigm)
     assert lines[-1].status == "finished", lines[-1]
     oracle = Oracle(task).follow(lines)
     assert (weights_of(driver) - oracle.vector()).abs().max().item() < 1e-5
     assert replayed(task, lines, ParadigmChoice(name=paradigm)).difference is None
-    stale = [entry for entry in entries(lines, Pushed) for decision in entry.decisions
-             if isinstance(decision, Apply) and decision.version > entry.event.base + 1]
+    stale = [
+        entry
+        for entry in entries(lines, Pushed)
+        for decision in entry.decisions
+        if isinstance(decision, Apply) and decision.version > entry.event.base + 1
+    ]
     assert bool(stale) == (paradigm != "bsp"), "weights of an older version were used"
     if paradigm.endswith("Sticky"):
-        pulls = {(r.worker, r.clock): r.pull for e in entries(lines, object) for r in e.decisions if isinstance(r, Release)}
-        assert {event.event.clock % 3 for event in entries(lines, Pushed) if pulls[event.event.worker, event.event.clock]
-                and event.event.worker == "a-0#1"} == {0}
+        pulls = {
+            (r.worker, r.clock): r.pull
+            for e in entries(lines, object)
+            for r in e.decisions
+            if isinstance(r, Release)
+        }
+        assert {
+            event.event.clock % 3
+            for event in entries(lines, Pushed)
+            if pulls[event.event.worker, event.event.clock] and event.event.worker == "a-0#1"
+        } == {0}
 
 
-@pytest.mark.parametrize("paradigm", ["asp", "tests.virtual.test_learning:Sticky", "k-batch-async", "sync-switch"])
+@pytest.mark.parametrize(
+    "paradigm", ["asp", "tests.virtual.test_learning:Sticky", "k-batch-async", "sync-switch"]
+)
 def test_stale_gradients_and_phases_are_treated_as_the_update_says(paradigm):
-    """From the journal again: weights of the worker's last pull, its staleness, the phase's learning rate."""
+    """From the journal again: weights of the worker's last pull, its staleness, the phase's
+    learning rate.
+    """
     switches = paradigm == "sync-switch"
-    phases = {"phases": {"bsp": {"lr": 0.2}, "asp": {"lr": 0.05}}, "staleness_scaling": "none"} if switches else {}
-    update = {"lr": 0.1, "staleness_scaling": "inverse", "delay_compensation": {"strength": 20}} | phases
-    task = task_of(plain, troubles=[CRASH], update=update, **({"paradigm": paradigm} if switches else {}))
+    phases = (
+        {"phases": {"bsp": {"lr": 0.2}, "asp": {"lr": 0.05}}, "staleness_scaling": "none"}
+        if switches
+        else {}
+    )
+    update = {
+        "lr": 0.1,
+        "staleness_scaling": "inverse",
+        "delay_compensation": {"strength": 20},
+    } | phases
+    task = task_of(
+        plain, faults=[CRASH], update=update, **({"paradigm": paradigm} if switches else {})
+    )
     lines, driver = learn(task, paradigm)
     assert lines[-1].status == "finished", lines[-1]
     assert (weights_of(driver) - Oracle(task).follow(lines).vector()).abs().max().item() < 1e-5
     assert not driver._pushed, "what was applied or dropped is not kept"
 
 
-FAMILY = [("hybrid", {"k": 2, "staleness_tolerance": 1, "pull_interval": 3}),
-          ("hybrid", {"k": 1, "staleness_tolerance": "inf", "pull_interval": 3, "snapshot": "global"}),
-          ("tests.virtual.test_learning:Twice", {}), ("k-sync", {"k": 2}), ("k-batch-sync", {"k": 4}),
-          ("ringmaster", {"staleness": 1})]
+FAMILY = [
+    ("hybrid", {"k": 2, "staleness_tolerance": 1, "pull_interval": 3}),
+    ("hybrid", {"k": 1, "staleness_tolerance": "inf", "pull_interval": 3, "snapshot": "global"}),
+    ("tests.virtual.test_learning:Twice", {}),
+    ("k-sync", {"k": 2}),
+    ("k-batch-sync", {"k": 4}),
+    ("ringmaster", {"staleness": 1}),
+]
 
 
 @pytest.mark.parametrize(("name", "parameters"), FAMILY)
 def test_gradients_are_of_the_weights_that_were_published(name, parameters):
-    """The losses are those of plain torch at `base`, though the model may have moved on; evaluated is the newest."""
+    """The losses are those of plain torch at `base`, though the model may have moved on; evaluated
+    is the newest.
+    """
     choice = ParadigmChoice(name=name, **parameters)
-    task = task_of(troubles=[] if name.endswith("Twice") else [CRASH], evaluation={"marks": 20})
+    task = task_of(faults=[] if name.endswith("Twice") else [CRASH], evaluation={"marks": 20})
     lines, driver = learn(task, choice)
     assert lines[-1].status == "finished", lines[-1]
     oracle = Oracle(task).follow(lines)
@@ -152,12 +207,16 @@ def test_every_evaluation_is_of_the_newest_model(name, parameters):
     assert len({line.version for line in evaluations}) > 9
     for line in evaluations:
         weight, bias, last_weight, last_bias = versions[line.version]
-        logits = nn.functional.linear(nn.functional.linear(x, weight, bias).relu(), last_weight, last_bias)
+        logits = nn.functional.linear(
+            nn.functional.linear(x, weight, bias).relu(), last_weight, last_bias
+        )
         assert line.loss == pytest.approx(nn.functional.cross_entropy(logits, y).item(), abs=1e-5)
 
 
 def test_the_last_weights_are_evaluated_as_they_are():
-    """An independent evaluation of the oracle's model: accuracy, and the loss with the mean of the workers' statistics."""
+    """An independent evaluation of the oracle's model: accuracy, and the loss with the mean of the
+    workers' statistics.
+    """
     task = task_of()
     lines, _ = learn(task, "asp")
     oracle = Oracle(task).follow(lines)
@@ -171,14 +230,19 @@ def test_the_last_weights_are_evaluated_as_they_are():
     assert [one.mark for one in evaluations] == [0, 0.5, 1]
     assert [one.progress for one in evaluations] == [0, 0.5, 1]
     y = torch.from_numpy(task.data.test_y)
-    assert evaluations[-1].loss == pytest.approx(nn.functional.cross_entropy(logits, y).item(), abs=1e-5)
+    assert evaluations[-1].loss == pytest.approx(
+        nn.functional.cross_entropy(logits, y).item(), abs=1e-5
+    )
     assert evaluations[-1].accuracy == (logits.argmax(dim=1) == y).float().mean().item()
     assert evaluations[-1].version == 20
 
 
 def test_each_group_computes_in_its_own_precision():
     def first_losses(**more):
-        lines, _ = learn(task_of(plain, workers=[{"name": "a", "step_s": 1}, {"name": "b", "step_s": 1} | more]), "bsp")
+        lines, _ = learn(
+            task_of(plain, workers=[{"name": "a", "step_s": 1}, {"name": "b", "step_s": 1} | more]),
+            "bsp",
+        )
         return [entry.report["loss"] for entry in entries(lines, Pushed)[:2]]
 
     (a, b), (same, rounded) = first_losses(), first_losses(precision="bf16")
@@ -187,15 +251,23 @@ def test_each_group_computes_in_its_own_precision():
 
 
 def test_an_evaluation_has_the_time_of_its_publication():
-    task = task_of(workers=[{"step_s": 1}], network={"link": {"latency_s": 0.5}, "update_s": 2},
-                   evaluation={"marks": 20})
+    task = task_of(
+        workers=[{"step_s": 1}],
+        network={"link": {"latency_s": 0.5}, "update_s": 2},
+        evaluation={"marks": 20},
+    )
     lines, _ = learn(task, "asp")
-    assert [line.at for line in lines if isinstance(line, Evaluation)] == [0.0] + [4.0 * (n + 1) for n in range(20)]
+    assert [line.at for line in lines if isinstance(line, Evaluation)] == [0.0] + [
+        4.0 * (n + 1) for n in range(20)
+    ]
     assert lines[-1].at == 80.0
 
 
 def test_dropout_is_a_function_of_slot_and_clock():
-    """At a rate of next to 0 the weights stand still: then a step's loss must not depend on who computed before."""
+    """At a rate of next to 0 the weights stand still: then a step's loss must not depend on who
+    computed before.
+    """
+
     def losses(model, paradigm, **settings):
         lines, _ = learn(task_of(model, update={"lr": 1e-30}, **settings), paradigm)
         return {(e.event.worker, e.event.clock): e.report["loss"] for e in entries(lines, Pushed)}
@@ -204,7 +276,9 @@ def test_dropout_is_a_function_of_slot_and_clock():
         return net(dropout=0.5, norm=False)
 
     for devices in (1, 3):
-        groups = {"workers": [group | {"devices_per_worker": devices} for group in SETTINGS["workers"]]}
+        groups = {
+            "workers": [group | {"devices_per_worker": devices} for group in SETTINGS["workers"]]
+        }
         bsp, asp = losses(dropping, "bsp", **groups), losses(dropping, "asp", **groups)
         both = bsp.keys() & asp.keys()
         assert len(both) > 12
@@ -222,12 +296,23 @@ def test_a_run_leaves_the_callers_random_numbers_alone():
 
 
 DETERMINED = {
-    "engine": "virtual", "seed": 3, "model": "mlp", "data": {"name": "digits", "train_samples": 400, "test_samples": 100},
-    "paradigm": "asp", "workload": {"epochs": 2}, "evaluation": {"marks": 4},
-    "workers": [{"name": "a", "count": 3, "step_s": 1, "jitter": {"sigma": 0.3}}, {"name": "b", "step_s": 2}],
+    "engine": "virtual",
+    "seed": 3,
+    "model": "mlp",
+    "data": {"name": "digits", "train_samples": 400, "test_samples": 100},
+    "paradigm": "asp",
+    "workload": {"epochs": 2},
+    "evaluation": {"marks": 4},
+    "workers": [
+        {"name": "a", "count": 3, "step_s": 1, "jitter": {"sigma": 0.3}},
+        {"name": "b", "step_s": 2},
+    ],
     "network": {"link": {"latency_s": 0.01}, "server_bandwidth_bytes_per_s": 1e6},
-    "troubles": [{"kind": "slow-down", "factor": 3, "mean_gap_s": 5, "lasts_s": 2, "count": 2},
-                 {"kind": "crash", "worker": "a-1", "at_clock": 3, "rejoin_after_s": 4}]}
+    "faults": [
+        {"kind": "slow-down", "factor": 3, "mean_gap_s": 5, "lasts_s": 2, "count": 2},
+        {"kind": "crash", "worker": "a-1", "at_clock": 3, "rejoin_after_s": 4},
+    ],
+}
 
 
 def journal(record):
@@ -236,11 +321,18 @@ def journal(record):
 
 def test_the_same_experiment_is_the_same_run_bit_for_bit(tmp_path):
     """In this process and in another one, whose sets and dicts are ordered by another hash."""
-    text = ("import raysync, torch; torch.set_num_threads(1)  # as here: with another number, sums are rounded otherwise\n"
-            f"print(raysync.run({DETERMINED | {'output': str(tmp_path)}!r}).path)")
+    text = (
+        "import raysync, torch; torch.set_num_threads(1)  # as here: with another number, sums are"
+        f" rounded otherwise\nprint(raysync.run({DETERMINED | {'output': str(tmp_path)}!r}).path)"
+    )
     root = Path(__file__).parents[2]
-    done = subprocess.run([sys.executable, "-c", text], env=os.environ | {"PYTHONHASHSEED": "7", "PYTHONPATH": str(root)},
-                          capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        env=os.environ | {"PYTHONHASHSEED": "7", "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     here = [raysync.run(DETERMINED | {"output": str(tmp_path)}) for _ in range(2)]
     there = raysync.load(done.stdout.strip())
     assert journal(here[0]) == journal(here[1]) == journal(there)
@@ -252,7 +344,7 @@ def test_the_same_experiment_is_the_same_run_bit_for_bit(tmp_path):
 @pytest.mark.parametrize("paradigm", PARADIGMS)
 def test_final_weights_are_the_same_bit_for_bit(paradigm):
     def final(**settings):
-        task = task_of(lambda: net(dropout=0.3), troubles=[CRASH], **settings)
+        task = task_of(lambda: net(dropout=0.3), faults=[CRASH], **settings)
         lines, driver = learn(task, paradigm)
         return lines, weights_of(driver)
 
@@ -267,10 +359,15 @@ def test_jitter_is_a_function_of_slot_and_clock_under_every_paradigm():
     seen = {}
     for timing in ("only", "with-gradients"):
         for paradigm in PARADIGMS:
-            task = task_of(timing=timing, workers=[{"count": 3, "step_s": 1, "jitter": {"sigma": 0.5}}])
+            task = task_of(
+                timing=timing, workers=[{"count": 3, "step_s": 1, "jitter": {"sigma": 0.5}}]
+            )
             if timing == "only":
-                lines = [line for batch in VirtualEngine().run(task, ParadigmChoice(name=paradigm).make())
-                         for line in batch]
+                lines = [
+                    line
+                    for batch in VirtualEngine().run(task, ParadigmChoice(name=paradigm).make())
+                    for line in batch
+                ]
             else:
                 lines, _ = learn(task, paradigm)
             for entry in entries(lines, Pushed):
@@ -293,7 +390,9 @@ class Cliff(nn.Module):
         return self.inner(x) * (float("nan") if broken else 1)
 
 
-@pytest.mark.parametrize(("where", "samples"), [("training", 160), ("evaluation", 160), ("evaluation", 8)])
+@pytest.mark.parametrize(
+    ("where", "samples"), [("training", 160), ("evaluation", 160), ("evaluation", 8)]
+)
 def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(where, samples):
     """Wherever it shows: in a push, at a mark on the way, or at the very last evaluation."""
     lines, _ = learn(task_of(lambda: Cliff(where), workload={"samples": samples}), "asp")
@@ -344,15 +443,23 @@ class Buggy(Paradigm):
 
 
 def test_a_paradigm_that_breaks_fails_the_run_and_says_at_which_event(tmp_path):
-    says = r"KeyError: 'mine' at Pushed\(at=3.0, worker='a-0#1', clock=2.*\), in .*test_learning.py:\d+"
+    says = (
+        r"KeyError: 'mine' at Pushed\(at=3.0, worker='a-0#1', clock=2.*\), in"
+        r" .*test_learning.py:\d+"
+    )
     with pytest.raises(raysync.RunFailed, match=says):
-        raysync.run(SETTINGS | {"output": str(tmp_path), "paradigm": "tests.virtual.test_learning:Buggy"}, model=plain,
-                    data=DATA)
+        raysync.run(
+            SETTINGS | {"output": str(tmp_path), "paradigm": "tests.virtual.test_learning:Buggy"},
+            model=plain,
+            data=DATA,
+        )
 
 
 @dataclass
 class Patient(Paradigm):
-    """Applies what it has every 10 seconds, by a timer that each push sets anew, and drops every fourth push."""
+    """Applies what it has every 10 seconds, by a timer that each push sets anew, and drops every
+    fourth push.
+    """
 
     name = "patient"
 
@@ -360,7 +467,11 @@ class Patient(Paradigm):
         from raysync.core.decisions import Drop, SetTimer
 
         dropped = [Drop(push, why="the fourth")] if push[1] % 4 == 3 else []
-        return [*dropped, SetTimer("tick", roster.now + 0.5), SetTimer("tick", 10.0 * (1 + roster.now // 10))]
+        return [
+            *dropped,
+            SetTimer("tick", roster.now + 0.5),
+            SetTimer("tick", 10.0 * (1 + roster.now // 10)),
+        ]
 
     def on_timer(self, roster, key):
         update = [Apply(tuple(roster.buffered))] if roster.buffered else []
@@ -378,9 +489,16 @@ def test_timers_drops_and_batch_sizes_of_a_users_paradigm():
     lines, driver = learn(task, "tests.virtual.test_learning:Patient")
     times = push_times(lines)
     assert lines[-1].status == "finished", lines[-1]
-    assert times["a-0"] == [1, *(0.5 + 10 * n for n in range(1, len(times["c-0"])))], "half a batch takes half as long"
+    assert times["a-0"] == [1, *(0.5 + 10 * n for n in range(1, len(times["c-0"])))], (
+        "half a batch takes half as long"
+    )
     assert times["c-0"] == [4, *(2 + 10 * n for n in range(1, len(times["c-0"])))]
     assert not driver._pushed, "what was applied or dropped is not kept"
     assert {entry.event.samples for entry in entries(lines, Pushed) if entry.event.clock} == {4}
     assert (weights_of(driver) - Oracle(task).follow(lines).vector()).abs().max().item() < 1e-5
-    assert replayed(task, lines, ParadigmChoice(name="tests.virtual.test_learning:Patient")).machine.roster.dropped > 3
+    assert (
+        replayed(
+            task, lines, ParadigmChoice(name="tests.virtual.test_learning:Patient")
+        ).machine.roster.dropped
+        > 3
+    )

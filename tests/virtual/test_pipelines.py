@@ -32,13 +32,27 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def deep():
     """Four items with parameters, each with 20 weights but the last with 16."""
-    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    return nn.Sequential(
+        nn.Linear(3, 4),
+        nn.Tanh(),
+        nn.Linear(4, 4),
+        nn.Tanh(),
+        nn.Linear(4, 4),
+        nn.Tanh(),
+        nn.Linear(4, 4),
+    )
 
 
 def task_of(modules, groups, **settings):
     workers = [{"name": "gpu", "count": modules * groups, "step_s": 0.12}]
-    settings = {"engine": "virtual", "batch_size": 4, "workers": workers, "workload": {"samples": 4 * groups * 30},
-                "update": {"lr": 0.05, "momentum": 0.5}, "evaluation": {"marks": 6}} | settings
+    settings = {
+        "engine": "virtual",
+        "batch_size": 4,
+        "workers": workers,
+        "workload": {"samples": 4 * groups * 30},
+        "update": {"lr": 0.05, "momentum": 0.5},
+        "evaluation": {"marks": 6},
+    } | settings
     return prepare(config.validate(settings), deep, DATA)
 
 
@@ -46,8 +60,8 @@ def decoupled(task, modules, groups, **settings):
     return ran(task, make("decoupled", modules=modules, groups=groups, **settings))
 
 
-def ran(task, rule):
-    return [line for lines in VirtualEngine().run(task, rule) for line in lines]
+def ran(task, paradigm):
+    return [line for lines in VirtualEngine().run(task, paradigm) for line in lines]
 
 
 def evaluated(lines):
@@ -73,22 +87,45 @@ def test_one_module_is_bsp_of_as_many_workers(groups):
 
 
 SYNCS = {
-    "asp": {}, "ssp": {"staleness": 1}, "lagtuner": {}, "k-sync": {"k": 2}, "k-batch-sync": {"k": 3}, "k-async": {"k": 2},
-    "k-batch-async": {"k": 2}, "backup-workers": {"backups": 1}, "ringmaster": {"staleness": 1},
+    "asp": {},
+    "ssp": {"staleness": 1},
+    "lagtuner": {},
+    "k-sync": {"k": 2},
+    "k-batch-sync": {"k": 3},
+    "k-async": {"k": 2},
+    "k-batch-async": {"k": 2},
+    "backup-workers": {"backups": 1},
+    "ringmaster": {"staleness": 1},
     "hybrid": {"k": 2, "staleness_tolerance": 1, "pull_interval": 3, "snapshot": "global"},
-    "sync-switch": {"fraction": 0.4, "online": "elastic", "window": 2, "windows": 2}}
+    "sync-switch": {"fraction": 0.4, "online": "elastic", "window": 2, "windows": 2},
+}
 
 
 @pytest.mark.parametrize("sync", SYNCS)
 def test_one_module_under_a_paradigm_is_that_paradigm(sync):
-    """The same pushes, on the same versions, with the same losses, at the same times, up to where either ends."""
-    unequal = [{"name": "fast", "count": 3, "step_s": 0.1, "jitter": {"sigma": 0.2}}, {"name": "slow", "step_s": 0.25}]
+    """The same pushes, on the same versions, with the same losses, at the same times, up to where
+    either ends.
+    """
+    unequal = [
+        {"name": "fast", "count": 3, "step_s": 0.1, "jitter": {"sigma": 0.2}},
+        {"name": "slow", "step_s": 0.25},
+    ]
     task = task_of(1, 4, workers=unequal, network={"link": {"latency_s": 0.004}, "update_s": 0.001})
     whole = ran(task, make(sync, **SYNCS[sync]))
     cut = decoupled(task, 1, 4, sync={"name": sync, **SYNCS[sync]})
-    pushes, expected = ([(entry.event.worker.removeprefix("m1/"), entry.event.clock, entry.event.base, entry.report["loss"],
-                          pytest.approx(entry.event.at, abs=1e-9)) for entry in entries(lines, Pushed)]
-                        for lines in (cut, whole))
+    pushes, expected = (
+        [
+            (
+                entry.event.worker.removeprefix("m1/"),
+                entry.event.clock,
+                entry.event.base,
+                entry.report["loss"],
+                pytest.approx(entry.event.at, abs=1e-9),
+            )
+            for entry in entries(lines, Pushed)
+        ]
+        for lines in (cut, whole)
+    )
     assert pushes[:100] == expected[:100]
     assert len(expected) >= 100
     assert cut[-1].status == whole[-1].status == "finished"
@@ -97,13 +134,21 @@ def test_one_module_under_a_paradigm_is_that_paradigm(sync):
 @pytest.mark.parametrize("sync", SYNCS)
 def test_delays_are_those_of_the_schedule_under_every_paradigm(sync):
     """In ticks 2(K - k), whoever waits for whom; in versions, of one group, one less."""
-    task = task_of(3, 2, workers=[{"name": "gpu", "count": 6, "step_s": 0.12, "jitter": {"sigma": 0.3}}])
+    task = task_of(
+        3, 2, workers=[{"name": "gpu", "count": 6, "step_s": 0.12, "jitter": {"sigma": 0.3}}]
+    )
     rows = rows_of(decoupled(task, 3, 2, sync={"name": sync, **SYNCS[sync]}), task.workload_samples)
-    assert {(WorkerId(row.worker).stage, row.delay_ticks) for row in rows} == {(1, 4), (2, 2), (3, 0)}
+    assert {(WorkerId(row.worker).stage, row.delay_ticks) for row in rows} == {
+        (1, 4),
+        (2, 2),
+        (3, 0),
+    }
     if SYNCS[sync].get("k") or sync in ("backup-workers", "ringmaster", "hybrid"):
         return  # these are for several workers, or drop what is late
     alone = task_of(3, 1)
-    rows = rows_of(decoupled(alone, 3, 1, sync={"name": sync, **SYNCS[sync]}), alone.workload_samples)
+    rows = rows_of(
+        decoupled(alone, 3, 1, sync={"name": sync, **SYNCS[sync]}), alone.workload_samples
+    )
     assert len(rows) == 90
     for row in rows:
         delay = 2 * (3 - WorkerId(row.worker).stage)
@@ -113,8 +158,10 @@ def test_delays_are_those_of_the_schedule_under_every_paradigm(sync):
 def test_locked_modules_are_plain_backpropagation():
     """The same losses, and no faster: one module computes at a time."""
     plain, lines = decoupled(task_of(1, 1), 1, 1), decoupled(task_of(4, 1), 4, 1, locked=True)
-    expected, losses = ([entry.report["loss"] for entry in entries(run, Pushed) if "loss" in entry.report]
-                        for run in (plain, lines))
+    expected, losses = (
+        [entry.report["loss"] for entry in entries(run, Pushed) if "loss" in entry.report]
+        for run in (plain, lines)
+    )
     assert losses == pytest.approx(expected, abs=1e-6)
     assert evaluated(lines)[-1] == pytest.approx(evaluated(plain)[-1], abs=1e-6)
     assert {entry.report["delay_ticks"] for entry in entries(lines, Pushed)} == {0}
@@ -123,7 +170,9 @@ def test_locked_modules_are_plain_backpropagation():
 
 @pytest.mark.parametrize(("modules", "groups"), [(1, 1), (2, 1), (3, 2), (4, 1)])
 def test_delays_are_those_of_the_schedule(modules, groups):
-    """In ticks 2(K - k); in versions one less, for the update comes before the next forward pass; the last module: 0."""
+    """In ticks 2(K - k); in versions one less, for the update comes before the next forward pass;
+    the last module: 0.
+    """
     task = task_of(modules, groups)
     lines = decoupled(task, modules, groups)
     rows = rows_of(lines, task.workload_samples)
@@ -134,38 +183,66 @@ def test_delays_are_those_of_the_schedule(modules, groups):
         if row.clock >= delay:  # the first batches met weights that nothing had changed yet
             assert row.staleness == max(0, delay - 1)
     assert lines[-1].status == "finished"
-    assert replayed(task, lines, ParadigmChoice(name="decoupled", modules=modules, groups=groups)).difference is None
+    assert (
+        replayed(
+            task, lines, ParadigmChoice(name="decoupled", modules=modules, groups=groups)
+        ).difference
+        is None
+    )
 
 
 def test_every_module_learns_from_every_batch_and_its_labels_are_the_batches():
-    """At a rate of nothing every loss is that of the initial network on the batch's own samples and labels."""
+    """At a rate of nothing every loss is that of the initial network on the batch's own samples and
+    labels.
+    """
     task = task_of(3, 2, update={"lr": 1e-12})
     plan = plan_of(task, make("decoupled", modules=3, groups=2))
     whole = nn.Sequential(*plan.parts())
-    lines = ran(task, plan.rule)
+    lines = ran(task, plan.paradigm)
     slots = {slot: group for (group, _), slot in plan.slots.items()}
-    losses = {(slots[slot_of(entry.event.worker).partition("/")[2]], entry.event.clock): entry.report["loss"]
-              for entry in entries(lines, Pushed) if "loss" in entry.report}
+    losses = {
+        (slots[slot_of(entry.event.worker).partition("/")[2]], entry.event.clock): entry.report[
+            "loss"
+        ]
+        for entry in entries(lines, Pushed)
+        if "loss" in entry.report
+    }
     assert len(losses) == 60
     for (group, clock), loss in losses.items():
         x, y = plan.draws(group).draw(DATA, clock, 4)
         assert loss == pytest.approx(cross_entropy(whole(x), y).item(), abs=1e-6)
-    clocks = {stage: [entry.event.clock for entry in entries(lines, Pushed) if entry.event.worker == f"{plan.name(stage)}#1"]
-              for stage in plan.slots}
+    clocks = {
+        stage: [
+            entry.event.clock
+            for entry in entries(lines, Pushed)
+            if entry.event.worker == f"{plan.name(stage)}#1"
+        ]
+        for stage in plan.slots
+    }
     assert all(each == list(range(30)) for each in clocks.values())
 
 
 def test_a_delayed_gradient_is_that_of_the_weights_of_its_forward_pass():
-    """Two modules by hand: module 1 learns from batch b at its weights of then, with the dy of module 2 at its own."""
+    """Two modules by hand: module 1 learns from batch b at its weights of then, with the dy of
+    module 2 at its own.
+    """
     task = task_of(2, 1, update={"lr": 0.1}, workload={"samples": 4 * 6})
     plan = plan_of(task, make("decoupled", modules=2, groups=1, at=["4"]))
     first, second = plan.parts()
-    losses = [entry.report["loss"] for entry in entries(ran(task, plan.rule), Pushed) if "loss" in entry.report]
-    old = [[p.detach().clone().requires_grad_() for p in first.parameters()]]  # weights of module 1 by version
+    losses = [
+        entry.report["loss"]
+        for entry in entries(ran(task, plan.paradigm), Pushed)
+        if "loss" in entry.report
+    ]
+    old = [
+        [p.detach().clone().requires_grad_() for p in first.parameters()]
+    ]  # weights of module 1 by version
     now = [p.detach().clone().requires_grad_() for p in second.parameters()]
 
     def forward(part, weights, x):
-        return torch.func.functional_call(part, dict(zip(dict(part.named_parameters()), weights, strict=True)), (x,))
+        return torch.func.functional_call(
+            part, dict(zip(dict(part.named_parameters()), weights, strict=True)), (x,)
+        )
 
     outputs, got = {}, []
     for batch in range(6):
@@ -178,32 +255,52 @@ def test_a_delayed_gradient_is_that_of_the_weights_of_its_forward_pass():
         now = [(p - 0.1 * g).detach().requires_grad_() for p, g in zip(now, gradients, strict=True)]
         output, weights = outputs[batch]
         gradients = torch.autograd.grad(output, weights, dy)
-        old.append([(p - 0.1 * g).detach().requires_grad_() for p, g in zip(old[-1], gradients, strict=True)])
+        old.append(
+            [
+                (p - 0.1 * g).detach().requires_grad_()
+                for p, g in zip(old[-1], gradients, strict=True)
+            ]
+        )
     assert losses == pytest.approx(got, abs=1e-6)
 
 
 @pytest.mark.parametrize("modules", [1, 3])
 def test_gradients_and_weights_may_be_mixed_alike_for_sgd(modules):
     task = task_of(modules, 2, update={"lr": 0.1})
-    server, grad, weight = (evaluated(decoupled(task, modules, 2, **settings)) for settings in (
-        {}, {"mix": "grad", "topology": [[0.5, 0.5], [0.5, 0.5]]}, {"mix": "weight"}))
+    server, grad, weight = (
+        evaluated(decoupled(task, modules, 2, **settings))
+        for settings in (
+            {},
+            {"mix": "grad", "topology": [[0.5, 0.5], [0.5, 0.5]]},
+            {"mix": "weight"},
+        )
+    )
     assert [row[2] for row in grad] == pytest.approx([row[2] for row in server], abs=1e-6)
     assert [row[2] for row in weight] == pytest.approx([row[2] for row in server], abs=1e-6)
 
 
 def plan_for(groups):
     """An update of one push of each replica."""
-    return ApplyPlan(workers=[f"w-{group}" for group in range(groups)], samples=[4] * groups, progress=0.0, phase="",
-                     staleness=[0] * groups, version=1, replicas=list(range(groups)))
+    return ApplyPlan(
+        workers=[f"w-{group}" for group in range(groups)],
+        samples=[4] * groups,
+        progress=0.0,
+        phase="",
+        staleness=[0] * groups,
+        version=1,
+        replicas=list(range(groups)),
+    )
 
 
-@pytest.mark.parametrize("settings", [{"mix": "weight"}, {"topology": "ring", "mix": "weight"}, {"mix_every": 3}])
+@pytest.mark.parametrize(
+    "settings", [{"mix": "weight"}, {"topology": "ring", "mix": "weight"}, {"mix_every": 3}]
+)
 def test_replicas_under_full_averaging_are_equal_and_mixing_keeps_their_mean(settings):
     torch.manual_seed(0)
-    rule = make("decoupled", modules=1, groups=4, **settings)
+    paradigm = make("decoupled", modules=1, groups=4, **settings)
     update = config.validate({"update": {"lr": 0.1}}).update
     initial = torch.randn(6)
-    gossip = Gossip(initial, 6, update, rule.matrix, rule.mix, rule.mix_every)
+    gossip = Gossip(initial, 6, update, paradigm.matrix, paradigm.mix, paradigm.mix_every)
     server = OneStore(initial, 6, update)
     for _ in range(6):
         vectors = [torch.randn(6) for _ in range(4)]
@@ -211,7 +308,9 @@ def test_replicas_under_full_averaging_are_equal_and_mixing_keeps_their_mean(set
         server.apply(plan_for(4), vectors)
         torch.testing.assert_close(gossip.mean(), server.mean())
         replicas = [gossip.weights(group).clone() for group in range(4)]
-        assert all(torch.equal(one, replicas[0]) for one in replicas) == (settings == {"mix": "weight"})
+        assert all(torch.equal(one, replicas[0]) for one in replicas) == (
+            settings == {"mix": "weight"}
+        )
 
 
 def test_a_matrix_mixes_as_it_says():
@@ -219,13 +318,25 @@ def test_a_matrix_mixes_as_it_says():
     update = config.validate({"update": {"lr": 1.0, "lr_scaling": "none"}}).update
     gossip = Gossip(torch.zeros(3), 3, update, matrix, "weight", 1)
     gossip.apply(plan_for(3), list(-torch.eye(3)))  # x becomes the identity's rows
-    torch.testing.assert_close(torch.stack([gossip.weights(group) for group in range(3)]), torch.tensor(matrix))
+    torch.testing.assert_close(
+        torch.stack([gossip.weights(group) for group in range(3)]), torch.tensor(matrix)
+    )
 
 
-@pytest.mark.parametrize(("sync", "bound"), [("asp", None), ({"name": "ssp", "staleness": 2}, 2), ("lagtuner", 15),
-                                             ({"name": "sync-switch", "fraction": 0.5, "online": "elastic"}, None)])
+@pytest.mark.parametrize(
+    ("sync", "bound"),
+    [
+        ("asp", None),
+        ({"name": "ssp", "staleness": 2}, 2),
+        ("lagtuner", 15),
+        ({"name": "sync-switch", "fraction": 0.5, "online": "elastic"}, None),
+    ],
+)
 def test_any_paradigm_holds_replicas_together(sync, bound):
-    groups = [{"name": "slow", "count": 2, "step_s": 0.4}, {"name": "fast", "count": 4, "step_s": 0.1}]
+    groups = [
+        {"name": "slow", "count": 2, "step_s": 0.4},
+        {"name": "fast", "count": 4, "step_s": 0.1},
+    ]
     task = task_of(2, 3, workers=groups, network={"link": {"latency_s": 0.002}})
     lines = decoupled(task, 2, 3, sync=sync)
     assert lines[-1].status == "finished", lines[-1]
@@ -237,19 +348,33 @@ def test_any_paradigm_holds_replicas_together(sync, bound):
     rows = rows_of(lines, task.workload_samples)
     if bound is not None:
         assert max(row.lead for row in rows) == bound or max(row.lead for row in rows) < bound
-    trained = {module: sum(row.samples for row in rows if WorkerId(row.worker).stage == module and row.outcome == "applied")
-               for module in (1, 2)}
+    trained = {
+        module: sum(
+            row.samples
+            for row in rows
+            if WorkerId(row.worker).stage == module and row.outcome == "applied"
+        )
+        for module in (1, 2)
+    }
     if sync in ("asp", "lagtuner"):
         assert trained == {1: 360, 2: 360}
-    assert {entry.report["why"] for entry in entries(lines, Left)} == {"its group has no batch left"}
+    assert {entry.report["why"] for entry in entries(lines, Left)} == {
+        "its group has no batch left"
+    }
 
 
 def test_the_pipeline_overlaps():
-    """Four equal modules: once it is full a batch leaves every quarter of a step, and a little for the servers."""
+    """Four equal modules: once it is full a batch leaves every quarter of a step, and a little for
+    the servers.
+    """
     task = task_of(4, 1, timing="only")
     alone = task_of(1, 1, timing="only")
     lines, whole = decoupled(task, 4, 1), decoupled(alone, 1, 1)
-    times = [entry.event.at for entry in entries(lines, Pushed) if WorkerId(entry.event.worker).stage == 4]
+    times = [
+        entry.event.at
+        for entry in entries(lines, Pushed)
+        if WorkerId(entry.event.worker).stage == 4
+    ]
     shares = plan_of(task, make("decoupled", modules=4, groups=1)).shares
     assert max(shares.values()) == pytest.approx(0.25, abs=0.02)
     periods = [later - earlier for earlier, later in pairwise(times[8:])]
@@ -264,7 +389,9 @@ def test_running_forward_again_takes_longer_and_uses_the_present_weights():
     assert evaluated(latest)[0] == evaluated(stash)[0]
     assert evaluated(latest)[-1] != evaluated(stash)[-1]
     rows = [row for row in rows_of(latest, task.workload_samples) if row.clock > 4]
-    assert {row.staleness for row in rows} == {0}, "what is computed on the present weights is not stale"
+    assert {row.staleness for row in rows} == {0}, (
+        "what is computed on the present weights is not stale"
+    )
 
 
 def test_no_more_is_in_flight_than_the_delay():
@@ -288,8 +415,15 @@ def test_a_network_that_diverges_says_so():
 
 def test_buffers_are_their_modules_own_and_are_evaluated():
     def normed():
-        return nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU(),
-                             nn.Linear(8, 4))
+        return nn.Sequential(
+            nn.Linear(3, 8),
+            nn.BatchNorm1d(8),
+            nn.ReLU(),
+            nn.Linear(8, 8),
+            nn.BatchNorm1d(8),
+            nn.ReLU(),
+            nn.Linear(8, 4),
+        )
 
     task = prepare(task_of(2, 2).experiment, normed, DATA)
     lines = decoupled(task, 2, 2)
@@ -300,39 +434,91 @@ def test_buffers_are_their_modules_own_and_are_evaluated():
 SIZES = {"name": "sync-switch", "batch_sizes": {"asp": 4}}
 GLOBAL = {"name": "hybrid", "k": 1, "snapshot": "global", "pull_interval": 2}
 TWO = {"modules": 2, "groups": 2}
-RUN = {"engine": "virtual", "workers": [{"count": 4}], "model": {"name": "mlp", "hidden": [8, 8, 8]}}
+RUN = {
+    "engine": "virtual",
+    "workers": [{"count": 4}],
+    "model": {"name": "mlp", "hidden": [8, 8, 8]},
+}
 
 
-@pytest.mark.parametrize(("settings", "parameters", "says"), [
-    ({"model": {"name": "mlp", "hidden": [8]}}, {"modules": 4, "groups": 1}, "at most 2 modules with parameters, not 4"),
-    ({"cluster": {"server_shards": 2}}, {"modules": 2, "groups": 2}, "each module has one server"),
-    ({"troubles": [{"kind": "crash", "worker": "worker-0", "at_s": 1}]}, {"modules": 2, "groups": 2}, "a crash ends"),
-    ({"update": {"delay_compensation": "constant"}}, {"modules": 2, "groups": 2}, "use shrink"),
-    ({"update": {"combine": "sum", "lr_scaling": "none"}}, {"modules": 2, "groups": 2, "mix": "weight"}, "mixes means"),
-    ({"update": {"project_radius": 1}}, {"modules": 2, "groups": 2}, "which no server has"),
-    ({"workers": [{"count": 4, "precision": "bf16"}]}, TWO, "workers: worker: precision: bf16"),
-    ({}, TWO | {"sync": SIZES}, "sync: sync-switch: batch_sizes: the stages"),
-    ({"update": {"staleness_scaling": "inverse"}}, TWO, "update.staleness_scaling: inverse: .* use shrink"),
-    ({"workers": [{"count": 4, "devices_per_worker": 2}]}, TWO, "devices_per_worker: 2: a stage computes on one"),
-    ({"engine": "ray", "workers": [{"count": 4, "link": {"latency_s": 1}}]}, TWO,
-     "worker: link: .*on Ray"),
-    ({"engine": "ray", "troubles": [{"kind": "latency", "added_s": 1}]}, TWO, "latency: .*on Ray"),
-])
+@pytest.mark.parametrize(
+    ("settings", "parameters", "says"),
+    [
+        (
+            {"model": {"name": "mlp", "hidden": [8]}},
+            {"modules": 4, "groups": 1},
+            "at most 2 modules with parameters, not 4",
+        ),
+        (
+            {"cluster": {"server_shards": 2}},
+            {"modules": 2, "groups": 2},
+            "each module has one server",
+        ),
+        (
+            {"faults": [{"kind": "crash", "worker": "worker-0", "at_s": 1}]},
+            {"modules": 2, "groups": 2},
+            "a crash ends",
+        ),
+        ({"update": {"delay_compensation": "constant"}}, {"modules": 2, "groups": 2}, "use shrink"),
+        (
+            {"update": {"combine": "sum", "lr_scaling": "none"}},
+            {"modules": 2, "groups": 2, "mix": "weight"},
+            "mixes means",
+        ),
+        ({"update": {"project_radius": 1}}, {"modules": 2, "groups": 2}, "which no server has"),
+        ({"workers": [{"count": 4, "precision": "bf16"}]}, TWO, "workers: worker: precision: bf16"),
+        ({}, TWO | {"sync": SIZES}, "sync: sync-switch: batch_sizes: the stages"),
+        (
+            {"update": {"staleness_scaling": "inverse"}},
+            TWO,
+            "update.staleness_scaling: inverse: .* use shrink",
+        ),
+        (
+            {"workers": [{"count": 4, "devices_per_worker": 2}]},
+            TWO,
+            "devices_per_worker: 2: a stage computes on one",
+        ),
+        (
+            {"engine": "ray", "workers": [{"count": 4, "link": {"latency_s": 1}}]},
+            TWO,
+            "worker: link: .*on Ray",
+        ),
+        (
+            {"engine": "ray", "faults": [{"kind": "latency", "added_s": 1}]},
+            TWO,
+            "latency: .*on Ray",
+        ),
+    ],
+)
 def test_what_does_not_go_with_it_is_refused_before_the_run(tmp_path, settings, parameters, says):
-    experiment = RUN | settings | {"output": str(tmp_path), "paradigm": {"name": "decoupled", **parameters}}
+    experiment = (
+        RUN | settings | {"output": str(tmp_path), "paradigm": {"name": "decoupled", **parameters}}
+    )
     with pytest.raises(ConfigError, match=says) as refused:
         raysync.run(experiment)
     assert "\n" not in str(refused.value)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("sync", [
-    GLOBAL, {"name": "ringmaster", "paradigm": "ssp"},
-    {"name": "sync-switch", "fraction": 0.5, "then": {"name": "hybrid", "k": 1}}])
+@pytest.mark.parametrize(
+    "sync",
+    [
+        GLOBAL,
+        {"name": "ringmaster", "paradigm": "ssp"},
+        {"name": "sync-switch", "fraction": 0.5, "then": {"name": "hybrid", "k": 1}},
+    ],
+)
 def test_what_is_refused_of_a_paradigm_is_that_setting_alone(tmp_path, sync):
     paradigm = {"name": "decoupled", "modules": 2, "groups": 2, "sync": sync}
-    record = raysync.run(RUN | {"output": str(tmp_path), "paradigm": paradigm, "timing": "only",
-                                "workload": {"samples": 640}})
+    record = raysync.run(
+        RUN
+        | {
+            "output": str(tmp_path),
+            "paradigm": paradigm,
+            "timing": "only",
+            "workload": {"samples": 640},
+        }
+    )
     assert record.summary["status"] == "finished"
 
 
@@ -348,7 +534,9 @@ def test_compare_refuses_it_before_it_trains_another(tmp_path):
 
 def test_it_is_compared_with_paradigms_in_one_experiment(tmp_path):
     paradigm = {"name": "decoupled", "modules": 2, "groups": 2}
-    record = raysync.run(RUN | {"output": str(tmp_path), "paradigm": paradigm, "workload": {"samples": 640}})
+    record = raysync.run(
+        RUN | {"output": str(tmp_path), "paradigm": paradigm, "workload": {"samples": 640}}
+    )
     assert record.summary["status"] == "finished"
     assert record.summary["paradigm"] == "decoupled"
     assert record.summary["samples"] == 640

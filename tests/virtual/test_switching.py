@@ -1,4 +1,6 @@
-"""Sync-Switch in whole virtual runs: when it switches, and what its online policies gain from a transient straggler."""
+"""Sync-Switch in whole virtual runs: when it switches, and what its online policies gain from a
+transient straggler.
+"""
 
 import pytest
 from hypothesis import event, given, settings
@@ -18,13 +20,18 @@ FAR = {"kind": "latency", "added_s": 2, "workers": ["w-0"], "start_s": 9.5, "las
 
 def decided(lines, kind):
     """(when, decision)."""
-    return [(line.event.at, each) for line in lines if isinstance(line, Entry) for each in line.decisions
-            if isinstance(each, kind)]
+    return [
+        (line.event.at, each)
+        for line in lines
+        if isinstance(line, Entry)
+        for each in line.decisions
+        if isinstance(each, kind)
+    ]
 
 
-def switched(troubles, online, fraction=0.5, **parameters):
+def switched(faults, online, fraction=0.5, **parameters):
     """The lines of a run, and when BSP had done its share."""
-    task = timed(workers=FOUR, workload={"samples": 400}, troubles=troubles)
+    task = timed(workers=FOUR, workload={"samples": 400}, faults=faults)
     choice = ParadigmChoice(name="sync-switch", fraction=fraction, online=online, **parameters)
     lines = run(task, choice)
     assert replayed(task, lines, choice).difference is None
@@ -40,16 +47,20 @@ def test_the_switch_comes_with_the_share_and_takes_no_time():
     assert lines[-1].at == 100
     assert {each.phase for at, each in decided(lines, Apply) if at <= 50} == {"bsp"}
     assert {each.phase for at, each in decided(lines, Apply) if at > 50} == {"asp"}
-    assert min(at for at, _ in decided(lines, Apply) if at > 50) == 51, "a step later: there is no restart"
+    assert min(at for at, _ in decided(lines, Apply) if at > 50) == 51, (
+        "a step later: there is no restart"
+    )
 
 
-@pytest.mark.parametrize("trouble", [SLOW, FAR], ids=["slow-down", "latency"])
-def test_elastic_finishes_bsps_share_before_none_does(trouble):
-    _, none = switched([trouble], "none")
-    lines, elastic = switched([trouble], "elastic")
+@pytest.mark.parametrize("fault", [SLOW, FAR], ids=["slow-down", "latency"])
+def test_elastic_finishes_bsps_share_before_none_does(fault):
+    _, none = switched([fault], "none")
+    lines, elastic = switched([fault], "elastic")
     [(found, _)] = decided(lines, Suspend)
     assert 9.5 < found < 9.5 + 4 * 3 * 5, "within three windows"
-    assert {(note.kind, note.worker) for _, note in decided(lines, Note)} == {("straggler", "w-0#1")}
+    assert {(note.kind, note.worker) for _, note in decided(lines, Note)} == {
+        ("straggler", "w-0#1")
+    }
     assert {each.worker for _, each in decided(lines, Suspend | Restore)} == {"w-0#1"}
     rounds = [each for at, each in decided(lines, Apply) if found < at < elastic]
     assert {len(each.pushes) for each in rounds} == {3}
@@ -80,12 +91,19 @@ def test_a_worker_that_never_comes_back_is_found_and_left_behind():
 @settings(max_examples=60)
 @given(plans(), st.sampled_from(list(SWITCHES)), st.integers(1, 150))
 def test_every_run_ends_whatever_happens(plan, name, pushes):
-    """Random clusters and troubles: it finishes unless every slot was taken away, and its journal replays."""
-    task, choice = timed(**plan, workload={"samples": pushes}), ParadigmChoice(name="sync-switch", **SWITCHES[name])
+    """Random clusters and faults: it finishes unless every slot was taken away, and its journal
+    replays.
+    """
+    task, choice = (
+        timed(**plan, workload={"samples": pushes}),
+        ParadigmChoice(name="sync-switch", **SWITCHES[name]),
+    )
     lines = run(task, choice)
     again = replayed(task, lines, choice)
     assert again.difference is None
-    for kind in {note.kind for _, note in decided(lines, Note)} | {each.to for _, each in decided(lines, Switch)}:
+    for kind in {note.kind for _, note in decided(lines, Note)} | {
+        each.to for _, each in decided(lines, Switch)
+    }:
         event(kind)
     if lines[-1].status == "finished":
         assert again.machine.roster.samples_applied >= pushes

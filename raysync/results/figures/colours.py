@@ -1,8 +1,9 @@
 """The colours of figures, and what their names mean in each theme.
 
-The eight hues were searched for: within a theme each has a contrast of at least 3 to the background, and any two stay apart
-in OKLab, for full colour vision and for simulated deuteranopia, protanopia and tritanopia (Machado et al. 2009). The first
-five are the furthest apart. A ninth paradigm begins again, dashed.
+The eight hues were searched for: within a theme each has a contrast of at least 3 to the
+background, and any two stay apart in OKLab, for full colour vision and for simulated deuteranopia,
+protanopia and tritanopia (Machado et al. 2009). The first five are the furthest apart. A ninth
+paradigm begins again, dashed.
 """
 
 from __future__ import annotations
@@ -13,12 +14,40 @@ from typing import Any, Literal
 Theme = Literal["light", "dark"]
 
 COLOURS: dict[Theme, dict[str, str]] = {
-    "light": {"0": "#225fd6", "1": "#e65d0e", "2": "#069f85", "3": "#601a50", "4": "#6a4b0b", "5": "#a470ec", "6": "#b84e40",
-              "7": "#0d6977", "text": "#1c2430", "muted": "#5b6675", "grid": "#e3e7ec", "edge": "#c3cad3", "card": "#ffffff",
-              "page": "#f6f7f9", "bad": "#b3261e"},
-    "dark": {"0": "#489afc", "1": "#fb9343", "2": "#8ceed4", "3": "#eb4a97", "4": "#7f6607", "5": "#7557db", "6": "#c2535d",
-             "7": "#41c5d4", "text": "#e6eaf0", "muted": "#9aa5b4", "grid": "#2c333e", "edge": "#465060", "card": "#171b22",
-             "page": "#101318", "bad": "#ff8a80"},
+    "light": {
+        "0": "#225fd6",
+        "1": "#e65d0e",
+        "2": "#069f85",
+        "3": "#601a50",
+        "4": "#6a4b0b",
+        "5": "#a470ec",
+        "6": "#b84e40",
+        "7": "#0d6977",
+        "text": "#1c2430",
+        "muted": "#5b6675",
+        "grid": "#e3e7ec",
+        "edge": "#c3cad3",
+        "card": "#ffffff",
+        "page": "#f6f7f9",
+        "bad": "#b3261e",
+    },
+    "dark": {
+        "0": "#489afc",
+        "1": "#fb9343",
+        "2": "#8ceed4",
+        "3": "#eb4a97",
+        "4": "#7f6607",
+        "5": "#7557db",
+        "6": "#c2535d",
+        "7": "#41c5d4",
+        "text": "#e6eaf0",
+        "muted": "#9aa5b4",
+        "grid": "#2c333e",
+        "edge": "#465060",
+        "card": "#171b22",
+        "page": "#101318",
+        "bad": "#ff8a80",
+    },
 }
 """Theme -> name -> colour; numbers are the paradigms'."""
 
@@ -29,9 +58,14 @@ _NAME = re.compile(r"\$(\w+)(?:/(\d+))?")
 
 
 def painted(thing: Any, theme: Theme = "light") -> Any:
-    """A copy of a figure's data with colours in place of their names; `$0/25` is `$0`, a quarter opaque."""
+    """A copy of a figure's data with colours in place of their names; `$0/25` is `$0`, a quarter
+    opaque.
+    """
     if isinstance(thing, dict):
-        return {key: _paint(value, theme) if _is_name(key, value) else painted(value, theme) for key, value in thing.items()}
+        return {
+            key: _paint(value, theme) if _is_name(key, value) else painted(value, theme)
+            for key, value in thing.items()
+        }
     return [painted(one, theme) for one in thing] if isinstance(thing, list | tuple) else thing
 
 

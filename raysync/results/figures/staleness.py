@@ -1,4 +1,6 @@
-"""How far ahead workers were, and how old the weights that they used: over time and as distributions."""
+"""How far ahead workers were, and how old the weights that they used: over time and as
+distributions.
+"""
 
 from __future__ import annotations
 
@@ -7,47 +9,85 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from raysync.results.figures.parts import Figure, Series, Trace, axis, curve, line, over_seeds
-from raysync.results.figures.thin import POINTS, binned, shares_up_to
+from raysync.results.figures.downsample import POINTS, binned, shares_up_to
+from raysync.results.figures.primitives import Figure, Series, Trace, axis, curve, line, over_seeds
 
 SECTION = "How far apart, how stale"
 
 LEAD = ("lead", "max", "Lead", "clocks ahead of the slowest worker, at each release")
-STALENESS = ("staleness", "mean", "Version staleness", "versions applied between a push's weights and its own update")
+STALENESS = (
+    "staleness",
+    "mean",
+    "Version staleness",
+    "versions applied between a push's weights and its own update",
+)
 
 
 def figures(all_series: Sequence[Series]) -> list[Figure]:
     """Of a scenario; without a measure that is 0 throughout."""
-    return [figure for column, how, title, what in (LEAD, STALENESS) if _top(all_series, column) > 0
-            for figure in (_over_time(all_series, column, how, title, what), _distribution(all_series, column, title, what))]
+    return [
+        figure
+        for column, how, title, what in (LEAD, STALENESS)
+        if _top(all_series, column) > 0
+        for figure in (
+            _over_time(all_series, column, how, title, what),
+            _distribution(all_series, column, title, what),
+        )
+    ]
 
 
 def _top(all_series: Sequence[Series], column: str) -> float:
-    return max((float(frame[column].max()) for one in all_series for frame in one.pushes if frame[column].notna().any()),
-               default=0.0)
+    return max(
+        (
+            float(frame[column].max())
+            for one in all_series
+            for frame in one.pushes
+            if frame[column].notna().any()
+        ),
+        default=0.0,
+    )
 
 
 def _of(frame: pd.DataFrame, column: str) -> pd.DataFrame:
     return frame[frame.outcome == "applied"] if column == "staleness" else frame
 
 
-def _over_time(all_series: Sequence[Series], column: str, how: str, title: str, what: str) -> Figure:
+def _over_time(
+    all_series: Sequence[Series], column: str, how: str, title: str, what: str
+) -> Figure:
     traces: list[Trace] = []
     unit = "clocks" if column == "lead" else "versions"
+    over = over_seeds(all_series)
     for series in all_series:
-        frames = [_of(frame, column) for run, frame in zip(series.runs, series.pushes, strict=True) if run in series.regular]
+        frames = [
+            _of(frame, column)
+            for run, frame in zip(series.runs, series.pushes, strict=True)
+            if run in series.regular
+        ]
         if not frames:
             frames = [_of(frame, column) for frame in series.pushes][:1]
         workers = max((frame.slot.nunique() for frame in frames), default=1)
-        bins = int(np.clip(min(map(len, frames), default=0) // (3 * max(1, workers)), 1, POINTS // 2))
+        bins = int(
+            np.clip(min(map(len, frames), default=0) // (3 * max(1, workers)), 1, POINTS // 2)
+        )
         when = "released_at_s" if column == "lead" else "applied_at_s"
-        middles, values = binned([frame[when] for frame in frames], [frame[column] for frame in frames], how, bins)
-        traces += curve(series, middles, values, hovertemplate=f"%{{y}} {unit} at %{{x}} s") if len(middles) else []
+        middles, values = binned(
+            [frame[when] for frame in frames], [frame[column] for frame in frames], how, bins
+        )
+        traces += (
+            curve(series, middles, values, hovertemplate=f"%{{y}} {unit} at %{{x}} s")
+            if len(middles)
+            else []
+        )
     each = "The largest" if how == "max" else "The mean"
-    return Figure(f"{column}-time", SECTION, f"{title} over time",
-                  f"{each} {title.lower()} in each stretch of the run: {what}. {over_seeds(all_series)}".strip(), traces,
-                  {"xaxis": axis("seconds", rangemode="tozero"),
-                   "yaxis": axis(unit, rangemode="tozero")})
+    return Figure(
+        f"{column}-time",
+        SECTION,
+        f"{title} over time",
+        f"{each} {title.lower()} in each stretch of the run: {what}. {over}".strip(),
+        traces,
+        {"xaxis": axis("seconds", rangemode="tozero"), "yaxis": axis(unit, rangemode="tozero")},
+    )
 
 
 def _distribution(all_series: Sequence[Series], column: str, title: str, what: str) -> Figure:
@@ -60,9 +100,16 @@ def _distribution(all_series: Sequence[Series], column: str, title: str, what: s
             continue
         values, shares = shares_up_to(together)
         x, y = np.concatenate([[values[0]], values, [top]]), np.concatenate([[0.0], shares, [1.0]])
-        traces.append(line(series, x, 100 * y, hovertemplate=f"%{{y}} % of pushes: at most %{{x}} {unit}")
-                      | {"line": {**series.line, "shape": "hv"}})
-    return Figure(f"{column}-distribution", SECTION, f"{title}, distribution",
-                  f"Share of pushes, in %, with at most that many {unit}"
-                  + (", all seeds together." if any(len(series.runs) > 1 for series in all_series) else "."), traces,
-                  {"xaxis": axis(unit, rangemode="tozero"), "yaxis": axis("% of pushes", range=[0, 102])})
+        traces.append(
+            line(series, x, 100 * y, hovertemplate=f"%{{y}} % of pushes: at most %{{x}} {unit}")
+            | {"line": {**series.line, "shape": "hv"}}
+        )
+    return Figure(
+        f"{column}-distribution",
+        SECTION,
+        f"{title}, distribution",
+        f"Share of pushes, in %, with at most that many {unit}"
+        + (", all seeds together." if any(len(series.runs) > 1 for series in all_series) else "."),
+        traces,
+        {"xaxis": axis(unit, rangemode="tozero"), "yaxis": axis("% of pushes", range=[0, 102])},
+    )

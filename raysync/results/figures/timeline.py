@@ -10,7 +10,8 @@ import pandas as pd
 
 from raysync.core.ids import Slot, WorkerId
 from raysync.results.collection import Run
-from raysync.results.figures.parts import (
+from raysync.results.figures.journal_events import Story
+from raysync.results.figures.primitives import (
     Figure,
     Series,
     Trace,
@@ -22,20 +23,21 @@ from raysync.results.figures.parts import (
     row_names,
     rows_layout,
 )
-from raysync.results.figures.spending import slots_in_order
-from raysync.results.figures.story import Story
+from raysync.results.figures.time_breakdown import slots_in_order
 
 SECTION = "Iteration by iteration"
 ROUNDS = 7
 """Iterations of the slowest worker that a view shows."""
 
 LANES = 48
-"""Workers of all paradigms together, but at least `LANES_MIN` of each; of more, some of each group."""
+"""Workers of all paradigms together, but at least `LANES_MIN` of each; of more, some of each
+group."""
 
 LANES_MIN = 3
 
 BARS = 1_200
-"""Iterations in a view, all paradigms together, at most: it is narrowed until that many are left."""
+"""Iterations in a view, all paradigms together, at most: it is narrowed until that many are
+left."""
 
 
 SHORTEST_S = 1e-9
@@ -55,8 +57,11 @@ class Lanes:
 def figures(all_series: Sequence[Series]) -> list[Figure]:
     """Of a scenario: one run a paradigm, that of the smallest seed."""
     workers = max(LANES_MIN, LANES // max(1, len(all_series)))
-    lanes = [Lanes(series, series.runs[0], _few_workers(series.pushes[0], workers), series.stories[0])
-             for series in all_series if series.runs and len(series.pushes[0])]
+    lanes = [
+        Lanes(series, series.runs[0], _few_workers(series.pushes[0], workers), series.stories[0])
+        for series in all_series
+        if series.runs and len(series.pushes[0])
+    ]
     if not lanes:
         return []
     views = _views(lanes)
@@ -68,13 +73,31 @@ def figures(all_series: Sequence[Series]) -> list[Figure]:
         traces += _bars(one, names, views) + _decisions(one, names, views)
     seeds = {one.run.seed for one in lanes}
     notes = any(trace["type"] == "scatter" and trace["mode"] == "markers" for trace in traces)
-    caption = ("Each bar is an iteration, from its release: transfer (paler), computing (full colour), waiting (palest), in "
-               f"seconds.{' Triangles: decisions about a worker.' if notes else ''}"
-               f"{f' Seed {seeds.pop()}.' if len(seeds) == 1 else ''}")
-    return [Figure("timeline", SECTION, "Timeline of iterations", caption, traces,
-                   {"barmode": "overlay", "bargap": 0.25, **rows_layout(rows),
-                    "xaxis": axis("seconds since the first release", range=[views[0].low, views[0].high])},
-                   wide=True, views=tuple(views))]
+    caption = (
+        "Each bar is an iteration, from its release: transfer (paler), computing (full colour),"
+        " waiting (palest), in "
+        f"seconds.{' Triangles: decisions about a worker.' if notes else ''}"
+        f"{f' Seed {seeds.pop()}.' if len(seeds) == 1 else ''}"
+    )
+    return [
+        Figure(
+            "timeline",
+            SECTION,
+            "Timeline of iterations",
+            caption,
+            traces,
+            {
+                "barmode": "overlay",
+                "bargap": 0.25,
+                **rows_layout(rows),
+                "xaxis": axis(
+                    "seconds since the first release", range=[views[0].low, views[0].high]
+                ),
+            },
+            wide=True,
+            views=tuple(views),
+        )
+    ]
 
 
 def _few_workers(pushes: pd.DataFrame, workers: int) -> pd.DataFrame:
@@ -85,9 +108,14 @@ def _few_workers(pushes: pd.DataFrame, workers: int) -> pd.DataFrame:
 
 
 def _views(lanes: Sequence[Lanes]) -> list[View]:
-    """The start, the middle of the shortest run, and the first switch or departure; as wide as is readable."""
+    """The start, the middle of the shortest run, and the first switch or departure; as wide as is
+    readable.
+    """
     lasts = [(one.pushes.pushed_at_s + one.pushes.wait_s).max() for one in lanes]
-    steps = [(one.pushes.pushed_at_s - one.pushes.released_at_s).groupby(one.pushes.slot).median().max() for one in lanes]
+    steps = [
+        (one.pushes.pushed_at_s - one.pushes.released_at_s).groupby(one.pushes.slot).median().max()
+        for one in lanes
+    ]
     width = min(ROUNDS * float(max(steps)), float(max(lasts)))
     rate = sum(len(one.pushes) / last for one, last in zip(lanes, lasts, strict=True) if last > 0)
     width = min(width, BARS / rate) if rate else width
@@ -95,62 +123,116 @@ def _views(lanes: Sequence[Lanes]) -> list[View]:
     middle = float(min(lasts)) / 2
     if middle > width:
         views.append(View("middle", middle, middle + width))
-    first = min((one for lane in lanes for one in lane.story.of("switch", "left") if one.at > width),
-                key=lambda one: one.at, default=None)
+    first = min(
+        (one for lane in lanes for one in lane.story.of("switch", "left") if one.at > width),
+        key=lambda one: one.at,
+        default=None,
+    )
     if first is not None:
-        views.append(View(f"first {'switch' if first.kind == 'switch' else 'departure'}", first.at - width / 2,
-                          first.at + width / 2))
+        views.append(
+            View(
+                f"first {'switch' if first.kind == 'switch' else 'departure'}",
+                first.at - width / 2,
+                first.at + width / 2,
+            )
+        )
     return views
 
 
 def _inside(begin: pd.Series, end: pd.Series, views: Sequence[View]) -> pd.Series:
-    return pd.Series(np.logical_or.reduce([(end >= view.low) & (begin <= view.high) for view in views]), index=begin.index)
+    return pd.Series(
+        np.logical_or.reduce([(end >= view.low) & (begin <= view.high) for view in views]),
+        index=begin.index,
+    )
 
 
 def _bars(lanes: Lanes, names: dict[str, str], views: Sequence[View]) -> list[Trace]:
     frame, series = lanes.pushes, lanes.series
     frame = frame[_inside(frame.released_at_s, frame.pushed_at_s + frame.wait_s, views)]
     began = (frame.pushed_at_s - frame.busy_s).clip(lower=frame.released_at_s)
-    parts = [("computing", began, frame.pushed_at_s - began, 100, _of_iterations(frame)),
-             ("transfer", frame.released_at_s, began - frame.released_at_s, 55, None),
-             ("waiting", frame.pushed_at_s, frame.wait_s, 22, _of_waits(lanes, frame))]
+    parts = [
+        ("computing", began, frame.pushed_at_s - began, 100, _of_iterations(frame)),
+        ("transfer", frame.released_at_s, began - frame.released_at_s, 55, None),
+        ("waiting", frame.pushed_at_s, frame.wait_s, 22, _of_waits(lanes, frame)),
+    ]
     traces: list[Trace] = []
     for activity, base, length, percent, texts in parts:
         drawn = length > SHORTEST_S
         if drawn.any():
-            traces.append({
-                **series.trace, "type": "bar", "orientation": "h", "showlegend": activity == "computing",
-                "marker": {"color": series.pale(percent) if percent < 100 else series.color,
-                           "line": {"color": "$card", "width": 1 if activity == "computing" else 0}},
-                "y": [names[slot] for slot in frame.slot[drawn]], "base": numbers(base[drawn], 7),
-                "customdata": numbers(length[drawn]), "x": numbers(length[drawn], 7), "textposition": "none",
-                "hovertemplate": f"{activity} %{{customdata}} s<br>%{{text}}<extra></extra>"}
-                | ({"text": list(map(plain, texts[drawn]))} if texts is not None else {
-                    "hovertemplate": f"{activity} %{{customdata}} s<extra></extra>"}))
+            traces.append(
+                {
+                    **series.trace,
+                    "type": "bar",
+                    "orientation": "h",
+                    "showlegend": activity == "computing",
+                    "marker": {
+                        "color": series.pale(percent) if percent < 100 else series.color,
+                        "line": {"color": "$card", "width": 1 if activity == "computing" else 0},
+                    },
+                    "y": [names[slot] for slot in frame.slot[drawn]],
+                    "base": numbers(base[drawn], 7),
+                    "customdata": numbers(length[drawn]),
+                    "x": numbers(length[drawn], 7),
+                    "textposition": "none",
+                    "hovertemplate": f"{activity} %{{customdata}} s<br>%{{text}}<extra></extra>",
+                }
+                | (
+                    {"text": list(map(plain, texts[drawn]))}
+                    if texts is not None
+                    else {"hovertemplate": f"{activity} %{{customdata}} s<extra></extra>"}
+                )
+            )
     return traces
 
 
 def _of_iterations(frame: pd.DataFrame) -> pd.Series:
     stale = frame.staleness.map("{:.0f}".format, na_action="ignore").fillna(frame.outcome)
-    return "iteration " + frame["clock"].astype(str) + ", lead " + frame.lead.astype(str) + ", staleness " + stale
+    return (
+        "iteration "
+        + frame["clock"].astype(str)
+        + ", lead "
+        + frame.lead.astype(str)
+        + ", staleness "
+        + stale
+    )
 
 
 def _of_waits(lanes: Lanes, frame: pd.DataFrame) -> pd.Series:
     """Why each was held, as far as the story has it."""
     holds = lanes.story.holds
     keys = zip(frame.worker, frame.pushed_at_s.round(6), strict=True)
-    return pd.Series([holds.get((worker, at), "") for worker, at in keys], index=frame.index, dtype=object)
+    return pd.Series(
+        [holds.get((worker, at), "") for worker, at in keys], index=frame.index, dtype=object
+    )
 
 
 def _decisions(lanes: Lanes, names: dict[str, str], views: Sequence[View]) -> list[Trace]:
     """The notes about a worker, on its lane."""
-    found = [(one, names[slot]) for one in lanes.story.happenings for slot in [WorkerId(one.worker).slot]
-             if slot in names and one.kind not in ("joined", "waited")
-             and any(view.low <= one.at <= view.high for view in views)]
+    found = [
+        (one, names[slot])
+        for one in lanes.story.happenings
+        for slot in [WorkerId(one.worker).slot]
+        if slot in names
+        and one.kind not in ("joined", "waited")
+        and any(view.low <= one.at <= view.high for view in views)
+    ]
     if not found:
         return []
-    return [{**lanes.series.trace, "type": "scatter", "mode": "markers", "showlegend": False,
-             "marker": {"symbol": "triangle-down", "size": 9, "color": "$text", "line": {"color": "$card", "width": 1}},
-             "x": numbers([one.at for one, _ in found], 7), "y": [lane for _, lane in found],
-             "text": [plain(one.text).replace(", ", "<br>") for one, _ in found],
-             "hovertemplate": "%{text}<br>at %{x} s<extra></extra>"}]
+    return [
+        {
+            **lanes.series.trace,
+            "type": "scatter",
+            "mode": "markers",
+            "showlegend": False,
+            "marker": {
+                "symbol": "triangle-down",
+                "size": 9,
+                "color": "$text",
+                "line": {"color": "$card", "width": 1},
+            },
+            "x": numbers([one.at for one, _ in found], 7),
+            "y": [lane for _, lane in found],
+            "text": [plain(one.text).replace(", ", "<br>") for one, _ in found],
+            "hovertemplate": "%{text}<br>at %{x} s<extra></extra>",
+        }
+    ]

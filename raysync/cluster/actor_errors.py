@@ -1,0 +1,52 @@
+"""Errors of an actor's own code.
+
+Where a call fails, Ray passes its error on to every call that takes one of its values, and does not
+tell whose it was. So an actor signs its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import ray
+
+
+class ActorError(Exception):
+    """What an actor's own code raised, as text: an exception of a user's need not be
+    pickled then.
+    """
+
+    def __init__(self, actor_id: str, reason: str) -> None:
+        """
+        Args:
+            actor_id: Ray's.
+            reason: the error's type and message.
+        """
+        super().__init__(actor_id, reason)
+        self.actor_id, self.reason = actor_id, reason
+
+
+@contextmanager
+def signed() -> Iterator[None]:
+    """Raise what the actor's own code raises as an `ActorError`.
+
+    On a method it stands outside `ray.method`: Ray looks at the innermost function.
+    """
+    try:
+        yield
+    except ActorError:
+        raise
+    except Exception as error:
+        raise ActorError(_own_id(), reason(error)) from error
+
+
+def _own_id() -> str:
+    """Return Ray's id of this actor; empty outside of Ray, which to ask would start it."""
+    actor_id = ray.get_runtime_context().get_actor_id() if ray.is_initialized() else None
+    return actor_id or ""
+
+
+def reason(error: Exception) -> str:
+    """Return an error as users read it, in a few lines."""
+    return f"{type(error).__name__}: {error}".strip()

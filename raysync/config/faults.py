@@ -1,0 +1,163 @@
+"""What goes wrong during a run, on purpose: slow-downs, latency, crashes. Data, the same for both
+engines.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from raysync.config.base import Strict
+
+
+class _Windows(Strict):
+    """Whom a fault befalls, and when: by the run's seconds, or by the worker's clock.
+
+    A step is befallen if its Release lies in a spell. Without `times` and `mean_gap` there is one
+    spell, from `start` on. What is drawn is hashed from (seed, fault, slot): the same for every
+    paradigm, on both engines.
+    """
+
+    workers: tuple[str, ...] = Field(
+        (), description="slots (fast-0) or groups (fast); default: all"
+    )
+    count: int | None = Field(
+        None, ge=1, description="befalls that many of them, drawn by the seed; default: all of them"
+    )
+    start_s: float | None = Field(None, ge=0, description="when it begins; default: with the run")
+    start_clock: int | None = Field(None, ge=0, description="likewise, by the worker's clock")
+    lasts_s: float | None = Field(
+        None, gt=0, description="length of a spell; default: to the end of the run"
+    )
+    lasts_clocks: int | None = Field(None, ge=1)
+    times: int | None = Field(
+        None, ge=1, description="that many spells a worker, begun anywhere between start and end"
+    )
+    mean_gap_s: float | None = Field(
+        None, ge=0.001, description="spells begin as a Poisson process with this mean gap"
+    )
+    mean_gap_clocks: float | None = Field(None, ge=0.01)
+    end_s: float | None = Field(
+        None, gt=0, description="no spell begins after it; needs times or mean_gap"
+    )
+    end_clock: int | None = Field(None, ge=1)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> _Windows:
+        by_s = [
+            name
+            for name in ("start_s", "lasts_s", "mean_gap_s", "end_s")
+            if getattr(self, name) is not None
+        ]
+        by_clock = [
+            name
+            for name in ("start_clock", "lasts_clocks", "mean_gap_clocks", "end_clock")
+            if getattr(self, name) is not None
+        ]
+        if by_s and by_clock:
+            raise ValueError(
+                f"{by_s[0]} goes by seconds and {by_clock[0]} by clocks; use one of the two"
+            )
+        if self.times is not None and self.mean_gap is not None:
+            raise ValueError("give times or mean_gap, not both")
+        if (self.times is not None or self.mean_gap is not None) and self.lasts is None:
+            raise ValueError("spells that come again need lasts_s or lasts_clocks")
+        if self.times is not None and self.end is None:
+            raise ValueError(
+                "times needs end_s or end_clock: spells begin anywhere between start and end"
+            )
+        if self.end is not None and self.times is None and self.mean_gap is None:
+            raise ValueError(
+                "an end needs times or mean_gap; the length of a single spell is lasts_s or"
+                " lasts_clocks"
+            )
+        if self.end is not None and self.end <= self.start:
+            raise ValueError(f"the end ({self.end:g}) must come after the start ({self.start:g})")
+        return self
+
+    @property
+    def by_clock(self) -> bool:
+        """Whether start, lasts, mean_gap and end are clocks; otherwise they are seconds."""
+        given = (self.start_clock, self.lasts_clocks, self.mean_gap_clocks, self.end_clock)
+        return any(value is not None for value in given)
+
+    @property
+    def start(self) -> float:
+        """In seconds or clocks."""
+        return self.start_s or self.start_clock or 0
+
+    @property
+    def lasts(self) -> float | None:
+        """In seconds or clocks."""
+        return self.lasts_s or self.lasts_clocks
+
+    @property
+    def mean_gap(self) -> float | None:
+        """In seconds or clocks."""
+        return self.mean_gap_s or self.mean_gap_clocks
+
+    @property
+    def end(self) -> float | None:
+        """In seconds or clocks."""
+        return self.end_s or self.end_clock
+
+
+class SlowDown(_Windows):
+    """Computing takes longer: for ever (a slow device), for a while, or now and then (transient
+    stragglers).
+    """
+
+    kind: Literal["slow-down"]
+    factor: float = Field(ge=1, description="what the duration of a step is multiplied by")
+
+
+class Latency(_Windows):
+    """Each way between worker and server takes longer (Sync-Switch, section VI-C3: 10 ms and 30
+    ms).
+    """
+
+    kind: Literal["latency"]
+    added_s: float = Field(gt=0, description="added to each way")
+
+
+class Drift(_Windows):
+    """Latency that wanders: unstable networks, the first future work of LagTuner (section 7).
+
+    What is added to each way wanders between 0 and `added_s`: a line between uniform draws, one
+    every `period`.
+    """
+
+    kind: Literal["drift"]
+    added_s: float = Field(gt=0, description="at most added to each way")
+    period_s: float | None = Field(None, gt=0, description="a new draw every so often")
+    period_clocks: int | None = Field(None, ge=1)
+
+    @model_validator(mode="after")
+    def _one_period(self) -> Drift:
+        if (self.period_s is None) == (self.period_clocks is None):
+            raise ValueError("give one of period_s and period_clocks")
+        return self
+
+
+class Crash(Strict):
+    """A worker dies, as it begins an iteration or at a time, and comes back if it is told to."""
+
+    kind: Literal["crash"]
+    worker: str = Field(description="its slot: fast-0")
+    at_s: float | None = Field(None, ge=0, description="seconds since the run began")
+    at_clock: int | None = Field(
+        None, ge=0, description="as it begins this iteration, or the first after it"
+    )
+    rejoin_after_s: float | None = Field(
+        None, ge=0, description="default: never; on Ray a process takes its time to start"
+    )
+
+    @model_validator(mode="after")
+    def _one_moment(self) -> Crash:
+        if (self.at_s is None) == (self.at_clock is None):
+            raise ValueError("give one of at_s and at_clock")
+        return self
+
+
+Fault = Annotated[SlowDown | Latency | Drift | Crash, Field(discriminator="kind")]

@@ -1,0 +1,247 @@
+"""What is learned, and how: data, update rule, amount of work, evaluations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from raysync.config.base import Strict, by_name
+
+
+class Data(Strict):
+    """What is learned from."""
+
+    name: str = Field(
+        "digits", description="a registered data set, or the user's own package.module:function"
+    )
+    data_dir: Path | None = Field(
+        None, description="folder of torchvision's data sets; downloads go there"
+    )
+    partition: Literal["iid", "dirichlet", "shared"] = Field(
+        "iid", description="how workers share the training set"
+    )
+    alpha: float = Field(
+        0.5, gt=0, description="of `dirichlet`: small means that a worker sees few classes"
+    )
+    augment: Literal["none", "crop-flip"] = Field(
+        "none", description="crop-flip: shift by up to 4 pixels, mirror half"
+    )
+    train_samples: int | None = Field(
+        None, gt=0, description="use only the first that many training samples"
+    )
+    test_samples: int | None = Field(
+        None, gt=0, description="use only the first that many test samples"
+    )
+    parameters: dict[str, Any] = Field(
+        default_factory=dict, description="passed to the data set's function"
+    )
+
+
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Schedule(Strict):
+    """The learning rate as a function of progress (0 at the start, 1 at the end) or of updates."""
+
+    name: Literal["constant", "milestones", "cosine", "inverse-sqrt"] = "constant"
+    milestones: tuple[Annotated[float, Field(ge=0, le=1)], ...] = Field(
+        (), description="progress at which lr drops"
+    )
+    factor: float = Field(
+        0.1, gt=0, description="of `milestones`: what lr is multiplied by at each"
+    )
+    warmup: float = Field(
+        0.0, ge=0, lt=1, description="progress up to which lr rises linearly from 0"
+    )
+
+
+class MomentumRamp(Strict):
+    """How the momentum rises to its full value, each time that a phase begins.
+
+    With s = progress since then / `over`, up to 1, and m = `momentum`: linear is start + (m -
+    start) s, exponential is start (m / start)^s.
+
+    Source: Sync-Switch (Li et al. 2021, figure 8b) compares "techniques used to scale momentum"
+    after a switch, and leaves them to an extended report that we do not have. Inferred: an
+    unchanged one (what the paper does), none (`momentum: 0`), one over the workers (`momentum:
+    0.125` for 8; asynchrony begets the rest, Mitliagkas et al. 2016), and these ramps; the
+    exponential one, which doubles the momentum in even steps, for its nonlinear one.
+    """
+
+    name: Literal["linear", "exponential"]
+    over: float = Field(gt=0, le=1, description="progress that it takes")
+    start: float = Field(
+        0.0, ge=0, lt=1, description="momentum at its beginning; exponential needs one above 0"
+    )
+
+    @model_validator(mode="after")
+    def _rises(self) -> MomentumRamp:
+        if self.name == "exponential" and not self.start:
+            raise ValueError("an exponential ramp needs a start above 0, such as 1 / workers")
+        return self
+
+
+class DelayCompensation(Strict):
+    """Correct a gradient for what the model has moved since: DC-ASGD (Zheng et al. 2017,
+    arXiv:1609.08326).
+
+    A push's gradient g, computed on the weights x_base, becomes g + lambda g g (x - x_base),
+    elementwise, with the x of the moment. constant (DC-ASGD-c): lambda = strength. adaptive
+    (DC-ASGD-a): lambda = strength / sqrt(MS + 1e-7), where MS = decay MS + (1 - decay) g g takes in
+    each push before it is used.
+    """
+
+    name: Literal["constant", "adaptive"] = "constant"
+    strength: float = Field(0.04, gt=0, description="lambda, or lambda_0")
+    decay: Share = Field(0.95, description="of `adaptive`")
+
+
+class Phase(Strict):
+    """What differs in one phase of a paradigm that switches; what is left out is as outside
+    of it.
+    """
+
+    lr: float | None = Field(None, gt=0)
+    momentum: float | None = Field(None, ge=0, lt=1)
+    momentum_ramp: Annotated[MomentumRamp | None, BeforeValidator(by_name)] = None
+    weight_decay: float | None = Field(None, ge=0)
+    lr_scaling: Literal["linear", "none"] | None = None
+    combine: Literal["mean", "sum"] | None = None
+    clip_norm: float | None = Field(None, gt=0)
+
+
+class Update(Strict):
+    """How the server turns gradients into a new model."""
+
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    lr: float = Field(0.05, gt=0, description="learning rate of one push")
+    momentum: float = Field(0.0, ge=0, lt=1, description="sgd only")
+    momentum_ramp: Annotated[MomentumRamp | None, BeforeValidator(by_name)] = None
+    nesterov: bool = Field(False, description="sgd only; needs momentum")
+    weight_decay: float = Field(0.0, ge=0)
+    betas: tuple[Share, Share] = Field((0.9, 0.999), description="adam and adamw only")
+    schedule: Annotated[Schedule, BeforeValidator(by_name)] = Schedule()
+    lr_scaling: Literal["linear", "none"] = Field(
+        "linear", description="linear: times the number of pushes in the update"
+    )
+    combine: Literal["mean", "sum"] = Field(
+        "mean", description="of an update's gradients; mean weighs by samples"
+    )
+    clip_norm: float | None = Field(
+        None, gt=0, description="largest Euclidean norm of the combined gradient"
+    )
+    project_radius: float | None = Field(
+        None,
+        gt=0,
+        description=(
+            "all parameters, as one vector, are kept in the Euclidean "
+            "ball of that radius around 0; one server only"
+        ),
+    )
+    staleness_scaling: Literal["none", "inverse"] = Field(
+        "none",
+        description=(
+            "inverse: a push's gradient is divided by its version staleness, where that is above 1"
+        ),
+    )
+    delay_compensation: Annotated[DelayCompensation | None, BeforeValidator(by_name)] = None
+    phases: dict[str, Phase] = Field(
+        default_factory=dict,
+        description=(
+            "what differs in the phases of a paradigm that switches; the optimizer's state goes on"
+        ),
+    )
+
+    def in_phase(self, name: str) -> Update:
+        """What holds in that phase; without an entry in `phases` it is what is given outside of
+        them.
+        """
+        changes = {
+            setting: value for setting, value in self.phases.get(name, Phase()) if value is not None
+        }
+        return self.model_copy(update=changes | {"phases": {}})
+
+    @property
+    def clips(self) -> bool:
+        """Whether some phase looks at the norm of the gradient."""
+        return any(self.in_phase(name).clip_norm is not None for name in ("", *self.phases))
+
+    @model_validator(mode="after")
+    def _fits(self) -> Update:
+        for name in ("", *self.phases):
+            if why := self.in_phase(name)._infeasible_reason():
+                raise ValueError(f"phases.{name}: {why}" if name else why)
+        return self
+
+    def _infeasible_reason(self) -> str:
+        if self.combine == "sum" and self.lr_scaling == "linear":
+            return "combine: sum with lr_scaling: linear scales twice; set lr_scaling: none"
+        if self.optimizer != "sgd" and (self.momentum or self.nesterov):
+            return f"momentum and nesterov belong to sgd, not to {self.optimizer}"
+        if self.nesterov and not self.momentum:
+            return "nesterov needs a momentum above 0"
+        if self.momentum_ramp is not None and self.momentum_ramp.start >= self.momentum:
+            return (
+                f"momentum_ramp: a rise from {self.momentum_ramp.start:g} needs a momentum above"
+                f" that, got {self.momentum:g}"
+            )
+        return ""
+
+
+class Workload(Strict):
+    """How much is trained, in exactly one of three units."""
+
+    epochs: float | None = Field(None, gt=0, description="passes over the training set")
+    samples: int | None = Field(None, gt=0)
+    iterations_per_worker: int | None = Field(
+        None, gt=0, description="times workers and batch size, as one pool"
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> Workload:
+        given = [
+            name
+            for name in ("epochs", "samples", "iterations_per_worker")
+            if getattr(self, name) is not None
+        ]
+        if len(given) != 1:
+            raise ValueError(
+                "give exactly one of epochs, samples, iterations_per_worker; got "
+                f"{' and '.join(given) or 'none'}. "
+                "All of the block at once: --set 'workload={samples: 6000}'"
+            )
+        return self
+
+
+class EvaluationPlan(Strict):
+    """When the published model is evaluated on the test set, by progress; 0 and 1 are always
+    evaluated.
+    """
+
+    marks: int = Field(
+        20,
+        ge=1,
+        le=1000,
+        description="evaluations spread evenly over the progress, beside the one at 0",
+    )
+    batch_size: int = Field(1000, gt=0)
+    samples: int | None = Field(
+        None,
+        gt=0,
+        description=(
+            "use only the first that many test samples, but for the evaluation "
+            "at 1, which always takes all; default: all"
+        ),
+    )
+    deadline_s: float = Field(
+        600, gt=0, description="an evaluation that takes longer is repeated by a new evaluator"
+    )
+    threads: int | None = Field(
+        None, gt=0, description="torch threads of the evaluator; default: a fair share"
+    )
+
+    def progress_marks(self) -> list[float]:
+        """The marks, rising, from 0 to 1."""
+        return [mark / self.marks for mark in range(self.marks + 1)]

@@ -1,0 +1,129 @@
+"""Reading YAML with bounds: a short text must not become a huge value, nor say two things
+at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+from yaml.resolver import Resolver
+
+from raysync.errors import ConfigError
+
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""A sweep reads its file once a trial; libyaml's loader, if PyYAML has it, is eight times as
+fast."""
+DEEPEST = 50
+"""Levels of nesting. Whatever looks at the value would meet Python's own limit at some hundreds."""
+MOST_REPEATED = 1_000_000
+"""Characters that the aliases of a text may stand for, all together: far more than any experiment
+repeats, and far less than aliases of aliases come to: ten lines of them, each nine times the one
+before it, are gigabytes."""
+
+_RESOLVER = Resolver()
+
+
+def read_yaml(text: str, source: str) -> Any:
+    """The value that a YAML text describes.
+
+    Anchors and aliases are allowed, as long as what they repeat stays small.
+
+    Args:
+        text: one document.
+        source: names the text in errors.
+
+    Raises:
+        ConfigError: it is not YAML, is nested too deep, gives a key twice, or its aliases repeat
+            too much.
+    """
+    try:
+        for line, problem in _problems(text):
+            raise ConfigError(f"{source}: line {line}: {problem}.")
+        return yaml.load(text, Loader=LOADER)
+    except yaml.YAMLError as error:
+        mark, what = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        where = f" at line {mark.line + 1}" if mark else ""
+        raise ConfigError(f"{source}: not YAML{where}: {what or 'unreadable'}.") from error
+    except ConfigError:
+        raise
+    except (ValueError, LookupError, AttributeError) as error:  # PyYAML's own, of a date 2024-99-99
+        raise ConfigError(f"{source}: a value in it cannot be read: {error}.") from error
+
+
+@dataclass(slots=True)
+class _Collection:
+    """A list or a mapping whose end has not been met yet."""
+
+    anchor: str | None
+    is_mapping: bool
+    items: int = 0
+    """Keys count, too: in a mapping every other item is one."""
+    size: int = 1
+    """In characters, with what its aliases stand for."""
+    lines: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Key, as tag and text -> the line in which it was given."""
+
+
+def _problems(text: str) -> Iterator[tuple[int, str]]:
+    """Line and description of what must not be built. The parser's events cost little.
+
+    They come one after another, however deep the text is nested.
+    """
+    around = [_Collection(None, is_mapping=False)]
+    sizes: dict[str, int] = {}
+    repeated = 0
+    for event in yaml.parse(text, Loader=LOADER):
+        assert event.start_mark is not None, "the loaders mark every event"
+        line, size = event.start_mark.line + 1, 0
+        match event:
+            case yaml.SequenceStartEvent() | yaml.MappingStartEvent():
+                around.append(_Collection(event.anchor, isinstance(event, yaml.MappingStartEvent)))
+                if len(around) > DEEPEST:
+                    yield line, f"nested deeper than {DEEPEST} levels"
+                continue
+            case yaml.SequenceEndEvent() | yaml.MappingEndEvent():
+                ended = around.pop()
+                anchor, size = ended.anchor, ended.size
+            case yaml.ScalarEvent():
+                anchor, size = event.anchor, 1 + len(event.value)
+                if (before := _given_before(around[-1], event, line)) is not None:
+                    yield (
+                        line,
+                        (
+                            f"the key {event.value!r} is given twice, first in line {before}; "
+                            "leave out one"
+                        ),
+                    )
+            case yaml.AliasEvent():
+                if any(one.anchor == event.anchor for one in around):
+                    yield line, f"the alias *{event.anchor} is inside of what it stands for"
+                anchor, size = None, sizes.get(str(event.anchor), 0)
+                repeated += size
+                if repeated > MOST_REPEATED:
+                    yield (
+                        line,
+                        (
+                            f"aliases (*{event.anchor}) stand for more than "
+                            f"{MOST_REPEATED:,} characters"
+                        ),
+                    )
+            case _:
+                continue
+        around[-1].items += 1
+        around[-1].size += size
+        if anchor is not None:
+            sizes[anchor] = size
+
+
+def _given_before(mapping: _Collection, event: yaml.ScalarEvent, line: int) -> int | None:
+    """The line in which a mapping has that key already; None: it is new, or the text is no key."""
+    if not mapping.is_mapping or mapping.items % 2:
+        return None
+    resolve: Any = _RESOLVER.resolve
+    key = (event.tag or resolve(yaml.ScalarNode, event.value, event.implicit), event.value)
+    before = mapping.lines.get(key)
+    mapping.lines[key] = line
+    return before

@@ -1,0 +1,205 @@
+"""From the journal's lines to metrics: what each of the registry becomes while a run goes on.
+
+Sums of the increments are the measures of the record (`raysync.record.measures`): pushes, drops,
+samples, updates, seconds. A push is counted once its fate and its wait are known; a wait is counted
+while it lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from raysync.core.decisions import Note, Release, Switch
+from raysync.core.events import Left
+from raysync.core.ids import WorkerId
+from raysync.core.journal import Entry, Line
+from raysync.record.measures import Measures
+from raysync.record.metrics import RunLabels
+from raysync.record.rows import PushRow
+
+Key = tuple[str, tuple[str, ...]]
+"""A series: name of its metric, values of its labels in the registry's order."""
+
+GRANT = "raysync_lagtuner_extra_clocks"
+PREDICTED = "raysync_lagtuner_predicted_wait_seconds"
+ACTUAL = "raysync_lagtuner_actual_wait_seconds"
+
+
+@dataclass(slots=True)
+class Collected:
+    """What some lines make of the metrics."""
+
+    counters: dict[Key, float] = field(default_factory=dict)
+    """Series -> what it grows by; 0 begins it."""
+    gauges: dict[Key, float] = field(default_factory=dict)
+    """Series -> its value: all that there are now. One that is missing has ended."""
+    histograms: dict[Key, list[float]] = field(default_factory=dict)
+    """Series -> what was collected."""
+
+    def add(self, key: Key, by: float) -> None:
+        """A counter grows."""
+        self.counters[key] = self.counters.get(key, 0.0) + by
+
+    def observe(self, key: Key, value: float) -> None:
+        """A histogram has one more."""
+        self.histograms.setdefault(key, []).append(value)
+
+
+class Collector:
+    """Follows one run. Memory is bounded by the workers, and by the evaluations."""
+
+    def __init__(
+        self,
+        labels: RunLabels,
+        protocol: str,
+        workload_samples: int,
+        target_accuracy: float | None = None,
+        target_loss: float | None = None,
+    ) -> None:
+        """
+        Args:
+            labels: of the run.
+            protocol: in force when it begins.
+            workload_samples: what progress is measured against.
+            target_accuracy: a fraction of 1, for the time to accuracy.
+            target_loss: mean cross-entropy in nats, for the time to loss.
+        """
+        self._run = labels.values
+        self._measures = Measures(workload_samples, target_accuracy, target_loss)
+        self._protocol = protocol
+        self._protocols = {protocol}
+        """All that have been in force."""
+        self._loss: float | None = None
+        self._samples = self._updates = 0
+        """That were counted."""
+        self._waited_s: dict[str, float] = {}
+        """Worker -> that were counted."""
+        self._lagtuner: dict[Key, float] = {}
+        """What LagTuner decided last, for each worker, and which wait has ended last."""
+
+    def take(self, lines: Iterable[Line]) -> Collected:
+        """Take in what happened since the last call."""
+        collected = Collected()
+        for line in lines:
+            for row in self._measures.feed(line):
+                self._pushed(row, collected)
+            if isinstance(line, Entry):
+                self._decided(line, collected)
+        self._counted(collected)
+        self._gauged(collected.gauges)
+        return collected
+
+    # ---- counters and histograms ----
+
+    def _pushed(self, row: PushRow, collected: Collected) -> None:
+        run, worker = self._run, (*self._run, WorkerId(row.worker).slot)
+        transfer_s = max(0.0, row.pushed_at_s - row.released_at_s - row.busy_s)
+        collected.add(("raysync_pushes", worker), 1)
+        collected.add(("raysync_busy_seconds", worker), row.busy_s)
+        collected.add(("raysync_transfer_seconds", worker), transfer_s)
+        collected.observe(("raysync_step_busy_seconds", worker), row.busy_s)
+        collected.observe(("raysync_step_wait_seconds", worker), row.wait_s)
+        collected.observe(("raysync_step_transfer_seconds", run), transfer_s)
+        collected.observe(("raysync_step_lead_clocks", run), row.lead)
+        if row.staleness is not None:
+            collected.observe(("raysync_step_staleness_versions", run), row.staleness)
+        if row.outcome == "dropped":
+            collected.add(("raysync_drops", (*worker, row.reason or "other")), 1)
+        if row.loss is not None:
+            self._loss = row.loss
+
+    def _decided(self, entry: Entry, collected: Collected) -> None:
+        for decision in entry.decisions:
+            match decision:
+                case Release(worker=worker) if worker not in self._waited_s:
+                    self._begin(worker, collected)
+                case Switch(to=to):
+                    self._protocol = to
+                    self._protocols.add(to)
+                    collected.add(("raysync_switches", (*self._run, to)), 1)
+                case Note():
+                    self._noted(decision, collected)
+        if isinstance(entry.event, Left):
+            self._forget(entry.event.worker)
+
+    def _begin(self, worker: str, collected: Collected) -> None:
+        """Whoever never waits has a series of its waiting, too. And what is divided by one another
+        begins together: of a series Prometheus does not see how it grew before it saw it.
+        """
+        self._waited_s[worker] = 0.0
+        for name in (
+            "raysync_busy_seconds",
+            "raysync_wait_seconds",
+            "raysync_transfer_seconds",
+            "raysync_pushes",
+        ):
+            collected.add((name, (*self._run, WorkerId(worker).slot)), 0)
+        for name in ("raysync_samples_applied", "raysync_updates"):
+            collected.add((name, self._run), 0)
+
+    def _noted(self, note: Note, collected: Collected) -> None:
+        worker = (*self._run, WorkerId(note.worker).slot)
+        match note.kind:
+            case "straggler":
+                collected.add(("raysync_stragglers_detected", worker), 1)
+            case "controller":
+                self._latest((GRANT, worker), note.values.get("extra"))
+            # Both are of one wait: a decision's own prediction would stand beside the wait before.
+            case "waited":
+                self._latest((PREDICTED, worker), note.values.get("predicted_wait_s"))
+                self._latest((ACTUAL, worker), note.values.get("actual_wait_s"))
+
+    def _latest(self, key: Key, value: float | None) -> None:
+        self._lagtuner.pop(key, None)
+        if value is not None:
+            self._lagtuner[key] = value
+
+    def _forget(self, worker: str) -> None:
+        for name in (GRANT, PREDICTED, ACTUAL):
+            self._lagtuner.pop((name, (*self._run, WorkerId(worker).slot)), None)
+
+    def _counted(self, collected: Collected) -> None:
+        """What is the difference of two totals."""
+        measures = self._measures
+        for name, total, before in (
+            ("raysync_samples_applied", measures.samples, self._samples),
+            ("raysync_updates", measures.updates, self._updates),
+        ):
+            if total > before:
+                collected.add((name, self._run), total - before)
+        self._samples, self._updates = measures.samples, measures.updates
+        for worker, waited_s in measures.waited_s.items():
+            if (
+                waited_s > self._waited_s[worker]
+            ):  # it is less while a push whose wait is over has not met its fate
+                key = ("raysync_wait_seconds", (*self._run, WorkerId(worker).slot))
+                collected.add(key, waited_s - self._waited_s[worker])
+                self._waited_s[worker] = waited_s
+
+    # ---- gauges ----
+
+    def _gauged(self, gauges: dict[Key, float]) -> None:
+        measures, run = self._measures, self._run
+        leads = measures.leads if measures.ended is None else {}
+        latest = measures.evaluations[-1] if measures.evaluations else None
+        for name, value in (
+            ("raysync_loss_nats", self._loss),
+            ("raysync_evaluation_loss_nats", None if latest is None else latest.loss),
+            ("raysync_accuracy_ratio", measures.accuracy),
+            ("raysync_time_to_accuracy_seconds", measures.time_to_accuracy_s),
+            ("raysync_time_to_loss_seconds", measures.time_to_loss_s),
+            ("raysync_progress_ratio", min(1.0, measures.progress)),
+            ("raysync_model_versions", measures.updates),
+            ("raysync_throughput_samples_per_second", measures.throughput_samples_per_s),
+            ("raysync_workers_live", len(measures.clocks) if measures.ended is None else 0),
+        ):
+            if value is not None:
+                gauges[name, run] = value
+        for worker, lead in leads.items():
+            gauges["raysync_worker_lead_clocks", (*run, WorkerId(worker).slot)] = lead
+        for protocol in self._protocols:
+            in_force = protocol == self._protocol and measures.ended is None
+            gauges["raysync_protocol_active", (*run, protocol)] = float(in_force)
+        if measures.ended is None:
+            gauges.update(self._lagtuner)

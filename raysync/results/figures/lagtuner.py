@@ -1,0 +1,200 @@
+"""What controllers decided, and what happened: LagTuner's predictions, switches, stragglers,
+workers that left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from raysync.results.figures.downsample import POINTS, evenly, kept
+from raysync.results.figures.journal_events import Happening
+from raysync.results.figures.primitives import (
+    Figure,
+    Series,
+    Trace,
+    axis,
+    heading,
+    numbers,
+    plain,
+    row_names,
+    rows_layout,
+)
+
+SECTION = "What was decided, what happened"
+
+MEASURED = ("controller", "waited")
+"""Kinds of notes that have a figure of their own."""
+
+SYMBOLS = {"switch": "diamond", "left": "x", "joined": "triangle-up", "remark": "square"}
+"""Of happenings; notes of other kinds take the next of these."""
+
+NOTE_SYMBOLS = ("circle", "star", "cross", "hexagon", "triangle-down", "pentagon")
+WORDS = {
+    "diamond": "◆",
+    "x": "✕",
+    "triangle-up": "▲",
+    "square": "■",
+    "circle": "●",
+    "star": "★",
+    "cross": "✚",
+    "hexagon": "⬢",
+    "triangle-down": "▼",
+    "pentagon": "⬟",
+}
+
+
+def figures(all_series: Sequence[Series]) -> list[Figure]:
+    """Of a scenario; those for which the journals have something."""
+    return [*_predicted(all_series), *_granted(all_series), *_happenings(all_series)]
+
+
+def _notes(series: Series, kind: str) -> list[Happening]:
+    """Of all its runs."""
+    return [note for story in series.stories for note in story.of(kind)]
+
+
+def _points(series: Series, x: Sequence[float], y: Sequence[float], template: str) -> Trace:
+    keep = kept(np.asarray(y), POINTS)
+    return {
+        **series.trace,
+        "type": "scatter",
+        "mode": "markers",
+        "marker": {"color": series.pale(60), "size": 7},
+        "cliponaxis": False,
+        "x": numbers(np.asarray(x)[keep]),
+        "y": numbers(np.asarray(y)[keep]),
+        "hovertemplate": template,
+    }
+
+
+def _predicted(all_series: Sequence[Series]) -> list[Figure]:
+    traces: list[Trace] = []
+    for series in all_series:
+        pairs = [
+            (predicted, actual)
+            for note in _notes(series, "waited")
+            if (predicted := note.number("predicted_wait_s")) is not None
+            and (actual := note.number("actual_wait_s")) is not None
+        ]
+        if pairs:
+            x, y = zip(*sorted(pairs), strict=True)
+            traces.append(_points(series, x, y, "predicted %{x} s<br>actual %{y} s"))
+    if not traces:
+        return []
+    top = max(value for trace in traces for axis_name in "xy" for value in trace[axis_name])
+    same = {
+        "type": "line",
+        "x0": 0,
+        "y0": 0,
+        "x1": top,
+        "y1": top,
+        "layer": "below",
+        "line": {"color": "$muted", "width": 1, "dash": "dot"},
+    }
+    return [
+        Figure(
+            "predicted-wait",
+            SECTION,
+            "Predicted and actual waits",
+            "Each point one wait that the controller predicted, in seconds; on the dotted line it"
+            " was right.",
+            traces,
+            {
+                "xaxis": axis("predicted wait (s)", rangemode="tozero"),
+                "yaxis": axis("actual wait (s)", rangemode="tozero"),
+                "shapes": [same],
+            },
+        )
+    ]
+
+
+def _granted(all_series: Sequence[Series]) -> list[Figure]:
+    traces: list[Trace] = []
+    for series in all_series:
+        calls = sorted(
+            (note.at, granted)
+            for note in _notes(series, "controller")
+            if (granted := note.number("extra")) is not None
+        )
+        if calls:
+            at, extra = zip(*calls, strict=True)
+            traces.append(_points(series, at, extra, "r* = %{y}<br>%{x} s"))
+    if not traces:
+        return []
+    return [
+        Figure(
+            "granted",
+            SECTION,
+            "Extra iterations granted, r*",
+            "Iterations that each call of the controller granted to the fastest worker, against"
+            " seconds; all seeds.",
+            traces,
+            {
+                "xaxis": axis("seconds", rangemode="tozero"),
+                "yaxis": axis("iterations", rangemode="tozero"),
+            },
+        )
+    ]
+
+
+def _shown(series: Series) -> list[tuple[int, Happening]]:
+    """Run index and happening; without the joining at the beginning and without what has its own
+    figure.
+    """
+    return [
+        (index, one)
+        for index, story in enumerate(series.stories)
+        for one in story.happenings
+        if one.kind not in MEASURED and not (one.kind == "joined" and one.at <= 0)
+    ]
+
+
+def _happenings(all_series: Sequence[Series]) -> list[Figure]:
+    found = {series.index: _shown(series) for series in all_series}
+    kinds = sorted({one.kind for pairs in found.values() for _, one in pairs})
+    if not kinds:
+        return []
+    notes = iter(NOTE_SYMBOLS * len(kinds))
+    symbols = {kind: SYMBOLS.get(kind) or next(notes) for kind in kinds}
+    traces: list[Trace] = []
+    rows = 0
+    for series in all_series:
+        happened = found[series.index]
+        names = row_names(series, dict.fromkeys(_lane(series, index) for index, _ in happened))
+        rows += len(names) + 1 if names else 0
+        traces += [heading(series, names, [0.0])] if names else []
+        for kind in kinds:
+            pairs = [(index, one) for index, one in happened if one.kind == kind]
+            pairs = [pairs[place] for place in evenly(len(pairs))]
+            if pairs:
+                traces.append(
+                    {
+                        **series.trace,
+                        "type": "scatter",
+                        "mode": "markers",
+                        "x": numbers([one.at for _, one in pairs]),
+                        "y": [names[_lane(series, index)] for index, _ in pairs],
+                        "text": [plain(one.text) for _, one in pairs],
+                        "marker": {"symbol": symbols[kind], "size": 11, "color": series.color},
+                        "showlegend": kind == min(one.kind for _, one in happened),
+                        "hovertemplate": "%{text}<br>%{x} s",
+                    }
+                )
+    legend = ", ".join(f"{WORDS[symbol]} {plain(kind)}" for kind, symbol in symbols.items())
+    return [
+        Figure(
+            "happenings",
+            SECTION,
+            "What happened",
+            f"Events and decisions of each run against seconds: {legend}.",
+            traces,
+            {"xaxis": axis("seconds", rangemode="tozero"), **rows_layout(rows)},
+            wide=True,
+        )
+    ]
+
+
+def _lane(series: Series, index: int) -> str:
+    return f"seed {series.runs[index].seed}"

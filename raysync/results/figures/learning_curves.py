@@ -1,0 +1,322 @@
+"""How good the model became: against time, against samples, and how soon for every target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from raysync.results.collection import Run, Success
+from raysync.results.figures.downsample import Floats, common, evenly, kept
+from raysync.results.figures.journal_events import workload_of
+from raysync.results.figures.primitives import (
+    Figure,
+    Series,
+    Trace,
+    View,
+    axis,
+    curve,
+    line,
+    numbers,
+    over_seeds,
+    plain,
+    started_at,
+)
+
+SECTION = "How well, how soon"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What is measured of a model, as an axis shows it."""
+
+    name: str
+    title: str
+    rises: bool
+    unit: str
+    axis: dict[str, Any]
+
+    def of(self, evaluations: pd.DataFrame) -> Floats:
+        """Accuracy in per cent, or perplexity."""
+        values = (
+            100 * evaluations.accuracy
+            if self.rises
+            else np.exp(np.minimum(evaluations.loss, 700.0))
+        )
+        return np.asarray(values, dtype=float)
+
+    def target(self, success: Success) -> float | None:
+        """The experiment's, on this scale, if it is one of this measure."""
+        if success.target is None or (success.target_kind == "accuracy") != self.rises:
+            return None
+        return 100 * success.target if self.rises else float(np.exp(success.target))
+
+
+ACCURACY = Measure("accuracy", "test accuracy (%)", True, " %", {})
+PERPLEXITY = Measure("perplexity", "test perplexity", False, "", {"type": "log"})
+
+
+def figures(all_series: Sequence[Series], success: Success) -> list[Figure]:
+    """Of a scenario; none where nothing was trained or nothing evaluated."""
+    if success.quality == "nothing" or not any(
+        len(run.record.evaluations) for one in all_series for run in one.runs
+    ):
+        return [_work_done(all_series)]
+    measure = ACCURACY if success.quality == "accuracy" else PERPLEXITY
+    return [
+        _against(all_series, success, measure, "time"),
+        _against(all_series, success, measure, "samples"),
+        *_time_to(all_series, success, measure),
+    ]
+
+
+def points(run: Run, measure: Measure, x: str) -> tuple[Floats, Floats]:
+    """The evaluations of a run, those that are finite.
+
+    Returns:
+        Seconds since the first release, or samples applied; and the measure.
+    """
+    frame, values = run.record.evaluations, measure.of(run.record.evaluations)
+    if x == "time":
+        forth = np.asarray(frame["at"], dtype=float) - started_at(run)
+    else:
+        forth = np.asarray(frame.progress, dtype=float) * workload_of(run.record)
+    fine = np.isfinite(values) & np.isfinite(forth)
+    return forth[fine], values[fine]
+
+
+def _against(all_series: Sequence[Series], success: Success, measure: Measure, x: str) -> Figure:
+    traces: list[Trace] = []
+    told = f"%{{y}}{measure.unit} at %{{x}} {'s' if x == 'time' else x}"
+    for series in all_series:
+        grid, values = common([points(run, measure, x) for run in series.regular])
+        if len(grid):
+            traces += curve(series, grid, values, hovertemplate=told)
+            traces += _switches(series, grid, values.mean(axis=0)) if x == "time" else []
+        for run in series.others:
+            traces += _lone(series, run, *points(run, measure, x))
+    of = "time" if x == "time" else "samples"
+    unit = "seconds since the first release" if x == "time" else "samples applied"
+    shapes = _target_line(measure.target(success), "y")
+    return Figure(
+        f"{measure.name}-{of}",
+        SECTION,
+        f"{measure.name.capitalize()} against {of}",
+        " ".join(
+            filter(
+                None,
+                [
+                    f"Test {measure.name}{' in %' if measure.rises else ''} against {unit}.",
+                    over_seeds(all_series),
+                    (
+                        "Dotted, with a cross: a run that did not finish."
+                        if any(series.others for series in all_series)
+                        else ""
+                    ),
+                    (
+                        "Diamond: the rule switched."
+                        if any("diamond" in str(trace.get("marker")) for trace in traces)
+                        else ""
+                    ),
+                    "Dotted line across: the target." if shapes else "",
+                ],
+            )
+        ),
+        traces,
+        {
+            "xaxis": axis("seconds" if x == "time" else "samples", rangemode="tozero"),
+            "yaxis": axis(measure.title, **measure.axis),
+            "shapes": shapes,
+        },
+        views=_views(all_series, measure, "yaxis"),
+    )
+
+
+def _views(all_series: Sequence[Series], measure: Measure, of_axis: str) -> tuple[View, ...]:
+    """All of an accuracy, or its upper part, where most evaluations are and paradigms differ."""
+    values = np.concatenate(
+        [points(run, measure, "time")[1] for series in all_series for run in series.runs]
+    )
+    if not measure.rises or len(values) < 2:
+        return ()
+    lowest, most, best = np.quantile(values, [0.0, 0.25, 1.0])
+    margin = 0.05 * (best - most)
+    if best - most > 0.6 * (best - lowest) or margin <= 0:
+        return ()
+    whole = 0.03 * (best - lowest)
+    return (
+        View("all", lowest - whole, best + whole, of_axis),
+        View("upper part", most, best + margin, of_axis),
+    )
+
+
+def _lone(series: Series, run: Run, x: Floats, y: Floats) -> list[Trace]:
+    """A run that did not finish, by itself, with a cross where it ended."""
+    if not len(x):
+        return []
+    keep = kept(y)
+    cross = {
+        "symbol": "x-thin",
+        "size": [0] * (len(keep) - 1) + [11],
+        "color": series.color,
+        "line": {"width": 2, "color": series.color},
+    }
+    return [
+        line(
+            series,
+            x[keep],
+            y[keep],
+            mode="lines+markers",
+            marker=cross,
+            showlegend=False,
+            hovertemplate=f"%{{y}} at %{{x}}<br>seed {run.seed}: {plain(run.status)}",
+        )
+        | {"line": {**series.line, "dash": "dot", "width": 1.5}}
+    ]
+
+
+def _switches(series: Series, x: Floats, y: Floats) -> list[Trace]:
+    """Where its runs switched the rule, on its mean curve."""
+    found = [one for story in series.stories for one in story.of("switch")]
+    if not found:
+        return []
+    at = np.array([one.at for one in found])
+    return [
+        {
+            **series.trace,
+            "type": "scatter",
+            "mode": "markers",
+            "showlegend": False,
+            "marker": {"symbol": "diamond", "size": 10, "color": series.color},
+            "x": numbers(at),
+            "y": numbers(np.interp(at, x, y)),
+            "text": [plain(one.text) for one in found],
+            "hovertemplate": "%{text}<br>%{x} s",
+        }
+    ]
+
+
+def _target_line(target: float | None, along: str) -> list[dict[str, Any]]:
+    """A line across the figure."""
+    if target is None:
+        return []
+    other = "x" if along == "y" else "y"
+    return [
+        {
+            "type": "line",
+            f"{along}0": target,
+            f"{along}1": target,
+            f"{other}0": 0,
+            f"{other}1": 1,
+            f"{other}ref": "paper",
+            "layer": "below",
+            "line": {"color": "$muted", "width": 1, "dash": "dot"},
+        }
+    ]
+
+
+def times_to(x: Floats, y: Floats, targets: Floats, *, rises: bool) -> Floats:
+    """When a curve first met each target; infinite where it did not.
+
+    Args:
+        x: times, rising.
+        y: what was measured then.
+        targets: of any order.
+        rises: whether more is better.
+    """
+    best = np.maximum.accumulate(y if rises else -y)
+    first = np.searchsorted(best, targets if rises else -targets)
+    return np.append(x, np.inf)[first]
+
+
+def _best_so_far(y: Floats, measure: Measure) -> Floats:
+    return np.maximum.accumulate(y) if measure.rises else np.minimum.accumulate(y)
+
+
+def _time_to(all_series: Sequence[Series], success: Success, measure: Measure) -> list[Figure]:
+    curves = {
+        series.index: [points(run, measure, "time") for run in series.regular]
+        for series in all_series
+    }
+    met_values = [_best_so_far(y, measure) for pairs in curves.values() for _, y in pairs if len(y)]
+    if not met_values:
+        return []
+    target = measure.target(success)
+    levels = np.unique(np.concatenate(met_values))
+    targets = np.unique([*levels[evenly(len(levels))], *([target] if target is not None else [])])
+    traces: list[Trace] = []
+    for series in all_series:
+        pairs = [pair for pair in curves[series.index] if len(pair[0])]
+        if pairs:
+            times = np.array([times_to(x, y, targets, rises=measure.rises) for x, y in pairs])
+            met = np.isfinite(times).all(axis=0)
+            told = f"%{{y}} s to %{{x}}{measure.unit}"
+            traces += (
+                curve(series, targets[met], times[:, met], hovertemplate=told) if met.any() else []
+            )
+    direction: dict[str, Any] = {} if measure.rises else {"autorange": "reversed"}
+    shapes = _target_line(target, "x")
+    ends = "A curve ends at the best that every seed reached." if over_seeds(all_series) else ""
+    return [
+        Figure(
+            f"time-to-{measure.name}",
+            SECTION,
+            f"Time to {measure.name}, for every target",
+            " ".join(
+                filter(
+                    None,
+                    [
+                        (
+                            f"Seconds from the first release until test {measure.name} first met"
+                            " each target."
+                        ),
+                        over_seeds(all_series),
+                        ends,
+                        "Dotted line: the experiment's target." if shapes else "",
+                    ],
+                )
+            ),
+            traces,
+            {
+                "xaxis": axis(f"target: {measure.title}", **measure.axis, **direction),
+                "yaxis": axis("seconds", rangemode="tozero"),
+                "shapes": shapes,
+            },
+            views=_views(all_series, measure, "xaxis")[::-1],
+        )
+    ]
+
+
+def _work_done(all_series: Sequence[Series]) -> Figure:
+    """Where no model was measured: how fast work was done."""
+    traces: list[Trace] = []
+    for series in all_series:
+        curves = []
+        for run, pushes in zip(series.runs, series.pushes, strict=True):
+            done = pushes[pushes.outcome == "applied"].sort_values("applied_at_s")
+            if run in series.regular and len(done):
+                curves.append(
+                    (np.append(0.0, done.applied_at_s), np.append(0.0, done.samples.cumsum()))
+                )
+        grid, values = common([(x[keep], y[keep]) for x, y in curves for keep in [kept(y)]])
+        traces += (
+            curve(series, grid, values, hovertemplate="%{y} samples after %{x} s")
+            if len(grid)
+            else []
+        )
+    return Figure(
+        "samples-time",
+        "How fast",
+        "Work done against time",
+        " ".join(
+            ["Samples applied against seconds since the first release.", over_seeds(all_series)]
+        ).strip(),
+        traces,
+        {
+            "xaxis": axis("seconds", rangemode="tozero"),
+            "yaxis": axis("samples", rangemode="tozero"),
+        },
+    )

@@ -1,0 +1,309 @@
+"""Where the workers' time went, and what each of them contributed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from raysync.core.ids import Slot
+from raysync.results.figures.primitives import (
+    Figure,
+    Series,
+    Trace,
+    axis,
+    heading,
+    numbers,
+    plain,
+    row_names,
+    rows_layout,
+)
+
+SECTION = "What the workers did"
+WORKERS = 10
+"""More are shown by group."""
+
+BAR_PX = 16
+"""Height of one paradigm's bar beside others."""
+
+ACTIVITIES = {
+    "busy_s": ("computing", 100),
+    "transfer_s": ("transfer", 55),
+    "wait_s": ("waiting", 22),
+}
+"""Column -> its name, and how opaque it is drawn."""
+
+
+def figures(all_series: Sequence[Series]) -> list[Figure]:
+    """Of a scenario."""
+    there = [series for series in all_series if any(map(len, series.pushes))]
+    return [_spending(there), *_contribution(there), *_drops(there), *_lost(there)] if there else []
+
+
+def spent(pushes: pd.DataFrame) -> pd.DataFrame:
+    """What the workers of a run did with their time.
+
+    Args:
+        pushes: as `Series.pushes` has them.
+
+    Returns:
+        Indexed by slot: busy_s, transfer_s (between release and push, computing aside), wait_s,
+            samples (applied). The
+        three times of a worker sum to its time from its first release to the end of its last wait.
+    """
+    frame = pushes.assign(
+        transfer_s=(pushes.pushed_at_s - pushes.released_at_s - pushes.busy_s).clip(lower=0.0),
+        samples=pushes.samples.where(pushes.outcome == "applied", 0),
+    )
+    return (
+        frame.groupby("slot", sort=False)[[*ACTIVITIES, "samples"]]
+        .sum()
+        .loc[slots_in_order(frame.slot)]
+    )
+
+
+def slots_in_order(slots: pd.Series[str]) -> list[str]:
+    """Each once; by group, then by number: gpu-2 before gpu-10."""
+    return sorted(slots.unique(), key=lambda slot: (Slot(slot).group, Slot(slot).number))
+
+
+def _mean(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Over runs, worker by worker."""
+    together = pd.concat(frames)
+    return together.groupby(level=0, sort=False).mean()
+
+
+def _by_group(frame: pd.DataFrame, how: str) -> pd.DataFrame:
+    grouped = frame.groupby(lambda slot: Slot(slot).group, sort=False)
+    return grouped.mean() if how == "mean" else grouped.sum()
+
+
+def _many(tables: Sequence[pd.DataFrame]) -> bool:
+    return max(len(table) for table in tables) > WORKERS
+
+
+def _spending(all_series: Sequence[Series]) -> Figure:
+    tables = [
+        _mean([spent(frame) for frame in series.pushes if len(frame)]) for series in all_series
+    ]
+    many = _many(tables)
+    tables = [_by_group(table, "mean") for table in tables] if many else tables
+    traces: list[Trace] = []
+    for series, table in zip(all_series, tables, strict=True):
+        names = row_names(series, map(str, table.index))
+        traces.append(heading(series, names, [0.0]))
+        total = table[list(ACTIVITIES)].sum(axis=1)
+        for column, (activity, percent) in ACTIVITIES.items():
+            shares = 100 * table[column] / total.where(total > 0, 1.0)
+            traces.append(
+                {
+                    **series.trace,
+                    "type": "bar",
+                    "orientation": "h",
+                    "showlegend": column == "busy_s",
+                    "marker": {"color": series.pale(percent) if percent < 100 else series.color},
+                    "y": list(names.values()),
+                    "x": numbers(table[column]),
+                    "text": [
+                        f"{activity}, {share:.3g} % of {plain(slot)}'s time"
+                        for slot, share in shares.items()
+                    ],
+                    "textposition": "none",
+                    "hovertemplate": "%{x} s %{text}<extra></extra>",
+                }
+            )
+    longest = max(float(table[list(ACTIVITIES)].sum(axis=1).max()) for table in tables)
+    rows = sum(len(table) + 1 for table in tables)
+    transfer = any(table.transfer_s.any() for table in tables)
+    of = "of a worker of each group, on average" if many else "of each worker"
+    return Figure(
+        "spending",
+        SECTION,
+        "Where the time went",
+        f"Seconds {of}: computing (full colour), {'transfer (paler), ' if transfer else ''}waiting"
+        " (palest)"
+        + (", mean over seeds." if any(len(series.runs) > 1 for series in all_series) else "."),
+        traces,
+        {
+            "barmode": "stack",
+            "bargap": 0.2,
+            "xaxis": axis("seconds", range=[0, 1.02 * longest]),
+            **rows_layout(rows),
+        },
+        wide=True,
+    )
+
+
+def contributions(pushes: pd.DataFrame) -> pd.DataFrame:
+    """Each worker's share of the applied samples, and of the speed.
+
+    Args:
+        pushes: as `Series.pushes` has them.
+
+    Returns:
+        Indexed by slot: `samples` and `speed` (samples computed per busy second), each summing to 1
+            where there are any.
+    """
+    table = spent(pushes)
+    computed = pushes.groupby("slot").samples.sum().reindex(table.index)
+    speed = (computed / table.busy_s.where(table.busy_s > 0)).fillna(0.0)
+    return pd.DataFrame(
+        {
+            "samples": table.samples / max(1, table.samples.sum()),
+            "speed": speed / (speed.sum() or 1.0),
+        }
+    )
+
+
+def _contribution(all_series: Sequence[Series]) -> list[Figure]:
+    tables = [
+        _mean([contributions(frame) for frame in series.pushes if len(frame)])
+        for series in all_series
+    ]
+    if max(len(table) for table in tables) < 2:
+        return []
+    sizes = _mean(tables)
+    sizes = sizes.assign(one=1.0 / len(sizes))
+    many = _many(tables)
+    if many:
+        tables, sizes = [_by_group(table, "sum") for table in tables], _by_group(sizes, "sum")
+    traces: list[Trace] = [
+        {
+            **series.trace,
+            "type": "bar",
+            "marker": {"color": series.color},
+            "x": [plain(slot) for slot in table.index],
+            "y": numbers(100 * table.samples),
+            "hovertemplate": "%{y} % of the samples<br>%{x}",
+        }
+        for series, table in zip(all_series, tables, strict=True)
+    ]
+    names = [plain(slot) for slot in sizes.index]
+    for name, column, symbol in (
+        ("share of speed", "speed", "diamond-open"),
+        ("equal share", "one", "line-ew-open"),
+    ):
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": name,
+                "x": names,
+                "y": numbers(100 * sizes[column]),
+                "marker": {
+                    "symbol": symbol,
+                    "size": 12 if column == "speed" else 26,
+                    "color": "$text",
+                    "line": {"color": "$text", "width": 2},
+                },
+                "hovertemplate": f"{name}: %{{y}} %<extra></extra>",
+            }
+        )
+    return [
+        Figure(
+            "contribution",
+            SECTION,
+            "Contribution of each " + ("group of workers" if many else "worker"),
+            "Share of the applied samples, in %. Diamond: its share of the workers' computing"
+            " speed; line: an equal share.",
+            traces,
+            {
+                "barmode": "group",
+                "bargroupgap": 0.05,
+                "xaxis": {"type": "category", "showgrid": False},
+                "yaxis": axis("% of samples", rangemode="tozero"),
+            },
+        )
+    ]
+
+
+def _drops(all_series: Sequence[Series]) -> list[Figure]:
+    traces: list[Trace] = []
+    for series in all_series:
+        dropped = pd.concat([frame[frame.outcome == "dropped"] for frame in series.pushes])
+        counts = dropped.reason.value_counts()
+        if len(counts):
+            traces.append(
+                {
+                    **series.trace,
+                    "type": "bar",
+                    "orientation": "h",
+                    "marker": {"color": series.color},
+                    "y": [plain(reason) for reason in counts.index],
+                    "x": numbers(counts / len(series.runs)),
+                    "hovertemplate": "%{x} pushes a run<br>%{y}",
+                }
+            )
+    if not traces:
+        return []
+    reasons = len({reason for trace in traces for reason in trace["y"]})
+    return [
+        Figure(
+            "drops",
+            SECTION,
+            "Dropped pushes",
+            "Pushes a run that were computed and not applied, by reason.",
+            traces,
+            {
+                "barmode": "group",
+                "xaxis": axis("pushes a run", rangemode="tozero"),
+                "yaxis": {"type": "category"},
+                "height": 110 + reasons * (16 + BAR_PX * len(traces)),
+            },
+        )
+    ]
+
+
+def lost(pushes: pd.DataFrame) -> pd.DataFrame:
+    """What a run computed in vain, worker by worker.
+
+    Args:
+        pushes: as `Series.pushes` has them.
+
+    Returns:
+        Indexed by slot: `pushes` and, of these, `dropped`.
+    """
+    frame = pushes.assign(pushes=1, dropped=pushes.outcome == "dropped")
+    return (
+        frame.groupby("slot", sort=False)[["pushes", "dropped"]]
+        .sum()
+        .loc[slots_in_order(frame.slot)]
+    )
+
+
+def _lost(all_series: Sequence[Series]) -> list[Figure]:
+    tables = [
+        _mean([lost(frame) for frame in series.pushes if len(frame)]) for series in all_series
+    ]
+    if not any(table.dropped.any() for table in tables):
+        return []
+    many = _many(tables)
+    tables = [_by_group(table, "sum") for table in tables] if many else tables
+    traces: list[Trace] = [
+        {
+            **series.trace,
+            "type": "bar",
+            "marker": {"color": series.color},
+            "x": [plain(slot) for slot in table.index],
+            "y": numbers(100 * table.dropped / table.pushes),
+            "hovertemplate": "%{y} % of its pushes<br>%{x}",
+        }
+        for series, table in zip(all_series, tables, strict=True)
+    ]
+    whose = "group of workers" if many else "worker"
+    return [
+        Figure(
+            "lost",
+            SECTION,
+            f"Dropped pushes of each {whose}",
+            f"Share of the {whose}'s own pushes, in %: unequal shares are a bias towards the data"
+            " of those who lose less.",
+            traces,
+            {
+                "barmode": "group",
+                "bargroupgap": 0.05,
+                "xaxis": {"type": "category", "showgrid": False},
+                "yaxis": axis("% of its pushes", rangemode="tozero"),
+            },
+        )
+    ]

@@ -1,0 +1,171 @@
+"""What sets the runs of a collection apart, in words: `model=lenet, profile=8-k80`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from raysync import config
+from raysync.config import Experiment, ParadigmChoice
+from raysync.config.yaml_reading import read_yaml
+from raysync.core.reference import without_imports
+from raysync.errors import ConfigError
+from raysync.record.reader import RunRecord
+from raysync.record.sweeps import FILE, VARIED, SweepRecord
+
+COMPARED = (
+    "engine",
+    "timing",
+    "model",
+    "data",
+    "workload",
+    "batch_size",
+    "workers",
+    "network",
+    "cluster",
+    "update",
+    "faults",
+    "evaluation",
+    "target_accuracy",
+    "target_loss",
+)
+"""The settings that make a scenario. Not among them: paradigm, seed, names and places of files."""
+
+UNIMPORTANT = (
+    "data.data_dir",
+    "cluster.address",
+    "cluster.dashboard",
+    "cluster.task_events",
+    "cluster.placement_deadline_s",
+)
+"""They change nothing that is measured."""
+
+BLOCKS = {"workers": "cluster", "network": "cluster", "cluster": "cluster", "faults": "faults"}
+"""The settings that are told in a word, and in which: what a cluster profile brings, and what goes
+wrong."""
+
+
+def differences(records: Sequence[RunRecord]) -> list[str]:
+    """For each record, the settings in which it differs from others, paradigm and seed aside; "" if
+    in none.
+    """
+    flat = [_flat(record.config) for record in records]
+    varied = _varied(flat)
+    alike: dict[str, list[dict[str, Any]]] = {}
+    for record, settings in zip(records, flat, strict=True):
+        for block in set(BLOCKS.values()):
+            alike.setdefault(_word(record, block), []).append(settings)
+    unclear = {word: set(_varied(there)) for word, there in alike.items()}
+    return [
+        ", ".join(_parts(record, settings, varied, unclear))
+        for record, settings in zip(records, flat, strict=True)
+    ]
+
+
+def _varied(flat: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The settings that differ."""
+    keys = dict.fromkeys(key for settings in flat for key in settings)
+    return [key for key in keys if len({repr(settings.get(key)) for settings in flat}) > 1]
+
+
+def _parts(
+    record: RunRecord,
+    settings: Mapping[str, Any],
+    varied: Sequence[str],
+    unclear: Mapping[str, set[str]],
+) -> list[str]:
+    """The differing settings of one record; a cluster and its faults in a word, where that tells
+    them apart.
+    """
+    parts: dict[str, None] = {}
+    for key in varied:
+        head = key.partition(".")[0]
+        if head in BLOCKS:
+            word = _word(record, BLOCKS[head])
+            if head in ("workers", "faults") or _profile(record) is not None:
+                parts[word] = None
+            if key not in unclear[word]:
+                continue
+        if key in settings:
+            parts[f"{_short(key)}={setting_text(settings[key])}"] = None
+    return list(parts)
+
+
+def _word(record: RunRecord, block: str) -> str:
+    """A cluster, or its faults, in a word."""
+    if block == "faults":
+        return f"faults={' + '.join(fault.kind for fault in record.config.faults) or 'none'}"
+    profile = _profile(record)
+    return f"profile={profile}" if profile else f"workers={workers_text(record.config)}"
+
+
+def _profile(record: RunRecord) -> str | None:
+    """What the user named; the record's own configuration holds what it brought."""
+    name = record.summary.get("profile")
+    return None if name is None else str(name)
+
+
+def workers_text(experiment: Experiment) -> str:
+    """Its worker groups in a few words."""
+    return " + ".join(f"{group.count} {group.name}" for group in experiment.workers)
+
+
+def _flat(experiment: Experiment) -> dict[str, Any]:
+    """Path of a setting -> its value; the groups of workers and the faults are entered, other lists
+    are values.
+    """
+    flat: dict[str, Any] = {}
+
+    def enter(path: str, value: Any) -> None:
+        if isinstance(value, dict):
+            for name, inner in value.items():
+                enter(f"{path}.{name}", inner)
+        elif path in ("workers", "faults"):
+            for index, inner in enumerate(value):
+                enter(f"{path}.{index}", inner)
+        elif path not in UNIMPORTANT:
+            flat[path] = value
+
+    for name in COMPARED:
+        enter(name, experiment.model_dump(mode="json", include={name})[name])
+    return flat
+
+
+def _short(key: str) -> str:
+    return key.removesuffix(".name")
+
+
+def setting_text(value: Any) -> str:
+    """A value as a reader wants it: `{name: mlp, hidden: [64]}` is `mlp(hidden=[64])`, 3.0 is 3."""
+    if isinstance(value, str) and value.startswith("{"):
+        value = _yaml(value)
+    if isinstance(value, dict) and "name" in value:
+        given = ", ".join(f"{name}={inner}" for name, inner in value.items() if name != "name")
+        return f"{value['name']}({given})" if given else str(value["name"])
+    if value is None or value != value:  # a table's NaN
+        return "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def trial_paradigm(sweep: SweepRecord, row: Mapping[Any, Any]) -> str:
+    """The paradigm of a trial that left no record."""
+    chosen = {
+        key: row[f"{VARIED}{key}"] for key in sweep.varied if key.partition(".")[0] == "paradigm"
+    }
+    overrides = [
+        f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
+        for key, value in chosen.items()
+    ]
+    try:
+        with without_imports():
+            choice: ParadigmChoice = config.load(sweep.path / FILE, overrides).paradigm
+    except ConfigError:  # that is why it failed
+        return ", ".join(setting_text(value) for value in chosen.values())
+    return choice.label
+
+
+def _yaml(text: str) -> Any:
+    try:
+        return read_yaml(text, "a setting")
+    except ConfigError:
+        return text

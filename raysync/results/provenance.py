@@ -1,0 +1,191 @@
+"""What a result was measured with: configuration, environment, seeds, and the commands that repeat
+it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from raysync.config import Experiment
+from raysync.record.storage import display_name
+from raysync.results.collection import Collection
+from raysync.results.columns import target_text
+from raysync.results.grouping import setting_text, workers_text
+
+LISTED = 3
+"""Runs that are named one by one."""
+
+ENGINES = {"ray": "on Ray, real seconds", "virtual": "in virtual time"}
+
+
+def title(collection: Collection) -> str:
+    """What was trained, by whom, how often, in a line; what differs between scenarios is left to
+    them.
+    """
+    experiment, varied = collection.runs[0].record.config, _varied(collection)
+    parts = (
+        []
+        if "model" in varied or "data" in varied
+        else [f"{experiment.model.name} on {experiment.data.name}"]
+    )
+    if not {"workers", "profile", "network"} & varied:
+        parts.append(_workers(collection))
+    if "engine" not in varied:
+        parts.append(ENGINES[experiment.engine])
+    found = seeds(collection)
+    parts.append(f"seed {found[0]}" if len(found) == 1 else f"{len(found)} seeds ({_range(found)})")
+    return ", ".join(parts)
+
+
+def seeds(collection: Collection) -> list[int]:
+    """Of all runs, rising."""
+    return sorted({run.seed for run in collection.runs})
+
+
+def configuration(collection: Collection) -> dict[str, str]:
+    """Setting -> value in words; what the scenarios vary says so."""
+    experiment, varied = collection.runs[0].record.config, _varied(collection)
+    timing = " (timing only: nothing is trained)" if experiment.timing == "only" else ""
+    parameters = collection.runs[0].record.summary.get("parameters") or 0
+    found = {
+        "engine": f"{experiment.engine}{timing}",
+        "model": f"{setting_text(experiment.model.model_dump())}, {parameters:,} parameters",
+        "data": _given(experiment, "data"),
+        "workers": _workers(collection),
+        "network": _given(experiment, "network"),
+        "faults": (
+            f"{len(experiment.faults)}: {' + '.join(one.kind for one in experiment.faults)}"
+            if experiment.faults
+            else "none"
+        ),
+        "batch size": f"{experiment.batch_size} samples a worker",
+        "update": _given(experiment, "update"),
+        "workload": _given(experiment, "workload"),
+        "evaluation": _given(experiment, "evaluation"),
+        "target": target_text(collection.success(collection.runs[0].scenario)) or "none",
+        "seeds": ", ".join(map(str, seeds(collection))),
+    }
+    also = {
+        "engine": {"timing"},
+        "workers": {"profile"},
+        "network": {"profile"},
+        "target": {"target_accuracy", "target_loss"},
+    }
+    for name in found:
+        if ({name.replace(" ", "_")} | also.get(name, set())) & varied:
+            found[name] = "varies, see the scenarios"
+    return found
+
+
+def environment(collection: Collection) -> str:
+    """Versions and machine in a line; several where the runs were made on several."""
+    lines = dict.fromkeys(_environment(run.record.environment) for run in collection.runs)
+    return "; ".join(lines)
+
+
+def dates(collection: Collection) -> str:
+    """The days on which the runs began: "2026-11-21", or "2026-11-21 to 2026-11-23"."""
+    days = sorted(str(run.record.environment.get("started", "?"))[:10] for run in collection.runs)
+    return days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
+
+
+def commands(collection: Collection) -> list[str]:
+    """The commands that repeat it, and the one that makes its report again."""
+    report = shlex.join(["raysync", "report", *map(display_name, collection.paths)])
+    if collection.sweep is not None:
+        command = "sweep" if collection.sweep.experiment.switch_search is None else "switch-search"
+        return [
+            shlex.join(["raysync", command, display_name(collection.sweep.path / "sweep.yaml")]),
+            report,
+        ]
+    given = dict.fromkeys(
+        filter(None, (_command(run.record.environment.get("command")) for run in collection.runs))
+    )
+    return [*(given or _runs_again(collection)), report]
+
+
+def _runs_again(collection: Collection) -> list[str]:
+    """From the records' own files."""
+    files = [str(run.record.path / "config.yaml") for run in collection.runs]
+    if len(files) <= LISTED:
+        return [shlex.join(["raysync", "run", file]) for file in files]
+    folders = dict.fromkeys(str(Path(file).parents[1]) for file in files)
+    return [
+        f'for file in {shlex.quote(folder)}/*/config.yaml; do raysync run "$file"; done'
+        for folder in folders
+    ]
+
+
+def _command(words: object) -> str | None:
+    """What was typed, if it was the command line's own; from Python, or within an actor, nothing
+    can be typed again.
+    """
+    if not isinstance(words, list) or not words:
+        return None
+    name = Path(str(words[0])).name
+    if name == "raysync":
+        return shlex.join(["raysync", *map(str, words[1:])])
+    if name == "__main__.py" and Path(str(words[0])).parent.name == "raysync":
+        return shlex.join(["python", "-m", "raysync", *map(str, words[1:])])
+    return None
+
+
+def _environment(found: dict[str, Any]) -> str:
+    packages = ", ".join(
+        f"{name} {version}" for name, version in found.get("packages", {}).items() if version
+    )
+    return f"Python {found.get('python', '?')}, {packages} on {found.get('platform', '?')}"
+
+
+def _varied(collection: Collection) -> set[str]:
+    """The first part of each setting that sets scenarios apart."""
+    parts = [part for run in collection.runs for part in run.scenario.split(", ")]
+    return {part.partition("=")[0].partition(".")[0] for part in parts if "=" in part}
+
+
+def _workers(collection: Collection) -> str:
+    experiment = collection.runs[0].record.config
+    profile = collection.runs[0].record.summary.get("profile")
+    count = experiment.worker_count
+    return (
+        f"{count} worker{'s' * (count > 1)}"
+        f" ({workers_text(experiment)}{f'; profile {profile}' if profile else ''})"
+    )
+
+
+def _given(experiment: Experiment, name: str) -> str:
+    """A block of settings in a line: what differs from the defaults, and its name."""
+    block = getattr(experiment, name)
+    always = {"name", "optimizer", "lr"} & type(block).model_fields.keys()
+    given = _plain(
+        block.model_dump(mode="json", include=always)
+        | block.model_dump(mode="json", exclude_defaults=True)
+    )
+    if "name" in given:
+        return setting_text(given)
+    text = (
+        yaml.safe_dump(given, default_flow_style=True, sort_keys=False, width=10_000)
+        .strip()
+        .strip("{}")
+    )
+    return text or "as the defaults"
+
+
+def _plain(value: Any) -> Any:
+    """Data without the point of whole numbers."""
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _range(found: Sequence[int]) -> str:
+    if len(found) > 2 and list(found) == list(range(found[0], found[-1] + 1)):
+        return f"{found[0]} to {found[-1]}"
+    return ", ".join(map(str, found))

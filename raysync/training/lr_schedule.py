@@ -1,0 +1,52 @@
+"""Learning rate and momentum: functions of progress, so that every paradigm meets them at the same
+amount of work.
+"""
+
+from __future__ import annotations
+
+from math import cos, pi, sqrt
+
+from raysync.config import Update
+
+
+def learning_rate(update: Update, progress: float, version: int) -> float:
+    """Learning rate of one push, before any scaling by the number of pushes.
+
+    Args:
+        update: its `lr` and `schedule`.
+        progress: samples applied before this update / samples of the workload; values above 1 count
+            as 1.
+        version: updates applied before this one; only `inverse-sqrt` looks at it: lr / sqrt(version
+            + 1).
+    """
+    schedule, progress = update.schedule, min(progress, 1.0)
+    factor = 1.0
+    match schedule.name:
+        case "milestones":
+            factor = schedule.factor ** sum(
+                progress >= milestone for milestone in schedule.milestones
+            )
+        case "cosine":
+            begin = schedule.warmup
+            factor = (1 + cos(pi * max(0.0, progress - begin) / (1 - begin))) / 2
+        case "inverse-sqrt":
+            factor = 1 / sqrt(version + 1)
+    if progress < schedule.warmup:
+        factor *= progress / schedule.warmup
+    return update.lr * factor
+
+
+def momentum(update: Update, since: float) -> float:
+    """Momentum of an update.
+
+    Args:
+        update: its `momentum` and `momentum_ramp`.
+        since: progress since the phase began.
+    """
+    ramp, full = update.momentum_ramp, update.momentum
+    if ramp is None or since >= ramp.over:
+        return full
+    risen = since / ramp.over
+    if ramp.name == "linear":
+        return ramp.start + (full - ramp.start) * risen
+    return ramp.start * float((full / ramp.start) ** risen)

@@ -1,0 +1,72 @@
+"""What is done to a gradient that was computed on older weights, before it is combined with others.
+
+Shape legend: P = trainable parameters.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from raysync.config import Update
+
+EPSILON = 1e-7
+"""Of DC-ASGD-a."""
+
+
+class StalenessRule:
+    """Delay compensation (Zheng et al. 2017, DC-ASGD-c and -a), then division by the staleness
+    (Zhang et al. 2016).
+
+    The learning rate divided by staleness is a scale of the push's gradient here: several pushes of
+    one update differ in theirs. (Adam, whose step does not depend on the gradient's scale, sees
+    only how they differ.)
+
+    DC-ASGD is written for one push an update. Of several, each is compensated on the weights from
+    before the update, and the mean square takes them in one after the other, in the update's order,
+    before they are combined: it estimates the square of *one* push's gradient, which that of a mean
+    of K would understate, up to K times.
+    """
+
+    def __init__(self, update: Update, size: int) -> None:
+        """
+        Args:
+            update: its `staleness_scaling` and `delay_compensation`.
+            size: P.
+        """
+        self._divides = update.staleness_scaling == "inverse"
+        self._compensation = update.delay_compensation
+        adapts = self._compensation is not None and self._compensation.name == "adaptive"
+        self._mean_square = torch.zeros(size) if adapts else None  # (P,)
+        self._scratch = torch.empty(size) if adapts else None  # (P,)
+
+    def correct(
+        self, gradient: Tensor, staleness: int, weights: Tensor, base: Tensor | None, out: Tensor
+    ) -> Tensor:
+        """The gradient as it is to be used, (P,): in `out`, or the given one if it needs no
+        correction.
+
+        Args:
+            gradient: of a push, (P,), which is left as it is.
+            staleness: versions applied since the weights that it was computed on.
+            weights: of now, (P,).
+            base: those that it was computed on, at least (P,); only needed for delay compensation.
+            out: (P,), to be written to.
+        """
+        if self._compensation is not None:
+            assert base is not None, (
+                "delay compensation needs the weights that a gradient was computed on"
+            )
+            gradient = self._compensated(gradient, weights, base[: len(weights)], out)
+        if self._divides and staleness > 1:
+            gradient = torch.div(gradient, staleness, out=out)
+        return gradient
+
+    def _compensated(self, gradient: Tensor, weights: Tensor, base: Tensor, out: Tensor) -> Tensor:
+        assert self._compensation is not None, "asked without need"
+        torch.sub(weights, base, out=out).mul_(gradient)
+        if self._mean_square is not None:
+            square = torch.mul(gradient, gradient, out=self._scratch)
+            self._mean_square.lerp_(square, 1 - self._compensation.decay)
+            out.mul_(torch.add(self._mean_square, EPSILON, out=self._scratch).rsqrt_())
+        return torch.addcmul(gradient, gradient, out, value=self._compensation.strength, out=out)

@@ -1,0 +1,36 @@
+"""Dataclasses that are filled in by slot behave as any frozen dataclass does."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, dataclass, replace
+from inspect import signature
+
+import pytest
+
+from raysync.core.slot_init import filled_by_slot
+
+
+@dataclass(frozen=True, slots=True)
+class _Plain:
+    worker: str
+    clock: int = -1
+    size: int | None = None
+
+
+@filled_by_slot
+@dataclass(frozen=True, slots=True)
+class _Filled:
+    worker: str
+    clock: int = -1
+    size: int | None = None
+
+
+def test_it_is_made_as_before():
+    assert str(signature(_Filled)) == str(signature(_Plain))
+    assert repr(_Filled("a", size=2)) == repr(_Plain("a", size=2)).replace("_Plain", "_Filled")
+    assert replace(_Filled("a", 1), size=2) == _Filled("a", 1, 2) != _Filled("a", 1)
+
+
+def test_it_stays_frozen():
+    with pytest.raises(FrozenInstanceError):
+        _Filled("a").clock = 3

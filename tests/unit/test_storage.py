@@ -1,0 +1,243 @@
+"""Records behind URIs: what is there afterwards, also of a run that was stopped, and what happens
+when it cannot be.
+"""
+
+import os
+import shutil
+from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
+from uuid import uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import raysync
+from raysync.cli import app
+from raysync.errors import ConfigError, RunFailed
+from raysync.record import storage, uploader
+
+TINY = {
+    "name": "tiny",
+    "engine": "virtual",
+    "data": {"name": "digits", "train_samples": 160, "test_samples": 50},
+    "batch_size": 8,
+    "workload": {"samples": 320},
+    "workers": [{"count": 2, "step_s": 0.1}],
+    "evaluation": {"marks": 2},
+    "paradigm": "ssp",
+}
+WHOLE = {
+    "config.yaml",
+    "environment.json",
+    "evaluations.parquet",
+    "journal.jsonl",
+    "pushes.parquet",
+    "summary.json",
+}
+
+segments = st.lists(
+    st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.=-]{0,8}", fullmatch=True), min_size=1, max_size=3
+)
+
+
+@pytest.fixture(params=["file", "fsspec+memory"])
+def output(request, tmp_path):
+    """A place without a network, in pyarrow's own file system and in one of fsspec's."""
+    return (
+        f"file://{tmp_path}/output"
+        if request.param == "file"
+        else f"fsspec+memory:///{uuid4().hex}"
+    )
+
+
+@pytest.fixture(autouse=True)
+def no_copy_is_left():
+    yield
+    copies = list(storage._copies)
+    storage.clean()
+    assert not any(copy.parent.exists() for copy in copies)
+
+
+def the_record(output):
+    [name] = storage.listdir(storage.join(output, "tiny"))
+    return storage.join(output, "tiny", name)
+
+
+@given(
+    st.sampled_from(
+        ["s3://bucket", "s3://bucket/a/", "gs://b/c", "file:///x", "fsspec+memory:///x"]
+    ),
+    st.sampled_from(["", "?scheme=http&endpoint_override=127.0.0.1:9000"]),
+    segments,
+)
+def test_names_go_behind_the_path_and_before_the_query(root, query, names):
+    place = storage.join(root + query, *names)
+    assert place == f"{root.rstrip('/')}/{'/'.join(names)}{query}"
+    copy = storage.new_copy(root + query)
+    assert storage.display_name(copy.joinpath(*names)) == place
+    assert storage.display_name(copy) == root.rstrip("/") + query
+    assert storage.display_name(Path("runs/x")) == "runs/x"
+    storage.drop_copy(copy)
+
+
+def test_a_record_behind_a_uri_is_the_record_that_a_folder_has(output, tmp_path):
+    there = raysync.run({**TINY, "output": output})
+    here = raysync.run({**TINY, "output": str(tmp_path / "here")})
+    uri = the_record(output)
+    assert set(storage.listdir(uri)) == WHOLE
+    storage.clean()  # what is read now is read from there
+    again = raysync.load(uri)
+    assert again.path != there.path
+    assert again.config.output == output
+    assert list(again.journal()) == list(here.journal())
+    assert again.pushes.equals(here.pushes)
+    assert again.evaluations.equals(here.evaluations)
+    assert again.summary["status"] == "finished"
+
+
+def test_commands_take_uris(output):
+    raysync.run({**TINY, "output": output})
+    uri = the_record(output)
+    done = CliRunner().invoke(app, ["replay", uri])
+    assert (done.exit_code, "identical" in done.stdout) == (0, True)
+    done = CliRunner().invoke(app, ["report", storage.join(output, "tiny")])
+    assert done.exit_code == 0, done.output
+    assert f"Written: {storage.join(output, 'tiny', 'report.html')}" in done.stdout
+    page = storage.local_copy(storage.join(output, "tiny")) / "report.html"
+    assert str(storage.join(output, "tiny")) in page.read_text()
+
+
+@pytest.mark.parametrize("why", [KeyboardInterrupt, SystemExit, ZeroDivisionError])
+def test_the_record_of_a_run_that_ended_early_is_complete(output, why):
+    def watch(measures):
+        if measures.updates >= 10:
+            raise why
+
+    said = []
+    with pytest.raises(why):
+        raysync.run({**TINY, "output": output}, watch=watch, notify=said.append)
+    uri = the_record(output)
+    assert said == [
+        f"{'Failed' if why is ZeroDivisionError else 'Stopped'}. The record up to now: {uri}"
+    ]
+    record = raysync.load(uri)
+    assert record.complete
+    assert record.summary["status"] == ("failed" if why is ZeroDivisionError else "stopped")
+    assert 10 <= record.summary["updates"] < 40
+    assert len(record.pushes) == record.summary["pushes"]
+
+
+def test_while_a_run_goes_on_its_record_follows(output, monkeypatch):
+    monkeypatch.setattr(uploader, "COPY_EVERY_S", 0.0)
+    monkeypatch.setattr(uploader, "COPY_SHARE", float("inf"))
+    seen = []
+
+    def watch(measures):
+        if measures.updates >= 5 and measures.ended is None:
+            record = raysync.load(the_record(output))
+            assert not record.complete
+            seen.append((measures.updates, record.summary["updates"]))
+            storage.drop_copy(record.path)
+
+    raysync.run({**TINY, "output": output}, watch=watch)
+    assert len(seen) > 1
+    assert all(here == there for here, there in seen)
+
+
+def test_a_place_that_is_lost_stops_no_run_and_the_record_stays_here(output, monkeypatch):
+    def lost(*files):
+        raise ConfigError("s3://gone: cannot be reached (somebody pulled the plug).")
+
+    monkeypatch.setattr(uploader, "upload", lost)
+    said = []
+    with pytest.raises(RunFailed, match="somebody pulled the plug") as failure:
+        raysync.run({**TINY, "output": output}, notify=said.append)
+    assert ["not up to date" in text for text in said] == [True]
+    folder = Path(str(failure.value).splitlines()[0].rpartition(" stays in ")[2])
+    storage.clean()
+    assert raysync.load(folder).summary["status"] == "finished"
+    shutil.rmtree(folder.parent)
+
+
+def test_a_place_that_comes_back_gets_everything_and_the_summary_last(output, monkeypatch):
+    sent, push = [], uploader.upload
+
+    def shaky(*files):
+        sent.append([file.name for file in files])
+        if len(sent) == 1:
+            raise ConfigError("s3://shaky: not now.")
+        push(*files)
+
+    monkeypatch.setattr(uploader, "upload", shaky)
+    said = []
+    record = raysync.run({**TINY, "output": output}, notify=said.append)
+    assert said == ["The run goes on, but its record is not up to date: s3://shaky: not now."]
+    assert set(storage.listdir(the_record(output))) == WHOLE
+    assert sent[-1] == sorted(WHOLE, key=lambda name: (name == "summary.json", name)), (
+        "the summary last, all by name"
+    )
+    assert record.summary == raysync.load(the_record(output)).summary
+
+
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        ("s4://bucket/runs", "unknown kind of URI 's4'\nAllowed: abfs, file,"),
+        ("fsspec+nonsense://x", "Protocol not known: nonsense"),
+        ("file://relative/runs", "cannot be reached or written"),
+        ("", "a folder, or a URI"),
+        (
+            "s3:/bucket/runs",
+            (
+                "a URI is text with ://, such as s3://bucket/runs; a folder has no colon in its"
+                " first name"
+            ),
+        ),
+        (Path("s3://bucket/runs"), "got 's3:/bucket/runs'"),
+        (5, "a folder, or a URI such as s3://bucket/runs; got 5"),
+    ],
+)
+def test_an_output_that_cannot_be(place, why, tmp_path):
+    with pytest.raises(ConfigError) as failure:
+        raysync.run({**TINY, "output": place})
+    assert why in str(failure.value)
+    assert "output:" in str(failure.value)
+    assert len(str(failure.value).splitlines()) <= 2
+
+
+def test_a_place_that_does_not_answer(monkeypatch):
+    answer = Event()
+    monkeypatch.setattr(storage, "ANSWER_S", 0.01)
+    monkeypatch.setattr(
+        storage.fs, "FileSystem", SimpleNamespace(from_uri=lambda uri: answer.wait(60))
+    )
+    with pytest.raises(ConfigError, match="no answer within"):
+        storage.check("s3://bucket/runs")
+    answer.set()
+
+
+def test_where_nothing_is(output, tmp_path):
+    for load in (raysync.load, raysync.load_sweep):
+        with pytest.raises(ConfigError, match="there is nothing there"):
+            load(storage.join(output, "none"))
+    done = CliRunner().invoke(app, ["replay", storage.join(output, "none")])
+    assert isinstance(done.exception, ConfigError)
+
+
+def test_a_folder_is_looked_at_before_actors_start(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="output: .*/file/below/tiny: .*/file is no folder"):
+        raysync.run({**TINY, "engine": "ray", "output": str(tmp_path / "file/below")})
+    storage.check(tmp_path / "new/below")
+    assert {one.name for one in tmp_path.iterdir()} == {"file"}, "and nothing is made"
+
+
+@pytest.mark.skipif(
+    os.geteuid() == 0 and not Path("/proc").is_dir(), reason="nowhere that root may not write"
+)
+def test_a_folder_that_cannot_be_made():
+    with pytest.raises(ConfigError, match="output: /proc/.*cannot be made"):
+        raysync.run({**TINY, "output": "/proc/nowhere"})

@@ -1,0 +1,137 @@
+"""YAML with bounds: keys given twice, endless nesting, and aliases of aliases are refused in a
+line.
+"""
+
+import itertools
+import re
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raysync import config
+from raysync.config.yaml_reading import DEEPEST, MOST_REPEATED, read_yaml
+from raysync.errors import ConfigError
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=4)
+    ),
+    max_leaves=20,
+)
+
+
+def laughs(levels, width):
+    """The "billion laughs": each anchor is a list of the one before, several times."""
+    lines = ["a0: &a0 [ha, ha, ha]"]
+    lines += [
+        f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * width)}]"
+        for level in range(1, levels + 1)
+    ]
+    return "\n".join(lines)
+
+
+@given(values, st.booleans())
+def test_what_yaml_writes_is_read_back(value, flow):
+    """Also the aliases that it writes for what is there twice, and keys that differ by type
+    alone.
+    """
+    again = {"one": value, "two": [value, value], 2: 1, "2": "1", True: 2, "true": 3}
+    text = yaml.safe_dump(again, default_flow_style=flow)
+    assert read_yaml(text, "x.yaml") == again
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (laughs(9, 9), r"line \d: aliases \(\*a\d\) stand for more than 1,000,000 characters"),
+        (
+            "a: &a {k: 1}\n"
+            + "\n".join(
+                f"{c}: &{c} {{<<: [{', '.join([f'*{chr(ord(c) - 1)}'] * 9)}]}}" for c in "bcdefghi"
+            ),
+            "stand for more than",
+        ),
+        (f"a: &a {'x' * 10_000}\nb: [{', '.join(['*a'] * 101)}]", r"line 2: aliases \(\*a\)"),
+        ("a: &a [*a]", r"line 1: the alias \*a is inside of what it stands for"),
+        ("a: &a\n  <<: *a", r"line 2: the alias \*a is inside of what it stands for"),
+        ("[" * 2_000 + "]" * 2_000, f"line 1: nested deeper than {DEEPEST} levels"),
+        ("{a: " * 2_000 + "}" * 2_000, f"nested deeper than {DEEPEST} levels"),
+        ("- " * 2_000 + "x", f"nested deeper than {DEEPEST} levels"),
+        ("seed: 1\nmodel: mlp\nseed: 2", "line 3: the key 'seed' is given twice, first in line 1"),
+        (
+            "update:\n  lr: 1\n  momentum: 0\n  lr: 2",
+            "line 4: the key 'lr' is given twice, first in line 2",
+        ),
+        ("{seed: 1, 'seed': 2}", "the key 'seed' is given twice"),
+        ("name: 2024-99-99", "a value in it cannot be read: month must be in 1..12"),
+        (f"seed: {'9' * 5000}", "a value in it cannot be read"),
+        ("a: !!bool maybe", "a value in it cannot be read"),
+        ("a: [", "not YAML at line"),
+        ("a: *b", "not YAML at line 1: found undefined alias"),
+        (
+            "a: !!python/object/apply:os.system [ls]",
+            "not YAML at line 1: could not determine a constructor",
+        ),
+    ],
+    ids=itertools.count(),
+)
+def test_what_cannot_be_read_is_a_line(text, says):
+    with pytest.raises(ConfigError, match=f"^x.yaml: .*{says}") as refused:
+        read_yaml(text, "x.yaml")
+    assert "\n" not in str(refused.value)
+
+
+def test_the_bound_is_on_what_aliases_repeat_and_not_on_what_a_text_says():
+    """A record has its step times in it, however many."""
+    text = f"[{', '.join(['0.' + '25' * 500] * 1100)}]"
+    assert len(text) > MOST_REPEATED
+    assert len(read_yaml(text, "x.yaml")) == 1100
+    assert (
+        read_yaml(f"a: &a {'x' * 1000}\nb: [{', '.join(['*a'] * 900)}]", "x.yaml")["b"][-1]
+        == "x" * 1000
+    )
+    assert read_yaml("[" * (DEEPEST - 1) + "]" * (DEEPEST - 1), "x.yaml") is not None
+
+
+def test_anchors_serve_an_experiment():
+    text = """
+        workers:
+          - &fast {name: fast, step_s: 0.02, jitter: &jitter {distribution: lognormal, sigma: 0.1}}
+          - {<<: *fast, name: slow, speed: 0.5}
+          - {name: far, step_s: 0.1, jitter: *jitter}
+    """
+    fast, slow, far = config.parse(text, source="x.yaml").workers
+    assert slow == fast.model_copy(update={"name": "slow", "speed": 0.5})
+    assert far.jitter == fast.jitter
+
+
+@pytest.mark.parametrize("text", ["", "# nothing yet\n", "{}", "---\n", "null"])
+def test_a_file_that_sets_nothing_is_no_experiment(text):
+    with pytest.raises(
+        ConfigError, match="x.yaml: it is empty; an experiment file must set something"
+    ):
+        config.parse(text, ["seed=1"], source="x.yaml")
+
+
+def test_overrides_and_profiles_are_read_with_the_same_bounds(tmp_path):
+    for value in ("{a: 1, a: 2}", "[" * 100 + "]" * 100, "&a [*a]"):
+        with pytest.raises(
+            ConfigError, match=re.escape(f"--set data.parameters.x={value}: line 1: ")
+        ):
+            config.parse("seed: 1", [f"data.parameters.x={value}"], source="x.yaml")
+    (tmp_path / "p.yaml").write_text("about: p\n" + laughs(9, 9))
+    with pytest.raises(ConfigError, match=r"^profile .*p.yaml: line 8: aliases"):
+        config.parse(f"profile: {tmp_path}/p.yaml", source="x.yaml")
+
+
+def test_an_error_shows_the_beginning_of_a_long_value():
+    with pytest.raises(
+        ConfigError, match=r"x.yaml: update: settings are wanted.*, 1,\.\.\.\.$"
+    ) as refused:
+        config.parse(f"update: [{', '.join(['1'] * 1000)}]", source="x.yaml")
+    assert len(str(refused.value)) < 500
+    with pytest.raises(ConfigError, match="batch_size: .*; got a number without bounds"):
+        config.parse(f"batch_size: -0x{'f' * 5000}", source="x.yaml")

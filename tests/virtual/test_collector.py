@@ -1,0 +1,338 @@
+"""What a journal makes of the metrics: their sums are the measures of the same journal, however its
+lines are dealt out.
+"""
+
+from collections import Counter, defaultdict
+
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from raysync.config import ParadigmChoice
+from raysync.core.decisions import DROP_REASONS, Note, Release, Suspend
+from raysync.core.events import Joined, Left, Pushed
+from raysync.core.ids import WorkerId
+from raysync.core.journal import Ended, Entry, Evaluation
+from raysync.core.machine import Machine
+from raysync.paradigms import make
+from raysync.record.collector import Collector
+from raysync.record.measures import Measures
+from raysync.record.metrics import REGISTRY, RunLabels
+from tests.driving import joins, simulate
+from tests.properties.test_conformance import RULES
+from tests.unit.test_record import FAST, journal
+from tests.virtual.parts import run, timed
+from tests.virtual.test_pipelines import decoupled, task_of
+from tests.virtual.test_safety import plans
+
+SWITCHED = {
+    "switch": ("sync-switch", {"fraction": 0.3}),
+    "switch-elastic": (
+        "sync-switch",
+        {"online": "elastic", "window": 1, "windows": 1, "fraction": 0.6},
+    ),
+    "switch-greedy": (
+        "sync-switch",
+        {"online": "greedy", "window": 1, "windows": 2, "first": "bsp", "then": "lagtuner"},
+    ),
+}
+
+
+class Published:
+    """What a Prometheus would have seen of it all."""
+
+    def __init__(self, workload, protocol="bsp", targets=()):
+        self.collector = Collector(
+            RunLabels("the experiment", "the run", "its rule"), protocol, workload, *targets
+        )
+        self.counters = defaultdict(float)
+        self.histograms = defaultdict(list)
+        self.gauges = {}
+
+    def take(self, lines):
+        collected = self.collector.take(lines)
+        self.gauges = collected.gauges
+        for kind, keys in (
+            ("counter", collected.counters),
+            ("gauge", collected.gauges),
+            ("histogram", collected.histograms),
+        ):
+            for name, labels in keys:
+                metric = REGISTRY[name]
+                assert metric.kind == kind, name
+                assert labels[:3] == ("the experiment", "the run", "its rule")
+                assert len(labels) == len(metric.labels)
+        assert all(by >= 0 for by in collected.counters.values())
+        for key, by in collected.counters.items():
+            self.counters[key] += by
+        for key, values in collected.histograms.items():
+            self.histograms[key] += values
+        return self
+
+    def total(self, name):
+        return sum(value for (metric, _), value in self.counters.items() if metric == name)
+
+    def by(self, name):
+        """Last label -> the counter's value."""
+        return {
+            labels[-1]: value for (metric, labels), value in self.counters.items() if metric == name
+        }
+
+    def now(self, name):
+        """Last label -> the gauge's value."""
+        return {
+            labels[-1]: value for (metric, labels), value in self.gauges.items() if metric == name
+        }
+
+    def seen(self, name):
+        return [
+            value
+            for (metric, _), values in self.histograms.items()
+            if metric == name
+            for value in values
+        ]
+
+
+def summed_up(lines, workload):
+    measures = Measures(workload)
+    rows = [row for line in lines for row in measures.feed(line)]
+    rows += measures.close(measures.now)
+    return measures.summary(), rows
+
+
+def check_against_the_record(published, lines, workload):
+    summary, rows = summed_up(lines, workload)
+    workers = defaultdict(Counter)
+    for worker in summary["per_worker"]:
+        workers[WorkerId(worker["id"]).slot].update(
+            {key: worker[key] for key in ("pushes", "dropped", "busy_s", "wait_s")}
+        )
+    assert published.by("raysync_pushes") == {
+        slot: each["pushes"] for slot, each in workers.items()
+    }
+    assert published.by("raysync_busy_seconds") == pytest.approx(
+        {slot: each["busy_s"] for slot, each in workers.items()}
+    )
+    assert published.by("raysync_wait_seconds") == pytest.approx(
+        {slot: each["wait_s"] for slot, each in workers.items()}
+    )
+    assert published.total("raysync_transfer_seconds") == pytest.approx(
+        sum(row.pushed_at_s - row.released_at_s - row.busy_s for row in rows), abs=1e-9
+    )
+    assert published.total("raysync_samples_applied") == summary["samples"]
+    assert published.total("raysync_updates") == summary["updates"]
+    assert published.total("raysync_drops") == summary["dropped"]
+    assert published.by("raysync_switches") == Counter(
+        switch["to"] for switch in summary["switches"]
+    )
+    for name, values in (
+        ("raysync_step_busy_seconds", [row.busy_s for row in rows]),
+        ("raysync_step_wait_seconds", [row.wait_s for row in rows]),
+        ("raysync_step_lead_clocks", [row.lead for row in rows]),
+        (
+            "raysync_step_staleness_versions",
+            [row.staleness for row in rows if row.staleness is not None],
+        ),
+    ):
+        assert sorted(published.seen(name)) == sorted(values), name
+    assert len(published.seen("raysync_step_transfer_seconds")) == summary["pushes"]
+    assert published.now("raysync_progress_ratio") == {
+        "its rule": min(1, summary["samples"] / workload)
+    }
+    assert published.now("raysync_model_versions") == {"its rule": summary["updates"]}
+    assert published.now("raysync_throughput_samples_per_second") == {
+        "its rule": summary["throughput_samples_per_s"]
+    }
+
+
+def check_an_ended_run(published):
+    assert published.now("raysync_workers_live") == {"its rule": 0}
+    assert set(published.now("raysync_protocol_active").values()) == {0}
+    assert not published.now("raysync_worker_lead_clocks")
+
+
+def take_away(away, line):
+    """Keep the set of members that are suspended, and have not been released since."""
+    if isinstance(line, Entry):
+        if isinstance(line.event, Left):
+            away.discard(line.event.worker)
+        for decision in line.decisions:
+            match decision:
+                case Suspend(worker=worker):
+                    away.add(worker)
+                case Release(worker=worker):
+                    away.discard(worker)
+
+
+@settings(max_examples=100)
+@given(
+    plans(),
+    st.one_of(st.sampled_from(list(RULES)), st.sampled_from(list(SWITCHED))),
+    st.integers(1, 150),
+    st.lists(st.integers(0, 20)),
+)
+def test_the_sums_are_the_record(plan, paradigm, pushes, batches):
+    """Of random clusters, faults and paradigms; at every moment the gauges are of that moment."""
+    name, parameters = (RULES | SWITCHED)[paradigm]
+    lines = run(
+        timed(**plan, workload={"samples": pushes}), ParadigmChoice(name=name, **parameters)
+    )
+    published = Published(pushes, make(name, **parameters).protocol)
+    live, away, rest = Counter(), set(), list(lines)
+    while rest:
+        size = batches.pop() if batches else 1
+        batch, rest = rest[:size], rest[size:]
+        published.take(batch)
+        live.update(
+            joins=sum(
+                isinstance(line.event, Joined) - isinstance(line.event, Left)
+                for line in batch
+                if isinstance(line, Entry)
+            )
+        )
+        for entry in batch:
+            take_away(away, entry)
+        if rest:
+            assert published.now("raysync_workers_live") == {"its rule": live["joins"]}
+            assert sum(published.now("raysync_protocol_active").values()) == 1
+            if published.now("raysync_progress_ratio") != {
+                "its rule": 1
+            }:  # else its releases are not carried out
+                assert len(published.now("raysync_worker_lead_clocks")) == live["joins"] - len(away)
+    check_against_the_record(published, lines, pushes)
+    check_an_ended_run(published)
+    assert set(published.by("raysync_drops")) <= set(DROP_REASONS)
+    noted = Counter(
+        decision.kind
+        for line in lines
+        if isinstance(line, Entry)
+        for decision in line.decisions
+        if isinstance(decision, Note)
+    )
+    assert published.total("raysync_stragglers_detected") == noted["straggler"]
+    for reason in published.by("raysync_drops"):
+        event(reason)
+    for kind in noted:
+        event(kind)
+
+
+def test_decoupled_modules():
+    """Progress and versions are the last module's; everything of a worker has the module in its
+    name.
+    """
+    task = task_of(2, 2, faults=[{"kind": "slow-down", "workers": ["gpu-1"], "factor": 3}])
+    lines = decoupled(task, 2, 2)
+    published = Published(task.workload_samples).take(lines[:40])
+    assert published.now("raysync_workers_live") == {"its rule": 4}
+    assert set(published.now("raysync_worker_lead_clocks")) == {
+        "m1/gpu-0",
+        "m2/gpu-1",
+        "m1/gpu-2",
+        "m2/gpu-3",
+    }
+    published.take(lines[40:])
+    check_against_the_record(published, lines, task.workload_samples)
+    check_an_ended_run(published)
+    summary, _ = summed_up(lines, task.workload_samples)
+    assert published.now("raysync_accuracy_ratio") == {"its rule": summary["final_accuracy"]}
+    assert published.now("raysync_evaluation_loss_nats") == {"its rule": summary["final_loss"]}
+
+
+def test_what_lagtuner_decided_last():
+    lines = journal("lagtuner", 40, s_lower=1, s_upper=4)
+    published, latest = Published(10**6, "lagtuner"), {}
+    names = {
+        "extra": "raysync_lagtuner_extra_clocks",
+        "predicted_wait_s": "raysync_lagtuner_predicted_wait_seconds",
+        "actual_wait_s": "raysync_lagtuner_actual_wait_seconds",
+    }
+    of_kind = {
+        "controller": ["extra"],
+        "waited": ["predicted_wait_s", "actual_wait_s"],
+    }  # of one wait
+    shown = set()
+    for line in lines:
+        for note in (decision for decision in line.decisions if isinstance(decision, Note)):
+            latest.update({key: note.values[key] for key in of_kind[note.kind]})
+        published.take([line])
+        for key, name in names.items():
+            value = latest.get(key)
+            assert published.now(name) == ({} if value is None else {WorkerId(FAST).slot: value})
+            shown.add((key, value))
+    assert {key for key, value in shown if value} == set(names), "each has been more than nothing"
+    assert published.now("raysync_loss_nats") == {"its rule": 1.0}
+    published.take([Entry(Left(at=lines[-1].event.at, worker=FAST), ())])
+    assert not any(published.now(name) for name in names.values()), "nobody is shown who is gone"
+
+
+def test_a_wait_is_counted_while_it_lasts():
+    """The fast worker pushes at 1 s, the slow one at 3 s; somebody joins at 2 s."""
+    churn = [*joins(FAST, "slow-0#1"), Joined(at=2.0, worker="slow-1#1")]
+    published, waits = Published(10**6), []
+    for event_, decisions in simulate(
+        Machine(make("bsp")), churn, lambda worker, _: 1.0 if worker == FAST else 3.0, 2
+    ):
+        published.take([Entry(event_, tuple(decisions))])
+        waits.append((event_.at, published.total("raysync_wait_seconds")))
+    assert waits == [(0.0, 0.0), (0.0, 0.0), (1.0, 0.0), (2.0, 1.0), (3.0, 2.0)]
+    assert published.total("raysync_pushes") == 0, "the round goes on: the newcomer is at work"
+    published.take([Ended("stopped", 4.0)])
+    assert published.total("raysync_wait_seconds") == 3 + 1
+    assert (published.total("raysync_pushes"), published.total("raysync_drops")) == (2, 0), (
+        "what was buffered is no drop"
+    )
+
+
+def test_a_series_begins_with_nothing():
+    """Under ASP nobody waits, and that can be seen. What is divided by one another begins
+    together.
+    """
+    published = Published(10**6, "asp").take(journal("asp", 8))
+    assert published.by("raysync_wait_seconds") == {"fast-0": 0, "slow-0": 0}
+    begun = (
+        Collector(RunLabels("the experiment", "the run", "its rule"), "asp", 10**6)
+        .take(journal("asp", 8)[:1])
+        .counters
+    )
+    assert set(begun.values()) == {0}
+    assert {name for name, _ in begun} >= {
+        f"raysync_{name}"
+        for name in (
+            "busy_seconds",
+            "wait_seconds",
+            "transfer_seconds",
+            "pushes",
+            "samples_applied",
+            "updates",
+        )
+    }
+
+
+def test_times_to_the_targets():
+    """Once they are reached, counted from the first release; as in the summary."""
+    published = Published(10**6, "asp", targets=(0.5, 1.0))
+    for at, accuracy, loss, expected in (
+        (1.0, 0.2, 2.0, (None, None)),
+        (2.0, 0.6, 1.5, (2.0, None)),
+        (3.0, 0.3, 0.9, (2.0, 3.0)),
+    ):
+        published.take([*journal("asp", 8)[:1]] if at == 1 else [])
+        published.take(
+            [
+                Evaluation(
+                    mark=0.1 * at, progress=0.1 * at, version=1, at=at, accuracy=accuracy, loss=loss
+                )
+            ]
+        )
+        for name, seconds in zip(("accuracy", "loss"), expected, strict=True):
+            assert published.now(f"raysync_time_to_{name}_seconds") == (
+                {} if seconds is None else {"its rule": seconds}
+            )
+
+
+def test_nothing_new_is_the_gauges_once_more():
+    published = Published(10**6, "asp").take(journal("asp", 8))
+    before = dict(published.gauges), dict(published.counters)
+    assert before == (published.take([]).gauges, published.counters)
+    assert isinstance(journal("asp", 8)[-1].event, Pushed)
+    check_an_ended_run(published.take([Ended("stopped", 99.0)]))
