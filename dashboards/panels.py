@@ -28,8 +28,7 @@ from grafana_foundation_sdk.builders import (
 )
 from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
-from grafana_foundation_sdk.models import common as looks
-from grafana_foundation_sdk.models import dashboard as models
+from grafana_foundation_sdk.models import common as looks, dashboard as models
 from grafana_foundation_sdk.models.heatmap import HeatmapColorMode
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 

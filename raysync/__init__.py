@@ -2,60 +2,11 @@
 
 record = raysync.run({"model": "mlp", "paradigm": {"name": "ssp", "staleness": 3}})
 record.summary["final_accuracy"], record.pushes, record.evaluations
+
+The public names are those of `__init__.pyi`, and each is imported when it is used: a paradigm and
+its tests work without torch and Ray being loaded.
 """
 
-from __future__ import annotations
+import lazy_loader
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from raysync.config import Experiment
-    from raysync.core.machine import Machine
-    from raysync.core.paradigm import Paradigm
-    from raysync.errors import ConfigError, ProtocolViolation, RunFailed
-    from raysync.record.reader import RunRecord, load
-    from raysync.record.sweeps import SweepRecord, load_sweep
-    from raysync.runner import run
-    from raysync.training.data import DataSet, data_set
-
-_HOMES = {
-    "ConfigError": "raysync.errors",
-    "DataSet": "raysync.training.data",
-    "Experiment": "raysync.config",
-    "Machine": "raysync.core.machine",
-    "Paradigm": "raysync.core.paradigm",
-    "ProtocolViolation": "raysync.errors",
-    "RunFailed": "raysync.errors",
-    "RunRecord": "raysync.record.reader",
-    "SweepRecord": "raysync.record.sweeps",
-    "data_set": "raysync.training.data",
-    "load": "raysync.record.reader",
-    "load_sweep": "raysync.record.sweeps",
-    "run": "raysync.runner",
-}
-
-__all__ = [
-    "ConfigError",
-    "DataSet",
-    "Experiment",
-    "Machine",
-    "Paradigm",
-    "ProtocolViolation",
-    "RunFailed",
-    "RunRecord",
-    "SweepRecord",
-    "data_set",
-    "load",
-    "load_sweep",
-    "run",
-]
-
-
-def __getattr__(name: str) -> Any:
-    """Public names are imported when they are used: the pure core works without torch and Ray being
-    loaded.
-    """
-    if name not in _HOMES:
-        raise AttributeError(f"module 'raysync' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -22,8 +22,7 @@ import yaml
 from report import interval, main, markdown, measured_on
 
 from raysync.runner import run
-from raysync.tuning.sweep import plan
-from raysync.tuning.sweep import run as run_sweep
+from raysync.tuning.sweep import plan, run as run_sweep
 
 TRIALS, ROUNDS = 24, 3
 SETTINGS = {

@@ -50,8 +50,7 @@ def sweep(
     os.environ["RAY_AIR_NEW_OUTPUT"] = (
         "0"  # before Tune is imported: its newer output is never quiet, and shows no settings
     )
-    from raysync.tuning.sweep import plan as planned
-    from raysync.tuning.sweep import run
+    from raysync.tuning.sweep import plan as planned, run
 
     plan = planned(file, with_engine(settings, engine), resume=resume, many=yes)
     with TrialsLine(hidden=verbose) as line:

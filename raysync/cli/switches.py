@@ -54,8 +54,7 @@ def switch_search(
     os.environ["RAY_AIR_NEW_OUTPUT"] = (
         "0"  # before Tune is imported: its newer output is never quiet, and shows no settings
     )
-    from raysync.tuning.switch_trials import CHOSEN, RESULT, run
-    from raysync.tuning.switch_trials import plan as planned
+    from raysync.tuning.switch_trials import CHOSEN, RESULT, plan as planned, run
 
     plan = planned(file, with_engine(settings, engine), recurring=recurring)
     try:

@@ -94,8 +94,7 @@ def calibrate(
     """Measure this machine for an experiment's model, and write a profile for the virtual engine
     (half a minute).
     """
-    from raysync.calibration import calibrate as measure
-    from raysync.calibration import profile as written
+    from raysync.calibration import calibrate as measure, profile as written
     from raysync.runner import engine_for
     from raysync.training.task import prepare
 

@@ -12,8 +12,7 @@ from ray.exceptions import (
     RayTaskError,
 )
 
-from raysync.cluster import backend as backend_module
-from raysync.cluster import shards as shards_module
+from raysync.cluster import backend as backend_module, shards as shards_module
 from raysync.cluster.actor_errors import ActorError
 from raysync.cluster.backend import REPORT_EVERY_S, SIGN_OF_LIFE_S, RayBackend
 from raysync.cluster.shards import Shards

@@ -6,8 +6,7 @@ from threading import Event
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from ray.exceptions import ActorDiedError, RayError
 
 from raysync.cluster import session, starting, time_limit

@@ -5,8 +5,7 @@ from math import cos, pi
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from raysync.config import MomentumRamp, Update
 from raysync.training.lr_schedule import momentum

@@ -3,8 +3,7 @@ may ask for.
 """
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from raysync import config
 from raysync.core.decisions import Apply, Release, SetTimer

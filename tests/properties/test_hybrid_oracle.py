@@ -2,8 +2,7 @@
 paradigm.
 """
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from raysync.core.decisions import Apply, Release
 from raysync.core.events import Joined, Left, Pushed

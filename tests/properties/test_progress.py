@@ -3,8 +3,7 @@
 from collections import OrderedDict
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from raysync.core.decisions import Apply
 from raysync.core.events import Pushed

@@ -1,7 +1,6 @@
 """How paradigms relate to each other, over random step times and churn."""
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from raysync.core.decisions import Apply, Drop, Hold, Release
 from raysync.core.events import Joined, Left, Pushed

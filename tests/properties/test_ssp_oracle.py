@@ -2,8 +2,7 @@
 event.
 """
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from raysync.core.events import Joined, Left, Pushed
 from raysync.core.machine import Machine

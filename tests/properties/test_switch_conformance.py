@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import pytest
-from hypothesis import event, settings
-from hypothesis import strategies as st
+from hypothesis import event, settings, strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from raysync.core.decisions import Apply, Drop, Release, Restore, SetTimer, Suspend, Switch

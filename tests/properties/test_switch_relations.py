@@ -6,8 +6,7 @@ from dataclasses import replace
 from itertools import chain
 
 import pytest
-from hypothesis import event, given, settings
-from hypothesis import strategies as st
+from hypothesis import event, given, settings, strategies as st
 
 from raysync.core.decisions import Apply, Restore, Suspend, Switch
 from raysync.core.machine import Machine

@@ -3,8 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from raysync.results.collection import Collection, Run, Success
 from raysync.results.columns import measures_for, seconds_form, time_measure, with_interval

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from raysync.core.decisions import (
     DROP_REASONS,

@@ -4,8 +4,7 @@ from math import isclose
 from statistics import fmean
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from raysync.config import Known, SwitchSearch
 from raysync.errors import RunFailed

@@ -7,8 +7,7 @@ import re
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from raysync import config
 from raysync.config.yaml_reading import DEEPEST, MOST_REPEATED, read_yaml

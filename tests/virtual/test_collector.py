@@ -5,8 +5,7 @@ lines are dealt out.
 from collections import Counter, defaultdict
 
 import pytest
-from hypothesis import event, given, settings
-from hypothesis import strategies as st
+from hypothesis import event, given, settings, strategies as st
 
 from raysync.config import ParadigmChoice
 from raysync.core.decisions import DROP_REASONS, Note, Release, Suspend

@@ -8,8 +8,7 @@ iterations within a bound of virtual time.
 
 from collections import Counter
 
-from hypothesis import event, given, settings
-from hypothesis import strategies as st
+from hypothesis import event, given, settings, strategies as st
 
 from raysync.config import ParadigmChoice
 from raysync.core.journal import Ended

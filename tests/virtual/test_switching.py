@@ -3,8 +3,7 @@ transient straggler.
 """
 
 import pytest
-from hypothesis import event, given, settings
-from hypothesis import strategies as st
+from hypothesis import event, given, settings, strategies as st
 
 from raysync.config import ParadigmChoice
 from raysync.core.decisions import Apply, Note, Restore, Suspend, Switch

@@ -1,0 +1,39 @@
+# The public names of raysync: authors of paradigms import everything from here.
+
+from .config import Experiment as Experiment
+from .core.capability import Capability as Capability, Demand as Demand
+from .core.decisions import (
+    Apply as Apply,
+    Decision as Decision,
+    Drop as Drop,
+    Hold as Hold,
+    Note as Note,
+    Push as Push,
+    Release as Release,
+    Restore as Restore,
+    SetTimer as SetTimer,
+    Suspend as Suspend,
+    Switch as Switch,
+)
+from .core.events import (
+    Event as Event,
+    Joined as Joined,
+    Left as Left,
+    Pushed as Pushed,
+    TimerFired as TimerFired,
+)
+from .core.machine import Machine as Machine
+from .core.paradigm import Paradigm as Paradigm
+from .core.roster import Member as Member, Roster as Roster
+from .core.telemetry import Telemetry as Telemetry
+from .errors import (
+    ConfigError as ConfigError,
+    IllegalDecision as IllegalDecision,
+    ProtocolViolation as ProtocolViolation,
+    RaysyncError as RaysyncError,
+    RunFailed as RunFailed,
+)
+from .record.reader import RunRecord as RunRecord, load as load
+from .record.sweeps import SweepRecord as SweepRecord, load_sweep as load_sweep
+from .runner import run as run
+from .training.data import DataSet as DataSet, data_set as data_set

@@ -1,0 +1,259 @@
+"""The contract of a paradigm, tried on random histories by one Hypothesis state machine.
+
+Workers join, push, leave and come back, timers fire in time or late. After each event the machine
+is written down and restored, and the restored one goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from raysync.core.decisions import Apply, Decision, Drop, Hold, Release, Switch
+from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
+from raysync.core.machine import Machine
+from raysync.core.paradigm import Paradigm
+from raysync.errors import ConfigError
+from raysync.paradigms import make
+
+try:
+    from hypothesis import HealthCheck, settings, strategies as st
+    from hypothesis.stateful import (
+        RuleBasedStateMachine,
+        initialize,
+        invariant,
+        precondition,
+        rule,
+        run_state_machine_as_test,
+    )
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "raysync.testing needs Hypothesis: pip install 'raysync[testing]'."
+    ) from error
+
+STEPS = 60
+"""The number of events of a history."""
+SAMPLES = 8
+METHODS = ("on_join", "on_push", "on_leave", "on_timer", "on_switch", "explain")
+
+
+def check_paradigm(
+    paradigm: str | Callable[[], Paradigm], *, lead_bound: int | None = None, examples: int = 40
+) -> None:
+    """Look for a history under which a paradigm breaks the contract of `Machine`.
+
+    On every history: what it decides is legal and changes no roster; every push is applied once or
+    dropped once; a worker that is left waiting has a reason of one line; not all wait for ever; the
+    state can be written down, and a restored machine decides the same.
+
+    Args:
+        paradigm: a name (`ssp`, `package.module:Class`), a class, or a function that returns a
+            fresh instance.
+        lead_bound: the largest lead, in clocks, at which it promises to release a worker; None: it
+            promises none.
+        examples: the number of histories.
+
+    Raises:
+        AssertionError, ProtocolViolation: with the shortest such history that was found.
+        IllegalDecision: with the line of the paradigm that decided what cannot be carried out.
+        ConfigError: there is no such paradigm.
+    """
+    fresh = _factory(paradigm)
+    case = type(
+        f"Conformance_{fresh().name}",
+        (Conformance,),
+        {"fresh": staticmethod(fresh), "lead_bound": lead_bound},
+    )
+    run_state_machine_as_test(
+        case,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=STEPS,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow],
+        ),
+    )
+
+
+def _factory(paradigm: str | Callable[[], Paradigm]) -> Callable[[], Paradigm]:
+    if not isinstance(paradigm, str):
+        return paradigm
+    name = paradigm
+    if not isinstance(make(name), Paradigm):
+        raise ConfigError(
+            f"{name} is not a Paradigm, but a run of several machines; check the paradigm of each."
+        )
+    return lambda: make(name)  # type: ignore[return-value]  # the line above has looked
+
+
+class Conformance(RuleBasedStateMachine):
+    """Random histories of one paradigm."""
+
+    fresh: Callable[[], Paradigm]
+    lead_bound: int | None = None
+    seconds = st.sampled_from([0.0, 0.1, 0.5, 1.0, 1.0, 3.0])
+
+    @initialize(workload=st.sampled_from([None, 200, 500]))
+    def start(self, workload: int | None) -> None:
+        """Begin with a machine without workers."""
+        self.machine = Machine(_guarded(self.fresh()), workload)
+        self.now = 0.0
+        self.lives: dict[int, int] = {}
+        """Slot -> number of its latest life."""
+        self.flying: dict[str, Release] = {}
+        """Worker -> the release whose push has not been sent."""
+        self.fate: dict[tuple[str, int], str] = {}
+        """Push -> applied or dropped."""
+        self.sent = 0
+        self.slow = 0
+        self.version = 0
+        self.has_switched = False
+
+    # ---- what happens ----
+
+    @rule(slot=st.integers(0, 5), seconds=seconds)
+    def join(self, slot: int, seconds: float) -> None:
+        """Let the next life of a slot join."""
+        live = self.machine.roster.live
+        if any(worker.startswith(f"w-{slot}#") for worker in live):
+            return
+        self.lives[slot] = self.lives.get(slot, 0) + 1
+        clocks = [member.clock for member in live.values()]
+        worker = f"w-{slot}#{self.lives[slot]}"
+        self.send(Joined(at=self.later(seconds), worker=worker))
+        if clocks:
+            slowest = self.machine.roster.clock(worker)
+            assert min(clocks) <= slowest <= max(clocks)
+            assert self.has_switched or slowest == min(clocks), "it joins at the slowest clock"
+
+    @precondition(lambda self: self.flying)
+    @rule(data=st.data(), seconds=seconds)
+    def push(self, data: st.DataObject, seconds: float) -> None:
+        """Let a worker push, perhaps one that has left since."""
+        worker = data.draw(st.sampled_from(sorted(self.flying)))
+        release = self.flying.pop(worker)
+        self.sent += 1
+        self.send(
+            Pushed(
+                at=self.later(seconds),
+                worker=worker,
+                clock=release.clock,
+                base=release.version,
+                samples=SAMPLES,
+                busy_s=seconds,
+            )
+        )
+
+    @precondition(lambda self: self.machine.roster.live)
+    @rule(data=st.data(), seconds=seconds)
+    def leave(self, data: st.DataObject, seconds: float) -> None:
+        """Let a worker leave, in the middle of a step or while it waits."""
+        worker = data.draw(st.sampled_from(sorted(self.machine.roster.live)))
+        self.send(Left(at=self.later(seconds), worker=worker))
+
+    @precondition(lambda self: self.machine.timers)
+    @rule(late_s=st.sampled_from([0.0, 0.1, 3.0]))
+    def tick(self, late_s: float) -> None:
+        """Let the timer fire that is due first, in time or late."""
+        at, key = min((at, key) for key, at in self.machine.timers.items())
+        self.now = max(self.now, at) + late_s
+        self.send(TimerFired(at=self.now, key=key))
+
+    def later(self, seconds: float) -> float:
+        """Let time pass; returns the new time."""
+        self.now += seconds
+        return self.now
+
+    def send(self, event: Event) -> None:
+        """Feed an event to the machine and to one that is restored from what it wrote down."""
+        before = self.machine.roster.version
+        restored = Machine.restore(self.machine.snapshot(), _guarded(self.fresh()))
+        decisions = self.machine.handle(event)
+        assert restored.handle(event) == decisions, "a restored machine decides otherwise"
+        assert restored.snapshot() == self.machine.snapshot(), "a restored machine differs"
+        updates = sum(isinstance(decision, Apply) for decision in decisions)
+        assert self.machine.roster.version == before + updates
+        self.machine = restored
+        self.check(decisions)
+
+    # ---- what must hold ----
+
+    def check(self, decisions: list[Decision]) -> None:
+        """Look at the decisions, in their order."""
+        roster = self.machine.roster
+        for decision in decisions:
+            match decision:
+                case Apply(pushes=pushes, version=version):
+                    assert version == self.version + 1
+                    self.version = version
+                    for push in pushes:
+                        self.use(push, "applied")
+                case Drop(push=push):
+                    self.use(push, "dropped")
+                case Release(worker=worker, version=version):
+                    assert version <= self.version, "it may read what is not there yet"
+                    assert worker not in self.flying, f"{worker} is released twice"
+                    self.flying[worker] = decision
+                    if self.lead_bound is not None:
+                        lead = roster.lead(worker)
+                        assert lead <= self.lead_bound, f"{worker} is released {lead} clocks ahead"
+                case Hold(worker=worker, why=why):
+                    assert worker in roster.held or worker in roster.suspended
+                    assert why, f"no reason is given for {worker} to wait"
+                    assert "\n" not in why, "a reason is one line"
+                case Switch():
+                    self.has_switched = True
+
+    def use(self, push: tuple[str, int], fate: str) -> None:
+        """Note what became of a push."""
+        assert push not in self.fate, f"{push} is used twice"
+        self.fate[push] = fate
+
+    @invariant()
+    def pushes_are_conserved(self) -> None:
+        """Compare the roster's counts of pushes with what was seen."""
+        if not self.has_begun:
+            return
+        roster, fates = self.machine.roster, list(self.fate.values())
+        assert self.sent == roster.received
+        assert self.sent == roster.applied + roster.dropped + len(roster.buffered)
+        assert (fates.count("applied"), fates.count("dropped")) == (roster.applied, roster.dropped)
+
+    @invariant()
+    def every_member_computes_or_is_held(self) -> None:
+        """See that no member is both, or neither."""
+        if not self.has_begun:
+            return
+        roster = self.machine.roster
+        assert set(roster.members) == set(roster.computing) | set(roster.held)
+        assert not set(roster.computing) & set(roster.held)
+        assert set(roster.computing) == {each for each in self.flying if each in roster.members}
+
+    @invariant()
+    def the_slowest_never_falls(self) -> None:
+        """See that the slowest pace rises only."""
+        if self.has_begun and self.machine.roster.members:
+            assert self.machine.roster.slow >= self.slow
+            self.slow = self.machine.roster.slow
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether `start` has run: invariants are asked before, too."""
+        return hasattr(self, "machine")
+
+
+def _guarded(paradigm: Paradigm) -> Paradigm:
+    """Let every method of a paradigm fail that changes the roster (clause 9 of the contract)."""
+    for name in METHODS:
+        setattr(paradigm, name, _watched(name, getattr(paradigm, name)))
+    return paradigm
+
+
+def _watched(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    def call(roster: Any, *arguments: Any) -> Any:
+        before = repr(roster.dump())
+        answer = method(roster, *arguments)
+        assert repr(roster.dump()) == before, f"{name} changes the roster; only the machine may"
+        return answer
+
+    return call

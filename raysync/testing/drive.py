@@ -1,0 +1,78 @@
+"""A machine that a test drives by hand, without an engine."""
+
+from __future__ import annotations
+
+from raysync.core.decisions import Decision
+from raysync.core.events import Joined, Left, Pushed, TimerFired
+from raysync.core.machine import Machine
+from raysync.core.paradigm import Paradigm
+
+SAMPLES = 32
+"""The batch size of every push."""
+
+
+class Drive:
+    """A machine with a clock of its own; each method feeds one event and returns the decisions.
+
+    drive = Drive(EveryOther(), "a#1", "b#1")
+    assert drive.push("a#1", at=1.0) == [...]
+    """
+
+    def __init__(
+        self, paradigm: Paradigm, *workers: str, workload_samples: int | None = None
+    ) -> None:
+        """
+        Args:
+            paradigm: a fresh one.
+            workers: they join at once, in this order.
+            workload_samples: the size of the work in samples, for a paradigm that reads progress.
+        """
+        self.machine = Machine(paradigm, workload_samples)
+        self.roster = self.machine.roster
+        self.now = 0.0
+        """Seconds; the time of an event for which none is given."""
+        for worker in workers:
+            self.join(worker)
+
+    def join(self, worker: str, at: float | None = None) -> list[Decision]:
+        """Let a worker join."""
+        return self.machine.handle(Joined(at=self._at(at), worker=worker))
+
+    def leave(self, worker: str, at: float | None = None) -> list[Decision]:
+        """Let a worker leave."""
+        return self.machine.handle(Left(at=self._at(at), worker=worker))
+
+    def tick(self, key: str) -> list[Decision]:
+        """Let a timer fire when it is due, or now if that is later."""
+        at = self._at(max(self.now, self.machine.timers[key]))
+        return self.machine.handle(TimerFired(at=at, key=key))
+
+    def push(
+        self,
+        worker: str,
+        at: float | None = None,
+        clock: int | None = None,
+        base: int | None = None,
+    ) -> list[Decision]:
+        """Let a worker push.
+
+        Args:
+            worker: its id.
+            at: seconds.
+            clock: the iteration; the one that it computes unless given.
+            base: the version that it read; the oldest that it may have read unless given.
+        """
+        member = self.roster.live.get(worker)
+        if clock is None or base is None:
+            assert member is not None, f"{worker} is not live: give the push's clock and base"
+            clock = member.clock if clock is None else clock
+            base = member.version if base is None else base
+        return self.machine.handle(
+            Pushed(
+                at=self._at(at), worker=worker, clock=clock, base=base, samples=SAMPLES, busy_s=0.0
+            )
+        )
+
+    def _at(self, at: float | None) -> float:
+        self.now = self.now if at is None else at
+        return self.now
