@@ -123,7 +123,7 @@ class Conformance(RuleBasedStateMachine):
         self.send(Joined(at=self.later(seconds), worker=worker))
         if clocks:
             slowest = self.machine.roster.clock(worker)
-            assert min(clocks) <= slowest <= max(clocks)
+            assert min(clocks) <= slowest <= max(clocks), "it joins at a clock of its own"
             assert self.has_switched or slowest == min(clocks), "it joins at the slowest clock"
 
     @precondition(lambda self: self.flying)
@@ -139,7 +139,7 @@ class Conformance(RuleBasedStateMachine):
                 worker=worker,
                 clock=release.clock,
                 base=release.version,
-                samples=SAMPLES,
+                samples=release.batch_size or SAMPLES,
                 busy_s=seconds,
             )
         )
@@ -172,7 +172,9 @@ class Conformance(RuleBasedStateMachine):
         assert restored.handle(event) == decisions, "a restored machine decides otherwise"
         assert restored.snapshot() == self.machine.snapshot(), "a restored machine differs"
         updates = sum(isinstance(decision, Apply) for decision in decisions)
-        assert self.machine.roster.version == before + updates
+        assert self.machine.roster.version == before + updates, (
+            "versions are not counted by updates"
+        )
         self.machine = restored
         self.check(decisions)
 
@@ -184,7 +186,7 @@ class Conformance(RuleBasedStateMachine):
         for decision in decisions:
             match decision:
                 case Apply(pushes=pushes, version=version):
-                    assert version == self.version + 1
+                    assert version == self.version + 1, f"version {version} is out of its turn"
                     self.version = version
                     for push in pushes:
                         self.use(push, "applied")
@@ -198,7 +200,8 @@ class Conformance(RuleBasedStateMachine):
                         lead = roster.lead(worker)
                         assert lead <= self.lead_bound, f"{worker} is released {lead} clocks ahead"
                 case Hold(worker=worker, why=why):
-                    assert worker in roster.held or worker in roster.suspended
+                    waits = worker in roster.held or worker in roster.suspended
+                    assert waits, f"{worker} has a Hold, but goes on"
                     assert why, f"no reason is given for {worker} to wait"
                     assert "\n" not in why, "a reason is one line"
                 case Switch():
@@ -215,9 +218,11 @@ class Conformance(RuleBasedStateMachine):
         if not self.has_begun:
             return
         roster, fates = self.machine.roster, list(self.fate.values())
-        assert self.sent == roster.received
-        assert self.sent == roster.applied + roster.dropped + len(roster.buffered)
-        assert (fates.count("applied"), fates.count("dropped")) == (roster.applied, roster.dropped)
+        assert self.sent == roster.received, "a push is not counted"
+        used = roster.applied + roster.dropped
+        assert self.sent == used + len(roster.buffered), "a push is neither used nor buffered"
+        assert fates.count("applied") == roster.applied, "an applied push is not counted"
+        assert fates.count("dropped") == roster.dropped, "a dropped push is not counted"
 
     @invariant()
     def every_member_computes_or_is_held(self) -> None:
@@ -225,15 +230,17 @@ class Conformance(RuleBasedStateMachine):
         if not self.has_begun:
             return
         roster = self.machine.roster
-        assert set(roster.members) == set(roster.computing) | set(roster.held)
-        assert not set(roster.computing) & set(roster.held)
-        assert set(roster.computing) == {each for each in self.flying if each in roster.members}
+        computing, held = set(roster.computing), set(roster.held)
+        assert set(roster.members) == computing | held, "a member neither computes nor is held"
+        assert not computing & held, "a member computes and is held"
+        flying = {worker for worker in self.flying if worker in roster.members}
+        assert computing == flying, "a worker computes without a release"
 
     @invariant()
     def the_slowest_never_falls(self) -> None:
         """See that the slowest pace rises only."""
         if self.has_begun and self.machine.roster.members:
-            assert self.machine.roster.slow >= self.slow
+            assert self.machine.roster.slow >= self.slow, "the slowest pace fell"
             self.slow = self.machine.roster.slow
 
     @property

@@ -17,6 +17,7 @@ released with.
 
 from __future__ import annotations
 
+from difflib import unified_diff
 from pathlib import Path
 from typing import assert_never
 
@@ -56,7 +57,7 @@ def check_script(path: Path, *, rewrite: bool = False) -> None:
     answered = play(text, str(path))
     if rewrite:
         path.write_text(answered, encoding="utf-8")
-    assert answered == text
+    assert answered == text, _difference(text, answered, str(path))
 
 
 def play(text: str, source: str = "the script") -> str:
@@ -118,6 +119,13 @@ def shown(decision: Decision) -> str:
             return f"switch to {to}: {why}"
         case _:
             assert_never(decision)
+
+
+def _difference(written: str, answered: str, source: str) -> str:
+    lines = unified_diff(
+        written.splitlines(), answered.splitlines(), f"{source}, as written", "as answered"
+    )
+    return "\n".join(lines)
 
 
 def _paradigm(words: list[str], where: str) -> Paradigm:

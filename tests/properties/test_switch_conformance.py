@@ -6,6 +6,7 @@ waits for ever behind the detector's timer, and its bound on leads holds in it.
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar
 
 import pytest
@@ -13,11 +14,13 @@ from hypothesis import event, settings, strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from raysync.core.decisions import Apply, Drop, Release, Restore, SetTimer, Suspend, Switch
-from raysync.core.events import Joined, Pushed, TimerFired
+from raysync.core.events import Joined, Pushed
 from raysync.core.journal import Entry
 from raysync.core.paradigm import Paradigm
+from raysync.paradigms import make
 from raysync.record.rows import PushRows
-from tests.properties.test_conformance import Conformance, lead_bound
+from raysync.testing.conformance import SAMPLES, STEPS, Conformance
+from tests.properties.test_conformance import lead_bound
 
 
 @dataclass
@@ -124,8 +127,6 @@ SWITCHES = {
 
 
 class SwitchConformance(Conformance):
-    name = "sync-switch"
-
     @initialize(workload=st.sampled_from([None, 200, 500]))
     def start(self, workload):
         super().start(workload)
@@ -182,13 +183,6 @@ class SwitchConformance(Conformance):
             if isinstance(decision, Release) and bound is not None:
                 assert self.machine.roster.lead(decision.worker) <= bound
 
-    @precondition(lambda self: self.machine.timers)
-    @rule(late=st.sampled_from([0.0, 0.1, 3.0]))
-    def tick(self, late):
-        at, key = min((at, key) for key, at in self.machine.timers.items())
-        self.now = max(self.now, at) + late
-        self.send(TimerFired(at=self.now, key=key))
-
     @rule(slot=st.integers(0, 5), seconds=Conformance.seconds)
     def join(self, slot, seconds):
         """Its clock is that of the slowest, which after a Switch is one of many; so the shared
@@ -201,7 +195,7 @@ class SwitchConformance(Conformance):
         slowest = {member.clock for member in roster.members.values() if member.pace == roster.slow}
         apart = {roster.live[worker].clock for worker in (*roster.suspended, *roster.outdated)}
         worker = f"w-{slot}#{self.lives[slot]}"
-        self.send(Joined(at=self.pass_time(seconds), worker=worker))
+        self.send(Joined(at=self.later(seconds), worker=worker))
         assert (
             not slowest | apart
             or self.machine.roster.clock(worker) in {min({one, *apart}) for one in slowest} | apart
@@ -217,11 +211,11 @@ class SwitchConformance(Conformance):
         self.outdated.discard(worker)
         self.send(
             Pushed(
-                at=self.pass_time(seconds),
+                at=self.later(seconds),
                 worker=worker,
                 clock=release.clock,
                 base=release.version,
-                samples=release.batch_size or 8,
+                samples=release.batch_size or SAMPLES,
                 busy_s=seconds,
             )
         )
@@ -232,7 +226,7 @@ class SwitchConformance(Conformance):
 
     @invariant()
     def the_protocol_in_force_sees_a_roster_of_its_own(self):
-        if not hasattr(self, "machine"):
+        if not self.has_begun:
             return
         paradigm, roster = self.machine.paradigm, self.machine.roster
         away = self.suspended | self.outdated
@@ -256,6 +250,7 @@ class SwitchConformance(Conformance):
 
 @pytest.mark.parametrize("name", SWITCHES)
 def test_conformance(name):
-    case = type(f"Switch_{name}", (SwitchConformance,), {"parameters": SWITCHES[name]})
-    few = settings(max_examples=settings().max_examples // 7, stateful_step_count=60)
+    fresh = staticmethod(partial(make, "sync-switch", **SWITCHES[name]))
+    case = type(f"Switch_{name}", (SwitchConformance,), {"fresh": fresh})
+    few = settings(max_examples=settings().max_examples // 7, stateful_step_count=STEPS)
     run_state_machine_as_test(case, settings=few)

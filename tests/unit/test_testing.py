@@ -1,0 +1,126 @@
+"""What `raysync.testing` finds in paradigms that break the contract."""
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import ClassVar
+
+import pytest
+
+from raysync import Apply, ConfigError, Drop, IllegalDecision, Paradigm, Release
+from raysync.paradigms import make
+from raysync.paradigms.bsp import BSP
+from raysync.testing import Drive, check_paradigm
+
+
+@dataclass
+class Sound(Paradigm):
+    """Asynchronous: what the broken ones below differ from."""
+
+    name: ClassVar[str] = "sound"
+
+    def on_push(self, roster, push):
+        return [Apply((push,)), Release(push[0])]
+
+    def on_leave(self, roster, worker):
+        return []
+
+    def explain(self, roster, worker):
+        return "it waits for nothing"
+
+
+class Meddling(Sound):
+    """It changes the roster."""
+
+    def on_push(self, roster, push):
+        roster.version += 1
+        return super().on_push(roster, push)
+
+
+class Greedy(Sound):
+    """It applies a push twice."""
+
+    def on_push(self, roster, push):
+        return [Apply((push,)), *super().on_push(roster, push)]
+
+
+class Hanging(Sound):
+    """It lets a worker wait that nobody wakes."""
+
+    def on_push(self, roster, push):
+        return [Apply((push,))]
+
+
+@dataclass
+class Forgetful(Sound):
+    """It keeps a part of its state where a restored one does not find it."""
+
+    def __post_init__(self):
+        self.pushes = 0
+
+    def on_push(self, roster, push):
+        self.pushes += 1
+        used = Drop(push, why="it is the second")
+        return [used if self.pushes % 2 == 0 else Apply((push,)), Release(push[0])]
+
+
+@dataclass
+class Secretive(Sound):
+    """Its state is not JSON."""
+
+    seen: set = field(default_factory=set, init=False)
+
+    def on_push(self, roster, push):
+        self.seen.add(push[0])
+        return super().on_push(roster, push)
+
+
+class Mute(BSP):
+    """It gives no reason."""
+
+    def explain(self, roster, worker):
+        return ""
+
+
+def test_a_sound_paradigm_passes():
+    check_paradigm(Sound, examples=10)
+    check_paradigm("bsp", lead_bound=0, examples=10)
+    check_paradigm(f"{__name__}:Sound", examples=3)
+
+
+@pytest.mark.parametrize(
+    ("broken", "error", "says"),
+    [
+        (Meddling, AssertionError, "on_push changes the roster"),
+        (Greedy, IllegalDecision, "which is not buffered"),
+        (Hanging, IllegalDecision, "leaves a deadlock"),
+        (Forgetful, AssertionError, "a restored machine decides otherwise"),
+        (Secretive, (IllegalDecision, TypeError), "set"),
+        (Mute, AssertionError, "no reason is given"),
+    ],
+)
+def test_a_broken_one_is_found(broken, error, says):
+    with pytest.raises(error, match=says):
+        check_paradigm(broken)
+
+
+def test_a_lead_beyond_what_was_promised_is_found():
+    check_paradigm(partial(make, "ssp", staleness=2), lead_bound=2, examples=10)
+    with pytest.raises(AssertionError, match="1 clocks ahead"):
+        check_paradigm("asp", lead_bound=0)
+
+
+def test_what_is_no_paradigm_is_refused():
+    with pytest.raises(ConfigError, match="did you mean 'bsp'"):
+        check_paradigm("bps")
+    with pytest.raises(ConfigError, match="decoupled is not a Paradigm"):
+        check_paradigm("decoupled")
+
+
+def test_a_drive_tells_a_story():
+    drive = Drive(make("bsp"), "a#1", "b#1")
+    [hold] = drive.push("a#1", at=1.0)
+    assert "b#1" in hold.why
+    applied, *released = drive.push("b#1", at=2.0)
+    assert applied.pushes == (("a#1", 0), ("b#1", 0))
+    assert [each.worker for each in released] == ["a#1", "b#1"]
+    assert drive.roster.version == 1
