@@ -47,7 +47,7 @@ def check_script(path: Path, *, rewrite: bool = False) -> None:
 
     Args:
         path: of the script.
-        rewrite: first write the answers into the file; read the difference like code.
+        rewrite: write the answers into the file instead; read the difference like code.
 
     Raises:
         AssertionError: the machine answers otherwise.
@@ -57,7 +57,8 @@ def check_script(path: Path, *, rewrite: bool = False) -> None:
     answered = play(text, str(path))
     if rewrite:
         path.write_text(answered, encoding="utf-8")
-    assert answered == text, _difference(text, answered, str(path))
+    else:
+        assert answered == text, _difference(text, answered, str(path))
 
 
 def play(text: str, source: str = "the script") -> str:
