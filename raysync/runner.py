@@ -151,17 +151,6 @@ def run_in(
         stream
     )  # whatever the user asked for that cannot be is known by now: no record of that
     make_folder(folder)
-    shown = display_name(folder)
-    if experiment.engine == "ray":
-        from raysync.cluster.job import show  # Ray takes its time to import
-
-        show(
-            {
-                "raysync.experiment": experiment.name,
-                "raysync.paradigm": choice.label,
-                "raysync.record": shown,
-            }
-        )
     with (
         Uploader(folder, notify) as mirror,
         RecordWriter(
@@ -186,13 +175,15 @@ def run_in(
             if measures.ended is None:
                 stopped = not isinstance(error, Exception)  # Ctrl-C, or the end of the process
                 _end(writer, *(("stopped", "") if stopped else ("failed", repr(error))))
-                notify(f"{'Stopped' if stopped else 'Failed'}. The record up to now: {shown}")
+                notify(
+                    f"{'Stopped' if stopped else 'Failed'}. The record up to now: {display_name(folder)}"
+                )
             raise
     ended = measures.ended
     assert ended is not None, "a run without an end"
     why = ended.error if ended.status == "failed" else ""
     if why or writer.failure:
-        kept = f"The record up to then: {shown}" if folder.exists() else ""
+        kept = f"The record up to then: {display_name(folder)}" if folder.exists() else ""
         raise RunFailed("\n".join(dict.fromkeys(filter(None, (why, writer.failure, kept)))))
     return load(folder, trust=True)  # it is the user's own
 

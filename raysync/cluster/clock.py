@@ -1,8 +1,27 @@
-"""The only file that reads a clock or sleeps."""
+"""Real time: the only file that reads a clock or sleeps, and that limits how long a call may take.
+
+Ray has few limits: most of its calls wait for ever for a process that is frozen. They wait in C++,
+where Ctrl-C is not heard either. So a call runs in a thread of its own, and the caller waits for
+that thread in Python; a call that does not come back is left alone.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from threading import Thread
+from typing import TypeVar
+
+from ray.exceptions import RaySystemError
+
+Result = TypeVar("Result")
+
+ANSWER_S = 20.0
+"""How long Ray may take to answer what it knows: it takes milliseconds."""
+SLICE_S = 1.0
+"""The caller waits in slices, so that the time in which it was itself suspended (Ctrl-Z) does not
+count."""
 
 
 def now_s() -> float:
@@ -16,3 +35,36 @@ def sleep_s(seconds: float) -> None:
     """
     if seconds > 0:
         time.sleep(seconds)
+
+
+def within(limit_s: float, call: Callable[[], Result]) -> Result:
+    """Return what a call returns, if it comes back in time.
+
+    Args:
+        limit_s: how long it may take.
+        call: may raise anything but `StopIteration`.
+
+    Raises:
+        RaySystemError: the call wants this process to end.
+        TimeoutError: the call did not come back.
+    """
+    future: Future[Result] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(call())
+        except (
+            SystemExit
+        ) as error:  # Ray's word for a cluster that has gone: no reason for this process to end
+            future.set_exception(RaySystemError(f"exit status {error.code}"))
+        except BaseException as error:
+            future.set_exception(error)
+
+    Thread(target=work, daemon=True).start()
+    left_s = limit_s
+    while not future.done():
+        if left_s <= 0:
+            raise TimeoutError(f"no answer within {limit_s:g} s")
+        wait([future], timeout=min(SLICE_S, left_s))
+        left_s -= SLICE_S
+    return future.result()

@@ -8,18 +8,19 @@ import math
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection, HTTPException
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import ray
 from ray._private import ray_constants
 from ray.exceptions import RayError
 
-from raysync.cluster.processes import kill, private_processes
-from raysync.cluster.time_limit import within
+from raysync.cluster.clock import within
 from raysync.config import Cluster
 from raysync.errors import ConfigError
 
@@ -35,6 +36,8 @@ default, a second, the object store holds all that a second brings: with 25 mill
 times as much memory, always new pages, slower rounds. And a run goes on without the GCS: by
 default, its driver is ended a minute after the GCS has gone."""
 
+GONE_S = 5.0
+"""How long processes may take to be gone once they are killed."""
 ANSWER_S = 10.0
 """How long the cluster may take to accept a connection."""
 SHUTDOWN_S = 10.0
@@ -211,3 +214,35 @@ def knock(address: str) -> None:
             f"cluster.address: what answers at {address!r} speaks HTTP, as the Ray dashboard, which"
             f" {OF_JOBS}"
         )
+
+
+def private_processes() -> list[psutil.Process]:
+    """List the processes of Ray that this process started, and all that those started.
+
+    A child is Ray's own by its command line, which is of Ray's folder; the user's children are left
+    out.
+    """
+    folder = str(Path(ray.__file__).parent)
+    own = [child for child in psutil.Process().children() if folder in " ".join(_command(child))]
+    return [one for child in own for one in (child, *_below(child))]
+
+
+def kill(processes: Iterable[psutil.Process]) -> None:
+    """End processes at once, frozen ones too; those that are gone already are no matter."""
+    killed = list(processes)
+    for process in killed:
+        with suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(killed, timeout=GONE_S)
+
+
+def _command(process: psutil.Process) -> list[str]:
+    with suppress(psutil.Error):
+        return list(process.cmdline())
+    return []
+
+
+def _below(process: psutil.Process) -> list[psutil.Process]:
+    with suppress(psutil.Error):
+        return list(process.children(recursive=True))
+    return []

@@ -11,12 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from raysync.cluster.actor_spec import Role, WorkerSpec
 from raysync.cluster.backend import RayBackend
-from raysync.cluster.logs import log_begin, log_events, log_to_stderr
-from raysync.cluster.metrics_export import Exporter, run_metrics
-from raysync.cluster.names import Role
-from raysync.cluster.posts import WorkerSpec
 from raysync.cluster.shards import Shards
+from raysync.cluster.telemetry import Exporter, log_begin, log_events, log_to_stderr, run_metrics
 from raysync.config import Experiment
 from raysync.core.journal import Line
 from raysync.core.paradigm import AnyParadigm

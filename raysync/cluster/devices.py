@@ -1,14 +1,44 @@
-"""The devices of an actor, as torch names them."""
+"""Where an actor sits, and the devices that it computes on, as torch names them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import ray
 import torch
 
 from raysync.errors import ConfigError
 from raysync.training.device import refuse_without_kernels
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an actor has come to sit."""
+
+    actor_id: str
+    node_id: str
+    address: str
+    gpus: tuple[str, ...]
+    """Ray's numbers of the GPUs it may use."""
+    devices: tuple[str, ...]
+    """What it computes on."""
+
+
+def here(devices: Sequence[str]) -> Place:
+    """Of the actor that calls it; GPUs among its torch devices are named."""
+    context = ray.get_runtime_context()
+    named = [
+        f"{name} {torch.cuda.get_device_name(name)}" if name.startswith("cuda") else name
+        for name in devices
+    ]
+    return Place(
+        context.get_actor_id(),
+        context.get_node_id(),
+        ray.util.get_node_ip_address(),
+        tuple(context.get_accelerator_ids().get("GPU", ())),
+        tuple(named),
+    )
 
 
 def devices_of_actor(replicas: int = 1) -> list[str]:

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from raysync.cluster.actor_errors import signed
-from raysync.cluster.devices import devices_of_actor
-from raysync.cluster.names import Role
-from raysync.cluster.placement import Place, here
+from raysync.cluster.actor_spec import Role
+from raysync.cluster.devices import Place, devices_of_actor, here
 from raysync.cluster.transport import Payload, incoming
 from raysync.config import EvaluationPlan
 from raysync.training.data import DataSet

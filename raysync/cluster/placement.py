@@ -14,11 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ray
-import torch
 from ray.exceptions import GetTimeoutError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
-from raysync.cluster.time_limit import ANSWER_S, within
+from raysync.cluster.clock import ANSWER_S, within
 from raysync.config import Experiment, WorkerGroup
 from raysync.errors import ConfigError
 
@@ -66,35 +65,6 @@ class Node:
     def holds(self, bundle: Bundle) -> bool:
         """Whether the bundle could lie here, were nothing else here."""
         return covers(self.resources, bundle.resources) and matches(self.labels, bundle.labels)
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where an actor has come to sit."""
-
-    actor_id: str
-    node_id: str
-    address: str
-    gpus: tuple[str, ...]
-    """Ray's numbers of the GPUs it may use."""
-    devices: tuple[str, ...]
-    """What it computes on."""
-
-
-def here(devices: Sequence[str]) -> Place:
-    """Of the actor that calls it; GPUs among its torch devices are named."""
-    context = ray.get_runtime_context()
-    named = [
-        f"{name} {torch.cuda.get_device_name(name)}" if name.startswith("cuda") else name
-        for name in devices
-    ]
-    return Place(
-        context.get_actor_id(),
-        context.get_node_id(),
-        ray.util.get_node_ip_address(),
-        tuple(context.get_accelerator_ids().get("GPU", ())),
-        tuple(named),
-    )
 
 
 def plan(experiment: Experiment) -> Plan:

@@ -9,9 +9,9 @@ import ray
 import torch
 
 from raysync.cluster.actor_errors import signed
-from raysync.cluster.metrics_export import Exporter, UpdateSeconds
-from raysync.cluster.names import Role
-from raysync.cluster.placement import Place, here
+from raysync.cluster.actor_spec import Role
+from raysync.cluster.devices import Place, here
+from raysync.cluster.telemetry import Exporter, UpdateSeconds
 from raysync.cluster.transport import Payload, incoming, outgoing
 from raysync.config import Update
 from raysync.record.metrics import RunLabels

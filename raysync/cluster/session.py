@@ -6,36 +6,27 @@ torch is imported once per process, so the second run of a comparison starts at 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError
-from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.placement_group import PlacementGroup
 
+from raysync.cluster.actor_group import ActorGroup, ActorGroupSpec
+from raysync.cluster.actor_spec import actor_group_name
+from raysync.cluster.clock import ANSWER_S, within
 from raysync.cluster.connection import Connection
-from raysync.cluster.controller import Controller, RunPlan, TopologyPlan
-from raysync.cluster.data_parallel import DataParallelLayout
-from raysync.cluster.evaluator import Assembly, Evaluator
-from raysync.cluster.names import Role, actor_group_name, worker_roles
-from raysync.cluster.pipelined import PipelinedLayout
-from raysync.cluster.placement import Place, Plan, cpus, fallbacks, placed, plan, reserve
-from raysync.cluster.posts import WorkerSpec
-from raysync.cluster.server import Server, ServerPlan
-from raysync.cluster.starting import Starting
-from raysync.cluster.time_limit import ANSWER_S, within
+from raysync.cluster.controller import RunPlan
+from raysync.cluster.devices import Place
+from raysync.cluster.layout import Layout, layout_of
+from raysync.cluster.placement import Plan, cpus, fallbacks, placed, plan, reserve
 from raysync.config import Crash, Experiment
 from raysync.core.events import Left
 from raysync.core.ids import worker_id
 from raysync.core.journal import Ended, Entry, Line
 from raysync.core.paradigm import AnyParadigm
-from raysync.decoupled.plan import plan_of
-from raysync.engine.driver import START_DEADLINE_S
 from raysync.errors import ConfigError, RunFailed
-from raysync.paradigms.decoupled import Decoupled
 from raysync.record.metrics import RunLabels
 from raysync.training.data import DataSet
 from raysync.training.task import Task
@@ -45,211 +36,6 @@ SILENCE_S = 60.0
 if nothing happens."""
 TEARDOWN_S = 10.0
 """How long Ray may take to end the actors of a run: it takes some tenths of a second."""
-
-
-ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}
-"""Environment of the controller. Ray allocates in one thread what it frees in another: with glibc's
-many arenas the process grew by 110 to 250 bytes a push, all of it free memory; with one it levels
-off.
-"""
-
-
-class Layout(Protocol):
-    """The actors of a run, and what each is told at its beginning."""
-
-    @property
-    def experiment(self) -> Experiment:
-        """The experiment as its actors are placed."""
-
-    @property
-    def worker(self) -> type:
-        """The class of the workers."""
-
-    @property
-    def slots(self) -> Sequence[str]:
-        """The slots of the workers, as the journal calls them."""
-
-    @property
-    def first_server(self) -> int:
-        """The number of the first server."""
-
-    @property
-    def servers(self) -> Mapping[str, Sequence[int]]:
-        """Id of a server -> which of the server actors are its shards."""
-
-    @property
-    def stays_after(self) -> Sequence[str]:
-        """How a run must have ended for the actors to be good for the next."""
-
-    @property
-    def delivers(self) -> bool:
-        """Whether gradients are brought to their server before an update needs them."""
-
-    @property
-    def topology(self) -> TopologyPlan:
-        """The plan of the topology."""
-
-    @property
-    def assembly(self) -> Assembly:
-        """How the evaluated model is put together."""
-
-    def server_plans(self) -> Sequence[ServerPlan]:
-        """Return what each server actor keeps."""
-
-    def worker_plans(self) -> Sequence[Any]:
-        """Return what each worker is, in the order of the slots."""
-
-
-def layout_of(task: Task, paradigm: AnyParadigm) -> Layout:
-    """Return the actors of a run.
-
-    Raises:
-        ConfigError: the network cannot be cut as the rule says, or a setting of the experiment does
-            not go with it.
-    """
-    return (
-        PipelinedLayout(plan_of(task, paradigm))
-        if isinstance(paradigm, Decoupled)
-        else DataParallelLayout(task, paradigm)
-    )
-
-
-@dataclass(frozen=True)
-class ActorGroupSpec:
-    """What a actor group is started for: the next run that wants the same keeps it."""
-
-    worker: type
-    """The class of the workers."""
-    asked: Plan
-    """With the first label selector of each group; a actor group's `plan` has the chosen ones."""
-    slots: tuple[str, ...]
-    """Of the workers, as the journal calls them."""
-    threads: tuple[int, ...]
-    """The torch threads of the actors in each bundle."""
-    server_threads: int | None
-    """The torch threads of a server; None: as many as the others of its bundle have."""
-    task_events: bool
-
-
-@dataclass
-class ActorGroup:
-    """The actors of an experiment in their placement group."""
-
-    name: str
-    """`raysync:NAME-ID`, the beginning of its actors' names; also that of their placement group."""
-    wanted: ActorGroupSpec
-    plan: Plan
-    group: PlacementGroup
-    servers: list[Any] = field(default_factory=list)
-    evaluator: Any = None
-    controller: Any = None
-    workers: list[Any] = field(default_factory=list)
-    roles: list[Role] = field(default_factory=list)
-    """Of the workers."""
-    start_deadline_s: float = START_DEADLINE_S
-    """How long its actors may take to start, or to begin a run; those of a node take turns at its
-    cores."""
-    whole: bool = True
-    """False once an actor was lost: then the next run gets new ones."""
-
-    def start(
-        self, layout: Layout, cores: Mapping[str, int], notify: Callable[[str], None]
-    ) -> None:
-        """Start the actors, each in its bundle.
-
-        Args:
-            layout: of the run.
-            cores: node -> how many it has.
-            notify: is told now and then how many workers are ready.
-
-        Raises:
-            RayError: one of them does not start.
-            TimeoutError: one of them takes too long to start.
-        """
-        experiment, plan = layout.experiment, self.plan
-        cluster = experiment.cluster
-        nodes = within(ANSWER_S, lambda: placement_group_table(self.group))["bundles_to_node_id"]
-        bundles = [*plan.servers, plan.evaluator, plan.servers[0], *plan.workers]
-        starting = Starting(cores, [nodes[index] for index in bundles], len(plan.workers), notify)
-        self.start_deadline_s = starting.deadline_s
-
-        def start(
-            cls: type,
-            role: Role,
-            index: int,
-            cpus: float,
-            gpus: float = 0,
-            *,
-            threads: int | None = None,
-            is_worker: bool = False,
-            **more: Any,
-        ) -> Any:
-            remote = ray.remote(cls).options(**self.options(role, index, cpus, gpus), **more)
-            arguments = () if cls is Controller else (threads or self.wanted.threads[index],)
-            return starting.start(
-                nodes[index], lambda: remote.remote(*arguments, role), is_worker=is_worker
-            )
-
-        for shard, index in enumerate(plan.servers, start=layout.first_server):
-            self.servers.append(
-                start(
-                    Server,
-                    Role(f"server-{shard}"),
-                    index,
-                    cluster.server_cpus,
-                    threads=self.wanted.server_threads,
-                )
-            )
-        self.evaluator = start(
-            Evaluator,
-            Role("evaluator"),
-            plan.evaluator,
-            cluster.evaluator_cpus,
-            cluster.evaluator_gpus,
-            max_restarts=-1,
-        )  # how often is the controller's to decide
-        self.controller = start(
-            Controller, Role("controller"), plan.servers[0], 0, runtime_env={"env_vars": ONE_ARENA}
-        )
-        self.roles = worker_roles(self.wanted.slots)
-        for role, index, group in zip(
-            self.roles, plan.workers, experiment.slots().values(), strict=True
-        ):
-            self.workers.append(
-                start(layout.worker, role, index, group.cpus, group.gpus, is_worker=True)
-            )
-        starting.finish()
-
-    def options(self, role: Role, index: int, cpus: float, gpus: float = 0) -> dict[str, Any]:
-        """Ray's, of an actor with that share of a bundle."""
-        place = PlacementGroupSchedulingStrategy(
-            placement_group=self.group, placement_group_bundle_index=index
-        )
-        return {
-            "name": role.name(self.name),
-            "scheduling_strategy": place,
-            "enable_task_events": self.wanted.task_events,
-            "num_cpus": cpus,
-            "num_gpus": gpus,
-        }
-
-    def worker_spec(self, number: int, plan: Any, data: Any) -> WorkerSpec:
-        """How the n-th worker is started anew."""
-        index, group, role = self.plan.workers[number], plan.group, self.roles[number]
-        options = self.options(role, index, group.cpus, group.gpus)
-        return WorkerSpec(
-            self.wanted.worker, options, self.wanted.threads[index], plan, data, self.name, role
-        )
-
-    def shutdown(self, *, keeps_group: bool) -> None:
-        """Kill the actors, and remove their placement group unless it stays."""
-        for actor in (self.controller, *self.workers, self.evaluator, *self.servers):
-            if actor is not None:
-                with suppress(RayError):  # the cluster itself may be gone
-                    ray.kill(actor)
-        if not keeps_group:
-            with suppress(RayError):
-                remove_placement_group(self.group)
 
 
 class Session:

@@ -21,14 +21,12 @@ from ray.tune.search import BasicVariantGenerator
 
 from raysync import config
 from raysync.cluster.connection import Connection
-from raysync.cluster.job import show as show_in_job
 from raysync.cluster.placement import cpus
 from raysync.config import Experiment, Sweep
 from raysync.config.masking import masked
 from raysync.errors import ConfigError
 from raysync.record.storage import (
     check,
-    display_name,
     download,
     is_uri,
     join,
@@ -165,13 +163,6 @@ def run(
         return load_sweep(plan.trials.folder), True
     try:
         connection.open(plan.experiment.cluster, cpus_of(plan))
-        show_in_job(
-            {
-                "raysync.experiment": plan.experiment.name,
-                "raysync.trials": str(plan.count),
-                "raysync.record": display_name(plan.trials.folder),
-            }
-        )
         done = train_all(plan, notify=notify, show=show, verbose=verbose)
     finally:
         connection.close()

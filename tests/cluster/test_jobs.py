@@ -191,15 +191,7 @@ def test_a_run_by_the_command_line(head, output):
     assert record.summary["status"] == "finished"
     info = head.client.get_job_info("by-hand")
     assert info.status == JobStatus.SUCCEEDED
-    assert (
-        info.metadata.items()
-        >= {
-            "who": "me",
-            "raysync.experiment": "short",
-            "raysync.paradigm": "ssp(staleness=2)",
-            "raysync.record": str(folder),
-        }.items()
-    )
+    assert info.metadata["who"] == "me"
     lines = [
         line
         for line in done.stdout.splitlines()
@@ -240,11 +232,6 @@ def test_a_sweep_whose_records_go_to_a_uri(head, output):
     [name] = listdir(join(there, "grid"))
     uri = join(there, "grid", name)
     assert f"Report: raysync report {uri}" in log
-    assert info.metadata == {
-        "raysync.experiment": "grid",
-        "raysync.trials": "2",
-        "raysync.record": uri,
-    }
     sweep = load_sweep(uri)
     assert list(sweep.table.status) == ["finished"] * 2
     assert [record.config.paradigm.name for record in sweep.records.values()] == ["bsp", "asp"]

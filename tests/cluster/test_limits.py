@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, strategies as st
 from ray.exceptions import ActorDiedError, RayError
 
-from raysync.cluster import session, starting, time_limit
-from raysync.cluster.starting import START_DEADLINE_S, Starting
-from raysync.cluster.time_limit import within
+from raysync.cluster import actor_group, clock, session
+from raysync.cluster.actor_group import START_DEADLINE_S, Starting
+from raysync.cluster.clock import within
 from raysync.errors import RunFailed
 
 
@@ -45,7 +45,7 @@ def test_the_time_in_which_the_caller_is_suspended_does_not_count(for_ever, monk
             came.set()
             futures[0].result()
 
-    monkeypatch.setattr(time_limit, "wait", wait)
+    monkeypatch.setattr(clock, "wait", wait)
     assert within(3, came.wait) is True
     assert waits == [1, 1]
 
@@ -116,8 +116,8 @@ def test_no_node_starts_more_at_once_than_it_has_cores(nodes, cores_a, cores_b):
     """
     ray, cores, told = Nodes(), {"a": cores_a, "b": cores_b}, []
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(starting, "ray", ray)
-        patched.setattr(starting, "TELL_EVERY_S", 0.0)
+        patched.setattr(actor_group, "ray", ray)
+        patched.setattr(actor_group, "TELL_EVERY_S", 0.0)
         begins = Starting(cores, nodes, len(nodes), told.append)
         actors = [
             begins.start(node, lambda node=node: ray.actor(node), is_worker=True) for node in nodes
@@ -138,9 +138,9 @@ def test_an_actor_that_does_not_start_is_not_waited_for_longer_than_its_deadline
 ):
     ray = Nodes()
     monkeypatch.setattr(
-        starting, "ray", SimpleNamespace(wait=lambda *_, **__: for_ever(), get=ray.get)
+        actor_group, "ray", SimpleNamespace(wait=lambda *_, **__: for_ever(), get=ray.get)
     )
-    monkeypatch.setattr(starting, "START_DEADLINE_S", 0.01)
+    monkeypatch.setattr(actor_group, "START_DEADLINE_S", 0.01)
     begins = Starting({"a": 1}, ["a"], 1, print)
     begins.start("a", lambda: ray.actor("a"))
     with pytest.raises(TimeoutError):

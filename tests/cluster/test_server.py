@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from raysync.cluster.actor_errors import ActorError
-from raysync.cluster.names import Role
+from raysync.cluster.actor_spec import Role
 from raysync.cluster.server import Server
 from raysync.config import Update
 from raysync.training.model_server import ModelServer, OneStore

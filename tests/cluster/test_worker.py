@@ -8,7 +8,7 @@ import torch
 from raysync import config
 from raysync.cluster import worker as worker_module
 from raysync.cluster.actor_errors import ActorError
-from raysync.cluster.names import Role
+from raysync.cluster.actor_spec import Role
 from raysync.cluster.worker import Worker, WorkerPlan
 from raysync.engine.step_time import StepTime
 

@@ -1,0 +1,231 @@
+"""The actors of an experiment: started in turns, kept between runs, killed together.
+
+An actor's process imports torch, which takes a core for seconds. Where many do so at once on few
+cores, none is ready before all are, and Ray takes those for dead that do not register within a
+minute, and starts others in their place. So a node starts no more at once than it has cores.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from raysync.cluster.actor_spec import Role, WorkerSpec, worker_roles
+from raysync.cluster.clock import ANSWER_S, now_s, within
+from raysync.cluster.controller import Controller
+from raysync.cluster.evaluator import Evaluator
+from raysync.cluster.layout import Layout
+from raysync.cluster.placement import Plan
+from raysync.cluster.server import Server
+from raysync.engine.driver import START_DEADLINE_S
+
+TELL_EVERY_S = 5.0
+"""How often the user hears how many are ready."""
+ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}
+"""The environment of the controller. Ray allocates in one thread what it frees in another: with
+glibc's many arenas the process grew by 110 to 250 bytes a push, all of it free memory; with one it
+levels off."""
+
+
+@dataclass(frozen=True)
+class ActorGroupSpec:
+    """What a actor group is started for: the next run that wants the same keeps it."""
+
+    worker: type
+    """The class of the workers."""
+    asked: Plan
+    """With the first label selector of each group; a actor group's `plan` has the chosen ones."""
+    slots: tuple[str, ...]
+    """Of the workers, as the journal calls them."""
+    threads: tuple[int, ...]
+    """The torch threads of the actors in each bundle."""
+    server_threads: int | None
+    """The torch threads of a server; None: as many as the others of its bundle have."""
+    task_events: bool
+
+
+@dataclass
+class ActorGroup:
+    """The actors of an experiment in their placement group."""
+
+    name: str
+    """`raysync:NAME-ID`, the beginning of its actors' names; also that of their placement group."""
+    wanted: ActorGroupSpec
+    plan: Plan
+    group: PlacementGroup
+    servers: list[Any] = field(default_factory=list)
+    evaluator: Any = None
+    controller: Any = None
+    workers: list[Any] = field(default_factory=list)
+    roles: list[Role] = field(default_factory=list)
+    """Of the workers."""
+    start_deadline_s: float = START_DEADLINE_S
+    """How long its actors may take to start, or to begin a run; those of a node take turns at its
+    cores."""
+    whole: bool = True
+    """False once an actor was lost: then the next run gets new ones."""
+
+    def start(
+        self, layout: Layout, cores: Mapping[str, int], notify: Callable[[str], None]
+    ) -> None:
+        """Start the actors, each in its bundle.
+
+        Args:
+            layout: of the run.
+            cores: node -> how many it has.
+            notify: is told now and then how many workers are ready.
+
+        Raises:
+            RayError: one of them does not start.
+            TimeoutError: one of them takes too long to start.
+        """
+        experiment, plan = layout.experiment, self.plan
+        cluster = experiment.cluster
+        nodes = within(ANSWER_S, lambda: placement_group_table(self.group))["bundles_to_node_id"]
+        bundles = [*plan.servers, plan.evaluator, plan.servers[0], *plan.workers]
+        starting = Starting(cores, [nodes[index] for index in bundles], len(plan.workers), notify)
+        self.start_deadline_s = starting.deadline_s
+
+        def start(
+            cls: type,
+            role: Role,
+            index: int,
+            cpus: float,
+            gpus: float = 0,
+            *,
+            threads: int | None = None,
+            is_worker: bool = False,
+            **more: Any,
+        ) -> Any:
+            remote = ray.remote(cls).options(**self.options(role, index, cpus, gpus), **more)
+            arguments = () if cls is Controller else (threads or self.wanted.threads[index],)
+            return starting.start(
+                nodes[index], lambda: remote.remote(*arguments, role), is_worker=is_worker
+            )
+
+        for shard, index in enumerate(plan.servers, start=layout.first_server):
+            self.servers.append(
+                start(
+                    Server,
+                    Role(f"server-{shard}"),
+                    index,
+                    cluster.server_cpus,
+                    threads=self.wanted.server_threads,
+                )
+            )
+        self.evaluator = start(
+            Evaluator,
+            Role("evaluator"),
+            plan.evaluator,
+            cluster.evaluator_cpus,
+            cluster.evaluator_gpus,
+            max_restarts=-1,
+        )  # how often is the controller's to decide
+        self.controller = start(
+            Controller, Role("controller"), plan.servers[0], 0, runtime_env={"env_vars": ONE_ARENA}
+        )
+        self.roles = worker_roles(self.wanted.slots)
+        for role, index, group in zip(
+            self.roles, plan.workers, experiment.slots().values(), strict=True
+        ):
+            self.workers.append(
+                start(layout.worker, role, index, group.cpus, group.gpus, is_worker=True)
+            )
+        starting.finish()
+
+    def options(self, role: Role, index: int, cpus: float, gpus: float = 0) -> dict[str, Any]:
+        """Ray's, of an actor with that share of a bundle."""
+        place = PlacementGroupSchedulingStrategy(
+            placement_group=self.group, placement_group_bundle_index=index
+        )
+        return {
+            "name": role.name(self.name),
+            "scheduling_strategy": place,
+            "enable_task_events": self.wanted.task_events,
+            "num_cpus": cpus,
+            "num_gpus": gpus,
+        }
+
+    def worker_spec(self, number: int, plan: Any, data: Any) -> WorkerSpec:
+        """How the n-th worker is started anew."""
+        index, group, role = self.plan.workers[number], plan.group, self.roles[number]
+        options = self.options(role, index, group.cpus, group.gpus)
+        return WorkerSpec(
+            self.wanted.worker, options, self.wanted.threads[index], plan, data, self.name, role
+        )
+
+    def shutdown(self, *, keeps_group: bool) -> None:
+        """Kill the actors, and remove their placement group unless it stays."""
+        for actor in (self.controller, *self.workers, self.evaluator, *self.servers):
+            if actor is not None:
+                with suppress(RayError):  # the cluster itself may be gone
+                    ray.kill(actor)
+        if not keeps_group:
+            with suppress(RayError):
+                remove_placement_group(self.group)
+
+
+class Starting:
+    """Starts actors one after the other, each as soon as its node has a core for it."""
+
+    def __init__(
+        self,
+        cores: Mapping[str, int],
+        nodes: list[str],
+        workers: int,
+        notify: Callable[[str], None],
+    ) -> None:
+        """
+        Args:
+            cores: node -> how many it has.
+            nodes: of all actors that will be started here.
+            workers: how many of them are workers.
+            notify: is told now and then how many workers are ready.
+        """
+        self._cores = cores
+        self._workers, self._notify = workers, notify
+        self._under_way: dict[Any, tuple[str, bool]] = {}
+        """Reference that is ready when the actor is -> its node, and whether it is a worker."""
+        self._ready = 0
+        self._told_s = now_s()
+        most = max(ceil(count / cores[node]) for node, count in Counter(nodes).items())
+        self.deadline_s = START_DEADLINE_S * most
+        """How long all of them may take to do what one may do within the start deadline: a node's
+        take turns."""
+
+    def start(self, node: str, make: Callable[[], Any], *, is_worker: bool = False) -> Any:
+        """The actor that `make` asks Ray for, once the node has room for it.
+
+        Raises:
+            RayError: one of those before it did not start.
+            TimeoutError: nothing comes of those before it, or Ray is stuck.
+        """
+        while sum(where == node for where, _ in self._under_way.values()) >= self._cores[node]:
+            self._await_one()
+        actor = within(START_DEADLINE_S, make)
+        self._under_way[actor.__ray_ready__.remote()] = node, is_worker
+        return actor
+
+    def finish(self) -> None:
+        """Wait until all are ready; raises what `start` does."""
+        while self._under_way:
+            self._await_one()
+
+    def _await_one(self) -> None:
+        under_way = list(self._under_way)
+        [ready], _ = within(START_DEADLINE_S, lambda: ray.wait(under_way, num_returns=1))
+        _, is_worker = self._under_way.pop(ready)
+        within(START_DEADLINE_S, lambda: ray.get(ready))
+        self._ready += is_worker
+        if now_s() >= self._told_s + TELL_EVERY_S:
+            self._told_s = now_s()
+            self._notify(f"{self._ready} of {self._workers} workers are ready.")

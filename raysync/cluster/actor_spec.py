@@ -1,0 +1,89 @@
+"""What an actor is called, and what a worker is started anew with.
+
+The names are those of the Ray dashboard, of logs, and of `ray.get_actor`:
+
+    raysync:unequal-3f2a91:controller         raysync:unequal-3f2a91:worker-3 (gtx1060-0)
+    raysync:unequal-3f2a91:server-0           raysync:unequal-3f2a91:worker-3 (gtx1060-0) #2
+
+The last is a worker that came back, in its second life. The middle names the actor group: the
+experiment and an id. It does not name a record, since Ray names an actor once, when it is made, and
+a session keeps its actors for all runs of a comparison; which run they are at is a line of the
+controller's log. The id keeps actor groups apart that share a namespace: those of the trials of a
+sweep, or of two jobs that join one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import uuid4
+
+import ray
+
+
+def actor_group_name(experiment: str) -> str:
+    """Return a new name, `raysync:NAME-ID`."""
+    return f"raysync:{experiment}-{uuid4().hex[:6]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What an actor is in its group."""
+
+    kind: str
+    """controller, evaluator, server-0, worker-3."""
+    slot: str = ""
+    """The slot of a worker, as the journal calls it."""
+    life: int = 1
+
+    def name(self, actor_group: str) -> str:
+        """Return the actor's name for Ray, which is unique in its namespace."""
+        slot = f" ({self.slot})" if self.slot not in ("", self.kind) else ""
+        return f"{actor_group}:{self.kind}{slot}{self._again}"
+
+    def __str__(self) -> str:
+        """Return the name for logs."""
+        slot = f" {self.slot}" if self.slot not in ("", self.kind) else ""
+        return f"{self.kind}{slot}{self._again}"
+
+    @property
+    def _again(self) -> str:
+        return f" #{self.life}" if self.life > 1 else ""
+
+
+def worker_roles(slots: Sequence[str]) -> list[Role]:
+    """Return the roles of the workers in those slots."""
+    return [Role(f"worker-{number}", slot) for number, slot in enumerate(slots)]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """All that it takes to start a worker in the place of one that crashed.
+
+    It holds the class of the actor, so a controller whose run has such comebacks imports torch
+    before the run begins; any other does without.
+    """
+
+    cls: type
+    options: dict[str, Any]
+    """Ray's options of the actor: its bundle, and its share of that."""
+    threads: int
+    plan: Any
+    """What its `reset` takes beside the data."""
+    data: Any
+    """A reference to the data set."""
+    actor_group: str
+    role: Role
+    """The role of its first life."""
+
+    def spawn(self, life: int) -> tuple[Any, Any]:
+        """Start the worker's next life.
+
+        Returns:
+            Its handle, and a reference to its `Place`, which is there when it is ready.
+        """
+        role = replace(self.role, life=life)
+        options = self.options | {"name": role.name(self.actor_group)}
+        worker = ray.remote(self.cls).options(**options).remote(self.threads, role)
+        return worker, worker.reset.remote(self.plan, self.data)

@@ -1,0 +1,168 @@
+"""The actors of a run, and what each is told at its beginning: one layout for each topology."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from raysync.cluster.controller import TopologyPlan
+from raysync.cluster.evaluator import Assembly, WholeModel
+from raysync.cluster.server import ServerPlan, ShardPlan
+from raysync.cluster.stage import StageActor, StagePlan, Stages, StageServerPlan
+from raysync.cluster.worker import Worker, WorkerPlan
+from raysync.config import Experiment
+from raysync.core.paradigm import AnyParadigm, Paradigm
+from raysync.decoupled.plan import DecoupledPlan, placed_as, plan_of
+from raysync.decoupled.topology import server_of
+from raysync.engine.topology import SERVER, DataParallelPlan
+from raysync.paradigms.decoupled import Decoupled
+from raysync.training.task import Task
+
+
+class Layout(Protocol):
+    """The actors of a run, and what each is told at its beginning."""
+
+    @property
+    def experiment(self) -> Experiment:
+        """The experiment as its actors are placed."""
+
+    @property
+    def worker(self) -> type:
+        """The class of the workers."""
+
+    @property
+    def slots(self) -> Sequence[str]:
+        """The slots of the workers, as the journal calls them."""
+
+    @property
+    def first_server(self) -> int:
+        """The number of the first server."""
+
+    @property
+    def servers(self) -> Mapping[str, Sequence[int]]:
+        """Id of a server -> which of the server actors are its shards."""
+
+    @property
+    def stays_after(self) -> Sequence[str]:
+        """How a run must have ended for the actors to be good for the next."""
+
+    @property
+    def delivers(self) -> bool:
+        """Whether gradients are brought to their server before an update needs them."""
+
+    @property
+    def topology(self) -> TopologyPlan:
+        """The plan of the topology."""
+
+    @property
+    def assembly(self) -> Assembly:
+        """How the evaluated model is put together."""
+
+    def server_plans(self) -> Sequence[ServerPlan]:
+        """Return what each server actor keeps."""
+
+    def worker_plans(self) -> Sequence[Any]:
+        """Return what each worker is, in the order of the slots."""
+
+
+def layout_of(task: Task, paradigm: AnyParadigm) -> Layout:
+    """Return the actors of a run.
+
+    Raises:
+        ConfigError: the network cannot be cut as the paradigm says, or a setting does
+            not go with it.
+    """
+    if isinstance(paradigm, Decoupled):
+        return PipelinedLayout(plan_of(task, paradigm))
+    return DataParallelLayout(task, paradigm)
+
+
+class DataParallelLayout:
+    """The actors of a run whose workers have the whole model."""
+
+    worker: type = Worker
+    first_server = 0
+    stays_after: Sequence[str] = ("finished", "diverged")
+    delivers = True
+
+    def __init__(self, task: Task, paradigm: AnyParadigm) -> None:
+        assert isinstance(paradigm, Paradigm), f"{paradigm.name} is another kind of run"
+        self.experiment = task.experiment
+        self.slots: Sequence[str] = list(task.groups)
+        self.servers: Mapping[str, Sequence[int]] = {
+            SERVER: range(task.experiment.cluster.server_shards)
+        }
+        self.topology = DataParallelPlan(paradigm, task.workload_samples)
+        self.assembly = WholeModel(task.model)
+        self._task = task
+
+    def server_plans(self) -> Sequence[Any]:
+        """As `Layout.server_plans`."""
+        task, shards = self._task, self.experiment.cluster.server_shards
+        return [
+            ShardPlan(task.model, self.experiment.update, shard, shards) for shard in range(shards)
+        ]
+
+    def worker_plans(self) -> Sequence[WorkerPlan]:
+        """As `Layout.worker_plans`."""
+        task, experiment = self._task, self.experiment
+        return [
+            WorkerPlan(
+                slot,
+                group,
+                task.model,
+                task.batches(slot),
+                experiment.batch_size,
+                experiment.seed,
+                task.vector_bytes,
+                experiment.cluster.server_shards,
+            )
+            for slot, group in task.groups.items()
+        ]
+
+
+class PipelinedLayout:
+    """The actors of a run whose network is cut into stages."""
+
+    worker: type = StageActor
+    first_server = 1
+    # Otherwise stages may wait for neighbours, with passes of the old run.
+    stays_after: Sequence[str] = ("finished",)
+    delivers = False  # no stage is lost but with the run
+
+    def __init__(self, plan: DecoupledPlan) -> None:
+        self.experiment = placed_as(plan.task.experiment, plan.paradigm)
+        self.slots: Sequence[str] = [plan.name(stage) for stage in plan.slots]
+        self.servers: Mapping[str, Sequence[int]] = {
+            server_of(stage): [stage - 1] for stage in plan.shares
+        }
+        self.topology = plan.topology()
+        self.assembly = Stages(plan.task.model, plan.paradigm)
+        self._plan = plan
+
+    def server_plans(self) -> Sequence[Any]:
+        """As `Layout.server_plans`."""
+        task, paradigm = self._plan.task, self._plan.paradigm
+        return [
+            StageServerPlan(task.model, paradigm, task.experiment.update, stage)
+            for stage in self._plan.shares
+        ]
+
+    def worker_plans(self) -> Sequence[StagePlan]:
+        """As `Layout.worker_plans`."""
+        plan, experiment = self._plan, self._plan.task.experiment
+        return [
+            StagePlan(
+                stage,
+                slot,
+                plan.group(stage),
+                plan.task.model,
+                plan.paradigm,
+                plan.draws(stage[0]),
+                experiment.batch_size,
+                experiment.seed,
+                plan.shares[stage[1]],
+                plan.output_bytes[stage[1]],
+            )
+            for stage, slot in plan.slots.items()
+        ]
