@@ -175,9 +175,8 @@ def run_in(
             if measures.ended is None:
                 stopped = not isinstance(error, Exception)  # Ctrl-C, or the end of the process
                 _end(writer, *(("stopped", "") if stopped else ("failed", repr(error))))
-                notify(
-                    f"{'Stopped' if stopped else 'Failed'}. The record up to now: {display_name(folder)}"
-                )
+                became = "Stopped" if stopped else "Failed"
+                notify(f"{became}. The record up to now: {display_name(folder)}")
             raise
     ended = measures.ended
     assert ended is not None, "a run without an end"
