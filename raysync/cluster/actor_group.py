@@ -29,7 +29,7 @@ from raysync.cluster.server import Server
 from raysync.engine.driver import START_DEADLINE_S
 
 TELL_EVERY_S = 5.0
-"""How often the user hears how many are ready."""
+"""How often the user is told how many workers are ready."""
 ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}
 """The environment of the controller. Ray allocates in one thread what it frees in another: with
 glibc's many arenas the process grew by 110 to 250 bytes a push, all of it free memory; with one it
@@ -38,14 +38,15 @@ levels off."""
 
 @dataclass(frozen=True)
 class ActorGroupSpec:
-    """What a actor group is started for: the next run that wants the same keeps it."""
+    """What an actor group is started for: the next run with an equal one keeps the actors."""
 
     worker: type
     """The class of the workers."""
     asked: Plan
-    """With the first label selector of each group; a actor group's `plan` has the chosen ones."""
+    """The plan with the first label selector of each group; `ActorGroup.plan` has the chosen
+    ones."""
     slots: tuple[str, ...]
-    """Of the workers, as the journal calls them."""
+    """The slots of the workers, as the journal calls them."""
     threads: tuple[int, ...]
     """The torch threads of the actors in each bundle."""
     server_threads: int | None
@@ -59,7 +60,7 @@ class ActorGroup:
 
     name: str
     """`raysync:NAME-ID`, the beginning of its actors' names; also that of their placement group."""
-    wanted: ActorGroupSpec
+    spec: ActorGroupSpec
     plan: Plan
     group: PlacementGroup
     servers: list[Any] = field(default_factory=list)
@@ -67,7 +68,7 @@ class ActorGroup:
     controller: Any = None
     workers: list[Any] = field(default_factory=list)
     roles: list[Role] = field(default_factory=list)
-    """Of the workers."""
+    """The roles of the workers."""
     start_deadline_s: float = START_DEADLINE_S
     """How long its actors may take to start, or to begin a run; those of a node take turns at its
     cores."""
@@ -107,7 +108,7 @@ class ActorGroup:
             **more: Any,
         ) -> Any:
             remote = ray.remote(cls).options(**self.options(role, index, cpus, gpus), **more)
-            arguments = () if cls is Controller else (threads or self.wanted.threads[index],)
+            arguments = () if cls is Controller else (threads or self.spec.threads[index],)
             return starting.start(
                 nodes[index], lambda: remote.remote(*arguments, role), is_worker=is_worker
             )
@@ -119,7 +120,7 @@ class ActorGroup:
                     Role(f"server-{shard}"),
                     index,
                     cluster.server_cpus,
-                    threads=self.wanted.server_threads,
+                    threads=self.spec.server_threads,
                 )
             )
         self.evaluator = start(
@@ -133,7 +134,7 @@ class ActorGroup:
         self.controller = start(
             Controller, Role("controller"), plan.servers[0], 0, runtime_env={"env_vars": ONE_ARENA}
         )
-        self.roles = worker_roles(self.wanted.slots)
+        self.roles = worker_roles(self.spec.slots)
         for role, index, group in zip(
             self.roles, plan.workers, experiment.slots().values(), strict=True
         ):
@@ -143,24 +144,24 @@ class ActorGroup:
         starting.finish()
 
     def options(self, role: Role, index: int, cpus: float, gpus: float = 0) -> dict[str, Any]:
-        """Ray's, of an actor with that share of a bundle."""
+        """Return Ray's options for an actor with that share of a bundle."""
         place = PlacementGroupSchedulingStrategy(
             placement_group=self.group, placement_group_bundle_index=index
         )
         return {
             "name": role.name(self.name),
             "scheduling_strategy": place,
-            "enable_task_events": self.wanted.task_events,
+            "enable_task_events": self.spec.task_events,
             "num_cpus": cpus,
             "num_gpus": gpus,
         }
 
     def worker_spec(self, number: int, plan: Any, data: Any) -> WorkerSpec:
-        """How the n-th worker is started anew."""
+        """Return what starts the n-th worker anew."""
         index, group, role = self.plan.workers[number], plan.group, self.roles[number]
         options = self.options(role, index, group.cpus, group.gpus)
         return WorkerSpec(
-            self.wanted.worker, options, self.wanted.threads[index], plan, data, self.name, role
+            self.spec.worker, options, self.spec.threads[index], plan, data, self.name, role
         )
 
     def shutdown(self, *, keeps_group: bool) -> None:
@@ -175,7 +176,7 @@ class ActorGroup:
 
 
 class Starting:
-    """Starts actors one after the other, each as soon as its node has a core for it."""
+    """It starts actors one after the other, each as soon as its node has a core for it."""
 
     def __init__(
         self,
@@ -187,14 +188,14 @@ class Starting:
         """
         Args:
             cores: node -> how many it has.
-            nodes: of all actors that will be started here.
+            nodes: the nodes of all actors that will be started here.
             workers: how many of them are workers.
             notify: is told now and then how many workers are ready.
         """
         self._cores = cores
         self._workers, self._notify = workers, notify
         self._under_way: dict[Any, tuple[str, bool]] = {}
-        """Reference that is ready when the actor is -> its node, and whether it is a worker."""
+        """A reference that is ready when the actor is -> its node, and whether it is a worker."""
         self._ready = 0
         self._told_s = now_s()
         most = max(ceil(count / cores[node]) for node, count in Counter(nodes).items())
@@ -203,11 +204,12 @@ class Starting:
         take turns."""
 
     def start(self, node: str, make: Callable[[], Any], *, is_worker: bool = False) -> Any:
-        """The actor that `make` asks Ray for, once the node has room for it.
+        """Call `make`, which asks Ray for an actor, once the node has room for it; returns the
+        actor.
 
         Raises:
-            RayError: one of those before it did not start.
-            TimeoutError: nothing comes of those before it, or Ray is stuck.
+            RayError: an actor before it did not start.
+            TimeoutError: no actor before it gets ready, or Ray is stuck.
         """
         while sum(where == node for where, _ in self._under_way.values()) >= self._cores[node]:
             self._await_one()

@@ -35,18 +35,20 @@ from raysync.engine.evaluations import EVALUATOR
 from raysync.engine.event_queue import EventQueue
 
 REPORT_EVERY_S = 0.25
-"""How often whoever watches the run hears of what happened."""
+"""How often the session is told what happened."""
 SIGN_OF_LIFE_S = 1.0
-"""How often they hear of this process while nothing happens: they take a longer silence for a
-failure."""
+"""How often this process gives a sign of life while nothing happens: the session takes a longer
+silence for a failure."""
 
 
 class Respawn(Protocol):
-    """How a worker is started anew: `posts.WorkerSpec`."""
+    """What starts a worker anew: `actor_spec.WorkerSpec`."""
 
     def spawn(self, life: int) -> tuple[Any, Any]:
-        """Start it; returns its handle, and a reference to its `Place`, which is there when it is
-        ready.
+        """Start the worker's next life.
+
+        Returns:
+            Its handle, and a reference to its `Place`, which is there when it is ready.
         """
 
 
@@ -63,7 +65,7 @@ class RayCall:
             backend: knows whose error it is.
             report: references that are there when the call is done; the first has its answer.
             values: the parts of each value that it leaves behind.
-            is_fetched: whether it is done only once its answer has come to this node.
+            is_fetched: whether the call counts as done only once its answer has come to this node.
         """
         self._backend, self._values = backend, values
         self.report, self.is_fetched = report, is_fetched
@@ -82,18 +84,18 @@ class RayCall:
 
     @property
     def parts(self) -> Parts:
-        """The value that it stands for."""
+        """The parts of the value that the call stands for."""
         return self._values[0]
 
 
 @dataclass(slots=True)
 class _Watched:
-    """What happens when a call is done."""
+    """What is called back when a call is done."""
 
     then: Callable[[Any], None]
     argument: Any
     missing: int
-    """References of the call that are not there yet."""
+    """The number of references of the call that are not there yet."""
 
 
 class RayBackend:
@@ -128,9 +130,9 @@ class RayBackend:
         self._respawns, self._names = respawns, dict(names)
         self._parts = max(shards.count for shards in servers.values())
         self._methods: dict[tuple[str, str], Any] = {}
-        """Worker and method -> what calls it."""
+        """(worker, method) -> Ray's remote method."""
         self._watched: dict[Any, list[_Watched]] = {}
-        """Reference -> who waits for it; the oldest first."""
+        """Reference -> the calls that wait for it, the oldest first."""
         self._queue = EventQueue()
         self._began_s = self._reported_s = now_s()
 
@@ -274,7 +276,7 @@ class RayBackend:
 
 
 class _Spawned(RayCall):
-    """The start of a worker, whose `Place` tells Ray's id of its actor."""
+    """The start of a worker; its answer, the `Place`, has Ray's id of its actor."""
 
     __slots__ = ("_worker",)
 

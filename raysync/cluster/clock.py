@@ -20,12 +20,12 @@ Result = TypeVar("Result")
 ANSWER_S = 20.0
 """How long Ray may take to answer what it knows: it takes milliseconds."""
 SLICE_S = 1.0
-"""The caller waits in slices, so that the time in which it was itself suspended (Ctrl-Z) does not
-count."""
+"""The length of one wait: the caller waits several times, so that the time in which it was itself
+suspended (Ctrl-Z) does not count."""
 
 
 def now_s() -> float:
-    """Seconds of a monotonic clock with an arbitrary zero."""
+    """Return the seconds of a monotonic clock with an arbitrary zero."""
     return time.monotonic()
 
 

@@ -43,14 +43,14 @@ ANSWER_S = 10.0
 SHUTDOWN_S = 10.0
 """How long Ray may take to shut down: it takes two seconds."""
 OF_JOBS = (
-    "is where jobs are submitted to (RAY_API_SERVER_ADDRESS); a run that joins a cluster by itself"
-    " needs HOST:6379."
+    "is the URL of a Ray dashboard, for `ray job submit` (RAY_API_SERVER_ADDRESS); a run that joins"
+    " a cluster by itself needs the address of its GCS, HOST:6379."
 )
 
 
 class Connection:
-    """Opened once; closing it leaves a cluster that was there as it was, and takes a private one
-    down.
+    """It opens once. Closing it leaves a cluster that was there as it was, and takes down a private
+    one.
     """
 
     def __init__(self, notify: Callable[[str], None], address: str | None) -> None:
@@ -65,14 +65,14 @@ class Connection:
         self._address = address
         self._connected = False
         self._sigterm: Any = None
-        """The handler of SIGTERM before Ray's; None: it is unknown, or left alone."""
+        """The handler of SIGTERM from before Ray's; None: it is unknown, or was left alone."""
 
     def open(self, cluster: Cluster, cpus: float) -> None:
         """Connect, if that is not done yet.
 
         Args:
             cluster: says which one.
-            cpus: that a private one must declare at least.
+            cpus: the CPUs that a private one must declare at least.
 
         Raises:
             ConfigError: there is no such cluster.
@@ -80,13 +80,12 @@ class Connection:
         address = cluster.address
         if self._connected:
             return
-        if (
-            ray.is_initialized()
-        ):  # a cluster that is already joined is joined as it is, and left as it was
+        # A cluster that is already joined is used as it is, and left as it was.
+        if ray.is_initialized():
             if address != "auto":
                 raise ConfigError(
-                    f"cluster.address: Ray is already connected here; {address!r} cannot be had,"
-                    " only auto."
+                    f"cluster.address: {address!r}: Ray is already initialised in this process;"
+                    " use cluster.address: auto."
                 )
             return
         if address == "auto":
@@ -140,7 +139,7 @@ class Connection:
         ray.get(ray.put(np.zeros(WARM_BYTES, np.uint8)))
 
     def _init(self, **options: Any) -> None:
-        """`ray.init`, but SIGTERM stays in the hands of those who had it.
+        """Call `ray.init`, and leave SIGTERM to the handler that had it.
 
         Ray takes it twice: by a handler in Python that leaves with a status of its own, and by one
         in C++ that prints a stack trace, and aborts a process that is not gone three seconds later.
@@ -187,11 +186,11 @@ def _on_loopback() -> Iterator[None]:
 
 
 def knock(address: str) -> None:
-    """Ask who is there, where the address says host and port: Ray itself would try for minutes
-    (2.60).
+    """Find out what answers at the address, if it has host and port: Ray itself would try for
+    minutes (2.60).
 
     Raises:
-        ConfigError: nobody, or somebody else.
+        ConfigError: nothing answers, or something that is not Ray.
     """
     if address.startswith("http"):
         raise ConfigError(f"cluster.address: {address!r} {OF_JOBS}")
@@ -204,16 +203,11 @@ def knock(address: str) -> None:
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"cluster.address: no Ray cluster at {address!r} ({reason}).") from error
-    with (
-        closing(connection),
-        suppress(OSError, HTTPException),
-    ):  # Ray's own ports speak gRPC, which is no HTTP/1
+    # Ray's own ports speak gRPC, which is not HTTP/1.
+    with closing(connection), suppress(OSError, HTTPException):
         connection.request("GET", "/")
         connection.getresponse()
-        raise ConfigError(
-            f"cluster.address: what answers at {address!r} speaks HTTP, as the Ray dashboard, which"
-            f" {OF_JOBS}"
-        )
+        raise ConfigError(f"cluster.address: {address!r} answers in HTTP, so it {OF_JOBS}")
 
 
 def private_processes() -> list[psutil.Process]:

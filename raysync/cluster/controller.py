@@ -30,7 +30,7 @@ class TopologyPlan(Protocol):
 
     @property
     def paradigm(self) -> AnyParadigm:
-        """What the experiment names as its paradigm."""
+        """The paradigm of the run."""
 
     @property
     def workload_samples(self) -> int:
@@ -50,8 +50,8 @@ class RunPlan:
     """Id of a server -> which of the server actors are its shards."""
     workers: Sequence[str]
     """The ids of the workers, in the order of the handles."""
-    posts: Mapping[str, WorkerSpec]
-    """Of the slots whose workers come back after a crash."""
+    respawns: Mapping[str, WorkerSpec]
+    """Slot -> what starts its worker anew, for those that come back after a crash."""
     names: Mapping[str, str]
     """Ray's id of an actor -> its id here, of workers and servers."""
     delivers: bool
@@ -59,11 +59,11 @@ class RunPlan:
     evaluator_setup: tuple[Any, ...] = ()
     """References to the arguments of the evaluator's `reset`."""
     labels: RunLabels | None = None
-    """Names the run in the log and the metrics; None: no metrics are published."""
+    """What names the run in the log and the metrics; None: no metrics are published."""
 
 
 class Controller:
-    """Drives one run after another over the same actors."""
+    """It drives one run after another over the same actors."""
 
     def __init__(self, role: Role) -> None:
         self._role = role
@@ -109,7 +109,7 @@ def driver_of(
         evaluator,
         plan.evaluator_setup,
         dict(zip(plan.workers, workers, strict=True)),
-        plan.posts,
+        plan.respawns,
         plan.names,
         delivers=plan.delivers,
     )

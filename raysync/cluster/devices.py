@@ -22,11 +22,15 @@ class Place:
     gpus: tuple[str, ...]
     """Ray's numbers of the GPUs it may use."""
     devices: tuple[str, ...]
-    """What it computes on."""
+    """The torch devices that it computes on."""
 
 
 def here(devices: Sequence[str]) -> Place:
-    """Of the actor that calls it; GPUs among its torch devices are named."""
+    """Return the place of the actor that calls this.
+
+    Args:
+        devices: its torch devices; GPUs among them get the names of their models.
+    """
     context = ray.get_runtime_context()
     named = [
         f"{name} {torch.cuda.get_device_name(name)}" if name.startswith("cuda") else name
@@ -42,8 +46,9 @@ def here(devices: Sequence[str]) -> Place:
 
 
 def devices_of_actor(replicas: int = 1) -> list[str]:
-    """One for each replica of the model: the GPUs that Ray gave to the actor that calls this, else
-    its CPU.
+    """Return a torch device for each replica of the model, for the actor that calls this.
+
+    They are the GPUs that Ray gave to it, otherwise its CPU.
 
     Raises:
         ConfigError: torch does not see these GPUs, or has no code for them.
@@ -60,7 +65,7 @@ def devices_of_actor(replicas: int = 1) -> list[str]:
 
 
 def numbers_in_torch(given: Sequence[str], visible: int) -> list[int]:
-    """Under which numbers torch knows the GPUs that Ray gave to an actor.
+    """Return the numbers under which torch knows the GPUs that Ray gave to an actor.
 
     Ray shows an actor its own GPUs and no others, so that they are 0, 1, ... to torch. Where
     RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES keeps Ray from that (images for serving models set
@@ -68,7 +73,7 @@ def numbers_in_torch(given: Sequence[str], visible: int) -> list[int]:
 
     Args:
         given: Ray's names of them.
-        visible: how many torch sees.
+        visible: the number of GPUs that torch sees.
 
     Raises:
         ConfigError: torch does not see them all.

@@ -32,7 +32,7 @@ class Assembly(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WholeModel:
-    """One server, whose shards have a part of the vector each."""
+    """The model of one server, whose shards have a part of the vector each."""
 
     plan: ModelPlan
 
@@ -46,7 +46,7 @@ class WholeModel:
 
 
 class Evaluator:
-    """Evaluates published weights on the test set, in the order in which they were published."""
+    """It evaluates published weights on the test set, in the order in which they were published."""
 
     def __init__(self, threads: int, role: Role) -> None:
         torch.set_num_threads(threads)
@@ -68,7 +68,7 @@ class Evaluator:
         """Return accuracy (a fraction of 1) and mean cross-entropy (nats) of published weights.
 
         Args:
-            fields: whether on the whole test set, or on as much of it as the plan says.
+            fields: whether to use the whole test set, or as much of it as the plan says.
             weights: what the servers published, in a part a shard.
         """
         assert self._model is not None, "evaluate before reset"

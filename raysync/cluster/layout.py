@@ -62,7 +62,7 @@ class Layout(Protocol):
         """Return what each server actor keeps."""
 
     def worker_plans(self) -> Sequence[Any]:
-        """Return what each worker is, in the order of the slots."""
+        """Return the plan of each worker, in the order of the slots."""
 
 
 def layout_of(task: Task, paradigm: AnyParadigm) -> Layout:

@@ -28,15 +28,15 @@ Labels = dict[str, str]
 VERDICT_S = 2.0
 """How long Ray may take to place something where nothing else runs: it takes milliseconds."""
 RAYS_OWN = re.compile(r"node:|.*_group_([0-9]+_)?[0-9a-f]{36}$")
-"""Resources that nobody can ask for: of nodes, and of the placement groups of others."""
+"""Resources that cannot be asked for: those that name nodes or other placement groups."""
 LEAST = 0.001
-"""Ray wants something in every bundle; and an accelerator type is named by asking for a little of
-it."""
+"""The least of a resource: no bundle may be empty, and an accelerator type is named by asking for a
+little of it."""
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """What is asked for as one piece, on one node."""
+    """Resources that are asked for as one piece, on one node."""
 
     who: str
     resources: Amounts
@@ -63,12 +63,12 @@ class Node:
     labels: Labels
 
     def holds(self, bundle: Bundle) -> bool:
-        """Whether the bundle could lie here, were nothing else here."""
+        """Say whether the bundle would fit here if nothing else were here."""
         return covers(self.resources, bundle.resources) and matches(self.labels, bundle.labels)
 
 
 def plan(experiment: Experiment) -> Plan:
-    """The bundles of an experiment, with the first label selector of each group."""
+    """Return the bundles of an experiment, with the first label selector of each group."""
     cluster, groups = experiment.cluster, list(experiment.slots().values())
     workers = [Bundle(_of(group), _resources(group), group.label_selector) for group in groups]
     evaluator = _bundle("the evaluator", CPU=cluster.evaluator_cpus, GPU=cluster.evaluator_gpus)
@@ -117,7 +117,7 @@ def _bundle(who: str, **resources: float) -> Bundle:
 
 
 def total(parts: Iterable[Mapping[str, float]]) -> Amounts:
-    """The sum of resources."""
+    """Return the sum of resources."""
     everything: Counter[str] = Counter()
     for part in parts:
         everything.update(part)
@@ -125,13 +125,14 @@ def total(parts: Iterable[Mapping[str, float]]) -> Amounts:
 
 
 def covers(there: Mapping[str, float], asked: Mapping[str, float]) -> bool:
-    """Whether there is at least what is asked."""
+    """Say whether the resources are at least those that are asked for."""
     return all(there.get(name, 0) >= amount - 1e-9 for name, amount in asked.items())
 
 
 def matches(labels: Mapping[str, str], selector: Mapping[str, str]) -> bool:
-    """Whether a node's labels meet a label selector, as Ray understands it: a label that is missing
-    meets every `!`.
+    """Say whether a node's labels meet a label selector.
+
+    As Ray has it, a label that is missing meets every `!`.
     """
     return all(_meets(labels.get(label), condition) for label, condition in selector.items())
 
@@ -143,7 +144,7 @@ def _meets(value: str | None, condition: str) -> bool:
 
 
 def infeasible_reason(bundles: Sequence[Bundle], nodes: Sequence[Node]) -> str | None:
-    """Who can certainly not be placed; or None.
+    """Name what can certainly not be placed; None: nothing is certain.
 
     That is a bundle that no node holds; and one with which the bundles that only certain nodes hold
     ask for more than those nodes have together. A None is no proof: how bundles share nodes is for
@@ -165,8 +166,10 @@ def infeasible_reason(bundles: Sequence[Bundle], nodes: Sequence[Node]) -> str |
 
 
 def chosen(experiment: Experiment, nodes: Sequence[Node]) -> Plan:
-    """The plan with, for each group in their order, the first of its label selectors with which all
-    so far can be placed.
+    """Return the plan with the label selectors that the cluster can meet.
+
+    For each group, in their order, that is the first selector with which all bundles so far can be
+    placed.
     """
     whole = plan(experiment)
     bundles = list(whole.bundles)
@@ -183,7 +186,7 @@ def chosen(experiment: Experiment, nodes: Sequence[Node]) -> Plan:
 
 
 def fallbacks(asked: Plan, made: Plan) -> dict[str, str]:
-    """Who was placed by another label selector than the first -> that selector, to be read."""
+    """Return what was placed by another label selector than the first -> that selector, as text."""
     return {
         made_bundle.who: _show_labels(made_bundle.labels)
         for bundle, made_bundle in zip(asked.bundles, made.bundles, strict=True)
@@ -192,7 +195,7 @@ def fallbacks(asked: Plan, made: Plan) -> dict[str, str]:
 
 
 def placed(experiment: Experiment) -> Plan:
-    """The plan of an experiment on the cluster as it is.
+    """Return the plan of an experiment on the cluster as it is.
 
     Raises:
         ConfigError: the cluster certainly cannot hold it.
@@ -208,7 +211,7 @@ def placed(experiment: Experiment) -> Plan:
 
 
 def asked_of_ray(made: Plan) -> dict[str, Any]:
-    """The arguments of Ray's `placement_group` for a plan."""
+    """Return the arguments of Ray's `placement_group` for a plan."""
     return {
         "bundles": [bundle.resources for bundle in made.bundles],
         "strategy": "PACK",
@@ -217,8 +220,9 @@ def asked_of_ray(made: Plan) -> dict[str, Any]:
 
 
 def infeasible_together(made: Plan) -> str | None:
-    """Why Ray cannot place the plan though nothing else runs, or None: what `placed` lets pass need
-    not fit together.
+    """Say why Ray cannot place the plan though nothing else runs; None: it can.
+
+    What `placed` lets pass need not fit together.
     """
     group = placement_group(**asked_of_ray(made))
     try:
@@ -230,7 +234,7 @@ def infeasible_together(made: Plan) -> str | None:
 
 
 def _idle(bundles: Sequence[Bundle], nodes: Sequence[Node]) -> bool:
-    """Whether nobody uses any of the resources that the bundles ask for."""
+    """Say whether all resources are free that the bundles ask for."""
     there, free = total(node.resources for node in nodes), ray.available_resources()
     return all(
         free.get(name, 0) >= there.get(name, 0) for bundle in bundles for name in bundle.resources
@@ -238,7 +242,7 @@ def _idle(bundles: Sequence[Bundle], nodes: Sequence[Node]) -> bool:
 
 
 def cpus(experiment: Experiment) -> float:
-    """That a cluster needs for it, at least."""
+    """Return the CPUs that a cluster needs for the experiment, at least."""
     return total(bundle.resources for bundle in plan(experiment).bundles).get("CPU", 1)
 
 
@@ -247,8 +251,7 @@ def _nodes() -> list[Node]:
 
 
 def reserve(experiment: Experiment, name: str) -> tuple[Plan, PlacementGroup]:
-    """The plan of an experiment on the cluster as it is, and its placement group, of that name,
-    ready.
+    """Return the plan of an experiment on the cluster as it is, and its placement group, ready.
 
     Raises:
         ConfigError: the cluster cannot hold it, or has no place for it within the placement
@@ -272,7 +275,7 @@ def reserve(experiment: Experiment, name: str) -> tuple[Plan, PlacementGroup]:
 
 
 def _hint(experiment: Experiment, who: str, nodes: Sequence[Node]) -> str:
-    """The likely mistake of who does not fit."""
+    """Return the likely mistake behind a bundle that does not fit."""
     if who == "the evaluator" and experiment.cluster.evaluator_gpus and not _any(nodes, "GPU"):
         return " There is no GPU: leave evaluator_gpus out."
     for group in experiment.workers:
@@ -326,7 +329,7 @@ def _counted(bundles: Sequence[Bundle]) -> str:
 
 
 def _offer(nodes: Sequence[Node]) -> str:
-    """What the nodes have; those that are alike are counted."""
+    """List what the nodes have; nodes that are alike are counted."""
     kinds = Counter(f"{_show(node.resources)}{_own(node.labels)}" for node in nodes)
     shown = [f"{count} x {kind}" if count > 1 else kind for kind, count in kinds.most_common(6)]
     more = f"; and {len(kinds) - 6} other kinds" if len(kinds) > 6 else ""

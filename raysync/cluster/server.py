@@ -22,10 +22,10 @@ from raysync.training.update_plan import ApplyPlan
 
 
 class ServerPlan(Protocol):
-    """What a server keeps in one run."""
+    """The part of the model that a server keeps in one run."""
 
     def exchange(self) -> Exchange:
-        """Return it, with the initial weights."""
+        """Return that part with its initial weights and its update."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class ShardPlan:
 
 
 class Server:
-    """Keeps the model, a stage or a shard of it. Calls of the controller are executed in their
+    """It keeps the model, a stage or a shard of it. Calls of the controller are executed in their
     order.
     """
 
@@ -59,7 +59,7 @@ class Server:
 
     def reset(self, plan: ServerPlan, labels: RunLabels | None) -> Place:
         """Begin a run with fresh weights and a fresh optimizer; metrics are published under the
-        labels, if there is one.
+        labels, if there are any.
         """
         self._model = ModelServer(plan.exchange())
         self._seconds = UpdateSeconds(self._exporter, labels)
@@ -70,18 +70,20 @@ class Server:
 
     @signed()
     def combine(self, fields: list[Any], *arrived: Payload) -> float:
-        """The first half of an update; returns this shard's part of the norm, if the gradient is to
-        be clipped.
+        """Make the first half of an update: combine the gradients.
+
+        Returns:
+            This shard's part of the norm, for updates that clip the gradient.
         """
         with self._seconds.timed():
             return self._ready.combine(ApplyPlan(*fields), incoming(*arrived))
 
     @signed()
     def apply(self, fields: list[Any], *arrived: Any) -> int:
-        """One update; returns the version it makes, and publishes nothing.
+        """Make an update, and publish nothing; returns the version that it makes.
 
         Args:
-            fields: of an `ApplyPlan`.
+            fields: those of an `ApplyPlan`.
             arrived: the gradients, and behind them, if delays are compensated, the weights that
                 each was computed on; or the norms that the shards' `combine` returned.
         """
@@ -91,7 +93,7 @@ class Server:
 
     @signed()
     def apply_and_publish(self, fields: list[Any], *arrived: Any) -> Payload:
-        """One update; returns the weights it makes."""
+        """Make an update; returns the weights that it makes."""
         version = self.apply(fields, *arrived)
         return outgoing(self._ready.publish(version, 0))[0]
 
@@ -108,7 +110,7 @@ class Server:
         return outgoing(self._ready.publish(version, replica))[0], version
 
     def forget(self, fields: list[str]) -> None:
-        """A worker has left: its buffers no longer count."""
+        """Forget a worker that has left: its buffers no longer count."""
         self._ready.forget(*fields)
 
     @property

@@ -32,15 +32,16 @@ from raysync.training.data import DataSet
 from raysync.training.task import Task
 
 SILENCE_S = 60.0
-"""After so long without a report a controller counts as frozen: it reports about every second, even
-if nothing happens."""
+"""The silence after which a controller counts as frozen: it reports about every second, even if
+nothing happens."""
 TEARDOWN_S = 10.0
 """How long Ray may take to end the actors of a run: it takes some tenths of a second."""
 
 
 class Session:
-    """Use it as a context manager: when it ends, actors, placement group and private cluster are
-    gone.
+    """The actors of runs that follow one another, as a context manager.
+
+    When it ends, actors, placement group and private cluster are gone.
     """
 
     def __init__(
@@ -79,8 +80,8 @@ class Session:
 
         Args:
             task: what to train.
-            paradigm: a paradigm, or another kind of run; fresh.
-            labels: names the run in logs and metrics; None: no metrics are published.
+            paradigm: a fresh one.
+            labels: what names the run in logs and metrics; None: no metrics are published.
 
         Raises:
             ConfigError: there is no such cluster, or it cannot hold the experiment.
@@ -109,7 +110,7 @@ class Session:
         """Wait until the actors of a run have begun it: `places` is what their `reset` returns.
 
         Args:
-            resets: what each is called -> reference to its place.
+            resets: name of an actor -> reference to its place.
             busy_s: how long they may still be busy with the run before.
         """
         assert self._actor_group is not None, "a run without actors"
@@ -136,8 +137,9 @@ class Session:
     def _ready(
         self, task: Task, layout: Layout, labels: RunLabels | None
     ) -> tuple[ActorGroup, RunPlan]:
-        """Actors that have begun the run. Kept ones that do not answer, unnoticed at the end of the
-        last, are replaced.
+        """Return actors that have begun the run.
+
+        Kept ones that do not answer, which the end of the last run did not show, are replaced.
         """
         kept = self._actor_group
         try:
@@ -155,7 +157,7 @@ class Session:
     def _actor_group_for(self, layout: Layout) -> ActorGroup:
         experiment = layout.experiment
         asked = plan(experiment)
-        wanted = ActorGroupSpec(
+        spec = ActorGroupSpec(
             layout.worker,
             asked,
             tuple(layout.slots),
@@ -165,18 +167,18 @@ class Session:
         if (
             self._actor_group is not None
             and self._actor_group.whole
-            and self._actor_group.wanted == wanted
+            and self._actor_group.spec == spec
         ):
             return self._actor_group
         self._shutdown()
         name = actor_group_name(experiment.name)
-        made, group = (
+        chosen, group = (
             reserve(experiment, name)
             if self._within is None
             else (placed(experiment), self._within)
         )
-        self._actor_group = ActorGroup(name, wanted, made, group)
-        for who, labels in sorted(fallbacks(asked, made).items()):
+        self._actor_group = ActorGroup(name, spec, chosen, group)
+        for who, labels in sorted(fallbacks(asked, chosen).items()):
             self._notify(
                 f"{who} runs where {labels}: the cluster cannot hold it otherwise.".capitalize()
             )
@@ -184,8 +186,9 @@ class Session:
         return self._actor_group
 
     def _cores(self) -> dict[str, int]:
-        """Node -> how many it has; a private one declares more to Ray where an experiment needs
-        more.
+        """Return node -> its cores.
+
+        A private node declares more CPUs to Ray where an experiment needs more.
         """
         declared = {
             node["NodeID"]: int(node["Resources"].get("CPU", 1))
@@ -198,9 +201,9 @@ class Session:
         }
 
     def _threads(self, experiment: Experiment) -> tuple[tuple[int, ...], int | None]:
-        """torch threads of the actors in each bundle, and of a server where that has others.
+        """Return the torch threads of the actors in each bundle, and of a server if they differ.
 
-        On a cluster: the CPUs of the bundle; on a private one: a fair share of the cores.
+        On a cluster they are the CPUs of the bundle, on a private one a fair share of the cores.
         """
         asked, cores, private = plan(experiment), os.cpu_count() or 1, self._connection.private
         share = max(1, cores // len(asked.bundles))
@@ -214,7 +217,7 @@ class Session:
     def _begin(
         self, actor_group: ActorGroup, task: Task, layout: Layout, labels: RunLabels | None
     ) -> RunPlan:
-        """Tell the actors what they are in this run."""
+        """Give each actor its plan in this run, and wait until all have begun it."""
         experiment, data, cluster = task.experiment, self.shared(task.data), task.experiment.cluster
         published = labels if cluster.metrics else None
         resets = {
@@ -248,7 +251,7 @@ class Session:
             for crash in experiment.faults
             if isinstance(crash, Crash) and crash.rejoin_after_s is not None
         }
-        posts = {
+        respawns = {
             slot: actor_group.worker_spec(number, plans[slot], data)
             for number, slot in enumerate(layout.slots)
             if slot in comebacks
@@ -265,7 +268,7 @@ class Session:
             layout.topology,
             layout.servers,
             list(workers.values()),
-            posts,
+            respawns,
             names,
             layout.delivers,
             evaluator_setup,
@@ -273,7 +276,7 @@ class Session:
         )
 
     def shared(self, data: DataSet) -> Any:
-        """A reference to the data set: one copy a node."""
+        """Return a reference to the data set, of which each node has one copy."""
         if self._data is None or self._data[0] is not data:
             self._data = (data, ray.put(data))
         return self._data[1]
@@ -316,7 +319,7 @@ def _reports(stream: Iterator[Any]) -> Iterator[list[Line]]:
 
 
 def server_threads(asked: Plan, cores: int) -> int:
-    """torch threads of each server where all actors share the cores.
+    """Return the torch threads of each server where all actors share the cores.
 
     While the servers make an update, at least the worker whose gradient they take waits for them:
     they have its share of the cores as well as their own.
@@ -327,5 +330,5 @@ def server_threads(asked: Plan, cores: int) -> int:
 
 
 def _is_loss(line: Line) -> bool:
-    """Whether somebody left who had not done his part."""
+    """Say whether a worker left before its work was done."""
     return isinstance(line, Entry) and isinstance(line.event, Left) and not line.report.get("done")

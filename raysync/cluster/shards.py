@@ -8,11 +8,11 @@ from typing import Any
 import ray
 
 Parts = tuple[Any, ...]
-"""References to the parts of one vector, a shard each."""
+"""References to the parts of one vector, one a shard."""
 
 
 class Shards:
-    """Sends each call to every shard; each works its calls off in their order, so together they
+    """It sends each call to every shard. Each works its calls off in their order, so together they
     stay one model.
     """
 
@@ -71,8 +71,9 @@ class Shards:
     def _with_norms(
         self, fields: list[Any], parts: Sequence[Parts]
     ) -> tuple[list[Any], list[Parts]]:
-        """What each shard is sent for an update once it has combined its gradients: all norms in
-        place of these.
+        """Let each shard combine its gradients; returns what the shards are sent for the update.
+
+        That is the norms of all shards in place of the gradients.
         """
         norms = tuple(
             server.combine.remote(fields, *its)

@@ -41,12 +41,12 @@ from raysync.training.model_server import Exchange
 from raysync.training.models import ModelPlan
 
 Activation = npt.NDArray[Any]
-"""(N, ...)."""
+"""A tensor of shape (N, ...), as a payload."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """What a stage is in one run."""
+    """All that a stage needs to know in one run."""
 
     stage: Stage
     slot: str
@@ -54,18 +54,18 @@ class StagePlan:
     model: ModelPlan
     paradigm: Decoupled
     batches: Batches
-    """Of its group."""
+    """The batches of its group."""
     batch_size: int
     seed: int
     share: float
-    """Of the operations of a step of the whole network."""
+    """The share of the operations of a step of the whole network."""
     output_bytes: float
-    """Of what it sends forward for a sample."""
+    """The bytes that it sends forward for a sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageServerPlan:
-    """What the server of a stage keeps in one run."""
+    """The stage whose weights a server keeps in one run."""
 
     model: ModelPlan
     paradigm: Decoupled
@@ -152,12 +152,13 @@ class StageActor:
     def backward(
         self, fields: Sequence[float], *arrived: Any
     ) -> tuple[Payload, Any, list[float | None]]:
-        """Run a batch backward; the last stage also forward, and then what arrives is the
-        activation.
+        """Run a batch backward.
+
+        The last stage runs it forward before: what arrives there is the activation.
 
         Returns:
-            The gradient with the buffers behind it (P + Q,), the gradient by the input, and loss
-            and seconds of computing.
+            The gradient with the buffers behind it (P + Q,), the gradient by the input, and the
+            loss with the seconds of computing.
         """
         plan = self._ready
         last, alone = plan.stage[1] == plan.paradigm.modules, plan.paradigm.modules == 1
@@ -192,9 +193,7 @@ class StageActor:
 
 
 def _tensors(arrived: Sequence[Any]) -> list[Tensor]:
-    """What arrives, as tensors: weights may come as bytes, and activations have a shape of their
-    own.
-    """
+    """Return what has arrived as tensors: weights may be bytes, activations keep their shape."""
     return [
         incoming(each)[0] if isinstance(each, bytes) else torch.from_numpy(each) for each in arrived
     ]

@@ -40,17 +40,17 @@ from raysync.record.metrics import REGISTRY, RunLabels
 LOGGER = "raysync"
 LINE = "%(asctime)s %(levelname)s %(actor)s at_s=%(at_s)s kind=%(kind)s %(message)s"
 TELL_EVERY_S = 1.0
-"""How long a server adds up its seconds: telling Ray of each update took 40 to 80 of its 2,000 us a
+"""How long a server adds up its seconds: to tell Ray of each update took 40 to 80 of its 2,000 us a
 push (lenet)."""
 BEGINS = 1e-9
-"""In place of the 0 that a counter begins with."""
+"""What a counter begins with, since 0 is not published."""
 
 
 def log_to_stderr(actor: str) -> None:
-    """Called once in an actor's process, before it logs.
+    """Set up the log of an actor's process, before its first line.
 
     Args:
-        actor: what it is, without blanks.
+        actor: its role, without blanks.
     """
     logger = logging.getLogger(LOGGER)
     logger.setLevel(logging.INFO)
@@ -65,7 +65,7 @@ def log_to_stderr(actor: str) -> None:
 def log_begin(
     paradigm: AnyParadigm, experiment: Experiment, workload_samples: int, labels: RunLabels | None
 ) -> None:
-    """A run begins: its experiment (of a trial SWEEP/TRIAL) and the name of its record."""
+    """Log that a run begins: its experiment (of a trial SWEEP/TRIAL) and the name of its record."""
     name = f"{labels.experiment}/{labels.run}" if labels else experiment.name
     parameters = ", ".join(f"{name}={value}" for name, value in paradigm.parameters().items())
     logging.getLogger(LOGGER).info(
@@ -82,7 +82,7 @@ def log_begin(
 
 
 def log_ready(model: str, devices: Sequence[str]) -> None:
-    """A worker can begin."""
+    """Log that a worker can begin."""
     logging.getLogger(LOGGER).info(
         "ready to train %s on %s",
         model,
@@ -92,32 +92,33 @@ def log_ready(model: str, devices: Sequence[str]) -> None:
 
 
 def log_events(lines: Iterable[Line]) -> None:
-    """What is rare in them, as it happened."""
+    """Log the rare events of these lines."""
     logger = logging.getLogger(LOGGER)
     for line in lines:
-        for news in texts_of(line):
-            if news.rare:
+        for event in texts_of(line):
+            if event.rare:
                 logger.info(
-                    news.text,
-                    extra={"kind": news.kind, "at_s": round(news.at, 3), "worker": news.worker},
+                    event.text,
+                    extra={"kind": event.kind, "at_s": round(event.at, 3), "worker": event.worker},
                 )
 
 
 class Exporter:
-    """The metrics of this process. The first error is logged, and ends the publishing for good:
-    training goes on.
+    """The metrics of this process.
+
+    The first error is logged, and ends the publishing for good: training goes on.
     """
 
     def __init__(self) -> None:
         self._made: dict[str, Any] = {}
         self._gave_up = False
 
-    def publish(self, observe: Callable[[], Collected]) -> None:
-        """Tell Ray what `observe` returns; an error of that counts as one of Ray."""
+    def publish(self, collect: Callable[[], Collected]) -> None:
+        """Tell Ray what `collect` returns; an error of that counts as one of Ray."""
         if self._gave_up:
             return
         try:
-            collected = observe()
+            collected = collect()
             for (name, labels), by in collected.counters.items():
                 self._metric(name).inc(by or BEGINS, _tags(name, labels))
             for (name, labels), value in collected.gauges.items():
@@ -142,25 +143,25 @@ class RunMetrics:
     def __init__(self, exporter: Exporter, collector: Collector) -> None:
         """
         Args:
-            exporter: of the process.
-            collector: fresh; they follow the run.
+            exporter: the one of the process.
+            collector: a fresh one; it follows the run.
         """
         self._exporter = exporter
-        self._observations = collector
+        self._collector = collector
 
     def take(self, lines: Iterable[Line]) -> None:
-        """Publish what these lines say; of none: the gauges as they are."""
-        self._exporter.publish(lambda: self._observations.take(lines))
+        """Publish what these lines say; without lines, the gauges as they are."""
+        self._exporter.publish(lambda: self._collector.take(lines))
 
 
 class UpdateSeconds:
-    """How long a server's updates take: counted where they are made, so it costs no round trip."""
+    """The seconds of a server's updates, counted where they are made: that costs no round trip."""
 
     def __init__(self, exporter: Exporter, labels: RunLabels | None) -> None:
         """
         Args:
-            exporter: of the process.
-            labels: of the run; None: nothing is published.
+            exporter: the one of the process.
+            labels: those of the run; None: nothing is published.
         """
         self._exporter = exporter
         self._key = None if labels is None else ("raysync_server_update_seconds", labels.values)
@@ -171,7 +172,7 @@ class UpdateSeconds:
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Around an update, or a part of one."""
+        """Count the seconds of an update, or of a part of one."""
         began_s = now_s()
         yield
         if self._key is None:
@@ -182,15 +183,16 @@ class UpdateSeconds:
             self.tell()
 
     def tell(self) -> None:
-        """Publish what is not yet; servers call it when they are evaluated, so at the end of a run,
-        too.
+        """Publish the seconds that are not published yet.
+
+        A server calls it when it publishes weights, and so at the end of a run, too.
         """
         if self._key is not None and self._untold_s > 0:
             self._publish(self._untold_s)
             self._untold_s, self._told_at_s = 0.0, now_s()
 
     def _publish(self, took_s: float) -> None:
-        assert self._key is not None, "without a labels"
+        assert self._key is not None, "a run without labels publishes nothing"
         key = self._key
         self._exporter.publish(lambda: Collected(counters={key: took_s}))
 
@@ -202,7 +204,7 @@ def run_metrics(
     protocol: str,
     workload_samples: int,
 ) -> RunMetrics | None:
-    """Those of a run, if it has a labels and its experiment wants them."""
+    """Return the metrics of a run; None: it has no labels, or its experiment turns them off."""
     if labels is None or not experiment.cluster.metrics:
         return None
     return RunMetrics(

@@ -21,11 +21,11 @@ from torch import Tensor
 Payload = npt.NDArray[Any] | bytes
 
 INLINE_BYTES = 100 * 1024
-"""Up to here Ray keeps a result out of its object store."""
+"""The size up to which Ray keeps a result out of its object store."""
 
 
 def outgoing(vector: Tensor, shards: int = 1) -> tuple[Payload, ...]:
-    """A float32 vector of this process's memory as an actor returns it, split evenly.
+    """Return a float32 vector of this process's memory as an actor returns it, split evenly.
 
     Ray copies it when the method returns, so the vector may be reused then.
     """
@@ -34,14 +34,12 @@ def outgoing(vector: Tensor, shards: int = 1) -> tuple[Payload, ...]:
 
 
 def incoming(*payloads: Payload) -> list[Tensor]:
-    """Vectors as they arrive: for reading only."""
+    """Return arrived vectors as tensors, for reading only."""
     return [torch.from_numpy(np.frombuffer(payload, np.float32)) for payload in payloads]
 
 
 def _quieten() -> None:
-    """torch tells once a process that memory is read-only, which is how vectors arrive here: let it
-    be of these.
-    """
+    """Use up the warning that torch gives once a process of read-only memory: vectors arrive so."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         incoming(bytes(4))

@@ -21,23 +21,23 @@ from raysync.training.models import ModelPlan
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlan:
-    """What a worker is in one run."""
+    """All that a worker needs to know in one run."""
 
     slot: str
     group: WorkerGroup
     model: ModelPlan
     batches: Batches
     batch_size: int
-    """The experiment's own, which an emulated step is described for."""
+    """The experiment's own batch size, for which an emulated step is described."""
     seed: int
     vector_bytes: int
-    """Of what a push and a pull bring."""
+    """The bytes of a push, and of a pull."""
     shards: int
-    """Of the server."""
+    """The shards of the server."""
 
 
 class Worker:
-    """Computes gradients on its device, or on several."""
+    """It computes gradients on its device, or on several."""
 
     def __init__(self, threads: int, role: Role) -> None:
         torch.set_num_threads(threads)
@@ -64,11 +64,11 @@ class Worker:
     def step(
         self, batch: tuple[int, int, *tuple[float, ...]], *weights: Payload
     ) -> tuple[Payload | list[float], ...]:
-        """One iteration.
+        """Compute one iteration.
 
         Args:
-            batch: clock and size; of a step that faults at_step also what multiplies its duration,
-                and seconds that they add to each way.
+            batch: the clock and the size; where faults strike also the factor of its duration, and
+                the seconds that they add to each way.
             weights: (P + Q,) from the server, in a part a shard; none: go on with the weights you
                 have.
 

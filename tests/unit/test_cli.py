@@ -273,7 +273,7 @@ def test_a_cluster_that_is_not_there(call, tmp_path, monkeypatch, named_by):
 @pytest.mark.parametrize(
     ("address", "says"),
     [
-        ("http://127.0.0.1:8265", "'http://127.0.0.1:8265' is where jobs are submitted to"),
+        ("http://127.0.0.1:8265", "'http://127.0.0.1:8265' is the URL of a Ray dashboard"),
         ("not-an-address", "no Ray cluster at 'not-an-address' (nobody answers)"),
         ("{listening}", "(nobody answers)"),
         ("127.0.0.1:99999999999", "no Ray cluster at '127.0.0.1:99999999999'"),
@@ -307,7 +307,7 @@ def test_the_address_of_the_dashboard_is_no_cluster(call, tmp_path):
         )
         dashboard.shutdown()
     assert code == 2
-    assert f"what answers at '{address}' speaks HTTP" in err
+    assert f"'{address}' answers in HTTP, so it is the URL of a Ray dashboard" in err
     assert "needs HOST:6379" in err
 
 
