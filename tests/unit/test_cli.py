@@ -308,7 +308,7 @@ def test_the_address_of_the_dashboard_is_no_cluster(call, tmp_path):
         dashboard.shutdown()
     assert code == 2
     assert f"'{address}' answers in HTTP, so it is the URL of a Ray dashboard" in err
-    assert "needs HOST:6379" in err
+    assert "HOST:6379" in err
 
 
 def test_records_in_the_folder_of_a_job_are_warned_of(call, tmp_path, monkeypatch):
