@@ -132,7 +132,7 @@ def run_metrics(
     exporter: Exporter,
     labels: RunLabels | None,
     experiment: Experiment,
-    protocol: str,
+    phase: str,
     workload_samples: int,
 ) -> RunMetrics | None:
     """Those of a run, if it has a labels and its experiment wants them."""
@@ -141,7 +141,7 @@ def run_metrics(
     return RunMetrics(
         exporter,
         Collector(
-            labels, protocol, workload_samples, experiment.target_accuracy, experiment.target_loss
+            labels, phase, workload_samples, experiment.target_accuracy, experiment.target_loss
         ),
     )
 

@@ -21,8 +21,8 @@ class AnyParadigm(Protocol):
     name: ClassVar[str]
 
     @property
-    def protocol(self) -> str:
-        """The paradigm in force at the beginning."""
+    def phase(self) -> str:
+        """The phase in force at the beginning."""
 
     def infeasible_reason(self, workers: int) -> str:
         """Why a run cannot start under it with so many workers: value and what is allowed; empty if
@@ -58,7 +58,7 @@ class Paradigm(ABC):
         """A push has arrived: `push` is (worker, clock), and the worker is held."""
 
     @property
-    def protocol(self) -> str:
+    def phase(self) -> str:
         """The paradigm in force: this one, or what a switching one is at. It is what a `Switch`
         names as `to`.
         """

@@ -129,9 +129,9 @@ class Decoupled:
         return self._sync().phases()
 
     @property
-    def protocol(self) -> str:
-        """As `Paradigm.protocol`: of the replicas of a module."""
-        return self._sync().protocol
+    def phase(self) -> str:
+        """The phase in force of the paradigm that holds the replicas of a stage together."""
+        return self._sync().phase
 
     def parameters(self) -> dict[str, Any]:
         """What the constructor takes."""

@@ -223,8 +223,8 @@ def test_timers_are_a_modules_own():
         "decoupled", modules=2, groups=2, sync={"name": "sync-switch", "online": "elastic"}
     )
     assert paradigm.phases() == ("bsp", "asp")
-    assert paradigm.protocol == "bsp"
-    assert make("decoupled", sync="ssp").protocol == "ssp"
+    assert paradigm.phase == "bsp"
+    assert make("decoupled", sync="ssp").phase == "ssp"
     modules = paradigm.machine(1000)
     workers = [worker_id(stage_slot(f"w-{group}", 2), 1) for group in (0, 1)]
     for worker in workers:
