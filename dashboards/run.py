@@ -129,14 +129,10 @@ def _now() -> Row:
             Panel(
                 "Phase in force",
                 "short",
-                {
-                    "{{phase}}": (
-                        f"max by (phase) ({series('raysync_phase_active', RUN)}) == 1"
-                    )
-                },
+                {"{{phase}}": (f"max by (phase) ({series('raysync_phase_active', RUN)}) == 1")},
                 "names",
                 empty="The run is over",
-                note="Of decoupled training: the paradigm that holds the replicas of a stage together.",
+                note="Decoupled: the paradigm that holds the replicas of a stage together.",
             ),
         ],
     )

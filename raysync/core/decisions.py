@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from raysync.core.slot_init import filled_by_slot
+from raysync.core.fast_init import fast_init
 
 Push = tuple[str, int]
 """A push is named by (worker, clock)."""
@@ -22,7 +22,7 @@ DropReason = Literal["late", "stale", "suspended", "restored", "left", "other"]
 DROP_REASONS: tuple[DropReason, ...] = get_args(DropReason)
 
 
-@filled_by_slot
+@fast_init
 @dataclass(frozen=True, slots=True)
 class Apply:
     """Make one optimizer step with the sample-weighted mean gradient of these pushes."""
@@ -50,7 +50,7 @@ class Drop:
     reason: DropReason = "other"
 
 
-@filled_by_slot
+@fast_init
 @dataclass(frozen=True, slots=True)
 class Release:
     """Let a worker compute its next iteration."""

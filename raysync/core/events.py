@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raysync.core.slot_init import filled_by_slot
+from raysync.core.fast_init import fast_init
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Left:
     worker: str
 
 
-@filled_by_slot
+@fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pushed:
     """A worker finished computing the gradient of one iteration."""

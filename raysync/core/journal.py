@@ -28,7 +28,7 @@ from typing import Any, Protocol, assert_never, get_args
 
 from raysync.core.decisions import DROP_REASONS, Decision
 from raysync.core.events import Event
-from raysync.core.json_native import is_native, is_whole
+from raysync.core.json_values import is_native, is_whole
 from raysync.core.machine import describe
 from raysync.core.paradigm import AnyParadigm
 from raysync.errors import ConfigError, IllegalDecision, RunFailed

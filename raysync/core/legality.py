@@ -25,7 +25,7 @@ from raysync.core.decisions import (
     Suspend,
     Switch,
 )
-from raysync.core.json_native import JSON_NATIVE, not_native
+from raysync.core.json_values import JSON_NATIVE, not_native
 from raysync.core.roster import Roster
 
 

@@ -34,10 +34,9 @@ from typing import Any, assert_never
 
 from raysync.core.decisions import Decision, Drop, DropReason, Hold, SetTimer, Suspend, Switch
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
-from raysync.core.json_native import JSON_NATIVE, not_native
+from raysync.core.json_values import JSON_NATIVE, not_native
 from raysync.core.legality import location, why_illegal
-from raysync.core.paradigm import AnyParadigm, Paradigm
-from raysync.core.reference import reference_to
+from raysync.core.paradigm import AnyParadigm, Paradigm, reference_to
 from raysync.core.roster import Roster
 from raysync.errors import IllegalDecision, ProtocolViolation
 

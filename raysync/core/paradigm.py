@@ -126,3 +126,8 @@ class Paradigm(ABC):
         """Take over what `state` returned."""
         for name, value in state.items():
             setattr(self, name, value)
+
+
+def reference_to(cls: type) -> str:
+    """Return `package.module:Name`, the way experiment files and journals name a class."""
+    return f"{cls.__module__}:{cls.__qualname__}"

@@ -36,7 +36,7 @@ from raysync.core.decisions import (
     Suspend,
     Switch,
 )
-from raysync.core.slot_init import filler
+from raysync.core.fast_init import slot_setter
 from raysync.core.telemetry import Telemetry
 
 NAMES_SHOWN = 3
@@ -63,10 +63,13 @@ class Member:
 
 UNSTAMPED = -1
 _stamp_apply_version, _stamp_samples_before = (
-    filler(Apply, "version"),
-    filler(Apply, "samples_before"),
+    slot_setter(Apply, "version"),
+    slot_setter(Apply, "samples_before"),
 )
-_stamp_clock, _stamp_release_version = filler(Release, "clock"), filler(Release, "version")
+_stamp_clock, _stamp_release_version = (
+    slot_setter(Release, "clock"),
+    slot_setter(Release, "version"),
+)
 """They fill in what the machine alone knows. Decisions are frozen; those that a paradigm has just
 returned are the machine's, and making each anew would take a twentieth of a run in virtual time."""
 

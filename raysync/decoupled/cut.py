@@ -87,7 +87,7 @@ COSTS: dict[str, Cost] = {"parameters": by_parameters, "operations": by_operatio
 
 def cut(
     module: nn.Module,
-    modules: int,
+    stages: int,
     samples: Tensor,
     balance: str = "operations",
     at: Sequence[str] = (),
@@ -98,7 +98,7 @@ def cut(
 
     Args:
         module: the network; it must give the same in `sequence_of`'s order.
-        modules: K, how many parts.
+        stages: K, the number of parts.
         samples: (N, ...): input for the measurement of the costs, and to compare the parts with the
             whole.
         balance: `operations` or `parameters`: what the largest part is to have as little of as can
@@ -112,9 +112,9 @@ def cut(
     """
     items = sequence_of(module, name)
     starts = (
-        _named(list(items), modules, at, name)
+        _named(list(items), stages, at, name)
         if at
-        else _balanced(items, modules, samples, balance, name)
+        else _balanced(items, stages, samples, balance, name)
     )
     parts = [
         nn.Sequential(*list(items.values())[begin:end])
@@ -127,10 +127,10 @@ def cut(
     return parts
 
 
-def _named(names: list[str], modules: int, at: Sequence[str], model: str) -> list[int]:
-    if len(at) != modules - 1:
+def _named(names: list[str], stages: int, at: Sequence[str], model: str) -> list[int]:
+    if len(at) != stages - 1:
         raise ConfigError(
-            f"model {model}: {modules} modules need {modules - 1} cuts, got {len(at)}:"
+            f"model {model}: {stages} modules need {stages - 1} cuts, got {len(at)}:"
             f" {', '.join(at)}."
         )
     for given in at:
@@ -148,16 +148,16 @@ def _named(names: list[str], modules: int, at: Sequence[str], model: str) -> lis
 
 
 def _balanced(
-    items: dict[str, nn.Module], modules: int, samples: Tensor, balance: str, model: str
+    items: dict[str, nn.Module], stages: int, samples: Tensor, balance: str, model: str
 ) -> list[int]:
     """The starts of the parts: of all ways to cut the one whose largest part is smallest; each part
     has parameters.
     """
     learns = [by_parameters(item, samples) > 0 for item in items.values()]
-    if modules > sum(learns):
+    if stages > sum(learns):
         raise ConfigError(
             f"model {model}: it can be cut into at most {sum(learns)} modules with parameters, not"
-            f" {modules}."
+            f" {stages}."
         )
     costs = [*_costs(items.values(), samples, COSTS[balance])]
     whole, with_parameters = [0.0, *accumulate(costs)], [0, *accumulate(map(int, learns))]
@@ -165,7 +165,7 @@ def _balanced(
     best: list[dict[int, tuple[float, list[int]]]] = [
         {0: (0.0, [])}
     ]  # parts -> end -> (largest part, starts)
-    for _ in range(modules):
+    for _ in range(stages):
         ends: dict[int, tuple[float, list[int]]] = {}
         for begin, (largest, starts) in best[-1].items():
             for end in range(begin + 1, count + 1):

@@ -13,8 +13,8 @@ from raysync.config import Experiment, WorkerGroup
 from raysync.core.ids import stage_slot
 from raysync.core.paradigm import AnyParadigm
 from raysync.decoupled.cut import COSTS, cut
-from raysync.decoupled.exchange import exchange_of
-from raysync.decoupled.pipelines import Stage
+from raysync.decoupled.gossip import exchange_of
+from raysync.decoupled.pipelines import StageId
 from raysync.decoupled.topology import PipelinedPlan, refusals_of
 from raysync.engine.demands import refuse
 from raysync.errors import ConfigError
@@ -35,8 +35,8 @@ class DecoupledPlan:
 
     task: Task
     paradigm: Decoupled
-    slots: dict[Stage, str]
-    """Stage (s, k) -> worker slot s K + k - 1, in the order of the experiment file."""
+    slots: dict[StageId, str]
+    """Stage k of group s -> worker slot s K + k - 1, in the order of the experiment file."""
     shards: dict[str, Array]
     """First slot of each group -> indices of its training samples; empty if nothing is trained."""
     shares: dict[int, float]
@@ -49,13 +49,13 @@ class DecoupledPlan:
     batches: int
     """Of the pool: enough for the workload, and as many for each group."""
 
-    def name(self, stage: Stage) -> str:
+    def name(self, stage_id: StageId) -> str:
         """Of the worker in journals, without the number of its life."""
-        return stage_slot(self.slots[stage], stage[1])
+        return stage_slot(self.slots[stage_id], stage_id[1])
 
-    def group(self, stage: Stage) -> WorkerGroup:
+    def group(self, stage_id: StageId) -> WorkerGroup:
         """What is known of the stage's device; `step_s` is that of the whole network."""
-        return self.task.groups[self.slots[stage]]
+        return self.task.groups[self.slots[stage_id]]
 
     def draws(self, group: int) -> Batches:
         """The batches of a group, those of a worker in its first stage's place."""
@@ -64,7 +64,7 @@ class DecoupledPlan:
 
     def topology(self) -> PipelinedPlan:
         """The plan of the topology, without torch."""
-        slots = {stage: (self.name(stage), slot) for stage, slot in self.slots.items()}
+        slots = {stage_id: (self.name(stage_id), slot) for stage_id, slot in self.slots.items()}
         return PipelinedPlan(self.paradigm, self.task.workload_samples, self.batches, slots)
 
     def parts(self) -> list[nn.Sequential]:

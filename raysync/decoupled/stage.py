@@ -71,7 +71,7 @@ class StageComputation:
         self._mode: Weights = weights
         self._shrink = shrink
         self._weights = self._flat.weights.detach().clone().requires_grad_()  # (P,)
-        self._stashed: dict[int, _Stashed] = {}
+        self.stashed: dict[int, _Stashed] = {}
         self.size = self._flat.size
         """P."""
 
@@ -85,11 +85,6 @@ class StageComputation:
         """
         self._weights = vector[: self.size].detach().requires_grad_()
 
-    @property
-    def in_flight(self) -> int:
-        """Batches between their passes."""
-        return len(self._stashed)
-
     def forward(self, batch: int, x: Tensor, seed: int) -> Tensor:
         """Run a batch forward.
 
@@ -101,16 +96,16 @@ class StageComputation:
         Returns:
             (N, ...), for the next module.
         """
-        assert batch not in self._stashed, f"batch {batch} is in flight already"
+        assert batch not in self.stashed, f"batch {batch} is in flight already"
         x = x.detach()
         if self._mode == "latest":
             with torch.no_grad():
                 y = self._run(x, seed)
-            self._stashed[batch] = _Stashed(x, seed, None, None)
+            self.stashed[batch] = _Stashed(x, seed, None, None)
             return y
         x.requires_grad_(x.is_floating_point())
         y = self._run(x, seed)
-        self._stashed[batch] = _Stashed(x, seed, y, self._weights)
+        self.stashed[batch] = _Stashed(x, seed, y, self._weights)
         return y.detach()
 
     def backward(self, batch: int, dy: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -124,7 +119,7 @@ class StageComputation:
             `outgoing` (P + Q,): the gradient by the weights, and behind it the buffers as they now
             are; and the gradient by x, None where x is no float.
         """
-        stashed = self._stashed.pop(batch)
+        stashed = self.stashed.pop(batch)
         if stashed.y is None:
             stashed.x.requires_grad_(stashed.x.is_floating_point())
             stashed.y, stashed.weights = (

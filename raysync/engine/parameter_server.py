@@ -12,7 +12,7 @@ from typing import Any
 from raysync.core.decisions import Push
 from raysync.engine.backend import Backend, Call, Value
 from raysync.errors import RunFailed
-from raysync.training.update_plan import MEAN
+from raysync.training.apply_plan import MEAN
 
 
 class ParameterServer:

@@ -21,7 +21,7 @@ from raysync.core.roster import Roster
 from raysync.engine.backend import Backend, Call, Value
 from raysync.engine.faults import NO_FAULT, FaultPlan
 from raysync.engine.parameter_server import ParameterServer
-from raysync.training.update_plan import ApplyPlan
+from raysync.training.apply_plan import ApplyPlan
 
 SERVER = "server"
 """The id of the parameter server's actor."""

@@ -13,16 +13,10 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from raysync.core.json_native import JSON_NATIVE, not_native
-from raysync.core.paradigm import AnyParadigm, Paradigm
-from raysync.core.reference import (
-    NotTrusted,
-    load_reference,
-    not_trusted,
-    reference_to,
-    without_imports,
-)
+from raysync.core.json_values import JSON_NATIVE, not_native
+from raysync.core.paradigm import AnyParadigm, Paradigm, reference_to
 from raysync.errors import ConfigError, unknown_name
+from raysync.paradigms.references import NotTrusted, load_reference, not_trusted, without_imports
 
 PARADIGMS: dict[str, type[AnyParadigm]] = {}
 """What comes with raysync; the package fills it."""

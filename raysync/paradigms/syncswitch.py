@@ -26,9 +26,9 @@ from raysync.core.decisions import (
 from raysync.core.paradigm import Paradigm
 from raysync.core.roster import Roster
 from raysync.errors import ConfigError, unknown_name
+from raysync.paradigms.phase_schedule import PhaseSchedule, schedule_of
 from raysync.paradigms.registry import Spec, make_inner
 from raysync.paradigms.stragglers import Detector
-from raysync.paradigms.phase_schedule import PhaseSchedule, schedule_of
 
 DETECT = "sync-switch: detect"
 """Key of the timer that ends a detection window."""
@@ -109,9 +109,7 @@ class SyncSwitch(Paradigm):
                 )
         for label in self.batch_sizes:
             if label not in labels:
-                raise unknown_name(
-                    "phase", label, set(labels), where=f"{self.name}: batch_sizes"
-                )
+                raise unknown_name("phase", label, set(labels), where=f"{self.name}: batch_sizes")
         self.detector = Detector(self.window, self.windows, self.margin)
         self._inner = self._make_inner()
 
@@ -152,7 +150,11 @@ class SyncSwitch(Paradigm):
             self.timers.remove(key)
             return self._carry_out(roster, self._inner.on_timer(roster, key))
         notes = self.detector.close_window(roster)
-        found, index, standing_in = self.detector.found, self.schedule.index, self.schedule.standing_in
+        found, index, standing_in = (
+            self.detector.found,
+            self.schedule.index,
+            self.schedule.standing_in,
+        )
         decisions: list[Decision] = [*self._set_timer(roster, self.detector.window_s()), *notes]
         match self.online:
             case "greedy" if found and not standing_in:

@@ -16,12 +16,12 @@ from numpy.random import default_rng
 from torch import Tensor
 
 from raysync.config import Data
-from raysync.core.reference import call, load_reference
 from raysync.errors import ConfigError, unknown_name
+from raysync.paradigms.references import call, load_reference
 from raysync.randomness import hashed_seed
 from raysync.training.augment import crop_and_flip
 from raysync.training.text import read_text, split, synthetic_text, token_ids
-from raysync.training.vision import torchvision
+from raysync.training.torchvision_import import torchvision
 
 Array = npt.NDArray[Any]
 

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from raysync.config import Update
+from raysync.training.apply_plan import MEAN, ApplyPlan
 from raysync.training.flat import FlatModel
 from raysync.training.parameter_store import ParameterStore, part_of
-from raysync.training.update_plan import MEAN, ApplyPlan
 
 
 class MissedUpdate(RuntimeError):

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from raysync.core.reference import call, load_reference
 from raysync.errors import ConfigError, unknown_name
+from raysync.paradigms.references import call, load_reference
 from raysync.randomness import hashed_seed
 from raysync.training import resnet
 from raysync.training.convex import logistic_regression

@@ -15,7 +15,7 @@ from torch import Tensor
 from raysync.config import Update
 from raysync.training.flat import FlatModel
 from raysync.training.lr_schedule import learning_rate, momentum
-from raysync.training.staleness_rules import StalenessRule
+from raysync.training.staleness import StalenessCorrection
 
 NEXT_TO_0 = ulp(0.0)
 """A momentum that makes the buffer the gradient. At exactly 0 torch would leave the buffer alone,
@@ -35,7 +35,7 @@ class ParameterStore:
     among several stores learns as a whole one does, but for the norm that `clip_norm` looks at,
     which the stores tell each other between the two. `update.phases` changes settings from one
     phase of the paradigm to the next; the optimizer's state goes on. What is done to a stale
-    gradient before it is combined is a `StalenessRule`'s to say. `project_radius` keeps the
+    gradient before it is combined is a `StalenessCorrection`'s to say. `project_radius` keeps the
     parameters in a ball around 0 (projected SGD, Zinkevich 2003): the initial ones, and those after
     each step. It takes a store that keeps the whole model.
 
@@ -65,7 +65,7 @@ class ParameterStore:
         """Of the phase."""
         self._has_momentum = any(update.in_phase(name).momentum for name in ("", *update.phases))
         corrects = update.staleness_scaling != "none" or update.delay_compensation is not None
-        self._staleness_rule = StalenessRule(update, size) if corrects else None
+        self._staleness_rule = StalenessCorrection(update, size) if corrects else None
         self._buffers: dict[str, Tensor] = {}
         self._optimizer = _optimizer(self._parameter, update)
         self._project()
@@ -94,7 +94,7 @@ class ParameterStore:
             samples: K batch sizes.
             workers: K names of who pushed; None for one that has left since, whose buffers no
                 longer count.
-            staleness: K numbers of versions applied since a push's weights; for a `StalenessRule`
+            staleness: K numbers of versions applied since a push's weights; for a `StalenessCorrection`
                 only.
             bases: K of (P + Q,): those weights; for delay compensation only.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
-from raysync.training.vision import torchvision
+from raysync.training.torchvision_import import torchvision
 
 
 class Block(nn.Module):

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from raysync.config import Experiment, WorkerGroup
 from raysync.engine.step_time import StepTime
+from raysync.training.apply_plan import ApplyPlan
 from raysync.training.model_server import ModelServer
-from raysync.training.update_plan import ApplyPlan
 from raysync.virtual.backend import Cost
 from raysync.virtual.trainer import Trainer
 

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from raysync.config import Update
 from raysync.paradigms.decoupled import Decoupled
+from raysync.training.apply_plan import ApplyPlan
 from raysync.training.flat import FlatModel
 from raysync.training.model_server import Exchange, OneStore
 from raysync.training.parameter_store import ParameterStore
-from raysync.training.update_plan import ApplyPlan
 
 
 class Gossip:

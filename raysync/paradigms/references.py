@@ -49,11 +49,6 @@ def may_import() -> bool:
     return _may_import.get()
 
 
-def reference_to(thing: type) -> str:
-    """The reference that `load_reference` turns back into this class."""
-    return f"{thing.__module__}:{thing.__qualname__}"
-
-
 def load_reference(reference: str, where: str) -> Any:
     """Import what a reference names.
 

@@ -14,7 +14,7 @@ EPSILON = 1e-7
 """Of DC-ASGD-a."""
 
 
-class StalenessRule:
+class StalenessCorrection:
     """Delay compensation (Zheng et al. 2017, DC-ASGD-c and -a), then division by the staleness
     (Zhang et al. 2016).
 
