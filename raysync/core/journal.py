@@ -22,16 +22,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
-from traceback import extract_tb
-from typing import Any, Protocol, assert_never, get_args
+from typing import Any, assert_never, get_args
 
 from raysync.core.decisions import DROP_REASONS, Decision
 from raysync.core.events import Event
 from raysync.core.json_values import is_native, is_whole
 from raysync.core.machine import describe
 from raysync.core.paradigm import AnyParadigm
-from raysync.errors import ConfigError, IllegalDecision, RunFailed
+from raysync.errors import ConfigError
 
 JOURNAL_SCHEMA = 2
 
@@ -48,35 +46,6 @@ class Entry:
     event: Event
     decisions: tuple[Decision, ...]
     report: Mapping[str, Any] = field(default_factory=dict)
-
-
-class Handler(Protocol):
-    """What answers events: a machine, or one for each module."""
-
-    def handle(self, event: Event) -> list[Decision]:
-        """As `Machine.handle`."""
-
-
-def answered(machine: Handler, event: Event, report: Mapping[str, Any]) -> Entry:
-    """Let a machine answer an event.
-
-    Raises:
-        RunFailed: the paradigm decided what cannot be carried out; it is told at which event.
-        Exception: whatever else is raised there says at which event, and in which line of the
-            paradigm, as far as it was called.
-    """
-    try:
-        return Entry(event, tuple(machine.handle(event)), report)
-    except IllegalDecision as error:
-        raise RunFailed(f"{error} It answered {event}") from error
-    except Exception as error:
-        frames = extract_tb(error.__traceback__)
-        core = Path(__file__).parent
-        last = next(
-            (frame for frame in reversed(frames) if Path(frame.filename).parent != core), frames[-1]
-        )
-        error.add_note(f"at {event}, in {last.filename}:{last.lineno}")
-        raise
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,9 @@ from __future__ import annotations
 
 import json
 from math import inf
-from typing import Any, assert_never
+from pathlib import Path
+from traceback import extract_tb
+from typing import Any, Protocol, assert_never
 
 from raysync.core.decisions import Decision, Drop, DropReason, Hold, SetTimer, Suspend, Switch
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
@@ -38,7 +40,7 @@ from raysync.core.json_values import JSON_NATIVE, not_native
 from raysync.core.legality import location, why_illegal
 from raysync.core.paradigm import AnyParadigm, Paradigm, reference_to
 from raysync.core.roster import Roster
-from raysync.errors import IllegalDecision, ProtocolViolation
+from raysync.errors import IllegalDecision, ProtocolViolation, RunFailed
 
 SNAPSHOT_SCHEMA = 2
 METHODS: dict[type[Event], str] = {
@@ -263,3 +265,31 @@ class Machine:
 def describe(paradigm: AnyParadigm) -> dict[str, Any]:
     """Class and parameters as JSON-native data."""
     return {"class": reference_to(type(paradigm)), "parameters": paradigm.parameters()}
+
+
+class EventHandler(Protocol):
+    """A `Machine`, or the machines of several stages."""
+
+    def handle(self, event: Event) -> list[Decision]:
+        """As `Machine.handle`."""
+
+
+def decide(machine: EventHandler, event: Event) -> tuple[Decision, ...]:
+    """Let a machine handle an event in a run; an error names the event and the paradigm's line.
+
+    Raises:
+        RunFailed: the paradigm decided what cannot be carried out.
+        Exception: whatever else was raised, with a note: the event, and the last line outside of
+            the core that was called.
+    """
+    try:
+        return tuple(machine.handle(event))
+    except IllegalDecision as error:
+        raise RunFailed(f"{error} It answered {event}") from error
+    except Exception as error:
+        frames = extract_tb(error.__traceback__)
+        core = Path(__file__).parent
+        outside = (frame for frame in reversed(frames) if Path(frame.filename).parent != core)
+        last = next(outside, frames[-1])
+        error.add_note(f"at {event}, in {last.filename}:{last.lineno}")
+        raise

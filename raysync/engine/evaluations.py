@@ -12,8 +12,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from raysync.config import Experiment
 from raysync.core.journal import Evaluation, Line, Remark
 from raysync.engine.backend import Backend, Call, Failure
+from raysync.engine.parameter_server import ParameterServer
 from raysync.errors import RunFailed
 
 EVALUATOR = "evaluator"
@@ -47,28 +49,34 @@ class Evaluations:
     def __init__(
         self,
         backend: Backend,
+        servers: Sequence[ParameterServer],
+        experiment: Experiment,
         marks: Sequence[float],
-        deadline_s: float,
         start_deadline_s: float,
         tell: Callable[[list[Line]], None],
     ) -> None:
         """
         Args:
             backend: has the evaluator.
+            servers: publish the weights, in the order of the stages.
+            experiment: the deadlines of publications and evaluations.
             marks: the progress at which to evaluate, rising.
-            deadline_s: how long one evaluation may take.
             start_deadline_s: how long the evaluator may take to start anew.
-            tell: takes what is to be written into the journal.
+            tell: called with the lines to write into the journal.
         """
-        self._backend = backend
+        self._backend, self._servers = backend, servers
         self._marks = list(reversed(marks))
-        self._deadline_s, self._start_deadline_s = deadline_s, start_deadline_s
+        self._publication_deadline_s = experiment.cluster.step_deadline_s
+        self._deadline_s = experiment.evaluation.deadline_s
+        self._start_deadline_s = start_deadline_s
         self._tell = tell
         self._waiting: deque[Publication] = deque()
         self._under_way: Call | None = None
         self._must_restart = False
         self._failures = 0
-        """In a row."""
+        """The number of failures in a row."""
+        self.published_at = 0.0
+        """Seconds since the run began: when the latest weights for an evaluation were published."""
         self.next_mark = self._marks[-1] if self._marks else float("inf")
         """The progress at which the next evaluation is due."""
 
@@ -85,25 +93,54 @@ class Evaluations:
         self.next_mark = self._marks[-1] if self._marks else float("inf")
         return tuple(taken)
 
-    def add(self, publication: Publication) -> None:
-        """Evaluate these weights once they are published."""
+    def add(self, version: int, progress: float, marks: tuple[float, ...]) -> None:
+        """Publish the weights as they are after all updates so far, and evaluate them.
+
+        Args:
+            version: of the model.
+            progress: of the run.
+            marks: the marks that progress has passed; without any, nothing is evaluated.
+        """
+        if not marks:
+            return
+        calls = [server.newest() for server in self._servers]
+        publication = Publication(version, progress, marks, tuple(calls), len(calls))
         if self._failures < TRIES:
             self._waiting.append(publication)
+        for server, call in zip(self._servers, calls, strict=True):
+            self._backend.watch(call, self._published, (publication, server, server.version, call))
+        deadline_at = self._backend.now + self._publication_deadline_s
+        self._backend.schedule(deadline_at, self._miss_publication, publication)
 
-    def published(self, publication: Publication) -> None:
-        """Evaluate these weights as soon as the evaluator is free: they are published now.
+    def _published(self, what: tuple[Publication, ParameterServer, int, Call]) -> None:
+        """Take in that a server has published; evaluate once all of them have.
 
-        So are those before them. Servers work in order, but Ray tells in any order what is done.
+        The publications before this one are then published, too: servers work in order, but Ray
+        reports in any order what is done.
         """
+        publication, server, version, call = what
+        server.verify(call)
+        server.done(version)
+        publication.missing -= 1
+        if publication.missing:
+            return
+        self.published_at = self._backend.now
         if publication.at is None:
-            for each in self._waiting:
-                if each.at is None:
-                    each.at = self._backend.now
-                if each is publication:
+            for waiting in self._waiting:
+                if waiting.at is None:
+                    waiting.at = self._backend.now
+                if waiting is publication:
                     break
-        self.begin()
+        self._begin()
 
-    def begin(self) -> None:
+    def _miss_publication(self, publication: Publication) -> None:
+        if not publication.missing:
+            return
+        for server, call in zip(self._servers, publication.weights, strict=True):
+            if not self._backend.is_done(call):
+                raise RunFailed(f"{server.actor}: no answer for {self._publication_deadline_s:g} s")
+
+    def _begin(self) -> None:
         """Begin what comes next if nothing is under way: an evaluation, or the restart
         before it.
         """
@@ -147,12 +184,12 @@ class Evaluations:
             ]
         )
         publication.weights = ()
-        self.begin()
+        self._begin()
 
     def _restarted(self, call: Call) -> None:
         if self._answer(call) is not None:
             self._must_restart = False
-            self.begin()
+            self._begin()
 
     def _answer(self, call: Call) -> Sequence[float] | None:
         """Return what has come of the call under way; None if it failed or is no longer waited for.
@@ -197,7 +234,7 @@ class Evaluations:
                     )
                 ]
             )
-            self.begin()
+            self._begin()
             return
         missing = [*(mark for each in self._waiting for mark in each.marks), *reversed(self._marks)]
         self._waiting.clear()

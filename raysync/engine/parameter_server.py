@@ -10,9 +10,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from raysync.core.decisions import Push
-from raysync.engine.backend import Backend, Call, Value
+from raysync.engine.backend import Backend, Call, Failure, Value
 from raysync.errors import RunFailed
 from raysync.training.apply_plan import MEAN
+
+VERDICT_S = 10.0
+"""How long a failed call waits for the error of the update that made it fail."""
 
 
 class ParameterServer:
@@ -131,6 +134,23 @@ class ParameterServer:
             failure = late
         if failure:
             raise RunFailed(f"{self.actor}: {failure}")
+
+    def verify(self, call: Call) -> None:
+        """Raise the error of a call that has failed, if it has.
+
+        An update that fails makes all later calls fail: the first of them has the error to report.
+
+        Raises:
+            RunFailed: with that error.
+        """
+        answer = call.answer
+        if not isinstance(answer, Failure):
+            return
+        try:
+            reason = self.failure(self.version, VERDICT_S)
+        except TimeoutError:
+            reason = ""
+        raise RunFailed(f"{self.actor}: {reason or answer.reason}")
 
     def _publish(self, replica: int) -> Call:
         call = self._backend.call(self.actor, "publish", [self.version, replica])

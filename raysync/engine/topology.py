@@ -267,3 +267,15 @@ def apply_plan(
         version=apply.version,
         replicas=list(replicas),
     )
+
+
+def pulls_next(decisions: Sequence[Decision], index: int) -> bool:
+    """Whether a release after that decision pulls before the next update changes the weights."""
+    for number in range(index + 1, len(decisions)):
+        decision = decisions[number]
+        if isinstance(decision, Release):
+            if decision.pull:
+                return True
+        elif isinstance(decision, Apply):
+            return False
+    return False

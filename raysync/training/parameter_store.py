@@ -94,8 +94,8 @@ class ParameterStore:
             samples: K batch sizes.
             workers: K names of who pushed; None for one that has left since, whose buffers no
                 longer count.
-            staleness: K numbers of versions applied since a push's weights; for a `StalenessCorrection`
-                only.
+            staleness: K numbers of versions applied since the weights of each push; for a
+                `StalenessCorrection` only.
             bases: K of (P + Q,): those weights; for delay compensation only.
 
         Returns:

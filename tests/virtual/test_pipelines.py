@@ -452,7 +452,7 @@ RUN = {
         (
             {"cluster": {"server_shards": 2}},
             {"modules": 2, "groups": 2},
-            "each module has one server",
+            "each stage has one server",
         ),
         (
             {"faults": [{"kind": "crash", "worker": "worker-0", "at_s": 1}]},
