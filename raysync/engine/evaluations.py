@@ -1,9 +1,10 @@
-"""Which weights are evaluated, and when: those that the marks on progress ask for, one at a time.
+"""The evaluations of a run: which weights are evaluated, and when. Marks on progress decide;
+evaluations run one at a time.
 
-An evaluator that dies or misses its deadline ends nothing, since it only measures. It is started
-anew, and the evaluation that it was at is repeated: the weights are still held here. After `TRIES`
-failures in a row it is given up, and a remark names the marks that are missing. An error that the
-user's model or data raise in an evaluation does end the run, with its message.
+The death of an evaluator, or a deadline that it misses, does not end the run, since it only
+measures. It is started anew, and its evaluation is repeated: the weights are still held here. After
+`TRIES` failures in a row it is given up, and a remark names the marks that are missing. An error
+that the user's model or data raise in an evaluation does end the run, with its message.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from raysync.engine.parameter_server import ParameterServer
 from raysync.errors import RunFailed
 
 EVALUATOR = "evaluator"
-"""The id of its actor."""
+"""The id of the evaluator's actor."""
 TRIES = 3
-"""Failures in a row after which the evaluator is given up."""
+"""The number of failures in a row after which the evaluator is given up."""
 
 
 @dataclass(slots=True, eq=False)
@@ -32,18 +33,18 @@ class Publication:
     progress: float
     marks: tuple[float, ...]
     weights: tuple[Call, ...]
-    """One of each server, in the order of the stages; none once they are evaluated."""
+    """One call for each server, in the order of the stages; empty once they are evaluated."""
     missing: int
-    """How many servers have yet to publish."""
+    """The number of servers that have yet to publish."""
     at: float | None = None
-    """Seconds since the run began: when the last of them had published."""
+    """Seconds since the run began: when the last of the servers had published."""
 
 
 class Evaluations:
-    """Publications wait here until the evaluator is free.
+    """The publications that wait until the evaluator is free.
 
-    What waits is references: on Ray, to weights in the object store, which are spilled to disk when
-    it is full, or, below 100 KiB, in this process; at most one a mark.
+    Only references wait: on Ray, to weights in the object store, which are spilled to disk when it
+    is full, or, below 100 KiB, in this process; there is at most one for each mark.
     """
 
     def __init__(
@@ -141,9 +142,7 @@ class Evaluations:
                 raise RunFailed(f"{server.actor}: no answer for {self._publication_deadline_s:g} s")
 
     def _begin(self) -> None:
-        """Begin what comes next if nothing is under way: an evaluation, or the restart
-        before it.
-        """
+        """If nothing is under way, begin the next evaluation, or the restart before it."""
         if self._under_way is not None or not self._waiting or self._waiting[0].at is None:
             return
         if self._must_restart:
@@ -192,7 +191,7 @@ class Evaluations:
             self._begin()
 
     def _answer(self, call: Call) -> Sequence[float] | None:
-        """Return what has come of the call under way; None if it failed or is no longer waited for.
+        """Return the answer of the call under way; None if it failed or is no longer waited for.
 
         Raises:
             RunFailed: the user's model or data raised an error.
@@ -209,7 +208,7 @@ class Evaluations:
         return None
 
     def _miss_deadline(self, call_and_limit: tuple[Call, float]) -> None:
-        """The process is frozen, or it cannot start."""
+        """Give up the call under way: the process is frozen, or it cannot start."""
         call, limit_s = call_and_limit
         if self._under_way is not call or self._backend.is_done(call):
             return
@@ -236,17 +235,18 @@ class Evaluations:
             )
             self._begin()
             return
-        missing = [*(mark for each in self._waiting for mark in each.marks), *reversed(self._marks)]
+        waiting = [mark for publication in self._waiting for mark in publication.marks]
+        missing = [*waiting, *reversed(self._marks)]
         self._waiting.clear()
         self._marks.clear()
         self.next_mark = float("inf")
-        shown = ", ".join(f"{mark:g}" for mark in missing)
+        names = ", ".join(f"{mark:g}" for mark in missing)
         self._tell(
             [
                 Remark(
                     at,
                     f"The evaluator failed {TRIES} times in a row ({why}) and is given "
-                    f"up: the run goes on without the evaluations at progress {shown}.",
+                    f"up: the run goes on without the evaluations at progress {names}.",
                 )
             ]
         )
