@@ -5,9 +5,9 @@
                        backward(stage, ...) leaves its gradient, and that for the stage before
     Apply           -> apply(server of the stage, gradients)
 
-What is passed on are values that are still to be computed: a pass is called when that of the
-neighbour has been, and waits for it where it runs. So stages overlap as far as the data allow, with
-no barrier but the paradigm's. This file knows no torch; the arithmetic is in `stage`.
+Values are passed on before they are computed: a pass is called as soon as that of its neighbour has
+been called, and waits for it where it runs. So stages overlap as far as the data allow, and only
+the paradigm sets barriers. This file does not import torch; the arithmetic is in `stage`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def refusals_of(paradigm: Decoupled) -> Mapping[Capability, str]:
         ),
     }
     if paradigm.modules > 1:
-        refusals[Capability.WHOLE_NORM] = "it is about the whole network, which no server has"
+        refusals[Capability.WHOLE_NORM] = (
+            "it needs the norm of the whole network, which no server has"
+        )
     return refusals
 
 
@@ -61,28 +63,28 @@ class _Worker:
     stage_id: StageId
     name: str
     slot: str
-    """Of the worker that it is placed on, by which faults know it."""
+    """The slot of the worker that it is placed on, by which faults name it."""
     release: Release | None = None
-    """The latest."""
+    """The latest release."""
     weights: Value = None
-    """New ones, for the next call."""
+    """New weights for the next call, if it needs any."""
     versions: dict[int, int] = field(default_factory=dict)
-    """Batch in flight -> version of the weights of its forward pass."""
+    """Batch in flight -> the version of the weights of its forward pass."""
     calls: list[tuple[Call, list[Call]]] = field(default_factory=list)
-    """Those of this iteration, with the calls of the neighbours that they wait for."""
+    """The calls of this iteration, each with the calls of the neighbours that it waits for."""
 
 
 @dataclass(frozen=True, slots=True)
 class PipelinedPlan:
-    """What a pipelined run is made of, without torch."""
+    """The parts of a pipelined run, without torch."""
 
     paradigm: Decoupled
     workload_samples: int
-    """Of the run; each stage does all of it."""
+    """The workload of the run; each stage does all of it."""
     batches: int
-    """Of the pool."""
+    """The number of batches of the pool."""
     slots: Mapping[StageId, tuple[str, str]]
-    """Stage -> its slot, and that of the worker that it is placed on."""
+    """Stage of a group -> its own slot, and that of the worker that it is placed on."""
 
     def topology(self, backend: Backend, experiment: Experiment, faults: FaultPlan) -> Pipelined:
         """Return the topology of a run."""
@@ -99,10 +101,10 @@ class Pipelined:
     ) -> None:
         """
         Args:
-            backend: of the run.
-            plan: how the network is cut, and what holds replicas together.
-            experiment: batch size, and whether there are faults.
-            faults: what befalls the workers.
+            backend: has the actors of the run.
+            plan: the stages of the network, and the paradigm of their replicas.
+            experiment: gives the batch size, and whether there are faults.
+            faults: the faults of the run.
         """
         paradigm = plan.paradigm
         self.refusals = refusals_of(paradigm)
@@ -144,16 +146,16 @@ class Pipelined:
         """As `Topology.released`."""
         worker = self._workers[release.worker]
         worker.release = release
-        worker.calls.clear()  # they are done
+        worker.calls.clear()  # all of them are done
         group, stage = worker.stage_id
         if release.pull:
             worker.weights = self.servers[stage - 1].weights(group)
         queue = self._pipelines.released(worker.stage_id)
         while queue:
-            each = queue.pop(0)
-            if step := self._call(each):
+            following = queue.pop(0)
+            if step := self._call(following):
                 yield step
-            queue += self._pipelines.done(each)
+            queue += self._pipelines.done(following)
 
     def applied(self, apply: Apply, steps: Sequence[Step], is_pulled: bool) -> None:
         """As `Topology.applied`."""
@@ -175,13 +177,13 @@ class Pipelined:
         )
 
     def left(self, worker: str) -> None:
-        """Do nothing: no stage is lost but with the run, and the server of one that is done keeps
-        its buffers.
+        """Do nothing: the loss of a stage ends the run, and the server of a drained stage keeps its
+        buffers.
         """
 
     def leavers(self, under_way: Collection[str]) -> list[str]:
-        """As `Topology.leavers`: the paradigm of a stage would wait for a replica that has no batch
-        left.
+        """As `Topology.leavers`: a replica without a batch leaves, since the paradigm of the stage
+        would wait for it.
         """
         if not self._pipelines.is_closed:
             return []
@@ -194,8 +196,8 @@ class Pipelined:
         ]
 
     def waited_since(self, step: Step) -> float:
-        """As `Topology.waited_since`: stages wait for each other, so an answer of one counts for
-        its whole group.
+        """As `Topology.waited_since`: stages wait for each other, so an answer of one stage counts
+        for its whole group.
         """
         group, _ = self._workers[step.release.worker].stage_id
         heard_at = [0.0]
@@ -206,8 +208,8 @@ class Pipelined:
         return max(released_at(self.roster_of(step.release.worker), step), *heard_at)
 
     def suspect(self, step: Step) -> str:
-        """As `Topology.suspect`: of the stages that the step waits for, the one that waits for
-        none.
+        """As `Topology.suspect`: of the stages that the step waits for, the one that waits for no
+        other.
         """
         group, _ = self._workers[step.release.worker].stage_id
         is_done = self._backend.is_done
@@ -220,7 +222,7 @@ class Pipelined:
         return step.release.worker
 
     def _call(self, each: Pass) -> Step | None:
-        """Call a pass; returns the step that it ends, if it does."""
+        """Call a pass; return the step that it ends, if it ends one."""
         (group, stage), worker = each.stage_id, self._stages[each.stage_id]
         release, mail = worker.release, self._mail
         assert release is not None, "a pass of a stage that was never released"

@@ -1,9 +1,9 @@
-"""Pipelined runs in virtual time: their actors, and what lies between these.
+"""Pipelined runs in virtual time: their actors, and the links between these.
 
-A pass takes its part of the step of the whole network on the stage's device: the stage's share of
-the operations, a third of it forward and two thirds backward (`weights: latest` runs forward again
-first). What goes from stage to stage goes over both workers' links, one way; each stage has a
-server of its own.
+A pass takes its part of the time that a step of the whole network takes on the stage's device: the
+stage's share of the operations, a third of it forward and two thirds backward (`weights: latest`
+runs forward again first). Values from stage to stage travel over both workers' links; each stage
+has a server of its own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from raysync.virtual.data_parallel import server_actor, server_paths
 from raysync.virtual.network import Path, Paths
 
 FORWARD = 1 / 3
-"""Of the operations of a step; backward has twice as many."""
+"""The forward pass's share of the operations of a step; a backward pass has twice as many."""
 
 
 class StageActor:
@@ -43,9 +43,9 @@ class StageActor:
     ) -> None:
         """
         Args:
-            plan: of the run.
+            plan: the plan of the run.
             stage_id: its group and the number of its stage.
-            computation: None: nothing is trained.
+            computation: None if nothing is trained.
         """
         self.site = plan.name(stage_id)
         self.free_at = 0.0
@@ -63,7 +63,7 @@ class StageActor:
                 plan.task.experiment.batch_size,
             )
         self._busy_s = 0.0
-        """Since its last push."""
+        """The seconds of computing since its last push."""
 
     def cost(self, method: str, fields: list[Any], inputs: Sequence[Any]) -> Cost:
         """As `Actor.cost`."""
@@ -81,7 +81,9 @@ class StageActor:
         return self._step_time.seconds(batch - 1, factor, share)
 
     def _parts(self, method: str) -> tuple[float, float]:
-        """Return what of the stage's part of a step a pass takes forward and backward."""
+        """Return the shares of the stage's part of a step that a pass takes forward and
+        backward.
+        """
         if method == "forward":
             return FORWARD, 0.0
         if self._stage == self._plan.paradigm.modules:
@@ -108,18 +110,22 @@ class PipelinedRun:
         self._stages = {plan.name(stage_id): stage_id for stage_id in plan.slots}
 
     def paths(self) -> Paths:
-        """Return what lies between stages and their servers, and between a stage and the next."""
+        """Return the links between stages and their servers, and between a stage and the next."""
         plan, experiment = self._plan, self._plan.task.experiment
         paths: dict[str, dict[str, Path]] = {}
         for stage in plan.shares:
-            groups = {plan.name(each): plan.group(each) for each in plan.slots if each[1] == stage}
+            groups = {
+                plan.name(replica): plan.group(replica)
+                for replica in plan.slots
+                if replica[1] == stage
+            }
             paths |= server_paths(experiment, groups, plan.vector_bytes[stage], server_of(stage))
         for group, stage in plan.slots:
             if stage < plan.paradigm.modules:
-                here, there = (group, stage), (group, stage + 1)
-                path = self._between(here, there)
-                paths.setdefault(plan.name(there), {})[plan.name(here)] = path
-                paths.setdefault(plan.name(here), {})[plan.name(there)] = path
+                stage_id, following = (group, stage), (group, stage + 1)
+                path = self._between(stage_id, following)
+                paths.setdefault(plan.name(following), {})[plan.name(stage_id)] = path
+                paths.setdefault(plan.name(stage_id), {})[plan.name(following)] = path
         return paths
 
     def _between(self, stage_id: StageId, following: StageId) -> Path:
