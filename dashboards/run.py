@@ -127,16 +127,12 @@ def _now() -> Row:
                 note="0: the run is over, or its controller is gone.",
             ),
             Panel(
-                "Protocol in force",
+                "Phase in force",
                 "short",
-                {
-                    "{{protocol}}": (
-                        f"max by (protocol) ({series('raysync_protocol_active', RUN)}) == 1"
-                    )
-                },
+                {"{{phase}}": (f"max by (phase) ({series('raysync_phase_active', RUN)}) == 1")},
                 "names",
                 empty="The run is over",
-                note="Of decoupled modules: what holds their replicas together.",
+                note="Decoupled: the paradigm that holds the replicas of a stage together.",
             ),
         ],
     )
@@ -340,14 +336,14 @@ def _decisions() -> Row:
         columns=2,
         panels=[
             Panel(
-                "Protocol in force",
+                "Phase in force",
                 "short",
-                {"{{protocol}}": f"max by (protocol) ({series('raysync_protocol_active', RUN)})"},
+                {"{{phase}}": f"max by (phase) ({series('raysync_phase_active', RUN)})"},
                 "states",
                 note="A second one appears only where a paradigm switches (`sync-switch`).",
             ),
             Panel(
-                "Switches so far, by protocol switched to",
+                "Switches so far, by phase switched to",
                 "short",
                 {"{{to}}": or_none(f"sum by (to) ({series('raysync_switches', RUN)})", "to")},
                 note="A constant 0 (none) unless a paradigm switches.",

@@ -147,8 +147,8 @@ def _facts(status: RunStatus, about: Mapping[str, Any]) -> list[str]:
     if measures.staleness_mean is not None:
         facts.append(f"staleness {measures.staleness_mean:.1f}, at most {measures.staleness_max}")
     facts.append(f"lead at most {measures.lead_max}")
-    if status.protocol:
-        facts.append(f"under {status.protocol}")
+    if status.phase:
+        facts.append(f"under {status.phase}")
     return facts
 
 

@@ -1,4 +1,4 @@
-"""`raysync switch-search`: when to go over from one protocol to the next."""
+"""`raysync switch-search`: when to go over from one phase to the next."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def switch_search(
         bool,
         typer.Option(
             "--recurring",
-            help="Train nothing with the first protocol alone: `known` says what it comes to.",
+            help="Train nothing with the first phase alone: `known` says what it comes to.",
         ),
     ] = False,
     verbose: Annotated[
@@ -163,7 +163,7 @@ def _costs(found: Found) -> str:
     if found.cost is None:
         return (
             f"Search cost: {seconds_text(found.seconds)} s of training. How many trainings with the"
-            " first protocol alone that is nobody can say without known: {accuracy: ..., seconds:"
+            " first phase alone that is nobody can say without known: {accuracy: ..., seconds:"
             " ...}."
         )
     paid = (
@@ -173,13 +173,13 @@ def _costs(found: Found) -> str:
     )
     effective = "-" if found.effective is None else f"{found.effective:.2f}"
     return (
-        f"Search cost: {found.cost:.2f} trainings with the first protocol alone"
+        f"Search cost: {found.cost:.2f} trainings with the first phase alone"
         f" ({seconds_text(found.seconds)} s), {paid}; effective-training ratio {effective}."
     )
 
 
 def _first(plan: SearchPlan) -> str:
-    """What the first protocol is called."""
+    """What the first phase is called."""
     return plan.experiment.paradigm.make().phases()[0]
 
 

@@ -85,7 +85,7 @@ class Controller:
             self._exporter,
             plan.labels,
             experiment,
-            topology.paradigm.protocol,
+            topology.paradigm.phase,
             topology.workload_samples,
         )
         for lines in driver_of(plan, servers, evaluator, workers).run():

@@ -132,7 +132,7 @@ class PipelinedLayout:
 
     def __init__(self, plan: DecoupledPlan) -> None:
         self.experiment = placed_as(plan.task.experiment, plan.paradigm)
-        self.slots: Sequence[str] = [plan.name(stage) for stage in plan.slots]
+        self.slots: Sequence[str] = [plan.name(stage_id) for stage_id in plan.slots]
         self.servers: Mapping[str, Sequence[int]] = {
             server_of(stage): [stage - 1] for stage in plan.shares
         }
@@ -153,16 +153,16 @@ class PipelinedLayout:
         plan, experiment = self._plan, self._plan.task.experiment
         return [
             StagePlan(
-                stage,
+                stage_id,
                 slot,
-                plan.group(stage),
+                plan.group(stage_id),
                 plan.task.model,
                 plan.paradigm,
-                plan.draws(stage[0]),
+                plan.draws(stage_id[0]),
                 experiment.batch_size,
                 experiment.seed,
-                plan.shares[stage[1]],
-                plan.output_bytes[stage[1]],
+                plan.shares[stage_id[1]],
+                plan.output_bytes[stage_id[1]],
             )
-            for stage, slot in plan.slots.items()
+            for stage_id, slot in plan.slots.items()
         ]

@@ -15,10 +15,10 @@ from raysync.cluster.telemetry import Exporter, UpdateSeconds
 from raysync.cluster.transport import Payload, incoming, outgoing
 from raysync.config import Update
 from raysync.record.metrics import RunLabels
+from raysync.training.apply_plan import ApplyPlan
 from raysync.training.flat import FlatModel
 from raysync.training.model_server import Exchange, ModelServer, shard_of
 from raysync.training.models import ModelPlan
-from raysync.training.update_plan import ApplyPlan
 
 
 class ServerPlan(Protocol):

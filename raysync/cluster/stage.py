@@ -28,8 +28,8 @@ from raysync.cluster.telemetry import log_ready, log_to_stderr
 from raysync.cluster.transport import Payload, incoming, outgoing
 from raysync.config import Update, WorkerGroup
 from raysync.decoupled.cut import joined
-from raysync.decoupled.exchange import exchange_of
-from raysync.decoupled.pipelines import Stage
+from raysync.decoupled.gossip import exchange_of
+from raysync.decoupled.pipelines import StageId
 from raysync.decoupled.plan import parts_of
 from raysync.decoupled.stage import StageComputation, StageWork
 from raysync.engine.step_time import StepTime, one_way_s
@@ -48,7 +48,7 @@ Activation = npt.NDArray[Any]
 class StagePlan:
     """All that a stage needs to know in one run."""
 
-    stage: Stage
+    stage_id: StageId
     slot: str
     group: WorkerGroup
     model: ModelPlan
@@ -117,17 +117,17 @@ class StageActor:
         """Begin a run."""
         [name] = devices_of_actor()
         use_tf32(False)
-        number, paradigm = plan.stage[1], plan.paradigm
+        stage, paradigm = plan.stage_id[1], plan.paradigm
         self._plan, self._data, self._device, self._busy_s = plan, data, Device(name), 0.0
         self._step_time = StepTime(plan.group, plan.seed, plan.slot)
         computation = StageComputation(
-            parts_of(plan.model, paradigm)[number - 1].to(name), paradigm.weights, paradigm.shrink
+            parts_of(plan.model, paradigm)[stage - 1].to(name), paradigm.weights, paradigm.shrink
         )
         self._work = StageWork(
-            computation, number, paradigm.modules, plan.batches, plan.batch_size, self._device
+            computation, stage, paradigm.modules, plan.batches, plan.batch_size, self._device
         )
         place = here([name])
-        log_ready(f"module {number} of {plan.model.name}", place.devices)
+        log_ready(f"stage {stage} of {plan.model.name}", place.devices)
         return place
 
     @signed()
@@ -141,7 +141,7 @@ class StageActor:
                 the first has none.
         """
         plan = self._ready
-        with self._timed(fields, 1 / 3, plan.stage[1] > 1):
+        with self._timed(fields, 1 / 3, plan.stage_id[1] > 1):
             y = self._device.download(
                 self._work.forward(int(fields[0]), self._data, _tensors(arrived))
             )
@@ -161,13 +161,15 @@ class StageActor:
             loss with the seconds of computing.
         """
         plan = self._ready
-        last, alone = plan.stage[1] == plan.paradigm.modules, plan.paradigm.modules == 1
+        last, alone = plan.stage_id[1] == plan.paradigm.modules, plan.paradigm.modules == 1
         again = plan.paradigm.weights == "latest" and not last
         with self._timed(fields, 1.0 if last or again else 2 / 3, not alone):
             loss, vector, dx = self._work.backward(int(fields[0]), self._data, _tensors(arrived))
             gradient = outgoing(self._device.download(vector))[0]
             back = (
-                self._device.download(dx).numpy() if dx is not None and plan.stage[1] > 1 else None
+                self._device.download(dx).numpy()
+                if dx is not None and plan.stage_id[1] > 1
+                else None
             )
         busy_s, self._busy_s = self._busy_s, 0.0
         return gradient, back, [loss, busy_s]

@@ -201,7 +201,7 @@ def run_metrics(
     exporter: Exporter,
     labels: RunLabels | None,
     experiment: Experiment,
-    protocol: str,
+    phase: str,
     workload_samples: int,
 ) -> RunMetrics | None:
     """Return the metrics of a run; None: it has no labels, or its experiment turns them off."""
@@ -210,7 +210,7 @@ def run_metrics(
     return RunMetrics(
         exporter,
         Collector(
-            labels, protocol, workload_samples, experiment.target_accuracy, experiment.target_loss
+            labels, phase, workload_samples, experiment.target_accuracy, experiment.target_loss
         ),
     )
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
 from raysync.core import paradigm
-from raysync.core.reference import NotTrusted, not_trusted
 from raysync.paradigms import make
+from raysync.paradigms.references import NotTrusted, not_trusted
 from raysync.paradigms.registry import called
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from raysync.config.yaml_reading import read_yaml
-from raysync.core.reference import may_import
 from raysync.errors import ConfigError, unknown_name
+from raysync.paradigms.references import may_import
 
 BROUGHT = {"workers", "network", "cluster"}
 """The settings of an experiment that a profile may hold, beside `about`, a text."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 from pathlib import Path
 
-from raysync.core.reference import may_import
+from raysync.paradigms.references import may_import
 
 
 def seconds_from(trace: object) -> object:

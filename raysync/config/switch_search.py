@@ -12,7 +12,7 @@ Target = Literal["final_accuracy", "converged_accuracy", "best_accuracy"]
 
 
 class Known(Strict):
-    """What earlier runs of the first protocol alone came to."""
+    """What earlier runs of the first phase alone came to."""
 
     accuracy: float = Field(
         ge=0, le=1, description="their mean, of the search's target; a fraction of 1"

@@ -1,8 +1,8 @@
 """What only some topologies can carry out.
 
-A paradigm names what it asks of a topology (`Paradigm.demands`), an experiment does so by its
-settings, and a topology says what it refuses, and why. So nothing is silently ignored: what cannot
-be carried out is refused before the run, by the name of the setting that asks for it.
+A paradigm states what it demands of a topology (`Paradigm.demands`), an experiment does so by its
+settings, and a topology states what it refuses, and why. So nothing is silently ignored: what
+cannot be carried out is refused before the run, with the name of the setting that asks for it.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 from enum import Enum, auto
 
 Demand = tuple["Capability", str]
-"""What is asked of a topology, and the setting that asks for it."""
+"""A demand on a topology, and the setting that makes it."""
 
 
 class Capability(Enum):
-    """Something that a topology may refuse."""
+    """A demand that a topology may refuse."""
 
     BATCH_SIZE = auto()
-    """`Release(batch_size=...)`: an iteration of another size than the experiment's."""
+    """`Release(batch_size=...)`: an iteration whose batch size is not the experiment's."""
     LOSE_WORKERS = auto()
-    """The run goes on when a worker is lost, and a new life of its slot may join."""
+    """The run continues when a worker is lost, and a new life of its slot may join."""
     CORRECT_STALENESS = auto()
     """The server corrects gradients for their delay."""
     SHARD_SERVERS = auto()
@@ -27,9 +27,9 @@ class Capability(Enum):
     SEVERAL_DEVICES = auto()
     """A worker computes on several devices."""
     PRECISION = auto()
-    """A worker computes in another precision than float32."""
+    """A worker computes in a precision other than float32."""
     WHOLE_NORM = auto()
     """The server knows the norm of the whole model."""
     EMULATE_LINKS = auto()
-    """The way between a worker and its server is emulated on Ray; on the virtual clock it always
+    """The link between a worker and its server is emulated on Ray; on the virtual clock it always
     is."""

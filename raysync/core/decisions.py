@@ -1,8 +1,8 @@
-"""What the machine tells an engine to do: imperative, immutable.
+"""The instructions of the machine to an engine: imperative, immutable.
 
-A paradigm returns these with the fields of its choice; `Machine` fills in what it alone knows
-(marked *stamped*). The order of a list binds: an Apply takes effect before any later Release of the
-same list.
+A paradigm returns decisions with the fields of its choice; `Machine` fills in the fields that only
+it knows (marked *stamped*). The order of a list is binding: an Apply takes effect before any later
+Release of the same list.
 """
 
 from __future__ import annotations
@@ -11,65 +11,65 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from raysync.core.slot_init import filled_by_slot
+from raysync.core.fast_init import fast_init
 
 Push = tuple[str, int]
-"""A push is named by (worker, clock)."""
+"""The name of a push: (worker, clock)."""
 
 DropReason = Literal["late", "stale", "suspended", "restored", "left", "other"]
-"""The kinds of reasons for a Drop, which metrics and figures count by."""
+"""The kinds of reasons for a Drop; metrics and figures count by them."""
 
 DROP_REASONS: tuple[DropReason, ...] = get_args(DropReason)
 
 
-@filled_by_slot
+@fast_init
 @dataclass(frozen=True, slots=True)
 class Apply:
     """Make one optimizer step with the sample-weighted mean gradient of these pushes."""
 
     pushes: tuple[Push, ...]
     version: int = -1
-    """Stamped: the model version that this update makes."""
+    """Stamped: the model version that this update produces."""
     samples_before: int = -1
-    """Stamped: the samples in the pushes that were applied before this update."""
+    """Stamped: the number of samples in the pushes that were applied before this update."""
     phase: str = ""
-    """Which of the experiment's `update` settings holds, for paradigms that switch; "" is the only
-    one."""
+    """The phase whose `update` settings hold, for paradigms that switch; other paradigms have only
+    ""."""
     publish: bool = True
-    """False: workers that pull later still get the weights that were published before this
+    """If False, workers that pull later still get the weights that were published before this
     update."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Forget this push without applying it."""
+    """Discard this push without applying it."""
 
     push: Push
     why: str
-    """It is for a person, and may differ from push to push."""
+    """The reason for a person; it may differ from push to push."""
     reason: DropReason = "other"
 
 
-@filled_by_slot
+@fast_init
 @dataclass(frozen=True, slots=True)
 class Release:
     """Let a worker compute its next iteration."""
 
     worker: str
     clock: int = -1
-    """Stamped: the iteration it computes."""
+    """Stamped: the iteration that it computes."""
     version: int = -1
-    """Stamped: the oldest model version it may read; with `pull=False` the version of its last
+    """Stamped: the oldest model version that it may read; with `pull=False` the version of its last
     pull."""
     pull: bool = True
-    """False: go on with the weights you have."""
+    """If False, the worker continues with the weights that it has."""
     batch_size: int | None = None
-    """Samples of this iteration; None is the experiment's own batch size."""
+    """The number of samples of this iteration; None is the experiment's own batch size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """The worker waits, for a reason that a person understands. Stamped by the machine from
+    """State that a worker waits, and why. The machine stamps it with the answer of
     `Paradigm.explain`.
     """
 
@@ -79,7 +79,9 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class SetTimer:
-    """Send TimerFired(key) at that time. Setting replaces; `at=None` cancels."""
+    """Request TimerFired(key) at that time. A new time replaces the old one; `at=None` cancels the
+    timer.
+    """
 
     key: str
     at: float | None
@@ -87,8 +89,8 @@ class SetTimer:
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """The rule changes from here on; every member's lead becomes 0, and `Paradigm.on_switch`
-    decides about the held.
+    """Begin another phase: every member's lead becomes 0, and `Paradigm.on_switch` decides about
+    the held workers.
     """
 
     to: str
@@ -97,23 +99,24 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class Suspend:
-    """Go on without a worker, as if it had left: `Paradigm.on_leave` hears of it after this answer.
+    """Continue without a worker, as if it had left: `Paradigm.on_leave` is called after this
+    answer.
 
-    It stays in the run, and a step under way goes on, but no roster of a paradigm shows it among
-    the members, nobody waits for it, and what it pushes is dropped. Then it waits.
+    It stays in the run, and a step under way continues, but it is no member of the roster, nothing
+    waits for it, and its push is dropped. After that push it waits.
     """
 
     worker: str
     why: str
-    """What completes "it was suspended ...", for a person."""
+    """The reason, worded so that it completes "it was suspended ..."."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Let a suspended worker take part again, held, at the pace of the slowest member.
+    """Let a suspended worker take part again; it is held, at the pace of the slowest member.
 
-    One that still computes was released before the others went on without it: that push is
-    dropped, and with it the worker comes as a newcomer (`Paradigm.on_join`).
+    If it still computes, it was released before the others continued without it: that push is
+    dropped, and then the worker joins as a newcomer (`Paradigm.on_join`).
     """
 
     worker: str
@@ -121,12 +124,12 @@ class Restore:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something worth keeping in the journal. Replayed like any decision, never executed."""
+    """Keep information in the journal. A note is replayed like any decision, but never executed."""
 
     kind: str
     worker: str
     values: Mapping[str, Any] = field(default_factory=dict)
-    """JSON-native."""
+    """JSON-native values by name."""
 
 
 Decision = Apply | Drop | Release | Hold | SetTimer | Switch | Suspend | Restore | Note

@@ -1,12 +1,12 @@
-"""What an engine tells the machine: past tense, immutable, each with the time at which the engine
-learned of it.
+"""The reports of an engine to the machine: past tense, immutable, each with the time at which the
+engine learned of it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raysync.core.slot_init import filled_by_slot
+from raysync.core.fast_init import fast_init
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,12 +16,12 @@ class Joined:
     at: float
     """Seconds since the run began."""
     worker: str
-    """`slot#n`, n counting the lives of that slot; an id is used once in a run."""
+    """`slot#n`, where n counts the lives of that slot; an id is used once in a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """A worker died, was frozen or went away. A push of it that is still in flight will be
+    """A worker died, froze or left. If a push of it is still in flight, that push will be
     dropped.
     """
 
@@ -30,7 +30,7 @@ class Left:
     worker: str
 
 
-@filled_by_slot
+@fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pushed:
     """A worker finished computing the gradient of one iteration."""
@@ -39,18 +39,18 @@ class Pushed:
     """Seconds since the run began."""
     worker: str
     clock: int
-    """The iteration, as named by the Release that started it."""
+    """The iteration, as given by the Release that started it."""
     base: int
-    """Model version the gradient was computed on."""
+    """The model version that the gradient was computed on."""
     samples: int
-    """Size of the batch."""
+    """The size of the batch."""
     busy_s: float
-    """Seconds of computing alone."""
+    """Seconds of computation alone, without transfers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimerFired:
-    """A timer that a SetTimer asked for has run out."""
+    """A timer that a SetTimer requested has run out."""
 
     at: float
     """Seconds since the run began."""

@@ -1,11 +1,11 @@
-"""Ids of workers, and keys of the timers of stages: minted and parsed here and nowhere else.
+"""Ids of workers, and keys of the timers of stages: made and parsed only here.
 
     gpu-3#2         the second life of the slot gpu-3, which is worker 3 of the group gpu
     m2/gpu-3#1      stage 2 of a network that was cut, on that worker: a slot of its own
 
-An id or a slot may stand anywhere as a plain `str`; `WorkerId(text)` and `Slot(text)` are asked for
-the parts. (Slots are minted plain, since each step hashes one in a formatted text.)
-Asking never fails, since a damaged journal may have any text for a worker: a part that the text
+An id or a slot may be a plain `str` anywhere; `WorkerId(text)` and `Slot(text)` give access to its
+parts. (Slots are made as plain strings, since each step hashes one in a formatted text.)
+The access never fails, since a damaged journal may have any text for a worker: a part that the text
 does not have is empty, or 0.
 """
 
@@ -14,30 +14,30 @@ from __future__ import annotations
 import re
 
 _STAGE = re.compile(r"m([1-9][0-9]{0,8})/")
-"""The slash is in no name of a worker group."""
+"""No name of a worker group contains a slash."""
 
 
 class Slot(str):
-    """A worker's place in a run, which its lives fill one after another."""
+    """A worker's place in a run, which its successive lives fill."""
 
     __slots__ = ()
 
     @property
     def stage(self) -> int:
         """The stage that it computes, from 1; 0 if its workers have the whole network."""
-        found = _STAGE.match(self)
-        return int(found[1]) if found else 0
+        match = _STAGE.match(self)
+        return int(match[1]) if match else 0
 
     @property
     def group(self) -> str:
-        """The group of workers that it is in; a stage's begins with the stage: those do
-        equal work.
+        """The group of workers that it is in. The group of a stage's slot includes the stage: the
+        workers of one such group do equal work.
         """
         return self.rpartition("-")[0]
 
     @property
     def number(self) -> int:
-        """Its number in the group, from 0. (`index` is a method of every `str`.)"""
+        """The number in the group, from 0. (`index` is a method of every `str`.)"""
         return _number(self.rpartition("-")[2])
 
 
@@ -48,7 +48,7 @@ class WorkerId(str):
 
     @property
     def slot(self) -> Slot:
-        """The place that it fills."""
+        """The slot that it fills."""
         return Slot(self.rpartition("#")[0])
 
     @property
@@ -58,42 +58,42 @@ class WorkerId(str):
 
     @property
     def stage(self) -> int:
-        """That of its slot."""
+        """The stage of its slot."""
         return self.slot.stage
 
     @property
     def group(self) -> str:
-        """That of its slot."""
+        """The group of its slot."""
         return self.slot.group
 
     @property
     def number(self) -> int:
-        """That of its slot."""
+        """The number of its slot."""
         return self.slot.number
 
 
 def worker_slot(group: str, number: int) -> str:
-    """Name the slot of a worker that an experiment file describes."""
+    """Return the slot of a worker that an experiment file describes."""
     return f"{group}-{number}"
 
 
 def stage_slot(slot: str, stage: int) -> str:
-    """Name the slot of a stage that is placed on the worker of another slot."""
+    """Return the slot of a stage that is placed on the worker of another slot."""
     return f"m{stage}/{slot}"
 
 
 def worker_id(slot: str, life: int) -> WorkerId:
-    """Name a worker of that slot."""
+    """Return the id of a worker of that slot."""
     return WorkerId(f"{slot}#{life}")
 
 
 def stage_timer(stage: int, key: str) -> str:
-    """Name a timer that the rule of a stage calls `key`."""
+    """Return the key of a timer that the paradigm of a stage calls `key`."""
     return f"{stage}/{key}"
 
 
 def split_timer(key: str) -> tuple[int, str]:
-    """Say whose timer that is: the stage, or 0, and what the stage's rule calls it."""
+    """Return the stage of a timer, or 0, and the key that the paradigm of the stage gave it."""
     stage, _, rest = key.partition("/")
     return _number(stage), rest
 

@@ -1,5 +1,5 @@
-"""The journal of a run as text: JSON lines, the first a header, then one line an event with its
-decisions.
+"""The journal of a run as text: JSON lines, the first of them a header, then one line for each
+event with its decisions.
 
     {"journal": 2, "paradigm": {"class": ..., "parameters": ...}, "workload_samples": ..., ...}
     {"event": "Pushed", "at": 1.5, "worker": "fast-0#1", ...,
@@ -8,13 +8,13 @@ decisions.
     {"remark": {"at": 7.5, "text": ...}}
     {"ended": {"status": "finished", "at": 20.1}}
 
-`report` is what came with the event and decides nothing (the loss of a push, the reason of a Left);
-evaluations, remarks and the closing line are for readers. Replay needs the header and the events
-alone. No file is touched: text in, text out.
+`report` came with the event and does not influence decisions (the loss of a push, the reason of a
+Left); evaluations, remarks and the closing line are for readers. A replay needs only the header and
+the events. No file is opened here: text in, text out.
 
-A journal may be damaged, or a stranger's, so its types are checked once, here, as it is decoded;
-who reads it need not ask again. Whether the history that it tells can have happened is another
-question: the machine answers it, and the rosters.
+A journal may be damaged, or come from a stranger, so its types are checked once, here, when it is
+decoded; readers need not check again. Whether its history is possible is another question, which
+the machine and the rosters answer.
 """
 
 from __future__ import annotations
@@ -22,16 +22,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
-from traceback import extract_tb
-from typing import Any, Protocol, assert_never, get_args
+from typing import Any, assert_never, get_args
 
 from raysync.core.decisions import DROP_REASONS, Decision
 from raysync.core.events import Event
-from raysync.core.json_native import is_native, is_whole
+from raysync.core.json_values import is_native, is_whole
 from raysync.core.machine import describe
 from raysync.core.paradigm import AnyParadigm
-from raysync.errors import ConfigError, IllegalDecision, RunFailed
+from raysync.errors import ConfigError
 
 JOURNAL_SCHEMA = 2
 
@@ -43,40 +41,11 @@ _FIELDS = {cls: tuple(field.name for field in fields(cls)) for cls in _CLASSES}
 
 @dataclass(slots=True)
 class Entry:
-    """One event, what the machine decided, and what else was reported with the event."""
+    """One event, the decisions of the machine, and what else was reported with the event."""
 
     event: Event
     decisions: tuple[Decision, ...]
     report: Mapping[str, Any] = field(default_factory=dict)
-
-
-class Handler(Protocol):
-    """What answers events: a machine, or one for each module."""
-
-    def handle(self, event: Event) -> list[Decision]:
-        """As `Machine.handle`."""
-
-
-def answered(machine: Handler, event: Event, report: Mapping[str, Any]) -> Entry:
-    """Let a machine answer an event.
-
-    Raises:
-        RunFailed: the paradigm decided what cannot be carried out; it is told at which event.
-        Exception: whatever else is raised there says at which event, and in which line of the
-            paradigm, as far as it was called.
-    """
-    try:
-        return Entry(event, tuple(machine.handle(event)), report)
-    except IllegalDecision as error:
-        raise RunFailed(f"{error} It answered {event}") from error
-    except Exception as error:
-        frames = extract_tb(error.__traceback__)
-        core = Path(__file__).parent
-        last = next(
-            (frame for frame in reversed(frames) if Path(frame.filename).parent != core), frames[-1]
-        )
-        error.add_note(f"at {event}, in {last.filename}:{last.lineno}")
-        raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +55,14 @@ class Evaluation:
     mark: float
     """The progress at which it was due."""
     progress: float
-    """The progress at which it was made."""
+    """The progress of the evaluated model."""
     version: int
     at: float
     """Seconds since the run began: when the weights were published."""
     accuracy: float
-    """Fraction of 1."""
+    """A fraction of 1."""
     loss: float
-    """Mean cross-entropy per label (of a sample, or of a token), in nats."""
+    """The mean cross-entropy per label (of a sample, or of a token), in nats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +70,18 @@ class Ended:
     """The last line of a run that was closed."""
 
     status: str
-    """finished, diverged, stopped or failed."""
+    """One of finished, diverged, stopped and failed."""
     at: float
-    """Seconds since the run began: the last publication; of a run that the driver closed (stopped),
-    the last event."""
+    """Seconds since the run began: the time of the last publication; if the run was stopped, that
+    of the last event."""
     error: str = ""
     faults_without_effect: tuple[str, ...] = ()
-    """Those of the experiment that nobody met, as its file has them."""
+    """The faults of the experiment that never took effect, as its file has them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """Something that a person should know and that is no event."""
+    """Information for a person that is no event."""
 
     at: float
     """Seconds since the run began."""
@@ -123,7 +92,7 @@ Line = Entry | Evaluation | Remark | Ended
 
 
 def header(paradigm: AnyParadigm, workload_samples: int | None, **more: Any) -> str:
-    """The first line: all that a replay needs to start from, and `more` for readers."""
+    """Encode the first line: what a replay starts from, and `more` for readers."""
     return json.dumps(
         {
             "journal": JOURNAL_SCHEMA,
@@ -135,8 +104,8 @@ def header(paradigm: AnyParadigm, workload_samples: int | None, **more: Any) -> 
 
 
 def encode(line: Line) -> str:
-    """One line of text, without its line break. Text of NaN and infinity is Python's (`NaN`,
-    `Infinity`).
+    """Encode a line as text without its line break; NaN and infinity are written as Python does
+    (`NaN`, `Infinity`).
     """
     match line:
         case Entry(event=event, decisions=decisions, report=report):
@@ -161,7 +130,7 @@ def encode(line: Line) -> str:
 
 
 def decode(text: str) -> Line:
-    """The line that `encode` wrote.
+    """Decode a line that `encode` wrote.
 
     Raises:
         ConfigError: it is not a line of a journal of this schema.
@@ -169,7 +138,7 @@ def decode(text: str) -> Line:
     try:
         data = json.loads(text)
         if not isinstance(data, dict):
-            raise ValueError("it is no object")
+            raise ValueError("it is no JSON object")
         line: Line
         if "evaluation" in data:
             line = _checked(Evaluation, data["evaluation"])
@@ -191,19 +160,19 @@ def decode(text: str) -> Line:
 
 
 class Decoder:
-    """Decodes the lines of one journal below its header, in their order."""
+    """Decodes the lines of one journal after its header, in their order."""
 
     def __init__(self) -> None:
         self.number = 1
         """The number of the latest line; the header is the first."""
         self.ended = False
-        """Whether that was the closing line."""
+        """Whether the latest line was the closing line."""
 
     def take(self, text: str) -> Line:
-        """The next line.
+        """Decode the next line.
 
         Raises:
-            ConfigError: it is damaged, or it comes after the closing line.
+            ConfigError: the line is damaged, or comes after the closing line.
         """
         self.number += 1
         if self.ended:
@@ -217,12 +186,12 @@ class Decoder:
 
 
 def read(lines: Iterable[str]) -> tuple[dict[str, Any], Iterator[Line]]:
-    """Header and lines of a journal. A last line that was cut off, as a killed run leaves it, is
-    passed over.
+    """Return the header and the lines of a journal. A last line that was cut off, as a killed run
+    leaves it, is skipped.
 
     Raises:
-        ConfigError: no journal, one of another schema, a damaged header, or (while iterating) a
-            damaged line.
+        ConfigError: the text is no journal or has another schema, its header is damaged, or (while
+            iterating) a line is damaged.
     """
     rest = iter(lines)
     head = read_header(next(rest, "null"))
@@ -231,11 +200,11 @@ def read(lines: Iterable[str]) -> tuple[dict[str, Any], Iterator[Line]]:
 
 
 def read_header(text: str) -> dict[str, Any]:
-    """Read what the first line says: `paradigm` (with `class` and `parameters`),
-    `workload_samples`, and perhaps `about`.
+    """Read the first line: `paradigm` (with `class` and `parameters`), `workload_samples`, and
+    optionally `about`.
 
     Raises:
-        ConfigError: no journal, one of another schema, or a damaged header.
+        ConfigError: the text is no journal or has another schema, or its header is damaged.
     """
     try:
         head = json.loads(text)
@@ -250,8 +219,8 @@ def read_header(text: str) -> dict[str, Any]:
             else "another"
         )
         raise ConfigError(
-            f"{newer} raysync wrote it: the journal has schema {head['journal']!r:.20}; this"
-            f" raysync reads schema {JOURNAL_SCHEMA}."
+            f"it was written by {newer} raysync: the journal has schema"
+            f" {head['journal']!r:.20}; this raysync reads schema {JOURNAL_SCHEMA}."
         )
     described, samples = head.get("paradigm"), head.get("workload_samples", 0)
     whole = (
@@ -268,7 +237,7 @@ def read_header(text: str) -> dict[str, Any]:
 # ---- the types of what is read ----
 
 LONGEST_S = 1e12
-"""30,000 years: no moment of a run lies further off."""
+"""An upper bound on times, in seconds: 30,000 years."""
 
 
 def _is_text(value: object) -> bool:
@@ -293,8 +262,8 @@ def _is_push(value: Any) -> bool:
 
 
 def is_mapping(value: object) -> bool:
-    """Whether that is a mapping of JSON's data, not too deep, whose whole numbers fit into
-    64 bits.
+    """Whether the value is a mapping of JSON-native data, not nested too deep, whose whole numbers
+    fit into 64 bits.
     """
     return type(value) is dict and is_native(value)
 
@@ -316,7 +285,7 @@ _FITS: dict[str, Callable[[Any], bool]] = {
     "tuple[str, ...]": lambda texts: all(map(_is_text, texts)),
     "Mapping[str, Any]": is_mapping,
 }
-"""Type of a field, as the dataclasses have it -> whether a value is of it."""
+"""Type of a field, as annotated in the dataclasses -> whether a value has that type."""
 
 _SECONDS = {"at", "busy_s"}
 _CHECKS = {
@@ -335,7 +304,7 @@ _REPORTED = {
     "delay_ticks": _or_none(is_whole),
     "why": _is_text,
 }
-"""The entries of a report that readers look at; the rest is only shown."""
+"""Checks of the entries of a report that readers use; other entries are only displayed."""
 
 
 def _checked(cls: Any, values: dict[str, Any]) -> Any:

@@ -1,7 +1,7 @@
-"""What a paradigm may decide and keep: checked at once, so that its author reads where and why.
+"""The checks of what a paradigm decides and keeps, so that errors name its author's own line.
 
-The machine asks before it carries a decision out. The alternative, to let the roster fail, would
-name a line of ours and a key of a dictionary.
+The machine checks a decision before it carries it out. If the roster failed instead, the error
+would show a line of raysync and the key of a dictionary.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from raysync.core.decisions import (
     Suspend,
     Switch,
 )
-from raysync.core.json_native import JSON_NATIVE, not_native
+from raysync.core.json_values import JSON_NATIVE, not_native
 from raysync.core.roster import Roster
 
 
 def why_illegal(decision: Decision, roster: Roster) -> str:
-    """Say why a decision cannot be carried out now, as what follows "on_push"; empty if it can.
+    """Return why a decision cannot be carried out now, worded to follow "on_push"; "" if it can.
 
-    A paradigm is its author's code, whose types nobody has checked: so anything may come in here.
+    A paradigm is its author's code, whose types are unchecked, so `decision` may be anything.
     """
     why_not = CHECKS.get(type(decision))  # a `match` here took a twentieth of a timing-only run
     if why_not is None:
-        return f"returns {decision!r} among its decisions, which is none"
+        return f"returns {decision!r} among its decisions, which is no decision"
     return why_not(decision, roster)
 
 
@@ -45,7 +45,7 @@ def _why_not_applied(decision: Apply, roster: Roster) -> str:
     if not isinstance(pushes, tuple):
         return f"applies {pushes!r}; the pushes of an Apply are a tuple of (worker, clock)"
     if not pushes:
-        return "applies no push; an Apply takes one at least"
+        return "applies no push; an Apply takes at least one"
     for push in pushes:
         if not isinstance(push, tuple) or push not in buffered:
             return f"applies {_absent(push, roster)}"
@@ -111,7 +111,7 @@ def _why_not_restored(decision: Restore, roster: Roster) -> str:
 
 
 def _why_not_held(decision: Hold, roster: Roster) -> str:
-    return "returns a Hold, which the machine gives; say why in `explain`"
+    return "returns a Hold, which only the machine issues; give the reason in `explain`"
 
 
 CHECKS: dict[type, Callable[[Any, Roster], str]] = {
@@ -150,7 +150,7 @@ def _whereabouts(worker: object, roster: Roster) -> str:
 
 
 def location(paradigm: object, method: str) -> str:
-    """Say where a paradigm defines a method, `FILE:LINE: Class.method`, for its author."""
+    """Return where a paradigm defines a method, as `FILE:LINE: Class.method`, for its author."""
     function = inspect.unwrap(getattr(type(paradigm), method))
     code = function.__code__
     return f"{code.co_filename}:{code.co_firstlineno}: {type(paradigm).__name__}.{method}"

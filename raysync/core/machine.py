@@ -1,27 +1,27 @@
-"""One paradigm at work: legality, bookkeeping and invariants, written once for all rules.
+"""One paradigm at work: legality, bookkeeping and invariants, written once for all paradigms.
 
-The Ray engine and the virtual engine drive the same object. The contract, whose numbers are those
-of the design:
+The Ray engine and the virtual engine drive the same object. Its contract:
 
- 1. `handle` is the only way state changes; `snapshot` and `restore` write it down and go on from
+ 1. Only `handle` changes the state; `snapshot` writes the state down, and `restore` continues from
     it.
- 2. Same start, same events: same decisions. Time is an argument; there is no hidden input.
+ 2. The same start and the same events give the same decisions. Time is an argument; there is no
+    hidden input.
  3. An illegal event raises ProtocolViolation and changes nothing. A push of a worker that has left
     is not illegal.
- 4. The order of decisions binds, and `Release.version` is the oldest model version that the worker
-    may then read.
+ 4. The order of decisions is binding, and `Release.version` is the oldest model version that the
+    worker may then read.
  5. After each event every member is computing or held; if all are held and no timer is set, that is
-    a bug of the paradigm. A suspended worker is live, but no member: to the rule it has left, until
-    it is restored.
+    a bug of the paradigm. A suspended worker is live, but no member: for the paradigm it has left,
+    until it is restored.
  6. Every push is applied once or dropped once: received = applied + dropped + buffered.
- 7. Who is left waiting gets a Hold with a reason, and so does a suspended worker whose push has
-    come.
+ 7. A worker that has to wait gets a Hold with a reason, and so does a suspended worker whose push
+    has arrived.
  8. A worker id is used once; a newcomer starts at the slowest member's clock, or at that of a
     suspended worker which is further behind.
- 9. A paradigm reads the roster and returns decisions; it never changes the roster. What it returns
-    is checked before it is carried out: an IllegalDecision names the paradigm's own file and line.
-10. One timer per key.
-11. `Release(pull=False)`: the next push has the base of the last one. A worker's first Release
+ 9. A paradigm reads the roster and returns decisions; it never changes the roster. Decisions are
+    checked before they are carried out: an IllegalDecision names the paradigm's own file and line.
+10. There is one timer per key.
+11. After `Release(pull=False)` the next push has the base of the last one. A worker's first Release
     pulls.
 12. `handle` costs O(1) amortised in the number of workers, except where a barrier opens.
 """
@@ -30,16 +30,17 @@ from __future__ import annotations
 
 import json
 from math import inf
-from typing import Any, assert_never
+from pathlib import Path
+from traceback import extract_tb
+from typing import Any, Protocol, assert_never
 
 from raysync.core.decisions import Decision, Drop, DropReason, Hold, SetTimer, Suspend, Switch
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
-from raysync.core.json_native import JSON_NATIVE, not_native
+from raysync.core.json_values import JSON_NATIVE, not_native
 from raysync.core.legality import location, why_illegal
-from raysync.core.paradigm import AnyParadigm, Paradigm
-from raysync.core.reference import reference_to
+from raysync.core.paradigm import AnyParadigm, Paradigm, reference_to
 from raysync.core.roster import Roster
-from raysync.errors import IllegalDecision, ProtocolViolation
+from raysync.errors import IllegalDecision, ProtocolViolation, RunFailed
 
 SNAPSHOT_SCHEMA = 2
 METHODS: dict[type[Event], str] = {
@@ -48,34 +49,34 @@ METHODS: dict[type[Event], str] = {
     Pushed: "on_push",
     TimerFired: "on_timer",
 }
-"""Event -> the method of a paradigm that answers it."""
+"""Event -> the method of a paradigm that handles it."""
 BEYOND_THE_ROSTER = frozenset({SetTimer, Switch, Suspend})
-"""The decisions that mean more to a machine than what they do to the roster."""
+"""The decisions with an effect on the machine besides that on the roster."""
 
 
 class Machine:
-    """Feeds events to a paradigm and carries its decisions out on the roster."""
+    """Passes events to a paradigm and carries its decisions out on the roster."""
 
     def __init__(self, paradigm: Paradigm, workload_samples: int | None = None) -> None:
         """
         Args:
-            paradigm: the rule; the machine owns it from here on.
-            workload_samples: size of the whole work in samples; with it the roster exposes
+            paradigm: owned by the machine from here on.
+            workload_samples: the size of the whole work in samples; with it the roster has a
                 progress.
         """
         self.paradigm = paradigm
         self.roster = Roster(workload_samples)
         self.timers: dict[str, float] = {}
         self._handled = 0
-        """The number of events so far."""
+        """The number of events that were handled."""
 
     def handle(self, event: Event) -> list[Decision]:
-        """Take in one event and say what to do.
+        """Take in one event and return the decisions.
 
         Raises:
             ProtocolViolation: the event cannot have happened; the state is as before the call.
-            IllegalDecision: the paradigm decided what cannot be carried out; the machine is of no
-                use afterwards.
+            IllegalDecision: the paradigm decided what cannot be carried out; the machine is
+                unusable afterwards.
         """
         roster = self.roster
         self._check(event)
@@ -111,8 +112,8 @@ class Machine:
         return decisions
 
     def _drop(self, event: Pushed) -> list[Decision]:
-        """Drop the push of a worker that takes no part; one that was restored takes part from now
-        on.
+        """Drop the push of a worker that is no member; if the worker was restored, it becomes
+        one.
         """
         roster, worker = self.roster, event.worker
         reason: DropReason
@@ -137,8 +138,8 @@ class Machine:
         return Hold(worker, why)
 
     def _check_afterwards(self, event: Event) -> None:
-        """Look for a deadlock and, at the events 1, 2, 4, 8, ..., whether the state can be written
-        down.
+        """Check for a deadlock and, at the events 1, 2, 4, 8, ..., that the state is
+        JSON-native.
         """
         roster = self.roster
         waits = roster.held or roster.suspended
@@ -157,7 +158,7 @@ class Machine:
         return IllegalDecision(f"{location(self.paradigm, method)} {what}.")
 
     def _check(self, event: Event) -> None:
-        """Everything that can be illegal about an event, before anything changes."""
+        """Check everything that can be illegal about an event, before anything changes."""
         roster = self.roster
         if not roster.now <= event.at < inf:
             raise ProtocolViolation(f"time went from {roster.now} s to {event.at} s: {event}")
@@ -199,14 +200,16 @@ class Machine:
         if event.samples <= 0 or not 0 <= event.busy_s < inf:
             raise ProtocolViolation(f"a push has samples and a finite time: {event}")
 
-    def _commit(self, method: str, wanted: list[Decision]) -> list[Decision]:
-        """Carry what a method of the paradigm decided out on the roster, in order, and stamp it."""
-        if not isinstance(wanted, list | tuple):
-            raise self._illegal(method, f"returns {wanted!r}; it must return a list of decisions")
+    def _commit(self, method: str, decided: list[Decision]) -> list[Decision]:
+        """Carry out on the roster, in order, what a method of the paradigm decided, and stamp
+        it.
+        """
+        if not isinstance(decided, list | tuple):
+            raise self._illegal(method, f"returns {decided!r}; it must return a list of decisions")
         roster = self.roster
         done: list[Decision] = []
         suspended: list[str] = []
-        for decision in wanted:
+        for decision in decided:
             if what := why_illegal(decision, roster):
                 raise self._illegal(method, what)
             done.append(roster.execute(decision))
@@ -231,7 +234,9 @@ class Machine:
             self.timers[timer.key] = timer.at
 
     def snapshot(self) -> str:
-        """The whole state as JSON. `restore(snapshot())` behaves identically from here on."""
+        """Return the whole state as JSON. `restore(snapshot())` behaves identically from here
+        on.
+        """
         return json.dumps(
             {
                 "snapshot": SNAPSHOT_SCHEMA,
@@ -244,12 +249,12 @@ class Machine:
 
     @classmethod
     def restore(cls, text: str, paradigm: Paradigm) -> Machine:
-        """The machine that `snapshot` wrote down.
+        """Build the machine that `snapshot` wrote down.
 
         Args:
-            text: of the snapshot.
-            paradigm: a fresh one of the same class and parameters; a snapshot names them, and
-                nothing is imported because of it.
+            text: the snapshot.
+            paradigm: fresh, of the same class and parameters; a snapshot names these, but its names
+                are never imported.
         """
         state = json.loads(text)
         assert state["snapshot"] == SNAPSHOT_SCHEMA, f"a snapshot of schema {state['snapshot']}"
@@ -262,5 +267,33 @@ class Machine:
 
 
 def describe(paradigm: AnyParadigm) -> dict[str, Any]:
-    """Class and parameters as JSON-native data."""
+    """Return class and parameters as JSON-native data."""
     return {"class": reference_to(type(paradigm)), "parameters": paradigm.parameters()}
+
+
+class EventHandler(Protocol):
+    """A `Machine`, or the machines of several stages."""
+
+    def handle(self, event: Event) -> list[Decision]:
+        """As `Machine.handle`."""
+
+
+def decide(machine: EventHandler, event: Event) -> tuple[Decision, ...]:
+    """Let a machine handle an event in a run; an error names the event and the paradigm's line.
+
+    Raises:
+        RunFailed: the paradigm decided what cannot be carried out.
+        Exception: whatever else was raised, with a note: the event, and the last line outside of
+            the core that was called.
+    """
+    try:
+        return tuple(machine.handle(event))
+    except IllegalDecision as error:
+        raise RunFailed(f"{error} It answered {event}") from error
+    except Exception as error:
+        frames = extract_tb(error.__traceback__)
+        core = Path(__file__).parent
+        outside = (frame for frame in reversed(frames) if Path(frame.filename).parent != core)
+        last = next(outside, frames[-1])
+        error.add_note(f"at {event}, in {last.filename}:{last.lineno}")
+        raise

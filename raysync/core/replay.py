@@ -1,4 +1,4 @@
-"""Feed a journal to a fresh machine: what was decided on the cluster must be decided again."""
+"""The replay of a journal: a fresh machine must decide again what was decided in the run."""
 
 from __future__ import annotations
 
@@ -14,23 +14,22 @@ from raysync.core.stages import StageMachines, machine_of
 from raysync.errors import ProtocolViolation
 
 Rebuild = Callable[[str, dict[str, Any]], AnyParadigm]
-"""From the class and the parameters that a header names to a fresh paradigm:
+"""Builds a fresh paradigm from the class and the parameters in a header:
 `raysync.paradigms.rebuild`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a replay found."""
+    """The result of a replay."""
 
     machine: Machine | StageMachines
     events: int
     decisions: int
     difference: str | None
-    """The first event that was answered otherwise, for a person; None if every decision was the
-    same."""
+    """The first event whose decisions differ, for a person; None if all decisions are the same."""
     ended: bool
-    """Whether the journal has its closing line; a killed run's has none, nor one that was cut
-    off."""
+    """Whether the journal has its closing line; that of a killed run has none, nor has one that was
+    cut off."""
 
 
 def replay(lines: Iterable[str], rebuild: Rebuild) -> Replayed:
@@ -52,10 +51,7 @@ def replay(lines: Iterable[str], rebuild: Rebuild) -> Replayed:
         answer: tuple[Decision, ...] | Exception
         try:
             answer = tuple(machine.handle(line.event))
-        except (
-            ProtocolViolation,
-            AssertionError,
-        ) as error:  # a history that this machine would not have made
+        except (ProtocolViolation, AssertionError) as error:  # an impossible history
             answer = error
         if answer != line.decisions:
             difference = (

@@ -1,17 +1,17 @@
-"""Who is a member, who computes, who is held, and which pushes wait to be used.
+"""The members of a run: which are computing, which are held, and which pushes are buffered.
 
-Paradigms read the roster; only `Machine` calls the methods of its last section. Nothing here scans
-all members per push: the slowest and the fastest pace are counted, the held are kept by pace (few
-paces: a bound on the lead bounds them), and the slowest worker's name is found in a heap that is
+Paradigms read the roster; only `Machine` calls the methods that change it. Nothing here scans all
+members per push: the slowest and the fastest pace are counted, the held workers are kept by pace (a
+bound on the lead bounds the number of paces), and the slowest worker comes from a heap that is
 built once per pace (each rise of the slowest pace takes at least one push of every member, so that
 is O(log n) amortised).
 
-A worker's *clock* counts its pushes. Its *pace* is what leads are measured in: the clock, until a
-Switch rebases it.
+A worker's *clock* counts its pushes. Leads are differences of its *pace*, which is the clock until
+a Switch sets all paces equal.
 
-A suspended worker is live, but no member: it is neither computing nor held as paradigms see it,
-and no lead is measured from it. One that was restored during a step is a member again once that
-step's push has come.
+A suspended worker is live, but no member: for paradigms it is neither computing nor held, and no
+lead is measured from it. A worker that was restored during a step is a member again once the push
+of that step has arrived.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from raysync.core.decisions import (
     Suspend,
     Switch,
 )
-from raysync.core.slot_init import filler
+from raysync.core.fast_init import slot_setter
 from raysync.core.telemetry import Telemetry
 
 NAMES_SHOWN = 3
@@ -47,28 +47,33 @@ class Member:
     """One live worker."""
 
     clock: int
-    """The iteration it computes, or waits to start."""
+    """The iteration that it computes, or waits to start."""
     pace: int
     telemetry: Telemetry
     version: int = -1
-    """Oldest model version that its running iteration may have read; before the first Release
-    -1."""
+    """The oldest model version that its running iteration may have read; -1 before the first
+    Release."""
     base: int = -1
-    """Model version of its latest push."""
+    """The model version of its latest push."""
     pull: bool = True
     """Whether its latest Release pulled."""
     arrival: int = 0
-    """Pushes received, of all workers, up to its latest one, or else up to its joining."""
+    """The number of pushes received from all workers up to its latest push, or else up to its
+    joining."""
 
 
 UNSTAMPED = -1
 _stamp_apply_version, _stamp_samples_before = (
-    filler(Apply, "version"),
-    filler(Apply, "samples_before"),
+    slot_setter(Apply, "version"),
+    slot_setter(Apply, "samples_before"),
 )
-_stamp_clock, _stamp_release_version = filler(Release, "clock"), filler(Release, "version")
-"""They fill in what the machine alone knows. Decisions are frozen; those that a paradigm has just
-returned are the machine's, and making each anew would take a twentieth of a run in virtual time."""
+_stamp_clock, _stamp_release_version = (
+    slot_setter(Release, "clock"),
+    slot_setter(Release, "version"),
+)
+"""These fill in what only the machine knows. Decisions are frozen; but the machine owns those
+that a paradigm has just returned, and a copy of each would take a twentieth of a run in virtual
+time."""
 
 
 @dataclass(slots=True)
@@ -76,88 +81,88 @@ class Buffered:
     """A push that has arrived and is neither applied nor dropped."""
 
     base: int
-    """Model version that it was computed on, for rules that look at staleness."""
+    """The model version that it was computed on, for paradigms that look at staleness."""
     samples: int
 
 
 class Roster:
-    """The state of the members. Iteration orders are deterministic: order of arrival unless said
+    """The state of the members. Iteration is deterministic: in order of arrival unless stated
     otherwise.
 
-    Up to the next Switch, who was restored comes after those that have taken part all along.
+    Until the next Switch, restored workers come after those that have taken part all along.
     """
 
     def __init__(self, workload_samples: int | None = None) -> None:
         self.workload_samples = workload_samples
         self.now = 0.0
-        """Seconds since the run began: time of the event in hand."""
+        """Seconds since the run began: the time of the current event."""
         self.version = 0
-        """Updates applied so far."""
+        """The number of updates so far."""
         self.published = 0
-        """The version that workers pull: the newest, unless an Apply says otherwise."""
+        """The version that workers pull: the newest, unless an Apply was not published."""
         self.samples_applied = 0
         self.received = 0
         self.applied = 0
         self.dropped = 0
-        """Counts of pushes; received = applied + dropped + len(buffered), always."""
+        """Numbers of pushes; received = applied + dropped + len(buffered), always."""
         self.slow = 0
         """The smallest pace of the members. It never falls between two Switches."""
         self.fast = 0
         """The largest pace of the members."""
         self.floor_clock = 0
-        """Clock at which a newcomer starts when there is no member."""
+        """The clock at which a newcomer starts when there is no member."""
         self.live: dict[str, Member] = {}
-        """Everybody who has joined and not left."""
+        """The workers that have joined and not left."""
         self.members: dict[str, Member] = {}
-        """The live that take part: all but the suspended, and the restored whose old step is not
-        over."""
+        """The live workers that take part: all but the suspended, and the restored whose old step
+        is not over."""
         self.computing: OrderedDict[str, None] = OrderedDict()
         self.held: dict[str, None] = {}
         self.buffered: dict[Push, Buffered] = {}
         self.departed: dict[str, int | None] = {}
-        """Who left, with the clock of a push that is still in flight."""
+        """The workers that have left -> the clock of a push that is still in flight."""
         self.suspended: dict[str, str] = {}
-        """Who is suspended, and why."""
+        """The suspended workers -> the reason."""
         self.outdated: dict[str, None] = {}
-        """Who is at a step from before its suspension, restored meanwhile or not: its push will be
-        dropped."""
+        """The workers at a step from before their suspension, restored meanwhile or not: the push
+        of that step will be dropped."""
         self._population: dict[int, int] = {}
         self._held_at: dict[int, dict[str, None]] = {}
         self._slowest: list[str] = []
         self._slowest_at = -1
 
-    # ---- what paradigms read ----
-
     @property
     def progress(self) -> float | None:
-        """Samples in applied pushes / samples of the workload; None without a workload."""
+        """The samples in applied pushes / the samples of the workload; None without a workload."""
         return (
             None if self.workload_samples is None else self.samples_applied / self.workload_samples
         )
 
     @property
     def returning(self) -> set[str]:
-        """Who is restored, and takes part again as soon as its step from before is over."""
+        """The restored workers that take part again as soon as their step from before is over."""
         return self.outdated.keys() - self.suspended.keys()
 
     def clock(self, worker: str) -> int:
-        """Pushes received from the worker, counted from the clock it joined at."""
+        """Return the number of pushes received from the worker, counted from the clock at which it
+        joined.
+        """
         return self.members[worker].clock
 
     def lead(self, worker: str) -> int:
-        """How many clocks the worker is ahead of the slowest member."""
+        """Return how many clocks the worker is ahead of the slowest member."""
         return self.members[worker].pace - self.slow
 
     def is_fastest(self, worker: str) -> bool:
-        """Whether nobody is further."""
+        """Whether no member is further ahead."""
         return self.members[worker].pace == self.fast
 
     def telemetry(self, worker: str) -> Telemetry:
-        """The worker's row of the telemetry table."""
+        """Return the worker's row of the telemetry table."""
         return self.members[worker].telemetry
 
     def slowest_worker(self) -> str:
-        """The member with the smallest pace; ties by id."""
+        """Return the member with the smallest pace; of several, the first by id."""
         if self._slowest_at != self.slow:
             self._slowest = [
                 worker for worker, member in self.members.items() if member.pace == self.slow
@@ -169,8 +174,8 @@ class Roster:
         return self._slowest[0]
 
     def held_within(self, lead: int) -> list[str]:
-        """The held whose lead is at most that, the furthest behind first, then in order of
-        arrival.
+        """Return the held workers whose lead is at most that, the furthest behind first, then in
+        order of arrival.
         """
         limit = self.slow + lead
         paces = [pace for pace in self._held_at if pace <= limit]
@@ -179,16 +184,14 @@ class Roster:
         return [worker for pace in paces for worker in self._held_at[pace]]
 
     def names(self, workers: Iterable[str], count: int) -> str:
-        """Up to three names of `count` workers, for the reason of a Hold."""
+        """Return up to three names of `count` workers, for the reason of a Hold."""
         shown = ", ".join(islice(workers, NAMES_SHOWN))
         return shown if count <= NAMES_SHOWN else f"{shown} and {count - NAMES_SHOWN} more"
 
     def count_held_within(self, lead: int) -> int:
-        """How many those are, without naming them."""
+        """Return the number of held workers whose lead is at most that."""
         limit = self.slow + lead
         return sum(len(workers) for pace, workers in self._held_at.items() if pace <= limit)
-
-    # ---- what only Machine calls, and who follows a journal ----
 
     def join(self, worker: str) -> None:
         """Add a held member at the slowest member's clock, or at that of a suspended worker further
@@ -236,7 +239,7 @@ class Roster:
         self._hold(worker, pace + 1)
 
     def execute(self, decision: Decision) -> Decision:
-        """Do to the roster what a legal decision means for it; returns the decision, stamped."""
+        """Carry out what a legal decision means for the roster; return the decision, stamped."""
         if isinstance(decision, Release):  # a `match` that captures fields takes five times as long
             return self._release(decision)
         if isinstance(decision, Apply):
@@ -261,8 +264,6 @@ class Roster:
             case _:
                 assert_never(decision)
         return decision
-
-    # ---- how ----
 
     def _apply(self, decision: Apply) -> Apply:
         before = self.samples_applied
@@ -297,9 +298,7 @@ class Roster:
         return decision
 
     def _push_apart(self, worker: str, clock: int, base: int, busy_s: float) -> None:
-        """Note that the step of a worker that takes no part is over; if it was restored, it is a
-        newcomer now.
-        """
+        """End the step of a worker that is no member; if it was restored, it becomes one."""
         if worker not in self.live:
             assert worker in self.departed, f"{worker} never joined"
             self.departed[worker] = None
@@ -314,7 +313,7 @@ class Roster:
             self._enter(worker)
 
     def _enter(self, worker: str) -> None:
-        """Make a live worker a member: held, and as far as the slowest."""
+        """Make a live worker a member: held, at the pace of the slowest."""
         member = self.members[worker] = self.live[worker]
         member.pace = self.slow
         self.fast = max(self.fast, self.slow)
@@ -324,7 +323,7 @@ class Roster:
         self._hold(worker, self.slow)
 
     def _withdraw(self, worker: str) -> None:
-        """Make a member one no longer."""
+        """Remove a worker from the members."""
         member = self.members[worker]
         if worker in self.computing:
             del self.computing[worker]
@@ -339,8 +338,8 @@ class Roster:
             self.fast -= 1
 
     def _rebase(self) -> None:
-        """Make every lead 0 as a Switch does, and let all come in order of arrival. Clocks stay as
-        they are.
+        """Set every lead to 0 as a Switch does, and order all workers by arrival. Clocks do not
+        change.
         """
         self.members = {
             worker: member for worker, member in self.live.items() if worker in self.members
@@ -366,7 +365,7 @@ class Roster:
             del self._held_at[pace]
 
     def _step_from(self, pace: int) -> None:
-        """One member is no longer at that pace: `slow` may rise."""
+        """Take in that one member is no longer at that pace: `slow` may rise."""
         population = self._population
         left = population[pace] - 1
         if left:
@@ -376,10 +375,8 @@ class Roster:
         while population and self.slow not in population:
             self.slow += 1
 
-    # ---- snapshot ----
-
     def dump(self) -> dict[str, Any]:
-        """The state as JSON-native data; what can be counted again is left out."""
+        """Return the state as JSON-native data, without what can be recounted."""
         plain = (
             "workload_samples",
             "now",
@@ -406,7 +403,7 @@ class Roster:
 
     @classmethod
     def load(cls, state: Mapping[str, Any]) -> Roster:
-        """The roster that `dump` described."""
+        """Build the roster that `dump` described."""
         rest = dict(state)
         roster = cls()
         for worker, member in rest.pop("live").items():

@@ -1,4 +1,4 @@
-"""Several machines over one stream of events: one for each module of a network that was cut."""
+"""Several machines over one stream of events: one for each stage of a network that is cut."""
 
 from __future__ import annotations
 
@@ -17,78 +17,78 @@ from raysync.errors import IllegalDecision, ProtocolViolation
 
 
 class StageMachines:
-    """A `Machine` for each module, whose workers are its replicas: who waits for whom, how stale,
-    and how far ahead is a question among these. Versions are those of a module, and so is progress:
-    that of the network is its last module's.
+    """A `Machine` for each stage, whose workers are the replicas of the stage.
+
+    Waiting, staleness and leads are measured among these replicas. Each stage counts versions and
+    progress of its own; the progress of the network is that of its last stage.
     """
 
     def __init__(
-        self, make: Callable[[], Paradigm], modules: int, workload_samples: int | None = None
+        self, make: Callable[[], Paradigm], stages: int, workload_samples: int | None = None
     ) -> None:
         """
         Args:
-            make: a fresh paradigm, for each module.
-            modules: K.
-            workload_samples: size of the whole work in samples; each module does all of it.
+            make: builds a fresh paradigm, for each stage.
+            stages: K.
+            workload_samples: size of the whole work in samples; each stage does all of it.
         """
         self._make = make
-        self.machines = {
-            module: Machine(make(), workload_samples) for module in range(1, modules + 1)
-        }
+        self.machines = {stage: Machine(make(), workload_samples) for stage in range(1, stages + 1)}
 
     @property
     def roster(self) -> Roster:
-        """Of the last module."""
+        """The roster of the last stage."""
         return self.machines[len(self.machines)].roster
 
     @property
     def timers(self) -> dict[str, float]:
-        """Of all modules, by keys that say whose they are."""
+        """The timers of all stages; each key begins with the number of its stage."""
         return {
-            stage_timer(module, key): at
-            for module, machine in self.machines.items()
+            stage_timer(stage, key): at
+            for stage, machine in self.machines.items()
             for key, at in machine.timers.items()
         }
 
     def handle(self, event: Event) -> list[Decision]:
-        """Take in one event, of one module, and say what to do.
+        """Take in one event, of one stage, and return the decisions.
 
         Raises:
             ProtocolViolation: the event cannot have happened; the state is as before the call.
-            IllegalDecision: the paradigm decided something that a network in modules cannot do.
+            IllegalDecision: the paradigm decided something that a network in stages cannot do.
         """
         if isinstance(event, TimerFired):
-            module, key = split_timer(event.key)
+            stage, key = split_timer(event.key)
             event = replace(event, key=key)
         else:
-            module = WorkerId(event.worker).stage
-        if module not in self.machines:
-            raise ProtocolViolation(f"there are modules 1 to {len(self.machines)}: {event}")
-        decisions = self.machines[module].handle(event)
+            stage = WorkerId(event.worker).stage
+        if stage not in self.machines:
+            raise ProtocolViolation(f"there are stages 1 to {len(self.machines)}: {event}")
+        decisions = self.machines[stage].handle(event)
         _refuse_ignored(decisions)
         return [
-            replace(each, key=stage_timer(module, each.key)) if isinstance(each, SetTimer) else each
-            for each in decisions
+            replace(decision, key=stage_timer(stage, decision.key))
+            if isinstance(decision, SetTimer)
+            else decision
+            for decision in decisions
         ]
 
     def snapshot(self) -> str:
-        """The whole state as JSON."""
+        """Return the whole state as JSON."""
         return json.dumps([machine.snapshot() for machine in self.machines.values()])
 
     def restore(self, text: str) -> None:
-        """Go on from what `snapshot` wrote down."""
+        """Go on from the state that `snapshot` returned."""
         self.machines = {
-            module: Machine.restore(each, self._make())
-            for module, each in enumerate(json.loads(text), start=1)
+            stage: Machine.restore(state, self._make())
+            for stage, state in enumerate(json.loads(text), start=1)
         }
 
 
 def _refuse_ignored(decisions: Iterable[Decision]) -> None:
-    """Refuse a decision that no stage heeds: the journal would say one thing, and the run do
-    another.
+    """Refuse a decision that the stages would ignore: the run would differ from its journal.
 
-    The built-in paradigms are refused before the run, by what they demand; one of a user may not
-    say.
+    Built-in paradigms are refused before the run, by what they demand; a user's paradigm may not
+    state its demands.
     """
     for decision in decisions:
         if isinstance(decision, Release) and decision.batch_size is not None:
@@ -100,18 +100,18 @@ def _refuse_ignored(decisions: Iterable[Decision]) -> None:
 
 
 @runtime_checkable
-class OfStages(Protocol):
-    """A rule that is no `Paradigm`: it brings its machines."""
+class StagedParadigm(Protocol):
+    """A kind of run that is no `Paradigm`: it builds the machines of its stages."""
 
     def machine(self, workload_samples: int | None) -> StageMachines:
-        """Fresh ones."""
+        """Build fresh machines."""
 
 
 def machine_of(paradigm: AnyParadigm, workload_samples: int | None) -> Machine | StageMachines:
-    """What decides in a run under that paradigm, fresh."""
+    """Build the machine that decides in a run under that paradigm."""
     if isinstance(paradigm, Paradigm):
         return Machine(paradigm, workload_samples)
-    assert isinstance(paradigm, OfStages), (
+    assert isinstance(paradigm, StagedParadigm), (
         f"{paradigm.name} is neither a paradigm nor a kind of run"
     )
     return paradigm.machine(workload_samples)

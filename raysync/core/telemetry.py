@@ -1,4 +1,4 @@
-"""The telemetry table: one row a member, the times that adaptive paradigms decide from."""
+"""The telemetry table: one row for each member, with the times that adaptive paradigms use."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Telemetry:
-    """When a worker was last released and when it last pushed. All values in seconds since the run
-    began.
+    """The latest times of a worker, in seconds since the run began, and its intervals, in
+    seconds.
     """
 
     released_at: float | None = None
-    """Latest Release."""
+    """The time of the latest Release."""
     pushed_at: float | None = None
-    """Latest push."""
+    """The time of the latest push."""
     interval_s: float | None = None
-    """Between the two latest pushes: computing, transfer and waiting. None before the second
-    push."""
+    """The time between the two latest pushes: computing, transfer and waiting. None before the
+    second push."""
     active_s: float | None = None
-    """From the latest push's Release to that push: the interval without the worker's own waiting.
-    None before a push."""
+    """The time from the latest push's Release to that push: the interval without the worker's own
+    waiting. None before a push."""
     busy_s: float = 0.0
-    """Seconds of computing of the latest push."""
+    """The seconds of computing of the latest push."""
 
     def push(self, at: float, busy_s: float) -> None:
-        """A push arrived now."""
+        """Record a push that arrived at that time."""
         assert self.released_at is not None, "a push without a release"
         if self.pushed_at is not None:
             self.interval_s = at - self.pushed_at

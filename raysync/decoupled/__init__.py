@@ -1,3 +1,3 @@
-"""Decoupled backpropagation: a network cut into modules that compute at the same time, on different
-batches.
+"""Decoupled backpropagation: a network is cut into stages that compute at the same time, on
+different batches.
 """

@@ -1,8 +1,8 @@
-"""Where a network is cut into modules.
+"""Cuts a network into stages.
 
-A network can be cut between the items of its sequence: those of an nn.Sequential (nested ones
-opened), torchvision's ResNets between their layers and blocks, or what a module of the user's names
-itself in an attribute `sequence`.
+A network can be cut between the items of its sequence: the items of an nn.Sequential (nested ones
+are opened), the layers and blocks of torchvision's ResNets, or the modules that a user's own module
+lists in an attribute `sequence`.
 """
 
 from __future__ import annotations
@@ -18,29 +18,28 @@ from torch.utils.flop_counter import FlopCounterMode
 from raysync.errors import ConfigError, unknown_name
 
 Cost = Callable[[nn.Module, Tensor], float]
-"""Of an item, and of a forward pass of samples through it."""
+"""The cost of an item and of its forward pass with these samples."""
 
 
 def sequence_of(module: nn.Module, name: str = "model") -> dict[str, nn.Module]:
-    """The items between which a network can be cut, in their order, by the names that the network
-    has for them.
+    """Return the items between which a network can be cut, in their order, by their names in the
+    network.
 
     Args:
         module: an nn.Sequential, a torchvision ResNet, or any module with an attribute `sequence`:
             modules that, one after another, compute what it computes.
-        name: of the model, for the error.
+        name: the name of the model, for the error.
 
     Raises:
-        ConfigError: it is none of these.
+        ConfigError: the module is none of these.
     """
     if isinstance(module, nn.Sequential):
         return _opened(module)
     if hasattr(module, "sequence"):
         items: Iterable[nn.Module] = module.sequence  # type: ignore[assignment]
         return {str(index): item for index, item in enumerate(items)}
-    if type(module).__name__ == "ResNet" and hasattr(
-        module, "layer4"
-    ):  # torchvision's, without importing it
+    # torchvision's ResNet, recognised without importing torchvision
+    if type(module).__name__ == "ResNet" and hasattr(module, "layer4"):
         stem = {part: getattr(module, part) for part in ("conv1", "bn1", "relu", "maxpool")}
         layers = nn.Sequential()
         for part in ("layer1", "layer2", "layer3", "layer4"):
@@ -52,7 +51,7 @@ def sequence_of(module: nn.Module, name: str = "model") -> dict[str, nn.Module]:
         )
     raise ConfigError(
         f"model {name}: it cannot be cut: it is no nn.Sequential and has no attribute `sequence`, a"
-        " list of modules that one after another compute what it computes."
+        " list of modules that one after another compute what the model computes."
     )
 
 
@@ -67,15 +66,15 @@ def _opened(module: nn.Sequential, path: str = "") -> dict[str, nn.Module]:
 
 
 def by_parameters(item: nn.Module, _: Tensor) -> float:
-    """Its trainable parameters."""
+    """Return the number of trainable parameters of an item."""
     return float(
         sum(parameter.numel() for parameter in item.parameters() if parameter.requires_grad)
     )
 
 
 def by_operations(item: nn.Module, x: Tensor) -> float:
-    """The floating-point operations of its forward pass, as torch counts them; backward costs in
-    proportion.
+    """Return the floating-point operations of an item's forward pass, as torch counts them; the
+    backward pass costs in proportion.
     """
     with FlopCounterMode(display=False) as counter:
         item(x)
@@ -87,34 +86,34 @@ COSTS: dict[str, Cost] = {"parameters": by_parameters, "operations": by_operatio
 
 def cut(
     module: nn.Module,
-    modules: int,
+    stages: int,
     samples: Tensor,
     balance: str = "operations",
     at: Sequence[str] = (),
     name: str = "model",
 ) -> list[nn.Sequential]:
-    """Cut a network; together the parts compute what it computes, and they are made of its own
-    items.
+    """Cut a network into parts that are made of its own items and together compute what it
+    computes.
 
     Args:
-        module: the network; it must give the same in `sequence_of`'s order.
-        modules: K, how many parts.
-        samples: (N, ...): input for the measurement of the costs, and to compare the parts with the
+        module: the network; its items must compute the same, one after another, as in
+            `sequence_of`.
+        stages: K, the number of parts.
+        samples: (N, ...): the input with which costs are measured, and the parts compared with the
             whole.
-        balance: `operations` or `parameters`: what the largest part is to have as little of as can
-            be.
+        balance: `operations` or `parameters`, of which the largest part has as little as possible.
         at: K - 1 names of items that begin a part, in place of `balance`.
-        name: of the model, for errors.
+        name: the name of the model, for errors.
 
     Raises:
-        ConfigError: the network cannot be cut, or not so often; no item has such a name; two parts
-            share a parameter; or the parts together compute something else.
+        ConfigError: the network cannot be cut, or not so often; no item has a name of `at`; two
+            parts share a parameter; or the parts together compute something else.
     """
     items = sequence_of(module, name)
     starts = (
-        _named(list(items), modules, at, name)
+        _named(list(items), stages, at, name)
         if at
-        else _balanced(items, modules, samples, balance, name)
+        else _balanced(items, stages, samples, balance, name)
     )
     parts = [
         nn.Sequential(*list(items.values())[begin:end])
@@ -127,18 +126,18 @@ def cut(
     return parts
 
 
-def _named(names: list[str], modules: int, at: Sequence[str], model: str) -> list[int]:
-    if len(at) != modules - 1:
+def _named(names: list[str], stages: int, at: Sequence[str], model: str) -> list[int]:
+    if len(at) != stages - 1:
         raise ConfigError(
-            f"model {model}: {modules} modules need {modules - 1} cuts, got {len(at)}:"
+            f"model {model}: {stages} modules need {stages - 1} cuts, got {len(at)}:"
             f" {', '.join(at)}."
         )
-    for given in at:
-        if given not in names:
+    for item in at:
+        if item not in names:
             raise unknown_name(
-                "place to cut", given, names[1:], where=f"model {model}", shown=names[1:]
+                "place to cut", item, names[1:], where=f"model {model}", shown=names[1:]
             )
-    starts = [0, *(names.index(given) for given in at)]
+    starts = [0, *(names.index(item) for item in at)]
     if any(later <= earlier for earlier, later in pairwise(starts)):
         raise ConfigError(
             f"model {model}: cuts must come in the order of the network, and not before its first"
@@ -148,16 +147,16 @@ def _named(names: list[str], modules: int, at: Sequence[str], model: str) -> lis
 
 
 def _balanced(
-    items: dict[str, nn.Module], modules: int, samples: Tensor, balance: str, model: str
+    items: dict[str, nn.Module], stages: int, samples: Tensor, balance: str, model: str
 ) -> list[int]:
-    """The starts of the parts: of all ways to cut the one whose largest part is smallest; each part
-    has parameters.
+    """Return the starts of the parts: of all ways to cut, the one whose largest part is smallest;
+    each part has parameters.
     """
     learns = [by_parameters(item, samples) > 0 for item in items.values()]
-    if modules > sum(learns):
+    if stages > sum(learns):
         raise ConfigError(
             f"model {model}: it can be cut into at most {sum(learns)} modules with parameters, not"
-            f" {modules}."
+            f" {stages}."
         )
     costs = [*_costs(items.values(), samples, COSTS[balance])]
     whole, with_parameters = [0.0, *accumulate(costs)], [0, *accumulate(map(int, learns))]
@@ -165,7 +164,7 @@ def _balanced(
     best: list[dict[int, tuple[float, list[int]]]] = [
         {0: (0.0, [])}
     ]  # parts -> end -> (largest part, starts)
-    for _ in range(modules):
+    for _ in range(stages):
         ends: dict[int, tuple[float, list[int]]] = {}
         for begin, (largest, starts) in best[-1].items():
             for end in range(begin + 1, count + 1):
@@ -200,16 +199,16 @@ def _check(module: nn.Module, parts: Sequence[nn.Module], samples: Tensor, name:
     for part in parts:
         part.train(training)
     if x.shape != expected.shape or not torch.allclose(x, expected, rtol=1e-4, atol=1e-5):
-        raise ConfigError(f"model {name}: its `sequence` does not compute what it computes.")
+        raise ConfigError(f"model {name}: its `sequence` computes something other than the model.")
 
 
 def joined(vectors: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
-    """The vectors of the modules, (P + Q,) each, as the one of the whole network: all parameters,
+    """Join the vectors of the stages, (P + Q,) each, to that of the whole network: all parameters,
     then all buffers.
 
     Args:
-        vectors: of each module.
-        sizes: P of each.
+        vectors: the vector of each stage.
+        sizes: the P of each stage.
     """
     return torch.cat(
         [vector[:size] for vector, size in zip(vectors, sizes, strict=True)]

@@ -1,16 +1,16 @@
-"""Which stage may do what next: S pipelines of K modules that draw their batches from one pool. A
-machine without I/O.
+"""The passes that each stage may begin: S pipelines of K stages that draw their batches from one
+pool, as a state machine without I/O.
 
-A stage is one module of one group; it works its list off in the order of `Schedule`. One
-*iteration* of a stage ends with a backward pass, and what that yields is its push to the server of
-its module. So a stage is a worker like any other: it begins an iteration when the module's paradigm
-has released it, and a release brings the weights.
+A stage of one group is named by its `StageId`; it makes its passes in the order of `Schedule`. One
+*iteration* of it ends with a backward pass, whose gradient is its push to the server of the stage.
+So it is a worker like any other: it begins an iteration when the paradigm of the stage has released
+it, and a release brings the weights.
 
-    iteration 1 of module k < K:  F1 ... FD, B1          of module K:  F1, B1
-    iteration i:                  F(D + i - 1), Bi                      Fi, Bi
+    iteration 1 of stage k < K:   F1 ... FD, B1          of stage K:   F1, B1
+    iteration i:                  F(D + i - 1), Bi                     Fi, Bi
 
-A forward pass needs the output of the module before it (the first one: a batch of the pool), a
-backward pass the gradient from the module behind it. When the pool is empty iterations have no
+A forward pass needs the output of the stage before it (the first stage: a batch of the pool), a
+backward pass the gradient from the stage behind it. Once the pool is empty, iterations have no
 forward pass any more: the pipelines drain.
 """
 
@@ -22,98 +22,104 @@ from typing import Literal
 from raysync.decoupled.schedule import Locked, Schedule
 from raysync.errors import ProtocolViolation
 
-Stage = tuple[int, int]
-"""(group, module), groups from 0, modules from 1."""
+StageId = tuple[int, int]
+"""(group, stage): groups are counted from 0, stages from 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One batch through one stage. Batches are counted from 1 in each group."""
+    """One batch through one stage of one group. Batches are counted from 1 in each group."""
 
-    stage: Stage
+    stage_id: StageId
     direction: Literal["forward", "backward"]
     batch: int
 
 
 @dataclass(slots=True)
-class _Stage:
-    """Counts of what a stage was told to do, and of what its neighbours have of it."""
+class Counts:
+    """What a stage of one group has begun, and what its neighbours have of it."""
 
     releases: int = 0
     forwards: int = 0
+    """Forward passes that it has begun."""
     backwards: int = 0
+    """Backward passes that it has begun."""
     forwards_done: int = 0
+    """Forward passes whose output the next stage has, or will have."""
     backwards_done: int = 0
+    """Backward passes whose gradient the stage before has, or will have."""
 
 
 @dataclass
 class Pipelines:
-    """Feed it what happened, and it says which passes may begin; each stage begins them in that
-    order, one after another.
+    """Takes in what happened, and returns the passes that may begin; each stage begins its passes
+    in that order, one after another.
     """
 
     groups: int
     """S."""
-    modules: int
+    stages: int
     """K."""
     batches: int
-    """Of the pool, for all groups together."""
+    """The size of the pool, for all groups together."""
     locked: bool = False
-    """Whether modules compute one after another, without delays."""
+    """Whether stages compute one after another, without delays."""
     fed: int = 0
     """Batches that were taken from the pool."""
-    stages: dict[Stage, _Stage] = field(init=False)
+    counts: dict[StageId, Counts] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.schedule = Locked(self.modules) if self.locked else Schedule(self.modules)
-        self.stages = {
-            (group, module): _Stage()
+        self.schedule = Locked(self.stages) if self.locked else Schedule(self.stages)
+        self.counts = {
+            (group, stage): Counts()
             for group in range(self.groups)
-            for module in range(1, self.modules + 1)
+            for stage in range(1, self.stages + 1)
         }
 
-    def released(self, stage: Stage) -> list[Pass]:
-        """The stage may do its next iteration.
+    def released(self, stage_id: StageId) -> list[Pass]:
+        """Take in that a stage may do its next iteration.
 
         Raises:
-            ProtocolViolation: it has not finished the last one.
+            ProtocolViolation: it has not finished its last iteration.
         """
-        state = self.stages[stage]
-        if state.releases > state.backwards_done:
+        counts = self.counts[stage_id]
+        if counts.releases > counts.backwards_done:
             raise ProtocolViolation(
-                f"stage {stage} is released before its iteration {state.releases} has ended"
+                f"stage {stage_id} is released before its iteration {counts.releases} has ended"
             )
-        state.releases += 1
-        return self._next(stage)
+        counts.releases += 1
+        return self._next(stage_id)
 
-    def done(self, one: Pass) -> list[Pass]:
-        """What the pass yields is there, or is known to come.
+    def done(self, ended: Pass) -> list[Pass]:
+        """Take in that the output of a pass is there, or is known to come.
 
         Raises:
-            ProtocolViolation: it was not begun, or is not the stage's next one to be done.
+            ProtocolViolation: the pass was not begun, or another one of its stage ends first.
         """
-        state, (group, module) = self.stages[one.stage], one.stage
-        forward = one.direction == "forward"
+        counts, (group, stage) = self.counts[ended.stage_id], ended.stage_id
+        forward = ended.direction == "forward"
         begun, done = (
-            (state.forwards, state.forwards_done)
+            (counts.forwards, counts.forwards_done)
             if forward
-            else (state.backwards, state.backwards_done)
+            else (counts.backwards, counts.backwards_done)
         )
-        if one.batch != done + 1 or one.batch > begun:
-            raise ProtocolViolation(f"{one} is done, but {begun} were begun and {done} done before")
+        if ended.batch != done + 1 or ended.batch > begun:
+            raise ProtocolViolation(
+                f"{ended} is done, but {begun} were begun and {done} done before"
+            )
         if forward:
-            state.forwards_done += 1
-            reached = [(group, module + 1)] if module < self.modules else [one.stage]
+            counts.forwards_done += 1
+            reached = [(group, stage + 1)] if stage < self.stages else [ended.stage_id]
         else:
-            state.backwards_done += 1
-            reached = [(group, module - 1)] if module > 1 else []
-        return [each for stage in reached for each in self._next(stage)]
+            counts.backwards_done += 1
+            reached = [(group, stage - 1)] if stage > 1 else []
+        return [following for stage_id in reached for following in self._next(stage_id)]
 
-    def is_drained(self, stage: Stage) -> bool:
-        """Whether the stage has run backward all that its group will ever be fed."""
+    def is_drained(self, stage_id: StageId) -> bool:
+        """Whether the stage has run backward all batches that its group will ever get."""
         return (
             self.is_closed
-            and self.stages[stage].backwards_done == self.stages[stage[0], 1].forwards
+            and self.counts[stage_id].backwards_done == self.counts[stage_id[0], 1].forwards
         )
 
     @property
@@ -121,62 +127,50 @@ class Pipelines:
         """Whether the pool is empty."""
         return self.fed == self.batches
 
-    def stashed(self, stage: Stage) -> int:
-        """Batches that the stage has begun forward and not yet begun backward: at most max(1, 2(K -
-        k)).
-        """
-        return self.stages[stage].forwards - self.stages[stage].backwards
+    def _next(self, stage_id: StageId) -> list[Pass]:
+        """Return what the stage may begin now, in its order, and also what others may begin if it
+        takes the last batch of the pool.
 
-    def waiting(self, stage: Stage) -> tuple[int, int]:
-        """Activations and gradients that wait in the stage's mailboxes."""
-        group, module = stage
-        state, before, behind = (self.stages.get((group, module + step)) for step in (0, -1, 1))
-        assert state is not None, f"no stage {stage}"
-        return (
-            before.forwards_done - state.forwards if before else 0,
-            behind.backwards_done - state.backwards if behind else 0,
-        )
-
-    def _next(self, stage: Stage) -> list[Pass]:
-        """What the stage may begin now, in its order; and others, if it takes the last batch of the
-        pool.
-
-        They need no longer wait for a batch that will never come. (Where a paradigm holds a group's
-        first stage, the others of that group may have nothing to hear of later.)
+        Those need no longer wait for a batch that will never come. (Where a paradigm holds the
+        first stage of a group, nothing that happens later reaches the other stages of that group.)
         """
         was_closed = self.is_closed
         passes: list[Pass] = []
-        while (one := self._one(stage)) is not None:
-            passes.append(one)
-            if one.direction == "forward":
-                self.stages[stage].forwards += 1
-                self.fed += stage[1] == 1
+        while (following := self._following(stage_id)) is not None:
+            passes.append(following)
+            if following.direction == "forward":
+                self.counts[stage_id].forwards += 1
+                self.fed += stage_id[1] == 1
             else:
-                self.stages[stage].backwards += 1
+                self.counts[stage_id].backwards += 1
         if self.is_closed and not was_closed:
-            passes += [one for other in self.stages if other != stage for one in self._next(other)]
+            others = [other for other in self.counts if other != stage_id]
+            passes += [following for other in others for following in self._next(other)]
         return passes
 
-    def _one(self, stage: Stage) -> Pass | None:
-        (group, module), state = stage, self.stages[stage]
-        batch = state.backwards + 1
-        if state.releases < batch:
-            return None  # not yet released for the iteration that ends with it
-        if state.forwards < self.schedule.forwards_before(module, batch) and not self._has_all(
-            stage
+    def _following(self, stage_id: StageId) -> Pass | None:
+        """Return the next pass of the stage if it may begin now."""
+        (group, stage), counts = stage_id, self.counts[stage_id]
+        batch = counts.backwards + 1
+        if counts.releases < batch:
+            return None  # not yet released for the iteration that ends with that batch
+        if counts.forwards < self.schedule.forwards_before(stage, batch) and not self._has_all(
+            stage_id
         ):
-            there = (
+            has_input = (
                 not self.is_closed
-                if module == 1
-                else self.stages[group, module - 1].forwards_done > state.forwards
+                if stage == 1
+                else self.counts[group, stage - 1].forwards_done > counts.forwards
             )
-            return Pass(stage, "forward", state.forwards + 1) if there else None
-        behind = (
-            state.forwards_done
-            if module == self.modules
-            else self.stages[group, module + 1].backwards_done
+            return Pass(stage_id, "forward", counts.forwards + 1) if has_input else None
+        gradients = (
+            counts.forwards_done
+            if stage == self.stages
+            else self.counts[group, stage + 1].backwards_done
         )
-        return Pass(stage, "backward", batch) if behind >= batch <= state.forwards else None
+        return Pass(stage_id, "backward", batch) if gradients >= batch <= counts.forwards else None
 
-    def _has_all(self, stage: Stage) -> bool:
-        return self.is_closed and self.stages[stage].forwards == self.stages[stage[0], 1].forwards
+    def _has_all(self, stage_id: StageId) -> bool:
+        return self.is_closed and self.counts[stage_id].forwards == (
+            self.counts[stage_id[0], 1].forwards
+        )

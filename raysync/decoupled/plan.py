@@ -1,4 +1,4 @@
-"""A decoupled run before it starts: the network cut, the stages placed on the workers, what each
+"""The plan of a decoupled run: the network cut, the stages placed on the workers, and their
 costs.
 """
 
@@ -13,8 +13,8 @@ from raysync.config import Experiment, WorkerGroup
 from raysync.core.ids import stage_slot
 from raysync.core.paradigm import AnyParadigm
 from raysync.decoupled.cut import COSTS, cut
-from raysync.decoupled.exchange import exchange_of
-from raysync.decoupled.pipelines import Stage
+from raysync.decoupled.gossip import exchange_of
+from raysync.decoupled.pipelines import StageId
 from raysync.decoupled.topology import PipelinedPlan, refusals_of
 from raysync.engine.demands import refuse
 from raysync.errors import ConfigError
@@ -31,56 +31,57 @@ FLOAT_BYTES = 4
 
 @dataclass(frozen=True)
 class DecoupledPlan:
-    """What both engines need to know. Built by `plan_of`."""
+    """The plan of a decoupled run, which both engines need. Built by `plan_of`."""
 
     task: Task
     paradigm: Decoupled
-    slots: dict[Stage, str]
-    """Stage (s, k) -> worker slot s K + k - 1, in the order of the experiment file."""
+    slots: dict[StageId, str]
+    """Stage k of group s -> worker slot s K + k - 1, in the order of the experiment file."""
     shards: dict[str, Array]
-    """First slot of each group -> indices of its training samples; empty if nothing is trained."""
+    """First slot of each group -> the indices of its training samples; empty if nothing is
+    trained."""
     shares: dict[int, float]
-    """Module -> its part of the operations of a step."""
+    """Stage -> its share of the operations of a step."""
     vector_bytes: dict[int, int]
-    """Module -> of its parameters and buffers."""
+    """Stage -> the bytes of its parameters and buffers."""
     output_bytes: dict[int, float]
-    """Module -> of what one sample leaves behind in it, and of the gradient that comes back for
-    that."""
+    """Stage -> the bytes of its output for one sample, and of the gradient that comes back for
+    it."""
     batches: int
-    """Of the pool: enough for the workload, and as many for each group."""
+    """The batches of the pool: enough for the workload, and equally many for each group."""
 
-    def name(self, stage: Stage) -> str:
-        """Of the worker in journals, without the number of its life."""
-        return stage_slot(self.slots[stage], stage[1])
+    def name(self, stage_id: StageId) -> str:
+        """Return the worker's name in journals, without the number of its life."""
+        return stage_slot(self.slots[stage_id], stage_id[1])
 
-    def group(self, stage: Stage) -> WorkerGroup:
-        """What is known of the stage's device; `step_s` is that of the whole network."""
-        return self.task.groups[self.slots[stage]]
+    def group(self, stage_id: StageId) -> WorkerGroup:
+        """Return the settings of the stage's device; `step_s` is that of the whole network."""
+        return self.task.groups[self.slots[stage_id]]
 
     def draws(self, group: int) -> Batches:
-        """The batches of a group, those of a worker in its first stage's place."""
+        """Return the batches of a group: those of the worker that its first stage is on."""
         slot, experiment = self.slots[group, 1], self.task.experiment
         return Batches(self.shards[slot], experiment.seed, slot, experiment.data.augment)
 
     def topology(self) -> PipelinedPlan:
-        """The plan of the topology, without torch."""
-        slots = {stage: (self.name(stage), slot) for stage, slot in self.slots.items()}
+        """Return the plan of the topology, without torch."""
+        slots = {stage_id: (self.name(stage_id), slot) for stage_id, slot in self.slots.items()}
         return PipelinedPlan(self.paradigm, self.task.workload_samples, self.batches, slots)
 
     def parts(self) -> list[nn.Sequential]:
-        """The modules, fresh, with the run's initial weights."""
+        """Build the stages' modules with the run's initial weights."""
         return parts_of(self.task.model, self.paradigm)
 
     def exchange(self, part: nn.Module) -> Exchange:
-        """A fresh one, for a module."""
+        """Build the updates of a stage."""
         return exchange_of(self.paradigm, self.task.experiment.update, part)
 
 
 def parts_of(model: ModelPlan, paradigm: Decoupled) -> list[nn.Sequential]:
-    """A model, cut as the rule says.
+    """Build a model and cut it as the paradigm says.
 
     Raises:
-        ConfigError: it cannot be.
+        ConfigError: the model cannot be cut like that.
     """
     return cut(
         model.build(), paradigm.modules, _samples(model), paradigm.balance, paradigm.at, model.name
@@ -88,11 +89,10 @@ def parts_of(model: ModelPlan, paradigm: Decoupled) -> list[nn.Sequential]:
 
 
 def plan_of(task: Task, paradigm: Decoupled) -> DecoupledPlan:
-    """Cut the network and lay the stages out.
+    """Cut the network and place the stages.
 
     Raises:
-        ConfigError: the network cannot be cut like that, or a setting of the experiment does not go
-            with it.
+        ConfigError: the network cannot be cut like that, or a setting of the experiment is refused.
     """
     experiment = task.experiment
     check(experiment, paradigm)
@@ -126,7 +126,9 @@ def plan_of(task: Task, paradigm: Decoupled) -> DecoupledPlan:
 
 
 def placed_as(experiment: Experiment, paradigm: AnyParadigm) -> Experiment:
-    """Return the experiment as its actors are placed: each stage of a cut network has a server."""
+    """Return the experiment with which its actors are placed: each stage of a cut network has a
+    server.
+    """
     if not isinstance(paradigm, Decoupled):
         return experiment
     cluster = experiment.cluster.model_copy(update={"server_shards": paradigm.modules})
@@ -134,10 +136,10 @@ def placed_as(experiment: Experiment, paradigm: AnyParadigm) -> Experiment:
 
 
 def check_task(task: Task, paradigm: AnyParadigm) -> None:
-    """Refuse before any run what would be refused at its beginning.
+    """Refuse before any run what its beginning would refuse.
 
     Raises:
-        ConfigError: naming the setting, or why the network cannot be cut.
+        ConfigError: it names the setting, or says why the network cannot be cut.
     """
     if isinstance(paradigm, Decoupled):
         plan_of(task, paradigm)
@@ -147,7 +149,7 @@ def check(experiment: Experiment, paradigm: AnyParadigm) -> None:
     """Refuse what a decoupled run would ignore, or cannot do.
 
     Raises:
-        ConfigError: naming the setting.
+        ConfigError: it names the setting.
     """
     if not isinstance(paradigm, Decoupled):
         return
@@ -169,7 +171,7 @@ def _samples(model: ModelPlan) -> Tensor:
 
 @torch.no_grad()
 def _costs(parts: list[nn.Sequential], samples: Tensor) -> tuple[list[float], list[float]]:
-    """Operations of each module, and bytes of its output, of a sample."""
+    """Return the operations of each stage, and the bytes of its output for one sample."""
     costs, outputs, x = [], [], samples
     for part in parts:
         part.eval()

@@ -1,7 +1,7 @@
 """The arithmetic of one stage: a batch forward, and later backward, at the weights that the forward
-pass had.
+pass used.
 
-Shape legend: P = trainable parameters of the module, Q = elements of its buffers, N = samples of a
+Shape legend: P = trainable parameters of the stage, Q = elements of its buffers, N = samples of a
 batch.
 """
 
@@ -31,25 +31,25 @@ class _Stashed:
     x: Tensor
     seed: int
     y: Tensor | None
-    """Output with its graph; None if the backward pass computes it again."""
+    """The output with its graph; None if the backward pass computes it again."""
     weights: Tensor | None
-    """(P,), that the graph was made with."""
+    """The weights (P,) that the graph was built with."""
 
 
 class StageComputation:
-    """One module of one group. Weights come as flat vectors and are never written to, so old ones
-    can stay in use.
+    """The computation of one stage of one group. Weights come as flat vectors and are never written
+    to, so old ones can stay in use.
 
-    `weights`: which ones the backward pass takes.
-        * `stash`: those of the forward pass; the gradient is exactly that of the batch at these. In
-          flight are the graph and, where they have changed since, the weights: 2(K - k) of each at
-          most. (PipeDream's weight stashing.)
-        * `latest`: the present ones: the batch is run forward again. In flight is its input alone.
-          FDG's program is neither: old activations with weights that were changed in place, which
-          today's torch refuses.
+    `weights` chooses the weights of the backward pass:
+        * `stash`: those of the forward pass; the gradient is exactly that of the batch at these.
+          Kept are the graph and, where they have changed since, the weights: at most 2(K - k) of
+          each. (PipeDream's weight stashing.)
+        * `latest`: the present ones: the batch is run forward again, so only its input is kept.
+          FDG's program does neither: it uses old activations with weights that were changed in
+          place, which today's torch refuses.
 
     Buffers (batch-norm's statistics) are the stage's own and change with each forward pass; running
-    one again leaves them alone.
+    a batch again does not change them.
     """
 
     def __init__(self, module: nn.Module, weights: Weights = "stash", shrink: float = 1.0) -> None:
@@ -57,8 +57,8 @@ class StageComputation:
         Args:
             module: part of a network.
             weights: as above.
-            shrink: beta: what the gradient from the next module is multiplied by (FDG's gradient
-                shrinking); module k's own gradient is so scaled by beta^(K - k).
+            shrink: beta, by which the gradient from the next stage is multiplied (FDG's gradient
+                shrinking); so stage k's own gradient is scaled by beta^(K - k).
         """
         self._flat = FlatModel(module.train())
         self._module = module
@@ -71,60 +71,56 @@ class StageComputation:
         self._mode: Weights = weights
         self._shrink = shrink
         self._weights = self._flat.weights.detach().clone().requires_grad_()  # (P,)
-        self._stashed: dict[int, _Stashed] = {}
+        self.stashed: dict[int, _Stashed] = {}
+        """Batch -> what is kept of it between its passes."""
         self.size = self._flat.size
         """P."""
 
     def initial(self) -> Tensor:
-        """Parameters and buffers, (P + Q,)."""
+        """Return parameters and buffers, (P + Q,)."""
         return self._flat.initial()
 
     def read_weights(self, vector: Tensor) -> None:
-        """Use these weights from here on: (P + Q,), of which the buffers are left alone. It must
-        not change afterwards.
+        """Use these weights from here on: (P + Q,), whose buffers are ignored. The vector must not
+        change afterwards.
         """
         self._weights = vector[: self.size].detach().requires_grad_()
-
-    @property
-    def in_flight(self) -> int:
-        """Batches between their passes."""
-        return len(self._stashed)
 
     def forward(self, batch: int, x: Tensor, seed: int) -> Tensor:
         """Run a batch forward.
 
         Args:
-            batch: its number.
-            x: (N, ...), from the module before, or samples.
-            seed: of what the module draws (dropout).
+            batch: the number of the batch.
+            x: (N, ...), the output of the stage before, or samples.
+            seed: the seed of what the stage draws (dropout).
 
         Returns:
-            (N, ...), for the next module.
+            The output (N, ...), for the next stage.
         """
-        assert batch not in self._stashed, f"batch {batch} is in flight already"
+        assert batch not in self.stashed, f"batch {batch} is in flight already"
         x = x.detach()
         if self._mode == "latest":
             with torch.no_grad():
                 y = self._run(x, seed)
-            self._stashed[batch] = _Stashed(x, seed, None, None)
+            self.stashed[batch] = _Stashed(x, seed, None, None)
             return y
         x.requires_grad_(x.is_floating_point())
         y = self._run(x, seed)
-        self._stashed[batch] = _Stashed(x, seed, y, self._weights)
+        self.stashed[batch] = _Stashed(x, seed, y, self._weights)
         return y.detach()
 
     def backward(self, batch: int, dy: Tensor) -> tuple[Tensor, Tensor | None]:
         """Run a batch backward.
 
         Args:
-            batch: its number.
+            batch: the number of the batch.
             dy: the gradient of the loss by what `forward` returned.
 
         Returns:
-            `outgoing` (P + Q,): the gradient by the weights, and behind it the buffers as they now
-            are; and the gradient by x, None where x is no float.
+            `outgoing` (P + Q,): the gradient by the weights, and behind it the present buffers; and
+            the gradient by x, None where x is no float.
         """
-        stashed = self._stashed.pop(batch)
+        stashed = self.stashed.pop(batch)
         if stashed.y is None:
             stashed.x.requires_grad_(stashed.x.is_floating_point())
             stashed.y, stashed.weights = (
@@ -136,10 +132,10 @@ class StageComputation:
     def learn(
         self, batch: int, x: Tensor, labels: Tensor, seed: int
     ) -> tuple[float, Tensor, Tensor | None]:
-        """The last module: forward, loss and backward in one.
+        """Run a batch forward, through the loss and backward in the last stage.
 
         Args:
-            batch: its number.
+            batch: the number of the batch.
             x: (N, ...).
             labels: (N,), or (N, T).
             seed: as in `forward`.
@@ -167,15 +163,15 @@ class StageComputation:
     def _gradients(self, stashed: _Stashed, dy: Tensor) -> tuple[Tensor, Tensor | None]:
         assert stashed.y is not None, "nothing to differentiate"
         assert stashed.weights is not None, "no weights to differentiate by"
-        wanted = [stashed.weights, *([stashed.x] if stashed.x.requires_grad else [])]
-        gradient, *dx = torch.autograd.grad(stashed.y, wanted, dy)
+        inputs = [stashed.weights, *([stashed.x] if stashed.x.requires_grad else [])]
+        gradient, *dx = torch.autograd.grad(stashed.y, inputs, dy)
         self._flat.gradient.copy_(gradient)
         self._flat.write_buffers()
         return self._flat.outgoing, dx[0] if dx else None
 
 
 class StageWork:
-    """What a stage does with the calls that it gets, on every backend."""
+    """Carries out the calls to a stage, on every backend."""
 
     def __init__(
         self,
@@ -188,25 +184,25 @@ class StageWork:
     ) -> None:
         """
         Args:
-            computation: of the stage.
+            computation: the computation of the stage.
             stage: its number, from 1.
-            stages: how many there are.
+            stages: the number of stages.
             draws: the batches of its group.
             batch_size: in samples.
-            device: where it computes; None: where the tensors are.
+            device: where it computes; None means where the tensors are.
         """
         self._computation, self._draws, self._batch_size = computation, draws, batch_size
         self._is_first, self._is_last = stage == 1, stage == stages
-        self._upload = device.upload if device is not None else _as_it_is
+        self._upload = device.upload if device is not None else _unchanged
 
     def forward(self, batch: int, data: DataSet, inputs: Sequence[Tensor]) -> Tensor:
-        """Run a batch forward; returns the activation for the next stage, (N, ...).
+        """Run a batch forward; return the activation for the next stage, (N, ...).
 
         Args:
-            batch: its number.
+            batch: the number of the batch.
             data: the first stage draws its samples from it.
             inputs: weights (P + Q,) if they are new, and then the activation of the stage before;
-                the first has none.
+                the first stage gets none.
         """
         x = self._read(inputs, expected=0 if self._is_first else 1)
         if x is None:
@@ -216,17 +212,17 @@ class StageWork:
     def backward(
         self, batch: int, data: DataSet, inputs: Sequence[Tensor]
     ) -> tuple[float | None, Tensor, Tensor | None]:
-        """Run a batch backward; the last stage also forward.
+        """Run a batch backward; the last stage runs it forward first.
 
         Args:
-            batch: its number.
+            batch: the number of the batch.
             data: the last stage draws its labels from it.
-            inputs: weights (P + Q,) if they are new, and then the gradient by the stage's output,
-                or, of the last stage, the activation of the stage before; the only one has none.
+            inputs: weights (P + Q,) if they are new, and then the gradient by the stage's output
+                or, for the last stage, the activation of the stage before; an only stage gets none.
 
         Returns:
-            The loss, which the last stage has, what is pushed (P + Q,), and the gradient by the
-            stage's input.
+            The loss, which only the last stage has, the vector to push (P + Q,), and the gradient
+            by the stage's input.
         """
         arrived = self._read(inputs, expected=0 if self._is_first and self._is_last else 1)
         if not self._is_last:
@@ -241,13 +237,13 @@ class StageWork:
         return self._upload(x), self._upload(labels)
 
     def _read(self, inputs: Sequence[Tensor], expected: int) -> Tensor | None:
-        """Take new weights, if they come along; returns what is left."""
+        """Take new weights if there are any, and return the other input."""
         if len(inputs) > expected:
             self._computation.read_weights(self._upload(inputs[0]))
         return self._upload(inputs[-1]) if expected else None
 
 
-def _as_it_is(tensor: Tensor) -> Tensor:
+def _unchanged(tensor: Tensor) -> Tensor:
     return tensor
 
 

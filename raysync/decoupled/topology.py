@@ -5,9 +5,9 @@
                        backward(stage, ...) leaves its gradient, and that for the stage before
     Apply           -> apply(server of the stage, gradients)
 
-What is passed on are values that are still to be computed: a pass is called when that of the
-neighbour has been, and waits for it where it runs. So stages overlap as far as the data allow, with
-no barrier but the paradigm's. This file knows no torch; the arithmetic is in `stage`.
+Values are passed on before they are computed: a pass is called as soon as that of its neighbour has
+been called, and waits for it where it runs. So stages overlap as far as the data allow, and only
+the paradigm sets barriers. This file does not import torch; the arithmetic is in `stage`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from raysync.core.capability import Capability
 from raysync.core.decisions import Apply, Release
 from raysync.core.ids import WorkerId, worker_id
 from raysync.core.roster import Roster
-from raysync.decoupled.pipelines import Pass, Pipelines, Stage
+from raysync.decoupled.pipelines import Pass, Pipelines, StageId
 from raysync.engine.backend import Backend, Call, Value
 from raysync.engine.faults import NO_FAULT, FaultPlan
 from raysync.engine.parameter_server import ParameterServer
@@ -31,7 +31,7 @@ from raysync.paradigms.decoupled import Decoupled
 
 def server_of(stage: int) -> str:
     """Return the id of the server of a stage, from 1."""
-    return f"server of module {stage}"
+    return f"server of stage {stage}"
 
 
 def refusals_of(paradigm: Decoupled) -> Mapping[Capability, str]:
@@ -42,15 +42,17 @@ def refusals_of(paradigm: Decoupled) -> Mapping[Capability, str]:
         Capability.CORRECT_STALENESS: (
             "it is not for delays that are part of the schedule; use shrink"
         ),
-        Capability.SHARD_SERVERS: "each module has one server",
+        Capability.SHARD_SERVERS: "each stage has one server",
         Capability.SEVERAL_DEVICES: "a stage computes on one device",
-        Capability.PRECISION: "the modules compute in float32 so far",
+        Capability.PRECISION: "the stages compute in float32 so far",
         Capability.EMULATE_LINKS: (
             "on Ray a stage does not emulate the way to its server; engine: virtual does"
         ),
     }
     if paradigm.modules > 1:
-        refusals[Capability.WHOLE_NORM] = "it is about the whole network, which no server has"
+        refusals[Capability.WHOLE_NORM] = (
+            "it needs the norm of the whole network, which no server has"
+        )
     return refusals
 
 
@@ -58,31 +60,31 @@ def refusals_of(paradigm: Decoupled) -> Mapping[Capability, str]:
 class _Worker:
     """One stage of one group."""
 
-    stage: Stage
+    stage_id: StageId
     name: str
     slot: str
-    """Of the worker that it is placed on, by which faults know it."""
+    """The slot of the worker that it is placed on, by which faults name it."""
     release: Release | None = None
-    """The latest."""
+    """The latest release."""
     weights: Value = None
-    """New ones, for the next call."""
+    """New weights for the next call, if it needs any."""
     versions: dict[int, int] = field(default_factory=dict)
-    """Batch in flight -> version of the weights of its forward pass."""
+    """Batch in flight -> the version of the weights of its forward pass."""
     calls: list[tuple[Call, list[Call]]] = field(default_factory=list)
-    """Those of this iteration, with the calls of the neighbours that they wait for."""
+    """The calls of this iteration, each with the calls of the neighbours that it waits for."""
 
 
 @dataclass(frozen=True, slots=True)
 class PipelinedPlan:
-    """What a pipelined run is made of, without torch."""
+    """The parts of a pipelined run, without torch."""
 
     paradigm: Decoupled
     workload_samples: int
-    """Of the run; each stage does all of it."""
+    """The workload of the run; each stage does all of it."""
     batches: int
-    """Of the pool."""
-    slots: Mapping[Stage, tuple[str, str]]
-    """Stage -> its slot, and that of the worker that it is placed on."""
+    """The number of batches of the pool."""
+    slots: Mapping[StageId, tuple[str, str]]
+    """Stage of a group -> its own slot, and that of the worker that it is placed on."""
 
     def topology(self, backend: Backend, experiment: Experiment, faults: FaultPlan) -> Pipelined:
         """Return the topology of a run."""
@@ -99,10 +101,10 @@ class Pipelined:
     ) -> None:
         """
         Args:
-            backend: of the run.
-            plan: how the network is cut, and what holds replicas together.
-            experiment: batch size, and whether there are faults.
-            faults: what befalls the workers.
+            backend: has the actors of the run.
+            plan: the stages of the network, and the paradigm of their replicas.
+            experiment: gives the batch size, and whether there are faults.
+            faults: the faults of the run.
         """
         paradigm = plan.paradigm
         self.refusals = refusals_of(paradigm)
@@ -119,8 +121,8 @@ class Pipelined:
             paradigm.groups, paradigm.modules, plan.batches, paradigm.locked
         )
         self._stages = {
-            stage: _Worker(stage, str(worker_id(name, 1)), slot)
-            for stage, (name, slot) in plan.slots.items()
+            stage_id: _Worker(stage_id, str(worker_id(name, 1)), slot)
+            for stage_id, (name, slot) in plan.slots.items()
         }
         self._workers = {worker.name: worker for worker in self._stages.values()}
         self.workers = list(self._workers)
@@ -144,16 +146,16 @@ class Pipelined:
         """As `Topology.released`."""
         worker = self._workers[release.worker]
         worker.release = release
-        worker.calls.clear()  # they are done
-        group, number = worker.stage
+        worker.calls.clear()  # all of them are done
+        group, stage = worker.stage_id
         if release.pull:
-            worker.weights = self.servers[number - 1].weights(group)
-        queue = self._pipelines.released(worker.stage)
+            worker.weights = self.servers[stage - 1].weights(group)
+        queue = self._pipelines.released(worker.stage_id)
         while queue:
-            each = queue.pop(0)
-            if step := self._call(each):
+            following = queue.pop(0)
+            if step := self._call(following):
                 yield step
-            queue += self._pipelines.done(each)
+            queue += self._pipelines.done(following)
 
     def applied(self, apply: Apply, steps: Sequence[Step], is_pulled: bool) -> None:
         """As `Topology.applied`."""
@@ -161,7 +163,7 @@ class Pipelined:
         fields = NOTHING
         if self._backend.computes:
             replicas = (
-                [self._workers[worker].stage[0] for worker, _ in apply.pushes]
+                [self._workers[worker].stage_id[0] for worker, _ in apply.pushes]
                 if self._paradigm.mixes_locally
                 else ()
             )
@@ -175,29 +177,29 @@ class Pipelined:
         )
 
     def left(self, worker: str) -> None:
-        """Do nothing: no stage is lost but with the run, and the server of one that is done keeps
-        its buffers.
+        """Do nothing: the loss of a stage ends the run, and the server of a drained stage keeps its
+        buffers.
         """
 
     def leavers(self, under_way: Collection[str]) -> list[str]:
-        """As `Topology.leavers`: the paradigm of a stage would wait for a replica that has no batch
-        left.
+        """As `Topology.leavers`: a replica without a batch leaves, since the paradigm of the stage
+        would wait for it.
         """
         if not self._pipelines.is_closed:
             return []
         return [
             worker.name
-            for stage, worker in self._stages.items()
+            for stage_id, worker in self._stages.items()
             if worker.name not in under_way
             and worker.name in self.roster_of(worker.name).live
-            and self._pipelines.is_drained(stage)
+            and self._pipelines.is_drained(stage_id)
         ]
 
     def waited_since(self, step: Step) -> float:
-        """As `Topology.waited_since`: stages wait for each other, so an answer of one counts for
-        its whole group.
+        """As `Topology.waited_since`: stages wait for each other, so an answer of one stage counts
+        for its whole group.
         """
-        group, _ = self._workers[step.release.worker].stage
+        group, _ = self._workers[step.release.worker].stage_id
         heard_at = [0.0]
         for (other, _), worker in self._stages.items():
             member = self.roster_of(worker.name).live.get(worker.name)
@@ -206,10 +208,10 @@ class Pipelined:
         return max(released_at(self.roster_of(step.release.worker), step), *heard_at)
 
     def suspect(self, step: Step) -> str:
-        """As `Topology.suspect`: of the stages that the step waits for, the one that waits for
-        none.
+        """As `Topology.suspect`: of the stages that the step waits for, the one that waits for no
+        other.
         """
-        group, _ = self._workers[step.release.worker].stage
+        group, _ = self._workers[step.release.worker].stage_id
         is_done = self._backend.is_done
         for (other, _), worker in self._stages.items():
             if other != group:
@@ -220,27 +222,27 @@ class Pipelined:
         return step.release.worker
 
     def _call(self, each: Pass) -> Step | None:
-        """Call a pass; returns the step that it ends, if it does."""
-        (group, number), worker = each.stage, self._stages[each.stage]
+        """Call a pass; return the step that it ends, if it ends one."""
+        (group, stage), worker = each.stage_id, self._stages[each.stage_id]
         release, mail = worker.release, self._mail
         assert release is not None, "a pass of a stage that was never released"
         if each.direction == "forward":
             worker.versions[each.batch] = release.version
-            if number < self._paradigm.modules:
+            if stage < self._paradigm.modules:
                 call = self._send(worker, each)
-                mail[Pass((group, number + 1), "forward", each.batch)] = call, call
+                mail[Pass((group, stage + 1), "forward", each.batch)] = call, call
             elif each in mail:  # the last stage runs it with the backward pass
-                mail[Pass(each.stage, "backward", each.batch)] = mail.pop(each)
+                mail[Pass(each.stage_id, "backward", each.batch)] = mail.pop(each)
             return None
         assert release.clock == each.batch - 1, f"{each} in {release}"
         call = self._send(worker, each)
-        if number > 1:
-            mail[Pass((group, number - 1), "backward", each.batch)] = call.value(1), call
+        if stage > 1:
+            mail[Pass((group, stage - 1), "backward", each.batch)] = call.value(1), call
         forward_version = worker.versions.pop(each.batch)
-        report: dict[str, Any] = {"delay_ticks": self._pipelines.schedule.delay(number)}
+        report: dict[str, Any] = {"delay_ticks": self._pipelines.schedule.delay(stage)}
         if self._paradigm.weights == "stash":
             report["forward_version"] = forward_version
-        return Step(release, self._batch_size, call, self.servers[number - 1], None, report)
+        return Step(release, self._batch_size, call, self.servers[stage - 1], None, report)
 
     def _send(self, worker: _Worker, each: Pass) -> Call:
         arrived = [self._mail.pop(each)] if each in self._mail else []

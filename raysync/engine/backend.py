@@ -1,17 +1,16 @@
-"""What the driver asks of the world: a clock, actors, calls, and the values that calls leave
+"""What the driver needs of the world: a clock, actors, calls, and the values that calls leave
 behind.
 
 There are two backends. On Ray (`raysync.cluster.backend`) an actor is a process, a value is a
 reference into the object store, and seconds pass. On the virtual clock (`raysync.virtual.backend`)
-an actor is an object of this process, a value knows when and where it is there, and seconds are
-numbers. The driver and the topologies issue the same calls on both, so what is simulated is what
-runs.
+an actor is an object of this process, a value has a time and a place, and seconds are numbers. The
+driver and the topologies issue the same calls on both, so what is simulated is what runs.
 
-A call is passed on as soon as it is decided: its inputs may be values that are still to be
-computed. An actor works its calls off in their order.
+A call is issued as soon as it is decided: its inputs may be values that are not computed yet. An
+actor carries out its calls in their order.
 
-What is done is told by calling back, not by a list of completions to be sorted out: in virtual time
-that would be an object, and a look-up, for each push.
+The backend reports by callbacks, not by a list of completions: in virtual time that list would cost
+an object, and a look-up, for each push.
 """
 
 from __future__ import annotations
@@ -21,21 +20,22 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 Value = Any
-"""What a call leaves where it was made, until another call needs it. A `Call` stands for the first
-of its values; the others are what its `value` returns."""
+"""What a call leaves where it was computed, until another call needs it. A `Call` stands for the
+first of its values; its method `value` returns the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What came of a call in place of an answer."""
+    """The failure of a call, in place of its answer."""
 
     kind: Literal["died", "lost", "raised", "other"]
-    """An actor died; a value was lost with the node that held it; an actor's own code raised an
-    error. That may have befallen a call whose values this one was waiting for."""
+    """`died`: an actor died; `lost`: a value was lost with the node that held it; `raised`: an
+    actor's own code raised an error. It may have happened in a call whose values this call
+    needs."""
     reason: str
     """The part of the error that the user needs, in a few lines."""
     actor: str = ""
-    """The id of the actor that died, or whose code raised the error; empty if it is unknown."""
+    """The id of the actor that died, or whose code raised the error; "" if it is unknown."""
 
 
 class Call(Protocol):
@@ -48,7 +48,9 @@ class Call(Protocol):
 
     @property
     def answer(self) -> Any:
-        """What the method tells the driver, or a `Failure`; asked for only once it is done."""
+        """The method's answer to the driver, or a `Failure`; to be read only once the call is
+        done.
+        """
 
 
 class Backend(Protocol):
@@ -56,7 +58,9 @@ class Backend(Protocol):
 
     @property
     def computes(self) -> bool:
-        """Whether calls compute; where they only take time, nothing need be told to servers."""
+        """Whether calls compute; where they only take time, servers need no details of an
+        update.
+        """
 
     @property
     def now(self) -> float:
@@ -66,17 +70,17 @@ class Backend(Protocol):
         """Call `happens(argument)` at that time, in seconds since the run began."""
 
     def wait(self) -> None:
-        """Wait for the next thing to happen, and call back whatever is due."""
+        """Wait for the next event, and call back whatever is due."""
 
     def is_report_due(self, lines: int) -> bool:
-        """Say whether whoever watches the run should hear of it now, given the lines for them."""
+        """Return whether a report is due now, given the number of lines for it."""
 
     def call(self, actor: str, method: str, fields: list[Any], *inputs: Value) -> Call:
         """Call a method of an actor.
 
         Args:
-            actor: its id: `server`, `evaluator`, or that of a worker.
-            method: its name.
+            actor: the id `server` or `evaluator`, or that of a worker.
+            method: the name of the method.
             fields: strings and numbers, and lists of them.
             inputs: values that other calls leave behind.
         """
@@ -89,29 +93,28 @@ class Backend(Protocol):
         """Whether values are brought to where they are needed before a call needs them."""
 
     def deliver(self, value: Value, actor: str) -> tuple[Call, ...]:
-        """Bring a value to where an actor will need it; only asked for where the backend
-        `delivers`.
+        """Bring a value to an actor that will need it; only called where the backend `delivers`.
 
         Returns:
-            Calls to wait for until it is there; none if nothing is left to be brought. The first
-            brings the value here; the others are the actor's own, which takes its parts.
+            Calls to wait for until the value is there; none if nothing is left to be brought. The
+            first brings the value here; in the others the actor takes its parts.
         """
 
     def is_done(self, call: Any) -> bool:
-        """Say whether the call is done or has failed."""
+        """Return whether the call is done or has failed."""
 
     def failure(self, call: Any, patience_s: float) -> Failure | None:
-        """Return why a call failed, or None if it is done.
+        """Return the failure of a call, or None if it is done.
 
         Raises:
-            TimeoutError: the call is still under way after so many seconds.
+            TimeoutError: the call is still under way after `patience_s` seconds.
         """
 
     def spawn(self, worker: str) -> Call:
         """Start the actor of a worker that comes back; the call is done when it is ready."""
 
     def kill(self, actor: str) -> None:
-        """End an actor at once; frozen or unreachable, it must not keep its device."""
+        """End an actor at once: if it is frozen or unreachable, it must not keep its device."""
 
     def restart(self, actor: str) -> Call:
-        """Start an actor anew that has died; the call is done when it is ready."""
+        """Start an actor that has died anew; the call is done when it is ready."""

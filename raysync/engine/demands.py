@@ -1,4 +1,6 @@
-"""What an experiment asks of a topology, and the refusal of what that cannot carry out."""
+"""The demands of an experiment on a topology, and their refusal where the topology cannot meet
+them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from raysync.errors import ConfigError
 
 
 def demands_of(experiment: Experiment) -> Iterator[Demand]:
-    """Yield what the settings of an experiment ask for beyond what every topology can do."""
+    """Yield what the settings of an experiment demand beyond what every topology can do."""
     update, on_ray = experiment.update, experiment.engine == "ray"
     if update.project_radius is not None:
         yield Capability.WHOLE_NORM, "update.project_radius"
@@ -44,13 +46,13 @@ def refuse(
     """Refuse what a topology cannot carry out.
 
     Args:
-        name: what the experiment names as its paradigm.
+        name: the name of the experiment's paradigm.
         refusals: what the topology refuses, and why.
-        experiment: what it is asked for.
-        paradigm: decides in it.
+        experiment: its settings make demands.
+        paradigm: makes demands, too.
 
     Raises:
-        ConfigError: naming the paradigm and the first such setting.
+        ConfigError: it names the paradigm and the first setting that is refused.
     """
     inner = ((capability, f"sync: {setting}") for capability, setting in paradigm.demands())
     for capability, setting in (*inner, *demands_of(experiment)):

@@ -2,22 +2,24 @@
 
     something happens      a call is done or has failed, or a time has come (`Backend.wait`)
     it becomes an event    Joined, Left, Pushed or TimerFired; the machine answers with decisions
-    decisions are calls    the topology issues them, and says which steps are then under way
+    decisions are calls    the topology issues them, and returns the steps that are then under way
 
-Everything else about a run is here, too: the lines of the journal, when to evaluate, timers,
-faults, deadlines, who is to blame for a failure, and how the run ends.
+The rest of a run is here, too: the lines of the journal, the times of evaluations, timers, faults,
+deadlines, the search for the cause of a failure, and the end of the run.
 
-What holds when something is lost:
+What happens when something is lost:
 
-* A push is the arrival of its gradient at the server, not the end of its computation. So a worker's
-  node takes no push along that the machine knows of: a gradient that it still held never arrives,
-  and its worker is a `Left`.
-* Every step has a deadline, since a frozen actor is never reported: its worker is a `Left`, unless
-  the step waits for weights that the server owes it. Then the run ends with the server's error.
+* A push is the arrival of its gradient at the server, not the end of its computation. So the loss
+  of a worker's node takes no push away that the machine knows of: a gradient that the node still
+  held never arrives, and the worker has Left.
+* Every step has a deadline, since a frozen actor is never reported: its worker has Left, unless the
+  step waits for weights that the server has not published. Then the run ends with the server's
+  error.
 * An update that fails ends the run with its own error: every update and publication names its
-  version, and a server that has missed one refuses whatever comes next. So no model lacks an
-  update unnoticed.
-* Where a topology cannot go on without a worker, its loss ends the run, and names it.
+  version, and a server that has missed one refuses every later call. So no model misses an update
+  unnoticed.
+* Where a topology cannot go on without a worker, the loss of one ends the run with an error that
+  names it.
 * An evaluator only measures: see `evaluations`. The loss of a server ends the run.
 """
 
@@ -26,7 +28,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from math import isfinite, nextafter
 from typing import Any, assert_never
 
@@ -46,38 +47,27 @@ from raysync.core.decisions import (
     Switch,
 )
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
-from raysync.core.ids import WorkerId, worker_id
-from raysync.core.journal import Ended, Evaluation, Line, Remark, answered
+from raysync.core.ids import WorkerId
+from raysync.core.journal import Ended, Entry, Evaluation, Line, Remark
+from raysync.core.machine import decide
 from raysync.engine.backend import Backend, Call, Failure
-from raysync.engine.evaluations import Evaluations, Publication
+from raysync.engine.comebacks import Comebacks
+from raysync.engine.evaluations import Evaluations
 from raysync.engine.faults import FaultPlan
-from raysync.engine.parameter_server import ParameterServer
-from raysync.engine.topology import NO_REPORT, Arriving, Step, Topology
+from raysync.engine.parameter_server import VERDICT_S, ParameterServer
+from raysync.engine.topology import NO_REPORT, Arriving, Step, Topology, pulls_next
 from raysync.errors import RunFailed
 
-SERVER_VERDICT_S = 10.0
-"""How long a failed step waits for the server's own error, which explains it better."""
 START_DEADLINE_S = 120.0
 """How long an actor may take to start: to import torch, to build the model."""
 DONE = "its group has no batch left"
-"""Why a worker leaves that has nothing left to do."""
+"""The reason with which a worker leaves that has nothing left to do."""
 BEFORE_THE_END = nextafter(1, 0)
-"""Where a run drains beyond its workload, the last evaluation comes after that."""
-
-
-@dataclass(slots=True, eq=False)
-class Comeback:
-    """A worker that starts in the place of one that crashed."""
-
-    worker: str
-    call: Call
-    """It is done when the worker is ready."""
-    due_at: float
-    """Seconds since the run began: it joins no sooner, however soon it is ready."""
+"""The progress of a run that still drains: its last evaluation, at 1, comes after that."""
 
 
 class Driver:
-    """One run."""
+    """The driver of one run."""
 
     def __init__(
         self,
@@ -89,45 +79,44 @@ class Driver:
     ) -> None:
         """
         Args:
-            topology: has the machine.
-            backend: of the same run.
-            experiment: deadlines, and whether there are faults at all.
-            faults: what befalls the workers.
+            topology: has the machine of the run.
+            backend: has the actors of the run.
+            experiment: gives deadlines, and whether there are faults at all.
+            faults: the faults of the run.
             marks: the progress at which to evaluate, rising; none if nothing is trained.
         """
         self.lines: list[Line] = []
-        """What happened since the last report."""
+        """The lines since the last report."""
         self.status = ""
         """How the training ended; empty while it goes on. Evaluations may be pending even then."""
         self.last_at = 0.0
-        """Seconds since the run began: when the latest weights were known to be published or, in a
-        run that fails, when the latest update was sent."""
+        """Seconds since the run began: when the latest update was sent or, once the training is
+        over, when it was done."""
         self.topology, self.backend, self.faults = topology, backend, faults
         self._has_faults = bool(experiment.faults)
         self._survives = Capability.LOSE_WORKERS not in topology.refusals
         self._deadline_s = experiment.cluster.step_deadline_s
         self._evaluations = Evaluations(
-            backend, marks, experiment.evaluation.deadline_s, START_DEADLINE_S, self._tell
+            backend, topology.servers, experiment, marks, START_DEADLINE_S, self._take_evaluations
         )
-        self._on_answer = (
-            self._stepped
-        )  # bound once: each step under way would hold one more object
+        self._comebacks = Comebacks(backend, START_DEADLINE_S, self._join, self._give_up)
+        # bound once: each step under way would hold one more object
+        self._on_answer = self._stepped
         self._steps: dict[str, Step] = {}
-        """Worker -> its step under way, the one that was released first in front."""
+        """Worker -> its step under way, in the order of their releases."""
         self._is_looking = False
-        """Whether it is scheduled to look for steps that have missed their deadline."""
+        """Whether a look for steps that have missed their deadline is scheduled."""
         self._pushed: dict[Push, Step] = {}
-        """Those whose gradients are neither applied nor dropped."""
+        """Push -> its step, while its gradient is neither applied nor dropped."""
         self._lives: dict[str, str] = {}
-        """Slot -> the worker that fills it now, or was the last to."""
-        self._coming: dict[str, Comeback] = {}
+        """Slot -> the worker that fills it now, or was the last to fill it."""
         self._drains = topology.drains
         self._last_server = topology.servers[-1]
         self._settling: set[ParameterServer] = set()
-        """At the end: the servers whose last update is waited for."""
+        """The servers whose last update is waited for at the end."""
         self._progress = 0.0
         self._version = 0
-        """The progress and the version of the model as of the latest Apply that was carried out."""
+        """The progress and the version of the model after the latest Apply."""
         workload = topology.roster.workload_samples
         assert workload is not None, "a run without a workload"
         self._workload_samples = workload
@@ -135,9 +124,9 @@ class Driver:
     # ---- the run ----
 
     def run(self) -> Iterator[list[Line]]:
-        """Train to the end of the workload, and yield what happens, in order.
+        """Train to the end of the workload, and yield the lines of the journal in order.
 
-        The last line is an `Ended`, also of a run that broke. A report without lines is a sign of
+        The last line is an `Ended`, even if the run fails. A report without lines is a sign of
         life.
         """
         error = ""
@@ -152,13 +141,13 @@ class Driver:
             error = str(failure)
         except (
             Exception
-        ) as bug:  # of the user's paradigm, or ours: what led to it must still reach the journal
+        ) as bug:  # in the user's paradigm, or ours: the journal must still be closed
             logging.getLogger(__name__).exception("the run broke")
             error = f"{type(bug).__name__}: {' '.join([str(bug), *getattr(bug, '__notes__', [])])}"
         self.lines.append(
             Ended(
                 "failed" if error else self.status,
-                self.last_at,
+                max(self.last_at, self._evaluations.published_at),
                 error,
                 self.faults.without_effect(),
             )
@@ -167,7 +156,7 @@ class Driver:
 
     def start(self) -> None:
         """Evaluate the initial model, and let every worker join."""
-        self._evaluate(self._evaluations.take_marks(0.0))
+        self._evaluate(0.0)
         for index, crash in self.faults.crashes.items():
             if crash.at_s is not None:
                 self.backend.schedule(crash.at_s, self._crash, index)
@@ -184,34 +173,34 @@ class Driver:
         return lines
 
     def _end(self, status: str) -> None:
-        """Training is over: what the workers still compute is not waited for, nor who comes
-        back.
-        """
+        """End the training, without waiting for steps under way or for workers that come back."""
         if not self.status:
             for server in self.topology.servers:
                 if server.last is not None:
                     self._settling.add(server)
                     self.backend.watch(server.last, self._settled, server)
-                    self.backend.schedule(
-                        self.backend.now + self._deadline_s,
-                        self._miss_answer,
-                        (server, server.last),
-                    )
+                    deadline_at = self.backend.now + self._deadline_s
+                    self.backend.schedule(deadline_at, self._miss_last_update, server)
         self.status = status
         self._steps.clear()
+        self._comebacks.cancel()
 
     def _settled(self, server: ParameterServer) -> None:
         assert server.last is not None, "an update that was never sent"
-        self._check(server, server.last)
+        server.verify(server.last)
         self._settling.discard(server)
         self.last_at = max(self.last_at, self.backend.now)
+
+    def _miss_last_update(self, server: ParameterServer) -> None:
+        if server in self._settling and not self.backend.is_done(server.last):
+            raise RunFailed(f"{server.actor}: no answer for {self._deadline_s:g} s")
 
     # ---- what happens to a step ----
 
     def _stepped(self, step: Step) -> None:
-        """A worker has answered, or its call has failed."""
+        """Take in that a worker has answered, or that its call has failed."""
         if self._steps.get(step.release.worker) is not step:
-            return  # it is gone since, or the run has ended
+            return  # the worker has left since, or the run has ended
         answer = step.call.answer
         if isinstance(answer, Failure):
             self._step_failed(step, answer)
@@ -264,9 +253,9 @@ class Driver:
             self._dismiss()
 
     def _diverge(self) -> None:
-        """The model as it now is gets its evaluation, and the run ends."""
+        """End the run, after an evaluation of the present model."""
         if not self.status:
-            self._evaluate((self._progress,))
+            self._evaluations.add(self._version, self._progress, (self._progress,))
         self._end("diverged")
 
     def _step_failed(self, step: Step, failure: Failure) -> None:
@@ -280,16 +269,15 @@ class Driver:
             raise RunFailed(f"worker {failure.actor}: {failure.reason}")
 
     def _blame_server(self, step: Step, failure: Failure) -> RunFailed:
-        """A step fails with an update whose weights it needs, or a stage before it.
-
-        Then the error of that server is the one to tell.
+        """Return the error of a step that failed because an update did whose weights it, or a stage
+        before it, needs: that of the server.
         """
         servers = self.topology.servers
         for server in servers:
             if failure.actor in ("", server.actor):
                 version = step.release.version if server is step.server else server.version
                 with suppress(TimeoutError):
-                    if reason := server.failure(version, SERVER_VERDICT_S / len(servers)):
+                    if reason := server.failure(version, VERDICT_S / len(servers)):
                         return RunFailed(f"{server.actor}: {reason}")
         unknown = f"worker {step.release.worker}" if failure.kind == "raised" else step.server.actor
         return RunFailed(f"{failure.actor or unknown}: {failure.reason}")
@@ -298,9 +286,7 @@ class Driver:
         return self._lives.get(WorkerId(actor).slot) == actor
 
     def _miss_deadlines(self, _: None) -> None:
-        """Look at the steps that are under way for too long, and come again when the next
-        may be.
-        """
+        """Handle the steps that have missed their deadline, and schedule the next look."""
         now, topology = self.backend.now, self.topology
         next_at = now + self._deadline_s
         for step in list(self._steps.values()):
@@ -316,7 +302,7 @@ class Driver:
             self.backend.schedule(next_at, self._miss_deadlines, None)
 
     def _has_arrived(self, step: Step) -> bool:
-        """Say whether all of it is there, and only waits for its turn."""
+        """Whether everything has arrived, and only waits to be taken in."""
         parts = [step.call] if step.arriving is None else step.arriving.parts
         return all(map(self.backend.is_done, parts))
 
@@ -325,20 +311,20 @@ class Driver:
         if step.arriving is None:
             worker = self.topology.suspect(step)
             pulled = self.topology.roster_of(worker).live[worker].version
-            self.topology.server_of(worker).check(pulled, late)  # it may still wait for its weights
+            self.topology.server_of(worker).check(pulled, late)  # it may still wait for weights
             self._lose(worker, late)
-        elif self.backend.is_done(step.arriving.first):  # a shard was to take its part
+        elif self.backend.is_done(step.arriving.first):  # a shard has not taken its part
             raise RunFailed(f"{step.server.actor}: {late}")
         else:
             self._lose(step.release.worker, late)
 
-    # ---- who comes and goes ----
+    # ---- workers that join and leave ----
 
     def _join(self, worker: str) -> None:
         if self.status:
             return
         self._lives[str(WorkerId(worker).slot)] = worker
-        self._coming.pop(worker, None)
+        self._comebacks.joined(worker)
         self._happen(Joined(at=self.backend.now, worker=worker), NO_REPORT)
 
     def _crash(self, index: int) -> None:
@@ -347,45 +333,16 @@ class Driver:
         crash = self.faults.crashes[index]
         worker = self._lives[crash.worker]
         if worker not in self.topology.roster_of(worker).live:
-            return  # it is gone already
+            return  # it has left already
         self.faults.took_effect(index)
         if crash.rejoin_after_s is not None:
-            self._replace(worker, crash.rejoin_after_s)
+            self._comebacks.start(worker, crash.rejoin_after_s)
         self._lose(worker, f"crashed: {self.faults.described(index)}")
 
-    def _replace(self, worker: str, after_s: float) -> None:
-        """Start the next life of its slot at once: a process takes seconds to start."""
-        gone = WorkerId(worker)
-        successor = str(worker_id(gone.slot, gone.life + 1))
-        now = self.backend.now
-        comeback = Comeback(successor, self.backend.spawn(successor), now + after_s)
-        self._coming[successor] = comeback
-        self.backend.watch(comeback.call, self._started, comeback)
-        self.backend.schedule(now + START_DEADLINE_S, self._miss_start, comeback)
-
-    def _started(self, comeback: Comeback) -> None:
-        if self._coming.get(comeback.worker) is not comeback or self.status:
-            return
-        answer = comeback.call.answer
-        if isinstance(answer, Failure):
-            self._give_up(comeback, answer.reason)
-        else:
-            self.backend.schedule(
-                max(comeback.due_at, self.backend.now), self._join, comeback.worker
-            )
-
-    def _miss_start(self, comeback: Comeback) -> None:
-        is_awaited = self._coming.get(comeback.worker) is comeback and not self.status
-        if is_awaited and not self.backend.is_done(comeback.call):
-            self._give_up(comeback, f"not ready after {START_DEADLINE_S:g} s")
-
-    def _give_up(self, comeback: Comeback, why: str) -> None:
-        worker = comeback.worker
-        self.backend.kill(worker)
-        del self._coming[worker]
-        said = f"{worker} did not start: {why}"
-        self.lines.append(Remark(self.backend.now, f"{said}; the run goes on without it."))
-        self._need_a_worker(said)
+    def _give_up(self, worker: str, why: str) -> None:
+        what = f"{worker} did not start: {why}"
+        self.lines.append(Remark(self.backend.now, f"{what}; the run goes on without it."))
+        self._need_a_worker(what)
 
     def _lose(self, worker: str, why: str) -> None:
         if not self._survives:
@@ -397,17 +354,17 @@ class Driver:
         self._need_a_worker(f"the last was {worker}: {why}")
 
     def _need_a_worker(self, last: str) -> None:
-        if not self.status and not self.topology.roster.live and not self._coming:
+        if not self.status and not self.topology.roster.live and not self._comebacks:
             raise RunFailed(f"every worker is gone; {last}")
 
     def _dismiss(self) -> None:
-        """A worker that has nothing left to do leaves: others would wait for it."""
+        """Let workers leave that have nothing left to do: others would wait for them."""
         topology = self.topology
         while not self.status and (leavers := topology.leavers(self._steps)):
             for worker in leavers:
                 self._handle(Left(at=self.backend.now, worker=worker), {"why": DONE, "done": True})
         if not self.status and not any(topology.roster_of(each).live for each in topology.workers):
-            self._evaluate(self._evaluations.take_marks(1.0))
+            self._evaluate(1.0)
             self._end("finished")
 
     # ---- what the machine decides ----
@@ -418,9 +375,8 @@ class Driver:
             self._dismiss()
 
     def _handle(self, event: Event, report: Mapping[str, Any]) -> None:
-        entry = answered(self.topology.machine, event, report)
-        self.lines.append(entry)
-        decisions = entry.decisions
+        decisions = decide(self.topology.machine, event)
+        self.lines.append(Entry(event, decisions, report))
         for index, decision in enumerate(decisions):
             match decision:
                 case Release():
@@ -430,7 +386,7 @@ class Driver:
                     if self.status:
                         return
                 case Hold() | Note() | Switch() | Suspend() | Restore():
-                    pass  # the roster has carried them out; without a release nothing is to do
+                    pass  # the roster has carried them out; only a Release is a call
                 case Drop():
                     self._pushed.pop(decision.push, None)
                 case SetTimer():
@@ -442,7 +398,7 @@ class Driver:
 
     def _apply(self, decision: Apply, decisions: Sequence[Decision], index: int) -> None:
         following = decisions[index + 1] if index + 1 < len(decisions) else None
-        is_pulled = (isinstance(following, Release) and following.pull) or _pulls_next(
+        is_pulled = (isinstance(following, Release) and following.pull) or pulls_next(
             decisions, index
         )
         steps, samples = [], decision.samples_before
@@ -452,14 +408,14 @@ class Driver:
             samples += step.samples
         self.topology.applied(decision, steps, is_pulled)
         if steps[0].server is not self._last_server:
-            return  # the progress of a model in stages is that of its last one
+            return  # the progress of a model in stages is that of its last stage
         self._version = decision.version
         self.last_at = self.backend.now
         self._progress = progress = samples / self._workload_samples
         if self._drains:
             progress = min(progress, BEFORE_THE_END)
         if progress >= self._evaluations.next_mark:
-            self._evaluate(self._evaluations.take_marks(progress))
+            self._evaluate(progress)
         if progress >= 1:
             self._end("finished")
 
@@ -467,7 +423,7 @@ class Driver:
         if self._has_faults:
             slot = WorkerId(decision.worker).slot
             crash = self.faults.crash_at_clock(slot, decision.clock)
-            if crash is not None:  # once the decisions in hand are carried out
+            if crash is not None:  # after the decisions in hand have been carried out
                 self.backend.schedule(self.topology.roster.now, self._crash, crash)
                 return
         for step in self.topology.released(decision):
@@ -486,68 +442,13 @@ class Driver:
 
     # ---- evaluations ----
 
-    def _evaluate(self, marks: tuple[float, ...]) -> None:
-        """Publish the model as it now is, and evaluate it for these marks."""
-        if not marks:
-            return
-        servers = self.topology.servers
-        calls = [server.newest() for server in servers]
-        publication = Publication(self._version, self._progress, marks, tuple(calls), len(calls))
-        self._evaluations.add(publication)
-        for server, call in zip(servers, calls, strict=True):
-            self.backend.watch(call, self._published, (publication, server, server.version, call))
-        self.backend.schedule(
-            self.backend.now + self._deadline_s, self._miss_publication, publication
-        )
+    def _evaluate(self, progress: float) -> None:
+        """Evaluate the present model for the marks up to that progress."""
+        marks = self._evaluations.take_marks(progress)
+        self._evaluations.add(self._version, self._progress, marks)
 
-    def _published(self, what: tuple[Publication, ParameterServer, int, Call]) -> None:
-        publication, server, version, call = what
-        self._check(server, call)
-        server.done(version)
-        publication.missing -= 1
-        if not publication.missing:
-            self.last_at = self.backend.now
-            self._evaluations.published(publication)
-
-    def _miss_publication(self, publication: Publication) -> None:
-        if publication.missing:
-            for server_and_call in zip(self.topology.servers, publication.weights, strict=True):
-                self._miss_answer(server_and_call)
-
-    def _miss_answer(self, what: tuple[ParameterServer, Call]) -> None:
-        server, call = what
-        if not self.backend.is_done(call):
-            raise RunFailed(f"{server.actor}: no answer for {self._deadline_s:g} s")
-
-    def _check(self, server: ParameterServer, call: Call) -> None:
-        """An update that failed fails all that come after it: the first one has the error
-        to tell.
-        """
-        answer = call.answer
-        if not isinstance(answer, Failure):
-            return
-        try:
-            reason = server.failure(server.version, SERVER_VERDICT_S)
-        except TimeoutError:
-            reason = ""
-        raise RunFailed(f"{server.actor}: {reason or answer.reason}")
-
-    def _tell(self, lines: list[Line]) -> None:
-        """Take what came of an evaluation."""
+    def _take_evaluations(self, lines: list[Line]) -> None:
+        """Take in the results of an evaluation, or a remark on it."""
         self.lines += lines
         if any(isinstance(line, Evaluation) and not isfinite(line.loss) for line in lines):
             self._end("diverged")
-
-
-def _pulls_next(decisions: Sequence[Decision], index: int) -> bool:
-    """Say whether behind that decision a release pulls before the next update makes other
-    weights.
-    """
-    for number in range(index + 1, len(decisions)):
-        decision = decisions[number]
-        if isinstance(decision, Release):
-            if decision.pull:
-                return True
-        elif isinstance(decision, Apply):
-            return False
-    return False

@@ -1,9 +1,10 @@
-"""Which weights are evaluated, and when: those that the marks on progress ask for, one at a time.
+"""The evaluations of a run: which weights are evaluated, and when. Marks on progress decide;
+evaluations run one at a time.
 
-An evaluator that dies or misses its deadline ends nothing, since it only measures. It is started
-anew, and the evaluation that it was at is repeated: the weights are still held here. After `TRIES`
-failures in a row it is given up, and a remark names the marks that are missing. An error that the
-user's model or data raise in an evaluation does end the run, with its message.
+The death of an evaluator, or a deadline that it misses, does not end the run, since it only
+measures. It is started anew, and its evaluation is repeated: the weights are still held here. After
+`TRIES` failures in a row it is given up, and a remark names the marks that are missing. An error
+that the user's model or data raise in an evaluation does end the run, with its message.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from raysync.config import Experiment
 from raysync.core.journal import Evaluation, Line, Remark
 from raysync.engine.backend import Backend, Call, Failure
+from raysync.engine.parameter_server import ParameterServer
 from raysync.errors import RunFailed
 
 EVALUATOR = "evaluator"
-"""The id of its actor."""
+"""The id of the evaluator's actor."""
 TRIES = 3
-"""Failures in a row after which the evaluator is given up."""
+"""The number of failures in a row after which the evaluator is given up."""
 
 
 @dataclass(slots=True, eq=False)
@@ -30,45 +33,51 @@ class Publication:
     progress: float
     marks: tuple[float, ...]
     weights: tuple[Call, ...]
-    """One of each server, in the order of the stages; none once they are evaluated."""
+    """One call for each server, in the order of the stages; empty once they are evaluated."""
     missing: int
-    """How many servers have yet to publish."""
+    """The number of servers that have yet to publish."""
     at: float | None = None
-    """Seconds since the run began: when the last of them had published."""
+    """Seconds since the run began: when the last of the servers had published."""
 
 
 class Evaluations:
-    """Publications wait here until the evaluator is free.
+    """The publications that wait until the evaluator is free.
 
-    What waits is references: on Ray, to weights in the object store, which are spilled to disk when
-    it is full, or, below 100 KiB, in this process; at most one a mark.
+    Only references wait: on Ray, to weights in the object store, which are spilled to disk when it
+    is full, or, below 100 KiB, in this process; there is at most one for each mark.
     """
 
     def __init__(
         self,
         backend: Backend,
+        servers: Sequence[ParameterServer],
+        experiment: Experiment,
         marks: Sequence[float],
-        deadline_s: float,
         start_deadline_s: float,
         tell: Callable[[list[Line]], None],
     ) -> None:
         """
         Args:
             backend: has the evaluator.
+            servers: publish the weights, in the order of the stages.
+            experiment: the deadlines of publications and evaluations.
             marks: the progress at which to evaluate, rising.
-            deadline_s: how long one evaluation may take.
             start_deadline_s: how long the evaluator may take to start anew.
-            tell: takes what is to be written into the journal.
+            tell: called with the lines to write into the journal.
         """
-        self._backend = backend
+        self._backend, self._servers = backend, servers
         self._marks = list(reversed(marks))
-        self._deadline_s, self._start_deadline_s = deadline_s, start_deadline_s
+        self._publication_deadline_s = experiment.cluster.step_deadline_s
+        self._deadline_s = experiment.evaluation.deadline_s
+        self._start_deadline_s = start_deadline_s
         self._tell = tell
         self._waiting: deque[Publication] = deque()
         self._under_way: Call | None = None
         self._must_restart = False
         self._failures = 0
-        """In a row."""
+        """The number of failures in a row."""
+        self.published_at = 0.0
+        """Seconds since the run began: when the latest weights for an evaluation were published."""
         self.next_mark = self._marks[-1] if self._marks else float("inf")
         """The progress at which the next evaluation is due."""
 
@@ -85,28 +94,55 @@ class Evaluations:
         self.next_mark = self._marks[-1] if self._marks else float("inf")
         return tuple(taken)
 
-    def add(self, publication: Publication) -> None:
-        """Evaluate these weights once they are published."""
+    def add(self, version: int, progress: float, marks: tuple[float, ...]) -> None:
+        """Publish the weights as they are after all updates so far, and evaluate them.
+
+        Args:
+            version: of the model.
+            progress: of the run.
+            marks: the marks that progress has passed; without any, nothing is evaluated.
+        """
+        if not marks:
+            return
+        calls = [server.newest() for server in self._servers]
+        publication = Publication(version, progress, marks, tuple(calls), len(calls))
         if self._failures < TRIES:
             self._waiting.append(publication)
+        for server, call in zip(self._servers, calls, strict=True):
+            self._backend.watch(call, self._published, (publication, server, server.version, call))
+        deadline_at = self._backend.now + self._publication_deadline_s
+        self._backend.schedule(deadline_at, self._miss_publication, publication)
 
-    def published(self, publication: Publication) -> None:
-        """Evaluate these weights as soon as the evaluator is free: they are published now.
+    def _published(self, what: tuple[Publication, ParameterServer, int, Call]) -> None:
+        """Take in that a server has published; evaluate once all of them have.
 
-        So are those before them. Servers work in order, but Ray tells in any order what is done.
+        The publications before this one are then published, too: servers work in order, but Ray
+        reports in any order what is done.
         """
+        publication, server, version, call = what
+        server.verify(call)
+        server.done(version)
+        publication.missing -= 1
+        if publication.missing:
+            return
+        self.published_at = self._backend.now
         if publication.at is None:
-            for each in self._waiting:
-                if each.at is None:
-                    each.at = self._backend.now
-                if each is publication:
+            for waiting in self._waiting:
+                if waiting.at is None:
+                    waiting.at = self._backend.now
+                if waiting is publication:
                     break
-        self.begin()
+        self._begin()
 
-    def begin(self) -> None:
-        """Begin what comes next if nothing is under way: an evaluation, or the restart
-        before it.
-        """
+    def _miss_publication(self, publication: Publication) -> None:
+        if not publication.missing:
+            return
+        for server, call in zip(self._servers, publication.weights, strict=True):
+            if not self._backend.is_done(call):
+                raise RunFailed(f"{server.actor}: no answer for {self._publication_deadline_s:g} s")
+
+    def _begin(self) -> None:
+        """If nothing is under way, begin the next evaluation, or the restart before it."""
         if self._under_way is not None or not self._waiting or self._waiting[0].at is None:
             return
         if self._must_restart:
@@ -147,15 +183,15 @@ class Evaluations:
             ]
         )
         publication.weights = ()
-        self.begin()
+        self._begin()
 
     def _restarted(self, call: Call) -> None:
         if self._answer(call) is not None:
             self._must_restart = False
-            self.begin()
+            self._begin()
 
     def _answer(self, call: Call) -> Sequence[float] | None:
-        """Return what has come of the call under way; None if it failed or is no longer waited for.
+        """Return the answer of the call under way; None if it failed or is no longer waited for.
 
         Raises:
             RunFailed: the user's model or data raised an error.
@@ -172,7 +208,7 @@ class Evaluations:
         return None
 
     def _miss_deadline(self, call_and_limit: tuple[Call, float]) -> None:
-        """The process is frozen, or it cannot start."""
+        """Give up the call under way: the process is frozen, or it cannot start."""
         call, limit_s = call_and_limit
         if self._under_way is not call or self._backend.is_done(call):
             return
@@ -197,19 +233,20 @@ class Evaluations:
                     )
                 ]
             )
-            self.begin()
+            self._begin()
             return
-        missing = [*(mark for each in self._waiting for mark in each.marks), *reversed(self._marks)]
+        waiting = [mark for publication in self._waiting for mark in publication.marks]
+        missing = [*waiting, *reversed(self._marks)]
         self._waiting.clear()
         self._marks.clear()
         self.next_mark = float("inf")
-        shown = ", ".join(f"{mark:g}" for mark in missing)
+        names = ", ".join(f"{mark:g}" for mark in missing)
         self._tell(
             [
                 Remark(
                     at,
                     f"The evaluator failed {TRIES} times in a row ({why}) and is given "
-                    f"up: the run goes on without the evaluations at progress {shown}.",
+                    f"up: the run goes on without the evaluations at progress {names}.",
                 )
             ]
         )

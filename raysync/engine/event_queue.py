@@ -1,6 +1,6 @@
-"""What happens at which time, on a clock of real seconds: a heap of calls.
+"""The event queue of a clock of real seconds: a heap of calls, each with its time.
 
-The virtual backend has its heap within it: there it is the hot path, and moves the clock.
+The virtual backend contains a heap of its own: there it is the hot path, and moves the clock.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class EventQueue:
-    """Calls in the order of their times; those of the same time in the order in which they were
+    """Calls in the order of their times; calls for the same time keep the order in which they were
     scheduled.
     """
 

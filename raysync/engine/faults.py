@@ -1,8 +1,9 @@
-"""When faults at_step whom: the same for every paradigm and on both engines.
+"""The faults of a run: when they act on which workers; the same for every paradigm and on both
+engines.
 
-What is random is hashed from (seed, fault, slot), so it depends on the key (seconds or clock) that
-the fault names and on nothing that a paradigm does. A step suffers what holds at its Release, from
-its beginning to its end.
+Random values are hashed from (seed, fault, slot), so they depend on the key (seconds or clock) that
+the fault names and on nothing that a paradigm does. A step is subject, from its beginning to its
+end, to the faults that hold at its Release.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ WindowedFault = SlowDown | Latency | Drift
 
 @dataclass(frozen=True, slots=True)
 class StepFault:
-    """What a step suffers."""
+    """The effect of faults on one step."""
 
     factor: float = 1.0
-    """Its duration is multiplied by it."""
+    """The factor by which its duration is multiplied."""
     latency_s: float = 0.0
-    """Added to each way between worker and server."""
+    """Seconds that are added to each way between worker and server."""
 
 
 NO_FAULT = StepFault()
 
 
 class FaultWindows:
-    """The spells of one fault on one slot, drawn as far as they are asked for."""
+    """The windows of one fault on one slot, drawn as far as they are needed."""
 
     def __init__(self, fault: WindowedFault, purpose: str, seed: int, slot: str) -> None:
         self._lasts = inf if fault.lasts is None else fault.lasts
@@ -43,7 +44,7 @@ class FaultWindows:
         self._next = next(self._coming, inf)
 
     def hold_at(self, key: float) -> bool:
-        """Whether that moment (seconds or clock) lies in a spell."""
+        """Whether that moment (seconds or clock) lies in a window."""
         while self._next <= key:
             self._begun.append(self._next)
             self._next = next(self._coming, inf)
@@ -52,7 +53,7 @@ class FaultWindows:
 
 
 def _beginnings(fault: WindowedFault, draw: Callable[[int], float]) -> Iterator[float]:
-    """When spells begin, rising."""
+    """Yield the beginnings of the windows, rising."""
     start, end = fault.start, inf if fault.end is None else fault.end
     if fault.times is not None:
         yield from sorted(start + (end - start) * draw(number) for number in range(fault.times))
@@ -71,40 +72,41 @@ class _SlotFault:
 
     index: int
     fault: WindowedFault
-    spells: FaultWindows
+    windows: FaultWindows
     drift: Callable[[int], float]
-    """Number of the draw -> uniform."""
+    """Number of the draw -> a uniform value."""
 
     def step_fault(self, clock: int, at: float) -> StepFault | None:
         fault = self.fault
-        if not self.spells.hold_at(clock if fault.by_clock else at):
+        if not self.windows.hold_at(clock if fault.by_clock else at):
             return None
         if isinstance(fault, SlowDown):
             return StepFault(factor=fault.factor)
         if isinstance(fault, Latency):
             return StepFault(latency_s=fault.added_s)
-        return StepFault(latency_s=fault.added_s * self._wandered(fault, clock, at))
+        return StepFault(latency_s=fault.added_s * self._drift_at(fault, clock, at))
 
-    def _wandered(self, fault: Drift, clock: int, at: float) -> float:
+    def _drift_at(self, fault: Drift, clock: int, at: float) -> float:
+        """Interpolate between the draws before and after that moment."""
         key = (
             at / fault.period_s
             if fault.period_s is not None
             else clock / (fault.period_clocks or 1)
         )
         number = int(key)
-        here, there = self.drift(number), self.drift(number + 1)
-        return here + (there - here) * (key - number)
+        before, after = self.drift(number), self.drift(number + 1)
+        return before + (after - before) * (key - number)
 
 
 class FaultPlan:
-    """All faults of a run; remembers which took effect."""
+    """All faults of a run; it remembers which of them took effect."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._experiment = experiment
         self._idle = dict.fromkeys(range(len(experiment.faults)))
         self._slot_faults: dict[str, list[_SlotFault]] = {}
         self.crashes: dict[int, Crash] = {}
-        """Index in the experiment file -> crash."""
+        """Index in the experiment file -> the crash."""
         self._to_come: dict[str, list[tuple[int, int]]] = {}
         """Slot -> (clock, index) of its crashes at a clock, the next one last."""
         seed = experiment.seed
@@ -125,7 +127,7 @@ class FaultPlan:
             crashes.sort(reverse=True)
 
     def at_step(self, slot: str, clock: int, at: float) -> StepFault:
-        """What a step suffers that is released now.
+        """Return the effect of the faults on a step that is released now.
 
         Args:
             slot: of the worker.
@@ -142,26 +144,26 @@ class FaultPlan:
         return StepFault(factor, latency_s) if factor != 1.0 or latency_s else NO_FAULT
 
     def crash_at_clock(self, slot: str, clock: int) -> int | None:
-        """The index of the crash that the worker meets as it begins this iteration, if there is
-        one; each comes once.
+        """Return the index of the crash that is due when the worker begins this iteration, or None;
+        each crash is returned once.
         """
         to_come = self._to_come.get(slot)
         return to_come.pop()[1] if to_come and to_come[-1][0] <= clock else None
 
     def took_effect(self, index: int) -> None:
-        """That crash met somebody."""
+        """Record that the crash took effect."""
         self._idle.pop(index, None)
 
     def described(self, index: int) -> str:
-        """A fault as the experiment file has it."""
-        given = self._experiment.faults[index].model_dump(mode="json", exclude_defaults=True)
+        """Return a fault as the experiment file has it."""
+        settings = self._experiment.faults[index].model_dump(mode="json", exclude_defaults=True)
         return (
             f"faults[{index}] "
-            + yaml.safe_dump(given, default_flow_style=True, sort_keys=False, width=1000).strip()
+            + yaml.safe_dump(settings, default_flow_style=True, sort_keys=False, width=1000).strip()
         )
 
     def without_effect(self) -> tuple[str, ...]:
-        """The faults that nobody has met so far."""
+        """Return the faults that have not taken effect so far."""
         return tuple(self.described(index) for index in self._idle)
 
 

@@ -1,6 +1,7 @@
-"""A parameter server as the driver sees it: what was sent to it, and the weights that are pulled.
+"""A parameter server as the driver sees it: the calls that were sent to it, and the weights to
+pull.
 
-It may be one actor or the shards of one: the backend knows, and a value may come in parts.
+It may be one actor or several shards: only the backend knows, and a value may come in parts.
 """
 
 from __future__ import annotations
@@ -10,40 +11,43 @@ from collections.abc import Sequence
 from typing import Any
 
 from raysync.core.decisions import Push
-from raysync.engine.backend import Backend, Call, Value
+from raysync.engine.backend import Backend, Call, Failure, Value
 from raysync.errors import RunFailed
-from raysync.training.update_plan import MEAN
+from raysync.training.apply_plan import MEAN
+
+VERDICT_S = 10.0
+"""How long a failed call waits for the error of the update that made it fail."""
 
 
 class ParameterServer:
-    """Sends updates and publications, and finds the one that failed.
+    """Sends updates and publications, and finds the update that failed.
 
-    The weights of an update are published only when a release or an evaluation needs them. An
-    update is not waited for: a step that answers shows that the update whose weights it pulled is
-    done, and all before that. A step that fails may have failed with that update, whose error is
-    then looked up here.
-    """
+    The weights of an update are published only when a release or an evaluation needs them. The
+    driver waits for no update: the answer of a step shows that the update whose weights it
+    pulled is done, and all updates before that. A step may fail because that update did, whose
+    error is then looked up here."""
 
     def __init__(self, backend: Backend, actor: str, *, has_replicas: bool = False) -> None:
         """
         Args:
             backend: has its actor.
-            actor: the actor's id, which messages call it by.
+            actor: the actor's id, which messages show.
             has_replicas: whether each replica pulls weights of its own.
         """
         self.actor = actor
         self.version = 0
-        """Updates sent so far."""
+        """The number of updates sent so far."""
         self.last: Call | None = None
         """The latest update."""
         self._backend = backend
         self._has_replicas = has_replicas
         self.published: Value = None
-        """What a release pulls, if it is published already."""
+        """The weights that a release pulls, if they are published already."""
         self._replicas: dict[int, Value] = {}
-        """Replica -> the same, where each pulls weights of its own."""
+        """Replica -> the weights that it pulls, where each replica has weights of its own."""
         self._sent: deque[tuple[int, Call, Sequence[Push]]] = deque()
-        """What is not known to be done, the oldest first: its version, and the pushes it takes."""
+        """Calls that are not known to be done, the oldest first: the version, the call, and the
+        pushes of the update."""
 
     def apply(
         self,
@@ -57,12 +61,12 @@ class ParameterServer:
         """Send an update.
 
         Args:
-            fields: those of an `ApplyPlan`.
+            fields: the fields of an `ApplyPlan`.
             pushes: the pushes that it takes.
             vectors: their gradients, and behind them, if delays are compensated, the weights that
                 each was computed on.
-            publish: False: later releases still pull the weights from before it.
-            is_pulled: whether a release pulls the weights that it makes before the next update.
+            publish: if False, later releases still pull the weights from before this update.
+            is_pulled: whether a release pulls the new weights before the next update.
         """
         if publish and is_pulled and not self._has_replicas:
             call = self.published = self._backend.call(
@@ -78,7 +82,7 @@ class ParameterServer:
         self._sent.append((self.version, call, pushes))
 
     def weights(self, replica: int = 0) -> Value:
-        """Return what a release pulls now."""
+        """Return the weights that a release pulls now."""
         if self._has_replicas:
             if replica not in self._replicas:
                 self._replicas[replica] = self._publish(replica)
@@ -95,7 +99,7 @@ class ParameterServer:
         return call
 
     def forget(self, worker: str) -> None:
-        """A worker has left: its buffers no longer count."""
+        """Forget a worker that has left: its buffers no longer count."""
         self._backend.call(self.actor, "forget", [worker])
 
     def done(self, version: int) -> None:
@@ -105,10 +109,10 @@ class ParameterServer:
             sent.popleft()
 
     def failure(self, version: int, patience_s: float) -> str:
-        """Return the error of the first update up to that version that failed; empty if none did.
+        """Return the error of the first update up to that version that failed; "" if none did.
 
         Raises:
-            TimeoutError: one is still under way.
+            TimeoutError: an update is still under way.
         """
         for number, call, pushes in self._sent:
             if number > version:
@@ -120,10 +124,10 @@ class ParameterServer:
         return ""
 
     def check(self, version: int, late: str) -> None:
-        """See at a deadline whether the server has come to that version.
+        """Check at a deadline whether the server has reached that version.
 
         Raises:
-            RunFailed: it failed, or it has not.
+            RunFailed: the server failed, or has not reached the version; `late` is the reason then.
         """
         try:
             failure = self.failure(version, 0)
@@ -132,6 +136,23 @@ class ParameterServer:
         if failure:
             raise RunFailed(f"{self.actor}: {failure}")
 
+    def verify(self, call: Call) -> None:
+        """Raise the error of a call that has failed, if it has.
+
+        An update that fails makes all later calls fail: the first of them has the error to report.
+
+        Raises:
+            RunFailed: with that error.
+        """
+        answer = call.answer
+        if not isinstance(answer, Failure):
+            return
+        try:
+            reason = self.failure(self.version, VERDICT_S)
+        except TimeoutError:
+            reason = ""
+        raise RunFailed(f"{self.actor}: {reason or answer.reason}")
+
     def _publish(self, replica: int) -> Call:
         call = self._backend.call(self.actor, "publish", [self.version, replica])
         self._sent.append((self.version, call, ()))
@@ -139,5 +160,5 @@ class ParameterServer:
 
 
 def _describe(version: int, pushes: Sequence[Push]) -> str:
-    whose = ", ".join(f"{worker} (clock {clock})" for worker, clock in pushes)
-    return f"update {version} of {whose}" if whose else f"publication of version {version}"
+    names = ", ".join(f"{worker} (clock {clock})" for worker, clock in pushes)
+    return f"update {version} of {names}" if names else f"publication of version {version}"

@@ -1,4 +1,4 @@
-"""How long an emulated worker computes, and its link delays it: the same numbers for every
+"""The seconds that an emulated worker computes, and that its link delays it: the same for every
 engine.
 """
 
@@ -13,11 +13,11 @@ from raysync.core.ids import Slot
 from raysync.randomness import prefix_of, standard_normal, uniform_at
 
 SHORTEST = 0.05
-"""A normal jitter never shortens a step to less than this share of it."""
+"""A normal jitter never shortens a step to less than this fraction of it."""
 
 
 def jitter_of(jitter: Jitter, seed: int, slot: str) -> Callable[[int], float]:
-    """Return what multiplies the duration of a worker's step, by its clock.
+    """Return a function from a clock to the factor on the duration of that step of a worker.
 
     Its mean is 1 (almost: the normal one is cut at `SHORTEST`).
     """
@@ -38,18 +38,18 @@ def _exponential(prefix: bytes, clock: int) -> float:
 
 
 class StepTime:
-    """How long the steps of one worker last on the device that its group describes."""
+    """The durations of one worker's steps on the device that its group describes."""
 
     __slots__ = ("_begin", "_jitter", "_speed", "_step_s", "_trace")
 
     def __init__(self, group: WorkerGroup, seed: int, slot: str) -> None:
         """
         Args:
-            group: where the device is described: `step_s` or `trace` (or, without them,
-                `computed_s`) / `speed` x jitter. `flops_per_s` counts as `step_s` by now
-                (`raysync.training.task`).
-            seed: of the run.
-            slot: of the worker.
+            group: describes the device: a step takes `step_s` or `trace` (or, without them,
+                `computed_s`) / `speed` x jitter. Its `flops_per_s` has already been converted to
+                `step_s` (`raysync.training.task`).
+            seed: the seed of the run.
+            slot: the worker's slot.
         """
         self._step_s, self._trace, self._speed = group.step_s, group.trace, group.speed
         self._begin = Slot(slot).number * len(group.trace) // group.count if group.trace else 0
@@ -58,14 +58,14 @@ class StepTime:
     def seconds(
         self, clock: int, factor: float = 1.0, share: float = 1.0, computed_s: float = 0.0
     ) -> float:
-        """Return how long a step lasts.
+        """Return the duration of a step in seconds.
 
         Args:
             clock: the iteration.
-            factor: of the faults that at_step it.
-            share: its batch / the experiment's own batch size, which is what `step_s` and `trace`
-                are for: a step is taken to last in proportion.
-            computed_s: how long the step took on the device that is really there.
+            factor: the factor of the faults at this step.
+            share: its batch size / the experiment's own, for which `step_s` and `trace` hold; the
+                duration is assumed to be proportional.
+            computed_s: the seconds that the step took on the real device.
         """
         base_s = computed_s
         if self._step_s is not None:
@@ -76,11 +76,11 @@ class StepTime:
 
 
 def one_way_s(link: Link, size_bytes: int, added_s: float = 0.0) -> float:
-    """How long a vector is on its way over a link that nobody else uses, in seconds.
+    """Return the seconds that a vector travels over a link without other traffic.
 
     Args:
         link: between worker and server.
-        size_bytes: of the vector.
+        size_bytes: the size of the vector.
         added_s: latency that faults add.
     """
     return (

@@ -1,4 +1,4 @@
-"""How a model is spread over workers: which calls a decision means.
+"""The ways to spread a model over workers: which calls a decision means.
 
 DataParallel    every worker has the whole model, one server (or its shards) applies
 Pipelined       the model is cut into stages, each with a server (`raysync.decoupled.topology`)
@@ -21,13 +21,13 @@ from raysync.core.roster import Roster
 from raysync.engine.backend import Backend, Call, Value
 from raysync.engine.faults import NO_FAULT, FaultPlan
 from raysync.engine.parameter_server import ParameterServer
-from raysync.training.update_plan import ApplyPlan
+from raysync.training.apply_plan import ApplyPlan
 
 SERVER = "server"
 """The id of the parameter server's actor."""
 NO_REPORT: Mapping[str, Any] = {}
 NOTHING: list[Any] = []
-"""The fields of a call where nothing is computed."""
+"""The fields of a call that computes nothing."""
 
 
 @dataclass(slots=True)
@@ -35,17 +35,18 @@ class Arriving:
     """A gradient that is brought from another node to its server."""
 
     answer: tuple[float | None, float]
-    """Of the step: its loss, and the seconds of computing."""
+    """The answer of the step: its loss, and the seconds of computing."""
     first: Call
-    """It brings the gradient; the others are those of the shards that take a part of it."""
+    """The call that brings the gradient; in the other calls the shards take their parts of it."""
     parts: list[Call]
-    """Those that are still waited for."""
+    """The calls that are still waited for."""
     held: list[Any] = field(default_factory=list)
-    """What has come. Ray does not evict it while it is held, which is until it is applied."""
+    """The values that have arrived. Ray does not evict them while they are held, which is until
+    they are applied."""
 
 
 class Step:
-    """A worker's iteration under way, and then its push."""
+    """A worker's iteration under way, and later its push."""
 
     __slots__ = ("arriving", "call", "release", "report", "samples", "server", "weights")
 
@@ -60,22 +61,23 @@ class Step:
     ) -> None:
         """
         Args:
-            release: began it.
+            release: the decision that began it.
             samples: the size of its batch.
             call: ends the iteration, and stands for the gradient. Its answer is the loss (None if
                 the worker has none) and the seconds of computing.
-            server: the gradient goes there.
-            weights: what it computes on; given only if delays are compensated.
-            report: what else is written into the journal with the push.
+            server: the server that the gradient is for.
+            weights: the weights that it computes on; only where delays are compensated.
+            report: further entries for the journal's line of the push.
         """
         self.release, self.samples, self.call, self.server = release, samples, call, server
         self.weights, self.report = weights, report
         self.arriving: Arriving | None = None
-        """Its gradient, where the backend delivers it once the call has answered."""
+        """The delivery of its gradient, where the backend delivers it once the call has
+        answered."""
 
 
 class StateMachine(Protocol):
-    """A `Machine`, or one a stage."""
+    """A `Machine`, or the machines of several stages."""
 
     @property
     def timers(self) -> Mapping[str, float]:
@@ -90,7 +92,7 @@ class Topology(Protocol):
 
     @property
     def machine(self) -> StateMachine:
-        """Answers events."""
+        """The state machine that handles events."""
 
     @property
     def workers(self) -> Sequence[str]:
@@ -102,7 +104,7 @@ class Topology(Protocol):
 
     @property
     def drains(self) -> bool:
-        """Whether a run goes on, beyond its workload, until every worker has left."""
+        """Whether a run continues, beyond its workload, until every worker has left."""
 
     @property
     def refusals(self) -> Mapping[Capability, str]:
@@ -119,15 +121,15 @@ class Topology(Protocol):
         """Return the server that the worker pulls from."""
 
     def released(self, release: Release) -> Iterable[Step]:
-        """Issue the calls of an iteration; returns the steps that are then under way."""
+        """Issue the calls of an iteration; return the steps that are then under way."""
 
     def applied(self, apply: Apply, steps: Sequence[Step], is_pulled: bool) -> None:
-        """Issue an update of the gradients of these pushes.
+        """Issue an update with the gradients of these pushes.
 
         Args:
             apply: the decision.
             steps: the steps of its pushes.
-            is_pulled: whether a release pulls the weights that it makes, before the next update.
+            is_pulled: whether a release pulls the new weights before the next update.
         """
 
     def left(self, worker: str) -> None:
@@ -137,7 +139,9 @@ class Topology(Protocol):
         """Return the members that have nothing left to do, given those with a step under way."""
 
     def waited_since(self, step: Step) -> float:
-        """Return since when, in seconds since the run began, an answer is waited for."""
+        """Return the time, in seconds since the run began, from which the deadline of an answer
+        counts.
+        """
 
     def suspect(self, step: Step) -> str:
         """Return the worker to blame if the step does not end in time."""
@@ -145,7 +149,7 @@ class Topology(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DataParallelPlan:
-    """What a data-parallel run is made of."""
+    """The parts of a data-parallel run."""
 
     paradigm: Paradigm
     workload_samples: int
@@ -228,7 +232,7 @@ class DataParallel:
         self.server.forget(worker)
 
     def leavers(self, under_way: Collection[str]) -> list[str]:
-        """Return none: a worker has something to do until the run ends."""
+        """Return no workers: each has something to do until the run ends."""
         return []
 
     def waited_since(self, step: Step) -> float:
@@ -257,7 +261,7 @@ def apply_plan(
     workload_samples: int,
     replicas: Sequence[int] = (),
 ) -> ApplyPlan:
-    """Return what a server is told of an update."""
+    """Return the details of an update for its server."""
     return ApplyPlan(
         workers=[worker if worker in roster.live else None for worker, _ in apply.pushes],
         samples=[step.samples for step in steps],
@@ -267,3 +271,15 @@ def apply_plan(
         version=apply.version,
         replicas=list(replicas),
     )
+
+
+def pulls_next(decisions: Sequence[Decision], index: int) -> bool:
+    """Whether a release after that decision pulls before the next update changes the weights."""
+    for number in range(index + 1, len(decisions)):
+        decision = decisions[number]
+        if isinstance(decision, Release):
+            if decision.pull:
+                return True
+        elif isinstance(decision, Apply):
+            return False
+    return False

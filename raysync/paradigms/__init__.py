@@ -1,4 +1,4 @@
-"""The synchronisation rules, one file each, and how to make one by name."""
+"""The synchronisation paradigms, one file each, and how to build one by name."""
 
 from raysync.paradigms.asp import ASP
 from raysync.paradigms.bsp import BSP
@@ -36,19 +36,19 @@ PARADIGMS.update(
 PRESETS.update(
     {
         "hybrid-sync": Preset(
-            "The hybrid parameter server's synchronous baseline: all workers, tolerance 0, every"
-            " pull.",
+            "The hybrid parameter server's synchronous baseline: all workers, tolerance 0, a pull"
+            " at every release.",
             "hybrid",
             {"k": "all", "staleness_tolerance": 0, "pull_interval": 1},
         ),
         "hybrid-async": Preset(
-            "The hybrid parameter server's asynchronous baseline: one push an update, no bound.",
+            "The hybrid parameter server's asynchronous baseline: one push per update, no bound.",
             "hybrid",
             {"k": 1, "staleness_tolerance": "inf", "pull_interval": 1},
         ),
         "k-async": Preset(
             "An update takes k pushes of distinct workers, however old; exactly those workers"
-            " go on.",
+            " continue.",
             "hybrid",
             {"k": 2, "staleness_tolerance": "inf", "pull_interval": 1},
         ),

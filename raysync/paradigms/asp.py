@@ -12,10 +12,11 @@ from raysync.core.roster import Roster
 
 @dataclass
 class ASP(Paradigm):
-    """Each push is applied at once and its worker released at once; nobody ever waits.
+    """Each push is applied at once and its worker released at once; no worker ever waits.
 
     Source: Dean et al., "Large Scale Distributed Deep Networks" (2012), Downpour SGD; LagTuner,
-    section 1. Limits: no bound on the lead or on the staleness of a gradient.
+        section 1.
+    Limits: neither the lead nor the staleness of a gradient is bounded.
     """
 
     name: ClassVar[str] = "asp"
@@ -27,4 +28,4 @@ class ASP(Paradigm):
         return []
 
     def explain(self, roster: Roster, worker: str) -> str:
-        raise AssertionError("under ASP nobody is held")
+        raise AssertionError("under ASP no worker is held")

@@ -12,17 +12,18 @@ from raysync.core.roster import Roster
 
 @dataclass
 class BSP(Paradigm):
-    """A round ends when no member computes any more: one update over all its pushes, and everybody
-    is released.
+    """A round ends when no member computes any more: all its pushes become one update, and all
+    workers are released.
 
     Source: Gerbessiotis and Valiant, "Direct bulk-synchronous parallel algorithms" (1994), as
     parameter servers use it:
         "requiring all workers to synchronize at every iteration" (LagTuner, section 1).
-    Rule: nobody starts iteration c + 1 before every member has pushed c.
+    The paradigm: no member starts iteration c + 1 before every member has pushed c.
     Deviations:
-        * Membership may change. A newcomer enters the round in progress; a leaver's push that has
-          arrived counts.
-        * The round is "nobody computes", not a clock, so that a switch back to BSP does not stall.
+        * Membership may change. A newcomer enters the round in progress; the push of a worker that
+          leaves counts if it has arrived.
+        * A round ends when no member computes, not at a clock, so that a switch back to BSP does
+          not stall.
     """
 
     name: ClassVar[str] = "bsp"
@@ -31,7 +32,7 @@ class BSP(Paradigm):
         return self._end_round(roster)
 
     def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
-        return self._end_round(roster)  # the leaver may have been the one that all waited for
+        return self._end_round(roster)  # all others may have waited for it
 
     def _end_round(self, roster: Roster) -> list[Decision]:
         if roster.computing:

@@ -1,4 +1,4 @@
-"""Decoupled backpropagation, as an experiment file asks for it."""
+"""Decoupled backpropagation, as an experiment file requests it."""
 
 from __future__ import annotations
 
@@ -19,55 +19,55 @@ Matrix = list[list[float]]
 
 @dataclass
 class Decoupled:
-    """The network is cut into modules that compute at once, on different batches; groups of them
-    work side by side.
+    """The network is cut into `modules`, here called stages, which compute at the same time on
+    different batches; groups of them work side by side.
 
     Source: Pham and Ahn, "Distributed Deep Learning using Stochastic Gradient Staleness" (2025), of
-    which only the abstract
-        is public to us; of the modules Zhuang et al., FDG (2021), whose program we know; the
-        groups' part is our inference from the abstract's "data parallelism".
-    It is no `Paradigm` but a kind of run: K x S workers, stage (s, k) on worker s K + k - 1, each
-    with a part of the
-        network. The gradient of module k is 2(K - k) ticks old (`decoupled.schedule`). Each module
-        has a server of its own, and the replicas of a module are its workers: `sync` names the
-        paradigm that holds them together. Under BSP, as in the paper, they are equal bit by bit.
+        which only the abstract is public; for the stages Zhuang et al., FDG (2021), whose program
+        is known; the groups are an inference from the abstract's "data parallelism".
+    The paradigm: it is no `Paradigm` but a kind of run of K x S workers. Stage k of group s is on
+        worker s K + k - 1, which has its part of the network. The gradient of stage k is 2(K - k)
+        ticks old (`decoupled.schedule`). Each stage has a server of its own, and the replicas of
+        the stage are its workers: `sync` names the paradigm that holds them together. Under BSP, as
+        in the paper, they are equal bit by bit.
     Deviations and readings:
-        * A batch counts as progress once the last module has its loss. A run goes on until every
-          module has learned from every batch: the pipelines drain, 2(K - 1) ticks.
+        * A batch counts as progress once the last stage has its loss. A run continues until every
+          stage has learned from every batch: the pipelines drain, 2(K - 1) ticks.
         * `mix`, `topology`, `mix_every`: the agents of the abstract may average less. With
-          `weight`, another topology, or some ticks apart, each replica makes its own optimizer
-          steps, and a matrix P mixes gradients or weights. That needs BSP. (`grad` and `weight`
-          under full averaging are the same for SGD.) Only `weight` draws replicas together again:
-          with `grad` and less than full averaging each keeps its own sum of gradients, and they
-          drift apart.
-        * The learning rate follows each module's own progress, so each batch meets the same rate in
-          all modules.
-        * `clip_norm` looks at the gradient of one module: the whole is never in one place.
+          `weight`, another topology, or mixing some rounds apart, each replica makes its own
+          optimizer steps, and a matrix P mixes gradients or weights. That needs BSP. (`grad` and
+          `weight` under full averaging are the same for SGD.) Only `weight` draws replicas together
+          again: with `grad` and less than full averaging each keeps its own sum of gradients, and
+          they drift apart.
+        * The learning rate follows each stage's own progress, so each batch meets the same rate in
+          all stages.
+        * `clip_norm` looks at the gradient of one stage: the whole is never in one place.
     """
 
     name: ClassVar[str] = "decoupled"
 
     modules: Annotated[int, Ge(1), Le(1000)] = 2
-    """K. The bound is above the depth of any network here, and keeps a damaged record from asking
-    for 10^8 machines."""
+    """K, the number of stages. The bound is above the depth of any network here, and keeps a
+    damaged record from requesting 10^8 machines."""
     groups: Annotated[int, Ge(1)] = 1
-    """S."""
+    """S, the number of pipelines."""
     locked: bool = False
-    """No delays: the modules compute one after another, plain backpropagation on K devices, to
-    compare with."""
+    """Whether the stages compute one after another, without delays: plain backpropagation on K
+    devices, as a baseline."""
     sync: Spec = "bsp"
-    """The paradigm of each module's replicas."""
+    """The paradigm of each stage's replicas."""
     weights: Literal["stash", "latest"] = "stash"
-    """Of the backward pass: those of its forward pass, or the present ones."""
+    """The weights of a backward pass: those of its forward pass, or the present ones."""
     shrink: Annotated[float, Gt(0), Le(1)] = 1.0
-    """beta, FDG's gradient shrinking: module k learns from beta^(K - k) times its gradient."""
+    """beta, FDG's gradient shrinking: stage k learns from beta^(K - k) times its gradient."""
     balance: Literal["operations", "parameters"] = "operations"
-    """What the largest module is to have little of."""
+    """What the largest stage has as little of as possible."""
     at: list[str] = field(default_factory=list)
-    """Names of the K - 1 items of the network that begin a module, in place of `balance`."""
+    """The names of the K - 1 items of the network that begin a stage, in place of `balance`."""
     mix: Literal["grad", "weight"] = "grad"
     topology: Literal["full", "ring"] | Matrix = "full"
-    """Or P, S x S and doubly stochastic: row s has what replica s takes of each."""
+    """A matrix P, S x S and doubly stochastic, may be given: row s holds what replica s takes of
+    each."""
     mix_every: Annotated[int, Ge(1)] = 1
     """H, in rounds."""
 
@@ -90,14 +90,14 @@ class Decoupled:
 
     @property
     def mixes_locally(self) -> bool:
-        """Whether each replica has an optimizer of its own; otherwise the module's server has the
+        """Whether each replica has an optimizer of its own; otherwise the stage's server has the
         only one.
         """
         return self.mix == "weight" or self.topology != "full" or self.mix_every > 1
 
     @property
     def matrix(self) -> Matrix:
-        """P, (S, S)."""
+        """The matrix P, (S, S)."""
         size = self.groups
         if isinstance(self.topology, list):
             return self.topology
@@ -109,7 +109,7 @@ class Decoupled:
         return rows
 
     def machine(self, workload_samples: int | None) -> StageMachines:
-        """What decides: a machine for each module."""
+        """Build the machines of the stages."""
         return StageMachines(self._sync, self.modules, workload_samples)
 
     def infeasible_reason(self, workers: int) -> str:
@@ -129,13 +129,13 @@ class Decoupled:
         return self._sync().phases()
 
     @property
-    def protocol(self) -> str:
-        """As `Paradigm.protocol`: of the replicas of a module."""
-        return self._sync().protocol
+    def phase(self) -> str:
+        """The phase in force of the paradigm that holds the replicas of a stage together."""
+        return self._sync().phase
 
     def parameters(self) -> dict[str, Any]:
-        """What the constructor takes."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        """Return the arguments of the constructor."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def _sync(self) -> Paradigm:
         return make_inner(self.sync, self.name)

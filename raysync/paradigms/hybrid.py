@@ -1,5 +1,5 @@
-"""The hybrid parameter server: how many pushes make an update, how far ahead they may be, how often
-weights are pulled.
+"""The hybrid parameter server: how many pushes make an update, how far ahead they may be, and how
+often weights are pulled.
 """
 
 from __future__ import annotations
@@ -17,57 +17,56 @@ from raysync.core.roster import Roster
 
 Count = Annotated[int, Ge(0)]
 Tolerance = Annotated[
-    Count | Literal["inf"], BeforeValidator(lambda given: "inf" if given == inf else given)
+    Count | Literal["inf"], BeforeValidator(lambda value: "inf" if value == inf else value)
 ]
-"""In clocks; YAML's `.inf` is taken, too."""
+"""In clocks; YAML's `.inf` is accepted, too."""
 
 
 @dataclass
 class Hybrid(Paradigm):
-    """An update takes k pushes that are not too far ahead; exactly their workers go on, and pull
-    now and then.
+    """An update takes k pushes that are not too far ahead; exactly their workers continue, and pull
+    weights at intervals.
 
     Source: Group 8, "Hybrid parameter server on Ray" (2020), section 3.3 and figures 4, 6 and 8.
-    Its baselines: synchronous
-        (all, 0, 1), preset `hybrid-sync`; asynchronous (1, inf, 1), preset `hybrid-async`. K-async
-        SGD (Dutta et al., "Slow and Stale Gradients Can Win the Race", 2018) is (k, inf, 1), preset
-        `k-async`.
-    Rule: push (w, c) is eligible if c - slow <= staleness_tolerance, where slow is the smallest
-    clock of the members. As
-        soon as min(k, members) pushes are eligible, one update takes that many, the smallest clock
-        first, then in order of arrival; their workers are released. Each worker pulls at every
-        pull_interval-th of its own releases.
-    No setting hangs: a worker is released at a lead of at most staleness_tolerance + 1, so once
-    nobody computes every push
-        is eligible. (Of the paper's figures and of the authors' loop a quarter to a half of the
-        settings do.)
+        Its baselines: synchronous (all, 0, 1), preset `hybrid-sync`; asynchronous (1, inf, 1),
+        preset `hybrid-async`. K-async SGD (Dutta et al., "Slow and Stale Gradients Can Win the
+        Race", 2018) is (k, inf, 1), preset `k-async`.
+    The paradigm: push (w, c) is eligible if c - slow <= staleness_tolerance, where slow is the
+        smallest clock of the members. As soon as min(k, members) pushes are eligible, one update
+        takes that many, the smallest clock first, then in order of arrival; their workers are
+        released. Each worker pulls at every pull_interval-th of its own releases.
+    No setting hangs: a worker is released at a lead of at most staleness_tolerance + 1, so once no
+        worker computes, every push is eligible. (As the paper's figures and the authors' loop have
+        it, a quarter to a half of the settings hang.)
     Deviations:
-        * The paper's figure 6 takes all workers within the tolerance, its program the first k of
-          them: this rule, too.
+        * The paper's figure 6 takes all workers within the tolerance; its program takes the first k
+          of them, and so does this paradigm.
         * `snapshot="worker"`: each worker keeps the weights of its own last pull, as section 3.3.3
           has it. `"global"` is the program: workers pull at each release, but the weights that they
           pull are published by every pull_interval-th update only, the first among them. The
           program evaluates those, too; we evaluate the newest.
         * The program puts back what is not eligible; here it waits in the buffer, and its worker is
           held.
-        * Whether gradients are summed, as in the program, or averaged is the update's to say:
-          `combine` and `lr_scaling`.
-        * Membership may change: a leaver's push that has arrived joins the next update, beyond k.
+        * The settings of the update, `combine` and `lr_scaling`, determine whether gradients are
+          summed, as in the program, or averaged.
+        * Membership may change: the push of a worker that has left joins the next update, beyond k,
+          if it has arrived.
     """
 
     name: ClassVar[str] = "hybrid"
 
     k: Annotated[int, Ge(1)] | Literal["all"] = "all"
-    """num_workers_ps_update, in pushes."""
+    """The paper's num_workers_ps_update, in pushes."""
     staleness_tolerance: Tolerance = 0
     """In clocks."""
     pull_interval: Annotated[int, Ge(1)] = 1
-    """pull_weights_interval_rule, in releases of a worker (`global`: in updates)."""
+    """The paper's pull_weights_interval_rule, in releases of a worker (`global`: in updates)."""
     snapshot: Literal["worker", "global"] = "worker"
     left_behind: list[list[str | int]] = field(default_factory=list, init=False)
-    """Pushes [worker, clock] of those who have left."""
+    """The pushes [worker, clock] of workers that have left."""
     releases: dict[str, int] = field(default_factory=dict, init=False)
-    """Of each worker since its last pull, that one included; not counted where it always pulls."""
+    """Worker -> its releases since its last pull, that one included; not counted where it always
+    pulls."""
     updates: int = field(default=0, init=False)
 
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
@@ -112,15 +111,15 @@ class Hybrid(Paradigm):
         return members if self.k == "all" else min(self.k, members)
 
     def _eligible(self, roster: Roster) -> int:
-        """Pushes of members; counted pace by pace, of which there are few where leads are
-        bounded.
+        """Return the number of eligible pushes of members; they are counted by pace, and bounded
+        leads mean few paces.
         """
         if self.staleness_tolerance == "inf":
             return len(roster.held)
         return roster.count_held_within(self._reach(roster))
 
     def _reach(self, roster: Roster) -> int:
-        """The largest lead, after its push, of a worker whose push is eligible."""
+        """Return the largest lead, after its push, of a worker whose push is eligible."""
         return (
             roster.fast - roster.slow
             if self.staleness_tolerance == "inf"
@@ -141,8 +140,8 @@ class Hybrid(Paradigm):
                 f"its push is {lead} clocks ahead of the slowest ({roster.slowest_worker()}); "
                 f"the tolerance is {self.staleness_tolerance}"
             )
-        there = self._eligible(roster)
+        count = self._eligible(roster)
         return (
-            f"an update takes {self._size(roster)} pushes, {there} {'are' if there > 1 else 'is'}"
+            f"an update takes {self._size(roster)} pushes, {count} {'are' if count > 1 else 'is'}"
             f" there; computing: {roster.names(roster.computing, len(roster.computing))}"
         )

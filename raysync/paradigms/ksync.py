@@ -1,19 +1,19 @@
 """K-sync and its siblings: an update takes the first k gradients. K-async, the fourth of the
-family, is a `Hybrid`.
+family, is a preset of `Hybrid`.
 
 Source: Dutta et al., "Slow and Stale Gradients Can Win the Race" (2018), section 2; backup workers:
 Chen et al., "Revisiting Distributed Synchronous SGD" (2016), section 3.
 
-A push is *late* if the model has moved on since the weights that it was computed on: another round
-has begun. What is late is dropped, and its worker joins the round in progress.
+A push is *late* if newer weights than those that it was computed on are published: another round
+has begun. A late push is dropped, and its worker joins the round in progress.
 
-Membership may change: a leaver's push that has arrived counts. In a round of workers it counts
-beyond k, so that nobody who is there is late because of it.
+Membership may change: the push of a worker that has left counts if it has arrived. In a round of
+workers it counts beyond k, so that it makes no other worker late.
 
 Deviation, for all: the sources cancel the stragglers of a round. A step under way cannot be
-cancelled here: our late worker finishes it first. So it begins its next one later than theirs, and
-it is more likely to be late again; the drops are counted per worker, since they are a bias towards
-the data of fast workers.
+cancelled here: the late worker finishes it first. So it begins its next step later than in the
+sources, and it is more likely to be late again; drops are counted per worker, since they are a bias
+towards the data of fast workers.
 """
 
 from __future__ import annotations
@@ -30,33 +30,34 @@ from raysync.core.roster import Roster
 
 
 def is_late(roster: Roster, push: Push) -> bool:
-    """Whether newer weights than the push's are published."""
+    """Whether newer weights than those of the push are published."""
     return roster.buffered[push].base < roster.published
 
 
 def reject(roster: Roster, push: Push) -> list[Decision]:
-    """Drop a late push, and let its worker begin on the newest weights."""
+    """Drop a late push, and release its worker to begin on the newest weights."""
     behind = roster.published - roster.buffered[push].base
     why = f"late: {behind} update{'s' * (behind > 1)} since its weights"
     return [Drop(push, why, reason="late"), Release(push[0])]
 
 
 class Round(Paradigm):
-    """Everybody starts on the same weights; the round ends with so many pushes, and those who made
-    them begin the next.
+    """All workers start on the same weights; a number of pushes ends the round, and their workers
+    begin the next.
     """
 
     @abstractmethod
     def size(self, workers: int) -> int:
-        """How many of so many members, at least one, end a round by their pushes."""
+        """Return how many pushes end a round, given the number of members, which is at least
+        one.
+        """
 
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         return reject(roster, push) if is_late(roster, push) else self._end_round(roster)
 
     def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
-        return self._end_round(
-            roster
-        )  # fewer are left, so fewer are waited for; what has arrived counts, beyond k
+        # Fewer members are left, so fewer are waited for; an arrived push counts, beyond k.
+        return self._end_round(roster)
 
     def _end_round(self, roster: Roster) -> list[Decision]:
         waited_for = self.size(len(roster.members)) if roster.members else 0
@@ -65,17 +66,17 @@ class Round(Paradigm):
         return [Apply(tuple(roster.buffered)), *(Release(worker) for worker in roster.held)]
 
     def explain(self, roster: Roster, worker: str) -> str:
-        size, there = self.size(len(roster.members)), len(roster.held)
+        size, count = self.size(len(roster.members)), len(roster.held)
         return (
-            f"the round ends with the pushes of {size}, {there} {'are' if there > 1 else 'is'}"
+            f"the round ends with the pushes of {size}, {count} {'are' if count > 1 else 'is'}"
             f" there; computing: {roster.names(roster.computing, len(roster.computing))}"
         )
 
 
 @dataclass
 class KSync(Round):
-    """A round ends with the first k pushes of distinct workers; whoever comes later is dropped and
-    joins the next round.
+    """A round ends with the first k pushes of distinct workers; later pushes are dropped, and their
+    workers join the next round.
 
     Source: Dutta et al. (2018), K-sync SGD. With k above the number of members, all of them are
     waited for.
@@ -84,7 +85,7 @@ class KSync(Round):
     name: ClassVar[str] = "k-sync"
 
     k: Annotated[int, Ge(1)] = 2
-    """Workers whose gradients make an update."""
+    """The number of workers whose gradients make an update."""
 
     def size(self, workers: int) -> int:
         return min(self.k, workers)
@@ -97,11 +98,11 @@ class KSync(Round):
 
 @dataclass
 class BackupWorkers(Round):
-    """BSP that does not wait for the last b workers of a round; what they bring late is dropped.
+    """BSP that does not wait for the last b workers of a round; their late pushes are dropped.
 
     Source: Chen et al. (2016): n + b workers, and an update takes the first n gradients of the
-    newest model. The same rule as K-sync with k = n; b stays as it is when members come and go, and
-    at least one push makes an update.
+    newest model. This is K-sync with k = n, but b stays the same when members join and leave; at
+    least one push makes an update.
     """
 
     name: ClassVar[str] = "backup-workers"
@@ -123,18 +124,17 @@ class BackupWorkers(Round):
 
 @dataclass
 class KBatchSync(Paradigm):
-    """A round ends with the first k mini-batches, of whatever workers; the others under way are
-    dropped when they come.
+    """A round ends with the first k mini-batches, of any workers; pushes that are then under way
+    are dropped when they arrive.
 
     Source: Dutta et al. (2018), K-batch-sync SGD. A worker that pushes before the round's end
-    computes another batch on the weights that it has. Nobody ever waits. k may be larger than the
-    number of workers.
-    """
+    computes another batch on the weights that it has. No worker ever waits. k may be larger than
+    the number of workers."""
 
     name: ClassVar[str] = "k-batch-sync"
 
     k: Annotated[int, Ge(1)] = 2
-    """Mini-batches whose gradients make an update."""
+    """The number of mini-batches whose gradients make an update."""
 
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         if is_late(roster, push):
@@ -147,21 +147,21 @@ class KBatchSync(Paradigm):
         return []
 
     def explain(self, roster: Roster, worker: str) -> str:
-        raise AssertionError("under K-batch-sync nobody is held")
+        raise AssertionError("under K-batch-sync no worker is held")
 
 
 @dataclass
 class KBatchAsync(Paradigm):
-    """An update takes the first k mini-batches that arrive, however old; each worker pulls and goes
-    on at once.
+    """An update takes the first k mini-batches that arrive, however old; each worker pulls and
+    continues at once.
 
-    Source: Dutta et al. (2018), K-batch-async SGD. Nobody ever waits, and nothing is dropped.
+    Source: Dutta et al. (2018), K-batch-async SGD. No worker ever waits, and no push is dropped.
     """
 
     name: ClassVar[str] = "k-batch-async"
 
     k: Annotated[int, Ge(1)] = 2
-    """Mini-batches whose gradients make an update."""
+    """The number of mini-batches whose gradients make an update."""
 
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         update: list[Decision] = (
@@ -173,4 +173,4 @@ class KBatchAsync(Paradigm):
         return []
 
     def explain(self, roster: Roster, worker: str) -> str:
-        raise AssertionError("under K-batch-async nobody is held")
+        raise AssertionError("under K-batch-async no worker is held")

@@ -13,15 +13,15 @@ from raysync.core.roster import Roster
 from raysync.errors import ConfigError
 
 TIE_S = 1e-9
-"""Predicted waits that differ by less are equal: floating-point noise must not choose."""
+"""Predicted waits that differ by less are equal, so that floating-point noise does not choose."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What the synchronisation controller predicts for one number of extra iterations."""
+    """The prediction of the synchronisation controller for one number of extra iterations."""
 
     extra: int
-    """r*: how many more iterations p may run."""
+    """r*, the number of further iterations that p may run."""
     distance_s: float | None
     """The time from p's r*-th further push to n's nearest predicted push; None while an interval is
     not known."""
@@ -40,12 +40,13 @@ class LagTuner(Paradigm):
     Symbols: t_p is the number of pushes received from p; lead is t_p - t_slowest; r_p is the credit
         of p; n is the slowest worker; A is the time of the latest push; I is the time between the
         two latest pushes.
-    Rule: each push is applied at once. With r_p > 0, p spends one and is released. Otherwise p is
-        released at lead <= s_lower. Beyond that, if no worker is further, the controller simulates
-        the next iterations of p and of n and chooses r*; p may then run r* more iterations. With
-        r* = 0 it waits until its lead is <= s_lower.
+    The paradigm: each push is applied at once. With r_p > 0, p spends one and is released.
+    Otherwise p is
+        released at lead <= s_lower. Beyond that, if no worker is further ahead, the controller
+        simulates the next iterations of p and of n and chooses r*; p may then run r* more
+        iterations. With r* = 0 it waits until its lead is <= s_lower.
 
-    The paper leaves things open, and contradicts itself. Where a reading changes what can be
+    The paper leaves questions open, and contradicts itself. Where a reading decides what can be
     reproduced, it is an option:
 
     `bound`:
@@ -57,8 +58,8 @@ class LagTuner(Paradigm):
         * `literal`: Algorithm 1 word for word. r is searched in [0, s_upper - s_lower] whatever the
           lead is; a grant of r* gives r* + 1 releases (line 22 releases without spending); grants
           repeat whenever credit runs out (line 18), so the lead grows without bound. Predicted
-          pushes of n may lie in the past. Only this can give the paper's Table 2, where a
-          permanently faster worker keeps its own rate; only `hard` keeps its section 4.2.
+          pushes of n may lie in the past. Only this reading can give the paper's Table 2, where
+          a permanently faster worker keeps its own rate; only `hard` conforms to section 4.2.
     `predict`, which stands for Algorithm 2 under either bound:
         * `align`: r* minimises |S_n[k] - S_p[r]| over k and r, where S_p[i] = A_p + i I_p and
           S_n[i] = A_n + I_n + i I_n, both with i in [0, s_upper - s_lower] (the original's
@@ -104,9 +105,9 @@ class LagTuner(Paradigm):
     predict: Literal["align", "wait"] = "align"
     interval: Literal["push", "busy"] = "push"
     credit: dict[str, int] = field(default_factory=dict, init=False)
-    """r_p: iterations that a worker may still run without asking."""
+    """r_p: the iterations that a worker may still run without asking the controller."""
     predicted_s: dict[str, float | None] = field(default_factory=dict, init=False)
-    """Predicted waits whose actual wait is not known yet."""
+    """Worker -> its predicted wait, while the actual wait is not known."""
 
     def __post_init__(self) -> None:
         if self.s_lower > self.s_upper:
@@ -135,13 +136,12 @@ class LagTuner(Paradigm):
         return credit > 0
 
     def _ask(self, roster: Roster, worker: str) -> list[Decision]:
-        """Algorithm 1, lines 18 to 23, for a worker beyond s_lower without credit."""
+        """Carry out Algorithm 1, lines 18 to 23, for a worker beyond s_lower without credit."""
         decisions: list[Decision] = []
         if not roster.is_fastest(worker):
             return decisions
-        decisions += self._waited(
-            worker, 0.0
-        )  # the last grant is used up and p did not wait after it
+        # The last grant is used up, and p did not wait after it.
+        decisions += self._waited(worker, 0.0)
         slowest = roster.slowest_worker()
         interval_s, slowest_interval_s = (
             self._interval_s(roster, worker),
@@ -174,11 +174,13 @@ class LagTuner(Paradigm):
         return decisions
 
     def _releases(self, roster: Roster, already: list[Decision]) -> list[Decision]:
-        """Everybody whose lead is back within s_lower, with the actual wait of those who asked."""
-        gone = {decision.worker for decision in already if isinstance(decision, Release)}
+        """Release the workers whose lead is back within s_lower, and note the actual wait of those
+        with a predicted one.
+        """
+        released = {decision.worker for decision in already if isinstance(decision, Release)}
         decisions: list[Decision] = []
         for worker in roster.held_within(self.s_lower):
-            if worker not in gone:
+            if worker not in released:
                 pushed_at = roster.telemetry(worker).pushed_at
                 decisions += self._waited(
                     worker, roster.now - pushed_at if pushed_at is not None else 0.0
@@ -205,7 +207,7 @@ class LagTuner(Paradigm):
         interval_s: float,
         slowest_interval_s: float,
     ) -> Forecast:
-        """Algorithm 2, the synchronisation controller."""
+        """Carry out Algorithm 2, the synchronisation controller."""
         pushed_at, next_push = (
             roster.telemetry(worker).pushed_at,
             roster.telemetry(slowest).pushed_at,
@@ -243,7 +245,9 @@ class LagTuner(Paradigm):
 
 
 def _distance_s(after_s: float, interval_s: float, steps_max: int) -> float:
-    """From a time to the nearest of 0, interval_s, ..., steps_max * interval_s."""
+    """Return the distance of a time from the nearest of 0, interval_s, ..., steps_max *
+    interval_s.
+    """
     if interval_s <= 0:
         return abs(after_s)
     step = min(max(round(after_s / interval_s), 0), steps_max)

@@ -1,4 +1,4 @@
-"""How a paradigm is made by name, also one that is made of others."""
+"""Build paradigms by name, also those that contain others."""
 
 from __future__ import annotations
 
@@ -13,19 +13,13 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from raysync.core.json_native import JSON_NATIVE, not_native
-from raysync.core.paradigm import AnyParadigm, Paradigm
-from raysync.core.reference import (
-    NotTrusted,
-    load_reference,
-    not_trusted,
-    reference_to,
-    without_imports,
-)
+from raysync.core.json_values import JSON_NATIVE, not_native
+from raysync.core.paradigm import AnyParadigm, Paradigm, reference_to
 from raysync.errors import ConfigError, unknown_name
+from raysync.paradigms.references import NotTrusted, load_reference, not_trusted, without_imports
 
 PARADIGMS: dict[str, type[AnyParadigm]] = {}
-"""What comes with raysync; the package fills it."""
+"""The paradigms that come with raysync; the package fills this in."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +34,7 @@ class Preset:
 PRESETS: dict[str, Preset] = {}
 
 Spec = str | dict[str, Any]
-"""How one paradigm names another: `ssp`, or `{name: ssp, staleness: 3}`."""
+"""The way in which one paradigm names another: `ssp`, or `{name: ssp, staleness: 3}`."""
 
 
 def make(name: str, /, **parameters: Any) -> AnyParadigm:
@@ -49,10 +43,10 @@ def make(name: str, /, **parameters: Any) -> AnyParadigm:
     Args:
         name: a key of `PARADIGMS` or `PRESETS`, or `package.module:Class` of the user's own
             `@dataclass` subclass of `Paradigm`.
-        parameters: those of its constructor; types and ranges are those of its annotations.
+        parameters: arguments of its constructor; its annotations give types and ranges.
 
     Raises:
-        ConfigError: unknown name or parameter (with the nearest one), or a value that is not
+        ConfigError: the name or a parameter is unknown (the nearest is named), or a value is not
             allowed.
     """
     preset = PRESETS.get(name)
@@ -69,9 +63,7 @@ def make(name: str, /, **parameters: Any) -> AnyParadigm:
         )
     except ValidationError as error:
         first, *others = error.errors()
-        if (
-            first["type"] == "value_error"
-        ):  # a check of several parameters together, in __post_init__
+        if first["type"] == "value_error":  # __post_init__ checks several parameters together
             raise ConfigError(f"paradigm {first['ctx']['error']}") from error
         where = first["loc"][:1] if others else first["loc"]
         allowed = dict.fromkeys(
@@ -91,15 +83,16 @@ def make(name: str, /, **parameters: Any) -> AnyParadigm:
 
 
 def rebuild(class_name: str, parameters: dict[str, Any], *, trust: bool = False) -> AnyParadigm:
-    """The fresh rule that the header of a journal describes.
+    """Build a fresh paradigm as the header of a journal describes it.
 
     Args:
         class_name: its class as `package.module:Name`.
-        parameters: of the header; they are validated like those of an experiment file.
-        trust: whether a class that does not come with raysync may be imported, which runs it.
+        parameters: from the header; they are validated like those of an experiment file.
+        trust: whether a class that does not come with raysync may be imported, which runs its
+            module.
 
     Raises:
-        ConfigError: as `make`, or the class does not come with raysync and is not trusted.
+        ConfigError: as for `make`, or the class does not come with raysync and is not trusted.
     """
     registered = {reference_to(cls): name for name, cls in PARADIGMS.items()}
     try:
@@ -114,10 +107,10 @@ def make_inner(spec: Spec, where: str) -> Paradigm:
 
     Args:
         spec: its name, or a mapping with `name` and its parameters.
-        where: the other one's parameter, for the error.
+        where: the parameter of the other paradigm, for the error.
 
     Raises:
-        ConfigError: as `make`; the mapping has no name; or it is no `Paradigm`.
+        ConfigError: as for `make`; the mapping has no name; or the result is no `Paradigm`.
     """
     settings = {"name": spec} if isinstance(spec, str) else dict(spec)
     name = settings.pop("name", None)
@@ -135,13 +128,12 @@ def make_inner(spec: Spec, where: str) -> Paradigm:
 
 
 def called(name: str) -> str:
-    """What tables call the paradigm of that name: the same, or what a user's own class has as
-    `name`.
+    """Return what tables call the paradigm of that name: the same, or the `name` of a user's own
+    class.
 
-    A class without a `name` of its own, or with that of a registered paradigm, is called as the
-    class is. Nothing is imported here, so a class that has not been imported is called like that,
-    too.
-    """
+    A class without a `name` of its own, or with that of a registered paradigm, is called by the
+    name of the class. Nothing is imported here, so the same holds for a class that was not
+    imported."""
     module, colon, path = name.partition(":")
     if not colon:
         return name
@@ -153,7 +145,7 @@ def called(name: str) -> str:
 
 
 def _hint(error: ErrorDetails) -> str:
-    """The nearest of the values that are allowed by name."""
+    """Return a hint at the nearest of the values that are allowed by name."""
     names = (
         re.findall(r"'(.*?)'", error["ctx"]["expected"]) if error["type"] == "literal_error" else []
     )

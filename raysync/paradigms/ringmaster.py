@@ -1,4 +1,4 @@
-"""Ringmaster: any rule, without the pushes that are too stale."""
+"""Ringmaster: any paradigm, without the pushes that are too stale."""
 
 from __future__ import annotations
 
@@ -18,38 +18,37 @@ from raysync.paradigms.registry import Spec, make_inner
 
 @dataclass
 class Ringmaster(Paradigm):
-    """Another rule that never sees a push of more than `staleness` versions; its worker begins anew
-    on the newest weights.
+    """Another paradigm that sees no push that is more than `staleness` versions old; the worker of
+    such a push begins anew on the newest weights.
 
     Source: Maranjyan, Tyurin and Richtarik, "Ringmaster ASGD" (arXiv 2501.16168, 2025). There a
-    gradient of
-        delay tau is applied if tau < R, or else ignored, and its worker restarts at the current
-        model: R = staleness + 1.
-    Rule: a push that arrives `staleness` or fewer updates after its weights is the inner rule's,
-    like everything else.
-        Another one is dropped, and its worker is released.
+        gradient of delay tau is applied if tau < R and else ignored, and its worker restarts at the
+        current model: R = staleness + 1.
+    The paradigm: the inner paradigm handles a push that arrives `staleness` or fewer updates after
+        its weights, and every other event. An older push is dropped, and its worker is released.
     Conventions:
-        * The delay is that at the arrival. A push that the inner rule keeps for a later update may
-          be older when it counts.
+        * The delay is that at the arrival. A push that the inner paradigm keeps for a later update
+          may be older when it is applied.
         * A push on the published weights is never dropped: its worker could do no better. (Under
-          `hybrid` with `snapshot: global` these may be older than `staleness`, and then nobody
-          would ever get through.)
-    What the inner rule does not hear of is the dropped push, though its worker's clock counts it:
-        * Nobody hangs by that: the worker computes, and unless others make updates its next push
-          gets through. But one that the inner rule holds, and that the drop would have freed, waits
-          for the next event that the rule sees.
+          `hybrid` with `snapshot: global` these may be older than `staleness`, and then no push
+          would ever be accepted.)
+    The inner paradigm does not see a dropped push, though the clock of its worker counts it:
+        * This makes no run hang: the worker computes, and unless others make updates its next push
+          is accepted. But a worker that the inner paradigm holds, and that the drop would have
+          freed, waits for the next event that the inner paradigm sees.
         * The worker is released whatever its lead and its credit: the bounds of `ssp`, `hybrid` and
           `lagtuner` (`hard`) do not hold for it. `hybrid` counts that release for no pull_interval.
-        * `bsp` has no stale pushes, so it stays as it is; of `k-sync` and its siblings this drops
-          what they would drop.
-    Deviation: the source's second variant, which stops a stale computation under way, is not here:
-    a step cannot be stopped.
+        * `bsp` has no stale pushes, so nothing changes; of `k-sync` and its siblings this drops
+        what
+          they would drop.
+    Deviation: the source's second variant stops a stale computation under way; it is not
+        implemented, since a step cannot be stopped here.
     """
 
     name: ClassVar[str] = "ringmaster"
 
     paradigm: Spec = "asp"
-    """The inner rule: its name, or a mapping with `name` and its parameters."""
+    """The inner paradigm: its name, or a mapping with `name` and its parameters."""
     staleness: Annotated[int, Ge(0)] = 8
     """In model versions."""
     inner: Paradigm = field(init=False)

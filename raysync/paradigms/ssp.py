@@ -18,16 +18,17 @@ class SSP(Paradigm):
     clocks.
 
     Source: Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter
-    Server" (2013). Rule: p may start an iteration iff t_p - min_q t_q <= s, where t_p is the number
-    of pushes received from p. Convention: the bound holds for iterations that are *started*. The
-    gap of *completed* pushes can reach s + 1, for a
-        worker that is then held.
+        Server" (2013).
+    The paradigm: p may start an iteration iff t_p - min_q t_q <= s, where t_p is the number of
+        pushes received from p.
+    Convention: the bound holds for iterations that are *started*. The gap of *completed* pushes can
+        reach s + 1, for a worker that is then held.
     Deviations:
         * Membership may change. A newcomer starts at the slowest member's clock.
         * A released worker pulls the newest model; the paper lets it read a cache that is at most s
           clocks old.
-    Limits: s = 0 releases exactly when BSP does (but makes one update a push); a huge s decides as
-    ASP.
+    Limits: s = 0 releases exactly when BSP does (but makes one update of each push); a huge s
+        decides as ASP does.
     """
 
     name: ClassVar[str] = "ssp"
@@ -39,7 +40,7 @@ class SSP(Paradigm):
         return [Apply((push,)), *self._releases(roster)]
 
     def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
-        return self._releases(roster)  # the slowest may have left
+        return self._releases(roster)  # the slowest member may have left
 
     def _releases(self, roster: Roster) -> list[Decision]:
         return [Release(worker) for worker in roster.held_within(self.staleness)]

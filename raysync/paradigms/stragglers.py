@@ -1,4 +1,6 @@
-"""Who is much slower than the others: the detector behind Sync-Switch's online policies."""
+"""The detection of workers that are much slower than the others, for Sync-Switch's online
+policies.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,13 @@ from raysync.core.decisions import Note
 from raysync.core.roster import Roster
 
 FEW = 4
-"""Below that many workers mean minus one standard deviation says nothing (see `Detector`)."""
+"""With fewer workers, mean minus one standard deviation says nothing (see `Detector`)."""
 
 
 @dataclass
 class Detector:
-    """Closes a detection window every few steps, and counts for each worker how many windows in a
-    row it was slow.
+    """Closes a detection window every few steps, and counts for each worker in how many consecutive
+    windows it was slow.
 
     Source: Li et al., "Sync-Switch" (2021), section IV-B2: "a worker k is identified as a straggler
     if its training throughput over a sliding window S_k is lower than the difference between the
@@ -23,47 +25,48 @@ class Detector:
     windows". (Its program has no detector.)
 
     Throughput is pushes per active second, from a worker's release to its push: its computing and
-    its link. (Under a barrier pushes per second are the same for all; and of pure computing a slow
-    link, by which the paper makes its stragglers, takes nothing.) A step under way counts as soon
-    as it lowers the throughput: who is stuck is found without its own next push. Who did nothing in
-    a window, being held, keeps the throughput of before. A window is `window` steps of the median
+    its link. (Under a barrier pushes per second are the same for all; and a slow link, by which the
+    paper makes its stragglers, does not slow pure computing.) A step under way counts as soon as it
+    lowers the throughput, so a stuck worker is found before its next push. A worker that was held
+    during a whole window keeps its former throughput. A window is `window` steps of the median
     worker long; each begins where the last one ended.
 
     Guard: a worker is slow only if its throughput is also below (1 - margin) x the mean of the
-    *others*. Of two workers the slower is exactly at mean - sigma and never below, of three the
-    slowest is always below, by whatever jitter; so with less than four this second test stands
-    alone. From four on both must hold: of healthy workers with normal jitter one in six is below
-    mean - sigma in any window, and their number grows with the cluster.
+    *others*. Of two workers the slower is exactly at mean - sigma and never below; of three the
+    slowest is always below, whatever the jitter; so with fewer than four workers only this second
+    test counts. From four workers on both must hold: of healthy workers with normal jitter one in
+    six is below mean - sigma in any window, and their number grows with the cluster.
 
     Limits: from four workers on, stragglers are found while they are fewer than half; equal ones at
     a half are at mean - sigma themselves. False alarms of equal workers with the defaults (2 to 16
     of them, BSP and ASP, lognormal jitter): none in 15,000 windows at 5 % and at 10 %, one in 4,000
-    at 20 %. Who slows down to half or less is found after 3 or 4 windows.
+    at 20 %. A worker that slows down to half or less is found after 3 or 4 windows.
     """
 
     window: int
-    """Steps."""
+    """The length of a window, in steps of the median worker."""
     windows: int
-    """In a row, for a worker to be a straggler."""
+    """The number of consecutive slow windows that make a worker a straggler."""
     margin: float
-    """Share of the others' throughput."""
+    """The share of the others' throughput by which a slow worker is slower."""
     pushes: dict[str, int] = field(default_factory=dict)
+    """Worker -> its pushes in this window."""
     active_s: dict[str, float] = field(default_factory=dict)
-    """Of those pushes: in this window."""
+    """Worker -> the active seconds of its pushes in this window."""
     rates: dict[str, float] = field(default_factory=dict)
-    """Worker -> its throughput in pushes per active second, as last known."""
+    """Worker -> its latest known throughput, in pushes per active second."""
     slow: dict[str, int] = field(default_factory=dict)
-    """Worker -> windows in a row that it was slow."""
+    """Worker -> the number of consecutive windows in which it was slow."""
     found: list[str] = field(default_factory=list)
     """The stragglers at the end of the latest window, the slowest first."""
 
     def pushed(self, worker: str, active_s: float) -> None:
-        """A worker has pushed, so many seconds after its release."""
+        """Record a push, so many seconds after the worker's release."""
         self.pushes[worker] = self.pushes.get(worker, 0) + 1
         self.active_s[worker] = self.active_s.get(worker, 0.0) + active_s
 
     def forget(self, worker: str) -> None:
-        """It is not looked at any more."""
+        """Forget a worker, which has left or was suspended."""
         if worker in self.found:
             self.found.remove(worker)
         for counts in (self.pushes, self.slow):
@@ -72,8 +75,8 @@ class Detector:
             measured.pop(worker, None)
 
     def close_window(self, roster: Roster) -> list[Note]:
-        """The window ends now; returns a note on each worker about which the verdict is another
-        one.
+        """End the window; return a note on each worker that has become a straggler or is one no
+        longer.
         """
         self.rates = self._rates(roster)
         self.pushes, self.active_s = {}, {}
@@ -104,7 +107,7 @@ class Detector:
         ]
 
     def window_s(self) -> float | None:
-        """Length of the next window, in seconds; None while no throughput is known."""
+        """Return the length of the next window in seconds; None while no throughput is known."""
         return self.window / median(self.rates.values()) if self.rates else None
 
     def _slow(self) -> list[str]:

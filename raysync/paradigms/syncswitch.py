@@ -1,5 +1,5 @@
-"""Sync-Switch: from one paradigm to another while the cluster runs, and what to do about stragglers
-until then.
+"""Sync-Switch: a switch from one paradigm to another while the cluster runs, and reactions to
+stragglers until then.
 """
 
 from __future__ import annotations
@@ -26,52 +26,50 @@ from raysync.core.decisions import (
 from raysync.core.paradigm import Paradigm
 from raysync.core.roster import Roster
 from raysync.errors import ConfigError, unknown_name
+from raysync.paradigms.phase_schedule import PhaseSchedule, schedule_of
 from raysync.paradigms.registry import Spec, make_inner
 from raysync.paradigms.stragglers import Detector
-from raysync.paradigms.turns import Turns, turns_of
 
 DETECT = "sync-switch: detect"
-"""Key of the timer that ends a detection window."""
+"""The key of the timer that ends a detection window."""
 STAY = 2
-"""Workers that are never suspended."""
+"""The number of workers that are never suspended."""
 AS_STRAGGLER = "as a straggler"
-"""Why a worker is suspended."""
+"""The reason with which a worker is suspended."""
 
 Share = Annotated[float, Ge(0), Le(1)]
 
 
 @dataclass
 class SyncSwitch(Paradigm):
-    """Trains a share of the work under `first`, and the rest under `then`; reacts to stragglers
+    """Trains a share of the work under `first` and the rest under `then`; reacts to stragglers
     until the last switch.
 
     Source: Li et al., "Sync-Switch: Hybrid Parameter Synchronization for Distributed Deep Learning"
-    (2021), section IV. Its
-        program has no online policy and no detector; these are from the text.
-    Protocol policy (IV-A): `first`, then `then`: any two paradigms, BSP and ASP by default. With
-    lists, several switches:
-        `then: [asp, bsp], fraction: [0.25, 0.5]` is BSP for a quarter of
-        the work, ASP for half of it, BSP for the rest.
-    Timing policy (IV-B1): `fraction` is the share of the workload that is applied *under* a
-    protocol before the switch. It
-        is searched by `raysync switch-search`. Without a workload no switch comes.
-    Online policies (IV-B2), until the last protocol begins, for whomever `stragglers.Detector`
-    finds:
-        * `greedy`: goes over to the next protocol while there is a straggler, and back once there
-          is none and the share of this one is not done yet. What is applied in between counts as
-          progress, not as this protocol's share.
-        * `elastic`: goes on without the stragglers. Each is suspended, and what it has pushed and
-          is not applied yet is dropped; the next switch restores all. Two workers always stay; when
+        (2021), section IV. Its program has no online policy and no detector; these follow the text.
+    Protocol policy (IV-A): `first` and `then` name the phases, any two paradigms, BSP and ASP by
+        default. Lists mean several switches: `then: [asp, bsp], fraction: [0.25, 0.5]` is BSP for a
+        quarter of the work, ASP for half of it, BSP for the rest.
+    Timing policy (IV-B1): `fraction` is the share of the workload that is applied *under* a phase
+        before the switch. `raysync switch-search` searches for it. Without a workload there is no
+        switch.
+    Online policies (IV-B2), which act on the workers that `stragglers.Detector` finds, until the
+    last phase begins:
+        * `greedy`: switches to the next phase while there is a straggler, and back once there is
+          none and the share of the present phase is not done yet. What is applied in between counts
+          as progress, but not for that share.
+        * `elastic`: continues without the stragglers. Each is suspended, and its pushes that are
+          not applied yet are dropped; the next switch restores all. Two workers always stay; when
           crashes leave fewer, all are restored at once.
-        * `none`.
+        * `none`: stragglers are ignored.
     Configuration policy (IV-C): each worker keeps its batch size B (the paper's nB is the batch of
-    all workers together),
-        and `update.lr_scaling: linear` is its learning rate. Others: `batch_sizes` by protocol
-        here, and `update.phases` for momentum and the rest; both by the protocols' names.
-    A switch: the buffered pushes become one update, all leads become 0, and each of the held is a
-    newcomer to the new rule,
-        which begins afresh. Steps under way go on, and their pushes are the new rule's. (The
-        paper's takes a checkpoint and a restart, 36 s on 8 workers.)
+        all workers together), and `update.lr_scaling: linear` is its learning rate. For other
+        settings there are `batch_sizes` by phase here, and `update.phases` for momentum and the
+        rest; both go by the phases' names.
+    A switch: the buffered pushes become one update, all leads become 0, and each held worker is a
+        newcomer to the new phase, whose paradigm begins afresh. Steps under way continue, and the
+        new phase gets their pushes. (The paper's switch takes a checkpoint and a restart, 36 s on 8
+        workers.)
     Notes: `straggler` and `recovered` when the detector's verdict changes.
     """
 
@@ -80,38 +78,36 @@ class SyncSwitch(Paradigm):
     first: Spec = "bsp"
     then: Spec | list[Spec] = "asp"
     fraction: Share | list[Share] = 0.5
-    """Of the workload, for each protocol but the last."""
+    """The share of the workload of each phase but the last."""
     online: Literal["none", "greedy", "elastic"] = "none"
     window: Annotated[int, Ge(1)] = 5
-    """Of the detector, in steps."""
+    """The length of a detection window, in steps."""
     windows: Annotated[int, Ge(1)] = 3
-    """In a row, until a worker is a straggler."""
+    """The number of consecutive slow windows that make a worker a straggler."""
     margin: Annotated[float, Ge(0), Lt(1)] = 0.2
-    """A straggler is slower than the others by more than this share."""
+    """The share by which a straggler is slower than the others, at least."""
     batch_sizes: dict[str, Annotated[int, Ge(1)]] = field(default_factory=dict)
-    """Protocol -> samples of one worker's iteration, where it is not the experiment's own."""
+    """Phase -> the samples of one worker's iteration, where it is not the experiment's own."""
     watching: bool = field(default=False, init=False)
     """Whether the detector's timer is set."""
     timers: list[str] = field(default_factory=list, init=False)
-    """Keys that the protocol in force has set."""
+    """The keys of the timers that the phase in force has set."""
 
     def __post_init__(self) -> None:
         self._specs = [self.first, *(self.then if isinstance(self.then, list) else [self.then])]
-        labels = [_name(spec) for spec in self._specs]
+        phases = [_name(spec) for spec in self._specs]
         shares = [*self.fraction] if isinstance(self.fraction, list) else [self.fraction]
-        self.turns = turns_of(labels, shares, self.name)
+        self.schedule = schedule_of(phases, shares, self.name)
         for index, spec in enumerate(self._specs):
             place = f"then[{index - 1}]" if isinstance(self.then, list) else "then"
             where = f"{self.name}: {place if index else 'first'}"
             if isinstance(make_inner(spec, where), SyncSwitch):
                 raise ConfigError(
-                    f"{where}: a {self.name} in a {self.name}; name the protocols in `then: [...]`."
+                    f"{where}: a {self.name} in a {self.name}; name the phases in `then: [...]`."
                 )
-        for label in self.batch_sizes:
-            if label not in labels:
-                raise unknown_name(
-                    "protocol", label, set(labels), where=f"{self.name}: batch_sizes"
-                )
+        for phase in self.batch_sizes:
+            if phase not in phases:
+                raise unknown_name("phase", phase, set(phases), where=f"{self.name}: batch_sizes")
         self.detector = Detector(self.window, self.windows, self.margin)
         self._inner = self._make_inner()
 
@@ -128,7 +124,7 @@ class SyncSwitch(Paradigm):
             yield from make_inner(spec, self.name).demands()
 
     def phases(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(self.turns.labels))
+        return tuple(dict.fromkeys(self.schedule.phases))
 
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         decisions = self._watch(roster, push[0])
@@ -143,7 +139,7 @@ class SyncSwitch(Paradigm):
         switches = any(isinstance(each, Switch) for each in decisions)
         if roster.suspended and len(roster.members) < STAY and not switches:
             return self._begin(
-                roster, decisions, self.turns.phase, f"{self.protocol} has too few workers left"
+                roster, decisions, self.schedule.index, f"{self.phase} has too few workers left"
             )
         return decisions
 
@@ -152,14 +148,18 @@ class SyncSwitch(Paradigm):
             self.timers.remove(key)
             return self._carry_out(roster, self._inner.on_timer(roster, key))
         notes = self.detector.close_window(roster)
-        found, phase, standing_in = self.detector.found, self.turns.phase, self.turns.standing_in
+        found, index, standing_in = (
+            self.detector.found,
+            self.schedule.index,
+            self.schedule.standing_in,
+        )
         decisions: list[Decision] = [*self._set_timer(roster, self.detector.window_s()), *notes]
         match self.online:
             case "greedy" if found and not standing_in:
                 why = f"straggler: {roster.names(found, len(found))}"
-                return self._begin(roster, decisions, phase, why, stand_in=True)
+                return self._begin(roster, decisions, index, why, stand_in=True)
             case "greedy" if not found and standing_in:
-                return self._begin(roster, decisions, phase, "no straggler any more")
+                return self._begin(roster, decisions, index, "no straggler any more")
             case "elastic":
                 decisions += _suspensions(roster, found[: max(0, len(roster.members) - STAY)])
         return decisions
@@ -171,46 +171,46 @@ class SyncSwitch(Paradigm):
 
     def explain(self, roster: Roster, worker: str) -> str:
         if worker in roster.suspended:
-            return f"suspended {AS_STRAGGLER}, until {self.protocol} has done its share of the work"
+            return f"suspended {AS_STRAGGLER}, until {self.phase} has done its share of the work"
         return self._inner.explain(roster, worker)
 
     @property
-    def protocol(self) -> str:
-        return self.turns.label
+    def phase(self) -> str:
+        return self.schedule.phase
 
     def _make_inner(self) -> Paradigm:
-        return make_inner(self._specs[self.turns.running], self.name)
+        return make_inner(self._specs[self.schedule.running], self.name)
 
     def _share_is_done(self, roster: Roster, pushes: Iterable[Push]) -> bool:
-        there = [
-            roster.buffered[push] for push in pushes if push in roster.buffered
-        ]  # the machine refuses others
-        return self.turns.count(sum(one.samples for one in there), roster.workload_samples)
+        # Pushes that are not buffered are ignored here: the machine refuses the Apply.
+        samples = sum(roster.buffered[push].samples for push in pushes if push in roster.buffered)
+        return self.schedule.count(samples, roster.workload_samples)
 
     def _carry_out(
-        self, roster: Roster, wanted: list[Decision], before: Iterable[Decision] = ()
+        self, roster: Roster, decided: list[Decision], before: Iterable[Decision] = ()
     ) -> list[Decision]:
-        """What the protocol in force wants, up to the update that completes its share; then the
-        next one's turn.
+        """Return the decisions of the phase in force, up to the update that completes its share;
+        then the next phase begins.
         """
         decisions = [*before]
-        for index, each in enumerate(wanted):
-            decision = self._dressed(each)
+        for index, bare in enumerate(decided):
+            decision = self._completed(bare)
             if isinstance(decision, Apply) and self._share_is_done(roster, decision.pushes):
-                decisions.append(
-                    replace(decision, publish=True)
-                )  # the next protocol begins with the newest weights
-                decisions += [rest for rest in wanted[index + 1 :] if isinstance(rest, Drop | Note)]
-                return self._begin(roster, decisions, self.turns.following, self.turns.done)
+                # The next phase begins with the newest weights.
+                decisions.append(replace(decision, publish=True))
+                decisions += [
+                    rest for rest in decided[index + 1 :] if isinstance(rest, Drop | Note)
+                ]
+                return self._begin(roster, decisions, self.schedule.following, self.schedule.done)
             decisions.append(decision)
         return decisions
 
-    def _dressed(self, decision: Decision) -> Decision:
+    def _completed(self, decision: Decision) -> Decision:
         match decision:
             case Apply():
-                return replace(decision, phase=self.protocol)
-            case Release(batch_size=None) if self.protocol in self.batch_sizes:
-                return replace(decision, batch_size=self.batch_sizes[self.protocol])
+                return replace(decision, phase=self.phase)
+            case Release(batch_size=None) if self.phase in self.batch_sizes:
+                return replace(decision, batch_size=self.batch_sizes[self.phase])
             case SetTimer(key=key, at=at):
                 self.timers = [
                     *(other for other in self.timers if other != key),
@@ -222,33 +222,33 @@ class SyncSwitch(Paradigm):
         self,
         roster: Roster,
         before: Iterable[Decision],
-        phase: int,
+        index: int,
         why: str,
         *,
         stand_in: bool = False,
     ) -> list[Decision]:
-        """Switch: one update of what is buffered, timers off, everybody restored, and a
-        fresh rule.
+        """Switch: one update of the buffered pushes, timers off, all workers restored, and a fresh
+        paradigm.
         """
         decisions = [*before]
         if left := _unused(roster, decisions):
-            decisions.append(Apply(left, phase=self.protocol))
-            if phase == self.turns.phase and self._share_is_done(roster, left):
-                phase, stand_in, why = self.turns.following, False, self.turns.done
+            decisions.append(Apply(left, phase=self.phase))
+            if index == self.schedule.index and self._share_is_done(roster, left):
+                index, stand_in, why = self.schedule.following, False, self.schedule.done
         decisions += [SetTimer(key, None) for key in self.timers]
         decisions += map(Restore, roster.suspended)
         self.timers = []
-        self.turns.begin(phase, stand_in=stand_in)
+        self.schedule.begin(index, stand_in=stand_in)
         self._inner = self._make_inner()
-        if self.turns.is_last and self.watching:
+        if self.schedule.is_last and self.watching:
             self.watching, self.detector.found = False, []
             decisions.append(SetTimer(DETECT, None))
-        return [*decisions, Switch(self.protocol, why)]
+        return [*decisions, Switch(self.phase, why)]
 
     def _watch(self, roster: Roster, worker: str) -> list[Decision]:
-        """Tell the detector of a push; the first one starts it."""
+        """Report a push to the detector; the first push starts it."""
         active_s = roster.telemetry(worker).active_s
-        if self.online == "none" or self.turns.is_last or not active_s:
+        if self.online == "none" or self.schedule.is_last or not active_s:
             return []
         self.detector.pushed(worker, active_s)
         return [] if self.watching else self._set_timer(roster, self.window * active_s)
@@ -260,27 +260,27 @@ class SyncSwitch(Paradigm):
     def state(self) -> dict[str, Any]:
         return super().state() | {
             "inner": self._inner.state(),
-            "turns": asdict(self.turns),
+            "schedule": asdict(self.schedule),
             "detector": asdict(self.detector),
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         rest = dict(state)
-        inner, turns, detector = rest.pop("inner"), rest.pop("turns"), rest.pop("detector")
+        inner, schedule, detector = rest.pop("inner"), rest.pop("schedule"), rest.pop("detector")
         super().load_state(rest)
-        self.turns = Turns(**turns)
+        self.schedule = PhaseSchedule(**schedule)
         self._inner = self._make_inner()
         self._inner.load_state(inner)
         self.detector = Detector(**detector)
 
 
 def _name(spec: Spec) -> str:
-    """The protocol's name, which is the phase of its updates."""
+    """Return the name of a phase, which `Apply.phase` carries, too."""
     return (spec if isinstance(spec, str) else str(spec.get("name"))).rpartition(":")[2]
 
 
 def _suspensions(roster: Roster, workers: Iterable[str]) -> Iterator[Decision]:
-    """Go on without those workers, and without what they have pushed."""
+    """Suspend those workers, and drop their buffered pushes."""
     for worker in workers:
         for push in roster.buffered:
             if push[0] == worker:
@@ -289,7 +289,7 @@ def _suspensions(roster: Roster, workers: Iterable[str]) -> Iterator[Decision]:
 
 
 def _unused(roster: Roster, decisions: Iterable[Decision]) -> tuple[Push, ...]:
-    """The buffered pushes that none of those decisions uses up."""
+    """Return the buffered pushes that none of those decisions uses."""
     used: set[Push] = set()
     for decision in decisions:
         match decision:

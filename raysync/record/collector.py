@@ -52,7 +52,7 @@ class Collector:
     def __init__(
         self,
         labels: RunLabels,
-        protocol: str,
+        phase: str,
         workload_samples: int,
         target_accuracy: float | None = None,
         target_loss: float | None = None,
@@ -60,15 +60,15 @@ class Collector:
         """
         Args:
             labels: of the run.
-            protocol: in force when it begins.
+            phase: the phase in force when the run begins.
             workload_samples: what progress is measured against.
             target_accuracy: a fraction of 1, for the time to accuracy.
             target_loss: mean cross-entropy in nats, for the time to loss.
         """
         self._run = labels.values
         self._measures = Measures(workload_samples, target_accuracy, target_loss)
-        self._protocol = protocol
-        self._protocols = {protocol}
+        self._phase = phase
+        self._phases = {phase}
         """All that have been in force."""
         self._loss: float | None = None
         self._samples = self._updates = 0
@@ -115,8 +115,8 @@ class Collector:
                 case Release(worker=worker) if worker not in self._waited_s:
                     self._begin(worker, collected)
                 case Switch(to=to):
-                    self._protocol = to
-                    self._protocols.add(to)
+                    self._phase = to
+                    self._phases.add(to)
                     collected.add(("raysync_switches", (*self._run, to)), 1)
                 case Note():
                     self._noted(decision, collected)
@@ -198,8 +198,8 @@ class Collector:
                 gauges[name, run] = value
         for worker, lead in leads.items():
             gauges["raysync_worker_lead_clocks", (*run, WorkerId(worker).slot)] = lead
-        for protocol in self._protocols:
-            in_force = protocol == self._protocol and measures.ended is None
-            gauges["raysync_protocol_active", (*run, protocol)] = float(in_force)
+        for phase in self._phases:
+            in_force = phase == self._phase and measures.ended is None
+            gauges["raysync_phase_active", (*run, phase)] = float(in_force)
         if measures.ended is None:
             gauges.update(self._lagtuner)

@@ -6,7 +6,7 @@ and `_total` behind counters (`Metric.exported`). Every series carries the label
 `run` (the name of its record) and `paradigm`: one Prometheus sees the runs of many experiments, and
 only those of one are worth comparing. `worker` is a slot without the number of its life (`fast-2`),
 so that a worker that comes back goes on with its series. Nothing has a label whose values grow with
-the length of a run. When a run ends, its live workers and protocols become 0 and its other gauges
+the length of a run. When a run ends, its live workers and phases become 0 and its other gauges
 stay as they were, until Ray forgets them all (`raysync.cluster.metrics_export`); counters stay.
 """
 
@@ -105,7 +105,7 @@ REGISTRY = {
             WORKER,
         ),
         Metric("raysync_server_update_seconds", "counter", "Time the server spent on updates."),
-        Metric("raysync_switches", "counter", "Changes of the protocol.", (*RUN, "to")),
+        Metric("raysync_switches", "counter", "Changes of the phase.", (*RUN, "to")),
         Metric(
             "raysync_stragglers_detected",
             "counter",
@@ -152,10 +152,10 @@ REGISTRY = {
             WORKER,
         ),
         Metric(
-            "raysync_protocol_active",
+            "raysync_phase_active",
             "gauge",
-            "1 for the protocol in force, 0 for those it replaced.",
-            (*RUN, "protocol"),
+            "1 for the phase in force, 0 for those it replaced.",
+            (*RUN, "phase"),
         ),
         Metric(
             "raysync_lagtuner_extra_clocks",

@@ -70,7 +70,7 @@ class RunStatus:
             measures: fresh; they are fed here.
         """
         self.measures = measures
-        self.protocol = ""
+        self.phase = ""
         """The one in force, of a paradigm that has several."""
         self.batch_loss: float | None = None
         """Of the latest push, in nats."""
@@ -155,9 +155,9 @@ class RunStatus:
                 case Hold(worker=worker, why=why):
                     self._seat(worker).why = why
                 case Apply(phase=phase):
-                    self.protocol = phase
+                    self.phase = phase
                 case Switch(to=to):
-                    self.protocol = to
+                    self.phase = to
                 case Note(kind=("straggler" | "recovered") as kind, worker=worker) if worker:
                     self._seat(worker).straggler = kind == "straggler"
                 case Suspend(worker=worker) | Restore(worker=worker):

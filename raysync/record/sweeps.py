@@ -27,8 +27,8 @@ from pydantic import TypeAdapter
 from raysync import config
 from raysync.config import Experiment
 from raysync.config.yaml_reading import read_yaml
-from raysync.core.reference import without_imports
 from raysync.errors import ConfigError
+from raysync.paradigms.references import without_imports
 from raysync.record.reader import RunRecord, legible, load
 from raysync.record.storage import local_copy, upload
 

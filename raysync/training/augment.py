@@ -7,16 +7,17 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 PADDING = 4
-"""Black pixels around the image before the crop, as He et al. (2016), section 4.2, and everybody
-since for CIFAR."""
+"""Black pixels around the image before the crop, as in He et al. (2016), section 4.2, which is
+usual for CIFAR since."""
 
 
 def crop_and_flip(images: Tensor, seed: int) -> Tensor:
-    """Shift each image by up to 4 pixels each way and mirror every second one, at random.
+    """Shift each image by up to 4 pixels in each direction, and mirror half of the images, at
+    random.
 
     Args:
-        images: (N, C, H, W), any type; pixels that come in from outside are 0.
-        seed: all randomness of this batch.
+        images: (N, C, H, W), any type; pixels from outside of the image are 0.
+        seed: determines all randomness of this batch.
     """
     count, channels, height, width = images.shape
     random = torch.Generator().manual_seed(seed)

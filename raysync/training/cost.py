@@ -1,4 +1,4 @@
-"""What a step of a model costs."""
+"""The cost of a step of a model."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from raysync.training.models import ModelPlan
 
 STEP_BATCH = 128
 COUNTED = 4
-"""Samples of the batch whose operations are counted; they grow in proportion."""
+"""The samples of the batch whose operations are counted; their number grows in proportion."""
 
 
 def step_s(plan: ModelPlan, batch_size: int = STEP_BATCH) -> float:
-    """Seconds of forward and backward of a batch of random samples on this machine, one thread: a
-    median.
+    """Measure the seconds of a forward and backward pass of random samples on this machine with one
+    thread: a median.
     """
     timer = Timer("compute(batches, 0, size)", globals=_step(plan, batch_size), num_threads=1)
     return float(timer.blocked_autorange(min_run_time=0.5).median)
 
 
 def step_flops(plan: ModelPlan, batch_size: int) -> float:
-    """Floating-point operations of forward and backward of a batch: those of torch's own count.
+    """Return the floating-point operations of a forward and backward pass, as torch counts them.
 
-    It counts matrix products, convolutions and attention, where nearly all of them are.
+    torch counts matrix products, convolutions and attention, which have nearly all of them.
     """
     step = _step(plan, COUNTED)
     with FlopCounterMode(display=False) as counter:
@@ -37,7 +37,7 @@ def step_flops(plan: ModelPlan, batch_size: int) -> float:
 
 
 def _step(plan: ModelPlan, batch_size: int) -> dict[str, Any]:
-    """A computation on random samples, and the batches to feed it with."""
+    """Return a computation on random samples, and the batches for it."""
     rng, shape = np.random.default_rng(0), (batch_size, *plan.input_shape)
     x = (
         rng.integers(plan.classes, size=shape)

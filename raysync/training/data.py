@@ -16,48 +16,50 @@ from numpy.random import default_rng
 from torch import Tensor
 
 from raysync.config import Data
-from raysync.core.reference import call, load_reference
 from raysync.errors import ConfigError, unknown_name
+from raysync.paradigms.references import call, load_reference
 from raysync.randomness import hashed_seed
 from raysync.training.augment import crop_and_flip
 from raysync.training.text import read_text, split, synthetic_text, token_ids
-from raysync.training.vision import torchvision
+from raysync.training.torchvision_import import torchvision
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """A classification data set as NumPy arrays, so that Ray shares one copy among the workers of a
-    node.
+    """A classification data set as NumPy arrays, so that the workers of a node share one copy on
+    Ray.
 
     Shape legend: N = samples, C = channels (or features), T = tokens of a sample.
     """
 
     name: str
     train_x: Array
-    """(N, C, ...) uint8, or float32 that is used as it is; with `tokens` (N, T) int64."""
+    """(N, C, ...) uint8, or float32 that is used unchanged; with `tokens` (N, T) int64."""
     train_y: Array
     """(N,) int64, from 0 to classes - 1; with `tokens` (N, T)."""
     test_x: Array
     test_y: Array
     classes: int
-    """With `tokens`: size of the vocabulary."""
+    """The number of classes; with `tokens` the size of the vocabulary."""
     mean: Array
     """(C,) float32, subtracted from uint8 samples."""
     std: Array
-    """(C,) float32, what they are then divided by."""
+    """(C,) float32, by which they are then divided."""
     tokens: bool = False
-    """Language: samples are rows of tokens, and each token has a label of the same vocabulary, the
-    one to predict there."""
+    """Whether samples are rows of tokens, for a language model: each token has a label of the same
+    vocabulary, the one to predict there."""
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Of one sample."""
+        """The shape of one sample."""
         return self.train_x.shape[1:]
 
     def samples(self, x: Array) -> Tensor:
-        """Normalised float32 samples, or int64 tokens, of a slice of `train_x` or `test_x`."""
+        """Return normalised float32 samples, or int64 tokens, of a slice of `train_x` or
+        `test_x`.
+        """
         if x.dtype != np.uint8:
             return torch.tensor(x)
         shape = (1, -1) + (1,) * (x.ndim - 2)
@@ -74,23 +76,25 @@ def data_set(
     *,
     tokens: bool = False,
 ) -> DataSet:
-    """Make a data set of (samples, labels) pairs: arrays or tensors, samples first.
+    """Build a data set of (samples, labels) pairs: arrays or tensors, samples first.
 
     Args:
-        name: what records call it.
-        train: samples (N, C, ...), uint8 (will be normalised per channel) or floating point (used
-            as they are), and integer labels (N,). With `tokens`: integers from 0 (N, T), and labels
-            (N, T), what to predict at each of them.
+        name: the name in records.
+        train: samples (N, C, ...), uint8 (normalised per channel) or floating point (used
+            unchanged), and integer labels (N,). With `tokens`: integers from 0 (N, T), and labels
+            (N, T), the token to predict at each of them.
         test: likewise.
-        classes: number of classes, or size of the vocabulary; default: the largest label (or token)
-            plus 1.
+        classes: the number of classes, or the size of the vocabulary; by default the largest label
+            (or token) plus 1.
         tokens: whether samples are rows of tokens, for a language model.
 
     Raises:
-        ConfigError: things that are no arrays; sizes, shapes, types or labels that do not fit.
+        ConfigError: a value is no array, or sizes, shapes, types or labels do not fit.
     """
     if not isinstance(name, str) or not name:
-        raise ConfigError(f"data: a data set has a name, such as 'mine'; got {name!r:.100}.")
+        raise ConfigError(
+            f"data: name must be a string that is not empty, such as 'mine'; got {name!r:.100}."
+        )
     if classes is not None and (not isinstance(classes, int) or classes < 1):
         raise ConfigError(
             f"data {name}: classes must be a whole number from 1, got {classes!r:.100}."
@@ -152,18 +156,18 @@ def _pair(
     return checked(f"data {name}: {part}", x), _array(f"data {name}: labels of {part}", pair[1])
 
 
-def _array(where: str, given: object) -> Array:
-    """What was given as a NumPy array of numbers."""
-    wanted = f"{where} must be numbers in an array, a tensor or lists of equal length"
-    if not isinstance(given, list | tuple) and not hasattr(given, "__array__"):
-        raise ConfigError(f"{wanted}, got {type(given).__name__}.")
+def _array(where: str, value: object) -> Array:
+    """Convert a value to a NumPy array of numbers."""
+    required = f"{where} must be numbers in an array, a tensor or lists of equal length"
+    if not isinstance(value, list | tuple) and not hasattr(value, "__array__"):
+        raise ConfigError(f"{required}, got {type(value).__name__}.")
     try:
-        array = given.detach().cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
+        array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:  # ragged lists, sparse tensors, bfloat16
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise ConfigError(f"{wanted}, got {type(given).__name__} ({reason:.150}).") from error
+        raise ConfigError(f"{required}, got {type(value).__name__} ({reason:.150}).") from error
     if array.dtype.kind not in "biuf":
-        raise ConfigError(f"{wanted}, got {type(given).__name__} of {array.dtype}.")
+        raise ConfigError(f"{required}, got {type(value).__name__} of {array.dtype}.")
     return array
 
 
@@ -189,8 +193,8 @@ def _counts_from_0(values: Array) -> bool:
 
 
 def _channel_moments(x: Array) -> tuple[Array, Array]:
-    """Mean and standard deviation of each channel, counted exactly from the 256 values a byte can
-    have.
+    """Return mean and standard deviation of each channel, computed exactly from the counts of the
+    256 values of a byte.
     """
     if x.dtype != np.uint8:
         return np.zeros(1, np.float32), np.ones(1, np.float32)
@@ -249,7 +253,7 @@ def synthetic(
 
 
 def text(*, file: str | None = None, context: int = 64, test_share: float = 0.1) -> DataSet:
-    """Characters of a UTF-8 text, each to be predicted from those before it; default: a Markov
+    """Characters of a UTF-8 text, each to be predicted from those before it; by default a Markov
     chain of perplexity 3.364.
 
     A sample is a window of `context` characters; the last `test_share` of the text is the test set.
@@ -258,8 +262,8 @@ def text(*, file: str | None = None, context: int = 64, test_share: float = 0.1)
     3.42 with 64 characters, 3.47 with 32.
 
     Raises:
-        ConfigError: a parameter that is not allowed, or a text that is not there, not UTF-8, empty
-            or too short.
+        ConfigError: a parameter is not allowed, or the text is missing, not UTF-8, empty or too
+            short.
     """
     if type(context) is not int or context < 1:
         raise ConfigError(
@@ -283,7 +287,7 @@ FILES = {
     "CIFAR10": ("cifar-10-batches-py", (*_BATCHES, "test_batch", "batches.meta")),
     "CIFAR100": ("cifar-100-python", ("train", "test", "meta")),
 }
-"""Folder below `data_dir`, and the files in it, where torchvision looks for a set."""
+"""The folder below `data_dir` in which torchvision looks for a data set, and the files in it."""
 
 
 def _from_torchvision(name: str, cls: str, classes: int) -> Callable[[Path | None], DataSet]:
@@ -301,7 +305,7 @@ def _from_torchvision(name: str, cls: str, classes: int) -> Callable[[Path | Non
         kind = getattr(torchvision("datasets"), cls)
         try:
             train, test = (kind(root, train=train) for train in (True, False))
-        except Exception as error:  # whatever torchvision meets in a file that is cut off
+        except Exception as error:  # anything that torchvision raises for a file that is cut off
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise ConfigError(
                 f"data {name}: the files in {folder} are damaged, or not the official ones "
@@ -318,7 +322,7 @@ def _download(name: str, cls: str, root: Path, missing: Sequence[str]) -> None:
     """Let torchvision download a set.
 
     Raises:
-        ConfigError: it cannot.
+        ConfigError: the download failed.
     """
     kind, (below, files) = getattr(torchvision("datasets"), cls), FILES[cls]
     folders = [*reversed(root.absolute().parents), root]
@@ -327,7 +331,9 @@ def _download(name: str, cls: str, root: Path, missing: Sequence[str]) -> None:
         kind(root, train=True, download=True)
     except (RuntimeError, URLError, OSError) as error:
         if new is not None:
-            shutil.rmtree(new, ignore_errors=True)  # torchvision makes the folder before it tries
+            shutil.rmtree(
+                new, ignore_errors=True
+            )  # torchvision creates the folder before the download
         reason = (str(error) or type(error).__name__).splitlines()[0]
         lacks = f"{root / below} lacks {', '.join(missing)}"
         if len(missing) == len(files):
@@ -358,13 +364,14 @@ DATASETS: dict[str, Callable[..., DataSet]] = {
 
 
 def load(data: Data) -> DataSet:
-    """The data set that an experiment names.
+    """Load the data set that an experiment names.
 
     The user's own `package.module:function` gets `data.parameters` and returns a `DataSet` (see
     `data_set`).
 
     Raises:
-        ConfigError: unknown name or parameter, or the files are not there and cannot be downloaded.
+        ConfigError: the name or a parameter is unknown, or the files are missing and cannot be
+            downloaded.
     """
     where = f"data {data.name}"
     if ":" in data.name:
@@ -381,7 +388,7 @@ def load(data: Data) -> DataSet:
 
 
 def subset(whole: DataSet, data: Data) -> DataSet:
-    """The first `train_samples` and `test_samples` of a data set."""
+    """Return a data set with only the first `train_samples` and `test_samples`."""
     train, test = data.train_samples, data.test_samples
     return replace(
         whole,
@@ -393,22 +400,22 @@ def subset(whole: DataSet, data: Data) -> DataSet:
 
 
 def shards(data: Data, labels: Array, slots: list[str], seed: int) -> dict[str, Array]:
-    """Which training samples each worker slot learns from.
+    """Deal the training samples out to the worker slots.
 
     Args:
         data: `partition` `iid` deals a shuffled set out evenly; `dirichlet` draws, for each class,
             the shares of the slots from Dir(alpha) (Hsu et al. 2019, "Measuring the effects of
-            non-identical data distribution"); `shared` gives everything to everybody.
+            non-identical data distribution"); `shared` gives all samples to every slot.
         labels: (N,); with tokens (N, T).
-        slots: in the order of the experiment.
-        seed: of the run.
+        slots: the slots in the order of the experiment.
+        seed: the seed of the run.
 
     Returns:
-        slot -> indices, int64, none empty.
+        Slot -> indices, int64; none is empty.
 
     Raises:
-        ConfigError: more slots than samples, an alpha so small that a slot gets none in 100 draws,
-            or `dirichlet` where a sample has more than one label.
+        ConfigError: there are more slots than samples, alpha is so small that in each of 100 draws
+            a slot gets no sample, or `dirichlet` meets samples with more than one label.
     """
     rng = default_rng(hashed_seed(seed, "partition"))
     if len(labels) < len(slots):
@@ -445,15 +452,15 @@ class Batches:
     """The batches of one slot: a function of (seed, slot, clock, batch size) alone.
 
     The slot's shard is shuffled anew for each pass; batch c takes samples c * size to (c + 1) *
-    size - 1 of the endless row of passes, so each pass meets every sample once.
+    size - 1 of the endless sequence of passes, so each pass has every sample once.
     """
 
     def __init__(self, shard: Array, seed: int, slot: str, augment: str = "none") -> None:
         """
         Args:
-            shard: indices of the slot's training samples.
-            seed: of the run.
-            slot: of the worker.
+            shard: the indices of the slot's training samples.
+            seed: the seed of the run.
+            slot: the worker's slot.
             augment: as in `config.Data`.
         """
         self._shard = shard
@@ -464,12 +471,12 @@ class Batches:
         self._order = shard
 
     def seed(self, clock: int) -> int:
-        """What the model itself draws from when it computes that batch."""
+        """Return the seed of what the model itself draws when it computes that batch."""
         return hashed_seed(self._seed, "step", self._slot, clock) >> 1
 
     def draw(self, data: DataSet, clock: int, size: int) -> tuple[Tensor, Tensor]:
-        """Samples (size, C, ...) and labels (size,) of one batch, augmented as the same key always
-        is.
+        """Return samples (size, C, ...) and labels (size,) of one batch; the same key always gives
+        the same augmentation.
 
         Samples are normalised; tokens and their labels are (size, T).
         """
@@ -481,7 +488,7 @@ class Batches:
         return data.samples(x), torch.from_numpy(data.train_y[indices])
 
     def indices(self, clock: int, size: int) -> Array:
-        """Training-set indices of one batch, (size,)."""
+        """Return the training-set indices of one batch, (size,)."""
         start, pieces, missing = clock * size, [], size
         while missing:
             number, offset = divmod(start, len(self._shard))

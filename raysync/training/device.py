@@ -11,21 +11,20 @@ from raysync.errors import ConfigError
 
 
 def use_tf32(allowed: bool) -> None:
-    """Whether GPUs may round the factors of float32 products to TF32, in this process and from now
-    on.
+    """Set whether GPUs may round the factors of float32 products to TF32, in this process and from
+    now on.
 
-    torch's own default is yes for convolutions and no for matrices, so that a `float32` of its own
-    would mean one thing on a GPU since Ampere and another on an older one. On a CPU this changes
-    nothing.
+    torch's own default is yes for convolutions and no for matrices, so `float32` would mean one
+    thing on GPUs since Ampere and another on older ones. On a CPU this changes nothing.
     """
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = allowed
 
 
 def refuse_without_kernels(name: str) -> None:
-    """Check that this torch can compute on a GPU at all.
+    """Check that this torch can compute on a GPU.
 
     Raises:
-        ConfigError: it was built for others.
+        ConfigError: torch was built for other GPUs.
     """
     capability, built_for = torch.cuda.get_device_capability(name), torch.cuda.get_arch_list()
     if torch.version.cuda is not None and not has_kernels(capability, built_for):
@@ -38,13 +37,13 @@ def refuse_without_kernels(name: str) -> None:
 
 
 def has_kernels(capability: tuple[int, int], built_for: Sequence[str]) -> bool:
-    """Whether a GPU can run what torch was built for.
+    """Whether a GPU can run the code that torch was built with.
 
     Args:
-        capability: of the GPU, (major, minor).
-        built_for: as torch lists it: machine code, `sm_86`, runs on GPUs of the same major number
-            and no smaller minor one; `compute_86`, which is translated on the GPU's machine, on all
-            that are not older. Empty: unknown.
+        capability: the compute capability of the GPU, (major, minor).
+        built_for: torch's list: machine code, `sm_86`, runs on GPUs of the same major number and no
+            smaller minor one; `compute_86`, which is translated on the GPU's machine, on all GPUs
+            that are not older. An empty list means unknown.
     """
     for name in built_for:
         kind, _, number = name.partition("_")
@@ -58,49 +57,48 @@ class Device:
     """A CPU, where nothing is copied, or a GPU, whose copies go through pinned memory on a stream
     of their own.
 
-    The batch and the weights of a step are on their way to the GPU together, while this thread goes
-    on; computing waits for them on the GPU, not here.
+    The batch and the weights of a step travel to the GPU together, while this thread continues; the
+    computation waits for them on the GPU, not here.
     """
 
     def __init__(self, name: str) -> None:
-        """`name`: as torch names it: `cpu`, `cuda:0`."""
+        """`name`: the device as torch names it, `cpu` or `cuda:0`."""
         self.name = name
         self._copies = torch.cuda.Stream(name) if name.startswith("cuda") else None  # type: ignore[no-untyped-call]
 
     def seed(self, value: int) -> None:
         """Set the generator that dropout and the like draw from on this device."""
         if self._copies is None:
-            torch.default_generator.manual_seed(
-                value
-            )  # torch.manual_seed asks every kind of device: 100 times as long
+            # torch.manual_seed seeds every kind of device, and takes 100 times as long
+            torch.default_generator.manual_seed(value)
         else:
             with torch.cuda.device(self.name):
                 torch.cuda.manual_seed(value)
 
     def upload(self, host: Tensor) -> Tensor:
-        """A tensor of this process on the device; what is computed there next waits for it. On a
-        CPU: itself.
+        """Copy a tensor of this process to the device; what is computed there next waits for it. On
+        a CPU the tensor itself is returned.
         """
         if self._copies is None:
             return host
         computing = torch.cuda.current_stream(self.name)
         with torch.cuda.stream(self._copies):
-            there = host.pin_memory().to(self.name, non_blocking=True)
+            copy = host.pin_memory().to(self.name, non_blocking=True)
         computing.wait_stream(self._copies)
-        there.record_stream(
+        copy.record_stream(
             computing
-        )  # else its memory could be given away while it is still being read
-        return there
+        )  # else its memory could be reused while it is still being read
+        return copy
 
-    def download(self, there: Tensor) -> Tensor:
-        """A tensor of the device in this process, once all that is computed up to now is done. On a
-        CPU: itself.
+    def download(self, tensor: Tensor) -> Tensor:
+        """Copy a tensor of the device to this process, once all computations so far are done. On a
+        CPU the tensor itself is returned.
         """
         if self._copies is None:
-            return there
+            return tensor
         self._copies.wait_stream(torch.cuda.current_stream(self.name))
         with torch.cuda.stream(self._copies):
-            host = torch.empty(there.shape, dtype=there.dtype, pin_memory=True)
-            host.copy_(there, non_blocking=True)
+            host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            host.copy_(tensor, non_blocking=True)
         self._copies.synchronize()
         return host

@@ -18,15 +18,15 @@ def evaluate(
     """Evaluate on the test set.
 
     Args:
-        model: where the weights are laid into.
+        model: takes the weights.
         weights: parameters and buffers, (P + Q,).
-        data: whose test set is used.
-        batch_size: samples a forward pass.
-        samples: how many of the test set, from the first; None: all.
+        data: its test set is used.
+        batch_size: the samples of a forward pass.
+        samples: use only so many, from the first of the test set on; None means all.
 
     Returns:
-        Accuracy (a fraction of 1) and mean cross-entropy (nats), of all labels: one a sample, or
-        one a token.
+        Accuracy (a fraction of 1) and mean cross-entropy (nats) over all labels: one for each
+        sample, or one for each token.
     """
     use_tf32(False)
     model.read_weights(weights)

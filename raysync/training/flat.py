@@ -15,7 +15,7 @@ class FlatModel:
     """Wraps an nn.Module; its parameters become views of `weights`, their gradients views of
     `gradient`.
 
-    What travels is one contiguous float32 vector each way:
+    One contiguous float32 vector travels each way:
         * to the server `outgoing`, (P + Q,): the gradient, and behind it the buffers (batch-norm
           statistics). Buffers are no gradients: the server keeps each live worker's latest and
           never steps on them.
@@ -27,10 +27,10 @@ class FlatModel:
     def __init__(self, module: nn.Module) -> None:
         """
         Args:
-            module: on its final device; trainable parameters of float32.
+            module: on its final device, with trainable parameters of float32.
 
         Raises:
-            ConfigError: no trainable parameter, or one that is not float32.
+            ConfigError: there is no trainable parameter, or one is not float32.
         """
         self.module = module
         self._parameters = [
@@ -39,9 +39,9 @@ class FlatModel:
         self._buffers = list(module.buffers())
         if not self._parameters:
             raise ConfigError("model: it has no trainable parameter.")
-        if strange := {str(p.dtype) for p in self._parameters if p.dtype != torch.float32}:
+        if others := {str(p.dtype) for p in self._parameters if p.dtype != torch.float32}:
             raise ConfigError(
-                f"model: trainable parameters must be float32, got {', '.join(sorted(strange))}."
+                f"model: trainable parameters must be float32, got {', '.join(sorted(others))}."
             )
         self.size = sum(parameter.numel() for parameter in self._parameters)
         """P."""
@@ -60,7 +60,7 @@ class FlatModel:
             offset += parameter.numel()
 
     def write_buffers(self) -> None:
-        """Put the module's buffers behind the gradient in `outgoing`."""
+        """Write the module's buffers behind the gradient in `outgoing`."""
         if self._buffers:
             torch.cat(
                 [buffer.reshape(-1).float() for buffer in self._buffers],
@@ -68,23 +68,23 @@ class FlatModel:
             )
 
     def read_weights(self, *parts: Tensor) -> None:
-        """Take the parameters of a vector (P + Q,) from the server, in one or several parts; leave
-        the buffers alone.
+        """Take the parameters from a vector (P + Q,) of the server, in one or several parts; the
+        buffers do not change.
         """
         offset = 0
         for part in parts:
-            here = self.weights[offset : offset + len(part)]
-            here.copy_(part[: len(here)])
+            target = self.weights[offset : offset + len(part)]
+            target.copy_(part[: len(target)])
             offset += len(part)
 
     def read_buffers(self, incoming: Tensor) -> None:
-        """Take the buffers of a vector (P + Q,) from the server."""
+        """Take the buffers from a vector (P + Q,) of the server."""
         offset = self.size
         for buffer in self._buffers:
             buffer.copy_(incoming[offset : offset + buffer.numel()].view_as(buffer))
             offset += buffer.numel()
 
     def initial(self) -> Tensor:
-        """Parameters and buffers as one vector (P + Q,), on the CPU."""
+        """Return parameters and buffers as one vector (P + Q,), on the CPU."""
         self.write_buffers()
         return torch.cat([self.weights, self.outgoing[self.size :]]).cpu()

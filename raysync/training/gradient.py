@@ -1,4 +1,4 @@
-"""One worker's arithmetic: weights in, gradient out.
+"""The arithmetic of one worker: weights in, gradient out.
 
 Shape legend: P = trainable parameters, Q = elements of all buffers.
 """
@@ -28,8 +28,8 @@ class _Replica:
         self._precision = precision
 
     def compute(self, x: Tensor, y: Tensor, share: float) -> float:
-        """Leave `share` times the gradient of the mean loss of (x, y) in `model.outgoing`; returns
-        as much of the loss.
+        """Leave `share` times the gradient of the mean loss of (x, y) in `model.outgoing`; return
+        the same share of the loss.
         """
         x, y = self.device.upload(x), self.device.upload(y)
         self.model.gradient.zero_()
@@ -44,12 +44,11 @@ class _Replica:
 class GradientComputation:
     """Computes gradients on one or several devices.
 
-    With several, each has a replica of the model and takes an equal part of the batch; their
-    gradients, weighted by samples, become one before anything is pushed (LagTuner, section 5.1:
+    With several devices, each has a replica of the model and takes an equal part of the batch;
+    their gradients, weighted by samples, are added before the push (LagTuner, section 5.1:
     workers of 4 GPUs). Without batch-norm that is the gradient of the whole batch; batch-norm
-    normalises each part by itself, as in torch's DataParallel. What is pushed of its running
-    statistics is the mean of the replicas'; each replica goes on with its own.
-    """
+    normalises each part by itself, as in torch's DataParallel. The mean of the replicas' running
+    statistics is pushed; each replica continues with its own."""
 
     def __init__(
         self,
@@ -61,49 +60,48 @@ class GradientComputation:
         """
         Args:
             module: fresh; it is moved to the first device, and copied to the others.
-            data: whose training set is learned.
-            devices: as torch names them; `cpu` may come several times.
-            precision: `float32`, `tf32` for factors that are rounded to it on GPUs that can, or
-                `bf16` for torch's autocast of the forward pass.
+            data: its training set is used.
+            devices: their names in torch; `cpu` may occur several times.
+            precision: `float32`, `tf32` to round factors on GPUs that support it, or `bf16` for
+                torch's autocast of the forward pass.
         """
         modules = [module, *(copy.deepcopy(module) for _ in devices[1:])]
         self._replicas = [
-            _Replica(one, device, precision) for one, device in zip(modules, devices, strict=True)
+            _Replica(copied, device, precision)
+            for copied, device in zip(modules, devices, strict=True)
         ]
         self._distinct = list(
             {replica.device.name: replica.device for replica in self._replicas}.values()
         )
         self.model = self._replicas[0].model
         self._data = data
-        apart = len(set(devices)) == len(
-            devices
-        )  # replicas on one device draw from one generator: in turn, or it's a race
+        # Replicas on one device draw from one generator: so they run in turn.
+        apart = len(set(devices)) == len(devices)
         self._threads = ThreadPoolExecutor(len(devices)) if len(devices) > 1 and apart else None
 
     def read_weights(self, parts: Sequence[Tensor]) -> None:
-        """Take the parameters of a vector (P + Q,) from the server, in one or several parts."""
+        """Take the parameters from a vector (P + Q,) of the server, in one or several parts."""
         for replica in self._replicas:
             replica.model.read_weights(*(replica.device.upload(part) for part in parts))
 
     def compute(self, batches: Batches, clock: int, batch_size: int) -> float:
-        """Forward and backward of one batch at the model's present weights.
+        """Run one batch forward and backward at the model's present weights.
 
         Afterwards `outgoing` gives the gradient of the batch's mean loss. What the model draws
         (dropout) is a function of (seed, slot, clock), as the batch is.
 
         Args:
-            batches: of the slot.
-            clock: which batch.
-            batch_size: of it, at least the number of devices.
+            batches: the batches of the slot.
+            clock: the number of the batch.
+            batch_size: in samples, at least the number of devices.
 
         Returns:
             The batch's mean cross-entropy, in nats.
         """
         x, y = batches.draw(self._data, clock, batch_size)
         for index, device in enumerate(self._distinct):
-            device.seed(
-                batches.seed(clock) + index
-            )  # else sample i of every part would have the same mask
+            # With equal seeds sample i of every part would have the same mask.
+            device.seed(batches.seed(clock) + index)
         count = len(self._replicas)
         if count == 1:
             return self._replicas[0].compute(x, y, 1.0)
@@ -112,27 +110,27 @@ class GradientComputation:
         )
         xs, ys = x.tensor_split(count), y.tensor_split(count)
         shares = [len(part) / batch_size for part in ys]
-        each = map if self._threads is None else self._threads.map
-        losses = list(each(_Replica.compute, self._replicas, xs, ys, shares))
+        run_all = map if self._threads is None else self._threads.map
+        losses = list(run_all(_Replica.compute, self._replicas, xs, ys, shares))
         self._join()
         return sum(losses)
 
     def read_buffers(self, vector: Tensor) -> None:
-        """Take the buffers of a vector (P + Q,), each replica: for a computation that serves
-        several workers in turn.
+        """Give all replicas the buffers of a vector (P + Q,): for a computation that serves several
+        workers in turn.
         """
         for replica in self._replicas:
             replica.model.read_buffers(vector)
 
     def outgoing(self) -> Tensor:
-        """The gradient with the buffers behind it, (P + Q,), in this process's memory; valid until
-        the next `compute`.
+        """Return the gradient with the buffers behind it, (P + Q,), in this process's memory; valid
+        until the next `compute`.
         """
         return self._replicas[0].device.download(self.model.outgoing)
 
     def _join(self) -> None:
-        """Sum the replicas' parts of the gradient, and average their buffers, in the first one's
-        `outgoing`.
+        """Add the replicas' parts of the gradient, and average their buffers, in `outgoing` of the
+        first replica.
         """
         whole, size = self.model.outgoing, self.model.size
         for replica in self._replicas[1:]:

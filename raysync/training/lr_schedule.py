@@ -1,5 +1,5 @@
-"""Learning rate and momentum: functions of progress, so that every paradigm meets them at the same
-amount of work.
+"""Learning rate and momentum as functions of progress, so that every paradigm has the same values
+at the same amount of work.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from raysync.config import Update
 
 
 def learning_rate(update: Update, progress: float, version: int) -> float:
-    """Learning rate of one push, before any scaling by the number of pushes.
+    """Return the learning rate of one push, before it is scaled by the number of pushes.
 
     Args:
-        update: its `lr` and `schedule`.
+        update: gives `lr` and `schedule`.
         progress: samples applied before this update / samples of the workload; values above 1 count
             as 1.
-        version: updates applied before this one; only `inverse-sqrt` looks at it: lr / sqrt(version
-            + 1).
+        version: updates applied before this one; only `inverse-sqrt` uses it: lr / sqrt(version +
+            1).
     """
     schedule, progress = update.schedule, min(progress, 1.0)
     factor = 1.0
@@ -37,16 +37,16 @@ def learning_rate(update: Update, progress: float, version: int) -> float:
 
 
 def momentum(update: Update, since: float) -> float:
-    """Momentum of an update.
+    """Return the momentum of an update.
 
     Args:
-        update: its `momentum` and `momentum_ramp`.
+        update: gives `momentum` and `momentum_ramp`.
         since: progress since the phase began.
     """
     ramp, full = update.momentum_ramp, update.momentum
     if ramp is None or since >= ramp.over:
         return full
-    risen = since / ramp.over
+    fraction = since / ramp.over
     if ramp.name == "linear":
-        return ramp.start + (full - ramp.start) * risen
-    return ramp.start * float((full / ramp.start) ** risen)
+        return ramp.start + (full - ramp.start) * fraction
+    return ramp.start * float((full / ramp.start) ** fraction)

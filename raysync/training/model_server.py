@@ -1,5 +1,5 @@
-"""What a parameter server does with the calls that it gets, on every backend: versions, and no
-update missed.
+"""The parameter server's work, on every backend: updates in the order of their versions, none of
+them missed.
 """
 
 from __future__ import annotations
@@ -11,53 +11,55 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from raysync.config import Update
+from raysync.training.apply_plan import MEAN, ApplyPlan
 from raysync.training.flat import FlatModel
 from raysync.training.parameter_store import ParameterStore, part_of
-from raysync.training.update_plan import MEAN, ApplyPlan
 
 
 class MissedUpdate(RuntimeError):
-    """An update failed before this server could see it."""
+    """An update failed before it reached this server."""
 
 
 class Exchange(Protocol):
-    """What workers that push to one server make of their gradients. Shapes: P parameters, Q
-    elements of buffers.
+    """The state of the workers that push to one server: their weights and optimizers. Shapes: P
+    parameters, Q elements of buffers.
     """
 
     def apply(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> None:
-        """Make one update of gradients with the buffers behind them, (P + Q,) each."""
+        """Apply one update: gradients with the buffers behind them, (P + Q,) each."""
 
     def weights(self, replica: int) -> Tensor:
-        """Return what that replica pulls now, (P + Q,), which the next update may overwrite."""
+        """Return the weights that a replica pulls now, (P + Q,); the next update may overwrite
+        them.
+        """
 
     def mean(self) -> Tensor:
-        """Return the mean of the replicas, (P + Q,), which is what is evaluated."""
+        """Return the mean of the replicas' weights, (P + Q,), for an evaluation."""
 
     def forget(self, worker: str) -> None:
-        """A worker has left: its buffers no longer count."""
+        """Forget a worker that has left: its buffers no longer count."""
 
 
 class OneStore:
-    """One optimizer for all: pushes become updates, and every worker pulls the same weights."""
+    """One optimizer for all workers, which pull the same weights."""
 
     def __init__(self, initial: Tensor, size: int, update: Update) -> None:
         """
         Args:
             initial: (P + Q,).
             size: P.
-            update: optimizer, schedule and combination.
+            update: the settings of optimizer, schedule and combination.
         """
         self.store = ParameterStore(initial, size, update)
 
     def combine(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> float:
-        """Make the first half of an update; returns this shard's part of the norm, if the gradient
-        is to be clipped.
+        """Do the first half of an update; return this shard's part of the norm, if the gradient is
+        to be clipped.
 
         Args:
-            plan: of the update.
-            vectors: the gradients and, if delays are compensated, behind them the weights that each
-                was computed on.
+            plan: the details of the update.
+            vectors: the gradients and then, if delays are compensated, the weights that each was
+                computed on.
         """
         pushes = len(plan.samples)
         self.store.enter(plan.phase, plan.progress)
@@ -66,9 +68,7 @@ class OneStore:
         )
 
     def apply(self, plan: ApplyPlan, vectors: Sequence[Any]) -> None:
-        """As `Exchange.apply`; where `combine` was called before, the norms of all shards take the
-        place of the vectors.
-        """
+        """As `Exchange.apply`; after `combine` the vectors are the norms of all shards."""
         self.store.step(plan.progress, vectors if plan.combined else [self.combine(plan, vectors)])
 
     def weights(self, replica: int) -> Tensor:
@@ -99,14 +99,12 @@ class ModelServer:
 
     def combine(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> float:
         """As `OneStore.combine`."""
-        assert isinstance(self.exchange, OneStore), (
-            "replicas that mix have a server each, without shards"
-        )
+        assert isinstance(self.exchange, OneStore), "only a server with one optimizer has shards"
         with self._sound(plan.version - 1):
             return self.exchange.combine(plan, vectors)
 
     def apply(self, plan: ApplyPlan, vectors: Sequence[Any]) -> int:
-        """Make one update; returns its version.
+        """Apply one update; return its version.
 
         Raises:
             MissedUpdate: the model is not at the version before it.
@@ -130,12 +128,12 @@ class ModelServer:
 
     @contextmanager
     def _sound(self, version: int) -> Iterator[None]:
-        """After a failed update every later call raises it again, so that no published model misses
-        it unnoticed.
+        """Raise the error of a failed update again at every later call, so that no published model
+        misses the update unnoticed.
 
         Args:
-            version: what the model must have come to. It has not where a call for an update never
-                began, because one of its arguments was lost.
+            version: the version that the model must have. It has another one if the call for an
+                update never began, because one of its arguments was lost.
         """
         if self._broken is not None:
             raise self._broken

@@ -1,4 +1,4 @@
-"""The models, and how one is built and checked against the data before anything is started."""
+"""The models, and how a model is built and checked against the data before a run starts."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from raysync.core.reference import call, load_reference
 from raysync.errors import ConfigError, unknown_name
+from raysync.paradigms.references import call, load_reference
 from raysync.randomness import hashed_seed
 from raysync.training import resnet
 from raysync.training.convex import logistic_regression
 from raysync.training.transformer import char_lm
 
 Shape = tuple[int, ...]
-"""Of one sample, (C, H, W) for images, (T,) for tokens."""
+"""The shape of one sample, (C, H, W) for images, (T,) for tokens."""
 
 ModelSource = str | nn.Module | Callable[..., nn.Module]
 """A registered name, `package.module:function`, a module, or a function that returns one."""
@@ -72,12 +72,12 @@ def lenet(input_shape: Shape, classes: int) -> nn.Module:
 
 
 class ChannelsLast(nn.Module):
-    """The same values with the channels innermost in memory, where batch-norm and pooling are
+    """Moves the channels innermost in memory, with the same values: batch-norm and pooling are then
     faster on a CPU.
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """From (N, C, H, W) to the same."""
+        """Return the same values (N, C, H, W)."""
         return x.contiguous(memory_format=torch.channels_last)
 
 
@@ -88,7 +88,7 @@ def fashion_cnn(input_shape: Shape, classes: int, *, momentum: float = 0.1) -> n
     ReLU comes after the pooling: the same values as before it, and a quarter of the work.
 
     `momentum` is that of batch-norm's statistics; with 0 they stay mean 0 and variance 1, as on a
-    server that gets nothing but gradients. Training does not look at them, evaluation does.
+    server that receives only gradients. Training does not use them, evaluation does.
     """
     channels, height, width = input_shape
     return nn.Sequential(
@@ -155,47 +155,48 @@ MADE_FOR: dict[str, Shape] = {
     "char-lm": (64,),
     "logistic-regression": (1, 8, 8),
 }
-"""Samples that a model is listed with; (3, 32, 32) for all others."""
+"""The shape of samples with which a model is listed; (3, 32, 32) for all others."""
 
 FOR_TOKENS = {"char-lm"}
-"""Models whose samples are rows of tokens."""
+"""The models whose samples are rows of tokens."""
 
 _MISFITS = (RuntimeError, ValueError, TypeError, IndexError, AssertionError)
-"""What torch's modules raise, each in its way, when sizes or types do not fit."""
+"""The exceptions of torch's modules for sizes or types that do not fit."""
 
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """How every actor of a run builds the same module."""
+    """The plan by which every actor of a run builds the same module."""
 
     source: ModelSource
-    """A function gets `input_shape` and `classes` if it has parameters of these names."""
+    """The source of the model. A function gets `input_shape` and `classes` if it has parameters of
+    these names."""
     parameters: dict[str, Any]
-    """Passed to the function."""
+    """Arguments of the function."""
     input_shape: Shape
-    """Of one sample."""
+    """The shape of one sample."""
     classes: int
-    """Number of logits that the module must return for each label."""
+    """The number of logits that the module must return for each label."""
     seed: int
-    """Of the run; the initial weights are drawn from it. A module that is given as an object keeps
-    its weights."""
+    """The seed of the run, which determines the initial weights. A module that is given as an
+    object keeps its weights."""
     tokens: bool = False
     """Whether samples are rows of int64 tokens (N, T), each with a label; otherwise they are
     float32 with one label each."""
 
     @property
     def name(self) -> str:
-        """What records call it."""
+        """The name in records."""
         if isinstance(self.source, str):
             return self.source
         return getattr(self.source, "__name__", type(self.source).__name__)
 
     def build(self) -> nn.Module:
-        """A fresh module, checked on two samples.
+        """Build a fresh module and check it on two samples.
 
         Raises:
-            ConfigError: unknown name or parameter, a model that does not take the samples, or
-                output of another shape.
+            ConfigError: the name or a parameter is unknown, the model does not take the samples, or
+                its output has another shape.
         """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(hashed_seed(self.seed, "init") >> 1)
@@ -239,8 +240,8 @@ class ModelPlan:
             raise ConfigError(f"{where}: cannot be built for {self._samples} ({error}).") from error
 
     def _check(self, module: nn.Module) -> None:
-        """Two samples (of zeros; of the vocabulary's last token) must give `classes` logits for
-        each label.
+        """Check that two samples (of zeros, or of the vocabulary's last token) give `classes`
+        logits for each label.
 
         Classes are the second dimension, as `cross_entropy` has them: (2, classes), or (2, classes,
         T).
@@ -264,7 +265,7 @@ class ModelPlan:
         if got != expected:
             each = "token" if self.tokens else "sample"
             raise ConfigError(
-                f"model {self.name}: must return {self.classes} logits a {each}, "
+                f"model {self.name}: must return {self.classes} logits per {each}, "
                 f"shape {expected} for two samples; got {got}."
             )
 
@@ -277,7 +278,9 @@ class ModelPlan:
 
 
 def listed(name: str) -> ModelPlan:
-    """A registered model as lists show it: for ten classes, or a vocabulary of ten tokens."""
+    """Return a registered model as lists show it: for ten classes, or a vocabulary of ten
+    tokens.
+    """
     return ModelPlan(
         name, {}, MADE_FOR.get(name, (3, 32, 32)), classes=10, seed=0, tokens=name in FOR_TOKENS
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
-from raysync.training.vision import torchvision
+from raysync.training.torchvision_import import torchvision
 
 
 class Block(nn.Module):
@@ -28,7 +28,7 @@ class Block(nn.Module):
         self.new_channels = channels - channels_in
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, channels_in, H, W) -> (N, channels, H / stride, W / stride)."""
+        """Map (N, channels_in, H, W) to (N, channels, H / stride, W / stride)."""
         y = self.bn2(self.conv2(relu(self.bn1(self.conv1(x)))))
         shortcut = x[:, :, :: self.stride, :: self.stride]
         before = self.new_channels // 2
@@ -36,8 +36,8 @@ class Block(nn.Module):
 
 
 def cifar_resnet(input_shape: tuple[int, ...], classes: int, *, blocks: int) -> nn.Module:
-    """6n + 2 layers with n = `blocks`: a 3x3 convolution, three stages of n blocks (16, 32, 64
-    channels), one FC.
+    """Build a ResNet of 6n + 2 layers with n = `blocks`: a 3x3 convolution, three stages of n
+    blocks (16, 32, 64 channels), one FC.
 
     Source: He et al., "Deep Residual Learning for Image Recognition" (2016), section 4.2.
     """
@@ -60,8 +60,8 @@ def cifar_resnet(input_shape: tuple[int, ...], classes: int, *, blocks: int) -> 
 
 
 def small_stem_resnet(input_shape: tuple[int, ...], classes: int, *, depth: int) -> nn.Module:
-    """torchvision's ResNet of that depth, its 7x7 stem and max-pool replaced by a 3x3 convolution
-    for small images.
+    """Build torchvision's ResNet of that depth, with a 3x3 convolution for small images in place of
+    its 7x7 stem and max-pool.
     """
     net = getattr(torchvision("models"), f"resnet{depth}")(weights=None, num_classes=classes)
     net.conv1 = nn.Conv2d(input_shape[0], 64, 3, padding=1, bias=False)

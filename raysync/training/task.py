@@ -1,4 +1,4 @@
-"""What is trained: an experiment's data, model and shards, checked before any engine starts."""
+"""The task of an experiment: its data, model and shards, checked before an engine starts."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from raysync.training.flat import FlatModel
 from raysync.training.models import ModelPlan, ModelSource
 
 CORE_FLOPS_PER_S = 1e11
-"""What the virtual engine takes a worker for that does not say how fast it is: about one core of a
-CPU."""
+"""The assumed speed, on the virtual engine, of a worker without step_s, flops_per_s or trace: about
+one core of a CPU."""
 
 
 @dataclass(frozen=True)
@@ -28,21 +28,21 @@ class Task:
     data: DataSet
     model: ModelPlan
     parameters: int
-    """Trainable parameters of the model."""
+    """The number of trainable parameters of the model."""
     vector_bytes: int
-    """Of what a push and a pull bring: parameters and buffers."""
+    """The bytes of a push, and of a pull: parameters and buffers."""
     groups: dict[str, WorkerGroup]
-    """Worker slot -> its group; `flops_per_s` has become `step_s`."""
+    """Worker slot -> its group, with `flops_per_s` converted to `step_s`."""
     shards: dict[str, Array]
-    """Worker slot -> indices of its training samples; empty if nothing is trained."""
+    """Worker slot -> the indices of its training samples; empty if nothing is trained."""
     workload_samples: int
 
     def batches(self, slot: str) -> Batches:
-        """The batches of a worker slot."""
+        """Return the batches of a worker slot."""
         return Batches(self.shards[slot], self.experiment.seed, slot, self.experiment.data.augment)
 
     def with_seed(self, seed: int) -> Task:
-        """The same task with other randomness: initial weights, shards and batches."""
+        """Return the same task with other randomness: initial weights, shards and batches."""
         experiment = self.experiment.model_copy(update={"seed": seed})
         model, dealt = replace(self.model, seed=seed), _deal(experiment, self.data)
         return replace(self, experiment=experiment, model=model, shards=dealt)
@@ -51,8 +51,8 @@ class Task:
     def chance_accuracy(self) -> float | None:
         """The accuracy of the best constant guess at the test labels; None if nothing is trained.
 
-        Evaluations along the run may take the first part of the test set alone; a guess gets the
-        larger of its two shares there and in all of it.
+        Evaluations during the run may use only the first part of the test set; the larger of the
+        guess's accuracies there and on the whole set counts.
         """
         experiment, labels = self.experiment, self.data.test_y
         if experiment.timing == "only":
@@ -64,7 +64,9 @@ class Task:
 
     @property
     def estimated_s(self) -> dict[str, float]:
-        """Group -> seconds of its step, for groups of which nobody said how long that lasts."""
+        """Group -> the seconds of its step, for groups whose settings do not say how long it
+        takes.
+        """
         silent = {group.name for group in self.experiment.workers if not group.emulates_steps}
         return {
             group.name: group.step_s
@@ -79,16 +81,16 @@ def prepare(
     """Load the data, build the model once, and deal the samples out.
 
     Args:
-        experiment: what to train.
-        model: takes the place of the experiment's model, if it is given.
-        data: takes the place of the experiment's data set, if it is given.
+        experiment: names data and model.
+        model: replaces the experiment's model if it is given.
+        data: replaces the experiment's data set if it is given.
 
     Raises:
-        ConfigError: whatever of the above does not exist or does not fit.
+        ConfigError: data or model do not exist or do not fit.
     """
     if data is not None and not isinstance(data, DataSet):
         raise ConfigError(
-            "data: a raysync.DataSet is wanted, as raysync.data_set makes it, got "
+            "data: must be a raysync.DataSet, as raysync.data_set returns it, got "
             f"{type(data).__name__}."
         )
     loaded = load(experiment.data) if data is None else subset(data, experiment.data)
@@ -110,9 +112,7 @@ def prepare(
             f"cluster.server_shards: {experiment.cluster.server_shards} servers cannot share the"
             f" {size} parameters that {plan.name} has."
         )
-    if (
-        model is not None or data is not None
-    ):  # what was given as an object takes its place in the record, too
+    if model is not None or data is not None:  # the record names the objects that were given
         named = {
             "model": experiment.model if model is None else Named(name=plan.name),
             "data": experiment.data.model_copy(update={"name": loaded.name}),
@@ -133,21 +133,21 @@ def prepare(
 def _check_batches(experiment: Experiment, data: DataSet) -> None:
     """Refuse batches that are larger than the training set.
 
-    A worker's own share of it may be smaller than its batch: that has samples more than once, then.
+    A worker's own share of it may be smaller than its batch, which then repeats samples.
 
     Raises:
-        ConfigError: naming both sizes.
+        ConfigError: it names both sizes.
     """
-    there, sizes = len(data.train_x), {"batch_size": experiment.batch_size}
+    limit, sizes = len(data.train_x), {"batch_size": experiment.batch_size}
     for choice in (experiment.paradigm, *experiment.paradigms):
         paradigm = choice.make()
         if isinstance(paradigm, SyncSwitch):
             where = f"paradigm {paradigm.name}: batch_sizes"
             sizes |= {f"{where}.{name}": size for name, size in paradigm.batch_sizes.items()}
     for where, size in sizes.items():
-        if size > there:
+        if size > limit:
             raise ConfigError(
-                f"{where}: {size:,} is more than the {there:,} training samples of {data.name}."
+                f"{where}: {size:,} is more than the {limit:,} training samples of {data.name}."
             )
 
 
@@ -158,8 +158,8 @@ def _deal(experiment: Experiment, data: DataSet) -> dict[str, Array]:
 
 
 def _timed(experiment: Experiment, plan: ModelPlan) -> dict[str, WorkerGroup]:
-    """The slots, with the seconds of a step where a rate is given; the virtual engine needs them of
-    everybody.
+    """Return the group of each slot, with the seconds of a step where a rate is given; the virtual
+    engine needs them for all.
     """
     silent = CORE_FLOPS_PER_S if experiment.engine == "virtual" else None
     rates = {

@@ -1,4 +1,4 @@
-"""Text as windows of characters; and one of known entropy, for where there is none."""
+"""Text as windows of characters, and a synthetic text of known entropy."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ PROBABILITIES = (1 / 2, 1 / 4, 1 / 8, 1 / 8)
 LENGTH = 160_000
 
 ENTROPY_RATE = -sum(p * log(p) for p in PROBABILITIES)
-"""Of the synthetic text, in nats a character: 1.213 (1.75 bits). No model has a lower expected
-loss: perplexity 3.364 is the best."""
+"""The entropy rate of the synthetic text, in nats per character: 1.213 (1.75 bits). No model has a
+lower expected loss: perplexity 3.364 is the best."""
 
 
 def followers() -> Array:
-    """The four letters that may follow each pair of letters, (100, 4), the likeliest first; pair
-    (a, b) is row 10 a + b.
+    """Return the four letters that may follow each pair of letters, (100, 4), the likeliest first;
+    pair (a, b) is row 10 a + b.
     """
     rng = np.random.default_rng(0)
     return np.array(
@@ -35,12 +35,12 @@ def followers() -> Array:
 
 
 def synthetic_text(length: int = LENGTH) -> str:
-    """A second-order Markov chain over ten letters, always the same.
+    """Generate a second-order Markov chain over ten letters, always the same.
 
     Each pair of letters is followed by one of four, with probability 1/2, 1/4, 1/8 and 1/8; which
     four is drawn once for each pair. So every state of the chain has the same entropy, and that is
     the entropy rate (Shannon 1948, section 7: the mean over the stationary distribution). One
-    letter of context says little; both say all there is to know.
+    letter of context says little; two say all that can be known.
     """
     table, thresholds = followers().tolist(), list(accumulate(PROBABILITIES[:-1]))
     letters, pair = [], 0
@@ -52,21 +52,18 @@ def synthetic_text(length: int = LENGTH) -> str:
 
 
 def read_text(file: str | Path) -> str:
-    """A UTF-8 file, line ends as line feeds.
+    """Read a UTF-8 file, with line feeds as line ends.
 
     Raises:
-        ConfigError: it cannot be read, is not UTF-8, or is empty.
+        ConfigError: the file cannot be read, is not UTF-8, or is empty.
     """
     where = f"data text: file {str(file)!r}"
     try:
         text = Path(file).expanduser().read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{where} is not UTF-8 text (at byte {error.start}).") from error
-    except (
-        OSError,
-        ValueError,
-        RuntimeError,
-    ) as error:  # a path with a zero byte; a home directory that is not known
+    # ValueError: a path with a zero byte; RuntimeError: an unknown home directory
+    except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(
             f"{where} cannot be read ({getattr(error, 'strerror', None) or error})."
         ) from error
@@ -76,8 +73,8 @@ def read_text(file: str | Path) -> str:
 
 
 def token_ids(text: str) -> tuple[Array, str]:
-    """Each character's index, (characters,) int64, in the vocabulary: the sorted characters of the
-    text.
+    """Return each character's index, (characters,) int64, in the vocabulary, and the vocabulary:
+    the sorted characters of the text.
     """
     points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
     known, ids = np.unique(points, return_inverse=True)
@@ -87,19 +84,19 @@ def token_ids(text: str) -> tuple[Array, str]:
 def split(
     ids: Array, context: int, test_share: float
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """Training and test windows; the end of the text is the test set, so that nothing of it is seen
-    in training.
+    """Split a text into training and test windows; the end of the text is the test set, so that
+    training sees nothing of it.
 
     Args:
         ids: (characters,).
-        context: T, tokens of a window.
-        test_share: of the characters, above 0 and below 1.
+        context: T, the tokens of a window.
+        test_share: the share of the characters, above 0 and below 1.
 
     Returns:
         (x, y) of the training part and of the test part; see `windows`.
 
     Raises:
-        ConfigError: a part that is shorter than one window and the token that follows it.
+        ConfigError: a part is shorter than one window and the token that follows it.
     """
     end = round(len(ids) * (1 - test_share))
     parts = {"training": ids[:end], "test": ids[end:]}
@@ -114,10 +111,10 @@ def split(
 
 
 def windows(ids: Array, context: int) -> tuple[Array, Array]:
-    """Neighbouring windows (N, T) that do not overlap, and the same shifted by one: what follows
-    each token.
+    """Return adjacent windows (N, T) that do not overlap, and the same shifted by one: the token
+    that follows each token.
 
-    What is left at the end, shorter than a window, is not used.
+    The rest at the end, which is shorter than a window, is not used.
     """
     count = (len(ids) - 1) // context
     used = count * context

@@ -21,17 +21,16 @@ class CharLM(nn.Module):
             length: the largest T.
             vocabulary: V.
             width: D, a multiple of heads.
-            layers: number of blocks (attention, then a feed-forward net of width 4 D).
-            heads: of each attention.
+            layers: the number of blocks (attention, then a feed-forward net of width 4 D).
+            heads: the number of heads of each attention.
         """
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
         self.positions = nn.Embedding(length, width)
         for embedding in (self.tokens, self.positions):
-            nn.init.normal_(
-                embedding.weight, std=0.02
-            )  # as GPT-2; torch's 1.0 drowns the blocks' outputs for long
-        # Not nn.TransformerEncoder: its layers are copies of one, and so begin with equal weights.
+            # as GPT-2; with torch's 1.0 the blocks' outputs are negligible for long
+            nn.init.normal_(embedding.weight, std=0.02)
+        # Not nn.TransformerEncoder: its layers are copies of one layer, with equal initial weights.
         self.blocks = nn.ModuleList(
             nn.TransformerEncoderLayer(
                 width,
@@ -47,11 +46,11 @@ class CharLM(nn.Module):
         self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, vocabulary))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits (N, V, T) of the token that follows each of tokens (N, T): classes second, as
-        `cross_entropy` has them.
+        """Return logits (N, V, T) of the token that follows each of tokens (N, T), with classes
+        second, as `cross_entropy` expects.
         """
         length = tokens.shape[1]
-        # The mask is made here: as a buffer it would travel to the server behind every gradient.
+        # The mask is built here: as a buffer it would travel to the server behind every gradient.
         mask = nn.Transformer.generate_square_subsequent_mask(
             length, device=tokens.device
         )  # (T, T)
@@ -70,7 +69,7 @@ def char_lm(
     """Language model: a decoder-only transformer, pre-norm, learned positions; `data: text`.
 
     Raises:
-        ConfigError: samples that are no row of tokens, or sizes that do not fit each other.
+        ConfigError: samples are no rows of tokens, or sizes do not fit each other.
     """
     if len(input_shape) != 1:
         raise ConfigError(

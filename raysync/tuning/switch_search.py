@@ -17,7 +17,7 @@ from raysync.config import Known, SwitchSearch
 from raysync.errors import RunFailed
 
 FIRST_ALONE = 1.0
-"""The fraction that is the first protocol alone."""
+"""The fraction that is the first phase alone."""
 ROUNDING = 1e-12
 """Of a mean; a candidate that is the threshold below passes."""
 

@@ -250,7 +250,7 @@ def _check(experiment: Experiment, source: str) -> None:
     if isinstance(then, list) and len(then) > 1:
         raise ConfigError(
             f"{source}: paradigm.then: {len(then)} switches; the search is for one, so give one"
-            " protocol."
+            " phase."
         )
     if experiment.timing == "only":
         raise ConfigError(

@@ -1,3 +1,3 @@
-"""The virtual engine: one process, a heap of events, a virtual clock, real gradients; the same on
-every run.
+"""The virtual engine: one process, a heap of events, a virtual clock and real gradients; every run
+of an experiment is the same.
 """

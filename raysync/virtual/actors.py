@@ -1,8 +1,8 @@
-"""The actors of a run in virtual time: what their methods cost, and what they compute where the run
-trains.
+"""The actors of a run in virtual time: the costs of their methods, and what they compute where the
+run trains.
 
 worker      step(clock, size[, factor, latency]; [weights])      -> gradient; loss and seconds
-server      apply, apply_and_publish, publish, forget            as `training.model_server` has them
+server      apply, apply_and_publish, publish, forget            see `training.model_server`
 evaluator   evaluate(on_all; weights...)                         accuracy and loss
 """
 
@@ -15,8 +15,8 @@ from torch import Tensor
 
 from raysync.config import Experiment, WorkerGroup
 from raysync.engine.step_time import StepTime
+from raysync.training.apply_plan import ApplyPlan
 from raysync.training.model_server import ModelServer
-from raysync.training.update_plan import ApplyPlan
 from raysync.virtual.backend import Cost
 from raysync.virtual.trainer import Trainer
 
@@ -34,10 +34,10 @@ class WorkerActor:
     ) -> None:
         """
         Args:
-            slot: its site, and what is hashed into its randomness.
+            slot: its site, and the key of its randomness.
             group: describes its device.
-            experiment: seed and batch size.
-            trainer: None: nothing is trained.
+            experiment: gives seed and batch size.
+            trainer: None if nothing is trained.
         """
         self.site = slot
         self.free_at = 0.0
@@ -45,9 +45,9 @@ class WorkerActor:
         self._step_time = StepTime(group, experiment.seed, slot)
         self._batch_size = experiment.batch_size
         self._weights: Tensor | None = None
-        """Those of its last pull."""
+        """The weights of its last pull."""
         self._buffers: Tensor | None = None
-        """(P + Q,), of which the end are its latest statistics."""
+        """A vector (P + Q,) whose end is its latest statistics."""
 
     def cost(self, method: str, fields: list[Any], inputs: Sequence[Any]) -> Cost:
         """As `Actor.cost`."""
@@ -74,7 +74,7 @@ class WorkerActor:
 
 
 class ServerActor:
-    """A parameter server, or one of several that are alike: they carry the same bytes at the same
+    """A parameter server, or one of several equal ones: they carry the same bytes at the same
     time.
     """
 
@@ -83,12 +83,12 @@ class ServerActor:
     ) -> None:
         """
         Args:
-            site: where it sits.
-            update_s: seconds of an update, and
-            reading_s: those for each of its gradients besides.
-            vectors: what comes with each push: its gradient, and perhaps the weights that it was
-                computed on.
-            server: None: nothing is trained.
+            site: its place in the network.
+            update_s: the seconds of an update, without
+            reading_s: the seconds for each of its gradients.
+            vectors: the number of vectors of a push: its gradient, and perhaps the weights that it
+                was computed on.
+            server: None if nothing is trained.
         """
         self.site = site
         self.free_at = 0.0
@@ -96,7 +96,7 @@ class ServerActor:
         self._server = server
 
     def cost(self, method: str, fields: list[Any], inputs: Sequence[Any]) -> Cost:
-        """As `Actor.cost`: an update takes its time, and nothing else does."""
+        """As `Actor.cost`: only updates take time."""
         if inputs:
             return self._update_s, len(inputs) // self._vectors * self._reading_s, 0.0, 0.0, None
         return NO_COST
@@ -119,15 +119,15 @@ class ServerActor:
 
 
 class EvaluatorActor:
-    """Evaluates at once: on Ray, training never waits for an evaluation either."""
+    """Evaluates in no time: on Ray, training never waits for an evaluation either."""
 
     site = "evaluator"
 
     def __init__(self, evaluate: Callable[[bool, list[Tensor]], tuple[float, float]]) -> None:
         """
         Args:
-            evaluate: from whether it is to be on the whole test set, and the weights of each
-                server, to accuracy (a fraction of 1) and mean loss.
+            evaluate: called with whether to use the whole test set, and the weights of each server;
+                returns accuracy (a fraction of 1) and mean loss.
         """
         self.free_at = 0.0
         self._evaluate = evaluate

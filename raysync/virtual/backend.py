@@ -1,21 +1,20 @@
-"""A small Ray on a virtual clock: actors, calls, and values that move over links to where they are
-needed.
+"""A small Ray on a virtual clock: actors, calls, and values that travel over links to where they
+are needed.
 
-    call     begins once its actor is free, and its inputs have come to the actor's site; lasts as
-             long as the actor says; leaves its values at that site
+    call     begins once its actor is free, and its inputs have reached the actor's site; lasts as
+             long as the actor's `cost` says; leaves its values at that site
     watch    calls back when the call is done
-    wait     goes to the next moment at which something happens, and to no other
+    wait     moves the clock to the next scheduled event
 
-It knows no paradigm, no topology and no push: the driver issues the very calls that it issues on
-Ray. Whatever a call waits for has been called before it, so its end is known at once, and nothing
-need happen in between. What it computes is computed at its end, where anything is trained. A heap
-of (time, sequence number, what happens) is worked off in its order; nothing else moves the clock,
-and what is random is hashed from the seed, so a run is the same on every run (on one machine, with
-one number of torch threads).
+It knows no paradigm, no topology and no push: the driver issues the same calls as on Ray. The
+inputs of a call come from earlier calls, so its end is known at once, without events in between.
+Where a run trains, a call computes at its end. A heap of (time, sequence number, callback,
+argument) is processed in order; nothing else moves the clock, and random values are hashed from the
+seed, so every run of an experiment is the same (on one machine, with one number of torch threads).
 
-What differs from Ray: a decision takes no time, nor does its way to a worker; an evaluation takes
-none, nor does the start of an actor. An input travels from the moment of the call that needs it, as
-Ray fetches it then; `deliver` brings none before.
+Differences from Ray: decisions and their way to a worker take no time, nor do evaluations and the
+start of an actor. An input travels from the moment of the call that needs it, since Ray fetches it
+then; `deliver` brings nothing earlier.
 """
 
 from __future__ import annotations
@@ -30,24 +29,25 @@ from raysync.engine.backend import Failure
 from raysync.virtual.network import Paths
 
 REPORT_EVERY = 20
-"""Lines. They are few, so that they are gone before the garbage collector moves them to its older
-generations: with 1,000 it took a third of the time of a run without gradients."""
+"""The lines of a report. They are few, so that they are gone before the garbage collector moves
+them to its older generations: with 1,000 it took a third of the time of a run without gradients."""
 
 Cost = tuple[float, float, float, float, Any]
-"""What a call costs: seconds from its beginning to its end, in two summands; seconds that are added
-to the way of each of its inputs, and of each of its values; its answer, if nothing is computed."""
+"""The cost of a call: seconds from its beginning to its end, in two summands; seconds that are
+added to the way of each of its inputs, and of each of its values; its answer, if nothing is
+computed."""
 
 
 class Actor(Protocol):
-    """A virtual actor: how long its methods take and, where a run trains, what they compute."""
+    """A virtual actor: the times of its methods and, where a run trains, what they compute."""
 
     site: str
-    """Where it sits: nothing travels between two actors of one site."""
+    """Its place in the network: nothing travels between two actors of one site."""
     free_at: float
-    """When it has worked off all calls so far, in seconds since the run began."""
+    """When it has done all calls so far, in seconds since the run began."""
 
     def cost(self, method: str, fields: list[Any], inputs: Sequence[Any]) -> Cost:
-        """Return what a call costs."""
+        """Return the cost of a call."""
 
     def compute(
         self, method: str, fields: list[Any], inputs: list[Any], answer: Any
@@ -56,7 +56,7 @@ class Actor(Protocol):
 
 
 class VirtualCall:
-    """A call; it stands for the first of its values, too.
+    """A call, which also stands for the first of its values.
 
     It has no `__init__`, which would take longer than all that `VirtualBackend.call` does to it.
     """
@@ -67,10 +67,10 @@ class VirtualCall:
     """When it is done, in seconds since the run began."""
     site: str
     added_s: float
-    """What is added to the way of its values."""
+    """The seconds that are added to the way of its values."""
     answer: Any
     values: Sequence[Any]
-    """What was computed; missing where nothing was."""
+    """The computed values; not set where nothing is computed."""
 
     def value(self, index: int) -> VirtualCall | OtherValue:
         """As `Call.value`."""
@@ -93,7 +93,7 @@ class OtherValue:
 
     @property
     def answer(self) -> Any:
-        """That of its call."""
+        """The answer of its call."""
         return self._call.answer
 
     @property
@@ -104,12 +104,12 @@ class OtherValue:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How the process of an actor ends: what it has not done by then fails, or is never done."""
+    """The end of an actor's process: a call that is not done by then fails, or is never done."""
 
     at: float
     """Seconds since the run began."""
     freezes: bool = False
-    """Whether it stops without a sign. Otherwise it dies, which is noticed."""
+    """Whether the process stops without a sign. Otherwise it dies, which is noticed."""
 
 
 class VirtualBackend:
@@ -125,11 +125,11 @@ class VirtualBackend:
     ) -> None:
         """
         Args:
-            paths: what lies between the sites.
-            make: a fresh actor for an id; a restarted one gets a new one.
+            paths: the links between the sites.
+            make: builds a fresh actor for an id, also at a restart.
             computes: whether calls compute, or only take time.
-            ends: actor -> the ends of its processes, that of the first in front; a process whose
-                end is not given lives on.
+            ends: actor -> the ends of its successive processes; a process whose end is not given
+                does not end.
         """
         self.computes = computes
         self.delivers = False
@@ -137,7 +137,7 @@ class VirtualBackend:
         self._paths = paths
         self._make = make
         self._ends = {actor: list(each) for actor, each in (ends or {}).items()}
-        """Actor -> the ends of its processes, that of the present one in front."""
+        """Actor -> the ends of its processes, that of the present process first."""
         self._actors: dict[str, Actor] = {}
         self._queue: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._scheduled = 0
@@ -150,9 +150,9 @@ class VirtualBackend:
         heappush(self._queue, (at, self._scheduled, happens, argument))
 
     def wait(self) -> None:
-        """As `Backend.wait`; where nothing is computed, a few times at once."""
+        """As `Backend.wait`; where nothing is computed, several events at once."""
         queue = self._queue
-        assert queue, "nothing will ever happen"
+        assert queue, "the event queue is empty"
         for _ in range(1 if self.computes else min(REPORT_EVERY, len(queue))):
             self.now, _, happens, argument = heappop(queue)
             happens(argument)
@@ -181,7 +181,7 @@ class VirtualBackend:
         call.added_s = value_added_s
         call.answer = answer
         if self._ends:
-            self._befall(call, actor, performer, begin, inputs)
+            self._fail_or_freeze(call, actor, performer, begin, inputs)
         if self.computes and call.at < inf:
             self.schedule(call.at, self._compute, (call, actor, performer, method, fields, inputs))
         return call
@@ -230,10 +230,10 @@ class VirtualBackend:
         performer = self._actors[actor] = self._make(actor)
         return performer
 
-    def _befall(
+    def _fail_or_freeze(
         self, call: VirtualCall, actor: str, performer: Actor, begin: float, inputs: Sequence[Any]
     ) -> None:
-        """Let a call fail that misses an input, or that its process does not live to finish."""
+        """Let a call fail if an input did, or if its process ends before it is done."""
         failed = next((each.answer for each in inputs if isinstance(each.answer, Failure)), None)
         if failed is not None:
             call.answer = failed

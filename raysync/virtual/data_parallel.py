@@ -1,9 +1,9 @@
-"""Data-parallel runs in virtual time: their actors, and what lies between these.
+"""Data-parallel runs in virtual time: their actors, and the links between these.
 
 An iteration takes compute + upload + update + download. With m servers each has its own link and
-carries 1/m of the bytes, at the same time: they are alike, so one of them is followed. A server
-that sits with a worker has that worker's part of the vector at hand: 1/m of the worker's bytes do
-not travel (with the only server, nothing does: no latency either); the shared link is then the
+carries 1/m of the bytes, at the same time: they are equal, so one of them is simulated. A server on
+a worker's node has that worker's part of the vector there: 1/m of the worker's bytes do not travel
+(with only one server nothing does: there is no latency either); the shared link is then the
 worker's own (of several, the slowest).
 """
 
@@ -41,7 +41,7 @@ class DataParallelRun:
         self._trainer = Trainer(task) if self._trains else None
 
     def paths(self) -> Paths:
-        """Return what lies between the workers and the server."""
+        """Return the links between the workers and the server."""
         return server_paths(
             self._task.experiment, self._task.groups, self._task.vector_bytes, SERVER
         )
@@ -85,7 +85,7 @@ class DataParallelRun:
 def server_actor(
     site: str, experiment: Experiment, vector_bytes: int, vectors: int, server: ModelServer | None
 ) -> ServerActor:
-    """Return a server as the experiment's network describes it."""
+    """Return a server with the times of the experiment's network."""
     network, servers = experiment.network, experiment.cluster.server_shards
     reading_s = vector_bytes / servers / (network.update_bytes_per_s or float("inf"))
     return ServerActor(site, network.update_s, reading_s, vectors, server)
@@ -94,21 +94,21 @@ def server_actor(
 def server_paths(
     experiment: Experiment, groups: Mapping[str, WorkerGroup], vector_bytes: int, server: str
 ) -> dict[str, dict[str, Path]]:
-    """Return the ways between workers and their server, for a vector of that size: target -> source
-    -> path.
+    """Return the links between workers and their server, for a vector of that size: target ->
+    source -> path.
 
     Args:
-        experiment: its `network`, and how many servers it has, where.
+        experiment: gives the `network`, and the number and places of servers.
         groups: worker slot -> group.
-        vector_bytes: of a gradient, and of the weights.
-        server: its site.
+        vector_bytes: the size of a gradient, and of the weights.
+        server: the server's site.
     """
     network, servers = experiment.network, experiment.cluster.server_shards
-    together = experiment.cluster.server_placement == "with-workers"
+    with_workers = experiment.cluster.server_placement == "with-workers"
     slots = list(groups)
     hosts = (
         Counter(slots[shard % len(slots)] for shard in range(servers))
-        if together
+        if with_workers
         else Counter[str]()
     )
     links = {group.name: (network.link, group.link) for group in groups.values()}

@@ -23,21 +23,22 @@ class VirtualEngine:
 
     def __init__(self) -> None:
         self.places: dict[str, Any] = {}
-        """Actors, of which there are none elsewhere."""
+        """The places of actors: none, since all are in this process."""
 
     def run(
         self, task: Task, paradigm: AnyParadigm, labels: RunLabels | None = None
     ) -> Iterator[list[Line]]:
-        """Train a task under a paradigm, and yield what happens, in order; the last line is an
-        `Ended`.
+        """Train a task under a paradigm, and yield the lines of the journal in order; the last line
+        is an `Ended`.
 
-        Nobody watches virtual seconds as they pass: no metrics are published under the labels.
+        Virtual seconds cannot be watched as they pass, so no metrics are published under the
+        labels.
         """
         return driver_of(task, paradigm).run()
 
 
 def driver_of(task: Task, paradigm: AnyParadigm) -> Driver:
-    """Return the driver of a run, which has not begun."""
+    """Return the driver of a run that has not begun."""
     experiment = task.experiment
     run = (
         PipelinedRun(plan_of(task, paradigm))

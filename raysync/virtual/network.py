@@ -1,10 +1,10 @@
-"""When values arrive: the links of workers, and those of servers that they share.
+"""The links of workers, and those of servers, which workers share: when values arrive.
 
-A link carries one transfer at a time each way, in the order in which transfers are asked for: 16
+A link carries one transfer at a time each way, in the order in which transfers are requested: 16
 workers that push at once through one server's link take 16 times as long as one. A transfer is on
 the links of both ends at once (it is not stored between them), so it takes as long as the slower of
-the two, and longer if the shared one is taken. A worker has one transfer with a server at a time
-each way: nothing queues at its own link. What goes from one site to another is always of one size.
+the two, and longer if the shared link is busy. A worker has one transfer with a server at a time
+each way: nothing queues at its own link. All values from one site to another have the same size.
 """
 
 from __future__ import annotations
@@ -15,30 +15,31 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class SharedLink:
-    """One way through the link of a server."""
+    """One direction of a server's link."""
 
     s_per_byte: float
     free_at: float = 0.0
-    """When it has carried all that it was asked to, in seconds since the run began."""
+    """When it has done all its transfers so far, in seconds since the run began."""
 
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """The way from one site to another, for a value of the size that goes there."""
+    """The way from one site to another, for a value of the size that travels there."""
 
     latency_s: float
     transfer_s: float
-    """Seconds over the ends' own links, without the latency."""
+    """The seconds over the links of the two ends, without the latency."""
     shared: SharedLink | None = None
     shared_bytes: float = 0.0
-    """What of the value goes over the shared link; 0: all of it is at hand, and takes no time."""
+    """The bytes of the value that go over the shared link; 0 if the whole value is there already,
+    which takes no time."""
 
     def arrival(self, begin: float, added_s: float) -> float:
-        """Send a value; returns when it is there, in seconds since the run began.
+        """Send a value; return when it arrives, in seconds since the run began.
 
         Args:
-            begin: when it is there and needed.
-            added_s: latency that faults add.
+            begin: when the value is ready and needed.
+            added_s: the latency that faults add.
         """
         link = self.shared
         if link is None:
@@ -54,4 +55,4 @@ class Path:
 
 
 Paths = Mapping[str, Mapping[str, Path]]
-"""Target -> source -> path; between other sites nothing takes time."""
+"""Target -> source -> path; between other sites values take no time."""

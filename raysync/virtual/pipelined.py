@@ -1,9 +1,9 @@
-"""Pipelined runs in virtual time: their actors, and what lies between these.
+"""Pipelined runs in virtual time: their actors, and the links between these.
 
-A pass takes its part of the step of the whole network on the stage's device: the stage's share of
-the operations, a third of it forward and two thirds backward (`weights: latest` runs forward again
-first). What goes from stage to stage goes over both workers' links, one way; each stage has a
-server of its own.
+A pass takes its part of the time that a step of the whole network takes on the stage's device: the
+stage's share of the operations, a third of it forward and two thirds backward (`weights: latest`
+runs forward again first). Values from stage to stage travel over both workers' links; each stage
+has a server of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from raysync.core.ids import WorkerId
 from raysync.decoupled.cut import joined
-from raysync.decoupled.pipelines import Stage
+from raysync.decoupled.pipelines import StageId
 from raysync.decoupled.plan import DecoupledPlan
 from raysync.decoupled.stage import StageComputation, StageWork
 from raysync.decoupled.topology import Pipelined, server_of
@@ -32,36 +32,38 @@ from raysync.virtual.data_parallel import server_actor, server_paths
 from raysync.virtual.network import Path, Paths
 
 FORWARD = 1 / 3
-"""Of the operations of a step; backward has twice as many."""
+"""The forward pass's share of the operations of a step; a backward pass has twice as many."""
 
 
 class StageActor:
     """One stage of one group, on the device that the group of its worker describes."""
 
     def __init__(
-        self, plan: DecoupledPlan, stage: Stage, computation: StageComputation | None
+        self, plan: DecoupledPlan, stage_id: StageId, computation: StageComputation | None
     ) -> None:
         """
         Args:
-            plan: of the run.
-            stage: which one.
-            computation: None: nothing is trained.
+            plan: the plan of the run.
+            stage_id: its group and the number of its stage.
+            computation: None if nothing is trained.
         """
-        self.site = plan.name(stage)
+        self.site = plan.name(stage_id)
         self.free_at = 0.0
-        self._plan, self._stage = plan, stage
-        self._step_time = StepTime(plan.group(stage), plan.task.experiment.seed, plan.slots[stage])
+        self._plan, (self._group, self._stage) = plan, stage_id
+        self._step_time = StepTime(
+            plan.group(stage_id), plan.task.experiment.seed, plan.slots[stage_id]
+        )
         self._work = None
         if computation is not None:
             self._work = StageWork(
                 computation,
-                stage[1],
+                self._stage,
                 plan.paradigm.modules,
-                plan.draws(stage[0]),
+                plan.draws(self._group),
                 plan.task.experiment.batch_size,
             )
         self._busy_s = 0.0
-        """Since its last push."""
+        """The seconds of computing since its last push."""
 
     def cost(self, method: str, fields: list[Any], inputs: Sequence[Any]) -> Cost:
         """As `Actor.cost`."""
@@ -75,14 +77,16 @@ class StageActor:
 
     def _seconds(self, fields: list[Any], part: float) -> float:
         batch, factor, _ = fields
-        share = self._plan.shares[self._stage[1]] * part
+        share = self._plan.shares[self._stage] * part
         return self._step_time.seconds(batch - 1, factor, share)
 
     def _parts(self, method: str) -> tuple[float, float]:
-        """Return what of the stage's part of a step a pass takes forward and backward."""
+        """Return the shares of the stage's part of a step that a pass takes forward and
+        backward.
+        """
         if method == "forward":
             return FORWARD, 0.0
-        if self._stage[1] == self._plan.paradigm.modules:
+        if self._stage == self._plan.paradigm.modules:
             return FORWARD, 1 - FORWARD
         return 0.0, 1 - FORWARD + (FORWARD if self._plan.paradigm.weights == "latest" else 0.0)
 
@@ -103,27 +107,31 @@ class PipelinedRun:
         self._plan = plan
         self._trains = plan.task.experiment.timing == "with-gradients"
         self._parts = plan.parts() if self._trains else []
-        self._stages = {plan.name(stage): stage for stage in plan.slots}
+        self._stages = {plan.name(stage_id): stage_id for stage_id in plan.slots}
 
     def paths(self) -> Paths:
-        """Return what lies between stages and their servers, and between a stage and the next."""
+        """Return the links between stages and their servers, and between a stage and the next."""
         plan, experiment = self._plan, self._plan.task.experiment
         paths: dict[str, dict[str, Path]] = {}
         for stage in plan.shares:
-            groups = {plan.name(each): plan.group(each) for each in plan.slots if each[1] == stage}
+            groups = {
+                plan.name(replica): plan.group(replica)
+                for replica in plan.slots
+                if replica[1] == stage
+            }
             paths |= server_paths(experiment, groups, plan.vector_bytes[stage], server_of(stage))
         for group, stage in plan.slots:
             if stage < plan.paradigm.modules:
-                here, there = (group, stage), (group, stage + 1)
-                path = self._between(here, there)
-                paths.setdefault(plan.name(there), {})[plan.name(here)] = path
-                paths.setdefault(plan.name(here), {})[plan.name(there)] = path
+                stage_id, following = (group, stage), (group, stage + 1)
+                path = self._between(stage_id, following)
+                paths.setdefault(plan.name(following), {})[plan.name(stage_id)] = path
+                paths.setdefault(plan.name(stage_id), {})[plan.name(following)] = path
         return paths
 
-    def _between(self, stage: Stage, following: Stage) -> Path:
+    def _between(self, stage_id: StageId, following: StageId) -> Path:
         plan, experiment = self._plan, self._plan.task.experiment
-        size = round(plan.output_bytes[stage[1]] * experiment.batch_size)
-        links = [experiment.network.link, plan.group(stage).link, plan.group(following).link]
+        size = round(plan.output_bytes[stage_id[1]] * experiment.batch_size)
+        links = [experiment.network.link, plan.group(stage_id).link, plan.group(following).link]
         return Path(
             sum(link.latency_s for link in links),
             max(one_way_s(link, size) - link.latency_s for link in links),
@@ -137,21 +145,21 @@ class PipelinedRun:
         """Return a fresh actor of that id."""
         if name == EVALUATOR:
             return self._evaluator()
-        for number in self._plan.shares:
-            if name == server_of(number):
+        for stage in self._plan.shares:
+            if name == server_of(stage):
                 server = (
-                    ModelServer(self._plan.exchange(self._part(number))) if self._trains else None
+                    ModelServer(self._plan.exchange(self._part(stage))) if self._trains else None
                 )
                 return server_actor(
-                    name, self._plan.task.experiment, self._plan.vector_bytes[number], 1, server
+                    name, self._plan.task.experiment, self._plan.vector_bytes[stage], 1, server
                 )
-        stage, paradigm = self._stages[WorkerId(name).slot], self._plan.paradigm
+        stage_id, paradigm = self._stages[WorkerId(name).slot], self._plan.paradigm
         computation = (
-            StageComputation(self._part(stage[1]), paradigm.weights, paradigm.shrink)
+            StageComputation(self._part(stage_id[1]), paradigm.weights, paradigm.shrink)
             if self._trains
             else None
         )
-        return StageActor(self._plan, stage, computation)
+        return StageActor(self._plan, stage_id, computation)
 
     def _part(self, stage: int) -> nn.Sequential:
         return copy.deepcopy(self._parts[stage - 1])

@@ -1,5 +1,5 @@
-"""The training of a virtual run: one process computes for all workers, each on the weights that it
-would have had.
+"""The training of a virtual run: one process computes for all workers, each on the weights that its
+worker would have.
 
 Shape legend: P = trainable parameters, Q = elements of all buffers.
 """
@@ -17,7 +17,7 @@ from raysync.training.task import Task
 
 
 def device_of(task: Task) -> str:
-    """Return where a virtual run computes: on the GPU if its workers have any and there is one."""
+    """Return the device of a virtual run: the GPU if its workers have any and there is one."""
     has_gpu = any(group.gpus for group in task.groups.values()) and torch.cuda.is_available()
     if has_gpu:
         refuse_without_kernels("cuda:0")
@@ -27,9 +27,9 @@ def device_of(task: Task) -> str:
 class Trainer:
     """One model that computes for every worker in turn.
 
-    What is a worker's own on Ray is kept for each: batches, and batch-norm statistics. (A worker
-    with several devices: what is kept is the mean of its replicas', from which all of them go on;
-    on Ray each keeps its own.)
+    As on Ray, each worker has its own batches and batch-norm statistics. (For a worker with several
+    devices the mean of its replicas' statistics is kept, and all of them continue from it; on Ray
+    each replica keeps its own.)
     """
 
     def __init__(self, task: Task) -> None:
@@ -47,11 +47,11 @@ class Trainer:
         """Compute one iteration of a worker.
 
         Args:
-            slot: whose batches it draws.
+            slot: the slot of the worker, whose batches are drawn.
             clock: the iteration.
             batch_size: in samples.
-            weights: (P + Q,), of the worker's last pull.
-            buffers: (P + Q,), of which the end are its latest statistics; None: the initial ones.
+            weights: (P + Q,), those of the worker's last pull.
+            buffers: (P + Q,), whose end is its latest statistics; None means the initial ones.
 
         Returns:
             The loss, and the gradient with the buffers behind it, (P + Q,).
@@ -65,7 +65,7 @@ class Trainer:
 
     @property
     def has_buffers(self) -> bool:
-        """Whether the model has any."""
+        """Whether the model has buffers."""
         return len(self._initial) > self._size
 
     def _computation(self, group: WorkerGroup) -> GradientComputation:

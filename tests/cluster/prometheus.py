@@ -59,7 +59,7 @@ RUNS = (
     },
 )
 """A few seconds each. In the second the slow worker is found, suspended, its push is dropped, and
-the protocol changes."""
+the phase changes."""
 SILENT = TINY | {"workload": {"samples": 24}, "paradigm": "bsp", "cluster": {"metrics": False}}
 
 

@@ -68,7 +68,7 @@ def train(exporter):
         TINY | {"engine": "virtual", "timing": "only", "workers": [{"count": 2, "step_s": 0.5}]}
     )
     paradigm = experiment.paradigm.make()
-    published = RunMetrics(exporter, Collector(TITLE, paradigm.protocol, 480))
+    published = RunMetrics(exporter, Collector(TITLE, paradigm.phase, 480))
     for lines in VirtualEngine().run(prepare(experiment), paradigm):
         published.take(lines)
     return published

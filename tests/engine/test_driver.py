@@ -419,7 +419,7 @@ def test_what_ends_a_pipeline_is_named(shape, weights, locked, sync, data):
         "sync": sync,
     }
     slots = [f"m{index % modules + 1}/w-{index}#1" for index in range(modules * groups)]
-    servers = [f"server of module {number + 1}" for number in range(modules)]
+    servers = [f"server of stage {number + 1}" for number in range(modules)]
     task = task_of(
         workers=[{"name": "w", "count": modules * groups, "step_s": 0.5, "jitter": JITTER}],
         paradigm=paradigm,

@@ -17,8 +17,8 @@ from raysync.engine.evaluations import EVALUATOR
 from raysync.engine.faults import FaultPlan
 from raysync.engine.topology import SERVER
 from raysync.paradigms.decoupled import Decoupled
+from raysync.training.apply_plan import ApplyPlan
 from raysync.training.model_server import ModelServer
-from raysync.training.update_plan import ApplyPlan
 from raysync.virtual.backend import End, VirtualBackend, VirtualCall
 from raysync.virtual.data_parallel import DataParallelRun
 from raysync.virtual.pipelined import PipelinedRun

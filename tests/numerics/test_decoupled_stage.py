@@ -57,7 +57,7 @@ def test_at_the_same_weights_the_parts_have_the_gradient_of_the_whole(modules, w
     got_loss, got = through(stages, x, y)
     assert got_loss == pytest.approx(loss, abs=1e-6)
     torch.testing.assert_close(got, expected)
-    assert [stage.in_flight for stage in stages] == [0] * modules
+    assert [len(stage.stashed) for stage in stages] == [0] * modules
 
 
 def vector(module):
@@ -98,7 +98,7 @@ def test_several_batches_in_flight_each_at_its_own_weights():
         seen.append(torch.randn(12))
         stage.read_weights(seen[batch])
         stage.forward(batch, x[batch], 0)
-    assert stage.in_flight == 4
+    assert len(stage.stashed) == 4
     for batch in range(4):
         dx = stage.backward(batch, torch.ones(3, 2))[1]
         torch.testing.assert_close(dx, torch.ones(3, 2) @ seen[batch][:10].view(2, 5))
@@ -200,14 +200,14 @@ def test_a_users_own_network():
 @pytest.mark.parametrize(
     ("module", "arguments", "says"),
     [
-        (smooth(), {"modules": 4}, "at most 3 modules with parameters, not 4"),
-        (smooth(), {"modules": 2, "at": ["9"]}, "unknown place to cut '9'"),
-        (smooth(), {"modules": 3, "at": ["2"]}, "3 modules need 2 cuts, got 1: 2"),
-        (smooth(), {"modules": 3, "at": ["4", "2"]}, "in the order of the network"),
-        (smooth(), {"modules": 2, "at": ["0"]}, "not before its first item"),
-        (nn.Linear(5, 4), {"modules": 2}, "no nn.Sequential and has no attribute `sequence`"),
-        (Own(wrong=True), {"modules": 2}, "does not compute what it computes"),
-        (Own(tied=True), {"modules": 2}, "share a parameter"),
+        (smooth(), {"stages": 4}, "at most 3 modules with parameters, not 4"),
+        (smooth(), {"stages": 2, "at": ["9"]}, "unknown place to cut '9'"),
+        (smooth(), {"stages": 3, "at": ["2"]}, "3 modules need 2 cuts, got 1: 2"),
+        (smooth(), {"stages": 3, "at": ["4", "2"]}, "in the order of the network"),
+        (smooth(), {"stages": 2, "at": ["0"]}, "not before its first item"),
+        (nn.Linear(5, 4), {"stages": 2}, "no nn.Sequential and has no attribute `sequence`"),
+        (Own(wrong=True), {"stages": 2}, "does not compute what it computes"),
+        (Own(tied=True), {"stages": 2}, "share a parameter"),
     ],
 )
 def test_what_cannot_be_cut(module, arguments, says):

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from raysync.config import Update
+from raysync.training.apply_plan import MEAN, ApplyPlan
 from raysync.training.model_server import MissedUpdate, ModelServer, OneStore
-from raysync.training.update_plan import MEAN, ApplyPlan
 
 PLAN = ApplyPlan(workers=["w"], samples=[1], progress=0.0, phase="", staleness=[0], version=1)
 GRADIENT = torch.ones(2)

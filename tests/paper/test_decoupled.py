@@ -20,48 +20,90 @@ from raysync.paradigms.bsp import BSP
 sizes = st.integers(1, 6)
 
 
-@given(sizes, st.data())
-def test_a_gradient_comes_2_k_minus_k_ticks_after_its_batch(modules, data):
-    schedule = Schedule(modules)
-    module, batch = data.draw(st.integers(1, modules)), data.draw(st.integers(1, 50))
-    assert schedule.backward_tick(module, batch) - schedule.forward_tick(module, batch) == 2 * (
-        modules - module
+def forward_tick(stage, batch):
+    """The tick at which a stage runs a batch forward."""
+    return batch + stage - 1
+
+
+def backward_tick(schedule, stage, batch):
+    """The tick at which a stage runs a batch backward."""
+    return forward_tick(stage, batch) + schedule.delay(stage)
+
+
+def forward_batch(stage, tick):
+    """The batch that a stage runs forward at a tick; None while the pipeline fills."""
+    batch = tick - stage + 1
+    return batch if batch >= 1 else None
+
+
+def backward_batch(schedule, stage, tick):
+    """The batch that a stage runs backward at a tick; None while the pipeline fills."""
+    batch = tick - 2 * schedule.stages + stage + 1
+    return batch if batch >= 1 else None
+
+
+def ticks(schedule, batches):
+    """The ticks until every stage has run so many batches backward: the pipeline takes K - 1 of
+    them to fill, and K - 1 to drain.
+    """
+    return batches + 2 * (schedule.stages - 1)
+
+
+def stashed(pipelines, stage_id):
+    """Batches that a stage has begun forward and not yet begun backward."""
+    counts = pipelines.counts[stage_id]
+    return counts.forwards - counts.backwards
+
+
+def waiting(pipelines, stage_id):
+    """Activations and gradients that have reached a stage before it has use for them."""
+    group, stage = stage_id
+    counts, before, behind = (pipelines.counts.get((group, stage + step)) for step in (0, -1, 1))
+    return (
+        before.forwards_done - counts.forwards if before else 0,
+        behind.backwards_done - counts.backwards if behind else 0,
     )
-    assert schedule.forward_batch(module, schedule.forward_tick(module, batch)) == batch
-    assert schedule.backward_batch(module, schedule.backward_tick(module, batch)) == batch
-    if module < modules:  # what a neighbour makes at a tick is used at the next one
-        assert schedule.forward_tick(module + 1, batch) == schedule.forward_tick(module, batch) + 1
+
+
+@given(sizes, st.data())
+def test_a_gradient_comes_2_k_minus_k_ticks_after_its_batch(stages, data):
+    schedule = Schedule(stages)
+    stage, batch = data.draw(st.integers(1, stages)), data.draw(st.integers(1, 50))
+    assert backward_tick(schedule, stage, batch) - forward_tick(stage, batch) == 2 * (
+        stages - stage
+    )
+    assert forward_batch(stage, forward_tick(stage, batch)) == batch
+    assert backward_batch(schedule, stage, backward_tick(schedule, stage, batch)) == batch
+    if stage < stages:  # what a neighbour makes at a tick is used at the next one
+        assert forward_tick(stage + 1, batch) == forward_tick(stage, batch) + 1
         assert (
-            schedule.backward_tick(module, batch) == schedule.backward_tick(module + 1, batch) + 1
+            backward_tick(schedule, stage, batch) == backward_tick(schedule, stage + 1, batch) + 1
         )
 
 
 def test_the_figure_of_fdg():
-    """Three modules at tick 5: module 1 forwards #5 and back-propagates #1, module 2 #4 and #2,
-    module 3 #3 and #3.
+    """Three stages at tick 5: stage 1 forwards #5 and back-propagates #1, stage 2 #4 and #2,
+    stage 3 #3 and #3.
     """
     schedule = Schedule(3)
-    assert [(schedule.forward_batch(k, 5), schedule.backward_batch(k, 5)) for k in (1, 2, 3)] == [
+    assert [(forward_batch(k, 5), backward_batch(schedule, k, 5)) for k in (1, 2, 3)] == [
         (5, 1),
         (4, 2),
         (3, 3),
     ]
-    assert [schedule.forward_batch(k, 2) for k in (1, 2, 3)] == [2, 1, None]
-    assert schedule.ticks(10) == 14
+    assert [forward_batch(k, 2) for k in (1, 2, 3)] == [2, 1, None]
+    assert ticks(schedule, 10) == 14
 
 
-def by_ticks(schedule, module, batches):
-    """A module's work in the order of the ticks; within a tick backward first, but for the last
-    module.
+def by_ticks(schedule, stage, batches):
+    """A stage's work in the order of the ticks; within a tick backward first, but for the last
+    stage.
     """
     order = []
-    for tick in range(1, schedule.ticks(batches) + 1):
-        forward, backward = (
-            schedule.forward_batch(module, tick),
-            schedule.backward_batch(module, tick),
-        )
+    for tick in range(1, ticks(schedule, batches) + 1):
+        forward, backward = (forward_batch(stage, tick), backward_batch(schedule, stage, tick))
         passes = [("backward", backward), ("forward", forward)]
-        for direction, batch in passes if module < schedule.modules else reversed(passes):
+        for direction, batch in passes if stage < schedule.stages else reversed(passes):
             if batch is not None and batch <= batches:
                 order.append((direction, batch))
     return order
@@ -74,16 +116,16 @@ def drive(pipelines, choose, order=None):
     A stage that has ended an iteration is released when it is chosen: its paradigm may hold it for
     as long as it likes.
     """
-    lists = {stage: [] for stage in pipelines.stages}
-    queues = {stage: [] for stage in pipelines.stages}
-    held = dict.fromkeys(pipelines.stages)
+    lists = {stage: [] for stage in pipelines.counts}
+    queues = {stage: [] for stage in pipelines.counts}
+    held = dict.fromkeys(pipelines.counts)
 
     def begin(passes):
         for one in passes:
-            queues[one.stage].append(one)
-            schedule, module = pipelines.schedule, one.stage[1]
-            assert pipelines.stashed(one.stage) <= max(1, schedule.delay(module))
-            assert max(pipelines.waiting(one.stage)) <= 2 * pipelines.modules
+            queues[one.stage_id].append(one)
+            schedule, stage = pipelines.schedule, one.stage_id[1]
+            assert stashed(pipelines, one.stage_id) <= max(1, schedule.delay(stage))
+            assert max(waiting(pipelines, one.stage_id)) <= 2 * pipelines.stages
 
     while ready := [
         stage
@@ -106,33 +148,32 @@ def drive(pipelines, choose, order=None):
 
 
 @given(st.integers(1, 5), st.integers(1, 30), st.data())
-def test_each_stage_works_in_the_order_of_the_ticks(modules, batches, data):
-    pipelines = Pipelines(groups=1, modules=modules, batches=batches)
+def test_each_stage_works_in_the_order_of_the_ticks(stages, batches, data):
+    pipelines = Pipelines(groups=1, stages=stages, batches=batches)
     lists = drive(pipelines, lambda ready: data.draw(st.sampled_from(ready)))
     assert lists == {
-        (0, module): by_ticks(pipelines.schedule, module, batches)
-        for module in range(1, modules + 1)
+        (0, stage): by_ticks(pipelines.schedule, stage, batches) for stage in range(1, stages + 1)
     }
 
 
 @given(st.integers(1, 5), st.integers(1, 20), st.data())
-def test_locked_modules_compute_one_after_another(modules, batches, data):
+def test_locked_modules_compute_one_after_another(stages, batches, data):
     order = []
     drive(
-        Pipelines(1, modules, batches, locked=True),
+        Pipelines(1, stages, batches, locked=True),
         lambda ready: data.draw(st.sampled_from(ready)),
         order,
     )
-    there_and_back = [*range(1, modules), modules, modules, *range(modules - 1, 0, -1)]
-    assert [module for _, module in order] == there_and_back * batches
+    there_and_back = [*range(1, stages), stages, stages, *range(stages - 1, 0, -1)]
+    assert [stage for _, stage in order] == there_and_back * batches
 
 
 @given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 30), st.booleans(), st.data())
 def test_groups_share_the_pool_and_every_batch_goes_all_the_way(
-    modules, groups, batches, locked, data
+    stages, groups, batches, locked, data
 ):
-    pipelines = Pipelines(groups, modules, batches, locked)
-    firsts = {stage for stage in pipelines.stages if stage[1] == 1}
+    pipelines = Pipelines(groups, stages, batches, locked)
+    firsts = {stage for stage in pipelines.counts if stage[1] == 1}
     last = data.draw(
         st.sampled_from([set(), firsts])
     )  # who is held for as long as others have something to do
@@ -146,12 +187,12 @@ def test_groups_share_the_pool_and_every_batch_goes_all_the_way(
     for group in range(groups):
         backward = [
             [batch for kind, batch in lists[group, 1 + index] if kind == "backward"]
-            for index in range(modules)
+            for index in range(stages)
         ]
         assert all(each == backward[0] == list(range(1, len(each) + 1)) for each in backward)
         fed += len(backward[0])
     assert fed == batches
-    assert all(pipelines.is_drained(stage) for stage in pipelines.stages)
+    assert all(pipelines.is_drained(stage) for stage in pipelines.counts)
 
 
 def test_what_cannot_have_happened_is_refused():
@@ -164,7 +205,7 @@ def test_what_cannot_have_happened_is_refused():
         pipelines.done(Pass((0, 1), "forward", 2))
     with pytest.raises(ProtocolViolation, match="0 were begun"):
         pipelines.done(Pass((0, 2), "forward", 1))
-    assert pipelines.done(passes[0]) == []  # module 2 was not released
+    assert pipelines.done(passes[0]) == []  # stage 2 was not released
     assert pipelines.released((0, 2)) == [Pass((0, 2), "forward", 1)]
 
 
@@ -173,66 +214,66 @@ def pushed(worker, at, clock, base=0):
 
 
 def test_each_module_has_a_machine_of_its_own():
-    """Who waits, versions and progress are a module's; the journal's rule makes them again, and a
+    """Who waits, versions and progress are a stage's; the journal's rule makes them again, and a
     snapshot too.
     """
     paradigm = make("decoupled", modules=2, groups=2)
     described = describe(paradigm)
-    modules = machine_of(rebuild(described["class"], described["parameters"]), 16)
+    machines = machine_of(rebuild(described["class"], described["parameters"]), 16)
     names = {
         (group, module): worker_id(stage_slot(f"w-{group}", module), 1)
         for group in (0, 1)
         for module in (1, 2)
     }
     for name in names.values():
-        assert modules.handle(Joined(at=0.0, worker=name)) == [Release(name, 0, 0)]
+        assert machines.handle(Joined(at=0.0, worker=name)) == [Release(name, 0, 0)]
     assert not [
         one
-        for one in modules.handle(pushed(names[0, 2], 1.0, 0))
+        for one in machines.handle(pushed(names[0, 2], 1.0, 0))
         if isinstance(one, Apply | Release)
     ]
     assert not [
         one
-        for one in modules.handle(pushed(names[0, 1], 1.0, 0))
+        for one in machines.handle(pushed(names[0, 1], 1.0, 0))
         if isinstance(one, Apply | Release)
     ]
-    done = modules.handle(pushed(names[1, 2], 2.0, 0))
+    done = machines.handle(pushed(names[1, 2], 2.0, 0))
     assert done[0] == Apply(((names[0, 2], 0), (names[1, 2], 0)), version=1, samples_before=0)
-    assert modules.roster.progress == 0.5
-    assert modules.machines[1].roster.progress == 0
+    assert machines.roster.progress == 0.5
+    assert machines.machines[1].roster.progress == 0
     for worker in ("m3/w-0#1", "w-0#1", "mx/w-0#1"):
-        with pytest.raises(ProtocolViolation, match="there are modules 1 to 2"):
-            modules.handle(Joined(at=2.0, worker=worker))
+        with pytest.raises(ProtocolViolation, match="there are stages 1 to 2"):
+            machines.handle(Joined(at=2.0, worker=worker))
     for key in ("0/x", "3/x", "x", "\u00b2/x", "9" * 5000 + "/x"):
-        with pytest.raises(ProtocolViolation, match="there are modules 1 to 2"):
-            modules.handle(TimerFired(at=2.0, key=key))
+        with pytest.raises(ProtocolViolation, match="there are stages 1 to 2"):
+            machines.handle(TimerFired(at=2.0, key=key))
     again = StageMachines(paradigm._sync, 2)
-    again.restore(modules.snapshot())
+    again.restore(machines.snapshot())
     leave = Left(at=3.0, worker=names[1, 1])
     assert (
         again.handle(leave)
-        == modules.handle(leave)
+        == machines.handle(leave)
         == [Apply(((names[0, 1], 0),), 1, 0), Release(names[0, 1], 1, 1)]
     )
-    assert again.snapshot() == modules.snapshot()
+    assert again.snapshot() == machines.snapshot()
 
 
-def test_timers_are_a_modules_own():
+def test_timers_are_a_stages_own():
     paradigm = make(
         "decoupled", modules=2, groups=2, sync={"name": "sync-switch", "online": "elastic"}
     )
     assert paradigm.phases() == ("bsp", "asp")
-    assert paradigm.protocol == "bsp"
-    assert make("decoupled", sync="ssp").protocol == "ssp"
-    modules = paradigm.machine(1000)
+    assert paradigm.phase == "bsp"
+    assert make("decoupled", sync="ssp").phase == "ssp"
+    machines = paradigm.machine(1000)
     workers = [worker_id(stage_slot(f"w-{group}", 2), 1) for group in (0, 1)]
     for worker in workers:
-        modules.handle(Joined(at=0.0, worker=worker))
-    decisions = modules.handle(pushed(workers[0], 1.0, 0))
+        machines.handle(Joined(at=0.0, worker=worker))
+    decisions = machines.handle(pushed(workers[0], 1.0, 0))
     timer = next(one for one in decisions if isinstance(one, SetTimer))
     assert timer.key.startswith("2/")
-    assert modules.timers == {timer.key: timer.at}
-    assert modules.handle(TimerFired(at=timer.at, key=timer.key))[0].key == timer.key
+    assert machines.timers == {timer.key: timer.at}
+    assert machines.handle(TimerFired(at=timer.at, key=timer.key))[0].key == timer.key
 
 
 @pytest.mark.parametrize(
@@ -256,10 +297,10 @@ def test_what_a_users_paradigm_decides_and_nothing_heeds_is_refused():
         def on_push(self, roster, push):
             return [Apply((push,)), Release(push[0], batch_size=5)]
 
-    modules = StageMachines(Deciding, 1)
-    modules.handle(Joined(at=0.0, worker="m1/a-0#1"))
+    machines = StageMachines(Deciding, 1)
+    machines.handle(Joined(at=0.0, worker="m1/a-0#1"))
     with pytest.raises(IllegalDecision, match=r"sync: it decided Release\(\.\.\., batch_size=5\)"):
-        modules.handle(Pushed(at=1.0, worker="m1/a-0#1", clock=0, base=0, samples=8, busy_s=1.0))
+        machines.handle(Pushed(at=1.0, worker="m1/a-0#1", clock=0, base=0, samples=8, busy_s=1.0))
 
 
 def test_only_full_averaging_of_gradients_each_round_has_one_server():

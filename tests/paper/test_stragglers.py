@@ -82,7 +82,7 @@ def test_who_is_stuck_is_found_without_its_own_next_push():
     drive.push("a#1", at=1.0)
     answers = [drive.push("b#1", at=1.0)]
     drive.push("a#1", at=2.0)
-    while not drive.machine.paradigm.turns.standing_in:
+    while not drive.machine.paradigm.schedule.standing_in:
         answers.append(drive.tick(DETECT))
         assert drive.now < 60
     assert [each.worker for each in answers[-1] if isinstance(each, Note)] == ["b#1"]
@@ -94,7 +94,7 @@ def test_who_was_stuck_from_the_beginning_is_found_too():
     assert drive.machine.timers == {}
     assert SetTimer(DETECT, 6.0) in drive.push("a#1", at=1.0), "the first push starts the detector"
     drive.push("b#1", at=1.0)
-    while not drive.machine.paradigm.turns.standing_in:
+    while not drive.machine.paradigm.schedule.standing_in:
         drive.tick(DETECT)
         assert drive.now < 60
     assert drive.machine.paradigm.detector.found == ["c#1"]
@@ -117,7 +117,7 @@ def test_a_slow_link_is_slow():
         drive.push("a#1", at=float(at))
     drive.push("b#1", at=5.0)
     drive.tick(DETECT)
-    assert drive.machine.paradigm.turns.standing_in
+    assert drive.machine.paradigm.schedule.standing_in
 
 
 def test_a_straggler_has_recovered_after_one_window_at_full_speed():

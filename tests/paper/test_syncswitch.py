@@ -55,7 +55,7 @@ def stuck(online, *workers, pushes=100, **parameters):
     return drive, drive.tick(DETECT)
 
 
-# ---- protocol and timing policy ----
+# ---- phase and timing policy ----
 
 
 def test_start_the_training_with_bsp_and_then_switch_to_asp():
@@ -80,7 +80,7 @@ def test_with_lists_there_are_several_switches():
 
 
 def test_a_share_of_0_is_passed_over_and_shares_of_1_leave_nothing():
-    assert drive_of(A, fraction=0).machine.paradigm.turns.phase == 1
+    assert drive_of(A, fraction=0).machine.paradigm.schedule.index == 1
     drive = drive_of(A, pushes=4, then=["ssp", "asp", "bsp"], fraction=[0.5, 0, 0.5])
     seen = [each for _ in range(6) for each in drive.push(A)]
     assert [each.to for each in of(Switch, seen)] == ["asp"]
@@ -117,7 +117,7 @@ def test_at_a_switch_what_is_buffered_is_one_update_and_leads_are_0():
 def test_steps_under_way_go_on_and_their_pushes_are_the_new_rules():
     drive = drive_of(A, B, C, pushes=10, first="asp", then="bsp", fraction=0.2)
     round_of(drive, A, A)
-    assert drive.machine.paradigm.turns.phase == 1
+    assert drive.machine.paradigm.schedule.index == 1
     assert applied(drive.push(A)) == []
     assert holds(drive.push(B)) == {B: "the round ends when c#1 has pushed"}
     assert applied(drive.push(C)) == [((A, 2), (B, 0), (C, 0))]
@@ -192,7 +192,7 @@ def test_a_share_completed_in_the_midst_of_several_decisions():
     assert of(Switch, answer) == [Switch("bsp", "Hasty has done its 5 % of the work")]
 
 
-def test_the_timers_of_the_protocol_in_force_reach_it():
+def test_the_timers_of_the_phase_in_force_reach_it():
     drive = drive_of(A, pushes=20, first=f"{__name__}:Hasty", then="bsp")
     drive.push(A, at=1.0)
     assert drive.tick("hasty") == []
@@ -200,8 +200,8 @@ def test_the_timers_of_the_protocol_in_force_reach_it():
     assert drive.machine.timers == {"hasty": 19.0}
 
 
-def test_the_next_protocol_begins_with_the_newest_weights():
-    """Of a protocol that publishes every hundredth update; K-sync would call everything late that
+def test_the_next_phase_begins_with_the_newest_weights():
+    """Of a phase that publishes every hundredth update; K-sync would call everything late that
     is based on less.
     """
     first = {
@@ -231,7 +231,7 @@ def test_a_greedy_switch_to_rounds_of_the_newest_weights_does_not_reject_everyth
     for at in (1.0, 2.0, 3.0):
         round_of(drive, A, B, at=at)
     drive.tick(DETECT)
-    assert drive.machine.paradigm.turns.standing_in
+    assert drive.machine.paradigm.schedule.standing_in
     assert [len(pushes) for _ in range(2) for pushes in applied(round_of(drive, A, B))] == [2, 2]
 
 
@@ -255,12 +255,12 @@ def test_greedy_switches_to_asp_when_a_straggler_is_detected_and_back():
 
 def test_what_is_applied_in_between_counts_as_progress_not_as_bsps_share():
     drive, _ = stuck("greedy", A, B, C, pushes=20)
-    assert drive.machine.paradigm.turns.samples == 5 * SAMPLES, (
+    assert drive.machine.paradigm.schedule.samples == 5 * SAMPLES, (
         "the round, and what had come of the next one"
     )
     round_of(drive, A, B, A, B)
     assert drive.roster.progress == 9 / 20
-    assert drive.machine.paradigm.turns.samples == 5 * SAMPLES
+    assert drive.machine.paradigm.schedule.samples == 5 * SAMPLES
 
 
 def test_greedy_does_nothing_when_a_second_straggler_is_found():
@@ -279,7 +279,7 @@ def test_an_update_of_what_was_there_may_complete_the_share():
     """Then ASP does not stand in: it is its turn, and nobody looks for stragglers any more."""
     drive, answer = stuck("greedy", A, B, C, pushes=10)
     assert of(Switch, answer) == [Switch("asp", "bsp has done its 50 % of the work")]
-    assert (drive.machine.paradigm.turns.phase, drive.machine.paradigm.turns.standing_in) == (
+    assert (drive.machine.paradigm.schedule.index, drive.machine.paradigm.schedule.standing_in) == (
         1,
         False,
     )
@@ -294,7 +294,7 @@ def test_when_the_straggler_leaves_bsp_comes_back_after_the_window():
     assert of(Switch, answer) == [Switch("bsp", "no straggler any more")]
 
 
-def test_the_next_protocol_that_has_a_share_stands_in():
+def test_the_next_phase_that_has_a_share_stands_in():
     _, answer = stuck("greedy", A, B, C, then=["ssp", "asp"], fraction=[0.5, 0])
     assert of(Switch, answer)[0].to == "asp"
 
@@ -322,7 +322,7 @@ def test_the_others_times_are_measured_as_before():
     assert [drive.roster.telemetry(worker).interval_s for worker in (A, B)] == [4.0, 5.5]
 
 
-def test_a_protocol_may_drop_pushes_while_somebody_is_suspended():
+def test_a_phase_may_drop_pushes_while_somebody_is_suspended():
     """K-sync: c is late. And a snapshot holds what it sees."""
     drive, answer = stuck("elastic", A, B, C, D, first={"name": "k-sync", "k": 2})
     assert ("suspended", D) in notes(answer)
@@ -496,7 +496,7 @@ def test_who_was_suspended_is_not_held_against_it():
     assert list(drive.roster.suspended) == [C]
     drive.push(C)
     round_of(drive, A, B)
-    assert drive.machine.paradigm.turns.phase == 1
+    assert drive.machine.paradigm.schedule.index == 1
     assert notes(drive.tick(DETECT)) == []
 
 
@@ -549,20 +549,20 @@ def test_none_looks_for_nobody():
     assert drive.machine.timers == {}
 
 
-def test_batch_sizes_by_protocol():
+def test_batch_sizes_by_phase():
     """IV-C: here each worker keeps its B, unless it is told otherwise."""
     drive = drive_of(A, pushes=4, batch_sizes={"asp": 16})
     sizes = [each.batch_size for _ in range(4) for each in of(Release, drive.push(A))]
     assert sizes == [None, 16, 16, 16]
 
 
-def test_the_phases_of_its_updates_are_the_protocols_names():
+def test_the_phases_of_its_updates_are_the_phases_names():
     assert make(
         "sync-switch", then=["hybrid-async", "bsp", f"{__name__}:Hasty"], fraction=[0.1] * 3
     ).phases() == ("bsp", "hybrid-async", "Hasty")
 
 
-def test_a_misfit_of_any_protocol_is_told():
+def test_a_misfit_of_any_phase_is_told():
     assert (
         make("sync-switch", then={"name": "k-sync", "k": 9}).infeasible_reason(4)
         == "k-sync: k: 9 workers of 4; allowed: 1 to 4"
@@ -583,12 +583,12 @@ def test_a_misfit_of_any_protocol_is_told():
         ({"fraction": 1.5}, "less than or equal to 1"),
         (
             {"fraction": [0.5, 0.2]},
-            "fraction: 2 for 1 switches; give one for each protocol but the last",
+            "fraction: 2 for 1 switches; give one for each phase but the last",
         ),
         ({"then": ["asp", "bsp"]}, "fraction: 1 for 2 switches"),
         ({"then": ["asp", "bsp"], "fraction": [0.7, 0.6]}, "fraction: 0.7 + 0.6 is more than 1"),
         ({"then": ["asp", "bsp"], "fraction": [0.7, -0.6]}, "fraction"),
-        ({"then": []}, "sync-switch: then: at least one protocol comes after the first"),
+        ({"then": []}, "sync-switch: then: name at least one phase that follows the first"),
         (
             {"online": "elastik"},
             (
@@ -621,7 +621,7 @@ def test_a_misfit_of_any_protocol_is_told():
         (
             {"first": "sync-switch"},
             (
-                "sync-switch: first: a sync-switch in a sync-switch; name the protocols in `then:"
+                "sync-switch: first: a sync-switch in a sync-switch; name the phases in `then:"
                 " [...]`"
             ),
         ),
@@ -629,7 +629,7 @@ def test_a_misfit_of_any_protocol_is_told():
             {"then": {"name": "raysync.paradigms.syncswitch:SyncSwitch"}},
             "then: a sync-switch in a sync-switch",
         ),
-        ({"batch_sizes": {"ssp": 3}}, "sync-switch: batch_sizes: unknown protocol 'ssp'"),
+        ({"batch_sizes": {"ssp": 3}}, "sync-switch: batch_sizes: unknown phase 'ssp'"),
         (
             {"batch_sizes": {"bsp": 0}},
             "batch_sizes.bsp: Input should be greater than or equal to 1",

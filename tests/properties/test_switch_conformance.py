@@ -1,7 +1,7 @@
 """Sync-Switch in the shared suite, with timers that fire, so that stragglers are found, stood in
 for and suspended.
 
-What the protocol in force sees must be a roster that its own rule would have made: nobody of it
+What the phase in force sees must be a roster that its own rule would have made: nobody of it
 waits for ever behind the detector's timer, and its bound on leads holds in it.
 """
 
@@ -163,14 +163,14 @@ class SwitchConformance(Conformance):
                     assert not workers & self.suspended, "no push of a suspended worker is applied"
                 case Release(worker=worker):
                     assert worker not in self.suspended
-        assert switched_to in (None, self.machine.paradigm.protocol), "the last of them is in force"
+        assert switched_to in (None, self.machine.paradigm.phase), "the last of them is in force"
         self.releases_keep_the_bound(decisions)
         self.suspended &= set(self.machine.roster.live)
         self.outdated &= set(self.machine.roster.live)
 
     def bound_in_force(self):
         paradigm = self.machine.paradigm
-        spec = paradigm._specs[paradigm.turns.running]
+        spec = paradigm._specs[paradigm.schedule.running]
         spec = {"name": spec} if isinstance(spec, str) else spec
         return lead_bound(spec["name"], spec)
 
@@ -225,7 +225,7 @@ class SwitchConformance(Conformance):
             )
 
     @invariant()
-    def the_protocol_in_force_sees_a_roster_of_its_own(self):
+    def the_phase_in_force_sees_a_roster_of_its_own(self):
         if not self.has_begun:
             return
         paradigm, roster = self.machine.paradigm, self.machine.roster

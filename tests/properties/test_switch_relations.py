@@ -82,7 +82,7 @@ def faultd(draw):
     st.sampled_from([0.1, 0.3, 0.5]),
     st.booleans(),
 )
-def test_a_share_is_done_once_and_under_its_protocol(schedule, online, fraction, back):
+def test_a_share_is_done_once_and_under_its_phase(schedule, online, fraction, back):
     """Counted by the phases of the updates: the one that completes the share comes before the last
     switch, none after.
     """

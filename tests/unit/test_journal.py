@@ -22,18 +22,8 @@ from raysync.core.decisions import (
     Switch,
 )
 from raysync.core.events import Joined, Left, Pushed, TimerFired
-from raysync.core.journal import (
-    Ended,
-    Entry,
-    Evaluation,
-    Remark,
-    answered,
-    decode,
-    encode,
-    header,
-    read,
-)
-from raysync.core.machine import Machine
+from raysync.core.journal import Ended, Entry, Evaluation, Remark, decode, encode, header, read
+from raysync.core.machine import Machine, decide
 from raysync.core.replay import replay
 from raysync.errors import ConfigError, ProtocolViolation, RunFailed
 from raysync.paradigms import make, rebuild
@@ -311,13 +301,11 @@ def test_a_newer_schema_is_refused():
         read([json.dumps(head)])
 
 
-def test_what_a_machine_answers_is_a_line_and_an_error_says_at_which_event():
+def test_an_error_of_a_machine_says_at_which_event():
     machine, event = Machine(make("asp")), Joined(at=1.0, worker="w-0#1")
-    assert answered(machine, event, {"why": "it is new"}) == Entry(
-        event, (Release("w-0#1", clock=0, version=0),), {"why": "it is new"}
-    )
+    assert decide(machine, event) == (Release("w-0#1", clock=0, version=0),)
     with pytest.raises(ProtocolViolation) as again:
-        answered(machine, event, {})
+        decide(machine, event)
     [note] = again.value.__notes__
     assert re.fullmatch(rf"{re.escape(f'at {event}')}, in \S+machine\.py:\d+", note)
 
@@ -339,8 +327,8 @@ def test_what_a_paradigm_does_wrong_names_its_own_line_and_the_event():
         rf" {re.escape(str(event))}"
     )
     with pytest.raises(RunFailed, match=says):
-        answered(Machine(Careless()), event, {})
+        decide(Machine(Careless()), event)
     with pytest.raises(KeyError) as raised:
-        answered(Machine(Careless(asks=True)), event, {})
+        decide(Machine(Careless(asks=True)), event)
     [note] = raised.value.__notes__
     assert re.search(r"test_journal\.py:\d+$", note)

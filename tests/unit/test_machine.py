@@ -176,7 +176,7 @@ GIVEN = ("a#1", 0)
         (None, "returns None; it must return a list"),
         ([Release("a#1"), None], "returns None among its decisions"),
         ([], r"leaves a deadlock: every worker is held \(a#1\)"),
-        ([Hold("a#1", why="mine")], "a Hold, which the machine gives"),
+        ([Hold("a#1", why="mine")], "a Hold, which only the machine issues"),
         (
             [Release("a#1"), Release("a#1")],
             "releases 'a#1', which is released already and computes",

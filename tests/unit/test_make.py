@@ -11,9 +11,9 @@ from raysync.core.capability import Capability
 from raysync.core.decisions import Apply, Release
 from raysync.core.machine import Machine, describe
 from raysync.core.paradigm import Paradigm
-from raysync.core.reference import call
 from raysync.errors import ConfigError
 from raysync.paradigms import PARADIGMS, make, rebuild
+from raysync.paradigms.references import call
 from raysync.paradigms.registry import called
 
 

@@ -172,7 +172,7 @@ def test_a_suspended_worker_is_not_what_leads_are_measured_from():
 
 
 @pytest.mark.parametrize(
-    ("protocols", "first_push_s"),
+    ("phases", "first_push_s"),
     [
         ({"first": "bsp", "then": "asp"}, 1.0),  # both begin at the switch
         (
@@ -181,8 +181,8 @@ def test_a_suspended_worker_is_not_what_leads_are_measured_from():
         ),  # the slow one's step under way, of 3 s, does not count
     ],
 )
-def test_a_switch_is_followed_by_the_first_push_of_a_step_begun_after_it(protocols, first_push_s):
-    lines = journal("sync-switch", 11, workload=12 * SAMPLES, **protocols)
+def test_a_switch_is_followed_by_the_first_push_of_a_step_begun_after_it(phases, first_push_s):
+    lines = journal("sync-switch", 11, workload=12 * SAMPLES, **phases)
     switches = measured(lines, workload=12 * SAMPLES)[0].summary()["switches"]
     assert [switch["first_push_s"] for switch in switches] == [first_push_s]
     assert switches[0]["why"]

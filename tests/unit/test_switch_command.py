@@ -200,7 +200,7 @@ def test_what_broke_is_trained_again(call, pretended):
     assert pretended.asked == [*FIRST, *HALF, HALF[1], *QUARTER, *EIGHTH]
 
 
-def test_all_of_the_first_protocol_diverge(call, pretended):
+def test_all_of_the_first_phase_diverge(call, pretended):
     pretended.status = dict.fromkeys(FIRST, "diverged")
     code, out, err = call()
     assert (code, out) == (1, "")

@@ -245,7 +245,7 @@ def test_what_workers_do_is_what_the_machine_has_them_do(name, parameters):
     assert ever_suspended == (name == "sync-switch")
     assert len(rows) == 4, "one a slot"
     assert rows["a-1#1"].state == "gone after 20.50 s: its actor died"
-    assert status.protocol == {"sync-switch": "asp"}.get(name, "")
+    assert status.phase == {"sync-switch": "asp"}.get(name, "")
     measured = status.measures
     assert sum(row.pushes for row in rows.values()) == sum(
         one.pushes for worker, one in measured.workers.items() if worker in rows

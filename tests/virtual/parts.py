@@ -14,8 +14,8 @@ from raysync.core.events import Joined, Left, Pushed
 from raysync.core.journal import Entry, encode, header
 from raysync.core.replay import replay
 from raysync.paradigms import rebuild
+from raysync.training.apply_plan import MEAN
 from raysync.training.task import prepare
-from raysync.training.update_plan import MEAN
 from raysync.virtual.engine import VirtualEngine, driver_of
 
 BYTES = 64

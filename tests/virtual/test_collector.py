@@ -40,9 +40,9 @@ SWITCHED = {
 class Published:
     """What a Prometheus would have seen of it all."""
 
-    def __init__(self, workload, protocol="bsp", targets=()):
+    def __init__(self, workload, phase="bsp", targets=()):
         self.collector = Collector(
-            RunLabels("the experiment", "the run", "its rule"), protocol, workload, *targets
+            RunLabels("the experiment", "the run", "its rule"), phase, workload, *targets
         )
         self.counters = defaultdict(float)
         self.histograms = defaultdict(list)
@@ -146,7 +146,7 @@ def check_against_the_record(published, lines, workload):
 
 def check_an_ended_run(published):
     assert published.now("raysync_workers_live") == {"its rule": 0}
-    assert set(published.now("raysync_protocol_active").values()) == {0}
+    assert set(published.now("raysync_phase_active").values()) == {0}
     assert not published.now("raysync_worker_lead_clocks")
 
 
@@ -176,7 +176,7 @@ def test_the_sums_are_the_record(plan, paradigm, pushes, batches):
     lines = run(
         timed(**plan, workload={"samples": pushes}), ParadigmChoice(name=name, **parameters)
     )
-    published = Published(pushes, make(name, **parameters).protocol)
+    published = Published(pushes, make(name, **parameters).phase)
     live, away, rest = Counter(), set(), list(lines)
     while rest:
         size = batches.pop() if batches else 1
@@ -193,7 +193,7 @@ def test_the_sums_are_the_record(plan, paradigm, pushes, batches):
             take_away(away, entry)
         if rest:
             assert published.now("raysync_workers_live") == {"its rule": live["joins"]}
-            assert sum(published.now("raysync_protocol_active").values()) == 1
+            assert sum(published.now("raysync_phase_active").values()) == 1
             if published.now("raysync_progress_ratio") != {
                 "its rule": 1
             }:  # else its releases are not carried out

@@ -16,14 +16,14 @@ from raysync.config import ParadigmChoice
 from raysync.core.events import Left, Pushed
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Evaluation
-from raysync.decoupled.exchange import Gossip
+from raysync.decoupled.gossip import Gossip
 from raysync.decoupled.plan import plan_of
 from raysync.errors import ConfigError
 from raysync.paradigms import make
 from raysync.record.rows import PushRows
+from raysync.training.apply_plan import ApplyPlan
 from raysync.training.model_server import OneStore
 from raysync.training.task import prepare
-from raysync.training.update_plan import ApplyPlan
 from raysync.virtual.engine import VirtualEngine, driver_of
 from tests.virtual.parts import DATA, entries, replayed, slot_of
 
@@ -402,7 +402,7 @@ def test_no_more_is_in_flight_than_the_delay():
         driver.backend.wait()
         for stage in seen:
             computation = driver.backend._actors[f"m{stage}/gpu-{stage - 1}#1"]._work._computation
-            seen[stage] = max(seen[stage], computation.in_flight)
+            seen[stage] = max(seen[stage], len(computation.stashed))
     assert seen == {1: 6, 2: 4, 3: 2, 4: 0}
     assert not driver._pushed
     assert not driver.topology._mail
@@ -452,7 +452,7 @@ RUN = {
         (
             {"cluster": {"server_shards": 2}},
             {"modules": 2, "groups": 2},
-            "each module has one server",
+            "each stage has one server",
         ),
         (
             {"faults": [{"kind": "crash", "worker": "worker-0", "at_s": 1}]},

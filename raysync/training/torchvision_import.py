@@ -1,4 +1,4 @@
-"""Importing torchvision where it and torch were built for different devices.
+"""The import of torchvision where it and torch were built for different devices.
 
 The package index's torchvision is built for CUDA. Beside a CPU torch its import fails with
 "operator torchvision::nms does not exist": its compiled operators cannot be loaded, yet their
@@ -14,11 +14,11 @@ from types import ModuleType
 import torch
 
 _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-_kept: list[torch.library.Library] = []  # a Library that is collected takes its schemas with it
+_kept: list[torch.library.Library] = []  # schemas vanish with their Library
 
 
 def torchvision(module: str) -> ModuleType:
-    """`torchvision.MODULE`, with the operators declared where they are missing."""
+    """Import `torchvision.MODULE`, with the operators declared where they are missing."""
     try:
         importlib.import_module("torchvision")
     except RuntimeError as error:

@@ -1,4 +1,5 @@
-"""What is done to a gradient that was computed on older weights, before it is combined with others.
+"""The correction of a gradient that was computed on older weights, before it is combined with
+others.
 
 Shape legend: P = trainable parameters.
 """
@@ -11,27 +12,27 @@ from torch import Tensor
 from raysync.config import Update
 
 EPSILON = 1e-7
-"""Of DC-ASGD-a."""
+"""The epsilon of DC-ASGD-a."""
 
 
-class StalenessRule:
+class StalenessCorrection:
     """Delay compensation (Zheng et al. 2017, DC-ASGD-c and -a), then division by the staleness
     (Zhang et al. 2016).
 
-    The learning rate divided by staleness is a scale of the push's gradient here: several pushes of
-    one update differ in theirs. (Adam, whose step does not depend on the gradient's scale, sees
-    only how they differ.)
+    To divide the learning rate by the staleness, the gradient of each push is scaled here, since
+    the pushes of one update may differ in staleness. (Adam, whose step does not depend on the
+    gradient's scale, is affected only by these differences.)
 
-    DC-ASGD is written for one push an update. Of several, each is compensated on the weights from
-    before the update, and the mean square takes them in one after the other, in the update's order,
-    before they are combined: it estimates the square of *one* push's gradient, which that of a mean
-    of K would understate, up to K times.
+    DC-ASGD is defined for one push per update. Of several pushes each is compensated on the weights
+    from before the update, and the mean square takes them in one after the other, in the update's
+    order, before they are combined: it estimates the square of *one* push's gradient, which the
+    square of a mean of K would understate, up to K times.
     """
 
     def __init__(self, update: Update, size: int) -> None:
         """
         Args:
-            update: its `staleness_scaling` and `delay_compensation`.
+            update: gives `staleness_scaling` and `delay_compensation`.
             size: P.
         """
         self._divides = update.staleness_scaling == "inverse"
@@ -43,15 +44,15 @@ class StalenessRule:
     def correct(
         self, gradient: Tensor, staleness: int, weights: Tensor, base: Tensor | None, out: Tensor
     ) -> Tensor:
-        """The gradient as it is to be used, (P,): in `out`, or the given one if it needs no
+        """Return the corrected gradient, (P,): in `out`, or the given one if it needs no
         correction.
 
         Args:
-            gradient: of a push, (P,), which is left as it is.
+            gradient: the gradient of a push, (P,), which is not changed.
             staleness: versions applied since the weights that it was computed on.
-            weights: of now, (P,).
-            base: those that it was computed on, at least (P,); only needed for delay compensation.
-            out: (P,), to be written to.
+            weights: the present weights, (P,).
+            base: the weights that it was computed on, at least (P,); only for delay compensation.
+            out: (P,), may be written to.
         """
         if self._compensation is not None:
             assert base is not None, (
@@ -63,7 +64,7 @@ class StalenessRule:
         return gradient
 
     def _compensated(self, gradient: Tensor, weights: Tensor, base: Tensor, out: Tensor) -> Tensor:
-        assert self._compensation is not None, "asked without need"
+        assert self._compensation is not None, "delay compensation is off"
         torch.sub(weights, base, out=out).mul_(gradient)
         if self._mean_square is not None:
             square = torch.mul(gradient, gradient, out=self._scratch)

@@ -1,7 +1,7 @@
-"""`package.module:Name`, the way experiment files and journals name a class or a function.
+"""Import and call what experiment files name as `package.module:Name`: a class or a function.
 
-An experiment file is a program: what it names is imported and called. A record is not one, as it
-may be a stranger's: it is read `without_imports`, and what it names stays a name.
+An experiment file is a program: what it names is imported and called. A record is not, since it may
+come from a stranger: it is read `without_imports`, and what it names stays a name.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _may_import: ContextVar[bool] = ContextVar("may_import", default=True)
 
 
 class NotTrusted(RaysyncError):
-    """Something that does not come with raysync is named where nothing may be imported. Caught
-    where that is decided.
+    """Raised where nothing may be imported for a name that does not come with raysync. The reader
+    of the record catches it.
     """
 
 
 def not_trusted(name: str) -> ConfigError:
-    """The error for what a record names and only a trusted one may have imported."""
+    """Return the error for a name in a record that only a trusted record may have imported."""
     return ConfigError(
         f"{name} does not come with raysync. To import what a record names is to run it, so a"
         " record must be trusted first.\nIf you trust it: raysync replay RUN --trust, or"
@@ -36,7 +36,9 @@ def not_trusted(name: str) -> ConfigError:
 
 @contextmanager
 def without_imports() -> Iterator[None]:
-    """Make `load_reference` refuse within; no other file is read for what a file names, either."""
+    """Make `load_reference` refuse within the block; files that a file names are not read there,
+    either.
+    """
     before = _may_import.set(False)
     try:
         yield
@@ -45,13 +47,8 @@ def without_imports() -> Iterator[None]:
 
 
 def may_import() -> bool:
-    """Whether what is being read is a program of the user's, and no record."""
+    """Whether the file that is being read is the user's program, and not a record."""
     return _may_import.get()
-
-
-def reference_to(thing: type) -> str:
-    """The reference that `load_reference` turns back into this class."""
-    return f"{thing.__module__}:{thing.__qualname__}"
 
 
 def load_reference(reference: str, where: str) -> Any:
@@ -59,12 +56,12 @@ def load_reference(reference: str, where: str) -> Any:
 
     Args:
         reference: `package.module:Name`; Name may have dots.
-        where: path of the setting, for the error.
+        where: the path of the setting, for the error.
 
     Raises:
-        ConfigError: it is not of that form, the module or the name in it does not exist, or the
-            module cannot be imported.
-        NotTrusted: nothing may be imported here.
+        ConfigError: the reference is not of that form, the module or the name in it does not
+            exist, or the module cannot be imported.
+        NotTrusted: the caller is inside `without_imports`.
     """
     module_name, _, name = reference.partition(":")
     if not module_name or not name:
@@ -77,12 +74,12 @@ def load_reference(reference: str, where: str) -> Any:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise _broken(
                 module_name, error, where
-            ) from error  # it is there; one that it imports is not
+            ) from error  # a module that it imports is missing
         raise ConfigError(
             f"{where}: there is no module {module_name!r}\n"
             "Allowed: package.module:Name, importable from the directory you started in."
         ) from error
-    except Exception as error:  # whatever the user's module does when it is imported
+    except Exception as error:  # anything that the user's module raises when it is imported
         raise _broken(module_name, error, where) from error
     for part in name.split("."):
         if not hasattr(thing, part):
@@ -92,10 +89,8 @@ def load_reference(reference: str, where: str) -> Any:
 
 
 def _broken(module_name: str, error: Exception, where: str) -> ConfigError:
-    """The error for a module that breaks when it is imported: why, and in which line."""
-    if isinstance(
-        error, SyntaxError
-    ):  # the line is in the file that could not be read, not in the traceback
+    """Return the error for a module that cannot be imported: why, and in which line."""
+    if isinstance(error, SyntaxError):  # its line is in the error, not in the traceback
         place, reason = f"{error.filename}:{error.lineno}", error.msg
     else:
         last = extract_tb(error.__traceback__)[-1]
@@ -116,24 +111,24 @@ def call(
 
     Args:
         function: to call.
-        where: what it is, for the error.
-        arguments: what the user gives; the function must take all of it.
-        offered: what it gets besides, if it has parameters of these names.
+        where: what the function is, for the error.
+        arguments: given by the user; the function must accept all of them.
+        offered: further arguments, which are passed if the function has parameters of these names.
 
     Raises:
-        ConfigError: it is no function, or the arguments do not fit its signature.
+        ConfigError: `function` is no function, or the arguments do not fit its signature.
     """
     if not callable(function):
         raise ConfigError(f"{where}: it is no function, but {type(function).__name__}.")
     signature = inspect.signature(function)
-    given = {name: value for name, value in offered.items() if name in signature.parameters} | dict(
-        arguments
-    )
+    passed = {
+        name: value for name, value in offered.items() if name in signature.parameters
+    } | dict(arguments)
     try:
-        signature.bind(**given)
+        signature.bind(**passed)
     except TypeError as error:
         free = [name for name in signature.parameters if name not in offered]
         raise ConfigError(
             f"{where}: {error}. It takes: {', '.join(free) or 'no parameters'}."
         ) from error
-    return function(**given)
+    return function(**passed)

@@ -1,7 +1,7 @@
-"""What the replicas of one module make of their gradients: one server's optimizer for all, or one
-each and a matrix.
+"""The updates of replicas that each have an optimizer, and average gradients or weights with one
+another.
 
-Shape legend: S = groups, P = trainable parameters of the module, Q = elements of its buffers.
+Shape legend: S = groups, P = trainable parameters of the stage, Q = elements of its buffers.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from torch import Tensor, nn
 
 from raysync.config import Update
 from raysync.paradigms.decoupled import Decoupled
+from raysync.training.apply_plan import ApplyPlan
 from raysync.training.flat import FlatModel
 from raysync.training.model_server import Exchange, OneStore
 from raysync.training.parameter_store import ParameterStore
-from raysync.training.update_plan import ApplyPlan
 
 
 class Gossip:
-    """Each replica has its own weights and optimizer; every H-th round the matrix P mixes what they
-    have.
+    """Each replica has its own weights and optimizer; every H-th round the matrix P mixes gradients
+    or weights.
 
         grad     g_s <- sum_r P[s, r] g_r, before the optimizers' steps
         weight   x_s <- sum_r P[s, r] x_r, after them
 
-    Source: a reading of Pham and Ahn (2025), whose agents communicate in a way that we cannot look
-    up. A round is an update under BSP: the pushes of all replicas that are still there; where one
-    is missing the others' shares are scaled to 1. `lr_scaling: linear` multiplies by S, so that
-    `grad` under full averaging is what the one server does. Momentum is each replica's own and is
-    not mixed.
+    Source: a reading of Pham and Ahn (2025), whose way of communication is not public. A round is
+    an update under BSP: the pushes of all replicas that have not left; where one has, the shares of
+    the others are scaled to a sum of 1. `lr_scaling: linear` multiplies by S, so that `grad` under
+    full averaging equals one server with one optimizer. Each replica has a momentum of its own,
+    which is not mixed.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Gossip:
     ) -> None:
         """
         Args:
-            initial: (P + Q,), for every replica.
+            initial: (P + Q,), the initial vector of every replica.
             size: P.
             update: optimizer and schedule.
             matrix: P, (S, S), doubly stochastic.
@@ -60,8 +60,8 @@ class Gossip:
         """As `Exchange.apply`."""
         self._rounds += 1
         mixes = self._rounds % self._every == 0
-        there = plan.replicas
-        matrix = self._matrix[there][:, there]
+        present = plan.replicas
+        matrix = self._matrix[present][:, present]
         matrix = matrix / matrix.sum(dim=1, keepdim=True)
         if mixes and self._mix == "grad":
             mixed = matrix @ torch.stack([vector[: self._size] for vector in vectors])  # (S, P)
@@ -70,13 +70,12 @@ class Gossip:
                 for own, vector in zip(mixed, vectors, strict=True)
             ]
         for replica, vector, samples, worker in zip(
-            there, vectors, plan.samples, plan.workers, strict=True
+            present, vectors, plan.samples, plan.workers, strict=True
         ):
             self._stores[replica].apply([vector], [samples], [worker], plan.progress, plan.phase)
         if mixes and self._mix == "weight":
-            models = [
-                self._stores[group].publish()[: self._size] for group in there
-            ]  # the optimizers' own memory
+            # views of the optimizers' own memory
+            models = [self._stores[group].publish()[: self._size] for group in present]
             for model, mean in zip(models, matrix @ torch.stack(models), strict=True):
                 model.copy_(mean)
 
@@ -95,7 +94,9 @@ class Gossip:
 
 
 def exchange_of(paradigm: Decoupled, update: Update, part: nn.Module) -> Exchange:
-    """A fresh one, for a module with its initial weights."""
+    """Build the updates of a stage with its initial weights: one optimizer for all replicas, or
+    gossip.
+    """
     model = FlatModel(part)
     if paradigm.mixes_locally:
         return Gossip(
@@ -105,7 +106,7 @@ def exchange_of(paradigm: Decoupled, update: Update, part: nn.Module) -> Exchang
 
 
 def _scaled(update: Update, pushes: int) -> Update:
-    """For a store that sees one push where an update has so many."""
+    """Scale the learning rate for a store that gets one push where an update has so many."""
     if update.lr_scaling == "none":
         return update
     phases = {

@@ -1,4 +1,4 @@
-"""Data that JSON gives back as it was, as journals and snapshots hold it."""
+"""JSON-native data, which JSON returns unchanged: what journals and snapshots hold."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ JSON_NATIVE = (
 )
 
 LARGEST = 2**63
-"""No whole number of a journal is larger: they are stored in 64 bits."""
+"""The bound on whole numbers of a journal, which are stored in 64 bits."""
 
 DEEPEST = 20
-"""Levels of nested lists and mappings in what a paradigm or an actor reports."""
+"""The largest depth of nested lists and mappings in what a paradigm or an actor reports."""
 
 
 def is_whole(value: object) -> bool:
-    """Say whether that is a whole number of 64 bits, and no bool."""
+    """Whether the value is a whole number of 64 bits, and no bool."""
     return isinstance(value, int) and not isinstance(value, bool) and -LARGEST <= value < LARGEST
 
 
 def is_native(value: object, depth: int = DEEPEST) -> bool:
-    """Say whether JSON gives the value back as it was, and whether it is not nested too deep."""
+    """Whether JSON returns the value unchanged, and it is not nested too deep."""
     if value is None or isinstance(value, str | float | bool):
         return True
     if isinstance(value, list):
@@ -35,7 +35,7 @@ def is_native(value: object, depth: int = DEEPEST) -> bool:
 
 
 def not_native(values: Mapping[str, Any]) -> str:
-    """Name the first of those values that is not native; empty if there is none."""
+    """Describe the first of these values that is not JSON-native; return "" if all are."""
     for name, value in values.items():
         if not isinstance(name, str):
             return f"a value under {name!r}, which is no str"

@@ -1,4 +1,4 @@
-"""What a server is told of an update beside the gradients."""
+"""The details of an update that its server needs beside the gradients."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from dataclasses import dataclass, field
 from typing import Any
 
 MEAN = -1
-"""In place of a replica: the mean of all of them, which is what is evaluated."""
+"""The number that stands for the mean of all replicas, which is evaluated."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyPlan:
-    """What the server must know of an Apply, in the order of the gradients.
+    """The details of an Apply that its server needs, in the order of the gradients.
 
-    The fields travel as a list of strings and numbers, which Ray need not pickle.
+    The fields travel as a list of strings and numbers, which Ray does not have to pickle.
     """
 
     workers: list[str | None]
-    """The workers that pushed; None for one that has left since."""
+    """The workers that pushed; None for a worker that has left since."""
     samples: list[int]
     progress: float
-    """The progress of the run before this update; of a stage, that of the stage."""
+    """The progress of the run, or of the stage, before this update."""
     phase: str
     """The phase of the paradigm."""
     staleness: list[int]
     """Versions applied between the weights of each push and this update."""
     version: int
-    """The version that this update makes: a server that has missed the one before refuses it."""
+    """The version that this update produces: a server that missed the update before refuses it."""
     replicas: list[int] = field(default_factory=list)
-    """The replica of each push, where each has an optimizer of its own; else empty."""
+    """The replica of each push where each replica has an optimizer of its own; empty otherwise."""
     combined: bool = False
-    """Whether `combine` was called before, for the norms of all shards, which then come in place
-    of the gradients."""
+    """Whether `combine` was called before, for the norms of all shards, which are then sent in
+    place of the gradients."""
 
     def fields(self) -> list[Any]:
         """Return the fields as they travel."""

@@ -7,7 +7,7 @@ from inspect import signature
 
 import pytest
 
-from raysync.core.slot_init import filled_by_slot
+from raysync.core.fast_init import fast_init
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class _Plain:
     size: int | None = None
 
 
-@filled_by_slot
+@fast_init
 @dataclass(frozen=True, slots=True)
 class _Filled:
     worker: str
