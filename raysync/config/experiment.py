@@ -38,7 +38,9 @@ class Experiment(Strict):
         pattern=r"^[A-Za-z0-9_+][A-Za-z0-9_.+-]*$",
         description="folder of its records",
     )
-    seed: Seed = 0
+    seed: Seed = Field(
+        0, description="of all that is drawn: initial weights, batches, jitter, faults"
+    )
     seeds: tuple[Seed, ...] = Field((), description="`compare` repeats every paradigm with each")
     engine: Literal["ray", "virtual"] = Field(
         "ray",
@@ -51,9 +53,14 @@ class Experiment(Strict):
         "with-gradients",
         description="only: nothing is trained, to learn who waits for whom; virtual engine only",
     )
-    model: Choice = Named(name="mlp")
+    model: Choice = Field(
+        Named(name="mlp"),
+        description="a registered name (`raysync list models`), or the user's package.module:function",
+    )
     data: Annotated[Data, BeforeValidator(by_name)] = Data()
-    paradigm: ParadigmSetting = ParadigmChoice(name="bsp")
+    paradigm: ParadigmSetting = Field(
+        ParadigmChoice(name="bsp"), description="what `run` trains under (`raysync list paradigms`)"
+    )
     paradigms: tuple[ParadigmSetting, ...] = Field(
         STANDARD_COMPARISON, min_length=1, description="what `compare` compares"
     )
@@ -85,6 +92,7 @@ class Experiment(Strict):
     published: Published | None = Field(None, description="a published table, for reports")
     output: Path | str = Field(
         Path("runs"),
+        json_schema_extra={"type": "string"},
         description=(
             "records go to OUTPUT/NAME/TIME-PARADIGM-ID/; a folder, or a URI "
             "that pyarrow's file systems know: s3://bucket/runs, gs://..."

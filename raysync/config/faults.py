@@ -30,18 +30,20 @@ class _Windows(Strict):
     lasts_s: float | None = Field(
         None, gt=0, description="length of a spell; default: to the end of the run"
     )
-    lasts_clocks: int | None = Field(None, ge=1)
+    lasts_clocks: int | None = Field(None, ge=1, description="likewise, by the worker's clock")
     times: int | None = Field(
         None, ge=1, description="that many spells a worker, begun anywhere between start and end"
     )
     mean_gap_s: float | None = Field(
         None, ge=0.001, description="spells begin as a Poisson process with this mean gap"
     )
-    mean_gap_clocks: float | None = Field(None, ge=0.01)
+    mean_gap_clocks: float | None = Field(
+        None, ge=0.01, description="likewise, by the worker's clock"
+    )
     end_s: float | None = Field(
         None, gt=0, description="no spell begins after it; needs times or mean_gap"
     )
-    end_clock: int | None = Field(None, ge=1)
+    end_clock: int | None = Field(None, ge=1, description="likewise, by the worker's clock")
 
     @model_validator(mode="after")
     def _consistent(self) -> _Windows:
@@ -108,7 +110,7 @@ class SlowDown(_Windows):
     stragglers).
     """
 
-    kind: Literal["slow-down"]
+    kind: Literal["slow-down"] = Field(description="says which fault this is")
     factor: float = Field(ge=1, description="what the duration of a step is multiplied by")
 
 
@@ -117,7 +119,7 @@ class Latency(_Windows):
     ms).
     """
 
-    kind: Literal["latency"]
+    kind: Literal["latency"] = Field(description="says which fault this is")
     added_s: float = Field(gt=0, description="added to each way")
 
 
@@ -128,10 +130,10 @@ class Drift(_Windows):
     every `period`.
     """
 
-    kind: Literal["drift"]
+    kind: Literal["drift"] = Field(description="says which fault this is")
     added_s: float = Field(gt=0, description="at most added to each way")
     period_s: float | None = Field(None, gt=0, description="a new draw every so often")
-    period_clocks: int | None = Field(None, ge=1)
+    period_clocks: int | None = Field(None, ge=1, description="likewise, by the worker's clock")
 
     @model_validator(mode="after")
     def _one_period(self) -> Drift:
@@ -143,7 +145,7 @@ class Drift(_Windows):
 class Crash(Strict):
     """A worker dies, as it begins an iteration or at a time, and comes back if it is told to."""
 
-    kind: Literal["crash"]
+    kind: Literal["crash"] = Field(description="says which fault this is")
     worker: str = Field(description="its slot: fast-0")
     at_s: float | None = Field(None, ge=0, description="seconds since the run began")
     at_clock: int | None = Field(
