@@ -55,7 +55,7 @@ class Experiment(Strict):
     )
     model: Choice = Field(
         Named(name="mlp"),
-        description="a registered name (`raysync list models`), or the user's package.module:function",
+        description="a registered name (`raysync list models`), or yours: package.module:function",
     )
     data: Annotated[Data, BeforeValidator(by_name)] = Data()
     paradigm: ParadigmSetting = Field(

@@ -91,11 +91,10 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
 def _section(path: str, model: type[BaseModel]) -> str:
     schema = model.model_json_schema()
     about = " ".join((model.__doc__ or "").partition("\n\n")[0].split())
-    rows = [
-        f"| `{name}` | {_default(field)} | {_blocks_of(path, name, field) or _allowed(schema, name)}"
-        f" | {_meaning(field)} |"
-        for name, field in model.model_fields.items()
-    ]
+    rows = []
+    for name, field in model.model_fields.items():
+        allowed = _blocks_of(path, name, field) or _allowed(schema, name)
+        rows.append(f"| `{name}` | {_default(field)} | {allowed} | {_meaning(field)} |")
     return "\n".join([f"### {f'`{path}`' if path else 'The file'}\n", f"{about}\n", HEAD, *rows])
 
 
