@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from textwrap import fill
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
@@ -26,6 +27,7 @@ GUIDE = Path(__file__).with_name("README.md")
 BEGIN = "<!-- reference: python -m raysync.config.reference -->\n"
 END = "<!-- end of the reference -->\n"
 HEAD = "| setting | default | allowed | meaning |\n| --- | --- | --- | --- |"
+COLUMNS = 100
 BOUNDS = {
     "minimum": "from {}",
     "exclusiveMinimum": "above {}",
@@ -90,7 +92,7 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
 
 def _section(path: str, model: type[BaseModel]) -> str:
     schema = model.model_json_schema()
-    about = " ".join((model.__doc__ or "").partition("\n\n")[0].split())
+    about = fill((model.__doc__ or "").partition("\n\n")[0], COLUMNS)
     rows = []
     for name, field in model.model_fields.items():
         allowed = _blocks_of(path, name, field) or _allowed(schema, name)
@@ -140,7 +142,8 @@ def _blocks_of(path: str, name: str, field: FieldInfo) -> str:
     """Link to the sections of the blocks that a setting holds; empty if it holds none."""
     paths = [_path_of(path, name, inner, field) for inner in _models_in(field.annotation)]
     links = [f"[`{inner}`](#{anchor(f'`{inner}`')})" for inner in paths]
-    form = {tuple: "list of ", dict: "mapping to "}.get(get_origin(field.annotation) or type, "")
+    forms: dict[Any, str] = {tuple: "list of ", dict: "mapping to "}
+    form = forms.get(get_origin(field.annotation), "")
     return f"{form}{' or '.join(links)}" if links else ""
 
 
