@@ -31,12 +31,12 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class Experiment(Strict):
-    """One experiment file."""
+    """What is trained, on which data, by which workers, and under which paradigms."""
 
     name: str = Field(
         "experiment",
         pattern=r"^[A-Za-z0-9_+][A-Za-z0-9_.+-]*$",
-        description="folder of its records",
+        description="the name of the experiment, and of the folder of its records",
     )
     seed: Seed = Field(
         0, description="of all that is drawn: initial weights, batches, jitter, faults"
@@ -51,7 +51,7 @@ class Experiment(Strict):
     )
     timing: Literal["with-gradients", "only"] = Field(
         "with-gradients",
-        description="only: nothing is trained, to learn who waits for whom; virtual engine only",
+        description="only: nothing is trained, just the waiting is computed; virtual engine alone",
     )
     model: Choice = Field(
         Named(name="mlp"),
@@ -180,7 +180,7 @@ class Experiment(Strict):
         return self
 
     @model_validator(mode="after")
-    def _faults_befall_somebody(self) -> Experiment:
+    def _faults_strike_workers(self) -> Experiment:
         counts = {group.name: group.count for group in self.workers}
         for index, fault in enumerate(self.faults):
             names = [fault.worker] if isinstance(fault, Crash) else fault.workers

@@ -92,7 +92,7 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
 
 def _section(path: str, model: type[BaseModel]) -> str:
     schema = model.model_json_schema()
-    about = fill((model.__doc__ or "").partition("\n\n")[0], COLUMNS)
+    about = fill(_first_paragraph(model), COLUMNS)
     rows = []
     for name, field in model.model_fields.items():
         allowed = _blocks_of(path, name, field) or _allowed(schema, name)
@@ -103,10 +103,12 @@ def _section(path: str, model: type[BaseModel]) -> str:
 def _meaning(field: FieldInfo) -> str:
     text = field.description
     if text is None:  # a block says itself what it is
-        text = "; ".join(
-            (model.__doc__ or "").partition("\n\n")[0] for model in _models_in(field.annotation)
-        )
-    return " ".join(text.split()).replace("|", "\\|")
+        text = "; ".join(map(_first_paragraph, _models_in(field.annotation)))
+    return text.replace("|", "\\|")
+
+
+def _first_paragraph(model: type[BaseModel]) -> str:
+    return " ".join((model.__doc__ or "").partition("\n\n")[0].split())
 
 
 def _default(field: FieldInfo) -> str:

@@ -57,7 +57,7 @@ class Sweep(Strict):
     exclude: tuple[dict[str, Values], ...] = Field(
         (),
         description=(
-            "combinations left out: those that meet all of a rule; "
+            "combinations left out: those that have all the values of an item; "
             "`paradigm: ssp` means it with any parameters"
         ),
     )

@@ -35,9 +35,7 @@ class Link(Strict):
 
 
 class Network(Strict):
-    """What lies between workers and server; the virtual engine counts it, on Ray the real thing is
-    there.
-    """
+    """What lies between workers and server in virtual time; on Ray the real network is there."""
 
     link: Link = Field(Link(), description="of each worker, each way")
     server_bandwidth_bytes_per_s: float | None = Field(
