@@ -31,14 +31,16 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class Experiment(Strict):
-    """One experiment file."""
+    """What is trained, on which data, by which workers, and under which paradigms."""
 
     name: str = Field(
         "experiment",
         pattern=r"^[A-Za-z0-9_+][A-Za-z0-9_.+-]*$",
-        description="folder of its records",
+        description="the name of the experiment, and of the folder of its records",
     )
-    seed: Seed = 0
+    seed: Seed = Field(
+        0, description="of all that is drawn: initial weights, batches, jitter, faults"
+    )
     seeds: tuple[Seed, ...] = Field((), description="`compare` repeats every paradigm with each")
     engine: Literal["ray", "virtual"] = Field(
         "ray",
@@ -49,11 +51,16 @@ class Experiment(Strict):
     )
     timing: Literal["with-gradients", "only"] = Field(
         "with-gradients",
-        description="only: nothing is trained, to learn who waits for whom; virtual engine only",
+        description="only: nothing is trained, just the waiting is computed; virtual engine alone",
     )
-    model: Choice = Named(name="mlp")
+    model: Choice = Field(
+        Named(name="mlp"),
+        description="a registered name (`raysync list models`), or yours: package.module:function",
+    )
     data: Annotated[Data, BeforeValidator(by_name)] = Data()
-    paradigm: ParadigmSetting = ParadigmChoice(name="bsp")
+    paradigm: ParadigmSetting = Field(
+        ParadigmChoice(name="bsp"), description="what `run` trains under (`raysync list paradigms`)"
+    )
     paradigms: tuple[ParadigmSetting, ...] = Field(
         STANDARD_COMPARISON, min_length=1, description="what `compare` compares"
     )
@@ -85,6 +92,7 @@ class Experiment(Strict):
     published: Published | None = Field(None, description="a published table, for reports")
     output: Path | str = Field(
         Path("runs"),
+        json_schema_extra={"type": "string"},
         description=(
             "records go to OUTPUT/NAME/TIME-PARADIGM-ID/; a folder, or a URI "
             "that pyarrow's file systems know: s3://bucket/runs, gs://..."
@@ -172,7 +180,7 @@ class Experiment(Strict):
         return self
 
     @model_validator(mode="after")
-    def _faults_befall_somebody(self) -> Experiment:
+    def _faults_strike_workers(self) -> Experiment:
         counts = {group.name: group.count for group in self.workers}
         for index, fault in enumerate(self.faults):
             names = [fault.worker] if isinstance(fault, Crash) else fault.workers

@@ -12,36 +12,38 @@ from raysync.config.base import Strict
 
 
 class _Windows(Strict):
-    """Whom a fault befalls, and when: by the run's seconds, or by the worker's clock.
+    """Which workers a fault strikes, and when: by the run's seconds, or by the worker's clock.
 
-    A step is befallen if its Release lies in a spell. Without `times` and `mean_gap` there is one
-    spell, from `start` on. What is drawn is hashed from (seed, fault, slot): the same for every
-    paradigm, on both engines.
+    It strikes a step whose Release lies in one of its windows. Without `times` and `mean_gap` there
+    is one window, from `start` on. What is drawn is hashed from (seed, fault, slot): the same for
+    every paradigm, on both engines.
     """
 
     workers: tuple[str, ...] = Field(
         (), description="slots (fast-0) or groups (fast); default: all"
     )
     count: int | None = Field(
-        None, ge=1, description="befalls that many of them, drawn by the seed; default: all of them"
+        None, ge=1, description="strikes that many of them, drawn by the seed; default: all of them"
     )
     start_s: float | None = Field(None, ge=0, description="when it begins; default: with the run")
     start_clock: int | None = Field(None, ge=0, description="likewise, by the worker's clock")
     lasts_s: float | None = Field(
-        None, gt=0, description="length of a spell; default: to the end of the run"
+        None, gt=0, description="length of a window; default: to the end of the run"
     )
-    lasts_clocks: int | None = Field(None, ge=1)
+    lasts_clocks: int | None = Field(None, ge=1, description="likewise, by the worker's clock")
     times: int | None = Field(
-        None, ge=1, description="that many spells a worker, begun anywhere between start and end"
+        None, ge=1, description="that many windows a worker, at random between start and end"
     )
     mean_gap_s: float | None = Field(
-        None, ge=0.001, description="spells begin as a Poisson process with this mean gap"
+        None, ge=0.001, description="windows begin as a Poisson process with this mean gap"
     )
-    mean_gap_clocks: float | None = Field(None, ge=0.01)
+    mean_gap_clocks: float | None = Field(
+        None, ge=0.01, description="likewise, by the worker's clock"
+    )
     end_s: float | None = Field(
-        None, gt=0, description="no spell begins after it; needs times or mean_gap"
+        None, gt=0, description="no window begins after it; needs times or mean_gap"
     )
-    end_clock: int | None = Field(None, ge=1)
+    end_clock: int | None = Field(None, ge=1, description="likewise, by the worker's clock")
 
     @model_validator(mode="after")
     def _consistent(self) -> _Windows:
@@ -62,14 +64,14 @@ class _Windows(Strict):
         if self.times is not None and self.mean_gap is not None:
             raise ValueError("give times or mean_gap, not both")
         if (self.times is not None or self.mean_gap is not None) and self.lasts is None:
-            raise ValueError("spells that come again need lasts_s or lasts_clocks")
+            raise ValueError("windows that come again need lasts_s or lasts_clocks")
         if self.times is not None and self.end is None:
             raise ValueError(
-                "times needs end_s or end_clock: spells begin anywhere between start and end"
+                "times needs end_s or end_clock: windows begin anywhere between start and end"
             )
         if self.end is not None and self.times is None and self.mean_gap is None:
             raise ValueError(
-                "an end needs times or mean_gap; the length of a single spell is lasts_s or"
+                "an end needs times or mean_gap; the length of a single window is lasts_s or"
                 " lasts_clocks"
             )
         if self.end is not None and self.end <= self.start:
@@ -108,7 +110,7 @@ class SlowDown(_Windows):
     stragglers).
     """
 
-    kind: Literal["slow-down"]
+    kind: Literal["slow-down"] = Field(description="says which fault this is")
     factor: float = Field(ge=1, description="what the duration of a step is multiplied by")
 
 
@@ -117,7 +119,7 @@ class Latency(_Windows):
     ms).
     """
 
-    kind: Literal["latency"]
+    kind: Literal["latency"] = Field(description="says which fault this is")
     added_s: float = Field(gt=0, description="added to each way")
 
 
@@ -128,10 +130,10 @@ class Drift(_Windows):
     every `period`.
     """
 
-    kind: Literal["drift"]
+    kind: Literal["drift"] = Field(description="says which fault this is")
     added_s: float = Field(gt=0, description="at most added to each way")
     period_s: float | None = Field(None, gt=0, description="a new draw every so often")
-    period_clocks: int | None = Field(None, ge=1)
+    period_clocks: int | None = Field(None, ge=1, description="likewise, by the worker's clock")
 
     @model_validator(mode="after")
     def _one_period(self) -> Drift:
@@ -141,16 +143,18 @@ class Drift(_Windows):
 
 
 class Crash(Strict):
-    """A worker dies, as it begins an iteration or at a time, and comes back if it is told to."""
+    """A worker dies, as it begins an iteration or at a time, and may come back."""
 
-    kind: Literal["crash"]
+    kind: Literal["crash"] = Field(description="says which fault this is")
     worker: str = Field(description="its slot: fast-0")
     at_s: float | None = Field(None, ge=0, description="seconds since the run began")
     at_clock: int | None = Field(
         None, ge=0, description="as it begins this iteration, or the first after it"
     )
     rejoin_after_s: float | None = Field(
-        None, ge=0, description="default: never; on Ray a process takes its time to start"
+        None,
+        ge=0,
+        description="when it comes back; default: never; on Ray a process takes its time to start",
     )
 
     @model_validator(mode="after")

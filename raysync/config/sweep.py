@@ -31,8 +31,8 @@ class Distribution(Strict):
         "randint",
         "lograndint",
         "choice",
-    ]
-    arguments: tuple[Any, ...]
+    ] = Field(description="as ray.tune calls it")
+    arguments: tuple[Any, ...] = Field(description="those of the function of ray.tune, in order")
 
     @model_validator(mode="before")
     @classmethod
@@ -57,7 +57,7 @@ class Sweep(Strict):
     exclude: tuple[dict[str, Values], ...] = Field(
         (),
         description=(
-            "combinations left out: those that meet all of a rule; "
+            "combinations left out: those that have all the values of an item; "
             "`paradigm: ssp` means it with any parameters"
         ),
     )
@@ -77,7 +77,9 @@ class Sweep(Strict):
         "accuracy",
         description="what searcher and scheduler look at, of what trials report at evaluations",
     )
-    mode: Literal["max", "min"] = "max"
+    mode: Literal["max", "min"] = Field(
+        "max", description="whether more of the metric is better, or less"
+    )
     stop: dict[str, float] = Field(
         default_factory=dict, description="metric -> value at which a trial is stopped"
     )

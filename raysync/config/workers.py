@@ -13,7 +13,9 @@ from raysync.config.step_trace import seconds_from
 class Jitter(Strict):
     """How a worker's step times vary from step to step; the mean factor is 1."""
 
-    distribution: Literal["none", "normal", "lognormal", "exponential"] = "lognormal"
+    distribution: Literal["none", "normal", "lognormal", "exponential"] = Field(
+        "lognormal", description="of the factor that a step's time is multiplied by"
+    )
     sigma: float = Field(
         0.0,
         ge=0,
@@ -33,9 +35,7 @@ class Link(Strict):
 
 
 class Network(Strict):
-    """What lies between workers and server; the virtual engine counts it, on Ray the real thing is
-    there.
-    """
+    """What lies between workers and server in virtual time; on Ray the real network is there."""
 
     link: Link = Field(Link(), description="of each worker, each way")
     server_bandwidth_bytes_per_s: float | None = Field(
@@ -65,8 +65,12 @@ LabelSelector = dict[str, Condition]
 class WorkerGroup(Strict):
     """Workers that are alike. All resources are of one worker."""
 
-    name: str = Field("worker", pattern=r"^[A-Za-z0-9_.+-]+$")
-    count: int = Field(1, ge=1, le=10_000)
+    name: str = Field(
+        "worker",
+        pattern=r"^[A-Za-z0-9_.+-]+$",
+        description="begins the names of its workers: NAME-0, NAME-1, ...",
+    )
+    count: int = Field(1, ge=1, le=10_000, description="workers in the group")
     cpus: float = Field(1, ge=0, description="CPUs reserved on the Ray cluster for each")
     gpus: float = Field(
         0, ge=0, description="GPUs reserved for each: a share below 1, or a whole number"

@@ -1,0 +1,196 @@
+"""What documents say: links lead somewhere, blocks of code are right, and guides are complete."""
+
+import ast
+import re
+from dataclasses import fields
+from importlib import import_module
+from itertools import chain
+from pathlib import Path
+
+import pytest
+import yaml
+
+import raysync
+from raysync import config
+from raysync.config import reference
+from raysync.core.journal import Evaluation
+from raysync.paradigms import PARADIGMS, PRESETS
+from raysync.record.measures import Measures
+from raysync.record.rows import PushRow
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+GUIDES = sorted(ROOT.glob("raysync/*/README.md"))
+DOCUMENTS = [
+    README,
+    *sorted(
+        chain.from_iterable(ROOT.glob(f"{top}/**/README.md") for top in ("dashboards", "tests"))
+    ),
+    *sorted(ROOT.glob("experiments/**/README.md")),
+    *sorted(ROOT.glob("raysync/**/README.md")),
+]
+FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+COLUMNS = 100
+
+
+def name_of(path):
+    return str(path.relative_to(ROOT))
+
+
+def text_of(path):
+    return path.read_text(encoding="utf-8")
+
+
+def prose_of(path):
+    """The text without its blocks of code."""
+    return FENCE.sub("", text_of(path))
+
+
+def blocks_of(path, language):
+    return [block for kind, block in FENCE.findall(text_of(path)) if kind == language]
+
+
+def anchors_of(path):
+    headings = re.findall(r"^#+ (.*)$", prose_of(path), re.MULTILINE)
+    anchors = [reference.anchor(re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", each)) for each in headings]
+    assert len(set(anchors)) == len(anchors), f"{name_of(path)}: two headings have one anchor"
+    return set(anchors)
+
+
+# ---- the first page ----
+
+
+def test_the_first_page_stays_short():
+    lines = text_of(README).splitlines()
+    assert len(lines) <= 170, "what is a manual belongs into the guide of its folder"
+
+
+@pytest.mark.parametrize("path", [README, *GUIDES], ids=name_of)
+def test_prose_fits_into_the_columns(path):
+    too_long = [
+        line
+        for line in prose_of(path).splitlines()
+        if len(line) > COLUMNS and not line.startswith("|")
+    ]
+    assert not too_long
+
+
+def test_the_first_page_begins_with_two_commands_that_work():
+    [first, second] = blocks_of(README, "sh")[0].splitlines()
+    assert first == "pip install -e . && raysync compare"
+    assert second == "pip install -e '.[test]' && pytest"
+
+
+def test_the_paradigm_of_the_first_page_passes_its_test(tmp_path, monkeypatch):
+    """It is a real one, in at most 30 lines, and its test is a real one."""
+    pytest.importorskip("raysync.testing")
+    [paradigm] = [block for block in blocks_of(README, "python") if "@dataclass" in block]
+    [test] = [block for block in blocks_of(README, "python") if "def test_" in block]
+    assert len(paradigm.splitlines()) <= 30
+    assert len(test.splitlines()) == 3
+    (tmp_path / "my_paradigm.py").write_text(paradigm)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = import_module("my_paradigm")
+    assert raysync.paradigms.make("my_paradigm:EveryOther") == module.EveryOther(share=0.5)
+    namespace = {}
+    exec(test, namespace)
+    namespace["test_my_paradigm"]()
+
+
+@pytest.mark.parametrize("path", [README, ROOT / "raysync/config/README.md"], ids=name_of)
+def test_experiments_of_the_first_pages_train(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    blocks = blocks_of(path, "yaml")
+    assert blocks
+    for block in blocks:
+        settings = yaml.safe_load(block) | {"engine": "virtual", "workload": {"samples": 640}}
+        assert raysync.run(settings).summary["status"] == "finished"
+
+
+# ---- all documents ----
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_every_link_leads_somewhere(path):
+    for target in LINK.findall(prose_of(path)):
+        if target.startswith(("http://", "https://", "mailto:")):
+            continue
+        file, _, anchor = target.partition("#")
+        there = (path.parent / file).resolve() if file else path
+        assert there.exists(), f"{name_of(path)}: {target}: there is no such file"
+        assert there.is_relative_to(ROOT), f"{name_of(path)}: {target} leads out of the repository"
+        if anchor:
+            assert anchor in anchors_of(there), f"{name_of(path)}: {target}: no such heading"
+
+
+@pytest.mark.parametrize("path", GUIDES, ids=name_of)
+def test_the_first_page_leads_to_every_guide(path):
+    assert f"({name_of(path)})" in text_of(README)
+
+
+@pytest.mark.parametrize("path", [README, *GUIDES], ids=name_of)
+def test_experiments_in_documents_are_valid(path):
+    for block in blocks_of(path, "yaml"):
+        config.validate(yaml.safe_load(block), source=name_of(path))
+
+
+@pytest.mark.parametrize("path", [README, *GUIDES], ids=name_of)
+def test_python_in_documents_compiles_and_whole_programs_run(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for block in blocks_of(path, "python"):
+        program = compile(ast.parse(block, name_of(path)), name_of(path), "exec")
+        if block.startswith("import raysync\n"):
+            exec(program, {})
+
+
+# ---- guides are complete ----
+
+
+def test_the_reference_of_settings_is_that_of_the_models():
+    assert reference.main(["--check"]) == 0, "write it anew: python -m raysync.config.reference"
+
+
+def test_the_reference_is_written_between_its_marks(tmp_path, monkeypatch, capsys):
+    guide = tmp_path / "README.md"
+    guide.write_text(f"before\n{reference.BEGIN}old\n{reference.END}after\n")
+    monkeypatch.setattr(reference, "GUIDE", guide)
+    assert reference.main(["--check"]) == 1
+    assert "old" in guide.read_text()
+    assert reference.main([]) == reference.main(["--check"]) == 0
+    assert reference.main(["--chekc"]) == 2
+    assert "--check" in capsys.readouterr().err
+    text = guide.read_text()
+    assert text.startswith(f"before\n{reference.BEGIN}\n### The file\n")
+    assert text.endswith(f"|\n\n{reference.END}after\n")
+    with pytest.raises(ValueError, match="needs the lines"):
+        reference.with_reference("no marks")
+
+
+def test_every_setting_says_what_it_means():
+    text = reference.reference()
+    assert "|  |" not in text
+    assert all(f"| `{name}` |" in text for name in config.Experiment.model_fields)
+
+
+def test_every_parameter_of_a_paradigm_is_in_its_guide():
+    text = text_of(ROOT / "raysync/paradigms/README.md")
+    for name, cls in PARADIGMS.items():
+        [row] = [line for line in text.splitlines() if line.startswith(f"| `{name}` |")]
+        assert all(f"`{each.name}`" in row for each in fields(cls) if each.init), name
+    assert all(f"`{name}`" in text for name in PRESETS)
+
+
+def test_every_column_and_key_of_a_record_is_in_its_guide(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = text_of(ROOT / "raysync/record/README.md")
+    settings = {"engine": "virtual", "timing": "only", "workload": {"samples": 640}}
+    record = raysync.run(settings)
+    names = [
+        *(each.name for row in (PushRow, Evaluation) for each in fields(row)),
+        *record.summary,
+        *Measures(1).summary(),
+        *(path.name for path in record.path.iterdir()),
+        *record.summary["per_worker"][0],
+    ]
+    assert not [name for name in names if f"`{name}`" not in text]
