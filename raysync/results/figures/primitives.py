@@ -33,6 +33,19 @@ ROW_PX = 22
 AROUND_PX = 80
 """What a figure with lanes needs above and below them."""
 
+FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif'
+
+_AXIS = {
+    "automargin": True,
+    "gridcolor": "$grid",
+    "linecolor": "$edge",
+    "zeroline": False,
+    "showline": False,
+    "tickfont": {"size": 12},
+    "exponentformat": "SI",
+}
+_TITLE = {"standoff": 8, "font": {"size": 12.5, "color": "$muted"}}
+
 INVISIBLE = "\u2060"
 """Categories of an axis that read alike are told apart by how many of these they end in."""
 
@@ -264,3 +277,36 @@ def over_seeds(all_series: Sequence[Series]) -> str:
     """How several runs were made one curve, for a caption."""
     several = any(len(series.regular) > 1 for series in all_series)
     return "Line: mean over seeds; band: lowest to highest seed." if several else ""
+
+
+def layout_of(figure: Figure) -> dict[str, Any]:
+    """Return the Plotly layout of a figure, complete but for its width; the page adds legends and
+    titles.
+    """
+    axes = {
+        name: {
+            **_AXIS,
+            **axis,
+            **({"title": {**_TITLE, **axis["title"]}} if "title" in axis else {}),
+        }
+        for name, axis in figure.layout.items()
+        if name.endswith("axis")
+    }
+    shared = {
+        "height": figure.height,
+        "autosize": True,
+        "showlegend": False,
+        "hovermode": "closest",
+        "margin": {"l": 48, "r": 12, "t": 30, "b": 40},
+        "font": {"family": FONT, "size": 13, "color": "$text"},
+        "paper_bgcolor": "$card",
+        "plot_bgcolor": "$card",
+        "hoverlabel": {
+            "bgcolor": "$card",
+            "bordercolor": "$edge",
+            "font": {"color": "$text", "size": 13},
+            "namelength": 32,
+        },
+        "modebar": {"bgcolor": "$card/0", "color": "$muted", "activecolor": "$text"},
+    }
+    return {**shared, **figure.layout, **axes}
