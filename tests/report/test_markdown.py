@@ -174,7 +174,10 @@ def test_a_trace_goes_into_the_run_s_folder(call, own_copy):
     [
         (["nowhere"], "nowhere: there is no such folder"),
         (["."], ".: nothing to report on"),
-        (["RUNS", "--median"], "--median: of the tables of --format md; not of html."),
+        (
+            ["RUNS", "--median"],
+            "--median applies to the tables of --format md; it has no meaning for html.",
+        ),
         (
             ["RUNS", "--format", "trace"],
             "--format trace: it shows one run, there are 6; name one of them: ",
