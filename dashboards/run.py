@@ -1,4 +1,4 @@
-"""The dashboard of one run: how far, how good, who waits for whom, how stale, and what the
+"""The dashboard of one run: progress, accuracy, which workers wait, staleness, and what the
 controller decided.
 """
 
@@ -24,7 +24,7 @@ TIMES = [
 ]
 WAIT, BUSY, TRANSFER = TIMES
 STEPS = f"sum by (worker) ({rate('raysync_pushes', RUN)})"
-"""A second, by worker."""
+"""The steps of each worker per second."""
 LATELY = "Over the last four scrapes or more. "
 RAMPS = (
     "Too low while these reach back to before the run, or go on behind its end; uneven, as Ray"
@@ -39,12 +39,12 @@ STAGES = "A decoupled stage's wait for its neighbours' passes is transfer. "
 
 
 def board() -> Board:
-    """The dashboard."""
+    """Return the dashboard."""
     return Board(
         uid="raysync-run",
         title="raysync: one run",
         about=(
-            "One run: progress, accuracy, who waits for whom, staleness, decisions. A run is named"
+            "One run: progress, accuracy, which workers wait, staleness, decisions. A run is named"
             " after its record."
         ),
         variables=[
@@ -61,7 +61,7 @@ def board() -> Board:
 
 
 def _of_run(name: str) -> str:
-    """A gauge of the run: one value, whichever process published it."""
+    """Return a gauge of the run: one value, whichever process published it."""
     return f"max ({series(name, RUN)})"
 
 
@@ -127,7 +127,7 @@ def _now() -> Row:
                 note="0: the run is over, or its controller is gone.",
             ),
             Panel(
-                "Protocol in force",
+                "Phase in force",
                 "short",
                 {
                     "{{protocol}}": (
@@ -136,7 +136,10 @@ def _now() -> Row:
                 },
                 "names",
                 empty="The run is over",
-                note="Of decoupled modules: what holds their replicas together.",
+                note=(
+                    "The paradigm, or the phase of one that switches; of decoupled stages, the"
+                    " paradigm that synchronises their replicas."
+                ),
             ),
         ],
     )
@@ -144,7 +147,7 @@ def _now() -> Row:
 
 def _learning() -> Row:
     return Row(
-        "How far, how good, how fast",
+        "Progress, accuracy, throughput",
         [
             Panel(
                 "Accuracy of the evaluations",
@@ -183,7 +186,7 @@ def _learning() -> Row:
                 },
                 note=(
                     f"{LATELY}{RAMPS}As many updates as pushes: each push is applied alone. Fewer:"
-                    " an update takes several, or pushes are dropped. Of decoupled modules: pushes"
+                    " an update takes several, or pushes are dropped. Of decoupled stages: pushes"
                     " to all, updates of the last."
                 ),
             ),
@@ -198,7 +201,7 @@ def _learning() -> Row:
                 },
                 note=LATELY
                 + "Mean; summed over the shards of a server that has several, or over decoupled"
-                " modules.",
+                " stages.",
             ),
         ],
     )
@@ -207,14 +210,14 @@ def _learning() -> Row:
 def _waiting() -> Row:
     total = f"({WAIT} + {BUSY} + {TRANSFER})"
     return Row(
-        "Who waits for whom",
+        "Which workers wait",
         [
             Panel(
                 "Waiting, share of a worker's time",
                 "percentunit",
                 {"{{worker}}": f"{WAIT} / {total}"},
                 top=1,
-                note=LATELY + "Whoever has none of it is waited for. " + STAGES,
+                note=LATELY + "The others wait for a worker that has none of it. " + STAGES,
             ),
             Panel(
                 "Computing, share of a worker's time",
@@ -304,8 +307,8 @@ def _staleness() -> Row:
                 {"{{le}}": buckets("raysync_step_staleness_versions")},
                 "heat",
                 note=(
-                    f"How many pushes were how stale. {LATELY}Buckets end between integers: up to"
-                    " 0.5 is 0, up to 1.5 is 1."
+                    f"The number of pushes of each staleness. {LATELY}Buckets end between integers:"
+                    " up to 0.5 is 0, up to 1.5 is 1."
                 ),
             ),
             Panel(
@@ -314,8 +317,8 @@ def _staleness() -> Row:
                 {"{{le}}": buckets("raysync_step_lead_clocks")},
                 "heat",
                 note=(
-                    f"How many releases at which lead. {LATELY}No bound on the lead lets anything"
-                    " above it."
+                    f"The number of releases at each lead. {LATELY}Where a paradigm bounds the"
+                    " lead, none lies above the bound."
                 ),
             ),
             Panel(
@@ -340,14 +343,14 @@ def _decisions() -> Row:
         columns=2,
         panels=[
             Panel(
-                "Protocol in force",
+                "Phase in force",
                 "short",
                 {"{{protocol}}": f"max by (protocol) ({series('raysync_protocol_active', RUN)})"},
                 "states",
-                note="A second one appears only where a paradigm switches (`sync-switch`).",
+                note="A second phase appears only where a paradigm switches (`sync-switch`).",
             ),
             Panel(
-                "Switches so far, by protocol switched to",
+                "Switches so far, by phase switched to",
                 "short",
                 {"{{to}}": or_none(f"sum by (to) ({series('raysync_switches', RUN)})", "to")},
                 note="A constant 0 (none) unless a paradigm switches.",
@@ -411,8 +414,8 @@ def _lagtuner() -> Row:
                 },
                 empty=only,
                 note=(
-                    "Predicted minus actual, without the sign. Who asks anew right after a grant"
-                    " has waited 0 after it."
+                    "Predicted minus actual, without the sign. A worker that asks again right after"
+                    " a grant has waited 0 after it."
                 ),
             ),
         ],
