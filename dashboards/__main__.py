@@ -1,5 +1,5 @@
-"""`python -m dashboards`: write the JSON of every dashboard; `--print`: as tables of panels and
-expressions, to be read.
+"""`python -m dashboards` writes the JSON of every dashboard; `--print` shows tables of panels and
+expressions instead.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ BOARDS = (run.board(), sweep.board(), fleet.board())
 FOLDER = Path(__file__).parent / "boards"
 
 
-def made() -> dict[Path, str]:
-    """File of each dashboard, named after its uid -> its JSON."""
+def generated() -> dict[Path, str]:
+    """Return the file of each dashboard, named after its uid -> its JSON."""
     return {FOLDER / f"{board.uid}.json": as_json(board) for board in BOARDS}
 
 
 def as_table(board: Board) -> Table:
-    """A dashboard as a person reads it: one row an expression."""
+    """Return a dashboard as a table for a reader: a row for each expression."""
     table = Table(title=board.title, title_justify="left", show_lines=True)
     for column in ("panel", "unit", "legend", "expression"):
         table.add_column(column, overflow="fold", max_width=20 if column == "panel" else None)
@@ -50,7 +50,7 @@ def main(
         for board in BOARDS:
             Console(width=180, highlight=False).print(as_table(board))
     else:
-        for path, text in made().items():
+        for path, text in generated().items():
             path.write_text(text, encoding="utf-8")
 
 

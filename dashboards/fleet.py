@@ -1,5 +1,5 @@
-"""The dashboard of the fleet: nodes, what they are made of, how busy, and the workers that they
-carry.
+"""The dashboard of the fleet: the nodes and their hardware, how busy they are, and the workers on
+them.
 
 The names beginning with `ray_` but not with `ray_raysync_` are Ray's own: its agents'
 (`ray_node_...`), its raylets' (`ray_resources`, `ray_object_store_memory`), its control store's
@@ -17,7 +17,7 @@ NO_GPU = "No GPU that Ray can measure on these nodes"
 
 
 def board() -> Board:
-    """The dashboard."""
+    """Return the dashboard."""
     return Board(
         uid="raysync-fleet",
         title="raysync: the fleet",
@@ -32,7 +32,7 @@ def board() -> Board:
 
 
 def _resource(name: str, by: str = "", state: str = "") -> str:
-    """One of Ray's logical resources: what was declared, not what is measured."""
+    """Return one of Ray's logical resources: what was declared, not what is measured."""
     selector = f'Name="{name}", {NODES}' + (f', State="{state}"' if state else "")
     return f"sum {f'by ({by}) ' if by else ''}(ray_resources{{{selector}}})"
 

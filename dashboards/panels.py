@@ -1,9 +1,9 @@
 """What the dashboards are made of: panels, rows, variables, and their JSON by the types of
 grafana-foundation-sdk.
 
-A panel here says what is seen: title, unit, and expressions by legend. How it is drawn is the same
-everywhere and is said once, in this file. The description of a panel is its note, then the help of
-every metric that it shows, from the registry.
+A panel here states what is shown: title, unit, and expressions by legend. How it is drawn is the
+same everywhere and is stated once, in this file. The description of a panel is its note, then the
+help of every metric that it shows, from the registry.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from raysync.record.metrics import REGISTRY
 
 SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 WIDTH = 24
-"""Of Grafana's grid."""
+"""The columns of Grafana's grid."""
 HELP = {metric.exported: metric.help for metric in REGISTRY.values()}
 
 Drawn = TypeVar(
@@ -55,16 +55,16 @@ class Panel:
     """One panel.
 
     Attributes:
-        title: what is seen.
-        unit: of Grafana's list (`s`, `percentunit`, `short`, `bytes`), or `suffix:...`.
+        title: what is shown.
+        unit: one of Grafana's list (`s`, `percentunit`, `short`, `bytes`), or `suffix:...`.
         queries: legend -> expression in PromQL; for a table, column -> expression.
         kind: lines; numbers (the latest); names (the legends, now); bars (the latest, by name);
             heat (buckets over time); states (over time); table (a column an expression).
-        note: how to read it; the registry's helps of its metrics follow by themselves.
-        empty: what is written in it while there is no data. Empty: Grafana's own "No data".
-        top: upper end of the axis.
-        dashed: expression for the legends that are drawn dashed.
-        stacked: lines are put on one another.
+        note: how to read it; the help of its metrics in the registry is added to it.
+        empty: the text shown while there is no data; if empty, Grafana's own "No data".
+        top: the upper end of the axis.
+        dashed: a regular expression for the legends whose lines are dashed.
+        stacked: whether lines are stacked.
     """
 
     title: str
@@ -77,9 +77,9 @@ class Panel:
     dashed: str = ""
     stacked: bool = False
     units: Mapping[str, str] = field(default_factory=dict)
-    """Of the columns of a table that have another unit than the panel."""
+    """The units of the columns of a table that have another than the panel."""
     link: str = ""
-    """Of a table: column whose values lead to the dashboard of that run."""
+    """The column of a table whose values link to the dashboard of that run."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Variable:
     label: str
     query: str
     regex: str = ""
-    """Its first group is the choice, of each value."""
+    """Its first group picks the choice out of each value."""
     many: bool = True
     newest_first: bool = False
 
@@ -119,26 +119,29 @@ class Board:
 
 
 def series(name: str, selector: str = "", part: str = "") -> str:
-    """The series of a metric of the registry, as Prometheus knows them.
+    """Return the series of a metric of the registry, by their name in Prometheus.
 
     Args:
-        name: in the registry; a KeyError if it is not there.
+        name: its name in the registry.
         selector: label matchers, without the braces.
-        part: `_bucket` or `_count` of a histogram. (Not `_sum`: Ray makes it of the middles of the
-            buckets.)
+        part: `_bucket` or `_count` of a histogram. (Not `_sum`: Ray computes it from the middles of
+            the buckets.)
+
+    Raises:
+        KeyError: the registry has no such metric.
     """
     return f"{REGISTRY[name].exported}{part}" + (f"{{{selector}}}" if selector else "")
 
 
 def rate(name: str, selector: str, part: str = "") -> str:
-    """Growth a second, over the shortest time that Grafana holds to be safe for the scrape
-    interval.
+    """Return the growth per second, over the shortest time that Grafana holds to be safe for the
+    scrape interval.
     """
     return f"rate({series(name, selector, part)}[$__rate_interval])"
 
 
 def quantile(share: float, name: str, selector: str, by: str = "") -> str:
-    """A quantile of a histogram, lately; within a bucket it is interpolated."""
+    """Return a recent quantile of a histogram; within a bucket it is interpolated."""
     return (
         f"histogram_quantile({share}, sum by ({by}{', ' if by else ''}le)"
         f" ({rate(name, selector, '_bucket')}))"
@@ -146,31 +149,32 @@ def quantile(share: float, name: str, selector: str, by: str = "") -> str:
 
 
 def whole(expression: str) -> str:
-    """A quantile of counts as the whole number that it stands for: their buckets end between those,
-    and Prometheus interpolates, so that it makes 0.475 of 100 zeros. Of a bucket that holds several
-    it is one of these.
+    """Return a quantile of counts as the whole number that it stands for.
+
+    Buckets of counts end between whole numbers, and Prometheus interpolates, so that it makes 0.475
+    of 100 zeros. In a bucket that holds several numbers, the result is one of these.
     """
     return f"ceil ({expression} - 0.5)"
 
 
 def per(total: str, of: str) -> str:
-    """A mean; nothing while there is nothing to divide by, in place of an infinity that no axis can
-    show.
+    """Return a mean, without a value while there is nothing to divide by: no axis can show an
+    infinity.
     """
     return f"{total} / ({of} > 0)"
 
 
 def or_none(expression: str, label: str = "") -> str:
-    """An expression, or 0 (with "none" as that label) while it has no series: that nothing has
-    happened yet is an answer.
+    """Return an expression, or 0 (with "none" as that label) while it has no series: that nothing
+    has happened yet is an answer, too.
     """
     zero = f'label_replace(vector(0), "{label}", "none", "", "")' if label else "vector(0)"
     return f"{expression} or on() {zero}"
 
 
 def as_json(board: Board) -> str:
-    """The JSON of a dashboard, as Grafana reads it from a file."""
-    made = (
+    """Return the JSON of a dashboard, as Grafana reads it from a file."""
+    drawn = (
         dashboard.Dashboard(board.title)
         .uid(board.uid)
         .description(board.about)
@@ -187,24 +191,24 @@ def as_json(board: Board) -> str:
             .keep_time(True)
         )
     )
-    made.with_variable(
+    drawn.with_variable(
         dashboard.DatasourceVariable("datasource")
         .label("Prometheus")
         .type("prometheus")
         .current(models.VariableOption(selected=True, text="Prometheus", value="Prometheus"))
     )
     for variable in board.variables:
-        made.with_variable(_variable(variable))
+        drawn.with_variable(_variable(variable))
     ids = count(1)
     for row in board.rows:
-        made.with_row(dashboard.Row(row.title).id(next(ids)))
+        drawn.with_row(dashboard.Row(row.title).id(next(ids)))
         for panel in row.panels:
-            made.with_panel(_drawn(panel, next(ids), WIDTH // row.columns, row.height))
-    return json.dumps(made.build(), cls=JSONEncoder, indent=1, sort_keys=True) + "\n"
+            drawn.with_panel(_drawn(panel, next(ids), WIDTH // row.columns, row.height))
+    return json.dumps(drawn.build(), cls=JSONEncoder, indent=1, sort_keys=True) + "\n"
 
 
 def _variable(variable: Variable) -> dashboard.QueryVariable:
-    made = (
+    query = (
         dashboard.QueryVariable(variable.name)
         .label(variable.label)
         .datasource(SOURCE)
@@ -217,38 +221,38 @@ def _variable(variable: Variable) -> dashboard.QueryVariable:
         )
     )
     if variable.regex:
-        made.regex(variable.regex)
+        query.regex(variable.regex)
     if variable.many:
-        made.multi(True).include_all(True).all_value(".+")
-        made.current(models.VariableOption(selected=True, text=["All"], value=["$__all"]))
-    return made
+        query.multi(True).include_all(True).all_value(".+")
+        query.current(models.VariableOption(selected=True, text=["All"], value=["$__all"]))
+    return query
 
 
 def _drawn(panel: Panel, number: int, width: int, height: int) -> Builder[models.Panel]:
-    """A panel as Grafana's."""
+    """Return a panel as one of Grafana's."""
     match panel.kind:
         case "lines":
-            return _dressed(_lines(panel), panel, number, width, height)
+            return _completed(_lines(panel), panel, number, width, height)
         case "numbers":
-            return _dressed(_numbers(looks.BigValueTextMode.VALUE), panel, number, width, height)
+            return _completed(_numbers(looks.BigValueTextMode.VALUE), panel, number, width, height)
         case "names":
-            return _dressed(_numbers(looks.BigValueTextMode.NAME), panel, number, width, height)
+            return _completed(_numbers(looks.BigValueTextMode.NAME), panel, number, width, height)
         case "bars":
-            return _dressed(_bars(panel), panel, number, width, height)
+            return _completed(_bars(panel), panel, number, width, height)
         case "heat":
-            return _dressed(_heat(panel), panel, number, width, height)
+            return _completed(_heat(panel), panel, number, width, height)
         case "states":
-            return _dressed(_states(), panel, number, width, height)
+            return _completed(_states(), panel, number, width, height)
         case "table":
-            return _dressed(_table(panel), panel, number, width, height)
+            return _completed(_table(panel), panel, number, width, height)
 
 
-def _dressed(drawn: Drawn, panel: Panel, number: int, width: int, height: int) -> Drawn:
-    """What all kinds of panels have."""
+def _completed(drawn: Drawn, panel: Panel, number: int, width: int, height: int) -> Drawn:
+    """Add to a panel what all kinds have."""
     drawn.id(number).title(panel.title).description(_description(panel)).datasource(SOURCE).span(
         width
     ).height(height)
-    if panel.kind != "heat":  # that has its unit on the axis
+    if panel.kind != "heat":  # a heat map has its unit on the axis
         drawn.unit(panel.unit)
     if panel.empty:
         drawn.no_value(panel.empty)
@@ -278,14 +282,14 @@ def _references() -> Iterator[str]:
 
 
 def _description(panel: Panel) -> str:
-    shown = dict.fromkeys(
+    metrics = dict.fromkeys(
         re.findall(r"\bray_raysync_\w+?(?=_bucket|_count|\b)", " ".join(panel.queries.values()))
     )
-    return "\n\n".join(filter(None, (panel.note, *(HELP[name] for name in shown))))
+    return "\n\n".join(filter(None, (panel.note, *(HELP[name] for name in metrics))))
 
 
 def _lines(panel: Panel) -> timeseries.Panel:
-    made = (
+    lines = (
         timeseries.Panel()
         .line_width(1)
         .fill_opacity(20 if panel.stacked else 0)
@@ -304,13 +308,15 @@ def _lines(panel: Panel) -> timeseries.Panel:
         )
     )
     if panel.top is not None:
-        made.max(panel.top)
+        lines.max(panel.top)
     if panel.stacked:
-        made.stacking(common.StackingConfig().mode(looks.StackingMode.NORMAL))
+        lines.stacking(common.StackingConfig().mode(looks.StackingMode.NORMAL))
     if panel.dashed:
         dash = {"fill": "dash", "dash": [8, 6]}
-        made.override_by_regexp(panel.dashed, [models.DynamicConfigValue("custom.lineStyle", dash)])
-    return made
+        lines.override_by_regexp(
+            panel.dashed, [models.DynamicConfigValue("custom.lineStyle", dash)]
+        )
+    return lines
 
 
 def _latest() -> common.ReduceDataOptions:
@@ -328,14 +334,14 @@ def _numbers(text: looks.BigValueTextMode) -> stat.Panel:
 
 
 def _bars(panel: Panel) -> bargauge.Panel:
-    made = (
+    bars = (
         bargauge.Panel()
         .reduce_options(_latest())
         .orientation(looks.VizOrientation.HORIZONTAL)
         .min(0)
         .display_mode(looks.BarGaugeDisplayMode.BASIC)
     )
-    return made if panel.top is None else made.max(panel.top)
+    return bars if panel.top is None else bars.max(panel.top)
 
 
 def _heat(panel: Panel) -> heatmap.Panel:
@@ -364,8 +370,8 @@ def _states() -> statetimeline.Panel:
 
 
 def _table(panel: Panel) -> table.Panel:
-    """Instant queries side by side: Grafana merges rows whose labels agree, and names a value after
-    its query's letter.
+    """Return a table of instant queries side by side: Grafana merges rows whose labels agree, and
+    names a value after its query's letter.
     """
     columns = dict(zip(_references(), panel.queries, strict=False))
     value = "Value #" if len(columns) > 1 else "Value"
@@ -374,7 +380,7 @@ def _table(panel: Panel) -> table.Panel:
         for reference, legend in columns.items()
     }
     organised = {"excludeByName": {"Time": True}, "renameByName": names}
-    made = (
+    drawn = (
         table.Panel()
         .align(looks.FieldTextAlignment.AUTO)
         .inspect(False)
@@ -382,9 +388,9 @@ def _table(panel: Panel) -> table.Panel:
         .with_transformation(models.DataTransformerConfig("organize", options=organised))
     )
     for column, unit in panel.units.items():
-        made.override_by_name(column, [models.DynamicConfigValue("unit", unit)])
+        drawn.override_by_name(column, [models.DynamicConfigValue("unit", unit)])
     if panel.link:
-        made.override_by_name(
+        drawn.override_by_name(
             panel.link,
             [
                 models.DynamicConfigValue(
@@ -398,4 +404,4 @@ def _table(panel: Panel) -> table.Panel:
                 )
             ],
         )
-    return made
+    return drawn

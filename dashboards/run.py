@@ -1,4 +1,4 @@
-"""The dashboard of one run: how far, how good, who waits for whom, how stale, and what the
+"""The dashboard of one run: progress, accuracy, which workers wait, staleness, and what the
 controller decided.
 """
 
@@ -24,7 +24,7 @@ TIMES = [
 ]
 WAIT, BUSY, TRANSFER = TIMES
 STEPS = f"sum by (worker) ({rate('raysync_pushes', RUN)})"
-"""A second, by worker."""
+"""The steps of each worker per second."""
 LATELY = "Over the last four scrapes or more. "
 RAMPS = (
     "Too low while these reach back to before the run, or go on behind its end; uneven, as Ray"
@@ -39,12 +39,12 @@ STAGES = "A decoupled stage's wait for its neighbours' passes is transfer. "
 
 
 def board() -> Board:
-    """The dashboard."""
+    """Return the dashboard."""
     return Board(
         uid="raysync-run",
         title="raysync: one run",
         about=(
-            "One run: progress, accuracy, who waits for whom, staleness, decisions. A run is named"
+            "One run: progress, accuracy, which workers wait, staleness, decisions. A run is named"
             " after its record."
         ),
         variables=[
@@ -61,7 +61,7 @@ def board() -> Board:
 
 
 def _of_run(name: str) -> str:
-    """A gauge of the run: one value, whichever process published it."""
+    """Return a gauge of the run: one value, whichever process published it."""
     return f"max ({series(name, RUN)})"
 
 
@@ -132,7 +132,10 @@ def _now() -> Row:
                 {"{{phase}}": (f"max by (phase) ({series('raysync_phase_active', RUN)}) == 1")},
                 "names",
                 empty="The run is over",
-                note="Decoupled: the paradigm that holds the replicas of a stage together.",
+                note=(
+                    "The paradigm, or the phase of one that switches; of decoupled stages, the"
+                    " paradigm that synchronises their replicas."
+                ),
             ),
         ],
     )
@@ -140,7 +143,7 @@ def _now() -> Row:
 
 def _learning() -> Row:
     return Row(
-        "How far, how good, how fast",
+        "Progress, accuracy, throughput",
         [
             Panel(
                 "Accuracy of the evaluations",
@@ -179,7 +182,7 @@ def _learning() -> Row:
                 },
                 note=(
                     f"{LATELY}{RAMPS}As many updates as pushes: each push is applied alone. Fewer:"
-                    " an update takes several, or pushes are dropped. Of decoupled modules: pushes"
+                    " an update takes several, or pushes are dropped. Of decoupled stages: pushes"
                     " to all, updates of the last."
                 ),
             ),
@@ -194,7 +197,7 @@ def _learning() -> Row:
                 },
                 note=LATELY
                 + "Mean; summed over the shards of a server that has several, or over decoupled"
-                " modules.",
+                " stages.",
             ),
         ],
     )
@@ -203,14 +206,14 @@ def _learning() -> Row:
 def _waiting() -> Row:
     total = f"({WAIT} + {BUSY} + {TRANSFER})"
     return Row(
-        "Who waits for whom",
+        "Which workers wait",
         [
             Panel(
                 "Waiting, share of a worker's time",
                 "percentunit",
                 {"{{worker}}": f"{WAIT} / {total}"},
                 top=1,
-                note=LATELY + "Whoever has none of it is waited for. " + STAGES,
+                note=LATELY + "The others wait for a worker that has none of it. " + STAGES,
             ),
             Panel(
                 "Computing, share of a worker's time",
@@ -300,8 +303,8 @@ def _staleness() -> Row:
                 {"{{le}}": buckets("raysync_step_staleness_versions")},
                 "heat",
                 note=(
-                    f"How many pushes were how stale. {LATELY}Buckets end between integers: up to"
-                    " 0.5 is 0, up to 1.5 is 1."
+                    f"The number of pushes of each staleness. {LATELY}Buckets end between integers:"
+                    " up to 0.5 is 0, up to 1.5 is 1."
                 ),
             ),
             Panel(
@@ -310,8 +313,8 @@ def _staleness() -> Row:
                 {"{{le}}": buckets("raysync_step_lead_clocks")},
                 "heat",
                 note=(
-                    f"How many releases at which lead. {LATELY}No bound on the lead lets anything"
-                    " above it."
+                    f"The number of releases at each lead. {LATELY}Where a paradigm bounds the"
+                    " lead, none lies above the bound."
                 ),
             ),
             Panel(
@@ -340,7 +343,7 @@ def _decisions() -> Row:
                 "short",
                 {"{{phase}}": f"max by (phase) ({series('raysync_phase_active', RUN)})"},
                 "states",
-                note="A second one appears only where a paradigm switches (`sync-switch`).",
+                note="A second phase appears only where a paradigm switches (`sync-switch`).",
             ),
             Panel(
                 "Switches so far, by phase switched to",
@@ -407,8 +410,8 @@ def _lagtuner() -> Row:
                 },
                 empty=only,
                 note=(
-                    "Predicted minus actual, without the sign. Who asks anew right after a grant"
-                    " has waited 0 after it."
+                    "Predicted minus actual, without the sign. A worker that asks again right after"
+                    " a grant has waited 0 after it."
                 ),
             ),
         ],

@@ -1,4 +1,4 @@
-"""The dashboard of a sweep: all runs side by side, those that are over too."""
+"""The dashboard of a sweep: all runs side by side, including those that are over."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from dashboards.panels import (
 from raysync.record.metrics import REGISTRY
 
 EXPERIMENT = 'experiment=~"$experiment(/.+)?"'
-"""By its name, or that of a sweep, whose trials are SWEEP/TRIAL."""
+"""An experiment is chosen by its name, or by that of a sweep, whose trials are SWEEP/TRIAL."""
 RUNS = f'{EXPERIMENT}, run=~"$run", paradigm=~"$paradigm"'
 RUN = "experiment, run, paradigm"
-ONE = "{{paradigm}} ({{run}})"
+LEGEND = "{{paradigm}} ({{run}})"
 OVER = "Runs that are over count with their last value within the time shown."
 
 
 def board() -> Board:
-    """The dashboard."""
+    """Return the dashboard."""
     return Board(
         uid="raysync-sweep",
         title="raysync: runs side by side",
@@ -63,15 +63,15 @@ def _of_runs(name: str) -> str:
 
 
 def _going_on(expression: str) -> str:
-    """Of the runs that go on: their counters stay as long as their cluster, and would be lines
-    along the bottom.
+    """Restrict an expression to the runs that go on: the counters of others stay as long as their
+    cluster, and would be lines along the bottom.
     """
     return f"{expression} and on (run) {series('raysync_progress_ratio', RUNS)}"
 
 
 def _last(name: str, by: str = RUN, part: str = "") -> str:
-    """The last value of a gauge, or total of a counter, also of runs whose processes are gone; of
-    those with gauges in the time shown, for counters stay longer.
+    """Return the last value of a gauge, or the total of a counter, even of runs whose processes are
+    gone; of counters, which stay longer, only for runs with gauges in the time shown.
     """
     last = f"last_over_time({series(name, RUNS, part)}[$__range])"
     if REGISTRY[name].kind == "gauge":
@@ -83,7 +83,7 @@ def _last(name: str, by: str = RUN, part: str = "") -> str:
 
 
 def _waited(by: str) -> str:
-    """Share of the workers' time."""
+    """Return the share of the workers' time that they waited."""
     waited, busy, moved = (
         _last(name, by)
         for name in ("raysync_wait_seconds", "raysync_busy_seconds", "raysync_transfer_seconds")
@@ -147,22 +147,22 @@ def _curves() -> Row:
             Panel(
                 "Accuracy of the evaluations",
                 "percentunit",
-                {ONE: _of_runs("raysync_accuracy_ratio")},
+                {LEGEND: _of_runs("raysync_accuracy_ratio")},
                 top=1,
                 empty="Not evaluated yet",
             ),
             Panel(
                 "Evaluation loss",
                 "suffix: nats",
-                {ONE: _of_runs("raysync_evaluation_loss_nats")},
+                {LEGEND: _of_runs("raysync_evaluation_loss_nats")},
                 empty="Not evaluated yet",
             ),
-            Panel("Progress", "percentunit", {ONE: _of_runs("raysync_progress_ratio")}, top=1),
+            Panel("Progress", "percentunit", {LEGEND: _of_runs("raysync_progress_ratio")}, top=1),
             Panel(
                 "Samples applied per second",
                 "suffix: samples/s",
                 {
-                    ONE: _going_on(
+                    LEGEND: _going_on(
                         f"sum by (run, paradigm) ({rate('raysync_samples_applied', RUNS)})"
                     )
                 },
@@ -171,7 +171,7 @@ def _curves() -> Row:
             Panel(
                 "Waiting, share of the workers' time",
                 "percentunit",
-                {ONE: _going_on(f"{wait} / ({wait} + {busy} + {moved})")},
+                {LEGEND: _going_on(f"{wait} / ({wait} + {busy} + {moved})")},
                 top=1,
                 note="Lately, mean of the run's workers.",
             ),
@@ -179,18 +179,18 @@ def _curves() -> Row:
                 "Staleness: 95 % of the pushes have at most",
                 "suffix: versions",
                 {
-                    ONE: whole(
+                    LEGEND: whole(
                         quantile(0.95, "raysync_step_staleness_versions", RUNS, by="run, paradigm")
                     )
                 },
                 note="Lately; exact up to 3, interpolated within buckets above.",
             ),
-            Panel("Loss of batches", "suffix: nats", {ONE: _of_runs("raysync_loss_nats")}),
+            Panel("Loss of batches", "suffix: nats", {LEGEND: _of_runs("raysync_loss_nats")}),
             Panel(
                 "Pushes dropped so far",
                 "short",
                 {
-                    ONE: or_none(
+                    LEGEND: or_none(
                         _going_on(f"sum by (run, paradigm) ({series('raysync_drops', RUNS)})"),
                         "paradigm",
                     )
@@ -201,7 +201,7 @@ def _curves() -> Row:
                 "Stragglers found so far",
                 "short",
                 {
-                    ONE: or_none(
+                    LEGEND: or_none(
                         _going_on(
                             "sum by (run, paradigm)"
                             f" ({series('raysync_stragglers_detected', RUNS)})"

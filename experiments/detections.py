@@ -1,5 +1,5 @@
-"""How often Sync-Switch's detector was right: the stragglers that a journal notes, beside the
-spells that there were.
+"""How often Sync-Switch's detector was right: the stragglers that a journal notes, beside the fault
+windows that there were.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from raysync.record.reader import RunRecord
 from raysync.record.sweeps import SweepRecord
 
 GRID_S = 0.05
-"""Between two looks at whether somebody is in a spell."""
+"""The seconds between two checks of whether a worker is in a window."""
 GRACE_S = 2.0
-"""What a window of the detector ended with is known at its end: so long after a spell, a finding is
-still of that spell."""
+"""The detector decides at the end of its own window: for so long after a fault window, a note still
+belongs to it."""
 
 
 def detections(sweep: SweepRecord) -> pd.DataFrame:
-    """One row a trial with an online policy: its spells, and what was found of them."""
+    """Return a row for each trial with an online policy: its windows, and how many were found."""
     return pd.DataFrame(
         [
             {"trial": trial, **_counts(record)}
@@ -33,12 +33,14 @@ def detections(sweep: SweepRecord) -> pd.DataFrame:
 
 
 def _counts(record: RunRecord) -> dict[str, float | int]:
-    """Of one run.
+    """Count for one run.
 
-    spells: that began before the last switch, of workers that were not suspended; found: of those,
-    noted while they lasted; notes: times that somebody was called a straggler; right: of those,
-    within a spell of that worker; after_s: from the beginning of a spell to its note, mean of the
-    found; suspended: workers that were.
+    Returns:
+        `spells`: the windows that began before the last switch, of workers that were not suspended;
+        `found`: those of them that were noted while they lasted; `notes`: how often a worker was
+        called a straggler; `right`: the notes within a window of that worker; `after_s`: the mean
+        time from the beginning of a window that was found to its note; `suspended`: the workers
+        that were suspended.
     """
     events = [
         (entry.event.at, decision)
@@ -53,37 +55,43 @@ def _counts(record: RunRecord) -> dict[str, float | int]:
         for at, note in events
         if isinstance(note, Note) and note.kind == "straggler"
     ]
-    out = {_slot(each): at for at, each in events if isinstance(each, Suspend)}
-    spells = [
+    suspended = {_slot(decision): at for at, decision in events if isinstance(decision, Suspend)}
+    windows = [
         (slot, begin, last)
-        for slot, begin, last in _spells(record, end)
-        if begin < out.get(slot, end)
+        for slot, begin, last in _windows(record, end)
+        if begin < suspended.get(slot, end)
     ]
     after = [
         min(
-            (at - begin for at, who in notes if who == slot and begin <= at <= last + GRACE_S),
+            (
+                at - begin
+                for at, worker in notes
+                if worker == slot and begin <= at <= last + GRACE_S
+            ),
             default=None,
         )
-        for slot, begin, last in spells
+        for slot, begin, last in windows
     ]
     right = [
-        any(who == slot and begin <= at <= last + GRACE_S for slot, begin, last in spells)
-        for at, who in notes
+        any(worker == slot and begin <= at <= last + GRACE_S for slot, begin, last in windows)
+        for at, worker in notes
     ]
-    found = [delay for delay in after if delay is not None]
+    delays = [delay for delay in after if delay is not None]
     return {
-        "spells": len(spells),
-        "found": len(found),
+        "spells": len(windows),
+        "found": len(delays),
         "notes": len(notes),
         "right": sum(right),
-        "after_s": float(np.mean(found)) if found else float("nan"),
-        "suspended": len(out),
+        "after_s": float(np.mean(delays)) if delays else float("nan"),
+        "suspended": len(suspended),
     }
 
 
-def _spells(record: RunRecord, end_s: float) -> list[tuple[str, float, float]]:
-    """Slot, beginning and end of each spell before a moment; those that overlap are one."""
-    faults, found = FaultPlan(record.config), []
+def _windows(record: RunRecord, end_s: float) -> list[tuple[str, float, float]]:
+    """Return slot, beginning and end of each fault window before a moment; overlapping ones are
+    one.
+    """
+    faults, windows = FaultPlan(record.config), []
     for slot in record.config.slots_of(()):
         begin = None
         for at in np.arange(0.0, end_s + GRID_S, GRID_S):
@@ -91,9 +99,9 @@ def _spells(record: RunRecord, end_s: float) -> list[tuple[str, float, float]]:
             if suffers and begin is None:
                 begin = float(at)
             elif not suffers and begin is not None:
-                found.append((slot, begin, float(at)))
+                windows.append((slot, begin, float(at)))
                 begin = None
-    return found
+    return windows
 
 
 def _slot(decision: Note | Suspend) -> str:

@@ -104,7 +104,9 @@ def _trials(folder: Path, sweep: str) -> pd.DataFrame:
         pd.read_csv(folder / "results" / f"{sweep}.csv"), config.load(folder / f"{sweep}.yaml")
     )
     return table.assign(
-        rule=table["config/paradigm"].map(rule) if "config/paradigm" in table else table.paradigm
+        label=table["config/paradigm"].map(label_of)
+        if "config/paradigm" in table
+        else table.paradigm
     )
 
 
@@ -115,7 +117,7 @@ class Results:
     folder: Path
 
     def trials(self, sweep: str) -> pd.DataFrame:
-        """One row a trial; column `rule`: the paradigm as tables call it."""
+        """One row a trial; column `label`: the paradigm as tables call it."""
         return _trials(self.folder, sweep)
 
     def of_runs(self, name: str, file: str = "") -> pd.DataFrame:
@@ -150,7 +152,7 @@ class Results:
 
 
 @cache
-def rule(text: str) -> str:
+def label_of(text: str) -> str:
     """The paradigm of a trial as tables call it, from the text that a sweep's table has."""
     value = yaml.safe_load(text)
     return ParadigmChoice.model_validate({"name": value} if isinstance(value, str) else value).label
@@ -219,13 +221,13 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def of_rules(trials: pd.DataFrame, cells: dict[str, Callable[[pd.DataFrame], str]]) -> str:
+def by_paradigm(trials: pd.DataFrame, cells: dict[str, Callable[[pd.DataFrame], str]]) -> str:
     """A table with a row for each paradigm, in the order of the trials: heading -> cell of its
     repeats.
     """
     rows = [
-        [f"`{name}`", *(cell(trials[trials.rule == name]) for cell in cells.values())]
-        for name in dict.fromkeys(trials.rule)
+        [f"`{name}`", *(cell(trials[trials.label == name]) for cell in cells.values())]
+        for name in dict.fromkeys(trials.label)
     ]
     return markdown(["paradigm", *cells], rows)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 import pandas as pd
-from labtables import counted, rule
+from labtables import counted, label_of
 from matplotlib import pyplot as plt
 
 from raysync.record.sweeps import SweepRecord
@@ -27,30 +27,31 @@ COLOURS = {
     "lagtuner(bound=literal)": "#31a354",
 }
 LEADING = ("asp", "ssp(staleness=15)", "lagtuner(bound=hard)", "lagtuner(bound=literal)")
-"""Paradigms whose leads are shown."""
+"""The paradigms whose leads are shown."""
 POINTS = 300
-"""Of a line, about."""
+"""About so many points make a line."""
 
 
 def draw_leads(sweep: SweepRecord, file: Path) -> None:
-    """The faster GPU's lead over time, a panel for each jitter; seed 0, the profile's speed."""
+    """Draw the faster GPU's lead over time, a panel for each jitter; seed 0, the profile's
+    speed.
+    """
     table = counted(sweep.table, sweep.experiment)
     table = table[(table["config/workers.1.speed"] == 2.77) & (table.seed == 0)]
-    table = table[table["config/paradigm"].map(rule).isin(LEADING)]
+    table = table[table["config/paradigm"].map(label_of).isin(LEADING)]
     sigmas = sorted(table["config/workers.*.jitter.sigma"].unique())
     figure, panels = plt.subplots(
         1, len(sigmas), figsize=(9, 3.4), sharey=True, layout="constrained"
     )
     for panel, sigma in zip(panels, sigmas, strict=True):
-        there = table[table["config/workers.*.jitter.sigma"] == sigma]
-        for trial, text in zip(there.trial, there["config/paradigm"], strict=True):
+        trials = table[table["config/workers.*.jitter.sigma"] == sigma]
+        for trial, text in zip(trials.trial, trials["config/paradigm"], strict=True):
             pushes = sweep.records[int(trial)].pushes
             pushes = pushes[pushes.group == "gtx1080ti"]
             thinned = pushes.iloc[:: max(1, len(pushes) // POINTS)]
-            name = rule(text)
-            broad = (
-                {"linewidth": 3.5, "alpha": 0.4} if name == "asp" else {"linewidth": 1.2}
-            )  # others lie on it
+            name = label_of(text)
+            # other lines lie on that of ASP
+            broad = {"linewidth": 3.5, "alpha": 0.4} if name == "asp" else {"linewidth": 1.2}
             panel.plot(
                 thinned.released_at_s, thinned.lead + 1, label=name, color=COLOURS[name], **broad
             )
@@ -69,13 +70,13 @@ def draw_curves(
     colours: Mapping[str, str] = COLOURS,
     columns: int = 4,
 ) -> None:
-    """Accuracy against time, mean over the seeds, and against samples; a line for each `rule` of
-    the trials.
+    """Draw accuracy against time, mean over the seeds, and against samples; a line for each `label`
+    of the trials.
     """
     figure, panels = plt.subplots(1, 2, figsize=(9, 3.8), sharey=True, layout="constrained")
-    both = curves.merge(trials[["trial", "rule"]], on="trial")
-    for name in dict.fromkeys(trials.rule):
-        means = both[both.rule == name].groupby("progress")[["seconds", "accuracy"]].mean()
+    both = curves.merge(trials[["trial", "label"]], on="trial")
+    for name in dict.fromkeys(trials.label):
+        means = both[both.label == name].groupby("progress")[["seconds", "accuracy"]].mean()
         panels[0].plot(
             means.seconds, means.accuracy, label=name, color=colours[name], linewidth=1.2
         )
@@ -94,8 +95,8 @@ def draw_shares(
     curves: pd.DataFrame,
     file: Path,
 ) -> None:
-    """Final accuracy against the share of BSP, measured beside published, and the curves of some
-    shares.
+    """Draw the final accuracy against the share of BSP, measured beside published, and the curves
+    of some shares.
 
     The bars are 95 % intervals.
 
@@ -106,14 +107,14 @@ def draw_shares(
     """
     figure, (shares, over_time) = plt.subplots(1, 2, figsize=(9, 3.9), layout="constrained")
     for (name, trials), colour in zip(measured.items(), ("#e6550d", "#31a354"), strict=False):
-        found = {
+        estimates = {
             share: estimate(list(100 * repeats))
             for share, repeats in trials.groupby("fraction").final_accuracy
         }
-        means = [one.mean - found[1.0].mean for one in found.values()]
-        halves = [(one.high - one.low) / 2 for one in found.values()]
+        means = [value.mean - estimates[1.0].mean for value in estimates.values()]
+        halves = [(value.high - value.low) / 2 for value in estimates.values()]
         shares.errorbar(
-            [_place(share) for share in found],
+            [_place(share) for share in estimates],
             means,
             yerr=halves,
             label=name,
@@ -163,8 +164,8 @@ def draw_shares(
 
 
 def _place(share: float) -> float:
-    """On the axis of shares, which are halves of each other: even steps, with 0 one step below the
-    smallest.
+    """Return the place on the axis of shares, which are halves of each other: even steps, with 0
+    one step below the smallest.
     """
     return 6 + log2(share) if share else 0.0
 

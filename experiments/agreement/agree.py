@@ -1,12 +1,12 @@
-"""The same file on the Ray engine and, after `raysync calibrate`, on the virtual one: throughput,
-wait share, staleness.
+"""Whether the engines agree: the same file on the Ray engine and, after `raysync calibrate`, on the
+virtual one, by throughput, wait share and staleness.
 
     python experiments/agreement/agree.py            prints the table (a quarter of an hour)
     python experiments/agreement/agree.py --write    and puts it into README.md beside this file
 
-Four and eight workers, three seeds. A ratio is virtual / Ray of the same seed; what is shown is its
-mean and its range over the seeds. For wait shares, which may be 0, it is the difference in
-percentage points.
+There are four and eight workers, and three seeds. A ratio is virtual / Ray of the same seed; its
+mean and its range over the seeds are shown. For wait shares, which can be 0, the difference in
+percentage points takes its place.
 """
 
 import argparse
@@ -33,25 +33,26 @@ BEGIN, END = "<!-- agree.py: begin -->\n", "<!-- agree.py: end -->\n"
 
 
 def experiment(times: int, *overrides: str) -> config.Experiment:
-    """The experiment with its workers that many times over."""
+    """Return the experiment with so many times its workers."""
     counts = [f"workers.{index}.count={count * times}" for index, count in enumerate((2, 1, 1))]
     return config.load(HERE / "agreement.yaml", [*counts, *overrides])
 
 
 def summaries(described: config.Experiment) -> dict[str, list[dict]]:
-    """Label of the paradigm -> summary of each seed."""
-    task, found = prepare(described), {choice.label: [] for choice in described.paradigms}
+    """Return the label of the paradigm -> the summary of each seed."""
+    task = prepare(described)
+    by_label = {choice.label: [] for choice in described.paradigms}
     with engine_for(described) as engine:
         for seed in SEEDS:
             for choice in described.paradigms:
-                found[choice.label].append(
+                by_label[choice.label].append(
                     finished(run_in(engine, task.with_seed(seed), choice)).summary
                 )
-    return found
+    return by_label
 
 
 def measured_profile(folder: Path) -> Path:
-    """What `raysync calibrate` finds here."""
+    """Return the profile that `raysync calibrate` writes on this machine."""
     described = experiment(1, f"output={folder}")
     with engine_for(described) as engine:
         text = profile(
@@ -63,7 +64,7 @@ def measured_profile(folder: Path) -> Path:
 
 
 def rows(times: int, network: str, folder: Path) -> list[list[str]]:
-    """Real beside virtual."""
+    """Return the rows of the table: Ray beside virtual."""
     real = summaries(experiment(times, f"output={folder}"))
     virtual = summaries(
         experiment(times, f"output={folder}", "engine=virtual", f"network={network}")
@@ -81,37 +82,37 @@ def rows(times: int, network: str, folder: Path) -> list[list[str]]:
 
 
 def _ratio(real: list[dict], virtual: list[dict], key: str, shown: str) -> list[str]:
-    pairs = [(one[key], other[key]) for one, other in zip(real, virtual, strict=True)]
-    ratios = [other / one for one, other in pairs if one]
+    pairs = [(ray[key], clock[key]) for ray, clock in zip(real, virtual, strict=True)]
+    ratios = [clock / ray for ray, clock in pairs if ray]
     text = f"{mean(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})" if ratios else "-"
     return [
-        shown.format(mean(one for one, _ in pairs)),
-        shown.format(mean(other for _, other in pairs)),
+        shown.format(mean(ray for ray, _ in pairs)),
+        shown.format(mean(clock for _, clock in pairs)),
         text,
     ]
 
 
 def _difference(real: list[dict], virtual: list[dict]) -> list[str]:
     shares = [
-        (100 * one["wait_fraction"], 100 * other["wait_fraction"])
-        for one, other in zip(real, virtual, strict=True)
+        (100 * ray["wait_fraction"], 100 * clock["wait_fraction"])
+        for ray, clock in zip(real, virtual, strict=True)
     ]
     return [
-        f"{mean(one for one, _ in shares):.1f} %",
-        f"{mean(other for _, other in shares):.1f} %",
-        f"{mean(other - one for one, other in shares):+.1f}",
+        f"{mean(ray for ray, _ in shares):.1f} %",
+        f"{mean(clock for _, clock in shares):.1f} %",
+        f"{mean(clock - ray for ray, clock in shares):+.1f}",
     ]
 
 
 def table() -> str:
-    """The whole comparison."""
+    """Return the whole comparison as a table."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         path = measured_profile(folder)
         network = config.load(
             HERE / "agreement.yaml", [f"profile={path}", "engine=virtual"]
         ).network
-        found = [row for times in (1, 2) for row in rows(times, network.model_dump_json(), folder)]
+        cells = [row for times in (1, 2) for row in rows(times, network.model_dump_json(), folder)]
     header = [
         "paradigm",
         "workers",
@@ -125,12 +126,13 @@ def table() -> str:
         "virtual",
         "ratio, mean (range)",
     ]
-    lines = [header, ["---"] * len(header), *found]
+    lines = [header, ["---"] * len(header), *cells]
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     bandwidth = network.link.bandwidth_bytes_per_s
+    limit = f"{bandwidth / 1e9:.2f} GB/s" if bandwidth else "without limit"
     return (
         f"{text}\n\nCalibrated: latency {1000 * network.link.latency_s:.2f} ms each way, bandwidth"
-        f" {f'{bandwidth / 1e9:.2f} GB/s' if bandwidth else 'without limit'}, update"
+        f" {limit}, update"
         f" {1e6 * network.update_s:.0f} us. {len(SEEDS)} seeds; {os.cpu_count()} cores,"
         f" {platform.machine()}, {time.strftime('%Y-%m-%d')}.\n"
     )

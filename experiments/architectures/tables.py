@@ -11,25 +11,25 @@ MODEL = "config/model"
 
 
 def tables(results: Results) -> dict[str, str]:
-    """By the names of their marks."""
+    """Return the tables by the names of their marks."""
     trials = results.trials("architectures")
-    rules = list(dict.fromkeys(trials.rule))
+    paradigms = list(dict.fromkeys(trials.label))
     rows = [
         [
             model,
-            f"{there.parameters.iloc[0] / 1e6:.2f} M",
-            *(_text(there, rule, "seconds") for rule in rules),
-            f"{barrier(there):.1f}",
-            format(_value(there, "bsp", "wait_fraction"), share_form(0)),
+            f"{repeats.parameters.iloc[0] / 1e6:.2f} M",
+            *(_text(repeats, paradigm, "seconds") for paradigm in paradigms),
+            f"{barrier(repeats):.1f}",
+            format(_value(repeats, "bsp", "wait_fraction"), share_form(0)),
         ]
-        for model, there in trials.groupby(MODEL, sort=False)
+        for model, repeats in trials.groupby(MODEL, sort=False)
     ]
     return {
         "architectures": markdown(
             [
                 "model",
                 "parameters",
-                *(f"`{rule}`, s" for rule in rules),
+                *(f"`{paradigm}`, s" for paradigm in paradigms),
                 "BSP / ASP",
                 "wait share, BSP",
             ],
@@ -39,9 +39,9 @@ def tables(results: Results) -> dict[str, str]:
 
 
 def facts(results: Results) -> dict[str, str]:
-    """By the names of their marks: BSP's time in ASP's for each model."""
+    """Return the facts by the names of their marks: BSP's time in ASP's for each model."""
     trials = results.trials("architectures")
-    return {model: f"{barrier(there):.1f}" for model, there in trials.groupby(MODEL)}
+    return {model: f"{barrier(repeats):.1f}" for model, repeats in trials.groupby(MODEL)}
 
 
 def barrier(trials: pd.DataFrame) -> float:
@@ -49,12 +49,12 @@ def barrier(trials: pd.DataFrame) -> float:
     return _value(trials, "bsp", "seconds") / _value(trials, "asp", "seconds")
 
 
-def _value(trials: pd.DataFrame, rule: str, key: str) -> float:
-    [value] = by_seed(trials[trials.rule == rule], key).values()
-    assert value is not None, f"{rule} has no {key}"
+def _value(trials: pd.DataFrame, paradigm: str, key: str) -> float:
+    [value] = by_seed(trials[trials.label == paradigm], key).values()
+    assert value is not None, f"{paradigm} has no {key}"
     return value
 
 
-def _text(trials: pd.DataFrame, rule: str, key: str) -> str:
-    value = _value(trials, rule, key)
+def _text(trials: pd.DataFrame, paradigm: str, key: str) -> str:
+    value = _value(trials, paradigm, key)
     return format(value, seconds_form(value))

@@ -24,7 +24,7 @@ from raysync.paradigms import make
 from raysync.randomness import standard_normal, uniform
 
 SMALL, LARGE, PUSHES, ROUNDS = 8, 10_000, 200_000, 5
-RULES = {
+PARADIGMS = {
     "bsp": {},
     "asp": {},
     "ssp": {"staleness": 3},
@@ -70,7 +70,7 @@ def pushes_per_s(name: str, parameters: dict, events: Iterable[Event]) -> float:
 def measure() -> str:
     """The table."""
     rows = []
-    for label, parameters in RULES.items():
+    for label, parameters in PARADIGMS.items():
         name = label.strip()
         sizes = {workers: recorded(name, parameters, workers) for workers in (SMALL, LARGE)}
         rates: dict[int, list[float]] = {SMALL: [], LARGE: []}

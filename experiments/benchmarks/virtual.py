@@ -32,7 +32,7 @@ from raysync.training.task import Task, prepare
 from raysync.virtual.engine import VirtualEngine
 
 SIZES, PUSHES, ROUNDS = (8, 100, 1_000, 10_000), 100_000, 5
-RULES = {"bsp": {}, "asp": {}, "ssp": {"staleness": 3}, "lagtuner": {}}
+PARADIGMS = {"bsp": {}, "asp": {}, "ssp": {"staleness": 3}, "lagtuner": {}}
 STALENESS, BATCH = 3, 32
 LINK = {"link": {"latency_s": 0.01}, "server_bandwidth_bytes_per_s": 1e7, "update_s": 0.001}
 """Beside a step of one second: a network that is there, and not the bottleneck of 8 workers."""
@@ -70,7 +70,7 @@ def timing_task(paradigm: str, workers: int, pushes: int = PUSHES, **more: objec
                 "batch_size": 1,
                 "workload": {"samples": pushes},
                 "workers": [group],
-                "paradigm": {"name": paradigm, **RULES[paradigm]},
+                "paradigm": {"name": paradigm, **PARADIGMS[paradigm]},
                 **more,
             }
         )
@@ -88,7 +88,7 @@ def virtual_run(task: Task) -> tuple[float, float]:
 def scale() -> str:
     """Pushes per second of each paradigm at each size."""
     rows = []
-    for paradigm in RULES:
+    for paradigm in PARADIGMS:
         tasks = {workers: timing_task(paradigm, workers) for workers in SIZES}
         rates: dict[int, list[float]] = {workers: [] for workers in SIZES}
         for _ in range(ROUNDS):

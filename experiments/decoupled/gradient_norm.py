@@ -3,9 +3,9 @@
     python experiments/decoupled/gradient_norm.py    writes results/gradient-norm.csv
 
 Every run is computed a second time here, without stages, mailboxes or events: the gradient of batch
-b is that of the whole network in which module k has the weights that its update b - max(1, 2(K -
-k)) left. How far the losses are from the recorded ones is written down; on the way the gradient of
-the loss over all training samples is measured, at the present weights of all modules.
+b is that of the whole network in which stage k has the weights that its update b - max(1, 2(K - k))
+left. The largest difference of the losses from the recorded ones is kept; on the way the gradient
+of the loss over all training samples is measured, at the present weights of all stages.
 """
 
 import os
@@ -37,35 +37,35 @@ from raysync.decoupled.plan import DecoupledPlan, plan_of  # noqa: E402
 from raysync.training.task import prepare  # noqa: E402
 
 MARKS = [250 * 2**doubling for doubling in range(6)]
-"""Updates after which the norm is written down."""
+"""The norm is kept after these updates."""
 EVERY = 50
-"""Updates between two measurements of the norm."""
+"""The updates between two measurements of the norm."""
 CONSTANT = 0.05
-"""The step that does not diminish, to compare with."""
+"""The constant step to compare with."""
 
 
 def again(plan: DecoupledPlan) -> Iterator[tuple[list[float], float, float]]:
-    """Train by the formula; for each update the losses of its batches, its step, and |gradient|^2
-    (nan: not measured).
+    """Train by the formula; yield for each update the losses of its batches, its step, and
+    |gradient|^2 (nan: not measured).
     """
-    rule, task, size = plan.paradigm, plan.task, plan.task.experiment.batch_size
+    paradigm, task, size = plan.paradigm, plan.task, plan.task.experiment.batch_size
     parts, update = plan.parts(), plan.task.experiment.update
     whole = nn.Sequential(*parts)
-    delays = [max(1, 2 * (rule.modules - module)) for module in range(1, rule.modules + 1)]
+    delays = [max(1, 2 * (paradigm.modules - module)) for module in range(1, paradigm.modules + 1)]
     histories = [
         deque([list(part.parameters())], maxlen=delay)
         for part, delay in zip(parts, delays, strict=True)
     ]
     everything, labels = task.data.samples(task.data.train_x), torch.from_numpy(task.data.train_y)
-    draws = [plan.draws(group) for group in range(rule.groups)]
-    for batch in range(1, plan.batches // rule.groups + 1):
+    draws = [plan.draws(group) for group in range(paradigm.groups)]
+    for batch in range(1, plan.batches // paradigm.groups + 1):
         step = update.lr / sqrt(batch) if update.schedule.name == "inverse-sqrt" else update.lr
         stale = [history[0] for history in histories]
-        found = [
+        computed = [
             gradient_at(whole, stale, *each.draw(task.data, batch - 1, size)) for each in draws
         ]
         for index, history in enumerate(histories):
-            replicas = zip(*(gradients[index] for _, gradients in found), strict=True)
+            replicas = zip(*(gradients[index] for _, gradients in computed), strict=True)
             means = [torch.stack(each).mean(dim=0) for each in replicas]
             history.append(
                 [weight - step * mean for weight, mean in zip(history[-1], means, strict=True)]
@@ -74,13 +74,13 @@ def again(plan: DecoupledPlan) -> Iterator[tuple[list[float], float, float]]:
         if batch % EVERY == 0:
             _, full = gradient_at(whole, [history[-1] for history in histories], everything, labels)
             norm2 = sum(float((each**2).sum()) for part in full for each in part)
-        yield [loss for loss, _ in found], step, norm2
+        yield [loss for loss, _ in computed], step, norm2
 
 
 def gradient_at(
     whole: nn.Sequential, weights: list[list[Tensor]], x: Tensor, y: Tensor
 ) -> tuple[float, list[list[Tensor]]]:
-    """Loss of a batch and its gradient by the weights of each module."""
+    """Return the loss of a batch and its gradient by the weights of each stage."""
     flat = [weight.detach().requires_grad_() for part in weights for weight in part]
     names = [name for name, _ in whole.named_parameters()]
     loss = cross_entropy(functional_call(whole, dict(zip(names, flat, strict=True)), (x,)), y)
@@ -89,8 +89,8 @@ def gradient_at(
 
 
 def measure(modules: int, schedule: str, seed: int) -> list[dict]:
-    """One run: at each mark |gradient|^2, its smallest value so far, and its mean so far, weighted
-    by the steps.
+    """Measure one run: at each mark |gradient|^2, its smallest value so far, and its mean so far,
+    weighted by the steps.
     """
     torch.set_num_threads(1)  # a tiny model
     with TemporaryDirectory() as folder:
@@ -138,7 +138,7 @@ def measure(modules: int, schedule: str, seed: int) -> list[dict]:
 
 
 def main() -> None:
-    """Measure with and without delays, with and without diminishing steps, and write it down."""
+    """Measure with and without delays, with and without diminishing steps, and write the file."""
     seeds = config.load(HERE / "gradient-norm.yaml").seeds
     runs = [
         (modules, schedule, seed)
@@ -147,8 +147,8 @@ def main() -> None:
         for seed in seeds
     ]
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-        found = pool.map(measure, *zip(*runs, strict=True))
-    rows = [row for each in found for row in each]
+        measured = pool.map(measure, *zip(*runs, strict=True))
+    rows = [row for each in measured for row in each]
     pd.DataFrame(rows).to_csv(
         HERE / "results" / "gradient-norm.csv", index=False, float_format="%.6g"
     )

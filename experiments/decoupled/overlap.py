@@ -1,5 +1,6 @@
-"""Write results/overlap.csv from runs of overlap*.yaml under RUNS: python
-experiments/decoupled/overlap.py RUNS
+"""Write results/overlap.csv from runs of overlap*.yaml under RUNS.
+
+python experiments/decoupled/overlap.py RUNS
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ FILES = ("overlap", "overlap-emulated")
 
 
 def rows(record: RunRecord, sweep: str) -> list[dict[str, object]]:
-    """Of one run: each stage's busy share of the time from the first push to the last, and batches
-    a second in it.
+    """Return for each stage of a run its busy share of the time from the first push to the last,
+    and its batches a second in that time.
     """
     pushes = record.pushes.assign(
         module=record.pushes.worker.map(lambda worker: WorkerId(worker).stage)
@@ -44,7 +45,7 @@ def rows(record: RunRecord, sweep: str) -> list[dict[str, object]]:
 
 
 def collected(runs: Path) -> pd.DataFrame:
-    """Of the runs that count of both files, which `raysync compare` left under that folder."""
+    """Return the rows of the runs that count, which `raysync compare` left in a folder."""
     return pd.DataFrame(
         [
             row

@@ -14,7 +14,7 @@ from raysync.record.sweeps import SweepRecord
 from raysync.results.columns import ratio_text
 
 HERE = Path(__file__).parent
-SETTINGS = {  # what differs from K = 4, S = 2 -> its name in tables
+SETTINGS = {  # name in tables -> what differs from K = 4, S = 2
     "both": {},
     "plain": {"modules": 1, "groups": 1},
     "data-parallel": {"modules": 1},
@@ -40,17 +40,17 @@ FACTORS = {
     "replicas of a module": {"both": "BSP", "ssp": "SSP(3)", "asp": "ASP"},
 }
 OVERLAPS = ("overlap", "overlap-emulated")
-"""The files of the runs on Ray."""
+"""The experiment files of the runs on Ray."""
 FDG = {"plain": 93.81, "beta = 1": 93.17, "beta = 0.5": 93.86}
-"""ResNet-56 on CIFAR-10, one group, after a full training: accuracies in percent, from the page of
-FDG's program."""
+"""Published by FDG on the page of its program: accuracies in percent of ResNet-56 on CIFAR-10, one
+group, after a full training."""
 LINK = "config/network.link.bandwidth_bytes_per_s"
 TARGET = 0.9
-"""Of plain backpropagation's mean final accuracy: what the time is taken to."""
+"""The time is measured to this share of plain backpropagation's mean final accuracy."""
 
 
 def tables(results: Results) -> dict[str, str]:
-    """By the names of their marks."""
+    """Return the tables by the names of their marks."""
     trials = named(results)
     return {
         "sweeps": sweeps_table(results),
@@ -66,15 +66,15 @@ def tables(results: Results) -> dict[str, str]:
 
 
 def facts(results: Results) -> dict[str, str]:
-    """By the names of their marks: accuracies in percent, differences in points, times as
-    ratios.
+    """Return the facts by the names of their marks: accuracies in percent, differences in points,
+    times as ratios.
     """
     trials = named(results)
     plain, both = (trials[trials.setting == name] for name in ("plain", "both"))
-    found = best_rates(results.trials("lr"))
+    cells = best_rates(results.trials("lr"))
     for name in SETTINGS:
         repeats = trials[trials.setting == name]
-        found |= {
+        cells |= {
             name: percent_cell(repeats),
             f"{name}, seconds": relative(repeats, plain, "seconds"),
             f"{name}, to target": to_target(repeats, plain),
@@ -83,14 +83,14 @@ def facts(results: Results) -> dict[str, str]:
         }
     pace = overlaps(results).groupby(["file", "locked"]).batches_per_s.mean()
     for name in OVERLAPS:
-        found[f"batches, {name}"] = ratio_text(pace[name, False] / pace[name, True])
+        cells[f"batches, {name}"] = ratio_text(pace[name, False] / pace[name, True])
     norms = results.of_runs("gradient-norm")
-    found["loss error"] = f"{norms[norms.updates == norms.updates.min()].loss_error_max.max():.0e}"
-    return found | {"target": f"{trials.target.iloc[0]:.0%}"}
+    cells["loss error"] = f"{norms[norms.updates == norms.updates.min()].loss_error_max.max():.0e}"
+    return cells | {"target": f"{trials.target.iloc[0]:.0%}"}
 
 
 def keep(results: Results, sweeps: Mapping[str, SweepRecord]) -> None:
-    """The part of the work that the largest module has, of each trial of speed-up.yaml."""
+    """Keep the share of the work that the largest stage has, of each trial of speed-up.yaml."""
     if "speed-up" in sweeps:
         rows = []
         for trial, record in sweeps["speed-up"].records.items():
@@ -104,12 +104,14 @@ def keep(results: Results, sweeps: Mapping[str, SweepRecord]) -> None:
 
 
 def draw(results: Results, sweeps: Mapping[str, SweepRecord]) -> None:
-    """The picture."""
+    """Draw the picture."""
     from pictures import draw_curves
 
     if "factors" in sweeps:
         trials = named(results)
-        shown = trials[trials.setting.isin(SHOWN)].assign(rule=lambda rows: rows.setting.map(SHOWN))
+        shown = trials[trials.setting.isin(SHOWN)].assign(
+            label=lambda rows: rows.setting.map(SHOWN)
+        )
         colours = dict(
             zip(SHOWN.values(), ("#636363", "#756bb1", "#31a354", "#e6550d"), strict=True)
         )
@@ -123,17 +125,19 @@ def draw(results: Results, sweeps: Mapping[str, SweepRecord]) -> None:
 
 
 def named(results: Results) -> pd.DataFrame:
-    """The trials of factors.yaml with `setting`, the accuracy that is the `target`, and the seconds
-    to it.
+    """Return the trials of factors.yaml with `setting`, the accuracy that is the `target`, and the
+    seconds to it.
     """
     trials, centre = results.trials("factors"), {"modules": 4, "groups": 2}
     names = {
         yaml.safe_dump(centre | other, sort_keys=True): name for name, other in SETTINGS.items()
     }
     settings = [yaml.safe_load(text) for text in trials["config/paradigm"]]
-    for one in settings:
-        one.pop("name")
-    trials = trials.assign(setting=[names[yaml.safe_dump(one, sort_keys=True)] for one in settings])
+    for parameters in settings:
+        parameters.pop("name")
+    trials = trials.assign(
+        setting=[names[yaml.safe_dump(each, sort_keys=True)] for each in settings]
+    )
     target = TARGET * trials[trials.setting == "plain"].final_accuracy.mean()
     curves = results.curves("factors")
     reached = curves[curves.accuracy >= target].groupby("trial").seconds.first()
@@ -144,31 +148,30 @@ def named(results: Results) -> pd.DataFrame:
 
 
 def relative(repeats: pd.DataFrame, base: pd.DataFrame, key: str) -> str:
-    """A measure's mean as a ratio to that of others."""
+    """Return a measure's mean as a ratio to that of others."""
     return ratio_text(repeats[key].mean() / base[key].mean())
 
 
 def to_target(repeats: pd.DataFrame, base: pd.DataFrame) -> str:
-    """The time to the target in that of others, with how many reached it, if not all."""
-    there = repeats.to_target_s.notna().sum()
-    if not there:
+    """Return the time to the target in that of others, and how many reached it, if not all."""
+    reached = repeats.to_target_s.notna().sum()
+    if not reached:
         return "not reached"
-    return relative(repeats, base, "to_target_s") + (
-        f" ({there} of {len(repeats)})" if there < len(repeats) else ""
-    )
+    of = f" ({reached} of {len(repeats)})" if reached < len(repeats) else ""
+    return relative(repeats, base, "to_target_s") + of
 
 
 # ---- tables ----
 
 
 def by_rate(trials: pd.DataFrame) -> str:
-    """Final accuracy of two settings at each learning rate."""
+    """Tabulate the final accuracy of two settings at each learning rate."""
     rows = []
     for rate, those in trials.groupby("config/update.lr", sort=False):
         plain, both = (those[those["config/workers.*.count"] == count].iloc[0] for count in (1, 8))
         finals = [
-            0.0 if pd.isna(one.final_accuracy) else 100 * one.final_accuracy
-            for one in (plain, both)
+            0.0 if pd.isna(trial.final_accuracy) else 100 * trial.final_accuracy
+            for trial in (plain, both)
         ]
         rows.append(
             [
@@ -182,21 +185,23 @@ def by_rate(trials: pd.DataFrame) -> str:
 
 
 def best_rates(trials: pd.DataFrame) -> dict[str, str]:
-    """The rate at which each setting of the pre-study alone is best, and what it has there."""
-    found = {}
+    """Return the rate at which each setting of the pre-study alone is best, and its
+    accuracy there.
+    """
+    cells = {}
     for count, name in ((1, "plain"), (8, "both")):
         those = trials[trials["config/workers.*.count"] == count]
         best = those.loc[those.final_accuracy.idxmax()]
-        found |= {
+        cells |= {
             f"{name}, best rate": f"{best['config/update.lr']:g}",
             f"{name}, at its best rate": f"{100 * best.final_accuracy:.1f}",
         }
-    return found
+    return cells
 
 
 def beside_fdg(trials: pd.DataFrame) -> str:
-    """What four modules cost in accuracy, published by FDG, and here beside the same groups with
-    one module.
+    """Tabulate what four stages cost in accuracy, published by FDG, and here beside the same groups
+    with one stage.
     """
     rows = []
     for text, groups, ours, base in (
@@ -215,7 +220,7 @@ def beside_fdg(trials: pd.DataFrame) -> str:
 
 
 def of_settings(trials: pd.DataFrame, shown: Mapping[str, str]) -> str:
-    """A row for each setting: accuracy for the same samples, and time in plain
+    """Tabulate each setting: accuracy for the same samples, and time in plain
     backpropagation's.
     """
     plain = trials[trials.setting == "plain"]
@@ -244,21 +249,23 @@ def of_settings(trials: pd.DataFrame, shown: Mapping[str, str]) -> str:
 
 
 def factors(trials: pd.DataFrame) -> str:
-    """One factor at a time."""
+    """Tabulate one factor at a time."""
     return "\n\n".join(
         f"*{factor}*\n\n{of_settings(trials, shown)}" for factor, shown in FACTORS.items()
     )
 
 
 def speed_up(results: Results) -> str:
-    """How much faster K modules are than one, beside K and what the largest module allows."""
+    """Tabulate how much faster K stages are than one, beside K and what the largest stage
+    allows.
+    """
     trials = results.trials("speed-up").merge(
         pd.read_csv(results.folder / "results" / "speed-up.shares.csv"), on="trial"
     )
     rows = []
     trials = trials.assign(modules=trials["config/workers.*.count"])
     for (model, bandwidth), those in trials.groupby(["config/model", LINK], sort=False):
-        one = those[those.modules == 1].seconds.iloc[0]
+        alone_s = those[those.modules == 1].seconds.iloc[0]
         for trial in those[those.modules > 1].itertuples():
             rows.append(
                 [
@@ -266,7 +273,7 @@ def speed_up(results: Results) -> str:
                     f"{8 * bandwidth / 1e9:g}",
                     str(trial.modules),
                     ratio_text(1 / trial.largest_share),
-                    ratio_text(one / trial.seconds),
+                    ratio_text(alone_s / trial.seconds),
                 ]
             )
     return markdown(
@@ -275,15 +282,13 @@ def speed_up(results: Results) -> str:
 
 
 def overlaps(results: Results) -> pd.DataFrame:
-    """One row a stage of the runs that count."""
+    """Return a row for each stage of the runs that count."""
     both = [results.of_runs("overlap", file) for file in OVERLAPS]
-    return pd.concat(
-        [found[found.file == file] for found, file in zip(both, OVERLAPS, strict=True)]
-    )
+    return pd.concat([runs[runs.file == file] for runs, file in zip(both, OVERLAPS, strict=True)])
 
 
 def overlap(results: Results) -> str:
-    """On Ray: busy share of each stage, beside that with the stages in sequence."""
+    """Tabulate the busy share of each stage on Ray, beside that with the stages in sequence."""
     rows = []
     for (name, locked), those in overlaps(results).groupby(["file", "locked"], sort=False):
         shares = those.groupby("module").busy_share.mean()
@@ -302,15 +307,15 @@ def overlap(results: Results) -> str:
 
 
 def gradient_norm(results: Results) -> str:
-    """Means over the seeds of the squared norm, update by update."""
+    """Tabulate the means over the seeds of the squared norm, update by update."""
     rows, norms = [], results.of_runs("gradient-norm")
     for (modules, schedule), those in norms.groupby(["modules", "schedule"], sort=False):
-        for key, shown in (
+        for key, text in (
             ("norm2", "now"),
             ("smallest", "smallest so far"),
             ("weighted_mean", "mean so far"),
         ):
             values = those.groupby("updates")[key].mean()
-            rows.append([f"K = {modules}", schedule, shown, *(f"{value:.2g}" for value in values)])
+            rows.append([f"K = {modules}", schedule, text, *(f"{value:.2g}" for value in values)])
     marks = sorted(set(norms.updates))
     return markdown(["", "schedule", "squared norm", *(f"after {mark:,}" for mark in marks)], rows)

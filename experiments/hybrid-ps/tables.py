@@ -94,18 +94,18 @@ Settings = dict[str, float]
 def settings(paradigm: str, workers: int, batch_size: int, lr: float) -> tuple[Settings, str]:
     """What was set, and how the interval between pulls is read."""
     value = yaml.safe_load(paradigm)
-    rule = ParadigmChoice.model_validate(
+    hybrid = ParadigmChoice.model_validate(
         {"name": value} if isinstance(value, str) else value
     ).make()
-    assert isinstance(rule, Hybrid), paradigm
+    assert isinstance(hybrid, Hybrid), paradigm
     return {
         "num_workers": workers,
-        "num_workers_ps_update": workers if rule.k == "all" else rule.k,
-        "staleness_tolerance": float(rule.staleness_tolerance),
+        "num_workers_ps_update": workers if hybrid.k == "all" else hybrid.k,
+        "staleness_tolerance": float(hybrid.staleness_tolerance),
         "lr": lr,
         "batch_size": batch_size,
-        "pull_weights_interval_rule": rule.pull_interval,
-    }, (SNAPSHOTS[rule.snapshot] if rule.pull_interval > 1 else "")
+        "pull_weights_interval_rule": hybrid.pull_interval,
+    }, (SNAPSHOTS[hybrid.snapshot] if hybrid.pull_interval > 1 else "")
 
 
 def set_in(trial: pd.Series, experiment_lr: float) -> tuple[Settings, str]:
@@ -136,8 +136,8 @@ def rows(results: Results, table: str) -> tuple[Row, ...]:
     }
     if table == baseline_of(table)[0]:
         return tuple(
-            Row(name, "", trials[trials.rule == rule], published[rule])
-            for name, rule in BASELINES.items()
+            Row(name, "", trials[trials.label == label], published[label])
+            for name, label in BASELINES.items()
         )
     base, _ = settings(BASELINES[baseline_of(table)[1]], 5, 128, 0.03)
     found = [set_in(trial, 0.03) for _, trial in trials.iterrows()]
@@ -475,7 +475,7 @@ def frozen(results: Results) -> str:
 def frozen_trials(results: Results, name: str, lr: float) -> pd.DataFrame:
     """The repeats of a baseline in table-6-frozen.yaml."""
     trials = results.trials("table-6-frozen")
-    return trials[(trials.rule == BASELINES[name]) & (trials["config/update.lr"] == lr)]
+    return trials[(trials.label == BASELINES[name]) & (trials["config/update.lr"] == lr)]
 
 
 def facts(results: Results) -> dict[str, str]:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pandas as pd
 from labtables import (
     Results,
+    by_paradigm,
     by_seed,
     markdown,
     mean,
     mean_cell,
-    of_rules,
     ratio,
     ratio_cell,
     sweeps_table,
@@ -29,7 +29,7 @@ TIME = "time_to_accuracy_s"
 HARD, LITERAL = "lagtuner(bound=hard)", "lagtuner(bound=literal)"
 PROFILE_SPEED = 2.77
 LATE, AROUND_70 = 5, slice(12, 17)
-"""Evaluations that are averaged: the last ones, and those around 70 % of the run."""
+"""The evaluations that are averaged: the last ones, and those around 70 % of the run."""
 PRE_STUDIES = {
     "lr-two-gpus": "two GPUs",
     "lr-four-equal": "four equal workers",
@@ -38,7 +38,7 @@ PRE_STUDIES = {
 
 
 def tables(results: Results) -> dict[str, str]:
-    """By the names of their marks."""
+    """Return the tables by the names of their marks."""
     return {
         "sweeps": sweeps_table(results),
         "pre-study": pre_study(results),
@@ -55,28 +55,28 @@ def tables(results: Results) -> dict[str, str]:
 
 
 def facts(results: Results) -> dict[str, str]:
-    """By the names of their marks."""
-    one = at(results.trials("table-2"), JITTER, 0.01)
+    """Return the facts by the names of their marks."""
+    steady = at(results.trials("table-2"), JITTER, 0.01)
     pace_of = results.trials("figure-2-pace")
     slow = pace_of[pace_of["config/faults"] != "[]"]
     return {
         **{
-            f"{name}, {rule}": ratio_cell(to_asp(trials, rule, key))
+            f"{name}, {paradigm}": ratio_cell(to_asp(trials, paradigm, key))
             for name, trials, key in (
-                ("table-2", one, TIME),
-                ("table-2 pace", one, "seconds"),
+                ("table-2", steady, TIME),
+                ("table-2 pace", steady, "seconds"),
                 ("stragglers", results.trials("stragglers"), TIME),
                 ("stragglers pace", slow, "seconds"),
                 ("figure-2", results.trials("figure-2"), TIME),
             )
-            for rule in dict.fromkeys(trials.rule)
+            for paradigm in dict.fromkeys(trials.label)
         },
         "literal at 5 %": ratio_cell(
             to_asp(at(results.trials("table-2"), JITTER, 0.05), LITERAL, "seconds")
         ),
         **{
-            f"lead, {rule}": format(repeats.lead_max.max(), ",.0f")
-            for rule, repeats in one.groupby("rule")
+            f"lead, {paradigm}": format(repeats.lead_max.max(), ",.0f")
+            for paradigm, repeats in steady.groupby("label")
         },
         "pace of mean ssp": ratio_cell(mean_ssp_to_asp(slow, "seconds")),
         **{f"target, {name}": f"{target(results, name):.0%}" for name in PRE_STUDIES},
@@ -85,7 +85,7 @@ def facts(results: Results) -> dict[str, str]:
 
 
 def draw(results: Results, sweeps: Mapping[str, SweepRecord]) -> None:
-    """The pictures, from the records of sweeps."""
+    """Draw the pictures from the records of sweeps."""
     from pictures import draw_curves, draw_leads
 
     if "lead" in sweeps:
@@ -99,40 +99,40 @@ def draw(results: Results, sweeps: Mapping[str, SweepRecord]) -> None:
 
 
 def at(trials: pd.DataFrame, setting: str, value: float) -> pd.DataFrame:
-    """The trials with that value of a setting."""
+    """Return the trials with one value of a setting."""
     return trials[trials[setting] == value]
 
 
-def to_asp(trials: pd.DataFrame, rule: str, key: str) -> Estimate:
-    """A measure of a rule, as a ratio to ASP's of the same seeds."""
-    return ratio(trials[trials.rule == rule], trials[trials.rule == "asp"], key)
+def to_asp(trials: pd.DataFrame, paradigm: str, key: str) -> Estimate:
+    """Return a measure of a paradigm as a ratio to ASP's of the same seeds."""
+    return ratio(trials[trials.label == paradigm], trials[trials.label == "asp"], key)
 
 
 # ---- the pre-study ----
 
 
 def studied(results: Results, sweep: str) -> pd.DataFrame:
-    """Each trial with its learning rate, and its means over the last evaluations and over those
-    around 70 % of the run.
+    """Return each trial with its learning rate, and its means over the last evaluations and over
+    those around 70 % of the run.
     """
     curves = results.curves(sweep).groupby("trial").accuracy
     trials = results.trials(sweep).set_index("trial")
     rate = trials.get("config/update.lr", results.experiment(sweep).update.lr)
     return trials.assign(
         rate=rate,
-        late=curves.apply(lambda one: one.iloc[-LATE:].mean()),
-        around=curves.apply(lambda one: one.iloc[AROUND_70].mean()),
+        late=curves.apply(lambda curve: curve.iloc[-LATE:].mean()),
+        around=curves.apply(lambda curve: curve.iloc[AROUND_70].mean()),
     )
 
 
 def best_lr(results: Results, sweep: str) -> float:
-    """With the best mean over the last evaluations."""
+    """Return the learning rate with the best mean over the last evaluations."""
     return float(studied(results, sweep).groupby("rate").late.mean().idxmax())
 
 
 def target(results: Results, sweep: str) -> float:
-    """What BSP has around 70 % of its run at the best learning rate, rounded down to a whole
-    percent.
+    """Return the accuracy that BSP has around 70 % of its run at the best learning rate, rounded
+    down to a whole percent.
     """
     trials = studied(results, sweep)
     mean_around = trials[trials.rate == best_lr(results, sweep)].around.mean()
@@ -140,7 +140,7 @@ def target(results: Results, sweep: str) -> float:
 
 
 def pre_study(results: Results) -> str:
-    """Learning rates and targets."""
+    """Tabulate learning rates and targets."""
     rows = []
     for sweep, name in PRE_STUDIES.items():
         for rate, repeats in studied(results, sweep).groupby("rate"):
@@ -157,7 +157,7 @@ def pre_study(results: Results) -> str:
 
 
 def listed(values: pd.Series) -> str:
-    """The mean, and what it is of."""
+    """Return the mean, and the values that it is of."""
     each = f", of {' and '.join(f'{value:.1%}' for value in values)}" if len(values) > 1 else ""
     return f"{values.mean():.1%}{each}"
 
@@ -166,14 +166,14 @@ def listed(values: pd.Series) -> str:
 
 
 def table_2(results: Results) -> str:
-    """Time to accuracy at the smallest jitter that is none, beside the published one, as ratios to
-    ASP's.
+    """Tabulate the time to accuracy at the smallest jitter that is not 0, beside the published one,
+    as ratios to ASP's.
     """
     trials, published = at(results.trials("table-2"), JITTER, 0.01), results.published("table-2")
     base = published.rows["asp"][TIME]
     rows = []
-    for name in dict.fromkeys(trials.rule):
-        repeats, theirs = trials[trials.rule == name], published.rows[name][TIME]
+    for name in dict.fromkeys(trials.label):
+        repeats, theirs = trials[trials.label == name], published.rows[name][TIME]
         rows.append(
             [
                 f"`{name}`",
@@ -204,14 +204,14 @@ def table_2(results: Results) -> str:
 
 
 def timed(trials: pd.DataFrame) -> str:
-    """Time to accuracy, and what came with it."""
-    return of_rules(
+    """Tabulate the time to accuracy, with accuracy, staleness, waits and leads."""
+    return by_paradigm(
         trials,
         {
             f"s to {target_of(trials)}": lambda repeats: mean_cell(repeats, TIME, seconds_form),
-            "in ASP's": lambda repeats: ratio_cell(to_asp(trials, repeats.rule.iloc[0], TIME)),
+            "in ASP's": lambda repeats: ratio_cell(to_asp(trials, repeats.label.iloc[0], TIME)),
             "s for all the work, in ASP's": lambda repeats: ratio_cell(
-                to_asp(trials, repeats.rule.iloc[0], "seconds")
+                to_asp(trials, repeats.label.iloc[0], "seconds")
             ),
             "final accuracy": lambda repeats: mean_cell(repeats, "final_accuracy", percent_form),
             "staleness": lambda repeats: mean_cell(repeats, "staleness_mean", plain_form),
@@ -222,12 +222,14 @@ def timed(trials: pd.DataFrame) -> str:
 
 
 def paced(trials: pd.DataFrame) -> str:
-    """How long the work takes, where nothing is trained."""
-    return of_rules(
+    """Tabulate how long the work takes, where nothing is trained."""
+    return by_paradigm(
         trials,
         {
             "s for all the work": lambda repeats: mean_cell(repeats, "seconds", seconds_form),
-            "in ASP's": lambda repeats: ratio_cell(to_asp(trials, repeats.rule.iloc[0], "seconds")),
+            "in ASP's": lambda repeats: ratio_cell(
+                to_asp(trials, repeats.label.iloc[0], "seconds")
+            ),
             "wait share": lambda repeats: mean_cell(repeats, "wait_fraction", share_form),
             "lead max": largest,
         },
@@ -235,35 +237,35 @@ def paced(trials: pd.DataFrame) -> str:
 
 
 def target_of(trials: pd.DataFrame) -> str:
-    """The target accuracy as headings have it."""
+    """Return the target accuracy as headings have it."""
     return f"{trials.target_accuracy.iloc[0]:.0%}"
 
 
 def largest(repeats: pd.DataFrame) -> str:
-    """The largest lead of all repeats."""
+    """Return the largest lead of all repeats."""
     return format(repeats.lead_max.max(), count_form(repeats.lead_max.max()))
 
 
 def by_jitter(results: Results) -> str:
-    """What of Table 2 depends on how evenly the GPUs work."""
+    """Tabulate how Table 2 depends on how evenly the GPUs work."""
     trials = results.trials("table-2")
     sigmas = sorted(trials[JITTER].unique())
     rows = []
     for name in ("asp", HARD, LITERAL):
-        there = {sigma: at(trials, JITTER, sigma) for sigma in sigmas}
+        parts = [at(trials, JITTER, sigma) for sigma in sigmas]
         rows.append(
             [
                 f"`{name}`",
-                *(ratio_cell(to_asp(one, name, TIME)) for one in there.values()),
-                *(ratio_cell(to_asp(one, name, "seconds")) for one in there.values()),
+                *(ratio_cell(to_asp(part, name, TIME)) for part in parts),
+                *(ratio_cell(to_asp(part, name, "seconds")) for part in parts),
             ]
         )
     heads = [f"jitter {sigma:.0%}" for sigma in sigmas]
     return markdown(
         [
             "paradigm",
-            *(f"s to {target_of(trials)} in ASP's, {one}" for one in heads),
-            *(f"s for all the work, {one}" for one in heads),
+            *(f"s to {target_of(trials)} in ASP's, {head}" for head in heads),
+            *(f"s for all the work, {head}" for head in heads),
         ],
         rows,
     )
@@ -273,26 +275,26 @@ def by_jitter(results: Results) -> str:
 
 
 def mean_of_ssp(trials: pd.DataFrame, key: str) -> dict[int, float | None]:
-    """Seed -> mean of a measure over SSP 3 to 15, of those that have it; the paper's
+    """Return seed -> the mean of a measure over SSP 3 to 15, of those that have it; the paper's
     "average SSP".
     """
-    means = trials[trials.rule.str.startswith("ssp")].groupby("seed")[key].mean()
+    means = trials[trials.label.str.startswith("ssp")].groupby("seed")[key].mean()
     return {int(seed): float(value) for seed, value in means.items()}
 
 
 def mean_ssp_to_asp(trials: pd.DataFrame, key: str) -> Estimate:
-    """The same as a ratio to ASP's."""
-    return paired_ratio(mean_of_ssp(trials, key), by_seed(trials[trials.rule == "asp"], key))
+    """Return the same as a ratio to ASP's."""
+    return paired_ratio(mean_of_ssp(trials, key), by_seed(trials[trials.label == "asp"], key))
 
 
 def pace(results: Results) -> str:
-    """How long the work takes under each threshold of SSP, without and with stragglers."""
+    """Tabulate how long the work takes under each threshold of SSP, without and with stragglers."""
     trials = results.trials("figure-2-pace")
     parts = [trials[trials["config/faults"] == "[]"], trials[trials["config/faults"] != "[]"]]
     rows = []
-    for name in dict.fromkeys(trials.rule):
+    for name in dict.fromkeys(trials.label):
         cells = [
-            [ratio_cell(to_asp(part, name, "seconds")), largest(part[part.rule == name])]
+            [ratio_cell(to_asp(part, name, "seconds")), largest(part[part.label == name])]
             for part in parts
         ]
         rows.append([f"`{name}`", *cells[0], *cells[1]])
@@ -314,39 +316,41 @@ def pace(results: Results) -> str:
 
 
 def lead(results: Results) -> str:
-    """The largest lead, and the pace, at the profile's speeds."""
+    """Tabulate the largest lead, and the pace, at the profile's speeds."""
     trials = at(results.trials("lead"), SPEED, PROFILE_SPEED)
     sigmas = sorted(trials[JITTER].unique())
     rows = []
-    for name in dict.fromkeys(trials.rule):
-        there = [at(trials, JITTER, sigma) for sigma in sigmas]
+    for name in dict.fromkeys(trials.label):
+        parts = [at(trials, JITTER, sigma) for sigma in sigmas]
         rows.append(
             [
                 f"`{name}`",
-                *(f"{mean(one[one.rule == name], 'lead_max').mean:,.0f}" for one in there),
-                *(ratio_cell(to_asp(one, name, "seconds")) for one in there),
+                *(f"{mean(part[part.label == name], 'lead_max').mean:,.0f}" for part in parts),
+                *(ratio_cell(to_asp(part, name, "seconds")) for part in parts),
             ]
         )
     heads = [f"jitter {sigma:.0%}" for sigma in sigmas]
     return markdown(
         [
             "paradigm",
-            *(f"lead max, {one}" for one in heads),
-            *(f"s in ASP's, {one}" for one in heads),
+            *(f"lead max, {head}" for head in heads),
+            *(f"s in ASP's, {head}" for head in heads),
         ],
         rows,
     )
 
 
 def literal(results: Results) -> str:
-    """How near Algorithm 1, word for word, comes to ASP, by how unequal the two workers are."""
+    """Tabulate how near Algorithm 1, word for word, comes to ASP, by how unequal the
+    workers are.
+    """
     trials = results.trials("lead")
     rows = []
     for speed in sorted(trials[SPEED].unique()):
-        there = [
+        parts = [
             at(at(trials, SPEED, speed), JITTER, sigma) for sigma in sorted(trials[JITTER].unique())
         ]
-        cells = [ratio_cell(to_asp(one, LITERAL, "seconds")) for one in there]
+        cells = [ratio_cell(to_asp(part, LITERAL, "seconds")) for part in parts]
         rows.append([f"{speed:g}", f"{(1 + speed) / 2:.2f}", *cells])
     heads = [f"literal, jitter {sigma:.0%}" for sigma in sorted(trials[JITTER].unique())]
     return markdown(["faster / slower GPU", "any bound on the lead, in the long run", *heads], rows)

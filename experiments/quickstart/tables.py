@@ -13,21 +13,21 @@ HIDDEN = "mlp(hidden=[128])"
 
 
 def tables(results: Results) -> dict[str, str]:
-    """By the names of their marks."""
+    """Return the tables by the names of their marks."""
     trials = results.trials("quickstart")
     rows = []
     for (model, profile), scenario in trials.groupby(
         ["config/model", "config/profile"], sort=False
     ):
-        for name in dict.fromkeys(scenario.rule):
-            repeats = scenario[scenario.rule == name]
+        for name in dict.fromkeys(scenario.label):
+            repeats = scenario[scenario.label == name]
             rows.append(
                 [
                     f"`{setting_text(model)}`",
                     profile,
                     f"`{name}`",
                     mean_cell(repeats, TIME, seconds_form),
-                    ratio_cell(ratio(repeats, scenario[scenario.rule == "bsp"], TIME)),
+                    ratio_cell(ratio(repeats, scenario[scenario.label == "bsp"], TIME)),
                     mean_cell(repeats, "final_accuracy", percent_form),
                 ]
             )
@@ -40,13 +40,13 @@ def tables(results: Results) -> dict[str, str]:
 
 
 def facts(results: Results) -> dict[str, str]:
-    """By the names of their marks: a paradigm's time to accuracy in BSP's on each cluster, under
-    HIDDEN.
+    """Return the facts by the names of their marks: a paradigm's time to accuracy in BSP's on each
+    cluster, with the model HIDDEN.
     """
-    trials, found = results.trials("quickstart"), {}
+    trials, cells = results.trials("quickstart"), {}
     trials = trials[trials["config/model"].map(setting_text) == HIDDEN]
     for profile, scenario in trials.groupby("config/profile"):
-        for name in dict.fromkeys(scenario.rule):
-            one = ratio(scenario[scenario.rule == name], scenario[scenario.rule == "bsp"], TIME)
-            found[f"{profile}, {name}"] = ratio_cell(one)
-    return found
+        for name in dict.fromkeys(scenario.label):
+            repeats, bsp = (scenario[scenario.label == label] for label in (name, "bsp"))
+            cells[f"{profile}, {name}"] = ratio_cell(ratio(repeats, bsp, TIME))
+    return cells

@@ -100,7 +100,7 @@ def _rounded(value: float) -> int:
     return ceil(value / unit) * unit
 
 
-def rules(regret: pd.DataFrame) -> str:
+def by_paradigm(regret: pd.DataFrame) -> str:
     """One row a paradigm."""
     rows = []
     for name, its in regret.groupby("paradigm", sort=False):
@@ -227,7 +227,7 @@ def picture(main: pd.DataFrame, others: pd.DataFrame) -> None:
     figure, (left, right) = plt.subplots(
         1, 2, figsize=(11.5, 5.2), width_ratios=(3, 2), layout="constrained"
     )
-    _rules(left, main)
+    _by_paradigm(left, main)
     _radii(right, others)
     for axes in (left, right):
         axes.set(xscale="log", yscale="log", xlabel="T, pushes", ylabel="regret R(T), nats")
@@ -239,7 +239,7 @@ def picture(main: pd.DataFrame, others: pd.DataFrame) -> None:
     plt.close(figure)
 
 
-def _rules(axes: Axes, regret: pd.DataFrame) -> None:
+def _by_paradigm(axes: Axes, regret: pd.DataFrame) -> None:
     for name, its in regret.groupby("paradigm", sort=False):
         colour, line, marker = LOOK[name]
         _curve(
@@ -312,9 +312,8 @@ def write_page() -> None:
     main, others = regret[regret.radius == RADIUS], regret[regret.paradigm == "ssp(staleness=3)"]
     picture(main, others)
     text = (
-        f"Regret at T = {regret['T'].max():,}, R = {RADIUS:g}:\n\n{rules(main)}\n\nWhat the runs"
-        " were like, R ="
-        f" {RADIUS:g}:\n\n{assumptions(runs[runs.radius == RADIUS])}\n\n`ssp(staleness=3)` in balls"
+        f"Regret at T = {regret['T'].max():,}, R = {RADIUS:g}:\n\n{by_paradigm(main)}\n\n"
+        f"What the runs were like, R = {RADIUS:g}:\n\n{assumptions(runs[runs.radius == RADIUS])}\n\n`ssp(staleness=3)` in balls"
         " of other radii, T ="
         f" {regret['T'].max():,}:\n\n{radii(others)}\n\n{checks(regret, runs)}\n"
     )

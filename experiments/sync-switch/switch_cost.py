@@ -1,5 +1,6 @@
-"""Write results/switch-cost.csv from runs of switch-cost.yaml: python
-experiments/sync-switch/switch_cost.py RUN...
+"""Write results/switch-cost.csv from runs of switch-cost.yaml.
+
+python experiments/sync-switch/switch_cost.py RUN...
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from raysync.record.reader import RunRecord  # noqa: E402
 
 
 def row(record: RunRecord) -> dict[str, object]:
-    """Of one run with one switch. The median step is from release to push."""
+    """Return the row of a run with one switch. The median step is from release to push."""
     [switch] = record.summary["switches"]
     steps_s = record.pushes.pushed_at_s - record.pushes.released_at_s
     return {
@@ -34,5 +35,5 @@ def row(record: RunRecord) -> dict[str, object]:
 
 if __name__ == "__main__":
     kept = records_of(map(Path, sys.argv[1:]), config.load(HERE / "switch-cost.yaml"))
-    found = pd.DataFrame(map(row, kept)).sort_values(["run", "seed"])
-    found.to_csv(HERE / "results" / "switch-cost.csv", index=False)
+    rows = pd.DataFrame(map(row, kept)).sort_values(["run", "seed"])
+    rows.to_csv(HERE / "results" / "switch-cost.csv", index=False)

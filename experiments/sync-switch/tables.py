@@ -75,9 +75,9 @@ def tables(results: Results) -> dict[str, str]:
 def facts(results: Results) -> dict[str, str]:
     """By the names of their marks: accuracies in percent, times as ratios."""
     named, trials = {**dict(ORDERS), "sync-switch(fraction=0.0625)": "policy 1"}, ordered(results)
-    found = {shown: percent_cell(trials[trials.rule == name]) for name, shown in named.items()}
+    found = {shown: percent_cell(trials[trials.label == name]) for name, shown in named.items()}
     found["BSP in ASP's"] = relative(
-        trials[trials.rule == "bsp"], trials[trials.rule == "asp"], "seconds"
+        trials[trials.label == "bsp"], trials[trials.label == "asp"], "seconds"
     )
     if "stragglers" in results.sweeps.index:
         online = with_online(results.trials("stragglers"))
@@ -105,7 +105,7 @@ def draw(results: Results, sweeps: Mapping[str, SweepRecord]) -> None:
         measured = {"lenet, lr 0.01": shared(results)}
         if "share-low-lr" in results.sweeps.index:
             low = results.trials("share-low-lr")
-            measured["lenet, lr 0.0025"] = low.assign(fraction=low.rule.map(fraction_of))
+            measured["lenet, lr 0.0025"] = low.assign(fraction=low.label.map(fraction_of))
         draw_shares(measured, published, results.curves("share"), HERE / "share.svg")
 
 
@@ -161,10 +161,10 @@ def shared(results: Results) -> pd.DataFrame:
     two clocks.
     """
     trials, curves = results.trials("share").set_index("trial"), results.curves("share")
-    trials = trials.assign(fraction=trials.rule.map(fraction_of))
+    trials = trials.assign(fraction=trials.label.map(fraction_of))
     curves = curves[curves.progress < 0.99]  # the last one is of other images
     late = curves[curves.progress > LATE].groupby("trial").accuracy.mean()
-    target = float(late[trials.index[trials.rule == "bsp"]].mean())
+    target = float(late[trials.index[trials.label == "bsp"]].mean())
     reached = curves[curves.accuracy >= target].groupby("trial").first()
     begun = pd.concat([reached.progress, trials.fraction], axis=1).min(axis=1)
     return (
@@ -183,10 +183,10 @@ def shared(results: Results) -> pd.DataFrame:
 def share(results: Results) -> str:
     """Accuracy and time by the share of BSP."""
     trials, published = shared(results), results.published("share").rows
-    bsp, base = trials[trials.rule == "bsp"], published["bsp"]["seconds"]
+    bsp, base = trials[trials.label == "bsp"], published["bsp"]["seconds"]
     rows = []
     for fraction, repeats in trials.groupby("fraction", sort=False):
-        theirs = published[repeats.rule.iloc[0]]
+        theirs = published[repeats.label.iloc[0]]
         rows.append(
             [
                 f"{100 * fraction:g} %",
@@ -217,7 +217,7 @@ def share(results: Results) -> str:
 def share_low_lr(results: Results) -> str:
     """The same at a quarter of the learning rate."""
     trials, published = results.trials("share-low-lr"), results.published("share").rows
-    bsp = trials[trials.rule == "bsp"]
+    bsp = trials[trials.label == "bsp"]
     rows = [
         [
             f"{100 * fraction_of(name):g} %",
@@ -225,7 +225,7 @@ def share_low_lr(results: Results) -> str:
             percent_cell(repeats),
             relative(repeats, bsp, "seconds"),
         ]
-        for name, repeats in trials.groupby("rule", sort=False)
+        for name, repeats in trials.groupby("label", sort=False)
     ]
     return markdown(
         ["BSP's share, lr 0.0025", "accuracy %, published", "measured", "training time in BSP's"],
@@ -310,9 +310,9 @@ def order(results: Results) -> str:
         ordered(results),
         results.published("share").rows | results.published("order").rows,
     )
-    bsp, rows = trials[trials.rule == "bsp"], []
+    bsp, rows = trials[trials.label == "bsp"], []
     for name, shown in ORDERS:
-        repeats, theirs = trials[trials.rule == name], published.get(name)
+        repeats, theirs = trials[trials.label == name], published.get(name)
         rows.append(
             [
                 shown,
@@ -345,7 +345,7 @@ def policies(results: Results) -> str:
     ):
         row = [shown]
         for workers, trials in setups.items():
-            repeats, theirs = trials[trials.rule == name], published[workers].get(name, NOT_THERE)
+            repeats, theirs = trials[trials.label == name], published[workers].get(name, NOT_THERE)
             row += [
                 percent(theirs["final_accuracy"]),
                 percent_cell(repeats) if len(repeats) else "not run",
@@ -354,7 +354,7 @@ def policies(results: Results) -> str:
                     if theirs["seconds"]
                     else ""
                 ),
-                relative(repeats, trials[trials.rule == "bsp"], "seconds"),
+                relative(repeats, trials[trials.label == "bsp"], "seconds"),
             ]
         rows.append(row)
     heads = ["accuracy %, published", "measured", "time in BSP's, published", "measured"]
@@ -368,7 +368,7 @@ def paper_lr(results: Results) -> str:
     trials = results.trials("sixteen-paper-lr")
     rows = [
         [f"`{name}`", ", ".join(dict.fromkeys(repeats.status)), each(repeats)]
-        for name, repeats in trials.groupby("rule", sort=False)
+        for name, repeats in trials.groupby("label", sort=False)
     ]
     return markdown(["16 workers, lr 0.1", "runs", "final accuracy, %, of each seed"], rows)
 
@@ -386,7 +386,7 @@ def each(repeats: pd.DataFrame) -> str:
 def policy_1(results: Results) -> pd.DataFrame:
     """Policy 1 as the paper has it: batch and momentum unchanged."""
     trials = results.trials("share")
-    return trials[trials.rule == "sync-switch(fraction=0.0625)"]
+    return trials[trials.label == "sync-switch(fraction=0.0625)"]
 
 
 def batch(results: Results) -> str:
@@ -394,7 +394,7 @@ def batch(results: Results) -> str:
     trials, usual = results.trials("batch"), policy_1(results)
     sizes = {32: "32", 512: "512"}
     rows = {128: usual} | {
-        size: trials[trials.rule.str.contains(f"'asp': {text}")] for size, text in sizes.items()
+        size: trials[trials.label.str.contains(f"'asp': {text}")] for size, text in sizes.items()
     }
     return markdown(
         ["batch under ASP", "samples a second, in those at 128", "accuracy %"],
@@ -431,7 +431,7 @@ def slow_links(results: Results) -> str:
     """Throughput of both protocols where links are slow, in that where none is."""
     trials = results.trials("slow-links")
     settings = list(dict.fromkeys(trials["config/faults"]))
-    rate = trials.groupby(["config/faults", "rule"]).throughput_samples_per_s.mean() / 128
+    rate = trials.groupby(["config/faults", "label"]).throughput_samples_per_s.mean() / 128
     rows = []
     for setting, (name, (bsp, asp)) in zip(settings, PUBLISHED_STEPS.items(), strict=True):
         free, here = rate[settings[0]], rate[setting]
@@ -468,8 +468,8 @@ def with_online(trials: pd.DataFrame) -> pd.DataFrame:
         return name.partition(f"{key}=")[2].partition(",")[0].rstrip(")") or default
 
     return trials.assign(
-        online=[setting(name, "online", "none") for name in trials.rule],
-        margin=[setting(name, "margin", "0.2") for name in trials.rule],
+        online=[setting(name, "online", "none") for name in trials.label],
+        margin=[setting(name, "margin", "0.2") for name in trials.label],
     )
 
 
@@ -532,7 +532,7 @@ def stragglers_trained(results: Results) -> str:
     found = pd.read_csv(results.folder / "results" / "stragglers-trained.detections.csv")
     trials = trials.merge(found, on="trial", how="left")
     none, calm, rows = trials[trials.online == "none"], results.trials("share"), []
-    calm = calm[calm.rule == "sync-switch(fraction=0.5)"]
+    calm = calm[calm.label == "sync-switch(fraction=0.5)"]
     rows.append(
         ["no stragglers", "", percent_cell(calm), relative(calm, none, "seconds"), "", "", ""]
     )
@@ -567,7 +567,7 @@ def stragglers_trained(results: Results) -> str:
 def alexnet(results: Results) -> str:
     """One seed with another model."""
     trials = results.trials("alexnet")
-    bsp = trials[trials.rule == "bsp"]
+    bsp = trials[trials.label == "bsp"]
     rows = [
         [
             f"`{name}`",
@@ -575,7 +575,7 @@ def alexnet(results: Results) -> str:
             relative(repeats, bsp, "seconds"),
             mean_cell(repeats, "staleness_mean", plain_form),
         ]
-        for name, repeats in trials.groupby("rule", sort=False)
+        for name, repeats in trials.groupby("label", sort=False)
     ]
     return markdown(["", "accuracy %", "training time in BSP's", "staleness"], rows)
 

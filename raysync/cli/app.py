@@ -1,4 +1,6 @@
-"""What all commands share: the application, where they print, their common arguments."""
+"""What all commands share: the application, the consoles that they print to, and their common
+arguments.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ app = typer.Typer(
     help="Experiments with synchronisation paradigms in distributed deep learning, on Ray.",
 )
 WIDE = None if "COLUMNS" in os.environ else 160
-"""Columns of what is no terminal: of the log of a job, say. rich would fold at 80, and nobody gains
-by that."""
+"""The columns of an output that is no terminal, such as the log of a job. rich would fold it at 80,
+which helps no reader."""
 console = VisibleConsole(emoji=False, width=None if sys.stdout.isatty() else WIDE)
 errors = VisibleConsole(stderr=True, emoji=False, width=None if sys.stderr.isatty() else WIDE)
 
@@ -53,7 +55,7 @@ OptionalFile = Annotated[
 
 
 def load_experiment(file: Path | None, settings: Sequence[str]) -> Experiment:
-    """An experiment file, or the one that comes with raysync."""
+    """Load an experiment file, or the one that comes with raysync."""
     if file is not None:
         return config.load(file, settings)
     with as_file(files("raysync") / "comparison.yaml") as path:
@@ -66,26 +68,21 @@ def say(text: str) -> None:
 
 
 def say_that_ray_starts(experiment: Experiment, what: str) -> None:
-    """Before half a minute in which processes start, and nothing else is seen."""
+    """Announce that Ray starts: for half a minute nothing else is seen."""
     joins = experiment.cluster.address not in ("auto", "local") or (
         experiment.cluster.address == "auto" and "RAY_ADDRESS" in os.environ
     )
     say(f"Starting {what} on the Ray cluster ..." if joins else f"Starting Ray and {what} ...")
 
 
-def workers_of(experiment: Experiment) -> str:
-    """Its worker groups in a few words."""
-    return " + ".join(f"{group.count} {group.name}" for group in experiment.workers)
-
-
 def with_engine(settings: Sequence[str], engine: str | None) -> list[str]:
-    """The overrides with that of `--engine`."""
+    """Return the overrides with that of `--engine`."""
     return [*settings, *([f"engine={engine}"] if engine else [])]
 
 
 def warn_of_the_jobs_folder(experiment: Experiment, say: Callable[[str], None]) -> None:
-    """In a job, a relative folder is one in Ray's copy of the working directory, which goes when
-    Ray needs the space.
+    """Warn where a job writes to a relative folder: it lies in Ray's copy of the working directory,
+    which Ray deletes when it needs the space.
     """
     output = experiment.output
     in_a_job = "job_submission_id" in os.environ.get(
@@ -94,5 +91,6 @@ def warn_of_the_jobs_folder(experiment: Experiment, say: Callable[[str], None]) 
     if in_a_job and not is_uri(output) and not Path(output).expanduser().is_absolute():
         say(
             f"output: {output}: in a job that is a folder of Ray's copy of the working directory,"
-            " and goes with it. To keep the records: --set output=/A/SHARED/FOLDER, or a URI."
+            " and is deleted with it. To keep the records: --set output=/A/SHARED/FOLDER, or a"
+            " URI."
         )

@@ -13,8 +13,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from raysync import config
-from raysync.cli.app import app, console, workers_of
+from raysync.cli.app import app, console
 from raysync.paradigms import PARADIGMS, PRESETS
+from raysync.results.grouping import workers_text
 
 
 class Kind(StrEnum):
@@ -87,7 +88,7 @@ def _list_clusters() -> None:
         table.add_column(column, no_wrap=column == "name")
     for name, about in config.profiles().items():
         experiment = config.validate({"profile": name, "engine": "virtual"})
-        table.add_row(escape(name), workers_of(experiment), escape(about.splitlines()[0]))
+        table.add_row(escape(name), workers_text(experiment), escape(about.splitlines()[0]))
     console.print(table)
     console.print(
         "Name one: --set profile=NAME; your own: --set profile=FILE.yaml (`raysync calibrate`"

@@ -1,4 +1,4 @@
-"""`raysync report`: from records to something that a person reads."""
+"""`raysync report`: turns records into a page, Markdown, pictures or a trace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """What a report can be."""
+    """The formats of a report."""
 
     html = "html"
     md = "md"
@@ -68,7 +68,9 @@ def report(
     from raysync.results.collection import collect
 
     if median and kind is not Format.md:
-        raise ConfigError(f"--median: of the tables of --format md; not of {kind.value}.")
+        raise ConfigError(
+            f"--median applies to the tables of --format md; it has no meaning for {kind.value}."
+        )
     _check_output(output, kind)
     collection = collect([local_copy(path, without=TUNE) for path in paths])
     if kind is Format.md and output is None:
@@ -76,30 +78,31 @@ def report(
 
         typer.echo(visible(markdown(collection, median=median)), nl=False)
         return
-    there = output or _place(collection, kind)
+    target = output or _default_output(collection, kind)
     try:
-        _write(collection, kind, there, median)
-        upload(there)
+        _write(collection, kind, target, median)
+        upload(target)
     except OSError as error:
-        raise ConfigError(f"{there}: cannot be written ({error.strerror or error}).") from error
-    console.print(f"Written: {display_name(there)}", markup=False, highlight=False, soft_wrap=True)
+        raise ConfigError(f"{target}: cannot be written ({error.strerror or error}).") from error
+    written = display_name(target)
+    console.print(f"Written: {written}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _place(collection: Collection, kind: Format) -> Path:
-    """Where a report goes if nobody says where: into the first folder that was named, or that of
+def _default_output(collection: Collection, kind: Format) -> Path:
+    """Return where a report goes without --output: into the first folder that was named, or that of
     the only run.
     """
     names = {Format.html: "report.html", Format.png: "report", Format.trace: "trace.json"}
-    return (
-        collection.runs[0].record.path if kind is Format.trace else collection.paths[0]
-    ) / names[kind]
+    only_run = kind is Format.trace
+    folder = collection.runs[0].record.path if only_run else collection.paths[0]
+    return folder / names[kind]
 
 
-def _write(collection: Collection, kind: Format, there: Path, median: bool) -> None:
+def _write(collection: Collection, kind: Format, path: Path, median: bool) -> None:
     if kind is Format.md:
         from raysync.results.markdown import markdown
 
-        there.write_text(visible(markdown(collection, median=median)), encoding="utf-8")
+        path.write_text(visible(markdown(collection, median=median)), encoding="utf-8")
     elif kind is Format.trace:
         from raysync.results.trace import write_trace
 
@@ -108,15 +111,15 @@ def _write(collection: Collection, kind: Format, there: Path, median: bool) -> N
                 f"--format trace: it shows one run, there are {len(collection.runs)}; name one of"
                 f" them: {collection.runs[0].record.path}, ..."
             )
-        write_trace(collection.runs[0].record, there)
+        write_trace(collection.runs[0].record, path)
     else:
         from raysync.results.page import write_html, write_png
 
-        (write_html if kind is Format.html else write_png)(collection, there)
+        (write_html if kind is Format.html else write_png)(collection, path)
 
 
 def _check_output(output: Path | None, kind: Format) -> None:
-    """Before anything is read: a mistake must not cost a minute."""
+    """Check --output before anything is read: a mistake must not cost a minute."""
     if output is None:
         return
     if not output.absolute().parent.is_dir():

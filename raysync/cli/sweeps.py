@@ -107,11 +107,12 @@ def any_failed(table: pd.DataFrame) -> bool:
 def _answer(record: SweepRecord) -> None:
     """Which paradigm, in each scenario."""
     from raysync.results.collection import collect
-    from raysync.results.ranking import answers, overall
+    from raysync.results.ranking import rank_all
+    from raysync.results.sentences import answer, overall
 
-    collection = collect([record.path])
-    found = answers(collection)
-    for scenario, text in found.items():
-        console.print(f"{scenario}: {text}" if scenario else text, markup=False, highlight=False)
-    if len(found) > 1:
-        console.print(overall(collection), markup=False, highlight=False)
+    rankings = rank_all(collect([record.path]))
+    for ranking in rankings:
+        opening = f"{ranking.scenario}: " if ranking.scenario else ""
+        console.print(f"{opening}{answer(ranking)}", markup=False, highlight=False)
+    if len(rankings) > 1:
+        console.print(overall(rankings), markup=False, highlight=False)

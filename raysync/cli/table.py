@@ -1,20 +1,52 @@
-"""The table at the end of `run` and `compare`."""
+"""The table at the end of `run` and `compare`: the report's measures, narrow enough for a
+terminal.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from raysync.cli.app import console, workers_of
+from raysync.cli.app import console
 from raysync.config import Experiment
+from raysync.results.collection import Success
+from raysync.results.columns import (
+    FINAL_ACCURACY,
+    FINAL_PERPLEXITY,
+    OF_EVERY_RUN,
+    WHOLE_WORK,
+    Form,
+    Measure,
+    time_measure,
+    with_interval,
+)
+from raysync.results.grouping import workers_text
 
-Column = tuple[str, str, Callable[[float], str], bool]
-"""Heading, key of the summary, how a value is shown, whether its interval is shown."""
+
+def seconds_form(value: float) -> str:
+    """Show one decimal; of less than a second, two digits."""
+    return ",.1f" if value >= 0.95 or not value else ".2g"
+
+
+def rate_form(value: float) -> str:
+    """Show whole numbers; of less than ten a second, two digits."""
+    return ",.0f" if value >= 9.95 or not value else ".2g"
+
+
+NARROW: dict[str, tuple[str, Form]] = {
+    "throughput_samples_per_s": ("samples\nper s", rate_form),
+    "wait_fraction": ("wait\nshare", lambda _: ".0%"),
+    "staleness_mean": ("stale-\nness", lambda _: ".1f"),
+    "staleness_max": ("\nmax", lambda _: ".0f"),
+    "lead_max": ("lead\nmax", lambda _: ".0f"),
+}
+"""Key of a measure of every run -> its heading and its form here; others are not shown."""
 
 
 def print_table(
@@ -23,98 +55,105 @@ def print_table(
     seeds: Sequence[int],
     tokens: bool,
 ) -> None:
-    """One row a paradigm; means over the seeds, with the interval of the results. None: a failed
-    run.
+    """Print a row for each paradigm: means over the seeds, with the interval of the results.
+
+    Args:
+        rows: paradigm -> the summary of each seed's run; None for a run that failed.
+        experiment: the experiment that was run.
+        seeds: the seeds, as many as each row has summaries.
+        tokens: whether the model predicts tokens.
     """
-    columns = [
-        *results(experiment, tokens),
-        ("samples\nper s", "throughput_samples_per_s", rate_text, False),
-        ("wait\nshare", "wait_fraction", "{:.0%}".format, False),
-        ("stale-\nness", "staleness_mean", "{:.1f}".format, False),
-        ("\nmax", "staleness_max", "{:.0f}".format, False),
-        ("lead\nmax", "lead_max", "{:.0f}".format, False),
+    results = result_columns(experiment, tokens)
+    others = [
+        replace(measure, heading=NARROW[measure.key][0], form=NARROW[measure.key][1])
+        for measure in OF_EVERY_RUN
+        if measure.key in NARROW
     ]
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column(
-        "paradigm", overflow="fold"
-    )  # a long one takes lines of its own; numbers are never cut
-    for name, *_ in columns:
-        table.add_column(name, justify="right", no_wrap=True)
+    # a long name is folded into several lines; numbers are never cut
+    table.add_column("paradigm", overflow="fold")
+    for measure in (*results, *others):
+        table.add_column(measure.heading, justify="right", no_wrap=True)
     for label, summaries in rows.items():
-        bad = Counter(one["status"] if one else "failed" for one in summaries)
+        bad = Counter(summary["status"] if summary else "failed" for summary in summaries)
         del bad["finished"]
         marks = [f"[red]{status} {count} of {len(seeds)}[/red]" for status, count in bad.items()]
         cells = [
-            cell([one[key] if one else None for one in summaries], show, interval=interval)
-            for _, key, show, interval in columns
+            cell(
+                [summary[measure.key] if summary else None for summary in summaries],
+                measure.form,
+                interval=measure in results,
+            )
+            for measure in (*results, *others)
         ]
         table.add_row(" ".join([escape(label), *marks]), *cells)
     console.print(title(experiment, seeds), highlight=False, soft_wrap=True)
     console.print(table)
 
 
-def results(experiment: Experiment, tokens: bool) -> list[Column]:
-    """The columns that say how good the model became, and how soon it met the targets."""
+def result_columns(experiment: Experiment, tokens: bool) -> list[Measure]:
+    """Return the columns that say how good the model became, and how soon it met the targets."""
     if experiment.timing == "only":
-        return [("seconds", "seconds", seconds_text, True)]
+        return [replace(WHOLE_WORK, form=seconds_form)]
     accuracy, loss = experiment.target_accuracy, experiment.target_loss
-    columns: list[Column] = [
-        (
-            ("final\nperplexity", "final_perplexity", perplexity_text, True)
-            if tokens
-            else ("final\naccuracy", "final_accuracy", "{:.1%}".format, True)
-        )
-    ]
+    final = FINAL_PERPLEXITY if tokens else FINAL_ACCURACY
+    columns = [replace(final, heading=final.heading.replace(" ", "\n"))]
     if accuracy or not loss:
-        name = f"{accuracy:.1%}" if accuracy else "target"
-        columns.append((f"s to\n{name}", "time_to_accuracy_s", seconds_text, True))
+        columns.append(_time_column(Success("accuracy", accuracy, "accuracy")))
     if loss:
-        columns.append((f"s to\nloss {loss:g}", "time_to_loss_s", seconds_text, True))
+        columns.append(_time_column(Success("accuracy", loss, "loss")))
     return columns
 
 
+def _time_column(success: Success) -> Measure:
+    measure = time_measure(success)
+    heading = "s to target" if success.target is None else measure.heading
+    return replace(measure, heading=heading.replace("s to ", "s to\n"), form=seconds_form)
+
+
 def seconds_text(value: float) -> str:
-    """One decimal; of less than a second, two digits."""
-    return f"{value:,.1f}" if value >= 0.95 or not value else f"{value:.2g}"
+    """Return seconds as the table shows them."""
+    return format(value, seconds_form(value))
 
 
 def rate_text(value: float) -> str:
-    """Whole numbers; of less than ten a second, two digits."""
-    return f"{value:,.0f}" if value >= 9.95 or not value else f"{value:.2g}"
+    """Return a rate as the table shows it."""
+    return format(value, rate_form(value))
 
 
 def perplexity_text(value: float) -> str:
-    """Two decimals; of a model that knows nothing, the order of magnitude."""
-    return f"{value:.2f}" if value < 1000 else f"{value:.1e}"
+    """Return a perplexity as the table shows it."""
+    return FINAL_PERPLEXITY.show(value)
 
 
 def title(experiment: Experiment, seeds: Sequence[int]) -> str:
-    """What was trained, by whom, how often; and what `±` means, where there are several seeds."""
+    """Say what was trained, on which workers and how often; and what `±` means, where there are
+    several seeds.
+    """
     repeats = f"seed {seeds[0]}"
     if len(seeds) > 1:
         repeats = f"mean ± half of the 95% interval over seeds {', '.join(map(str, seeds))}"
     return (
-        f"{experiment.model.name} on {experiment.data.name}, workers {workers_of(experiment)},"
+        f"{experiment.model.name} on {experiment.data.name}, workers {workers_text(experiment)},"
         f" {repeats}"
     )
 
 
-def cell(values: list[float | None], show: Callable[[float], str], *, interval: bool) -> str:
-    """The mean over the seeds with half of its interval, and of how many where some have no value.
+def cell(values: Sequence[float | None], form: Form, *, interval: bool) -> str:
+    """Return the mean over the seeds, with half of its interval, and how many of them have a value,
+    where some have none.
 
-    As in the report, a half that rounds to 0 is left out.
+    Args:
+        values: one a seed; None where there is none.
+        form: of the column.
+        interval: whether the interval is shown.
     """
     if len(values) == 1:
-        return "-" if values[0] is None else show(values[0])
+        return "-" if values[0] is None else format(values[0], form(values[0]))
     from raysync.results.statistics import estimate  # scipy takes its time to import
 
-    found = estimate(values)
-    if found.mean is None:
+    mean = estimate(values)
+    if mean.mean is None:
         return "-"
-    half = missing = ""
-    if interval and found.low is not None and found.high is not None:
-        half = show((found.high - found.low) / 2)
-        half = "" if half == show(0.0) else f" ± {half}"
-    if not found.complete:
-        missing = f" ({found.count} of {found.total})"
-    return f"{show(found.mean)}{half}{missing}"
+    low, high = (mean.low, mean.high) if interval else (None, None)
+    return with_interval(mean.mean, low, high, mean.count, mean.total, form)

@@ -1,3 +1,3 @@
-"""What is made of records: statistics, figures, reports. Reads records only; knows neither Ray nor
-torch.
+"""Statistics, figures and reports of records. Only records are read here; neither Ray nor torch is
+imported.
 """

@@ -1,15 +1,16 @@
-"""What a report is over: the runs in the folders that a person named, by scenario and paradigm.
+"""What a report is about: the runs in the folders that a person named, by scenario and paradigm.
 
     collect([Path("runs/compare")])      every record in a folder of records
     collect([Path("runs/compare/...")])  one run
     collect([Path("sweeps/...")])        the trials of a sweep
 
 A *scenario* is everything that a paradigm meets: model, data, workers, update rule, ... Runs of one
-scenario and one paradigm differ in their seed alone: they are its *repeats*.
+scenario and one paradigm differ only in their seed: they are its *repeats*.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,12 +18,16 @@ from math import isfinite
 from pathlib import Path
 from typing import Literal
 
+import pyarrow.parquet as pq
+
 from raysync.config import Experiment, Published
+from raysync.core.journal import read_header
 from raysync.errors import ConfigError
-from raysync.record.reader import RunRecord, load
-from raysync.record.sweeps import FILE, SweepRecord
+from raysync.record.reader import RunRecord, legible, load
+from raysync.record.rows import PushRow
+from raysync.record.sweeps import FILE, SweepRecord, load_sweep
+from raysync.record.writer import schema_of
 from raysync.results.grouping import differences, setting_text, trial_paradigm
-from raysync.results.validation import check, whole_sweep
 
 Quality = Literal["accuracy", "perplexity", "nothing"]
 
@@ -42,7 +47,7 @@ class Run:
 
     record: RunRecord
     paradigm: str
-    """As tables call it: `ssp(staleness=3)`."""
+    """Its label in tables: `ssp(staleness=3)`."""
     seed: int
     scenario: str = ""
     """What sets it apart from others of the collection, beside paradigm and seed: `model=lenet,
@@ -50,35 +55,41 @@ class Run:
 
     @property
     def label(self) -> str:
-        """What was run."""
-        return ", ".join(
-            part for part in (self.scenario, self.paradigm, f"seed {self.seed}") if part
-        )
+        """What was run, in a line."""
+        return _label(self.scenario, self.paradigm, self.seed)
 
     @property
     def status(self) -> str:
-        """finished, diverged, stopped, failed, or unfinished: killed, or still going on."""
+        """`finished`, `diverged`, `stopped`, `failed`, or `unfinished`: it was killed, or it is
+        still running.
+        """
         return str(self.record.summary["status"])
 
     @property
     def unfinished(self) -> str:
-        """Why not all of the run is there, in a clause; empty if all is."""
+        """Why a part of the run is missing, in a clause; empty if all of it is there."""
         if self.status == "unfinished":
             return "it was killed, or it still goes on: its journal has no closing line"
-        return (
-            ""
-            if self.record.ended
-            else "it was closed, but its journal has no closing line: it was cut off"
-        )
+        if not self.record.ended:
+            return "it was closed, but its journal has no closing line: it was cut off"
+        return ""
 
     def value(self, key: str) -> float | None:
-        """A number of `summary.json`; None where the run has none: a target not reached, or a
-        result (a final accuracy, the seconds of the whole training) of a run that did not finish,
-        which is of less work than that of the others."""
+        """Return a number of `summary.json`.
+
+        It is None where the run has none: a target that was not reached, or a result (a final
+        accuracy, the seconds of the whole training) of a run that did not finish, which did less
+        work than the others.
+        """
         if key in OF_FINISHED_RUNS and self.status != "finished":
             return None
         value = self.record.summary.get(key)
         return float(value) if isinstance(value, int | float) and isfinite(value) else None
+
+
+def by_seed(runs: Iterable[Run], key: str) -> dict[int, float | None]:
+    """Return seed -> value, for pairs."""
+    return {run.seed: run.value(key) for run in runs}
 
 
 @dataclass(frozen=True)
@@ -93,50 +104,54 @@ class Failed:
 
     @property
     def label(self) -> str:
-        """What was tried."""
-        return ", ".join(
-            part for part in (self.scenario, self.paradigm, f"seed {self.seed}") if part
-        )
+        """What was tried, in a line."""
+        return _label(self.scenario, self.paradigm, self.seed)
+
+
+def _label(scenario: str, paradigm: str, seed: int) -> str:
+    return ", ".join(filter(None, (scenario, paradigm, f"seed {seed}")))
 
 
 @dataclass(frozen=True)
 class Success:
-    """By what the runs of a scenario are judged."""
+    """What the runs of a scenario are judged by."""
 
     quality: Quality
-    """Of the model; nothing, where nothing was trained (`timing: only`)."""
+    """How the model is measured; nothing, where none was trained (`timing: only`)."""
     target: float | None
-    """A fraction of 1, or a loss in nats; None: none was given."""
+    """A fraction of 1, or a loss in nats; None if none was given."""
     target_kind: Literal["accuracy", "loss"] | None
 
     @property
     def final_key(self) -> str | None:
-        """Key of `summary.json`: how good the model became."""
+        """The key in `summary.json` that says how good the model became."""
         return None if self.quality == "nothing" else f"final_{self.quality}"
 
     @property
     def time_key(self) -> str:
-        """Key of `summary.json`: seconds to the target; without one, of the whole training."""
+        """The key in `summary.json` of the seconds to the target; without one, of the whole
+        training.
+        """
         return "seconds" if self.target_kind is None else f"time_to_{self.target_kind}_s"
 
 
 @dataclass(frozen=True)
 class Collection:
-    """Runs to be reported on together."""
+    """Runs that are reported on together."""
 
     paths: tuple[Path, ...]
-    """What was named."""
+    """The folders that were named."""
     runs: tuple[Run, ...]
     """In file order (of a sweep, in that of its trials); at least one."""
     failed: tuple[Failed, ...] = ()
     superseded: int = 0
     """Records left out because a newer one has the same scenario, paradigm and seed."""
     sweep: SweepRecord | None = None
-    """If this is one sweep and nothing else."""
+    """The sweep, if the collection is that and nothing else."""
 
     @property
     def experiment(self) -> Experiment:
-        """Of the sweep, or of the first run."""
+        """The experiment of the sweep, or of the first run."""
         return self.sweep.experiment if self.sweep is not None else self.runs[0].record.config
 
     @property
@@ -146,26 +161,24 @@ class Collection:
 
     @property
     def name(self) -> str:
-        """Of the experiment."""
+        """The name of the experiment."""
         return self.experiment.name
 
     @cached_property
     def paradigms(self) -> tuple[str, ...]:
-        """In the order of the experiment's `paradigms`, others as they appear; of a sweep, as they
-        appear.
+        """The paradigms in the order of the experiment's `paradigms`, then others as they appear;
+        of a sweep, as they appear.
         """
-        everything: list[Run | Failed] = [*self.runs, *self.failed]
-        there = list(dict.fromkeys(one.paradigm for one in everything))
-        names = labels(run.record for run in self.runs)
+        labels = list(dict.fromkeys(trial.paradigm for trial in self._trials))
+        names = labels_of(run.record for run in self.runs)
         choices = () if self.sweep is not None else self.experiment.paradigms
         listed = [names.get(choice.label, choice.label) for choice in choices]
-        return tuple(
-            sorted(there, key=lambda label: listed.index(label) if label in listed else len(listed))
-        )
+        order = {label: place for place, label in enumerate(listed)}
+        return tuple(sorted(labels, key=lambda label: order.get(label, len(order))))
 
     def scenarios(self) -> dict[str, dict[str, list[Run]]]:
-        """Scenario -> paradigm -> its repeats by rising seed; "" is the only scenario where nothing
-        else differs.
+        """Return scenario -> paradigm -> its repeats by rising seed; "" is the only scenario where
+        nothing else differs.
 
         A paradigm of which every trial of the scenario failed without a record has an empty list.
         """
@@ -174,27 +187,40 @@ class Collection:
     @cached_property
     def _scenarios(self) -> dict[str, dict[str, list[Run]]]:
         order = {label: place for place, label in enumerate(self.paradigms)}
-        everything: list[Run | Failed] = [*self.runs, *self.failed]
-        groups: dict[str, dict[str, list[Run]]] = {one.scenario: {} for one in everything}
-        for one in sorted(everything, key=lambda one: (order[one.paradigm], one.seed)):
-            repeats = groups[one.scenario].setdefault(one.paradigm, [])
-            if isinstance(one, Run):
-                repeats.append(one)
+        groups: dict[str, dict[str, list[Run]]] = {trial.scenario: {} for trial in self._trials}
+        for trial in sorted(self._trials, key=lambda trial: (order[trial.paradigm], trial.seed)):
+            repeats = groups[trial.scenario].setdefault(trial.paradigm, [])
+            if isinstance(trial, Run):
+                repeats.append(trial)
         return groups
 
+    @property
+    def _trials(self) -> tuple[Run | Failed, ...]:
+        return (*self.runs, *self.failed)
+
     def failures(self, scenario: str, paradigm: str) -> list[Failed]:
-        """The trials without a record."""
-        return [one for one in self.failed if (one.scenario, one.paradigm) == (scenario, paradigm)]
+        """Return the trials without a record."""
+        return [
+            trial
+            for trial in self.failed
+            if (trial.scenario, trial.paradigm) == (scenario, paradigm)
+        ]
+
+    def statuses(self, scenario: str, paradigm: str) -> Counter[str]:
+        """Return how the repeats ended -> how many of them; trials without a record have failed."""
+        repeats = self.scenarios()[scenario][paradigm]
+        lost = len(self.failures(scenario, paradigm))
+        return Counter([*(run.status for run in repeats), *["failed"] * lost])
 
     def success(self, scenario: str) -> Success:
-        """By what the runs of a scenario are judged."""
+        """Return what the runs of a scenario are judged by."""
         return success_of(
             next((run for run in self.runs if run.scenario == scenario), self.runs[0]).record
         )
 
 
 def success_of(record: RunRecord) -> Success:
-    """By what a run is judged: perplexity and loss where tokens are predicted, otherwise
+    """Return what a run is judged by: perplexity and loss where tokens are predicted, otherwise
     accuracy.
     """
     experiment, summary = record.config, record.summary
@@ -208,12 +234,12 @@ def success_of(record: RunRecord) -> Success:
     order: tuple[Literal["accuracy", "loss"], ...] = (
         ("loss", "accuracy") if tokens else ("accuracy", "loss")
     )
-    kind = next((one for one in order if targets[one] is not None), None)
+    kind = next((kind for kind in order if targets[kind] is not None), None)
     return Success("perplexity" if tokens else "accuracy", targets[kind] if kind else None, kind)
 
 
 def collect(paths: Sequence[Path]) -> Collection:
-    """The runs in folders.
+    """Collect the runs in folders.
 
     Args:
         paths: each the folder of a run, of a sweep, or of run records as `raysync compare` leaves
@@ -226,7 +252,7 @@ def collect(paths: Sequence[Path]) -> Collection:
         return _of_sweep(paths[0])
     records = [record for path in paths for record in _records(path)]
     for record in records:
-        check(record)
+        _check(record)
     scenarios = differences(records)
     runs = [
         Run(record, label_of(record), record.config.seed, scenario)
@@ -237,19 +263,21 @@ def collect(paths: Sequence[Path]) -> Collection:
 
 
 def label_of(record: RunRecord) -> str:
-    """What the run itself called its paradigm: a user's own class is not imported to be asked."""
-    told = record.summary.get("paradigm_label")
-    return told if isinstance(told, str) else record.config.paradigm.label
+    """Return what the run itself called its paradigm: a user's own class is not imported for
+    that.
+    """
+    label = record.summary.get("paradigm_label")
+    return label if isinstance(label, str) else record.config.paradigm.label
 
 
-def labels(records: Iterable[RunRecord]) -> dict[str, str]:
-    """What a paradigm is called by its configuration alone -> what the runs called it."""
+def labels_of(records: Iterable[RunRecord]) -> dict[str, str]:
+    """Return a paradigm's label by its configuration alone -> the label that the runs gave it."""
     return {record.config.paradigm.label: label_of(record) for record in records}
 
 
 def _newest(runs: Sequence[Run]) -> tuple[Run, ...]:
-    """Of each scenario, paradigm and seed. In virtual time its repetition is the same run, and no
-    evidence.
+    """Return the newest run of each scenario, paradigm and seed. In virtual time its repetition is
+    the same run, and no evidence.
     """
     newest = {
         (run.scenario, run.paradigm, run.seed): run
@@ -259,24 +287,25 @@ def _newest(runs: Sequence[Run]) -> tuple[Run, ...]:
 
 
 def _records(path: Path) -> list[RunRecord]:
-    """The records in a folder, in the order of their names, which begin with the time."""
+    """Return the records in a folder, in the order of their names, which begin with the time."""
     if not path.is_dir():
         raise ConfigError(
             f"{path}: there is no such folder; name that of a run, of a sweep, or of several runs."
         )
     if (path / FILE).is_file():
-        return list(whole_sweep(path).records.values())
+        return list(_whole_sweep(path).records.values())
     if _is_record(path):
         return [load(path)]
-    there = [load(one) for one in sorted(path.iterdir()) if one.is_dir() and _is_record(one)]
-    if not there:
-        inside = sorted(str(one) for one in path.iterdir() if one.is_dir() and _holds_records(one))
+    folders = [folder for folder in sorted(path.iterdir()) if folder.is_dir()]
+    records = [load(folder) for folder in folders if _is_record(folder)]
+    if not records:
+        inside = [str(folder) for folder in folders if _holds_records(folder)]
         hint = f"; name one of: {', '.join(inside[:4])}" if inside else ""
         raise ConfigError(
             f"{path}: nothing to report on: it is not the folder of a run or a sweep, and holds"
             f" none{hint}."
         )
-    return there
+    return records
 
 
 def _is_record(folder: Path) -> bool:
@@ -288,7 +317,7 @@ def _holds_records(folder: Path) -> bool:
 
 
 def _of_sweep(path: Path) -> Collection:
-    sweep = whole_sweep(path)
+    sweep = _whole_sweep(path)
     varied = [key for key in sweep.varied if key.partition(".")[0] not in ("paradigm", "seed")]
     runs, failed = [], []
     for row in sweep.table.to_dict("records"):
@@ -296,7 +325,7 @@ def _of_sweep(path: Path) -> Collection:
         trial = int(row["trial"])
         if trial in sweep.records:
             record = sweep.records[trial]
-            check(record)
+            _check(record)
             runs.append(Run(record, label_of(record), record.config.seed, scenario))
         else:
             seed = int(row.get("config/seed", sweep.experiment.seed))
@@ -304,11 +333,43 @@ def _of_sweep(path: Path) -> Collection:
                 Failed(trial, scenario, trial_paradigm(sweep, row), seed, str(row["error"] or ""))
             )
     if not runs:
-        first = next((one.error.splitlines()[0] for one in failed if one.error), "")
+        first = next((trial.error.splitlines()[0] for trial in failed if trial.error), "")
         raise ConfigError(
             f"{path}: nothing to report on: none of its {len(failed)} trials left a"
             f" record.\n{first}".strip()
         )
-    kept, names = _newest(runs), labels(run.record for run in runs)
-    called = tuple(replace(one, paradigm=names.get(one.paradigm, one.paradigm)) for one in failed)
-    return Collection((path,), kept, called, len(runs) - len(kept), sweep)
+    kept, names = _newest(runs), labels_of(run.record for run in runs)
+    renamed = tuple(
+        replace(trial, paradigm=names.get(trial.paradigm, trial.paradigm)) for trial in failed
+    )
+    return Collection((path,), kept, renamed, len(runs) - len(kept), sweep)
+
+
+def _check(record: RunRecord) -> None:
+    """Read what a report needs of a record (of the pushes, the columns), so that damage is noticed
+    before a report is half written.
+
+    Raises:
+        ConfigError: a part is missing or damaged, or a newer raysync wrote it.
+    """
+    with legible(record.path), (record.path / "journal.jsonl").open(encoding="utf-8") as file:
+        read_header(file.readline())
+    for part in ("config", "summary", "evaluations", "environment"):
+        getattr(record, part)
+    if record.complete:
+        with legible(record.path, "pushes"):
+            columns = pq.read_schema(record.path / "pushes.parquet").names
+            if missing := set(schema_of(PushRow).names) - set(columns):
+                raise ValueError(f"there is no column {min(missing)}")
+
+
+def _whole_sweep(path: Path) -> SweepRecord:
+    """Return a sweep whose experiment and table can be read.
+
+    Raises:
+        ConfigError: there is none, it has no table yet, or it is damaged.
+    """
+    sweep = load_sweep(path)
+    for part in ("experiment", "table"):
+        getattr(sweep, part)
+    return sweep

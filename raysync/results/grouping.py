@@ -1,4 +1,6 @@
-"""What sets the runs of a collection apart, in words: `model=lenet, profile=8-k80`."""
+"""Grouping the runs of a collection by what sets them apart, in words: `model=lenet,
+profile=8-k80`.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ COMPARED = (
     "target_accuracy",
     "target_loss",
 )
-"""The settings that make a scenario. Not among them: paradigm, seed, names and places of files."""
+"""The settings that define a scenario: all but paradigm, seed, names, and the folders of files."""
 
 UNIMPORTANT = (
     "data.data_dir",
@@ -38,16 +40,16 @@ UNIMPORTANT = (
     "cluster.task_events",
     "cluster.placement_deadline_s",
 )
-"""They change nothing that is measured."""
+"""Settings that change nothing that is measured."""
 
 BLOCKS = {"workers": "cluster", "network": "cluster", "cluster": "cluster", "faults": "faults"}
-"""The settings that are told in a word, and in which: what a cluster profile brings, and what goes
-wrong."""
+"""Setting -> the block that stands for it in a word: what a cluster profile sets, and the
+faults."""
 
 
 def differences(records: Sequence[RunRecord]) -> list[str]:
-    """For each record, the settings in which it differs from others, paradigm and seed aside; "" if
-    in none.
+    """Return for each record the settings in which it differs from others, paradigm and seed aside;
+    "" if it differs in none.
     """
     flat = [_flat(record.config) for record in records]
     varied = _varied(flat)
@@ -55,7 +57,7 @@ def differences(records: Sequence[RunRecord]) -> list[str]:
     for record, settings in zip(records, flat, strict=True):
         for block in set(BLOCKS.values()):
             alike.setdefault(_word(record, block), []).append(settings)
-    unclear = {word: set(_varied(there)) for word, there in alike.items()}
+    unclear = {word: set(_varied(settings)) for word, settings in alike.items()}
     return [
         ", ".join(_parts(record, settings, varied, unclear))
         for record, settings in zip(records, flat, strict=True)
@@ -63,7 +65,7 @@ def differences(records: Sequence[RunRecord]) -> list[str]:
 
 
 def _varied(flat: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The settings that differ."""
+    """Return the settings that differ."""
     keys = dict.fromkeys(key for settings in flat for key in settings)
     return [key for key in keys if len({repr(settings.get(key)) for settings in flat}) > 1]
 
@@ -74,8 +76,8 @@ def _parts(
     varied: Sequence[str],
     unclear: Mapping[str, set[str]],
 ) -> list[str]:
-    """The differing settings of one record; a cluster and its faults in a word, where that tells
-    them apart.
+    """Return the differing settings of one record; a cluster and its faults in a word, where that
+    tells them apart.
     """
     parts: dict[str, None] = {}
     for key in varied:
@@ -92,7 +94,7 @@ def _parts(
 
 
 def _word(record: RunRecord, block: str) -> str:
-    """A cluster, or its faults, in a word."""
+    """Return a cluster, or its faults, in a word."""
     if block == "faults":
         return f"faults={' + '.join(fault.kind for fault in record.config.faults) or 'none'}"
     profile = _profile(record)
@@ -100,19 +102,19 @@ def _word(record: RunRecord, block: str) -> str:
 
 
 def _profile(record: RunRecord) -> str | None:
-    """What the user named; the record's own configuration holds what it brought."""
+    """Return the profile that the user named; the record's own configuration holds its settings."""
     name = record.summary.get("profile")
     return None if name is None else str(name)
 
 
 def workers_text(experiment: Experiment) -> str:
-    """Its worker groups in a few words."""
+    """Return the worker groups in a few words: `2 fast + 1 slow`."""
     return " + ".join(f"{group.count} {group.name}" for group in experiment.workers)
 
 
 def _flat(experiment: Experiment) -> dict[str, Any]:
-    """Path of a setting -> its value; the groups of workers and the faults are entered, other lists
-    are values.
+    """Return the path of a setting -> its value; the groups of workers and the faults are entered,
+    other lists are values.
     """
     flat: dict[str, Any] = {}
 
@@ -136,19 +138,19 @@ def _short(key: str) -> str:
 
 
 def setting_text(value: Any) -> str:
-    """A value as a reader wants it: `{name: mlp, hidden: [64]}` is `mlp(hidden=[64])`, 3.0 is 3."""
+    """Return a value in short: `{name: mlp, hidden: [64]}` as `mlp(hidden=[64])`, 3.0 as 3."""
     if isinstance(value, str) and value.startswith("{"):
         value = _yaml(value)
     if isinstance(value, dict) and "name" in value:
-        given = ", ".join(f"{name}={inner}" for name, inner in value.items() if name != "name")
-        return f"{value['name']}({given})" if given else str(value["name"])
+        settings = ", ".join(f"{name}={inner}" for name, inner in value.items() if name != "name")
+        return f"{value['name']}({settings})" if settings else str(value["name"])
     if value is None or value != value:  # a table's NaN
         return "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def trial_paradigm(sweep: SweepRecord, row: Mapping[Any, Any]) -> str:
-    """The paradigm of a trial that left no record."""
+    """Return the paradigm of a trial that left no record."""
     chosen = {
         key: row[f"{VARIED}{key}"] for key in sweep.varied if key.partition(".")[0] == "paradigm"
     }
@@ -159,7 +161,7 @@ def trial_paradigm(sweep: SweepRecord, row: Mapping[Any, Any]) -> str:
     try:
         with without_imports():
             choice: ParadigmChoice = config.load(sweep.path / FILE, overrides).paradigm
-    except ConfigError:  # that is why it failed
+    except ConfigError:  # this is why the trial failed
         return ", ".join(setting_text(value) for value in chosen.values())
     return choice.label
 

@@ -9,33 +9,32 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from raysync.record.storage import display_name
 from raysync.results.collection import Collection
 from raysync.results.provenance import commands, configuration, dates, environment, title
-from raysync.results.ranking import answer, overall
-from raysync.results.text_tables import legend, notes, paradigm_table, published_table
+from raysync.results.ranking import Ranking, rank_all
+from raysync.results.sentences import answer, overall
+from raysync.results.tables import as_text, columns, published_as_text, table
+
+LISTED = 5
+"""Trials without a record that are named; of more, only how many there are."""
 
 
 def markdown(collection: Collection, *, median: bool = False) -> str:
-    """The whole report.
+    """Return the whole report.
 
     Args:
-        collection: of runs.
+        collection: the runs.
         median: tables hold the values of the median run in place of means.
     """
-    scenarios = list(collection.scenarios())
+    rankings = rank_all(collection)
     parts = [
         f"# {plain(collection.name)}",
         f"{plain(title(collection))}.",
-        plain(overall(collection)),
+        plain(overall(rankings)),
     ]
-    for scenario in scenarios:
-        parts += [
-            f"## {plain(scenario)}" if scenario else "",
-            plain(answer(collection, scenario)),
-            _text(paradigm_table(collection, scenario, median=median)),
-        ]
-        if collection.published is not None:
-            parts.append(_text(published_table(collection, scenario)))
+    for ranking in rankings:
+        parts += _scenario(collection, ranking, median)
     parts.append(legend(median))
     if collection.published is not None:
         parts.append(
@@ -45,31 +44,84 @@ def markdown(collection: Collection, *, median: bool = False) -> str:
     settings = pd.Series(configuration(collection), name="value").rename_axis("setting").to_frame()
     parts += [
         "## Configuration",
-        _text(settings),
+        _table(settings),
         plain(f"{dates(collection)}, {environment(collection)}."),
         _block(commands(collection)),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
+def _scenario(collection: Collection, ranking: Ranking, median: bool) -> list[str]:
+    """Return the answer and the tables of a scenario."""
+    scenario, published = ranking.scenario, collection.published
+    measures = columns(collection, scenario)
+    numbers = table(collection, scenario, median=median)
+    parts = [
+        f"## {plain(scenario)}" if scenario else "",
+        plain(answer(ranking)),
+        _table(as_text(numbers, measures)),
+    ]
+    if published is not None:
+        means = table(collection, scenario) if median else numbers
+        parts.append(_table(published_as_text(means, measures, published)))
+    return parts
+
+
+def legend(median: bool = False) -> str:
+    """Say how to read the numbers of the tables."""
+    if median:
+        return (
+            "Values are those of the median run by final result; a run without a result counts as"
+            " worse than any with one."
+        )
+    return (
+        "Means over the repeats ± half of the 95% interval (Student's t); none is given for a"
+        ' single value, or where it is narrower than the digits shown. "(2 of 3)": the others have'
+        " no value; the mean is of those that do."
+    )
+
+
+def notes(collection: Collection) -> list[str]:
+    """Say what was left out, or went wrong."""
+    sentences = [
+        f"Unfinished: {run.label} in {display_name(run.record.path)}; {run.unfinished}."
+        for run in collection.runs
+        if run.unfinished
+    ]
+    if collection.superseded:
+        sentences.append(
+            f"{collection.superseded} earlier record(s) of the same scenario, paradigm and seed are"
+            " left out."
+        )
+    if collection.failed:
+        listed = "; ".join(
+            f"{trial.label}: {trial.error.splitlines()[0] if trial.error else 'no reason given'}"
+            for trial in collection.failed[:LISTED]
+        )
+        rest = len(collection.failed) - LISTED
+        more = f"; and {rest} more" if rest > 0 else ""
+        sentences.append(f"Trials without a record: {listed}{more}.")
+    return sentences
+
+
 def plain(text: str) -> str:
-    """A text, some of which may come from a record, in one line of Markdown: no HTML in it, no
-    picture, no link.
+    """Return a text, some of which may come from a record, in one line of Markdown: no HTML in it,
+    no picture, no link.
     """
     escaped = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
     return escaped.replace("](", "]\\(").replace("][", "]\\[")
 
 
-def _text(frame: pd.DataFrame) -> str:
+def _table(frame: pd.DataFrame) -> str:
     def escaped(value: object) -> str:
         return plain(str(value)).replace("|", "\\|")
 
-    shown = frame.map(escaped).rename(index=escaped, columns=escaped)
-    return str(shown.to_markdown(disable_numparse=True))
+    text = frame.map(escaped).rename(index=escaped, columns=escaped)
+    return str(text.to_markdown(disable_numparse=True))
 
 
 def _block(lines: Sequence[str]) -> str:
-    """Lines of a shell, fenced by more backticks than there are in a row within."""
+    """Fence lines of a shell by more backticks than there are in a row within."""
     within = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
     fence = "`" * max(3, within + 1)
     return "\n".join([f"{fence}sh", *lines, fence])

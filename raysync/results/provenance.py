@@ -1,6 +1,4 @@
-"""What a result was measured with: configuration, environment, seeds, and the commands that repeat
-it.
-"""
+"""Where a result comes from: configuration, environment, seeds, and the commands that repeat it."""
 
 from __future__ import annotations
 
@@ -18,14 +16,14 @@ from raysync.results.columns import target_text
 from raysync.results.grouping import setting_text, workers_text
 
 LISTED = 3
-"""Runs that are named one by one."""
+"""Up to this number, the runs are named one by one."""
 
 ENGINES = {"ray": "on Ray, real seconds", "virtual": "in virtual time"}
 
 
 def title(collection: Collection) -> str:
-    """What was trained, by whom, how often, in a line; what differs between scenarios is left to
-    them.
+    """Say what was trained, on which workers and how often, in a line; what differs between
+    scenarios is left out.
     """
     experiment, varied = collection.runs[0].record.config, _varied(collection)
     parts = (
@@ -37,36 +35,41 @@ def title(collection: Collection) -> str:
         parts.append(_workers(collection))
     if "engine" not in varied:
         parts.append(ENGINES[experiment.engine])
-    found = seeds(collection)
-    parts.append(f"seed {found[0]}" if len(found) == 1 else f"{len(found)} seeds ({_range(found)})")
+    all_seeds = seeds(collection)
+    if len(all_seeds) == 1:
+        parts.append(f"seed {all_seeds[0]}")
+    else:
+        parts.append(f"{len(all_seeds)} seeds ({_range(all_seeds)})")
     return ", ".join(parts)
 
 
 def seeds(collection: Collection) -> list[int]:
-    """Of all runs, rising."""
+    """Return the seeds of all runs, rising."""
     return sorted({run.seed for run in collection.runs})
 
 
 def configuration(collection: Collection) -> dict[str, str]:
-    """Setting -> value in words; what the scenarios vary says so."""
+    """Return setting -> value in words; of a setting that the scenarios vary, only that it
+    varies.
+    """
     experiment, varied = collection.runs[0].record.config, _varied(collection)
     timing = " (timing only: nothing is trained)" if experiment.timing == "only" else ""
     parameters = collection.runs[0].record.summary.get("parameters") or 0
-    found = {
+    settings = {
         "engine": f"{experiment.engine}{timing}",
         "model": f"{setting_text(experiment.model.model_dump())}, {parameters:,} parameters",
-        "data": _given(experiment, "data"),
+        "data": _block(experiment, "data"),
         "workers": _workers(collection),
-        "network": _given(experiment, "network"),
+        "network": _block(experiment, "network"),
         "faults": (
-            f"{len(experiment.faults)}: {' + '.join(one.kind for one in experiment.faults)}"
+            f"{len(experiment.faults)}: {' + '.join(fault.kind for fault in experiment.faults)}"
             if experiment.faults
             else "none"
         ),
         "batch size": f"{experiment.batch_size} samples a worker",
-        "update": _given(experiment, "update"),
-        "workload": _given(experiment, "workload"),
-        "evaluation": _given(experiment, "evaluation"),
+        "update": _block(experiment, "update"),
+        "workload": _block(experiment, "workload"),
+        "evaluation": _block(experiment, "evaluation"),
         "target": target_text(collection.success(collection.runs[0].scenario)) or "none",
         "seeds": ", ".join(map(str, seeds(collection))),
     }
@@ -76,26 +79,26 @@ def configuration(collection: Collection) -> dict[str, str]:
         "network": {"profile"},
         "target": {"target_accuracy", "target_loss"},
     }
-    for name in found:
+    for name in settings:
         if ({name.replace(" ", "_")} | also.get(name, set())) & varied:
-            found[name] = "varies, see the scenarios"
-    return found
+            settings[name] = "varies, see the scenarios"
+    return settings
 
 
 def environment(collection: Collection) -> str:
-    """Versions and machine in a line; several where the runs were made on several."""
+    """Return versions and machine in a line; several lines where the runs used several machines."""
     lines = dict.fromkeys(_environment(run.record.environment) for run in collection.runs)
     return "; ".join(lines)
 
 
 def dates(collection: Collection) -> str:
-    """The days on which the runs began: "2026-11-21", or "2026-11-21 to 2026-11-23"."""
+    """Return the days on which the runs began: "2026-11-21", or "2026-11-21 to 2026-11-23"."""
     days = sorted(str(run.record.environment.get("started", "?"))[:10] for run in collection.runs)
     return days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
 
 
 def commands(collection: Collection) -> list[str]:
-    """The commands that repeat it, and the one that makes its report again."""
+    """Return the commands that repeat the runs, then the one that writes the report again."""
     report = shlex.join(["raysync", "report", *map(display_name, collection.paths)])
     if collection.sweep is not None:
         command = "sweep" if collection.sweep.experiment.switch_search is None else "switch-search"
@@ -103,14 +106,14 @@ def commands(collection: Collection) -> list[str]:
             shlex.join(["raysync", command, display_name(collection.sweep.path / "sweep.yaml")]),
             report,
         ]
-    given = dict.fromkeys(
+    typed = dict.fromkeys(
         filter(None, (_command(run.record.environment.get("command")) for run in collection.runs))
     )
-    return [*(given or _runs_again(collection)), report]
+    return [*(typed or _runs_again(collection)), report]
 
 
 def _runs_again(collection: Collection) -> list[str]:
-    """From the records' own files."""
+    """Return commands that repeat the runs from the records' own files."""
     files = [str(run.record.path / "config.yaml") for run in collection.runs]
     if len(files) <= LISTED:
         return [shlex.join(["raysync", "run", file]) for file in files]
@@ -122,8 +125,8 @@ def _runs_again(collection: Collection) -> list[str]:
 
 
 def _command(words: object) -> str | None:
-    """What was typed, if it was the command line's own; from Python, or within an actor, nothing
-    can be typed again.
+    """Return the command that was typed, if it was raysync's; a run from Python, or within an
+    actor, has none that can be typed again.
     """
     if not isinstance(words, list) or not words:
         return None
@@ -135,15 +138,17 @@ def _command(words: object) -> str | None:
     return None
 
 
-def _environment(found: dict[str, Any]) -> str:
+def _environment(environment: dict[str, Any]) -> str:
     packages = ", ".join(
-        f"{name} {version}" for name, version in found.get("packages", {}).items() if version
+        f"{name} {version}" for name, version in environment.get("packages", {}).items() if version
     )
-    return f"Python {found.get('python', '?')}, {packages} on {found.get('platform', '?')}"
+    return (
+        f"Python {environment.get('python', '?')}, {packages} on {environment.get('platform', '?')}"
+    )
 
 
 def _varied(collection: Collection) -> set[str]:
-    """The first part of each setting that sets scenarios apart."""
+    """Return the first part of each setting that sets scenarios apart."""
     parts = [part for run in collection.runs for part in run.scenario.split(", ")]
     return {part.partition("=")[0].partition(".")[0] for part in parts if "=" in part}
 
@@ -152,24 +157,22 @@ def _workers(collection: Collection) -> str:
     experiment = collection.runs[0].record.config
     profile = collection.runs[0].record.summary.get("profile")
     count = experiment.worker_count
-    return (
-        f"{count} worker{'s' * (count > 1)}"
-        f" ({workers_text(experiment)}{f'; profile {profile}' if profile else ''})"
-    )
+    of_profile = f"; profile {profile}" if profile else ""
+    return f"{count} worker{'s' * (count > 1)} ({workers_text(experiment)}{of_profile})"
 
 
-def _given(experiment: Experiment, name: str) -> str:
-    """A block of settings in a line: what differs from the defaults, and its name."""
+def _block(experiment: Experiment, name: str) -> str:
+    """Return a block of settings in a line: its name, and what differs from the defaults."""
     block = getattr(experiment, name)
     always = {"name", "optimizer", "lr"} & type(block).model_fields.keys()
-    given = _plain(
+    settings = _plain(
         block.model_dump(mode="json", include=always)
         | block.model_dump(mode="json", exclude_defaults=True)
     )
-    if "name" in given:
-        return setting_text(given)
+    if "name" in settings:
+        return setting_text(settings)
     text = (
-        yaml.safe_dump(given, default_flow_style=True, sort_keys=False, width=10_000)
+        yaml.safe_dump(settings, default_flow_style=True, sort_keys=False, width=10_000)
         .strip()
         .strip("{}")
     )
@@ -177,7 +180,7 @@ def _given(experiment: Experiment, name: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Data without the point of whole numbers."""
+    """Return data in which whole numbers have no decimal point."""
     if isinstance(value, dict):
         return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, list):
@@ -185,7 +188,7 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _range(found: Sequence[int]) -> str:
-    if len(found) > 2 and list(found) == list(range(found[0], found[-1] + 1)):
-        return f"{found[0]} to {found[-1]}"
-    return ", ".join(map(str, found))
+def _range(rising: Sequence[int]) -> str:
+    if len(rising) > 2 and list(rising) == list(range(rising[0], rising[-1] + 1)):
+        return f"{rising[0]} to {rising[-1]}"
+    return ", ".join(map(str, rising))

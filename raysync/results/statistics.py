@@ -1,14 +1,13 @@
-"""Repeats over seeds in numbers: means, pairs, the median run; never the best one.
+"""Statistics of repeats over seeds: means, paired ratios, the median run; never the best run.
 
-*Interval.* The default is Student's t interval of the mean: exact where repeats scatter normally,
-and honest with few of them: with 3 seeds it is 4.3 standard errors wide each way. A percentile
-bootstrap of 3 values can draw only 10 different samples, never leaves [min, max], and covers the
-mean about three times in four instead of 19 in 20; it is offered (`method="bootstrap"`, BCa) for 10
-repeats or more, where nothing normal need be assumed.
+*Interval.* The default is Student's t interval of the mean. It is exact where repeats scatter
+normally, and honest with few of them: with 3 seeds it is 4.3 standard errors wide each way. A
+percentile bootstrap of 3 values can draw only 10 different samples, never leaves [min, max], and
+covers the mean about three times in four instead of 19 in 20; it is offered (`method="bootstrap"`,
+BCa) for 10 repeats or more, and needs no normal distribution.
 
-*Missing.* A repeat without a value (target not reached, diverged, failed) stays in `total`: a mean
-over those that have one says over how many. Such a mean is of the lucky ones; whoever shows it must
-show `count` of `total` too.
+*Missing.* A repeat without a value (target not reached, diverged, failed) stays in `total`. A mean
+over the others is a mean of the lucky ones, so it is always shown with `count` of `total`.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ class Estimate:
     """A mean with its confidence interval."""
 
     mean: float | None
-    """None: nobody had a value."""
+    """None where no repeat had a value."""
     low: float | None
-    """None: fewer than two values, so no interval."""
+    """None where fewer than two values give no interval."""
     high: float | None
     count: int
-    """Repeats with a value."""
+    """The repeats with a value."""
     total: int
-    """Repeats."""
+    """All repeats."""
 
     @property
     def complete(self) -> bool:
@@ -52,22 +51,20 @@ class Estimate:
 def estimate(
     values: Sequence[float | None], confidence: float = CONFIDENCE, method: Method = "t"
 ) -> Estimate:
-    """The mean of repeats, with its interval.
+    """Estimate the mean of repeats, with its interval.
 
     Args:
-        values: one a repeat; None, NaN and infinity: it has none.
-        confidence: of the interval, between 0 and 1.
-        method: see above. A bootstrap of fewer than 10 values that are not all alike is a t
-            interval after all.
+        values: one a repeat; None, NaN and infinity mean that it has none.
+        confidence: the level of the interval, between 0 and 1.
+        method: see above. With fewer than 10 values, "bootstrap" gives a t interval, too.
     """
-    there = [float(value) for value in values if value is not None and isfinite(value)]
-    mean = float(np.mean(there)) if there else None
-    if mean is None or len(there) < 2:
-        return Estimate(mean, None, None, len(there), len(values))
-    low, high = _interval(there, confidence, method)
-    return Estimate(
-        mean, min(low, mean), max(high, mean), len(there), len(values)
-    )  # rounding must not shut the mean out
+    present = [float(value) for value in values if value is not None and isfinite(value)]
+    mean = float(np.mean(present)) if present else None
+    if mean is None or len(present) < 2:
+        return Estimate(mean, None, None, len(present), len(values))
+    low, high = _interval(present, confidence, method)
+    low, high = min(low, mean), max(high, mean)  # rounding must not shut the mean out
+    return Estimate(mean, low, high, len(present), len(values))
 
 
 def _interval(values: Sequence[float], confidence: float, method: Method) -> tuple[float, float]:
@@ -92,17 +89,17 @@ def paired_difference(
     theirs: Mapping[int, float | None],
     confidence: float = CONFIDENCE,
 ) -> Estimate:
-    """Mean of ours - theirs over the seeds that both have, with its t interval.
+    """Estimate the mean of ours - theirs over the seeds that both have, with its t interval.
 
-    Pairs meet the same batches, jitter and faults, so what a seed does to both falls out.
+    Pairs meet the same batches, jitter and faults, so the effect that a seed has on both cancels.
 
     Args:
         ours: seed -> value.
-        theirs: the same of another paradigm.
-        confidence: of the interval.
+        theirs: the same for another paradigm.
+        confidence: the level of the interval.
 
     Returns:
-        `count`: pairs in which both have a value; `total`: seeds that both have.
+        The estimate; `count` is the pairs in which both have a value, `total` the common seeds.
     """
     return estimate(
         [None if a is None or b is None else a - b for a, b in _pairs(ours, theirs)], confidence
@@ -114,10 +111,11 @@ def paired_ratio(
     theirs: Mapping[int, float | None],
     confidence: float = CONFIDENCE,
 ) -> Estimate:
-    """Geometric mean of ours / theirs over the seeds that both have; the t interval is of the
-    logarithms.
+    """Estimate the geometric mean of ours / theirs over the seeds that both have, with the t
+    interval of the logarithms.
 
-    For times and rates. A value that is not above 0 counts as none. See `paired_difference`.
+    This is for times and rates: a value that is not above 0 counts as none. See
+    `paired_difference`.
     """
     logs = estimate(
         [
@@ -131,9 +129,8 @@ def paired_ratio(
 
 
 def _exp(value: float | None) -> float | None:
-    return (
-        None if value is None else exp(min(value, 700.0))
-    )  # two wildly different seeds: a float's limit
+    # two seeds that differ wildly reach the limit of a float
+    return None if value is None else exp(min(value, 700.0))
 
 
 def _pairs(
@@ -143,18 +140,18 @@ def _pairs(
 
 
 def median_run(runs: Sequence[Run], key: str = "final_accuracy", lost: int = 0) -> Run | None:
-    """The run in the middle by its result; None of no runs, or if one that left no record is in the
-    middle.
+    """Return the run in the middle by its result; None if there are no runs, or if a repeat without
+    a record is in the middle.
 
     Source: LagTuner, section 5.2: "three independent runs ... median results based on test
     accuracy". A run without a result (diverged, failed) counts as worse than any with one; of an
     even number the worse of the two in the middle; of equals the smaller seed counts as better.
 
     Args:
-        runs: repeats.
-        key: of `summary.json`: an accuracy, where more is better, or else (a loss, a perplexity,
-            seconds) where less is.
-        lost: repeats that left no record.
+        runs: the repeats.
+        key: in `summary.json`: an accuracy, where more is better, or else (a loss, a perplexity,
+            seconds) where less is better.
+        lost: how many repeats left no record.
     """
     sign = 1.0 if key.endswith("_accuracy") else -1.0
 

@@ -1,32 +1,40 @@
-"""The table of paradigms of each scenario, as numbers; `cell` and `shown` make text of them."""
+"""The table of paradigms of a scenario: as numbers, and as text for Markdown."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from raysync.config import Published
-from raysync.results.collection import Collection, Run
-from raysync.results.columns import (
-    Measure,
-    count_form,
-    measures_for,
-    percent_form,
-    plain_form,
-    seconds_form,
-    with_interval,
-)
+from raysync.results.collection import Collection, Run, by_seed
+from raysync.results.columns import Measure, measure_named, measures_for, ratio_text, with_interval
 from raysync.results.statistics import Estimate, estimate, median_run, paired_ratio
 
 
+def columns(collection: Collection, scenario: str = "") -> list[Measure]:
+    """Return the measures of a scenario's table: those that are always shown, then others that the
+    published table has.
+    """
+    measures = list(measures_for(collection.success(scenario)))
+    listed = {measure.key for measure in measures}
+    more = [key for key in published_keys(collection.published) if key not in listed]
+    return [*measures, *map(measure_named, more)]
+
+
+def published_keys(published: Published | None) -> list[str]:
+    """Return the keys of the measures of a published table."""
+    rows = published.rows.values() if published is not None else ()
+    return list(dict.fromkeys(key for row in rows for key in row))
+
+
 def table(collection: Collection, scenario: str = "", *, median: bool = False) -> pd.DataFrame:
-    """One row a paradigm, in the collection's order; the index is its label.
+    """Return a table with a row for each paradigm, in the collection's order; its label is the
+    index.
 
     Args:
-        collection: of runs.
+        collection: the runs.
         scenario: one of `collection.scenarios()`.
         median: values are those of the median run (`statistics.median_run`) in place of means; then
             there are no intervals, and `KEY_count` says whether it has a value.
@@ -42,17 +50,17 @@ def table(collection: Collection, scenario: str = "", *, median: bool = False) -
     """
     groups, published = collection.scenarios()[scenario], collection.published
     final = collection.success(scenario).final_key or "seconds"
+    measures = columns(collection, scenario)
     rows: dict[str, dict[str, Any]] = {}
     for paradigm, repeats in groups.items():
-        lost = len(collection.failures(scenario, paradigm))
-        row = _counts(repeats, lost)
-        shown = repeats
+        row = _repeats(collection, scenario, paradigm)
+        runs = repeats
         if median:
-            middle = median_run(repeats, final, lost)
-            shown = [] if middle is None else [middle]
+            middle = median_run(repeats, final, len(collection.failures(scenario, paradigm)))
+            runs = [] if middle is None else [middle]
             row["seed"] = None if middle is None else middle.seed
-        for measure in columns(collection, scenario):
-            row |= _columns(measure.key, estimate([run.value(measure.key) for run in shown]))
+        for measure in measures:
+            row |= _values(measure.key, estimate([run.value(measure.key) for run in runs]))
         if published is not None:
             row |= _published(published, paradigm, groups)
         rows[paradigm] = row
@@ -63,24 +71,46 @@ def table(collection: Collection, scenario: str = "", *, median: bool = False) -
     return frame
 
 
-def columns(collection: Collection, scenario: str = "") -> list[Measure]:
-    """The measures of a scenario's table: those that are always shown, and others that a published
-    table has.
+def _repeats(collection: Collection, scenario: str, paradigm: str) -> dict[str, Any]:
+    statuses = collection.statuses(scenario, paradigm)
+    repeats, finished = statuses.total(), statuses.pop("finished", 0)
+    text = ", ".join(f"{count} {status}" for status, count in sorted(statuses.items()))
+    return {"repeats": repeats, "finished": finished, "statuses": text}
+
+
+def _values(key: str, value: Estimate) -> dict[str, Any]:
+    return {
+        key: value.mean,
+        f"{key}_low": value.low,
+        f"{key}_high": value.high,
+        f"{key}_count": value.count,
+    }
+
+
+def _published(
+    published: Published, paradigm: str, groups: Mapping[str, Sequence[Run]]
+) -> dict[str, Any]:
+    """Return the published values of a paradigm, and the ratios to those of `relative_to`, measured
+    and published.
     """
-    measures = list(measures_for(collection.success(scenario)))
-    listed = {measure.key for measure in measures}
-    more = [key for key in published_keys(collection.published) if key not in listed]
-    return [*measures, *(Measure(key, key.replace("_", " "), _form_of(key)) for key in more)]
-
-
-def published_keys(published: Published | None) -> list[str]:
-    """The measures of a published table."""
-    rows = published.rows.values() if published is not None else ()
-    return list(dict.fromkeys(key for row in rows for key in row))
+    row: dict[str, Any] = {}
+    base = published.relative_to
+    for key in published_keys(published):
+        value = published.rows.get(paradigm, {}).get(key)
+        row[f"{key}_published"] = value
+        if base is None:
+            continue
+        ours, theirs = by_seed(groups[paradigm], key), by_seed(groups.get(base, []), key)
+        row |= _values(f"{key}_ratio", paired_ratio(ours, theirs))
+        reference = published.rows[base].get(key)
+        row[f"{key}_published_ratio"] = (
+            value / reference if value is not None and reference else None
+        )
+    return row
 
 
 def cell(row: pd.Series[Any], measure: Measure) -> str:
-    """The text of a measure in a row of `table`: `3.42 ± 0.31 (2 of 3)`."""
+    """Return a measure in a row of `table` as text: `3.42 ± 0.31 (2 of 3)`."""
     total = 1 if "seed" in row.index else int(row["repeats"])
     key = measure.key
     return with_interval(
@@ -93,54 +123,64 @@ def cell(row: pd.Series[Any], measure: Measure) -> str:
     )
 
 
-def by_seed(runs: Sequence[Run], key: str) -> dict[int, float | None]:
-    """Seed -> value, for pairs."""
-    return {run.seed: run.value(key) for run in runs}
+def as_text(numbers: pd.DataFrame, measures: Sequence[Measure]) -> pd.DataFrame:
+    """Return the table of paradigms as text: a row a paradigm, a column a measure. Measures without
+    a single value are left out.
 
-
-def _counts(repeats: Sequence[Run], lost: int) -> dict[str, Any]:
-    statuses = Counter(run.status for run in repeats)
-    statuses["failed"] += lost
-    finished = statuses.pop("finished", 0)
-    text = ", ".join(f"{count} {status}" for status, count in sorted(statuses.items()) if count)
-    return {"repeats": len(repeats) + lost, "finished": finished, "statuses": text}
-
-
-def _columns(key: str, of: Estimate) -> dict[str, Any]:
-    return {key: of.mean, f"{key}_low": of.low, f"{key}_high": of.high, f"{key}_count": of.count}
-
-
-def _published(
-    published: Published, paradigm: str, groups: Mapping[str, Sequence[Run]]
-) -> dict[str, Any]:
-    """The published values of a paradigm, and the ratios to those of `relative_to`, measured and
-    published.
+    Args:
+        numbers: as `table` returns them.
+        measures: the columns.
     """
-    found: dict[str, Any] = {}
-    base = published.relative_to
-    for key in published_keys(published):
-        value = published.rows.get(paradigm, {}).get(key)
-        found[f"{key}_published"] = value
-        if base is None:
-            continue
-        found |= _columns(
-            f"{key}_ratio",
-            paired_ratio(by_seed(groups[paradigm], key), by_seed(groups.get(base, []), key)),
-        )
-        reference = published.rows[base].get(key)
-        found[f"{key}_published_ratio"] = (
-            value / reference if value is not None and reference else None
-        )
-    return found
-
-
-def _form_of(key: str) -> Any:
-    if key.endswith("_accuracy"):
-        return percent_form
-    return (
-        seconds_form
-        if key.endswith(("_s", "seconds"))
-        else count_form
-        if key.endswith("_max")
-        else plain_form
+    present = [measure for measure in measures if numbers[f"{measure.key}_count"].any()]
+    rows = [row for _, row in numbers.iterrows()]
+    text = pd.DataFrame(
+        {measure.heading: [cell(row, measure) for row in rows] for measure in present},
+        index=numbers.index,
     )
+    bad = [f" ({row.statuses})" if row.statuses else "" for row in rows]
+    text.insert(0, "repeats", [f"{row.repeats}{end}" for row, end in zip(rows, bad, strict=True)])
+    if "seed" in numbers:
+        seeds = ["-" if pd.isna(seed) else f"{seed:.0f}" for seed in numbers["seed"]]
+        text.insert(1, "seed", seeds)
+    return text
+
+
+def published_as_text(
+    numbers: pd.DataFrame, measures: Sequence[Measure], published: Published
+) -> pd.DataFrame:
+    """Return measured beside published as text: each measure of the published table, or its ratios
+    where it has those.
+
+    Args:
+        numbers: as `table` returns them, of means.
+        measures: the columns.
+        published: the published table.
+    """
+    named = {measure.key: measure for measure in measures}
+    text = pd.DataFrame(index=numbers.index)
+    for key in published_keys(published):
+        measure = named[key]
+        if published.relative_to is None:
+            heading, show, theirs = measure.heading, measure.show, numbers[f"{key}_published"]
+            ours = [cell(row, measure) for _, row in numbers.iterrows()]
+        else:
+            heading = f"{measure.heading} / {published.relative_to}"
+            show, theirs = ratio_text, numbers[f"{key}_published_ratio"]
+            ours = [_ratio(row, key) for _, row in numbers.iterrows()]
+        text[f"{heading}, measured"] = ours
+        text[f"{heading}, published"] = [_or_dash(value, show) for value in theirs]
+    return text
+
+
+def _ratio(row: pd.Series[Any], key: str) -> str:
+    if pd.isna(row[f"{key}_ratio"]):
+        return "-"
+    text = ratio_text(row[f"{key}_ratio"])
+    low, high = row[f"{key}_ratio_low"], row[f"{key}_ratio_high"]
+    if pd.isna(low) or ratio_text(low) == ratio_text(high):
+        return text
+    return f"{text} ({ratio_text(low)} to {ratio_text(high)})"
+
+
+def _or_dash(value: float, show: Callable[[float], str]) -> str:
+    return "-" if pd.isna(value) else show(value)

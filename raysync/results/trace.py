@@ -5,10 +5,10 @@ viewer of the format.
     process "server"    updates, drops, switches, the controller's decisions, evaluations
     process "lead"      a counter a worker: clocks ahead of the slowest, at each release
 
-What lies between a release and its push beside the step is transfer, and comes first: the weights'
-way to the worker (on Ray, all that an emulated link adds, and the report's way back). A gradient's
-way to the server overlaps what follows its push, and is not drawn. A step that was never pushed
-(its worker left, or the run ended) is not drawn either.
+The time between a release and its push that is not the step is drawn as transfer, before the step:
+the weights' way to the worker (on Ray, all that an emulated link adds, and the report's way back).
+A gradient's way to the server overlaps what follows its push, and is not drawn. A step that was
+never pushed (its worker left, or the run ended) is not drawn either.
 
 Format: "Trace Event Format", Google; times in microseconds.
 """
@@ -30,8 +30,8 @@ from raysync.results.collection import label_of
 WORKERS, SERVER, LEAD = 1, 2, 3
 UPDATES, CONTROLLER, EVALUATIONS = 4, 5, 6
 FIRST_WORKER = 11
-"""No two processes or tracks have the same number: Perfetto, as Linux, takes a thread's for unique
-over all processes."""
+"""No two processes or tracks have the same number: Perfetto, like Linux, takes a thread's number
+for unique over all processes."""
 
 TRACKS = {UPDATES: "updates", CONTROLLER: "controller", EVALUATIONS: "evaluations"}
 AT_END = "no release: the run ended"
@@ -41,14 +41,14 @@ TraceEvent = dict[str, Any]
 
 
 def write_trace(record: RunRecord, path: Path) -> None:
-    """Write `trace` of a run to a file, as JSON."""
+    """Write the `trace` of a run to a file, as JSON."""
     path.write_text(
         json.dumps(trace(record), separators=(",", ":"), allow_nan=False), encoding="utf-8"
     )
 
 
 def trace(record: RunRecord) -> TraceEvent:
-    """The timeline of a run.
+    """Return the timeline of a run.
 
     Returns:
         `{"traceEvents": [...], ...}` as the format has it.
@@ -73,8 +73,8 @@ def trace(record: RunRecord) -> TraceEvent:
 
 
 def _workers(lines: Iterable[Line], record: RunRecord) -> list[str]:
-    """Every life of every worker, sorted by its slot's first appearance; also of those whose
-    joining was cut off.
+    """Return every life of every worker, sorted by the first appearance of its slot; also of those
+    whose joining was cut off.
     """
     events = (line.event for line in lines if isinstance(line, Entry))
     came_or_went = [event.worker for event in events if isinstance(event, Joined | Left)]
@@ -84,7 +84,7 @@ def _workers(lines: Iterable[Line], record: RunRecord) -> list[str]:
 
 
 def _names(tracks: dict[str, int], record: RunRecord) -> Iterator[TraceEvent]:
-    """What the viewer calls processes and tracks, and their order."""
+    """Name the processes and tracks for the viewer, and give their order."""
     label = f"{label_of(record)}, seed {record.config.seed}"
     for process, name in (
         (WORKERS, f"workers: {label}"),
@@ -120,7 +120,7 @@ def _names(tracks: dict[str, int], record: RunRecord) -> Iterator[TraceEvent]:
 
 
 def _holds(lines: Iterable[Line]) -> dict[tuple[str, int], str]:
-    """Push -> why its worker was held after it."""
+    """Return push -> why its worker was held after it."""
     clocks: dict[str, int] = {}
     reasons: dict[tuple[str, int], str] = {}
     for line in lines:
@@ -136,7 +136,7 @@ def _holds(lines: Iterable[Line]) -> dict[tuple[str, int], str]:
 def _slices(
     record: RunRecord, tracks: dict[str, int], holds: dict[tuple[str, int], str]
 ) -> Iterator[TraceEvent]:
-    """Transfer, step and wait of every push, and the lead at its release."""
+    """Draw transfer, step and wait of every push, and the lead at its release."""
     for row in record.pushes.to_dict("records"):
         worker, clock, track = row["worker"], row["clock"], tracks[row["worker"]]
         released, pushed = row["released_at_s"], row["pushed_at_s"]
@@ -165,11 +165,9 @@ def _slices(
 def _slice(
     name: str, category: str, track: int, begin_s: float, end_s: float, args: TraceEvent
 ) -> Iterator[TraceEvent]:
-    """A bar on a worker's track; none where it would have no length."""
-    begin, end = (
-        round(begin_s * NS_PER_S),
-        round(end_s * NS_PER_S),
-    )  # whole, so that neighbours touch and never overlap
+    """Draw a bar on a worker's track; none where it would have no length."""
+    # whole nanoseconds, so that neighbours touch and never overlap
+    begin, end = round(begin_s * NS_PER_S), round(end_s * NS_PER_S)
     if end > begin:
         yield {
             "ph": "X",
@@ -184,7 +182,7 @@ def _slice(
 
 
 def _marks(lines: Iterable[Line], tracks: dict[str, int]) -> Iterator[TraceEvent]:
-    """What happened at a moment."""
+    """Mark what happened at a moment."""
     for line in lines:
         match line:
             case Entry(event=event, decisions=decisions):
@@ -218,10 +216,10 @@ def _marks(lines: Iterable[Line], tracks: dict[str, int]) -> Iterator[TraceEvent
 def _of_decision(decision: Decision, at: float, tracks: dict[str, int]) -> Iterator[TraceEvent]:
     match decision:
         case Apply(pushes=pushes, version=version):
-            made_of = ", ".join(f"{worker} {clock}" for worker, clock in pushes[:20])
+            sources = ", ".join(f"{worker} {clock}" for worker, clock in pushes[:20])
             more = f" and {len(pushes) - 20} more" if len(pushes) > 20 else ""
             yield _mark(
-                f"version {version}", "update", at, SERVER, UPDATES, {"pushes": f"{made_of}{more}"}
+                f"version {version}", "update", at, SERVER, UPDATES, {"pushes": f"{sources}{more}"}
             )
         case Drop(push=(worker, clock), why=why, reason=reason):
             yield _mark(
@@ -245,7 +243,7 @@ def _of_decision(decision: Decision, at: float, tracks: dict[str, int]) -> Itera
 def _of_worker(
     name: str, worker: str, at: float, tracks: dict[str, int], args: Mapping[str, Any]
 ) -> Iterator[TraceEvent]:
-    """A mark among the decisions, and on the worker's own track."""
+    """Set a mark among the decisions, and on the worker's own track."""
     yield _mark(name, "note", at, SERVER, CONTROLLER, {"worker": worker, **args})
     if worker in tracks:
         yield _mark(name, "note", at, WORKERS, tracks[worker], dict(args))
@@ -262,7 +260,7 @@ def _mark(
         "name": name,
         "cat": category,
         "ts": _us(at),
-        "args": _sayable(args),
+        "args": _json_value(args),
     }
 
 
@@ -270,15 +268,17 @@ def _us(at: float) -> float:
     return round(at * NS_PER_S) / 1000
 
 
-def _sayable(value: Any) -> Any:
-    """Data of a paradigm's Note or an actor's report, without the numbers that JSON cannot say."""
+def _json_value(value: Any) -> Any:
+    """Return the data of a paradigm's Note or an actor's report, without the numbers that JSON
+    lacks.
+    """
     if isinstance(value, dict):
-        return {name: _sayable(inner) for name, inner in value.items()}
+        return {name: _json_value(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_sayable(inner) for inner in value]
+        return [_json_value(inner) for inner in value]
     return _number(value) if isinstance(value, float) else value
 
 
 def _number(value: Any) -> float | None:
-    """What JSON can say: NaN and infinity it cannot."""
+    """Return a number that JSON has: NaN and infinity become None."""
     return None if value is None or value != value or abs(value) == float("inf") else float(value)

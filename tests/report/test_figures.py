@@ -21,9 +21,8 @@ from raysync.results.figures import figures_of, series_of
 from raysync.results.figures.colours import COLOURS, HUES, painted
 from raysync.results.figures.downsample import POINTS, binned, common, evenly, kept, shares_up_to
 from raysync.results.figures.journal_events import story_of
-from raysync.results.figures.layout import layout_of
 from raysync.results.figures.learning_curves import times_to
-from raysync.results.figures.primitives import INVISIBLE, numbers
+from raysync.results.figures.primitives import INVISIBLE, layout_of, numbers
 from raysync.results.figures.time_breakdown import contributions, spent
 from tests.report.parts import BASE, cut
 

@@ -7,11 +7,15 @@ import pytest
 
 from raysync import cli
 from raysync.results.collection import Collection, collect
-from raysync.results.markdown import markdown
+from raysync.results.markdown import markdown, notes
 from raysync.results.provenance import commands, configuration, dates, environment, title
-from raysync.results.ranking import answer
-from raysync.results.tables import cell, columns, table
-from raysync.results.text_tables import notes, paradigm_table, published_table
+from raysync.results.ranking import rank
+from raysync.results.sentences import answer
+from raysync.results.tables import as_text, cell, columns, published_as_text, table
+
+
+def published_text(collection):
+    return published_as_text(table(collection), columns(collection), collection.published)
 
 
 def cells(line):
@@ -24,12 +28,12 @@ def test_the_report_of_a_sweep(sweep):
     assert lines[0] == "# tiny"
     for scenario in sweep.scenarios():
         assert f"## {scenario}" in lines
-        assert answer(sweep, scenario) in lines
+        assert answer(rank(sweep, scenario)) in lines
         frame = table(sweep, scenario)
         shown = [
             measure for measure in columns(sweep, scenario) if frame[f"{measure.key}_count"].any()
         ]
-        begin = lines.index(answer(sweep, scenario)) + 2
+        begin = lines.index(answer(rank(sweep, scenario))) + 2
         assert cells(lines[begin]) == [
             "paradigm",
             "repeats",
@@ -45,7 +49,8 @@ def test_the_report_of_a_sweep(sweep):
 
 
 def test_the_median_s_table_names_the_seeds(sweep):
-    text = paradigm_table(sweep, "update.lr=0.05", median=True)
+    scenario = "update.lr=0.05"
+    text = as_text(table(sweep, scenario, median=True), columns(sweep, scenario))
     assert set(text["seed"]) <= {"0", "1", "2"}
     assert not text.astype(str).map(lambda one: "±" in one).any(axis=None)
     assert "median run" in markdown(sweep, median=True)
@@ -68,12 +73,12 @@ def test_published_ratios_and_values(made):
         "relative_to": "bsp",
     }
     collection = made(measured, published=published)
-    assert published_table(collection).to_dict("list") == {
+    assert published_text(collection).to_dict("list") == {
         "s to 90.0% / bsp, measured": ["1.00", "0.500", "0.100"],
         "s to 90.0% / bsp, published": ["1.00", "0.400", "-"],
     }
     assert "Published: Somebody 2020, Table 2. On GPUs." in markdown(collection)
-    plain = published_table(made(measured, published=published | {"relative_to": None}))
+    plain = published_text(made(measured, published=published | {"relative_to": None}))
     assert plain["s to 90.0%, published"].tolist() == ["100", "40.0", "-"]
 
 
@@ -169,7 +174,10 @@ def test_a_trace_goes_into_the_run_s_folder(call, own_copy):
     [
         (["nowhere"], "nowhere: there is no such folder"),
         (["."], ".: nothing to report on"),
-        (["RUNS", "--median"], "--median: of the tables of --format md; not of html."),
+        (
+            ["RUNS", "--median"],
+            "--median applies to the tables of --format md; it has no meaning for html.",
+        ),
         (
             ["RUNS", "--format", "trace"],
             "--format trace: it shows one run, there are 6; name one of them: ",

@@ -14,7 +14,8 @@ from raysync.results import page
 from raysync.results.collection import collect
 from raysync.results.figures import Figure
 from raysync.results.figures.colours import COLOURS
-from raysync.results.ranking import answers, overall
+from raysync.results.ranking import rank, rank_all
+from raysync.results.sentences import answer, overall
 from raysync.results.tables import cell, columns, table
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
@@ -123,8 +124,8 @@ def data_of(tab, script, key):
 
 def test_the_answer_and_the_table_are_those_of_the_frames(opened, file, runs):
     tab = opened(file)
-    assert tab.locator(".answer").inner_text() == overall(runs)
-    assert tab.locator(".each").inner_text() == answers(runs)[""]
+    assert tab.locator(".answer").inner_text() == overall(rank_all(runs))
+    assert tab.locator(".each").inner_text() == answer(rank(runs))
     frame = table(runs)
     rows = tab.locator(".paradigms tbody tr")
     assert rows.count() == len(frame)
@@ -258,7 +259,7 @@ def test_on_paper_everything_is_there_and_light(opened, file):
 def test_scenarios_are_chosen_and_faults_are_said(opened, sweep_file, sweep):
     tab = opened(sweep_file)
     scenarios = list(sweep.scenarios())
-    assert tab.locator("article .each").all_inner_texts() == list(answers(sweep).values())
+    assert tab.locator("article .each").all_inner_texts() == list(map(answer, rank_all(sweep)))
     assert tab.locator("#scenario option").all_inner_texts() == scenarios
     for number, scenario in enumerate(scenarios):
         tab.locator("#scenario").select_option(str(number))

@@ -5,11 +5,12 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from raysync.results.collection import Collection, Run, Success
-from raysync.results.columns import measures_for, seconds_form, time_measure, with_interval
-from raysync.results.ranking import answer, answers, leader, overall, standings
+from raysync.results import sentences
+from raysync.results.collection import Collection, Run, Success, by_seed
+from raysync.results.columns import measures_for, seconds_form, with_interval
+from raysync.results.ranking import rank, rank_all
 from raysync.results.statistics import estimate, paired_ratio
-from raysync.results.tables import by_seed, cell, columns, table
+from raysync.results.tables import cell, columns, table
 from tests.report.parts import LABELS, StandIn
 
 
@@ -25,9 +26,17 @@ def times(*seconds, accuracy=0.95, **more):
     ]
 
 
+def answer(collection, scenario=""):
+    return sentences.answer(rank(collection, scenario))
+
+
+def overall(collection):
+    return sentences.overall(rank_all(collection))
+
+
 def led_by(collection):
-    first = leader(collection)
-    return first.name, first.sure
+    leader = rank(collection).leader
+    return leader.name, leader.sure
 
 
 def test_a_clear_winner(made):
@@ -279,10 +288,10 @@ def test_several_scenarios(made):
         == "Of 2 scenarios: asp is clearly the first at the target in 1; in 1 the leaders cannot be"
         " told apart."
     )
-    assert answers(both) == {
-        "a=c": answer(one, "a=c"),
-        "a=n": answer(made(NARROW, scenario="a=n"), "a=n"),
-    }
+    assert [(ranking.scenario, sentences.answer(ranking)) for ranking in rank_all(both)] == [
+        ("a=c", answer(one, "a=c")),
+        ("a=n", answer(made(NARROW, scenario="a=n"), "a=n")),
+    ]
     assert (
         overall(together(made, x=NOBODY, y=NOBODY)) == "In none of 2 scenarios is there a result."
     )
@@ -359,7 +368,8 @@ def test_any_results_have_an_answer(found, target, timing):
     assert "nan" not in text
     assert "None" not in text
     frame = table(collection)
-    first = standings(collection, "", time_measure(collection.success("")))[0]
+    ranking = rank(collection)
+    first = (ranking.to_target or ranking.whole_work).first
     if first.value.count:
         assert first.paradigm in text
     for measure in columns(collection):

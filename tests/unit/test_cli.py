@@ -313,7 +313,7 @@ def test_the_address_of_the_dashboard_is_no_cluster(call, tmp_path):
 
 def test_records_in_the_folder_of_a_job_are_warned_of(call, tmp_path, monkeypatch):
     said, short = (
-        "goes with it",
+        "is deleted with it",
         "{engine: virtual, timing: only, workload: {samples: 320}, workers: [{step_s: 1}]}",
     )
     run = ["run", write(tmp_path / "x.yaml", short)]
@@ -413,13 +413,13 @@ def test_what_is_free_is_what_can_be_asked_for():
 
 def test_the_table_of_several_seeds():
     """What `±` says is what the report's does: half of the 95 % interval."""
-    assert table.cell([0.5, 0.7], "{:.1f}".format, interval=True) == "0.6 ± 1.3"
-    assert table.cell([0.5, 0.7, 0.6], "{:.2f}".format, interval=True) == "0.60 ± 0.25"
-    assert table.cell([0.5, 0.7], "{:.1f}".format, interval=False) == "0.6"
-    assert table.cell([0.5, 0.5001], "{:.1f}".format, interval=True) == "0.5"
-    assert table.cell([0.5, None], "{:.1f}".format, interval=True) == "0.5 (1 of 2)"
-    assert table.cell([None], "{:.1f}".format, interval=True) == "-"
-    assert table.cell([None, None], "{:.1f}".format, interval=True) == "-"
+    assert table.cell([0.5, 0.7], lambda _: ".1f", interval=True) == "0.6 ± 1.3"
+    assert table.cell([0.5, 0.7, 0.6], lambda _: ".2f", interval=True) == "0.60 ± 0.25"
+    assert table.cell([0.5, 0.7], lambda _: ".1f", interval=False) == "0.6"
+    assert table.cell([0.5, 0.5001], lambda _: ".1f", interval=True) == "0.5"
+    assert table.cell([0.5, None], lambda _: ".1f", interval=True) == "0.5 (1 of 2)"
+    assert table.cell([None], lambda _: ".1f", interval=True) == "-"
+    assert table.cell([None, None], lambda _: ".1f", interval=True) == "-"
     assert "mean ± half of the 95% interval over seeds 0, 1" in table.title(
         config.validate({}), [0, 1]
     )

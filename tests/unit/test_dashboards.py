@@ -20,7 +20,7 @@ from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 from hypothesis import given, strategies as st
 
-from dashboards.__main__ import made
+from dashboards.__main__ import generated
 from dashboards.panels import series
 from raysync import cli
 from raysync.cli.prometheus import check_url
@@ -46,9 +46,9 @@ PANELS = [
 
 
 def test_the_committed_json_is_what_the_script_makes():
-    assert {path.name: text for path, text in made().items()} == {
+    assert {path.name: text for path, text in generated().items()} == {
         path.name: path.read_text(encoding="utf-8")
-        for path in Path(next(iter(made()))).parent.iterdir()
+        for path in Path(next(iter(generated()))).parent.iterdir()
     }, "run python -m dashboards"
 
 

@@ -459,10 +459,10 @@ def test_perplexity_is_e_to_the_loss():
 )
 def test_the_table_shows_what_fits_the_data_and_the_targets(settings, tokens, heads, capsys):
     experiment = config.validate(settings)
-    columns = table.results(experiment, tokens)
-    assert [name.replace("\n", " ") for name, *_ in columns] == heads
+    columns = table.result_columns(experiment, tokens)
+    assert [measure.heading.replace("\n", " ") for measure in columns] == heads
     summary = measured(1.25).summary()
-    assert all(key in summary for _, key, *_ in columns)
+    assert all(measure.key in summary for measure in columns)
     table.print_table({"bsp": [{**summary, "status": "finished"}]}, experiment, [0], tokens)
     assert ("3.49" if tokens else "50.0%") in capsys.readouterr().out
 

@@ -1,5 +1,5 @@
-"""The figures of a report: one file a subject, each a function from the paradigms' runs to what
-there is to show.
+"""The figures of a report: one file a subject, each with a function `figures` that makes them from
+the paradigms' runs.
 """
 
 from __future__ import annotations
@@ -9,45 +9,51 @@ from dataclasses import replace
 from itertools import groupby
 
 from raysync.results.collection import Run, Success
-from raysync.results.figures import lagtuner, learning_curves, staleness, time_breakdown, timeline
+from raysync.results.figures import (
+    decisions_and_events,
+    learning_curves,
+    staleness,
+    time_breakdown,
+    timeline,
+)
 from raysync.results.figures.primitives import Figure, Series
 
 __all__ = ["Figure", "Series", "figures_of", "series_of"]
 
 
 def series_of(paradigms: Sequence[str], runs: Mapping[str, Sequence[Run]]) -> list[Series]:
-    """The paradigms of a scenario that left records.
+    """Return the paradigms of a scenario that left records.
 
     Args:
         paradigms: all of the collection, in order: a paradigm has one colour in all scenarios.
         runs: paradigm -> its repeats.
     """
     return [
-        Series(label, tuple(there), paradigms.index(label))
-        for label, there in runs.items()
-        if there
+        Series(label, tuple(repeats), paradigms.index(label))
+        for label, repeats in runs.items()
+        if repeats
     ]
 
 
 def figures_of(all_series: Sequence[Series], success: Success) -> list[Figure]:
-    """Every figure that has something to show, in the order of the page."""
-    made = [
+    """Return every figure that has something to show, in the order of the page."""
+    everything = [
         *learning_curves.figures(all_series, success),
         *time_breakdown.figures(all_series),
         *timeline.figures(all_series),
         *staleness.figures(all_series),
-        *lagtuner.figures(all_series),
+        *decisions_and_events.figures(all_series),
     ]
-    return widened([figure for figure in made if figure.traces])
+    return widened([figure for figure in everything if figure.traces])
 
 
 def widened(figures: Sequence[Figure]) -> list[Figure]:
-    """The same, where two narrow ones of a section share a row; one that is left alone becomes
-    wide.
+    """Return the same figures; two narrow ones of a section share a row, and one that is left alone
+    becomes wide.
     """
-    made: list[Figure] = []
-    for _, run in groupby(figures, key=lambda one: (one.section, one.wide)):
-        row = list(run)
-        alone = len(row) % 2 == 1
-        made += [*row[:-1], replace(row[-1], wide=row[-1].wide or alone)]
-    return made
+    laid_out: list[Figure] = []
+    for _, neighbours in groupby(figures, key=lambda figure: (figure.section, figure.wide)):
+        *others, last = neighbours
+        alone = len(others) % 2 == 0
+        laid_out += [*others, replace(last, wide=last.wide or alone)]
+    return laid_out

@@ -49,7 +49,7 @@ COLOURS: dict[Theme, dict[str, str]] = {
         "bad": "#ff8a80",
     },
 }
-"""Theme -> name -> colour; numbers are the paradigms'."""
+"""Theme -> name -> colour; the numbers are the colours of paradigms."""
 
 HUES = 8
 DASHES = ("solid", "dash", "dot", "dashdot")
@@ -57,26 +57,26 @@ DASHES = ("solid", "dash", "dot", "dashdot")
 _NAME = re.compile(r"\$(\w+)(?:/(\d+))?")
 
 
-def painted(thing: Any, theme: Theme = "light") -> Any:
-    """A copy of a figure's data with colours in place of their names; `$0/25` is `$0`, a quarter
+def painted(data: Any, theme: Theme = "light") -> Any:
+    """Copy a figure's data with colours in place of their names; `$0/25` is `$0`, a quarter
     opaque.
     """
-    if isinstance(thing, dict):
+    if isinstance(data, dict):
         return {
             key: _paint(value, theme) if _is_name(key, value) else painted(value, theme)
-            for key, value in thing.items()
+            for key, value in data.items()
         }
-    return [painted(one, theme) for one in thing] if isinstance(thing, list | tuple) else thing
+    return [painted(part, theme) for part in data] if isinstance(data, list | tuple) else data
 
 
 def _is_name(key: str, value: Any) -> bool:
-    """Colours are known by their key: a worker may well be called `$0`."""
+    """Tell a colour by its key: a worker can well be called `$0`."""
     return key.endswith("color") and isinstance(value, str) and value.startswith("$")
 
 
 def _paint(name: str, theme: Theme) -> str:
-    found = _NAME.fullmatch(name)
-    assert found is not None, f"{name} is no colour"
-    colour, percent = COLOURS[theme][found[1]], found[2]
+    match = _NAME.fullmatch(name)
+    assert match is not None, f"{name} is no colour"
+    colour, percent = COLOURS[theme][match[1]], match[2]
     red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
     return colour if percent is None else f"rgba({red},{green},{blue},{int(percent) / 100:g})"

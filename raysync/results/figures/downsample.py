@@ -1,9 +1,8 @@
-"""Fewer points, for the screen: no figure has more than a few hundred a trace, whatever the length
-of the run.
+"""Downsampling for the screen: no trace has more than a few hundred points, however long the run.
 
-Curves are thinned by the lowest and the highest of each of many equal stretches (min-max
-decimation), so peaks and both ends stay; runs are averaged where all of them were measured; values
-over time are taken per bin; distributions are cumulative shares at the values that occur.
+Curves keep the lowest and the highest point of each of many equal stretches (min-max decimation),
+so peaks and both ends stay. Runs are averaged where all of them were measured, values over time are
+taken per bin, and distributions are cumulative shares at the values that occur.
 """
 
 from __future__ import annotations
@@ -16,30 +15,30 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 
 POINTS = 240
-"""Of a trace, at most."""
+"""The most points of a trace."""
 
 
 def kept(values: ArrayLike, points: int = POINTS) -> NDArray[np.intp]:
-    """Indices to keep, rising: the ends, and of each of `points / 2` stretches the lowest and the
-    highest value.
+    """Return the indices to keep, rising: the ends, and of each of `points / 2` stretches the
+    lowest and the highest value.
     """
     y = np.asarray(values, dtype=float)
     if len(y) <= points:
         return np.arange(len(y))
     stretches = np.array_split(np.arange(len(y)), points // 2 - 1)
-    extremes = [one[chosen(y[one])] for one in stretches for chosen in (np.argmin, np.argmax)]
+    extremes = [part[pick(y[part])] for part in stretches for pick in (np.argmin, np.argmax)]
     return np.unique([0, *extremes, len(y) - 1]).astype(np.intp)
 
 
 def common(
     curves: Sequence[tuple[ArrayLike, ArrayLike]], points: int = POINTS
 ) -> tuple[Floats, Floats]:
-    """Several curves on one grid, from where the last begins to where the first ends; linear
-    between measurements.
+    """Put several curves on one grid, from where the last begins to where the first ends; between
+    measurements they are linear.
 
     Args:
         curves: (x, y) of each, x rising.
-        points: at most.
+        points: the most points of the grid.
 
     Returns:
         The grid, of shape (points,), and the values, of shape (curves, points); empty where the
@@ -59,48 +58,52 @@ def common(
 def binned(
     times: Sequence[ArrayLike], values: Sequence[ArrayLike], how: str, bins: int = POINTS // 2
 ) -> tuple[Floats, Floats]:
-    """Values over time, one per bin, of several runs; bins in which a run has none are left out.
+    """Take the values of several runs over time per bin; bins in which a run has none are left out.
 
     Args:
-        times: of each run.
-        values: of each run.
-        how: mean or max, within a bin.
-        bins: at most.
+        times: the times of each run.
+        values: the values of each run.
+        how: mean or max: which value stands for those within a bin.
+        bins: how many bins there are.
 
     Returns:
         The middles of the bins, of shape (bins,), and the values, of shape (runs, bins).
     """
-    ends = [float(np.max(one)) for one in times if len(np.asarray(one))]
+    ends = [float(np.max(when)) for when in times if len(np.asarray(when))]
     if len(ends) < len(times) or not ends or min(ends) <= 0:
         return np.empty(0), np.empty((len(times), 0))
     edges = np.linspace(0, min(ends), bins + 1)
     filled = np.full((len(times), bins), np.nan)
     for row, (when, what) in enumerate(zip(times, values, strict=True)):
         t, y = np.asarray(when, dtype=float), np.asarray(what, dtype=float)
-        there = t <= edges[-1]
-        place = np.clip(np.searchsorted(edges, t[there], side="right") - 1, 0, bins - 1)
+        inside = t <= edges[-1]
+        place = np.clip(np.searchsorted(edges, t[inside], side="right") - 1, 0, bins - 1)
         counts = np.bincount(place, minlength=bins)
         if how == "mean":
-            sums = np.bincount(place, weights=y[there], minlength=bins)
+            sums = np.bincount(place, weights=y[inside], minlength=bins)
             filled[row] = np.divide(sums, counts, out=np.full(bins, np.nan), where=counts > 0)
         else:
             tops = np.full(bins, -np.inf)
-            np.maximum.at(tops, place, y[there])
+            np.maximum.at(tops, place, y[inside])
             filled[row] = np.where(counts > 0, tops, np.nan)
     full = ~np.isnan(filled).any(axis=0)
     return ((edges[1:] + edges[:-1]) / 2)[full], filled[:, full]
 
 
 def shares_up_to(values: ArrayLike, points: int = POINTS) -> tuple[Floats, Floats]:
-    """The cumulative distribution: each value that occurs, and the share of values up to it."""
-    found, counts = np.unique(np.asarray(values, dtype=float), return_counts=True)
+    """Return the cumulative distribution: each value that occurs, and the share of values
+    up to it.
+    """
+    levels, counts = np.unique(np.asarray(values, dtype=float), return_counts=True)
     shares = np.cumsum(counts) / max(1, counts.sum())
-    keep = evenly(len(found), points)
-    return found[keep], shares[keep]
+    keep = evenly(len(levels), points)
+    return levels[keep], shares[keep]
 
 
 def evenly(count: int, points: int = POINTS) -> NDArray[np.intp]:
-    """Indices of at most so many of `count` things, evenly spread, with the first and the last."""
+    """Return at most `points` indices of `count` things, evenly spread, with the first and the
+    last.
+    """
     return (
         np.unique(np.linspace(0, count - 1, min(points, count)).round()).astype(np.intp)
         if count

@@ -1,5 +1,5 @@
-"""What a journal tells beside the pushes: switches, notes, who came and went, and why somebody was
-held.
+"""What a journal holds beside the pushes: switches, notes, workers that joined or left, and why
+workers were held.
 """
 
 from __future__ import annotations
@@ -15,53 +15,54 @@ from raysync.core.journal import Entry, Remark, read
 from raysync.record.reader import RunRecord, legible, measures_of
 
 TELLING = ('"Note"', '"Suspend"', '"Restore"', '"Switch"', '"Joined"', '"Left"', '"remark"')
-"""Words of the lines that are read to the end of a journal."""
+"""Lines with one of these words are read to the end of a journal."""
 
 OPENING = 4_000
-"""Lines at a journal's beginning that are all read: why workers were held is shown there alone."""
+"""So many lines at the beginning of a journal are all read, since only there is shown why workers
+were held."""
 
 
 @dataclass(frozen=True)
 class Happening:
-    """Something at a moment."""
+    """Something that happened at a moment."""
 
     at: float
     """Seconds since the first release."""
     kind: str
-    """A note has its own; otherwise suspended, restored, switch, left, joined or remark."""
+    """The kind of a note, or else suspended, restored, switch, left, joined or remark."""
     worker: str
     values: dict[str, Any] = field(default_factory=dict)
 
     def number(self, name: str) -> float | None:
-        """One of the values; None where there is none, or it is no finite number."""
+        """Return one of the values; None where there is none, or it is no finite number."""
         value: Any = self.values.get(name)
         return value if type(value) in (int, float) and isfinite(value) else None
 
     @property
     def text(self) -> str:
-        """In a line."""
-        more = ", ".join(f"{name} {_shown(value)}" for name, value in self.values.items())
+        """What happened, in a line."""
+        more = ", ".join(f"{name} {_number_text(value)}" for name, value in self.values.items())
         return ", ".join(part for part in (f"{self.kind} {self.worker}".strip(), more) if part)
 
 
 @dataclass(frozen=True)
 class Story:
-    """One run's."""
+    """What happened in one run."""
 
     happenings: tuple[Happening, ...] = ()
     holds: dict[tuple[str, float], str] = field(default_factory=dict)
     """(worker, seconds since the first release, rounded to microseconds) -> why it was held."""
 
     def of(self, *kinds: str) -> list[Happening]:
-        """Those of some kinds."""
-        return [one for one in self.happenings if one.kind in kinds]
+        """Return the happenings of some kinds."""
+        return [happening for happening in self.happenings if happening.kind in kinds]
 
 
 def story_of(record: RunRecord, start: float) -> Story:
-    """Read a journal; most lines of a long one are passed over undecoded.
+    """Read a journal; of a long one, most lines are skipped without decoding them.
 
     Args:
-        record: of the run.
+        record: the run.
         start: its first release, in seconds since the run began.
     """
     holds: dict[tuple[str, float], str] = {}
@@ -73,9 +74,9 @@ def story_of(record: RunRecord, start: float) -> Story:
                     at = event.at - start
                     happenings += _entry(line, at)
                     holds |= {
-                        (one.worker, round(at, 6)): one.why
-                        for one in line.decisions
-                        if isinstance(one, Hold)
+                        (decision.worker, round(at, 6)): decision.why
+                        for decision in line.decisions
+                        if isinstance(decision, Hold)
                     }
                 case Remark(at=at, text=text):
                     happenings.append(Happening(at - start, "remark", "", {"": text}))
@@ -83,7 +84,7 @@ def story_of(record: RunRecord, start: float) -> Story:
 
 
 def workload_of(record: RunRecord) -> int:
-    """Samples of the whole work, as the journal's header has them: a progress of 1."""
+    """Return the samples of the whole work, a progress of 1, from the journal's header."""
     with legible(record.path), (record.path / "journal.jsonl").open(encoding="utf-8") as file:
         return measures_of(read(file)[0]).workload_samples
 
@@ -114,5 +115,5 @@ def _entry(entry: Entry, at: float) -> Iterator[Happening]:
                 yield Happening(at, "switch", "", {"to": to, "because": why})
 
 
-def _shown(value: Any) -> str:
+def _number_text(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)

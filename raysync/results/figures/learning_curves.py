@@ -1,4 +1,6 @@
-"""How good the model became: against time, against samples, and how soon for every target."""
+"""The figures of learning: how good the model became, against time and against samples, and how
+soon it met every target.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ SECTION = "How well, how soon"
 
 @dataclass(frozen=True)
 class Measure:
-    """What is measured of a model, as an axis shows it."""
+    """A measure of a model, as an axis shows it."""
 
     name: str
     title: str
@@ -40,7 +42,7 @@ class Measure:
     axis: dict[str, Any]
 
     def of(self, evaluations: pd.DataFrame) -> Floats:
-        """Accuracy in per cent, or perplexity."""
+        """Return the accuracy in per cent, or the perplexity."""
         values = (
             100 * evaluations.accuracy
             if self.rises
@@ -49,7 +51,7 @@ class Measure:
         return np.asarray(values, dtype=float)
 
     def target(self, success: Success) -> float | None:
-        """The experiment's, on this scale, if it is one of this measure."""
+        """Return the target of the experiment on this scale, if it is one of this measure."""
         if success.target is None or (success.target_kind == "accuracy") != self.rises:
             return None
         return 100 * success.target if self.rises else float(np.exp(success.target))
@@ -60,9 +62,11 @@ PERPLEXITY = Measure("perplexity", "test perplexity", False, "", {"type": "log"}
 
 
 def figures(all_series: Sequence[Series], success: Success) -> list[Figure]:
-    """Of a scenario; none where nothing was trained or nothing evaluated."""
+    """Return the figures of a scenario; where no model was trained or evaluated, only the work
+    done.
+    """
     if success.quality == "nothing" or not any(
-        len(run.record.evaluations) for one in all_series for run in one.runs
+        len(run.record.evaluations) for series in all_series for run in series.runs
     ):
         return [_work_done(all_series)]
     measure = ACCURACY if success.quality == "accuracy" else PERPLEXITY
@@ -74,27 +78,27 @@ def figures(all_series: Sequence[Series], success: Success) -> list[Figure]:
 
 
 def points(run: Run, measure: Measure, x: str) -> tuple[Floats, Floats]:
-    """The evaluations of a run, those that are finite.
+    """Return the evaluations of a run that are finite.
 
     Returns:
         Seconds since the first release, or samples applied; and the measure.
     """
     frame, values = run.record.evaluations, measure.of(run.record.evaluations)
     if x == "time":
-        forth = np.asarray(frame["at"], dtype=float) - started_at(run)
+        at = np.asarray(frame["at"], dtype=float) - started_at(run)
     else:
-        forth = np.asarray(frame.progress, dtype=float) * workload_of(run.record)
-    fine = np.isfinite(values) & np.isfinite(forth)
-    return forth[fine], values[fine]
+        at = np.asarray(frame.progress, dtype=float) * workload_of(run.record)
+    fine = np.isfinite(values) & np.isfinite(at)
+    return at[fine], values[fine]
 
 
 def _against(all_series: Sequence[Series], success: Success, measure: Measure, x: str) -> Figure:
     traces: list[Trace] = []
-    told = f"%{{y}}{measure.unit} at %{{x}} {'s' if x == 'time' else x}"
+    hover = f"%{{y}}{measure.unit} at %{{x}} {'s' if x == 'time' else x}"
     for series in all_series:
         grid, values = common([points(run, measure, x) for run in series.regular])
         if len(grid):
-            traces += curve(series, grid, values, hovertemplate=told)
+            traces += curve(series, grid, values, hovertemplate=hover)
             traces += _switches(series, grid, values.mean(axis=0)) if x == "time" else []
         for run in series.others:
             traces += _lone(series, run, *points(run, measure, x))
@@ -117,7 +121,7 @@ def _against(all_series: Sequence[Series], success: Success, measure: Measure, x
                         else ""
                     ),
                     (
-                        "Diamond: the rule switched."
+                        "Diamond: the paradigm switched."
                         if any("diamond" in str(trace.get("marker")) for trace in traces)
                         else ""
                     ),
@@ -136,7 +140,9 @@ def _against(all_series: Sequence[Series], success: Success, measure: Measure, x
 
 
 def _views(all_series: Sequence[Series], measure: Measure, of_axis: str) -> tuple[View, ...]:
-    """All of an accuracy, or its upper part, where most evaluations are and paradigms differ."""
+    """Return the views of an accuracy: all, and the upper part, where most evaluations lie and
+    paradigms differ.
+    """
     values = np.concatenate(
         [points(run, measure, "time")[1] for series in all_series for run in series.runs]
     )
@@ -154,7 +160,7 @@ def _views(all_series: Sequence[Series], measure: Measure, of_axis: str) -> tupl
 
 
 def _lone(series: Series, run: Run, x: Floats, y: Floats) -> list[Trace]:
-    """A run that did not finish, by itself, with a cross where it ended."""
+    """Draw a run that did not finish by itself, with a cross where it ended."""
     if not len(x):
         return []
     keep = kept(y)
@@ -179,11 +185,11 @@ def _lone(series: Series, run: Run, x: Floats, y: Floats) -> list[Trace]:
 
 
 def _switches(series: Series, x: Floats, y: Floats) -> list[Trace]:
-    """Where its runs switched the rule, on its mean curve."""
-    found = [one for story in series.stories for one in story.of("switch")]
-    if not found:
+    """Mark on the mean curve where the runs switched phases."""
+    switches = [switch for story in series.stories for switch in story.of("switch")]
+    if not switches:
         return []
-    at = np.array([one.at for one in found])
+    at = np.array([switch.at for switch in switches])
     return [
         {
             **series.trace,
@@ -193,14 +199,14 @@ def _switches(series: Series, x: Floats, y: Floats) -> list[Trace]:
             "marker": {"symbol": "diamond", "size": 10, "color": series.color},
             "x": numbers(at),
             "y": numbers(np.interp(at, x, y)),
-            "text": [plain(one.text) for one in found],
+            "text": [plain(switch.text) for switch in switches],
             "hovertemplate": "%{text}<br>%{x} s",
         }
     ]
 
 
 def _target_line(target: float | None, along: str) -> list[dict[str, Any]]:
-    """A line across the figure."""
+    """Draw a line across the figure."""
     if target is None:
         return []
     other = "x" if along == "y" else "y"
@@ -219,12 +225,12 @@ def _target_line(target: float | None, along: str) -> list[dict[str, Any]]:
 
 
 def times_to(x: Floats, y: Floats, targets: Floats, *, rises: bool) -> Floats:
-    """When a curve first met each target; infinite where it did not.
+    """Return when a curve first met each target; infinity where it did not.
 
     Args:
         x: times, rising.
-        y: what was measured then.
-        targets: of any order.
+        y: the values that were measured then.
+        targets: in any order.
         rises: whether more is better.
     """
     best = np.maximum.accumulate(y if rises else -y)
@@ -253,9 +259,9 @@ def _time_to(all_series: Sequence[Series], success: Success, measure: Measure) -
         if pairs:
             times = np.array([times_to(x, y, targets, rises=measure.rises) for x, y in pairs])
             met = np.isfinite(times).all(axis=0)
-            told = f"%{{y}} s to %{{x}}{measure.unit}"
+            hover = f"%{{y}} s to %{{x}}{measure.unit}"
             traces += (
-                curve(series, targets[met], times[:, met], hovertemplate=told) if met.any() else []
+                curve(series, targets[met], times[:, met], hovertemplate=hover) if met.any() else []
             )
     direction: dict[str, Any] = {} if measure.rises else {"autorange": "reversed"}
     shapes = _target_line(target, "x")
@@ -291,7 +297,7 @@ def _time_to(all_series: Sequence[Series], success: Success, measure: Measure) -
 
 
 def _work_done(all_series: Sequence[Series]) -> Figure:
-    """Where no model was measured: how fast work was done."""
+    """Show how fast work was done, where no model was measured."""
     traces: list[Trace] = []
     for series in all_series:
         curves = []

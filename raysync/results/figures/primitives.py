@@ -1,10 +1,10 @@
-"""What all figures are made of: one paradigm's runs, traces as Plotly takes them, numbers as a
-screen can show them.
+"""What all figures are made of: the runs of a paradigm, traces and layouts in Plotly's format, and
+numbers with as many digits as a screen shows.
 
 A figure is plain data for plotly.js (https://plotly.com/javascript/reference/), so nothing has to
 be installed to make a report; the tests check every one against the schema of the Python package
 `plotly`. Colours are names (`$0`, `$text`): the page gives them their value in the reader's theme,
-`colours.painted` for a picture.
+and `colours.painted` does for a picture.
 """
 
 from __future__ import annotations
@@ -28,13 +28,26 @@ Trace = dict[str, Any]
 Floats = NDArray[np.float64]
 
 ROW_PX = 22
-"""Height of a lane or a bar."""
+"""The height of a lane or a bar."""
 
 AROUND_PX = 80
-"""What a figure with lanes needs above and below them."""
+"""The height that a figure with lanes needs above and below them."""
+
+FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif'
+
+_AXIS = {
+    "automargin": True,
+    "gridcolor": "$grid",
+    "linecolor": "$edge",
+    "zeroline": False,
+    "showline": False,
+    "tickfont": {"size": 12},
+    "exponentformat": "SI",
+}
+_TITLE = {"standoff": 8, "font": {"size": 12.5, "color": "$muted"}}
 
 INVISIBLE = "\u2060"
-"""Categories of an axis that read alike are told apart by how many of these they end in."""
+"""Categories of an axis with the same text differ in how many of these they end in."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +65,7 @@ class Figure:
     """One figure."""
 
     key: str
-    """In file names and in the page's anchors."""
+    """Its name in file names and in the page's anchors."""
     section: str
     title: str
     caption: str
@@ -60,42 +73,42 @@ class Figure:
     traces: list[Trace]
     layout: dict[str, Any] = field(default_factory=dict)
     wide: bool = False
-    """It wants the whole width of a page."""
+    """Whether it takes the whole width of a page."""
     views: tuple[View, ...] = ()
-    """The first is shown at first."""
+    """Its parts; the first is shown at first."""
 
     @property
     def height(self) -> int:
-        """In pixels."""
+        """The height in pixels."""
         return int(self.layout.get("height", 340))
 
 
 @dataclass(frozen=True)
 class Series:
-    """One paradigm of a scenario: what a reader can hide, in one colour throughout."""
+    """A paradigm of a scenario: it has one colour in all figures, and a reader can hide it."""
 
     label: str
     runs: tuple[Run, ...]
     index: int
-    """Chooses colour and dash."""
+    """The number that gives it its colour and dash."""
 
     @property
     def color(self) -> str:
-        """Of lines and points."""
+        """The colour of lines and points."""
         return f"${self.index % HUES}"
 
     def pale(self, percent: int) -> str:
-        """The same, let through: of bands and lesser parts of a bar."""
+        """Return the colour, only partly opaque: for bands and the lesser parts of a bar."""
         return f"{self.color}/{percent}"
 
     @property
     def trace(self) -> Trace:
-        """What every trace of the series has."""
+        """The attributes that every trace of the series has."""
         return {"name": plain(self.label), "legendgroup": str(self.index)}
 
     @property
     def line(self) -> dict[str, Any]:
-        """Of its curves."""
+        """The line of its curves."""
         return {"color": self.color, "width": 2, "dash": DASHES[self.index // HUES % len(DASHES)]}
 
     @property
@@ -113,21 +126,21 @@ class Series:
 
     @cached_property
     def pushes(self) -> tuple[pd.DataFrame, ...]:
-        """Of each run, its pushes: times in seconds since the first release; `slot` is the worker
-        without its life.
+        """The pushes of each run, with times in seconds since the first release; `slot` is the
+        worker without its life.
         """
         return tuple(map(_pushes, self.runs))
 
     @cached_property
     def stories(self) -> tuple[Story, ...]:
-        """Of each run, what its journal tells beside the pushes; times in seconds since the first
-        release.
+        """What the journal of each run holds beside the pushes, with times in seconds since the
+        first release.
         """
         return tuple(story_of(run.record, started_at(run)) for run in self.runs)
 
 
 def started_at(run: Run) -> float:
-    """The first release, in seconds since the run began; 0 if nobody was released."""
+    """Return the first release, in seconds since the run began; 0 if no worker was released."""
     pushes = run.record.pushes
     return float(pushes.released_at_s.min()) if len(pushes) else 0.0
 
@@ -145,13 +158,13 @@ def _pushes(run: Run) -> pd.DataFrame:
 
 
 def plain(text: object) -> str:
-    """Text of the user's, where Plotly would read markup."""
+    """Escape a text of the user, in which Plotly would read markup."""
     return escape(str(text), quote=False)
 
 
 def numbers(values: ArrayLike, digits: int = 4) -> list[float | int | None]:
-    """Rounded to that many significant digits, for JSON: no screen shows more; null for what is not
-    finite.
+    """Round values to so many significant digits for JSON, since no screen shows more; what is not
+    finite becomes null.
     """
     return [_short(float(value), digits) for value in np.asarray(values, dtype=float)]
 
@@ -164,7 +177,7 @@ def _short(value: float, digits: int) -> float | int | None:
 
 
 def line(series: Series, x: ArrayLike, y: ArrayLike, **more: Any) -> Trace:
-    """A curve of a series."""
+    """Return a curve of a series."""
     return {
         **series.trace,
         "type": "scatter",
@@ -177,7 +190,7 @@ def line(series: Series, x: ArrayLike, y: ArrayLike, **more: Any) -> Trace:
 
 
 def band(series: Series, x: ArrayLike, low: ArrayLike, high: ArrayLike) -> Trace:
-    """The area between two curves."""
+    """Return the area between two curves."""
     forth, low, high = np.asarray(x), np.asarray(low), np.asarray(high)
     return {
         **series.trace,
@@ -194,13 +207,14 @@ def band(series: Series, x: ArrayLike, low: ArrayLike, high: ArrayLike) -> Trace
 
 
 def curve(series: Series, x: Floats, values: Floats, **more: Any) -> list[Trace]:
-    """Mean over the runs, and the band from the lowest to the highest where there are several.
+    """Return the mean over the runs, and the band from the lowest to the highest where there are
+    several.
 
     Args:
         series: the paradigm.
-        x: of shape (points,).
-        values: of shape (runs, points).
-        more: for the mean's trace.
+        x: an array of shape (points,).
+        values: an array of shape (runs, points).
+        more: further attributes of the mean's trace.
     """
     mean = line(series, x, values.mean(axis=0), **more)
     return (
@@ -211,13 +225,13 @@ def curve(series: Series, x: Floats, values: Floats, **more: Any) -> list[Trace]
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
-    """An axis with its title, which names the unit."""
+    """Return an axis with its title, which names the unit."""
     return {"title": {"text": title}, **more}
 
 
 def rows_layout(rows: int) -> dict[str, Any]:
-    """Of a figure with that many lanes, the first on top; the page makes it smaller when a paradigm
-    is hidden.
+    """Return the layout of a figure with so many lanes, the first on top; the page makes it smaller
+    when a paradigm is hidden.
     """
     lanes = {
         "type": "category",
@@ -230,20 +244,20 @@ def rows_layout(rows: int) -> dict[str, Any]:
 
 
 def row_names(series: Series, names: Iterable[str]) -> dict[str, str]:
-    """Lane -> its category, which no other paradigm's lane of that name has: invisible characters
-    make the difference.
+    """Return lane -> its category, which differs from that of another paradigm's lane of the same
+    name by invisible characters.
     """
     return {name: f"{plain(name)}{INVISIBLE * series.index}" for name in names}
 
 
 def heading(series: Series, names: Mapping[str, str], at: Sequence[float]) -> Trace:
-    """The lanes of a paradigm, in order: first one for its name, then its workers'. Drawn before
-    what is in them.
+    """Return a trace that creates the lanes of a paradigm, in order: one for its name, then those
+    of its workers. It is drawn before what is in them.
 
     Args:
         series: the paradigm.
         names: lane -> category.
-        at: where along the x axis its name stands; once for each part of it that is looked at.
+        at: where along the x axis its name stands: once for each part that a view shows.
     """
     return {
         **series.trace,
@@ -261,6 +275,39 @@ def heading(series: Series, names: Mapping[str, str], at: Sequence[float]) -> Tr
 
 
 def over_seeds(all_series: Sequence[Series]) -> str:
-    """How several runs were made one curve, for a caption."""
+    """Say for a caption how several runs became one curve."""
     several = any(len(series.regular) > 1 for series in all_series)
     return "Line: mean over seeds; band: lowest to highest seed." if several else ""
+
+
+def layout_of(figure: Figure) -> dict[str, Any]:
+    """Return the Plotly layout of a figure, complete but for its width; the page adds legends and
+    titles.
+    """
+    axes = {
+        name: {
+            **_AXIS,
+            **axis,
+            **({"title": {**_TITLE, **axis["title"]}} if "title" in axis else {}),
+        }
+        for name, axis in figure.layout.items()
+        if name.endswith("axis")
+    }
+    shared = {
+        "height": figure.height,
+        "autosize": True,
+        "showlegend": False,
+        "hovermode": "closest",
+        "margin": {"l": 48, "r": 12, "t": 30, "b": 40},
+        "font": {"family": FONT, "size": 13, "color": "$text"},
+        "paper_bgcolor": "$card",
+        "plot_bgcolor": "$card",
+        "hoverlabel": {
+            "bgcolor": "$card",
+            "bordercolor": "$edge",
+            "font": {"color": "$text", "size": 13},
+            "namelength": 32,
+        },
+        "modebar": {"bgcolor": "$card/0", "color": "$muted", "activecolor": "$text"},
+    }
+    return {**shared, **figure.layout, **axes}

@@ -1,5 +1,5 @@
-"""How far ahead workers were, and how old the weights that they used: over time and as
-distributions.
+"""The figures of lead and staleness: how far ahead workers were, and how old the weights that they
+used, over time and as distributions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STALENESS = (
 
 
 def figures(all_series: Sequence[Series]) -> list[Figure]:
-    """Of a scenario; without a measure that is 0 throughout."""
+    """Return the figures of a scenario, without those of a measure that is 0 throughout."""
     return [
         figure
         for column, how, title, what in (LEAD, STALENESS)
@@ -40,8 +40,8 @@ def _top(all_series: Sequence[Series], column: str) -> float:
     return max(
         (
             float(frame[column].max())
-            for one in all_series
-            for frame in one.pushes
+            for series in all_series
+            for frame in series.pushes
             if frame[column].notna().any()
         ),
         default=0.0,
@@ -95,10 +95,10 @@ def _distribution(all_series: Sequence[Series], column: str, title: str, what: s
     top = _top(all_series, column)
     traces: list[Trace] = []
     for series in all_series:
-        together = pd.concat([_of(frame, column)[column] for frame in series.pushes]).dropna()
-        if not len(together):
+        pooled = pd.concat([_of(frame, column)[column] for frame in series.pushes]).dropna()
+        if not len(pooled):
             continue
-        values, shares = shares_up_to(together)
+        values, shares = shares_up_to(pooled)
         x, y = np.concatenate([[values[0]], values, [top]]), np.concatenate([[0.0], shares, [1.0]])
         traces.append(
             line(series, x, 100 * y, hovertemplate=f"%{{y}} % of pushes: at most %{{x}} {unit}")

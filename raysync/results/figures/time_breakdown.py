@@ -1,4 +1,6 @@
-"""Where the workers' time went, and what each of them contributed."""
+"""The figures of the workers' time: where it went, what each worker contributed, and what was
+dropped.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,10 @@ from raysync.results.figures.primitives import (
 
 SECTION = "What the workers did"
 WORKERS = 10
-"""More are shown by group."""
+"""More workers than this are shown by group."""
 
 BAR_PX = 16
-"""Height of one paradigm's bar beside others."""
+"""The height of one paradigm's bar beside others."""
 
 ACTIVITIES = {
     "busy_s": ("computing", 100),
@@ -35,21 +37,23 @@ ACTIVITIES = {
 
 
 def figures(all_series: Sequence[Series]) -> list[Figure]:
-    """Of a scenario."""
-    there = [series for series in all_series if any(map(len, series.pushes))]
-    return [_spending(there), *_contribution(there), *_drops(there), *_lost(there)] if there else []
+    """Return the figures of a scenario."""
+    pushed = [series for series in all_series if any(map(len, series.pushes))]
+    if not pushed:
+        return []
+    return [_spending(pushed), *_contribution(pushed), *_drops(pushed), *_lost(pushed)]
 
 
 def spent(pushes: pd.DataFrame) -> pd.DataFrame:
-    """What the workers of a run did with their time.
+    """Return what the workers of a run did with their time.
 
     Args:
         pushes: as `Series.pushes` has them.
 
     Returns:
-        Indexed by slot: busy_s, transfer_s (between release and push, computing aside), wait_s,
-            samples (applied). The
-        three times of a worker sum to its time from its first release to the end of its last wait.
+        A table indexed by slot: busy_s, transfer_s (between release and push, computing aside),
+        wait_s, samples (applied). The three times of a worker sum to its time from its first
+        release to the end of its last wait.
     """
     frame = pushes.assign(
         transfer_s=(pushes.pushed_at_s - pushes.released_at_s - pushes.busy_s).clip(lower=0.0),
@@ -63,14 +67,13 @@ def spent(pushes: pd.DataFrame) -> pd.DataFrame:
 
 
 def slots_in_order(slots: pd.Series[str]) -> list[str]:
-    """Each once; by group, then by number: gpu-2 before gpu-10."""
+    """Return each slot once, by group, then by number: gpu-2 before gpu-10."""
     return sorted(slots.unique(), key=lambda slot: (Slot(slot).group, Slot(slot).number))
 
 
 def _mean(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Over runs, worker by worker."""
-    together = pd.concat(frames)
-    return together.groupby(level=0, sort=False).mean()
+    """Return the mean over runs, worker by worker."""
+    return pd.concat(frames).groupby(level=0, sort=False).mean()
 
 
 def _by_group(frame: pd.DataFrame, how: str) -> pd.DataFrame:
@@ -135,14 +138,14 @@ def _spending(all_series: Sequence[Series]) -> Figure:
 
 
 def contributions(pushes: pd.DataFrame) -> pd.DataFrame:
-    """Each worker's share of the applied samples, and of the speed.
+    """Return the share of each worker in the applied samples, and in the speed.
 
     Args:
         pushes: as `Series.pushes` has them.
 
     Returns:
-        Indexed by slot: `samples` and `speed` (samples computed per busy second), each summing to 1
-            where there are any.
+        A table indexed by slot: `samples` and `speed` (samples computed per busy second), each
+        summing to 1 where there are any.
     """
     table = spent(pushes)
     computed = pushes.groupby("slot").samples.sum().reindex(table.index)
@@ -163,7 +166,7 @@ def _contribution(all_series: Sequence[Series]) -> list[Figure]:
     if max(len(table) for table in tables) < 2:
         return []
     sizes = _mean(tables)
-    sizes = sizes.assign(one=1.0 / len(sizes))
+    sizes = sizes.assign(equal=1.0 / len(sizes))
     many = _many(tables)
     if many:
         tables, sizes = [_by_group(table, "sum") for table in tables], _by_group(sizes, "sum")
@@ -181,7 +184,7 @@ def _contribution(all_series: Sequence[Series]) -> list[Figure]:
     names = [plain(slot) for slot in sizes.index]
     for name, column, symbol in (
         ("share of speed", "speed", "diamond-open"),
-        ("equal share", "one", "line-ew-open"),
+        ("equal share", "equal", "line-ew-open"),
     ):
         traces.append(
             {
@@ -255,13 +258,13 @@ def _drops(all_series: Sequence[Series]) -> list[Figure]:
 
 
 def lost(pushes: pd.DataFrame) -> pd.DataFrame:
-    """What a run computed in vain, worker by worker.
+    """Return what a run computed in vain, worker by worker.
 
     Args:
         pushes: as `Series.pushes` has them.
 
     Returns:
-        Indexed by slot: `pushes` and, of these, `dropped`.
+        A table indexed by slot: `pushes` and, of these, `dropped`.
     """
     frame = pushes.assign(pushes=1, dropped=pushes.outcome == "dropped")
     return (
@@ -297,7 +300,7 @@ def _lost(all_series: Sequence[Series]) -> list[Figure]:
             SECTION,
             f"Dropped pushes of each {whose}",
             f"Share of the {whose}'s own pushes, in %: unequal shares are a bias towards the data"
-            " of those who lose less.",
+            " of those that lose less.",
             traces,
             {
                 "barmode": "group",

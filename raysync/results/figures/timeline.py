@@ -1,4 +1,4 @@
-"""The timeline of iterations, as in Figure 1 of the LagTuner paper: a lane a worker."""
+"""The timeline of iterations, a lane for each worker, as in Figure 1 of the LagTuner paper."""
 
 from __future__ import annotations
 
@@ -27,21 +27,19 @@ from raysync.results.figures.time_breakdown import slots_in_order
 
 SECTION = "Iteration by iteration"
 ROUNDS = 7
-"""Iterations of the slowest worker that a view shows."""
+"""A view shows so many iterations of the slowest worker."""
 
 LANES = 48
-"""Workers of all paradigms together, but at least `LANES_MIN` of each; of more, some of each
-group."""
+"""The most workers of all paradigms together, but at least `LANES_MIN` of each; of more, some of
+each group are shown."""
 
 LANES_MIN = 3
 
 BARS = 1_200
-"""Iterations in a view, all paradigms together, at most: it is narrowed until that many are
-left."""
-
+"""The most iterations in a view, all paradigms together: it is narrowed until so many are left."""
 
 SHORTEST_S = 1e-9
-"""Shorter bars are rounding."""
+"""Shorter bars are rounding errors."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ class Lanes:
 
 
 def figures(all_series: Sequence[Series]) -> list[Figure]:
-    """Of a scenario: one run a paradigm, that of the smallest seed."""
+    """Return the figure of a scenario: one run a paradigm, that of the smallest seed."""
     workers = max(LANES_MIN, LANES // max(1, len(all_series)))
     lanes = [
         Lanes(series, series.runs[0], _few_workers(series.pushes[0], workers), series.stories[0])
@@ -66,19 +64,21 @@ def figures(all_series: Sequence[Series]) -> list[Figure]:
         return []
     views = _views(lanes)
     rows, traces = 0, []
-    for one in lanes:
-        names = row_names(one.series, slots_in_order(one.pushes.slot))
+    for lane in lanes:
+        names = row_names(lane.series, slots_in_order(lane.pushes.slot))
         rows += 1 + len(names)
-        traces.append(heading(one.series, names, [view.low for view in views]))
-        traces += _bars(one, names, views) + _decisions(one, names, views)
-    seeds = {one.run.seed for one in lanes}
+        traces.append(heading(lane.series, names, [view.low for view in views]))
+        traces += _bars(lane, names, views) + _decisions(lane, names, views)
+    seeds = {lane.run.seed for lane in lanes}
     notes = any(trace["type"] == "scatter" and trace["mode"] == "markers" for trace in traces)
     caption = (
         "Each bar is an iteration, from its release: transfer (paler), computing (full colour),"
-        " waiting (palest), in "
-        f"seconds.{' Triangles: decisions about a worker.' if notes else ''}"
-        f"{f' Seed {seeds.pop()}.' if len(seeds) == 1 else ''}"
+        " waiting (palest), in seconds."
     )
+    if notes:
+        caption += " Triangles: decisions about a worker."
+    if len(seeds) == 1:
+        caption += f" Seed {seeds.pop()}."
     return [
         Figure(
             "timeline",
@@ -101,41 +101,39 @@ def figures(all_series: Sequence[Series]) -> list[Figure]:
 
 
 def _few_workers(pushes: pd.DataFrame, workers: int) -> pd.DataFrame:
-    """Those of so many workers: in turn the first of each group, the second of each, ..."""
+    """Return the pushes of so many workers: in turn the first of each group, the second of each,
+    ...
+    """
     slots = pd.DataFrame({"slot": slots_in_order(pushes.slot)})
     slots["turn"] = slots.groupby(slots.slot.map(lambda slot: Slot(slot).group)).cumcount()
     return pushes[pushes.slot.isin(slots.sort_values("turn", kind="stable").slot.head(workers))]
 
 
 def _views(lanes: Sequence[Lanes]) -> list[View]:
-    """The start, the middle of the shortest run, and the first switch or departure; as wide as is
-    readable.
+    """Return the views: the start, the middle of the shortest run, and the first switch or
+    departure, each as wide as is readable.
     """
-    lasts = [(one.pushes.pushed_at_s + one.pushes.wait_s).max() for one in lanes]
+    frames = [lane.pushes for lane in lanes]
+    lasts = [(frame.pushed_at_s + frame.wait_s).max() for frame in frames]
     steps = [
-        (one.pushes.pushed_at_s - one.pushes.released_at_s).groupby(one.pushes.slot).median().max()
-        for one in lanes
+        (frame.pushed_at_s - frame.released_at_s).groupby(frame.slot).median().max()
+        for frame in frames
     ]
     width = min(ROUNDS * float(max(steps)), float(max(lasts)))
-    rate = sum(len(one.pushes) / last for one, last in zip(lanes, lasts, strict=True) if last > 0)
+    rate = sum(len(frame) / last for frame, last in zip(frames, lasts, strict=True) if last > 0)
     width = min(width, BARS / rate) if rate else width
     views = [View("start", 0.0, width)]
     middle = float(min(lasts)) / 2
     if middle > width:
         views.append(View("middle", middle, middle + width))
     first = min(
-        (one for lane in lanes for one in lane.story.of("switch", "left") if one.at > width),
-        key=lambda one: one.at,
+        (event for lane in lanes for event in lane.story.of("switch", "left") if event.at > width),
+        key=lambda event: event.at,
         default=None,
     )
     if first is not None:
-        views.append(
-            View(
-                f"first {'switch' if first.kind == 'switch' else 'departure'}",
-                first.at - width / 2,
-                first.at + width / 2,
-            )
-        )
+        label = "first switch" if first.kind == "switch" else "first departure"
+        views.append(View(label, first.at - width / 2, first.at + width / 2))
     return views
 
 
@@ -198,7 +196,7 @@ def _of_iterations(frame: pd.DataFrame) -> pd.Series:
 
 
 def _of_waits(lanes: Lanes, frame: pd.DataFrame) -> pd.Series:
-    """Why each was held, as far as the story has it."""
+    """Say why each worker was held, as far as the story has it."""
     holds = lanes.story.holds
     keys = zip(frame.worker, frame.pushed_at_s.round(6), strict=True)
     return pd.Series(
@@ -207,16 +205,16 @@ def _of_waits(lanes: Lanes, frame: pd.DataFrame) -> pd.Series:
 
 
 def _decisions(lanes: Lanes, names: dict[str, str], views: Sequence[View]) -> list[Trace]:
-    """The notes about a worker, on its lane."""
-    found = [
-        (one, names[slot])
-        for one in lanes.story.happenings
-        for slot in [WorkerId(one.worker).slot]
+    """Draw the notes about a worker on its lane."""
+    decisions = [
+        (event, names[slot])
+        for event in lanes.story.happenings
+        for slot in [WorkerId(event.worker).slot]
         if slot in names
-        and one.kind not in ("joined", "waited")
-        and any(view.low <= one.at <= view.high for view in views)
+        and event.kind not in ("joined", "waited")
+        and any(view.low <= event.at <= view.high for view in views)
     ]
-    if not found:
+    if not decisions:
         return []
     return [
         {
@@ -230,9 +228,9 @@ def _decisions(lanes: Lanes, names: dict[str, str], views: Sequence[View]) -> li
                 "color": "$text",
                 "line": {"color": "$card", "width": 1},
             },
-            "x": numbers([one.at for one, _ in found], 7),
-            "y": [lane for _, lane in found],
-            "text": [plain(one.text).replace(", ", "<br>") for one, _ in found],
+            "x": numbers([event.at for event, _ in decisions], 7),
+            "y": [lane for _, lane in decisions],
+            "text": [plain(event.text).replace(", ", "<br>") for event, _ in decisions],
             "hovertemplate": "%{text}<br>at %{x} s<extra></extra>",
         }
     ]

@@ -3,7 +3,7 @@
   const root = document.documentElement;
   const figures = [...document.querySelectorAll("figure")];
   const hidden = new Set();      // of paradigms, by number
-  const ROW_PX = 22;             // as figures/parts.py has it
+  const ROW_PX = 22;             // as figures/primitives.py has it
   const touch = matchMedia("(pointer: coarse)").matches;
   const settings = {
     responsive: true, displaylogo: false, displayModeBar: touch ? true : "hover",

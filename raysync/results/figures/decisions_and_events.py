@@ -1,5 +1,5 @@
-"""What controllers decided, and what happened: LagTuner's predictions, switches, stragglers,
-workers that left.
+"""The figures of decisions and events: LagTuner's predictions and grants, and lanes of switches,
+stragglers, and workers that left.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from raysync.results.figures.primitives import (
 SECTION = "What was decided, what happened"
 
 MEASURED = ("controller", "waited")
-"""Kinds of notes that have a figure of their own."""
+"""The kinds of notes that have a figure of their own."""
 
 SYMBOLS = {"switch": "diamond", "left": "x", "joined": "triangle-up", "remark": "square"}
-"""Of happenings; notes of other kinds take the next of these."""
+"""The symbols of happenings; notes of other kinds take the next of `NOTE_SYMBOLS`."""
 
 NOTE_SYMBOLS = ("circle", "star", "cross", "hexagon", "triangle-down", "pentagon")
 WORDS = {
@@ -46,12 +46,12 @@ WORDS = {
 
 
 def figures(all_series: Sequence[Series]) -> list[Figure]:
-    """Of a scenario; those for which the journals have something."""
+    """Return the figures of a scenario for which the journals have something."""
     return [*_predicted(all_series), *_granted(all_series), *_happenings(all_series)]
 
 
 def _notes(series: Series, kind: str) -> list[Happening]:
-    """Of all its runs."""
+    """Return the notes of a kind of all its runs."""
     return [note for story in series.stories for note in story.of(kind)]
 
 
@@ -139,21 +139,21 @@ def _granted(all_series: Sequence[Series]) -> list[Figure]:
     ]
 
 
-def _shown(series: Series) -> list[tuple[int, Happening]]:
-    """Run index and happening; without the joining at the beginning and without what has its own
-    figure.
+def _laned(series: Series) -> list[tuple[int, Happening]]:
+    """Return the run's index and the happening, without the joining at the beginning and without
+    what has a figure of its own.
     """
     return [
-        (index, one)
+        (index, event)
         for index, story in enumerate(series.stories)
-        for one in story.happenings
-        if one.kind not in MEASURED and not (one.kind == "joined" and one.at <= 0)
+        for event in story.happenings
+        if event.kind not in MEASURED and not (event.kind == "joined" and event.at <= 0)
     ]
 
 
 def _happenings(all_series: Sequence[Series]) -> list[Figure]:
-    found = {series.index: _shown(series) for series in all_series}
-    kinds = sorted({one.kind for pairs in found.values() for _, one in pairs})
+    events = {series.index: _laned(series) for series in all_series}
+    kinds = sorted({event.kind for pairs in events.values() for _, event in pairs})
     if not kinds:
         return []
     notes = iter(NOTE_SYMBOLS * len(kinds))
@@ -161,12 +161,12 @@ def _happenings(all_series: Sequence[Series]) -> list[Figure]:
     traces: list[Trace] = []
     rows = 0
     for series in all_series:
-        happened = found[series.index]
+        happened = events[series.index]
         names = row_names(series, dict.fromkeys(_lane(series, index) for index, _ in happened))
         rows += len(names) + 1 if names else 0
         traces += [heading(series, names, [0.0])] if names else []
         for kind in kinds:
-            pairs = [(index, one) for index, one in happened if one.kind == kind]
+            pairs = [(index, event) for index, event in happened if event.kind == kind]
             pairs = [pairs[place] for place in evenly(len(pairs))]
             if pairs:
                 traces.append(
@@ -174,11 +174,11 @@ def _happenings(all_series: Sequence[Series]) -> list[Figure]:
                         **series.trace,
                         "type": "scatter",
                         "mode": "markers",
-                        "x": numbers([one.at for _, one in pairs]),
+                        "x": numbers([event.at for _, event in pairs]),
                         "y": [names[_lane(series, index)] for index, _ in pairs],
-                        "text": [plain(one.text) for _, one in pairs],
+                        "text": [plain(event.text) for _, event in pairs],
                         "marker": {"symbol": symbols[kind], "size": 11, "color": series.color},
-                        "showlegend": kind == min(one.kind for _, one in happened),
+                        "showlegend": kind == min(event.kind for _, event in happened),
                         "hovertemplate": "%{text}<br>%{x} s",
                     }
                 )

@@ -1,0 +1,275 @@
+"""A ranking in a sentence or two, with its uncertainty: never more than the numbers allow."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from math import inf
+
+from raysync.results.columns import Measure, interval_text, ratio_text, target_text
+from raysync.results.ranking import ALIKE, Comparison, Ranking, Standings, Sure
+from raysync.results.statistics import Estimate
+
+CLEARLY: dict[Sure, str] = {
+    "at the target": "is clearly the first at the target",
+    "with the work": "is clearly the first with the whole work",
+}
+WHY_NOT: dict[Sure, str] = {
+    "not clear": "the leaders cannot be told apart",
+    "alone": "only one paradigm has a result",
+    "one seed": "fewer than two seeds are common, so chance cannot be ruled out",
+    "none": "there is no result",
+}
+NAMED = 3
+"""Paradigms that cannot be told apart from the leader are named up to this number."""
+
+
+def overall(rankings: Sequence[Ranking]) -> str:
+    """Summarise all scenarios in a line that never says more than the sentences below it.
+
+    Of one scenario it says which paradigm is first at the target, and how surely ("" without a
+    target, or without another paradigm to compare). Of several it says which is clearly first in
+    how many of them, and what keeps the others from having a leader.
+    """
+    if len(rankings) == 1:
+        return _headline(rankings[0])
+    leaders = [ranking.leader for ranking in rankings]
+    if all(leader.sure == "none" for leader in leaders):
+        return f"In none of {len(rankings)} scenarios is there a result."
+    clear = Counter((leader.name, leader.sure) for leader in leaders if leader.sure in CLEARLY)
+    unclear = Counter(leader.sure for leader in leaders if leader.sure in WHY_NOT)
+    parts = [f"{name} {CLEARLY[sure]} in {count}" for (name, sure), count in clear.most_common()]
+    parts += [f"in {count} {WHY_NOT[sure]}" for sure, count in unclear.most_common()]
+    opening = f"Of {len(rankings)} scenarios"
+    if not clear:
+        opening = f"In none of {len(rankings)} scenarios is a paradigm clearly first"
+    return f"{opening}: {'; '.join(parts)}."
+
+
+def answer(ranking: Ranking) -> str:
+    """Say which paradigm reaches the target first, by how much, at what accuracy; or why that
+    cannot be said.
+
+    Without a target, and where no repeat reached it: which model is best after the same work, and
+    which paradigm finishes that first.
+    """
+    reached = ranking.times is ranking.to_target
+    sentences = []
+    if ranking.to_target is not None and not reached:
+        repeats = sum(ranked.value.total for ranked in ranking.to_target.ranked)
+        sentences.append(f"No repeat reached {target_text(ranking.success)} (0 of {repeats}).")
+    elif ranking.to_target is None and ranking.final is not None:
+        sentences.append("No target was given.")
+    if reached:
+        sentences += [_first(ranking), _partial(ranking), _quality_of_first(ranking)]
+    else:
+        sentences += [_best_model(ranking.final), _first(ranking)]
+    sentences += [_unfinished(ranking), _one_seed(ranking)]
+    return " ".join(filter(None, sentences))
+
+
+def _headline(ranking: Ranking) -> str:
+    leader = ranking.leader
+    if not ranking.target or leader.sure == "alone":
+        return ""
+    at_target = f"the first at {ranking.target}"
+    if leader.sure == "at the target":
+        return f"{leader.name} is clearly {at_target}."
+    if leader.sure == "one seed":
+        return f"{leader.name} was {at_target}; more common seeds would tell whether it always is."
+    others = _listed(leader.doubtful)
+    return f"{leader.name} is {at_target}, but not clearly: {others} may be as fast."
+
+
+def _first(ranking: Ranking) -> str:
+    """Say which paradigm is first, after how long, and how far behind the others are."""
+    times, best = ranking.times, ranking.times.first
+    if best.value.mean is None:
+        return "No run finished its work."
+    reaches = f"reaches {ranking.target}" if ranking.target else "does the whole work"
+    after = f"after {_with_interval(best.value, times.measure, ' s')}"
+    if not times.as_often:
+        alone = "there is no other paradigm to compare it with"
+        if len(times.ranked) > 1:
+            as_often = " so in as many of its repeats" if times.ranked[1].value.count else ""
+            alone = f"no other paradigm does{as_often}"
+        return f"{best.paradigm} {reaches} {after}; {alone}."
+    return _compared(
+        times,
+        wins=f"{reaches} first, {after}",
+        leads=f"{reaches} {after}",
+        amount=lambda by: f"{ratio_text(by)} times as long",
+        verb="takes",
+    )
+
+
+def _best_model(final: Standings | None) -> str:
+    """Say which paradigm has the best model after the same work."""
+    if final is None or final.first.value.mean is None:
+        return ""
+    word = final.measure.heading.removeprefix("final ")
+    value = f"{word} of {_with_interval(final.first.value, final.measure)} after the same work"
+    if not final.as_often:
+        return f"{final.first.paradigm} has a final {value}."
+    return _compared(
+        final,
+        wins=f"has the best final {value}",
+        leads=f"has a final {value}",
+        amount=_points_less if final.measure.is_accuracy else _times_that,
+        verb="has",
+    )
+
+
+def _compared(
+    standings: Standings, *, wins: str, leads: str, amount: Callable[[float], str], verb: str
+) -> str:
+    """Say how the leader stands against the next one; where it is not clearly ahead of each, which
+    could be as good, and which is not.
+
+    Args:
+        standings: with at least one other paradigm that has a value as often as the first.
+        wins: what the leader does, if it is clearly ahead.
+        leads: what it does, if it is not.
+        amount: shows by how much another is worse.
+        verb: what that one does in `amount`.
+    """
+    alike = [versus.other.paradigm for versus in standings.as_often if versus.alike]
+    rest = [versus for versus in standings.as_often if not versus.alike]
+    doubtful = [versus for versus in rest if not versus.clear and versus.by.low is not None]
+    text = f"{standings.first.paradigm} {f'{leads}, the best mean' if doubtful else wins}"
+    if alike:
+        do = "do" if len(alike) > 1 else "does"
+        text += f", and so {do} {_listed(alike)}, the same to {ALIKE:.1%}"
+    if not rest:
+        return f"{text}."
+    after = rest[0].other.paradigm
+    if rest[0].by.mean is None:
+        return f"{text}; {after} is the next, but no seed has a result of both."
+    if not doubtful:
+        return f"{text}; {after}, the next, {verb} {_by(rest[0], amount, ' (', ')')}."
+    named = ", ".join(
+        f"{versus.other.paradigm} ({_by(versus, amount, ', ')})" for versus in doubtful[:NAMED]
+    )
+    more = f" and {len(doubtful) - NAMED} more" if len(doubtful) > NAMED else ""
+    seeds = _counted(doubtful[0].by.count, "common seed")
+    text += f", but with {seeds} it cannot be told apart from {named}{more}"
+    clear = next((versus for versus in rest if versus.clear), None)
+    if clear is None:
+        return f"{text}."
+    return f"{text}; {clear.other.paradigm} {verb} {_by(clear, amount, ' (', ')')}."
+
+
+def _by(versus: Comparison, amount: Callable[[float], str], opening: str, closing: str = "") -> str:
+    """`1.16 times as long (95% interval 1.05 to 1.28)`."""
+    if versus.by.mean is None:
+        return "no seed has a result of both"
+    number = ratio_text if versus.equal == 1 else _points
+    interval = interval_text(versus.by.low, versus.by.high, number)
+    pairs = "" if versus.by.complete else f"{versus.by.count} of {versus.by.total} common seeds"
+    inside = ", ".join(filter(None, (interval, pairs)))
+    uncertainty = f"{opening}{inside}{closing}" if inside else ""
+    return f"{amount(versus.by.mean)}{uncertainty}"
+
+
+def _partial(ranking: Ranking) -> str:
+    """Say which paradigms did not always reach the target, and which of them took less time where
+    they did.
+    """
+    ranked, best = ranking.times.ranked, ranking.times.first
+    partial = [entry for entry in ranked if not entry.value.complete]
+    if not partial:
+        return ""
+    listed = ", ".join(
+        f"{entry.paradigm} {entry.value.count} of {entry.value.total}" for entry in partial
+    )
+    quicker = [
+        entry.paradigm
+        for entry in partial
+        if entry.value.mean is not None
+        and best.value.mean is not None
+        and entry.share < best.share
+        and entry.value.mean < best.value.mean
+    ]
+    took_less = f", and there {_listed(quicker)} took less" if quicker else ""
+    return (
+        f"Not every repeat reached {ranking.target}: {listed}; times are of those that did"
+        f"{took_less}."
+    )
+
+
+def _quality_of_first(ranking: Ranking) -> str:
+    """Say how good the first one's model became, and whether another's is clearly better."""
+    final = ranking.final
+    if final is None:
+        return ""
+    mine = next(entry for entry in final.ranked if entry.paradigm == ranking.times.first.paradigm)
+    if mine.value.mean is None:
+        return ""
+    text = f"Its {final.measure.heading} is {_with_interval(mine.value, final.measure)}"
+    for other in final.ranked:
+        versus = final.compare(other, mine)
+        if other is not mine and versus.clear and versus.by.mean is not None:
+            gap = _times_that(1 / versus.by.mean) if versus.equal else _points_more(versus.by.mean)
+            return f"{text}; {other.paradigm} has {gap}."
+    return f"{text}."
+
+
+def _with_interval(value: Estimate, measure: Measure, unit: str = "") -> str:
+    """`3.42 s (95% interval 3.10 to 3.74; 2 of 3 repeats)`, with the mean's digits; no time below
+    0, no share above 1.
+    """
+    assert value.mean is not None
+    form = measure.form(value.mean)
+    most = 1.0 if form.endswith("%") else inf
+    interval = interval_text(
+        value.low, value.high, lambda end: format(min(max(end, 0.0), most), form)
+    )
+    of = "" if value.complete else f"{value.count} of {_counted(value.total, 'repeat')}"
+    inside = "; ".join(filter(None, (interval, of)))
+    uncertainty = f" ({inside})" if inside else ""
+    return f"{format(value.mean, form)}{unit}{uncertainty}"
+
+
+def _unfinished(ranking: Ranking) -> str:
+    """Say how many runs did not finish, and how they ended."""
+    by_status: dict[str, list[str]] = {}
+    for paradigm, statuses in ranking.statuses.items():
+        for status, count in statuses.items():
+            if status != "finished":
+                text = f"{paradigm} {count} of {statuses.total()}"
+                by_status.setdefault(status, []).append(text)
+    return " ".join(
+        f"{status.capitalize()}: {', '.join(parts)}." for status, parts in by_status.items()
+    )
+
+
+def _one_seed(ranking: Ranking) -> str:
+    """Say what cannot be concluded from single runs."""
+    if ranking.most_runs == 1:
+        return "One seed: no interval, so a difference cannot be told from chance."
+    return ""
+
+
+def _points(value: float) -> str:
+    return f"{100 * value:.2g}"
+
+
+def _points_less(value: float) -> str:
+    return f"{_points(value)} points less"
+
+
+def _points_more(value: float) -> str:
+    return f"{_points(value)} points more"
+
+
+def _times_that(value: float) -> str:
+    return f"{ratio_text(value)} times that"
+
+
+def _listed(words: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
