@@ -1,4 +1,4 @@
-"""What only some topologies can carry out.
+"""The demands that only some topologies can carry out.
 
 A paradigm states what it demands of a topology (`Paradigm.demands`), an experiment does so by its
 settings, and a topology states what it refuses, and why. So nothing is silently ignored: what

@@ -152,7 +152,7 @@ def decode(text: str) -> Line:
             )
         else:
             report = _report(data.pop("report", {}))
-            decisions = tuple([_decision(each) for each in data.pop("decisions")])
+            decisions = tuple([_decision(values) for values in data.pop("decisions")])
             line = Entry(_checked(_EVENTS[data.pop("event")], data), decisions, report)
         return line
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -233,8 +233,6 @@ def read_header(text: str) -> dict[str, Any]:
         raise ConfigError("the header of the journal is damaged.")
     return head
 
-
-# ---- the types of what is read ----
 
 LONGEST_S = 1e12
 """An upper bound on times, in seconds: 30,000 years."""

@@ -1,4 +1,5 @@
-"""One paradigm at work: legality, bookkeeping and invariants, written once for all paradigms.
+"""The machine: one paradigm with its legality, bookkeeping and invariants, written once for all
+paradigms.
 
 The Ray engine and the virtual engine drive the same object. Its contract:
 

@@ -14,8 +14,8 @@ from raysync.errors import IllegalDecision
 
 
 class AnyParadigm(Protocol):
-    """What an experiment file may name under `paradigm`: a `Paradigm`, or a kind of run of its
-    own.
+    """The interface of what an experiment file names under `paradigm`: a `Paradigm`, or a kind of
+    run of its own.
     """
 
     name: ClassVar[str]

@@ -185,8 +185,8 @@ class Roster:
 
     def names(self, workers: Iterable[str], count: int) -> str:
         """Return up to three names of `count` workers, for the reason of a Hold."""
-        shown = ", ".join(islice(workers, NAMES_SHOWN))
-        return shown if count <= NAMES_SHOWN else f"{shown} and {count - NAMES_SHOWN} more"
+        names = ", ".join(islice(workers, NAMES_SHOWN))
+        return names if count <= NAMES_SHOWN else f"{names} and {count - NAMES_SHOWN} more"
 
     def count_held_within(self, lead: int) -> int:
         """Return the number of held workers whose lead is at most that."""
@@ -216,7 +216,7 @@ class Roster:
         self.departed[worker] = member.clock if computes else None
 
     def push(self, worker: str, clock: int, base: int, samples: int, busy_s: float) -> None:
-        """A push has come, and is buffered. A member that computed is held now, one clock
+        """Buffer a push that has arrived. A member that computed is then held, one clock
         further.
         """
         self.buffered[worker, clock] = Buffered(base, samples)

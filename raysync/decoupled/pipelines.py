@@ -37,7 +37,7 @@ class Pass:
 
 @dataclass(slots=True)
 class Counts:
-    """What a stage of one group has begun, and what its neighbours have of it."""
+    """The passes that a stage of one group has begun, and those that its neighbours know of."""
 
     releases: int = 0
     forwards: int = 0

@@ -1,5 +1,4 @@
-"""What the driver needs of the world: a clock, actors, calls, and the values that calls leave
-behind.
+"""The driver's view of the world: a clock, actors, calls, and the values that calls leave behind.
 
 There are two backends. On Ray (`raysync.cluster.backend`) an actor is a process, a value is a
 reference into the object store, and seconds pass. On the virtual clock (`raysync.virtual.backend`)
@@ -20,8 +19,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 Value = Any
-"""What a call leaves where it was computed, until another call needs it. A `Call` stands for the
-first of its values; its method `value` returns the others."""
+"""A value that a call leaves where it was computed, until another call needs it. A `Call` stands
+for the first of its values; its method `value` returns the others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ from raysync.engine.topology import NO_REPORT, Arriving, Step, Topology, pulls_n
 from raysync.errors import RunFailed
 
 START_DEADLINE_S = 120.0
-"""How long an actor may take to start: to import torch, to build the model."""
+"""The seconds that an actor may take to start: to import torch, to build the model."""
 DONE = "its group has no batch left"
 """The reason with which a worker leaves that has nothing left to do."""
 BEFORE_THE_END = nextafter(1, 0)
@@ -88,7 +88,8 @@ class Driver:
         self.lines: list[Line] = []
         """The lines since the last report."""
         self.status = ""
-        """How the training ended; empty while it goes on. Evaluations may be pending even then."""
+        """The way in which the training ended; "" until then. Evaluations may be pending even after
+        that."""
         self.last_at = 0.0
         """Seconds since the run began: when the latest update was sent or, once the training is
         over, when it was done."""
@@ -120,8 +121,6 @@ class Driver:
         workload = topology.roster.workload_samples
         assert workload is not None, "a run without a workload"
         self._workload_samples = workload
-
-    # ---- the run ----
 
     def run(self) -> Iterator[list[Line]]:
         """Train to the end of the workload, and yield the lines of the journal in order.
@@ -194,8 +193,6 @@ class Driver:
     def _miss_last_update(self, server: ParameterServer) -> None:
         if server in self._settling and not self.backend.is_done(server.last):
             raise RunFailed(f"{server.actor}: no answer for {self._deadline_s:g} s")
-
-    # ---- what happens to a step ----
 
     def _stepped(self, step: Step) -> None:
         """Take in that a worker has answered, or that its call has failed."""
@@ -318,8 +315,6 @@ class Driver:
         else:
             self._lose(step.release.worker, late)
 
-    # ---- workers that join and leave ----
-
     def _join(self, worker: str) -> None:
         if self.status:
             return
@@ -366,8 +361,6 @@ class Driver:
         if not self.status and not any(topology.roster_of(each).live for each in topology.workers):
             self._evaluate(1.0)
             self._end("finished")
-
-    # ---- what the machine decides ----
 
     def _happen(self, event: Event, report: Mapping[str, Any]) -> None:
         self._handle(event, report)
@@ -439,8 +432,6 @@ class Driver:
         key, at = timer
         if not self.status and self.topology.machine.timers.get(key) == at:
             self._happen(TimerFired(at=self.backend.now, key=key), NO_REPORT)
-
-    # ---- evaluations ----
 
     def _evaluate(self, progress: float) -> None:
         """Evaluate the present model for the marks up to that progress."""

@@ -54,7 +54,7 @@ class Evaluations:
         experiment: Experiment,
         marks: Sequence[float],
         start_deadline_s: float,
-        tell: Callable[[list[Line]], None],
+        write: Callable[[list[Line]], None],
     ) -> None:
         """
         Args:
@@ -63,14 +63,14 @@ class Evaluations:
             experiment: the deadlines of publications and evaluations.
             marks: the progress at which to evaluate, rising.
             start_deadline_s: how long the evaluator may take to start anew.
-            tell: called with the lines to write into the journal.
+            write: called with the lines to write into the journal.
         """
         self._backend, self._servers = backend, servers
         self._marks = list(reversed(marks))
         self._publication_deadline_s = experiment.cluster.step_deadline_s
         self._deadline_s = experiment.evaluation.deadline_s
         self._start_deadline_s = start_deadline_s
-        self._tell = tell
+        self._write = write
         self._waiting: deque[Publication] = deque()
         self._under_way: Call | None = None
         self._must_restart = False
@@ -169,7 +169,7 @@ class Evaluations:
         publication = self._waiting.popleft()
         self._failures = 0
         assert publication.at is not None, "evaluated before it was published"
-        self._tell(
+        self._write(
             [
                 Evaluation(
                     mark=mark,
@@ -224,7 +224,7 @@ class Evaluations:
         self._failures += 1
         self._under_way, self._must_restart = None, True
         if self._failures < TRIES:
-            self._tell(
+            self._write(
                 [
                     Remark(
                         at,
@@ -241,7 +241,7 @@ class Evaluations:
         self._marks.clear()
         self.next_mark = float("inf")
         names = ", ".join(f"{mark:g}" for mark in missing)
-        self._tell(
+        self._write(
             [
                 Remark(
                     at,

@@ -16,7 +16,7 @@ from raysync.errors import RunFailed
 from raysync.training.apply_plan import MEAN
 
 VERDICT_S = 10.0
-"""How long a failed call waits for the error of the update that made it fail."""
+"""The seconds that a failed call waits for the error of the update that made it fail."""
 
 
 class ParameterServer:

@@ -108,7 +108,7 @@ class Topology(Protocol):
 
     @property
     def refusals(self) -> Mapping[Capability, str]:
-        """What it cannot carry out, and why."""
+        """The demands that it cannot carry out, and why."""
 
     @property
     def roster(self) -> Roster:

@@ -61,7 +61,7 @@ class Decoupled:
     shrink: Annotated[float, Gt(0), Le(1)] = 1.0
     """beta, FDG's gradient shrinking: stage k learns from beta^(K - k) times its gradient."""
     balance: Literal["operations", "parameters"] = "operations"
-    """What the largest stage has as little of as possible."""
+    """The cost that is balanced: the largest stage has as little of it as possible."""
     at: list[str] = field(default_factory=list)
     """The names of the K - 1 items of the network that begin a stage, in place of `balance`."""
     mix: Literal["grad", "weight"] = "grad"

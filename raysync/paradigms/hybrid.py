@@ -19,7 +19,7 @@ Count = Annotated[int, Ge(0)]
 Tolerance = Annotated[
     Count | Literal["inf"], BeforeValidator(lambda value: "inf" if value == inf else value)
 ]
-"""In clocks; YAML's `.inf` is accepted, too."""
+"""A tolerance in clocks; YAML's `.inf` is accepted, too."""
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Hybrid(Paradigm):
     k: Annotated[int, Ge(1)] | Literal["all"] = "all"
     """The paper's num_workers_ps_update, in pushes."""
     staleness_tolerance: Tolerance = 0
-    """In clocks."""
+    """The paper's staleness tolerance, in clocks."""
     pull_interval: Annotated[int, Ge(1)] = 1
     """The paper's pull_weights_interval_rule, in releases of a worker (`global`: in updates)."""
     snapshot: Literal["worker", "global"] = "worker"

@@ -50,7 +50,7 @@ class Ringmaster(Paradigm):
     paradigm: Spec = "asp"
     """The inner paradigm: its name, or a mapping with `name` and its parameters."""
     staleness: Annotated[int, Ge(0)] = 8
-    """In model versions."""
+    """The bound on the age of a push, in model versions."""
     inner: Paradigm = field(init=False)
 
     def __post_init__(self) -> None:

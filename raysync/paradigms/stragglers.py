@@ -57,7 +57,7 @@ class Detector:
     """Worker -> its latest known throughput, in pushes per active second."""
     slow: dict[str, int] = field(default_factory=dict)
     """Worker -> the number of consecutive windows in which it was slow."""
-    found: list[str] = field(default_factory=list)
+    stragglers: list[str] = field(default_factory=list)
     """The stragglers at the end of the latest window, the slowest first."""
 
     def pushed(self, worker: str, active_s: float) -> None:
@@ -67,8 +67,8 @@ class Detector:
 
     def forget(self, worker: str) -> None:
         """Forget a worker, which has left or was suspended."""
-        if worker in self.found:
-            self.found.remove(worker)
+        if worker in self.stragglers:
+            self.stragglers.remove(worker)
         for counts in (self.pushes, self.slow):
             counts.pop(worker, None)
         for measured in (self.active_s, self.rates):
@@ -82,10 +82,10 @@ class Detector:
         self.pushes, self.active_s = {}, {}
         self.slow = {worker: self.slow.get(worker, 0) + 1 for worker in self._slow()}
         before, slow = (
-            self.found,
+            self.stragglers,
             (worker for worker, count in self.slow.items() if count >= self.windows),
         )
-        self.found = sorted(slow, key=self.rates.__getitem__)
+        self.stragglers = sorted(slow, key=self.rates.__getitem__)
         rates = self.rates
         notes = [
             Note(
@@ -97,13 +97,13 @@ class Detector:
                     "mean_pushes_per_active_s": sum(rates.values()) / len(rates),
                 },
             )
-            for worker in self.found
+            for worker in self.stragglers
             if worker not in before
         ]
         return notes + [
             Note("recovered", worker, {"pushes_per_active_s": rates.get(worker)})
             for worker in before
-            if worker not in self.found
+            if worker not in self.stragglers
         ]
 
     def window_s(self) -> float | None:

@@ -148,20 +148,20 @@ class SyncSwitch(Paradigm):
             self.timers.remove(key)
             return self._carry_out(roster, self._inner.on_timer(roster, key))
         notes = self.detector.close_window(roster)
-        found, index, standing_in = (
-            self.detector.found,
+        stragglers, index, standing_in = (
+            self.detector.stragglers,
             self.schedule.index,
             self.schedule.standing_in,
         )
         decisions: list[Decision] = [*self._set_timer(roster, self.detector.window_s()), *notes]
         match self.online:
-            case "greedy" if found and not standing_in:
-                why = f"straggler: {roster.names(found, len(found))}"
+            case "greedy" if stragglers and not standing_in:
+                why = f"straggler: {roster.names(stragglers, len(stragglers))}"
                 return self._begin(roster, decisions, index, why, stand_in=True)
-            case "greedy" if not found and standing_in:
+            case "greedy" if not stragglers and standing_in:
                 return self._begin(roster, decisions, index, "no straggler any more")
             case "elastic":
-                decisions += _suspensions(roster, found[: max(0, len(roster.members) - STAY)])
+                decisions += _suspensions(roster, stragglers[: max(0, len(roster.members) - STAY)])
         return decisions
 
     def on_switch(self, roster: Roster) -> list[Decision]:
@@ -241,7 +241,7 @@ class SyncSwitch(Paradigm):
         self.schedule.begin(index, stand_in=stand_in)
         self._inner = self._make_inner()
         if self.schedule.is_last and self.watching:
-            self.watching, self.detector.found = False, []
+            self.watching, self.detector.stragglers = False, []
             decisions.append(SetTimer(DETECT, None))
         return [*decisions, Switch(self.phase, why)]
 

@@ -1,5 +1,4 @@
-"""The parameter store: one flat model, or an even part of it, with its optimizer and the rule of
-its updates.
+"""The parameter store: one flat model, or an even part of it, and its optimizer.
 
 Shape legend: K = pushes in one update, P = trainable parameters, Q = elements of all buffers, both
 of the part kept here.

@@ -44,7 +44,7 @@ class Actor(Protocol):
     site: str
     """Its place in the network: nothing travels between two actors of one site."""
     free_at: float
-    """When it has done all calls so far, in seconds since the run began."""
+    """The time at which it has done all calls so far, in seconds since the run began."""
 
     def cost(self, method: str, fields: list[Any], inputs: Sequence[Any]) -> Cost:
         """Return the cost of a call."""
@@ -64,7 +64,7 @@ class VirtualCall:
     __slots__ = ("added_s", "answer", "at", "site", "values")
 
     at: float
-    """When it is done, in seconds since the run began."""
+    """The time at which it is done, in seconds since the run began."""
     site: str
     added_s: float
     """The seconds that are added to the way of its values."""

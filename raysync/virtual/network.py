@@ -19,7 +19,7 @@ class SharedLink:
 
     s_per_byte: float
     free_at: float = 0.0
-    """When it has done all its transfers so far, in seconds since the run began."""
+    """The time at which it has done all transfers so far, in seconds since the run began."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,7 +206,7 @@ def test_a_users_own_network():
         (smooth(), {"stages": 3, "at": ["4", "2"]}, "in the order of the network"),
         (smooth(), {"stages": 2, "at": ["0"]}, "not before its first item"),
         (nn.Linear(5, 4), {"stages": 2}, "no nn.Sequential and has no attribute `sequence`"),
-        (Own(wrong=True), {"stages": 2}, "does not compute what it computes"),
+        (Own(wrong=True), {"stages": 2}, "computes something other than the model"),
         (Own(tied=True), {"stages": 2}, "share a parameter"),
     ],
 )

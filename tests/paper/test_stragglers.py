@@ -97,7 +97,7 @@ def test_who_was_stuck_from_the_beginning_is_found_too():
     while not drive.machine.paradigm.schedule.standing_in:
         drive.tick(DETECT)
         assert drive.now < 60
-    assert drive.machine.paradigm.detector.found == ["c#1"]
+    assert drive.machine.paradigm.detector.stragglers == ["c#1"]
 
 
 def test_waiting_at_a_barrier_is_not_slow():
@@ -193,12 +193,12 @@ def test_who_did_nothing_keeps_its_throughput():
         detector.pushed(f"{worker}#1", 1.0 if worker == "a" else 1.5)
     for notes in (1, 0):
         assert len(detector.close_window(drive.roster)) == notes
-        assert detector.found == ["b#1"]
+        assert detector.stragglers == ["b#1"]
     assert detector.rates == {"a#1": 1.0, "b#1": 1 / 1.5}
     assert detector.slow == {"b#1": 2}
     drive.leave("b#1")
     detector.forget("b#1")
-    assert detector.close_window(drive.roster) == detector.found == []
+    assert detector.close_window(drive.roster) == detector.stragglers == []
 
 
 def test_the_slowest_comes_first():

@@ -271,7 +271,8 @@ def test_greedy_does_nothing_when_a_second_straggler_is_found():
     for at in range(5, 15):
         seen += [*round_of(drive, *workers[:4], at=float(at)), *drive.tick(DETECT)]
     assert ("straggler", workers[4]) in notes(seen)
-    assert drive.machine.paradigm.detector.found == [workers[5], workers[4]], "the slowest first"
+    found = drive.machine.paradigm.detector.stragglers
+    assert found == [workers[5], workers[4]], "the slowest first"
     assert of(Switch, seen) == []
 
 
@@ -413,7 +414,7 @@ def test_two_workers_always_stay():
     assert released(drive.join(C)) == [C]
     drive.now = 40.0
     answer = drive.tick(DETECT)
-    assert ("suspended", B) in notes(answer) or drive.machine.paradigm.detector.found
+    assert ("suspended", B) in notes(answer) or drive.machine.paradigm.detector.stragglers
 
 
 def test_two_suspensions_in_one_window():

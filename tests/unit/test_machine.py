@@ -253,7 +253,7 @@ def test_a_switch_needs_on_switch():
 
     drive = Drive(Switching([[Switch("other", why="test")]]), "a#1")
     with pytest.raises(
-        IllegalDecision, match="Switching decides a Switch, but defines no on_switch"
+        IllegalDecision, match="Switching returns a Switch, but defines no on_switch"
     ):
         drive.push("a#1")
 

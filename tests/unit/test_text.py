@@ -306,7 +306,11 @@ def uneven():
         ("mlp", {}, "does not take tokens from 0 to 4 of shape (8,)"),
         ("resnet20", {}, "does not take tokens from 0 to 4 of shape (8,)"),
         ("convnet", {}, "cannot be built for tokens from 0 to 4 of shape (8,)"),
-        (cutting, {}, "must return 5 logits a token, shape (2, 5, 8) for two samples; got (2, 5)"),
+        (
+            cutting,
+            {},
+            "must return 5 logits per token, shape (2, 5, 8) for two samples; got (2, 5)",
+        ),
         (crossed, {}, "shape (2, 5, 8) for two samples; got (2, 8, 5)"),
         (too_few, {}, "does not take tokens from 0 to 4"),
         (nn.BatchNorm2d(3), {}, "does not take tokens"),

@@ -115,7 +115,7 @@ def test_initial_weights_are_a_function_of_the_seed():
             half,
             DIGITS,
             {},
-            "must return 10 logits a sample, shape (2, 10) for two samples; got (2, 5)",
+            "must return 10 logits per sample, shape (2, 10) for two samples; got (2, 5)",
         ),
         (nn.Linear(8, 10), DIGITS, {}, "got (2, 1, 8, 10)"),
         (f"{__name__}:half", DIGITS, {}, "got (2, 5)"),
