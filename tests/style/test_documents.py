@@ -130,7 +130,7 @@ def test_files_that_are_named_exist(path):
         r"(?<![\w./-])(?:raysync|tests|experiments|dashboards)/[\w/+.-]+\.(?:py|yaml|md)\b",
         text_of(path),
     )
-    assert not [file for file in named if not (ROOT / file).exists()]
+    assert not [file for file in named if "NAME" not in file and not (ROOT / file).exists()]
 
 
 @pytest.mark.parametrize("path", GUIDES, ids=name_of)
