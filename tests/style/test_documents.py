@@ -124,6 +124,15 @@ def test_every_link_leads_somewhere(path):
             assert anchor in anchors_of(there), f"{name_of(path)}: {target}: no such heading"
 
 
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_files_that_are_named_exist(path):
+    named = re.findall(
+        r"(?<![\w./-])(?:raysync|tests|experiments|dashboards)/[\w/+.-]+\.(?:py|yaml|md)\b",
+        text_of(path),
+    )
+    assert not [file for file in named if "NAME" not in file and not (ROOT / file).exists()]
+
+
 @pytest.mark.parametrize("path", GUIDES, ids=name_of)
 def test_the_first_page_leads_to_every_guide(path):
     assert f"({name_of(path)})" in text_of(README)
