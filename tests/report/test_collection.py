@@ -253,7 +253,7 @@ def test_a_record_of_a_newer_raysync(own_copy):
     assert "of a newer raysync" in fails(own_copy)
     newer(own_copy)
     assert (
-        "a newer raysync wrote it: the journal has schema 3; this raysync reads schema 2"
+        "it was written by a newer raysync: the journal has schema 3; this raysync reads schema 2"
         in fails(own_copy)
     )
 
