@@ -76,7 +76,7 @@ def row(
 
 def measure() -> str:
     """Measure, and return the table."""
-    taken: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+    measurements: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
     with tempfile.TemporaryDirectory() as output, Session() as session:
         task = prepare(
             config.validate(
@@ -99,14 +99,14 @@ def measure() -> str:
         for _ in range(PAIRS):
             pair = measured_pair(session, task)
             for metrics, (pushes_per_s, used_s) in pair.items():
-                taken[metrics].append((pushes_per_s, used_s))
+                measurements[metrics].append((pushes_per_s, used_s))
                 what = "with" if metrics else "without"
                 print(
                     f"{what}: {pushes_per_s:.1f} pushes/s, {1000 * used_s:.2f} ms of processor"
                     " each",
                     flush=True,
                 )
-    columns = {metrics: list(zip(*pairs, strict=True)) for metrics, pairs in taken.items()}
+    columns = {metrics: list(zip(*pairs, strict=True)) for metrics, pairs in measurements.items()}
     rows = [
         row("pushes/s", 1, columns[True][0], columns[False][0]),
         row(

@@ -97,13 +97,13 @@ def compared(
         store.apply(gradients, [SAMPLES] * pushes, names, 0.0, "", [BEHIND] * pushes, bases)
         store.publish()
 
-    taken = [
+    seconds = [
         (processor_s(ours), processor_s(lambda: plain.apply(gradients, base)))
         for _ in range(1 + ROUNDS)
     ]
     apart = torch.linalg.vector_norm(store.publish() - plain.parameter.detach())
     assert apart < 1e-5 * torch.linalg.vector_norm(base), "they do not compute the same"
-    return taken[1:]
+    return seconds[1:]
 
 
 def measure() -> str:
@@ -115,9 +115,9 @@ def measure() -> str:
             1 + max(PUSHES), size, generator=torch.Generator().manual_seed(0)
         )
         for (name, pushes), row in rows.items():
-            taken = compared(UPDATES[name], vectors, base, pushes)
-            row += [f"{1000 * median(side):.0f}" for side in zip(*taken, strict=True)]
-            row.append(interval([ours / plain for ours, plain in taken]))
+            seconds = compared(UPDATES[name], vectors, base, pushes)
+            row += [f"{1000 * median(side):.0f}" for side in zip(*seconds, strict=True)]
+            row.append(interval([ours / plain for ours, plain in seconds]))
             print(size, row, flush=True)
     header = ["update", "pushes"]
     for size in SIZES:

@@ -196,12 +196,16 @@ def measure() -> str:
             for name in list(contenders)[:: 1 if turn % 2 else -1]:
                 rates[name].append(contenders[name]())
             print(
-                *(f"{name} {those[-1]:.0f}" for name, those in rates.items()), sep=", ", flush=True
+                *(f"{name} {values[-1]:.0f}" for name, values in rates.items()),
+                sep=", ",
+                flush=True,
             )
-    of_floor = {name: interval(ratios(those, rates["the floor"])) for name, those in rates.items()}
+    of_floor = {
+        name: interval(ratios(values, rates["the floor"])) for name, values in rates.items()
+    }
     rows = [
-        [name, f"{median(those):.0f}", "" if name == "the floor" else of_floor[name]]
-        for name, those in rates.items()
+        [name, f"{median(values):.0f}", "" if name == "the floor" else of_floor[name]]
+        for name, values in rates.items()
     ]
     against = [
         [f"{ours} / {theirs}", interval(ratios(rates[ours], rates[theirs]))]

@@ -149,12 +149,12 @@ def rows(results: Results, table: str) -> tuple[Row, ...]:
     repeated = []
     for text, theirs in published.items():
         for reading in ("", *SNAPSHOTS.values()):
-            mine = [
+            matches = [
                 change == change_of(text) and its == reading
                 for change, (_, its) in zip(changed, trial_settings, strict=True)
             ]
-            if any(mine):
-                repeated.append(Row(text, reading, trials[mine], theirs))
+            if any(matches):
+                repeated.append(Row(text, reading, trials[matches], theirs))
     return tuple(repeated)
 
 

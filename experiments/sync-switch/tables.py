@@ -243,29 +243,29 @@ def reached_cell(repeats: pd.DataFrame, bsp: pd.DataFrame, key: str) -> str:
 def end_to_end(results: Results) -> str:
     """Tabulate policy 1 beside BSP and ASP, as in Table I and Figure 10."""
     trials = shared(results)
-    bsp, asp, mine = (trials[trials.fraction == fraction] for fraction in (1.0, 0.0, 0.0625))
+    bsp, asp, policy = (trials[trials.fraction == fraction] for fraction in (1.0, 0.0, 0.0625))
     points = {
-        name: f"{100 * (mine.final_accuracy.mean() - base.final_accuracy.mean()):+.1f}"
+        name: f"{100 * (policy.final_accuracy.mean() - base.final_accuracy.mean()):+.1f}"
         for name, base in (("bsp", bsp), ("asp", asp))
     }
     rows = [
         [
             "training time, BSP's / policy 1's",
             "5.13",
-            relative(bsp, mine, "seconds"),
-            relative(bsp, mine, "authors"),
+            relative(bsp, policy, "seconds"),
+            relative(bsp, policy, "authors"),
         ],
         [
             "training time, ASP's / policy 1's",
             "0.78",
-            relative(asp, mine, "seconds"),
-            relative(asp, mine, "authors"),
+            relative(asp, policy, "seconds"),
+            relative(asp, policy, "authors"),
         ],
         [
             "time to BSP's accuracy, BSP's / policy 1's",
             "3.99",
-            faster(bsp, mine, "to_target_s"),
-            faster(bsp, mine, "to_target_authors"),
+            faster(bsp, policy, "to_target_s"),
+            faster(bsp, policy, "to_target_authors"),
         ],
         ["accuracy against BSP, points", "-0.1", points["bsp"], ""],
         ["accuracy against ASP, points", "+2.6", points["asp"], ""],
@@ -273,10 +273,10 @@ def end_to_end(results: Results) -> str:
     return markdown(["", "published", "measured", "by the authors' clock"], rows)
 
 
-def faster(bsp: pd.DataFrame, mine: pd.DataFrame, key: str) -> str:
+def faster(bsp: pd.DataFrame, policy: pd.DataFrame, key: str) -> str:
     """Return BSP's mean time to the target in that of others, and how many reached it."""
-    ours, theirs = mine[key].dropna(), bsp[key].dropna()
-    hits = f"{len(theirs)} and {len(ours)} of {len(mine)} reach it"
+    ours, theirs = policy[key].dropna(), bsp[key].dropna()
+    hits = f"{len(theirs)} and {len(ours)} of {len(policy)} reach it"
     return (
         f"{ratio_text(theirs.mean() / ours.mean())} ({hits})"
         if len(ours) and len(theirs)
@@ -477,12 +477,12 @@ def detection_cells(repeats: pd.DataFrame) -> list[str]:
     """Return what the detector found, over all repeats."""
     if "spells" not in repeats or repeats.spells.isna().all():
         return ["", "", ""]
-    windows, found, notes, right = (
+    windows, detected, notes, right = (
         int(repeats[key].sum()) for key in ("spells", "found", "notes", "right")
     )
-    after = f", {repeats.after_s.mean():.1f} s after they began" if found else ""
+    after = f", {repeats.after_s.mean():.1f} s after they began" if detected else ""
     return [
-        f"{found} of {windows}{after}",
+        f"{detected} of {windows}{after}",
         f"{right} of {notes}",
         f"{int(repeats.suspended.sum())}",
     ]

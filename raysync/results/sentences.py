@@ -136,7 +136,8 @@ def _compared(
     alike = [versus.other.paradigm for versus in standings.as_often if versus.alike]
     rest = [versus for versus in standings.as_often if not versus.alike]
     doubtful = [versus for versus in rest if not versus.clear and versus.by.low is not None]
-    text = f"{standings.first.paradigm} {f'{leads}, the best mean' if doubtful else wins}"
+    does = f"{leads}, the best mean" if doubtful else wins
+    text = f"{standings.first.paradigm} {does}"
     if alike:
         do = "do" if len(alike) > 1 else "does"
         text += f", and so {do} {_listed(alike)}, the same to {ALIKE:.1%}"
@@ -202,13 +203,13 @@ def _quality_of_first(ranking: Ranking) -> str:
     final = ranking.final
     if final is None:
         return ""
-    mine = next(entry for entry in final.ranked if entry.paradigm == ranking.times.first.paradigm)
-    if mine.value.mean is None:
+    first = next(entry for entry in final.ranked if entry.paradigm == ranking.times.first.paradigm)
+    if first.value.mean is None:
         return ""
-    text = f"Its {final.measure.heading} is {_with_interval(mine.value, final.measure)}"
+    text = f"Its {final.measure.heading} is {_with_interval(first.value, final.measure)}"
     for other in final.ranked:
-        versus = final.compare(other, mine)
-        if other is not mine and versus.clear and versus.by.mean is not None:
+        versus = final.compare(other, first)
+        if other is not first and versus.clear and versus.by.mean is not None:
             gap = _times_that(1 / versus.by.mean) if versus.equal else _points_more(versus.by.mean)
             return f"{text}; {other.paradigm} has {gap}."
     return f"{text}."
