@@ -34,7 +34,8 @@ def board() -> Board:
 def _resource(name: str, by: str = "", state: str = "") -> str:
     """Return one of Ray's logical resources: what was declared, not what is measured."""
     selector = f'Name="{name}", {NODES}' + (f', State="{state}"' if state else "")
-    return f"sum {f'by ({by}) ' if by else ''}(ray_resources{{{selector}}})"
+    grouping = f"by ({by}) " if by else ""
+    return f"sum {grouping}(ray_resources{{{selector}}})"
 
 
 def _of_nodes(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The lab book: fills the tables and numbers of all pages in this folder, and the index, from the
+"""The lab book: fill the tables and numbers of all pages in this folder, and the index, from the
 results beside them.
 
     python experiments/labbook.py              from the committed results
@@ -6,7 +6,7 @@ results beside them.
     python experiments/labbook.py --check      changes nothing; names the pages that differ
 
 A page has marks that are filled: `<!-- table: NAME -->` ... `<!-- end -->` and, in the prose, `<!--
-fact: NAME -->` ... `<!-- end -->`. `labtables.py` says where the results are.
+fact: NAME -->` ... `<!-- end -->`. `labtables.py` describes where the results are.
 """
 
 import argparse
@@ -47,12 +47,12 @@ KEPT = (
     "lead_max",
     "wall_seconds",
 )
-"""What tables need of a trial."""
+"""The columns that tables need of a trial."""
 DIGITS = "%.6g"
 
 
 def entries() -> dict[Path, dict[str, Any]]:
-    """Folder -> what its entry.toml says, by name."""
+    """Return folder -> the settings of its entry.toml."""
     return {
         file.parent: tomllib.loads(file.read_text(encoding="utf-8"))
         for file in sorted(HERE.glob("*/entry.toml"))
@@ -60,7 +60,7 @@ def entries() -> dict[Path, dict[str, Any]]:
 
 
 def tables_of(folder: Path) -> ModuleType | None:
-    """Its tables.py."""
+    """Load the tables.py of a folder, if it has one."""
     file = folder / "tables.py"
     if not file.is_file():
         return None
@@ -73,7 +73,7 @@ def tables_of(folder: Path) -> ModuleType | None:
 
 
 def filled(page: str, tables: dict[str, str], facts: dict[str, str]) -> str:
-    """The page with its marks filled."""
+    """Return the page with its marks filled."""
 
     def fill(match: re.Match[str]) -> str:
         begin, kind, name, _, end = match.groups()
@@ -85,14 +85,14 @@ def filled(page: str, tables: dict[str, str], facts: dict[str, str]) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """Each page -> what it should say."""
-    made, rows = {}, []
+    """Return each page -> the text that it should have."""
+    texts, rows = {}, []
     for folder, entry in entries().items():
         module, results = tables_of(folder), Results(folder)
         facts = module.facts(results) if hasattr(module, "facts") else {}
         tables = module.tables(results) if module is not None else {}
         page = folder / "README.md"
-        made[page] = filled(page.read_text(encoding="utf-8"), tables, facts)
+        texts[page] = filled(page.read_text(encoding="utf-8"), tables, facts)
         rows.append(index_row(folder, entry, facts))
     header = [
         "experiment",
@@ -104,12 +104,14 @@ def pages() -> dict[Path, str]:
         "date, machine",
     ]
     index = HERE / "README.md"
-    made[index] = filled(index.read_text(encoding="utf-8"), {"index": markdown(header, rows)}, {})
-    return made
+    texts[index] = filled(index.read_text(encoding="utf-8"), {"index": markdown(header, rows)}, {})
+    return texts
 
 
 def index_row(folder: Path, entry: dict[str, Any], facts: dict[str, str]) -> list[str]:
-    """Of the index; date, machine and minutes are those of the sweeps where there are any."""
+    """Return a row of the index; date, machine and minutes are those of the sweeps, if it
+    has any.
+    """
     minutes, where = str(entry.get("minutes", "")), entry.get("date_machine", "")
     if (folder / "results" / "sweeps.csv").is_file():
         sweeps = Results(folder).sweeps
@@ -127,29 +129,29 @@ def index_row(folder: Path, entry: dict[str, Any], facts: dict[str, str]) -> lis
 
 
 def take_over(runs: Path) -> None:
-    """Copy what tables need of the newest sweep of each experiment file, and draw its folder's
-    pictures.
+    """Copy what tables need of the newest sweep of each experiment file, and draw the pictures of
+    its folder.
 
     A `tables.py` may have `keep(results, sweeps)`, for what its tables need of journals, and
     `draw(results, sweeps)`.
     """
     for folder in entries():
-        taken = {}
+        sweeps = {}
         for file in sorted(folder.glob("*.yaml")):
             experiment = config.load(file)
             sweep = newest(runs / experiment.name)
             if sweep is not None:
-                taken[file.stem] = sweep
+                sweeps[file.stem] = sweep
                 copy(sweep, experiment, folder / "results", file.stem)
         module = tables_of(folder)
-        if taken and hasattr(module, "keep"):
-            module.keep(Results(folder), taken)
-        if taken and hasattr(module, "draw"):
-            module.draw(Results(folder), taken)
+        if sweeps and hasattr(module, "keep"):
+            module.keep(Results(folder), sweeps)
+        if sweeps and hasattr(module, "draw"):
+            module.draw(Results(folder), sweeps)
 
 
 def newest(folder: Path) -> SweepRecord | None:
-    """The newest sweep of an experiment that was not interrupted."""
+    """Return the newest sweep of an experiment that was not interrupted."""
     sweeps = (
         load_sweep(table.parent)
         for table in sorted(folder.glob("*-sweep-*/sweep.parquet"), reverse=True)
@@ -160,8 +162,8 @@ def newest(folder: Path) -> SweepRecord | None:
 
 
 def copy(sweep: SweepRecord, experiment: Experiment, results: Path, name: str) -> None:
-    """The rows of those of a sweep's trials that count, their curves, and where it ran, into a
-    folder of results.
+    """Copy the rows of a sweep's trials that count, their curves, and where it ran, into a folder
+    of results.
     """
     results.mkdir(exist_ok=True)
     table = counted(sweep.table, experiment)
@@ -180,7 +182,7 @@ def copy(sweep: SweepRecord, experiment: Experiment, results: Path, name: str) -
 
 
 def _note(sweep: SweepRecord, table: pd.DataFrame, file: Path, name: str) -> None:
-    """Where and when a sweep ran, and the minutes that those trials took on so many cores."""
+    """Note where and when a sweep ran, and the minutes that its trials took on so many cores."""
     ran = next(iter(sweep.records.values())).environment
     cores = os.cpu_count() or 1
     row = {
@@ -194,29 +196,29 @@ def _note(sweep: SweepRecord, table: pd.DataFrame, file: Path, name: str) -> Non
         "torch": ran["packages"]["torch"],
         "ray": ran["packages"]["ray"],
     }
-    there = pd.read_csv(file) if file.is_file() else pd.DataFrame(columns=list(row))
-    rows = [*there[there["sweep"] != name].to_dict("records"), row]
+    noted = pd.read_csv(file) if file.is_file() else pd.DataFrame(columns=list(row))
+    rows = [*noted[noted["sweep"] != name].to_dict("records"), row]
     pd.DataFrame(rows).sort_values("sweep").to_csv(file, index=False)
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=Path, help="where `raysync sweep` left its records")
     parser.add_argument(
         "--check", action="store_true", help="change nothing; exit with 1 if a page differs"
     )
-    given = parser.parse_args()
-    if given.runs is not None:
-        take_over(given.runs)
+    arguments = parser.parse_args()
+    if arguments.runs is not None:
+        take_over(arguments.runs)
     differ = {
         page: text for page, text in pages().items() if page.read_text(encoding="utf-8") != text
     }
     for page, text in differ.items():
-        print(f"{page.relative_to(HERE)}: {'differs' if given.check else 'filled'}")
-        if not given.check:
+        print(f"{page.relative_to(HERE)}: {'differs' if arguments.check else 'filled'}")
+        if not arguments.check:
             page.write_text(text, encoding="utf-8")
-    sys.exit(bool(given.check and differ))
+    sys.exit(bool(arguments.check and differ))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""What the pages of the lab book are made of: the committed results of an experiment's folder, and
-tables of them.
+"""The parts of the lab book's pages: the committed results of an experiment's folder, and tables of
+them.
 
     FOLDER/entry.toml               its row in the index: claim, command, verdict, ...
     FOLDER/results/SWEEP.csv        one row a trial: what was varied, and its measures
@@ -8,12 +8,11 @@ tables of them.
     FOLDER/results/sweeps.csv       when, where and how long each sweep ran
     FOLDER/tables.py                its tables, the numbers in its prose, its pictures
 
-SWEEP is the name of the experiment file. Everything here comes from `raysync.results`, which owns
-the statistics.
+SWEEP is the name of the experiment file. The statistics are those of `raysync.results`.
 
 On every page `mean ± half` and `mean (low to high)` are 95 % intervals over the seeds (Student's
 t), and a standard deviation or a range is called so. Only runs count that ended by themselves, of
-seeds that the experiment file declares: `counts` decides it, for sweeps and for scripts that read
+seeds that the experiment file declares: `counts` decides that, for sweeps and for scripts that read
 records.
 """
 
@@ -41,7 +40,7 @@ NOT_REACHED = "not reached"
 
 
 def seeds_of(experiment: Experiment) -> set[int]:
-    """The seeds that an experiment file declares: those of its grid, of `compare`, or its
+    """Return the seeds that an experiment file declares: those of its grid, of `compare`, or its
     only one.
     """
     grid = experiment.sweep.grid if experiment.sweep is not None else {}
@@ -49,7 +48,7 @@ def seeds_of(experiment: Experiment) -> set[int]:
 
 
 def counts(status: str, seed: int, experiment: Experiment) -> bool:
-    """Whether a run may stand on a page: it ended by itself, and its file declares its seed.
+    """Return whether a run counts on a page: it ended by itself, and its file declares its seed.
 
     A diverged run counts as one, and has no result.
     """
@@ -57,8 +56,8 @@ def counts(status: str, seed: int, experiment: Experiment) -> bool:
 
 
 def counted(runs: pd.DataFrame, experiment: Experiment) -> pd.DataFrame:
-    """The rows that count, of a table with `seed`, and `status` where a run may have
-    another end.
+    """Return the rows that count of a table with `seed`, and with `status` where a run can have
+    ended otherwise.
     """
     statuses = runs.get("status", pd.Series("finished", index=runs.index))
     kept = [
@@ -68,8 +67,8 @@ def counted(runs: pd.DataFrame, experiment: Experiment) -> pd.DataFrame:
 
 
 def records_of(paths: Iterable[Path], experiment: Experiment) -> list[RunRecord]:
-    """The finished runs of the paradigms and seeds that a file of `compare` declares; of each the
-    newest.
+    """Return the newest finished run of each paradigm and seed that a file of `compare`
+    declares.
     """
     declared = {choice.label for choice in experiment.paradigms}
     newest: dict[tuple[str, int], RunRecord] = {}
@@ -85,8 +84,11 @@ def records_of(paths: Iterable[Path], experiment: Experiment) -> list[RunRecord]
 
 
 def finished(record: RunRecord) -> RunRecord:
-    """The record of a run that a script has just made; numbers of one that did less than all its
-    work are none.
+    """Return the record of a run that a script has just made, if it did all its work: otherwise its
+    numbers do not count.
+
+    Raises:
+        ValueError: the run did not finish.
     """
     status = record.summary["status"]
     if status != "finished":
@@ -99,7 +101,7 @@ def finished(record: RunRecord) -> RunRecord:
 
 @cache
 def _trials(folder: Path, sweep: str) -> pd.DataFrame:
-    """The trials of a sweep that count, in a table that nobody changes."""
+    """Return the trials of a sweep that count, in a table that must not be changed."""
     table = counted(
         pd.read_csv(folder / "results" / f"{sweep}.csv"), config.load(folder / f"{sweep}.yaml")
     )
@@ -117,35 +119,35 @@ class Results:
     folder: Path
 
     def trials(self, sweep: str) -> pd.DataFrame:
-        """One row a trial; column `label`: the paradigm as tables call it."""
+        """Return a row for each trial; its column `label` names the paradigm as tables do."""
         return _trials(self.folder, sweep)
 
     def of_runs(self, name: str, file: str = "") -> pd.DataFrame:
-        """The runs that count in results/NAME.csv, which a script wrote.
+        """Return the runs that count in results/NAME.csv, which a script wrote.
 
         Args:
-            name: of the table.
-            file: the experiment file that the runs are of; default: that of the same name.
+            name: the table.
+            file: the experiment file of the runs; by default, that of the same name.
         """
         return counted(
             pd.read_csv(self.folder / "results" / f"{name}.csv"), self.experiment(file or name)
         )
 
     def curves(self, sweep: str) -> pd.DataFrame:
-        """One row an evaluation: trial, progress, seconds, accuracy."""
+        """Return a row for each evaluation: trial, progress, seconds, accuracy."""
         return pd.read_csv(self.folder / "results" / f"{sweep}.curves.csv")
 
     @cached_property
     def sweeps(self) -> pd.DataFrame:
-        """One row a sweep: date, trials, minutes, cores, machine; the index is its name."""
+        """A row for each sweep: date, trials, minutes, cores, machine; the index is its name."""
         return pd.read_csv(self.folder / "results" / "sweeps.csv", index_col="sweep")
 
     def experiment(self, sweep: str) -> Experiment:
-        """The file that the sweep was of."""
+        """Load the experiment file of a sweep."""
         return config.load(self.folder / f"{sweep}.yaml")
 
     def published(self, sweep: str) -> Published:
-        """Its published table."""
+        """Return the published table of a sweep."""
         published = self.experiment(sweep).published
         assert published is not None, f"{sweep}.yaml has no published table"
         return published
@@ -153,13 +155,13 @@ class Results:
 
 @cache
 def label_of(text: str) -> str:
-    """The paradigm of a trial as tables call it, from the text that a sweep's table has."""
+    """Return the paradigm's name in tables, from its text in the table of a sweep."""
     value = yaml.safe_load(text)
     return ParadigmChoice.model_validate({"name": value} if isinstance(value, str) else value).label
 
 
 def by_seed(trials: pd.DataFrame, key: str) -> dict[int, float | None]:
-    """Seed -> value of the trials, which are repeats; None: the trial has none."""
+    """Return seed -> value of trials that are repeats; None where a trial has none."""
     assert trials.seed.is_unique, "these are not repeats: they differ in more than their seed"
     return {
         int(seed): None if pd.isna(value) else float(value)
@@ -168,63 +170,63 @@ def by_seed(trials: pd.DataFrame, key: str) -> dict[int, float | None]:
 
 
 def mean(trials: pd.DataFrame, key: str) -> Estimate:
-    """Mean and interval over the seeds."""
+    """Estimate mean and interval over the seeds."""
     return estimate(list(by_seed(trials, key).values()))
 
 
 def percent_cell(trials: pd.DataFrame) -> str:
-    """`47.3 ± 4.7`: the final accuracies in percent; `(2 of 3)`: the other runs diverged."""
+    """Return `47.3 ± 4.7`: the final accuracies in percent; `(2 of 3)`: the other runs diverged."""
     final = (100 * trials.final_accuracy).where(trials.status == "finished")
     return mean_cell(trials.assign(percent=final), "percent", lambda _: ".1f")
 
 
 def points_cell(ours: pd.DataFrame, theirs: pd.DataFrame) -> str:
-    """`+4.9 (-2.0 to +11.8)`: by how many points ours are more accurate, paired over the common
-    seeds.
+    """Return `+4.9 (-2.0 to +11.8)`: by how many points ours are more accurate, paired over the
+    common seeds.
     """
-    one = paired_difference(by_seed(ours, "final_accuracy"), by_seed(theirs, "final_accuracy"))
-    assert one.mean is not None, "no seed has a result of both"
+    gap = paired_difference(by_seed(ours, "final_accuracy"), by_seed(theirs, "final_accuracy"))
+    assert gap.mean is not None, "no seed has a result of both"
     interval = (
-        f" ({100 * one.low:+.1f} to {100 * one.high:+.1f})"
-        if one.low is not None and one.high is not None
+        f" ({100 * gap.low:+.1f} to {100 * gap.high:+.1f})"
+        if gap.low is not None and gap.high is not None
         else ""
     )
-    return f"{100 * one.mean:+.1f}{interval}"
+    return f"{100 * gap.mean:+.1f}{interval}"
 
 
 def ratio(ours: pd.DataFrame, theirs: pd.DataFrame, key: str) -> Estimate:
-    """Ours / theirs, paired over the common seeds."""
+    """Estimate ours / theirs, paired over the common seeds."""
     return paired_ratio(by_seed(ours, key), by_seed(theirs, key))
 
 
 def mean_cell(trials: pd.DataFrame, key: str, form: Form) -> str:
-    """`3.42 ± 0.31 (2 of 3)`."""
-    one = mean(trials, key)
-    return with_interval(one.mean, one.low, one.high, one.count, one.total, form)
+    """Return `3.42 ± 0.31 (2 of 3)`."""
+    value = mean(trials, key)
+    return with_interval(value.mean, value.low, value.high, value.count, value.total, form)
 
 
-def ratio_cell(one: Estimate) -> str:
-    """`1.85 (1.70 to 2.02)`; the interval is left out where it is as narrow as the digits, or where
-    there is none.
+def ratio_cell(value: Estimate) -> str:
+    """Return `1.85 (1.70 to 2.02)`; the interval is left out where it is as narrow as the digits,
+    or where there is none.
     """
-    if one.mean is None:
+    if value.mean is None:
         return NOT_REACHED
-    pairs = f", {one.count} of {one.total} pairs" if not one.complete else ""
-    if one.low is None or one.high is None or ratio_text(one.low) == ratio_text(one.high):
-        return ratio_text(one.mean) + pairs
-    return f"{ratio_text(one.mean)} ({ratio_text(one.low)} to {ratio_text(one.high)}){pairs}"
+    mean_text = ratio_text(value.mean)
+    pairs = f", {value.count} of {value.total} pairs" if not value.complete else ""
+    if value.low is None or value.high is None:
+        return mean_text + pairs
+    low, high = ratio_text(value.low), ratio_text(value.high)
+    return f"{mean_text}{pairs}" if low == high else f"{mean_text} ({low} to {high}){pairs}"
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table as the pages have it."""
+    """Return a table in Markdown."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def by_paradigm(trials: pd.DataFrame, cells: dict[str, Callable[[pd.DataFrame], str]]) -> str:
-    """A table with a row for each paradigm, in the order of the trials: heading -> cell of its
-    repeats.
-    """
+    """Tabulate the paradigms, in the order of the trials: heading -> cell of the repeats."""
     rows = [
         [f"`{name}`", *(cell(trials[trials.label == name]) for cell in cells.values())]
         for name in dict.fromkeys(trials.label)
@@ -233,19 +235,21 @@ def by_paradigm(trials: pd.DataFrame, cells: dict[str, Callable[[pd.DataFrame], 
 
 
 def sweeps_table(results: Results) -> str:
-    """What there is to run in the folder, and what it took here; which files have not run yet."""
-    there = results.sweeps.loc[sorted(results.sweeps.index, key=_natural)]
+    """Tabulate the sweeps of the folder and what they took here; name the files that have
+    not run.
+    """
+    sweeps = results.sweeps.loc[sorted(results.sweeps.index, key=_natural)]
     rows = [
         [
             f"`{name}.yaml`",
-            str(one.trials),
-            f"{one.minutes:.1f}",
-            one.date,
-            f"{one.cores} cores, {one.machine}",
+            str(sweep.trials),
+            f"{sweep.minutes:.1f}",
+            sweep.date,
+            f"{sweep.cores} cores, {sweep.machine}",
         ]
-        for name, one in there.iterrows()
+        for name, sweep in sweeps.iterrows()
     ]
-    rows.append(["all", str(there.trials.sum()), f"{there.minutes.sum():.0f}", "", ""])
+    rows.append(["all", str(sweeps.trials.sum()), f"{sweeps.minutes.sum():.0f}", "", ""])
     table = markdown(
         ["sweep", "trials", "minutes of the trials on all cores", "date", "machine"], rows
     )
@@ -258,11 +262,11 @@ def sweeps_table(results: Results) -> str:
 
 
 def not_run(results: Results, sweeps: Sequence[str]) -> str:
-    """Which of these sweeps have no results yet; nothing, if all have."""
+    """Name those of the sweeps that have no results yet; "" if all have some."""
     names = ", ".join(f"`{name}.yaml`" for name in sweeps if name not in results.sweeps.index)
     return f"Not run yet: {names}." if names else ""
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """For table-4 before table-10."""
+    """Return a key that sorts table-4 before table-10."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]

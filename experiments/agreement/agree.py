@@ -81,13 +81,13 @@ def rows(times: int, network: str, folder: Path) -> list[list[str]]:
     ]
 
 
-def _ratio(real: list[dict], virtual: list[dict], key: str, shown: str) -> list[str]:
+def _ratio(real: list[dict], virtual: list[dict], key: str, number_format: str) -> list[str]:
     pairs = [(ray[key], clock[key]) for ray, clock in zip(real, virtual, strict=True)]
     ratios = [clock / ray for ray, clock in pairs if ray]
     text = f"{mean(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})" if ratios else "-"
     return [
-        shown.format(mean(ray for ray, _ in pairs)),
-        shown.format(mean(clock for _, clock in pairs)),
+        number_format.format(mean(ray for ray, _ in pairs)),
+        number_format.format(mean(clock for _, clock in pairs)),
         text,
     ]
 

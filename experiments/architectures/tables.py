@@ -45,7 +45,7 @@ def facts(results: Results) -> dict[str, str]:
 
 
 def barrier(trials: pd.DataFrame) -> float:
-    """What BSP takes in ASP's time."""
+    """Return BSP's time in ASP's."""
     return _value(trials, "bsp", "seconds") / _value(trials, "asp", "seconds")
 
 

@@ -34,7 +34,7 @@ PAIRS, BATCH, LR = 7, 128, 0.01
 
 
 def ddp_worker(rank: int, folder: str, padding: int, rounds: int) -> None:
-    """One of the two processes; the first leaves the seconds of a round."""
+    """Run one of the two processes; the first one writes the seconds of a round."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     model = DistributedDataParallel(Padded(padding))
@@ -54,14 +54,14 @@ def ddp_worker(rank: int, folder: str, padding: int, rounds: int) -> None:
 
 
 def ddp_round_s(padding: int, rounds: int) -> float:
-    """Seconds of a DDP step."""
+    """Return the seconds of a DDP step."""
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(ddp_worker, (folder, padding, rounds), nprocs=2)
         return float(Path(folder, "seconds").read_text())
 
 
 def raysync_round_s(session: Session, padding: int, rounds: int) -> float:
-    """Seconds from update to update."""
+    """Return the seconds from update to update."""
     with tempfile.TemporaryDirectory() as folder:
         experiment = config.validate(
             {
@@ -86,13 +86,12 @@ def raysync_round_s(session: Session, padding: int, rounds: int) -> float:
 
 
 def measure() -> str:
-    """The table."""
+    """Measure, and return the table."""
     rows = []
     with Session() as session:
         for padding, rounds in ROUNDS_OF.items():
-            raysync_round_s(
-                session, padding, rounds
-            )  # the object store's pages are touched for the first time
+            # a first run touches the object store's pages for the first time
+            raysync_round_s(session, padding, rounds)
             pairs = [
                 (raysync_round_s(session, padding, rounds), ddp_round_s(padding, rounds))
                 for _ in range(PAIRS)

@@ -4,8 +4,8 @@
     python experiments/benchmarks/machine.py --write    and puts it into README.md beside this file
 
 The events are recorded first, from unequal workers (speeds 1 to 3, lognormal jitter of 30 %) on a
-virtual clock; what is timed is a fresh machine handling them, nothing else. Five rounds; in each
-the two sizes run one after the other, so that their ratio is of one moment.
+virtual clock; then a fresh machine handles them, and only that is timed. There are five rounds; in
+each the two sizes run one after the other, so that their ratio is of one moment.
 """
 
 import gc
@@ -34,7 +34,7 @@ PARADIGMS = {
 
 
 def recorded(name: str, parameters: dict, workers: int) -> list[Event]:
-    """The events of a run."""
+    """Return the events of a run."""
     machine, queue, events = Machine(make(name, **parameters)), [], []
     ids = [f"w-{index}#1" for index in range(workers)]
     slowness = {worker: 1 + 2 * uniform(0, "speed", worker) for worker in ids}
@@ -58,7 +58,7 @@ def recorded(name: str, parameters: dict, workers: int) -> list[Event]:
 
 
 def pushes_per_s(name: str, parameters: dict, events: Iterable[Event]) -> float:
-    """Of a fresh machine."""
+    """Return the pushes per second of a fresh machine."""
     handle = Machine(make(name, **parameters)).handle
     gc.collect()
     began = time.perf_counter()
@@ -68,7 +68,7 @@ def pushes_per_s(name: str, parameters: dict, events: Iterable[Event]) -> float:
 
 
 def measure() -> str:
-    """The table."""
+    """Measure, and return the table."""
     rows = []
     for label, parameters in PARADIGMS.items():
         name = label.strip()
@@ -78,10 +78,10 @@ def measure() -> str:
             for workers, events in sizes.items():
                 rates[workers].append(pushes_per_s(name, parameters, events))
         ratios = [small / large for small, large in zip(rates[SMALL], rates[LARGE], strict=True)]
-        given = ", ".join(f"{key}={value}" for key, value in parameters.items())
+        settings = ", ".join(f"{key}={value}" for key, value in parameters.items())
         rows.append(
             [
-                f"{name}({given})" if given else name,
+                f"{name}({settings})" if settings else name,
                 f"{median(rates[SMALL]):,.0f}",
                 f"{median(rates[LARGE]):,.0f}",
                 interval(ratios),

@@ -4,11 +4,11 @@ without.
     python experiments/benchmarks/metrics.py            prints the table
     python experiments/benchmarks/metrics.py --write    and puts it into README.md beside this file
 
-Four workers train lenet under ASP on synthetic data of CIFAR's shape, in one session. What a shared
-machine gives wanders by some percent within seconds, so each half of a pair is four short runs, in
-turns with those of the other half. Processor time is that of all processes of the private cluster,
-Ray's own among them: its agent, which turns what the actors publish into what Prometheus reads,
-works beside the training.
+Four workers train lenet under ASP on synthetic data of CIFAR's shape, in one session. The speed of
+a shared machine drifts by some percent within seconds, so each half of a pair is four short runs,
+in turns with those of the other half. Processor time is that of all processes of the private
+cluster, including Ray's own: its agent, which converts the actors' metrics for Prometheus, works
+beside the training.
 """
 
 import tempfile
@@ -27,27 +27,29 @@ from raysync.training.task import Task, prepare
 
 PAIRS, WORKERS, ITERATIONS, BATCH = 10, 4, 125, 32
 TURNS = (True, False, False, True, False, True, True, False)
-"""Of a pair: with metrics or without. Thue and Morse's sequence, in which a linear and a quadratic
-drift cancel out."""
+"""The runs of a pair, with metrics or without: the Thue-Morse sequence, in which a linear and a
+quadratic drift cancel out."""
 
 
 def busy_s() -> float:
-    """Processor time that the cluster's processes have used."""
+    """Return the processor seconds that the cluster's processes have used."""
     times = [process.cpu_times() for process in psutil.Process().children(recursive=True)]
     return sum(each.user + each.system for each in times)
 
 
 def measured(session: Session, task: Task, metrics: bool) -> tuple[float, float]:
-    """Of a run: seconds from the first release to the last publication; and processor seconds."""
+    """Return the seconds of a run from the first release to the last publication, and its processor
+    seconds.
+    """
     cluster = task.experiment.cluster.model_copy(update={"metrics": metrics})
-    chosen = replace(task, experiment=task.experiment.model_copy(update={"cluster": cluster}))
+    task = replace(task, experiment=task.experiment.model_copy(update={"cluster": cluster}))
     before_s = busy_s()
-    summary = finished(run_in(session, chosen, config.ParadigmChoice(name="asp"))).summary
+    summary = finished(run_in(session, task, config.ParadigmChoice(name="asp"))).summary
     return summary["seconds"], busy_s() - before_s
 
 
 def measured_pair(session: Session, task: Task) -> dict[bool, tuple[float, float]]:
-    """With metrics or without -> pushes a second, and processor seconds a push."""
+    """Return, with metrics and without, pushes a second and processor seconds a push."""
     runs: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
     for metrics in TURNS:
         runs[metrics].append(measured(session, task, metrics))
@@ -61,20 +63,20 @@ def measured_pair(session: Session, task: Task) -> dict[bool, tuple[float, float
     }
 
 
-def row(what: str, digits: int, with_them: Sequence[float], without: Sequence[float]) -> list[str]:
-    """Medians, and the ratio of the pairs."""
-    ratio = paired_ratio(dict(enumerate(with_them)), dict(enumerate(without)))
-    shown = (
-        "nothing"
-        if ratio.mean is None
-        else f"{ratio.mean:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
-    )
-    return [what, f"{median(with_them):.{digits}f}", f"{median(without):.{digits}f}", shown]
+def row(
+    what: str, digits: int, with_metrics: Sequence[float], without: Sequence[float]
+) -> list[str]:
+    """Return medians, and the ratio of the pairs."""
+    ratio = paired_ratio(dict(enumerate(with_metrics)), dict(enumerate(without)))
+    text = "nothing"
+    if ratio.mean is not None:
+        text = f"{ratio.mean:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
+    return [what, f"{median(with_metrics):.{digits}f}", f"{median(without):.{digits}f}", text]
 
 
 def measure() -> str:
-    """The table."""
-    taken: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+    """Measure, and return the table."""
+    measurements: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
     with tempfile.TemporaryDirectory() as output, Session() as session:
         task = prepare(
             config.validate(
@@ -93,18 +95,18 @@ def measure() -> str:
                 }
             )
         )
-        measured(session, task, metrics=True)  # actors start
+        measured(session, task, metrics=True)  # to start the actors
         for _ in range(PAIRS):
             pair = measured_pair(session, task)
             for metrics, (pushes_per_s, used_s) in pair.items():
-                taken[metrics].append((pushes_per_s, used_s))
+                measurements[metrics].append((pushes_per_s, used_s))
                 what = "with" if metrics else "without"
                 print(
                     f"{what}: {pushes_per_s:.1f} pushes/s, {1000 * used_s:.2f} ms of processor"
                     " each",
                     flush=True,
                 )
-    columns = {metrics: list(zip(*pairs, strict=True)) for metrics, pairs in taken.items()}
+    columns = {metrics: list(zip(*pairs, strict=True)) for metrics, pairs in measurements.items()}
     rows = [
         row("pushes/s", 1, columns[True][0], columns[False][0]),
         row(
@@ -116,7 +118,7 @@ def measure() -> str:
     return (
         markdown(["ASP, 4 workers, lenet", "with metrics", "without", "ratio"], rows)
         + f"\n{PAIRS} pairs, each of {len(TURNS)} runs in turns; medians, and the geometric mean of"
-        " the ratios with its " + "95 % interval. " + measured_on()
+        " the ratios with its 95 % interval. " + measured_on()
     )
 
 

@@ -1,4 +1,4 @@
-"""The convnet with a parameter that does nothing, so that a model of little arithmetic has any
+"""The convnet with a parameter that does nothing, so that a model of little arithmetic can have any
 size.
 """
 
@@ -9,9 +9,7 @@ from raysync.training.models import convnet
 
 
 class Padded(nn.Module):
-    """convnet's arithmetic, and a vector of `padding` parameters whose gradient is zero but
-    exists.
-    """
+    """The convnet, and a vector of `padding` parameters whose gradient is zero but exists."""
 
     def __init__(self, padding: int) -> None:
         super().__init__()
@@ -19,5 +17,5 @@ class Padded(nn.Module):
         self.padding = nn.Parameter(torch.zeros(padding))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, 1, 28, 28) -> (N, 10)."""
+        """Return the logits: (N, 1, 28, 28) -> (N, 10)."""
         return self.convnet(x) + 0 * self.padding[0]

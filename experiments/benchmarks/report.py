@@ -1,4 +1,4 @@
-"""What the benchmarks share: ratios with an interval, and their tables in README.md."""
+"""Shared by the benchmarks: ratios with an interval, and their tables in README.md."""
 
 import argparse
 import os
@@ -21,19 +21,19 @@ README = Path(__file__).with_name("README.md")
 
 
 def interval(values: Sequence[float]) -> str:
-    """The median, with its 95 % percentile bootstrap interval."""
+    """Return the median with its 95 % percentile bootstrap interval."""
     low, high = bootstrap((values,), np.median, method="percentile", rng=0).confidence_interval
     return f"{median(values):.2f} ({low:.2f} to {high:.2f})"
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A table."""
+    """Return a table in Markdown."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines) + "\n"
 
 
 def measured_on() -> str:
-    """The machine, and the day."""
+    """Return the machine and the day."""
     return (
         f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, torch"
         f" {torch.__version__}, {time.strftime('%Y-%m-%d')}.\n"

@@ -3,11 +3,10 @@
     python experiments/benchmarks/server.py            prints the table
     python experiments/benchmarks/server.py --write    and puts it into README.md beside this file
 
-The plain side is what one writes first: torch's optimizer as it comes, the weighted mean as a sum,
+The plain side is the obvious program: torch's optimizer as it comes, the weighted mean as a sum,
 and each correction as its formula, with a fresh vector for each result. Nothing else runs: no Ray,
 no copies to and from bytes. In each round both sides make one update on the same gradients, one
-after the other, in one thread; what counts is the processor's time, with what the kernel spends on
-pages.
+after the other, in one thread; the processor's time counts, with that of the kernel for pages.
 """
 
 import time
@@ -36,7 +35,7 @@ UPDATES = {
 
 
 class Plain:
-    """The update as its formulas say."""
+    """The update by its formulas."""
 
     def __init__(self, initial: Tensor, update: Update) -> None:
         self.parameter, self.update = torch.nn.Parameter(initial.clone()), update
@@ -51,7 +50,7 @@ class Plain:
         self.mean_square: Tensor | float = 0.0
 
     def apply(self, gradients: list[Tensor], base: Tensor) -> None:
-        """One update, of gradients that are all as stale."""
+        """Make one update, from gradients that are equally stale."""
         corrected = [self.corrected(gradient, base) for gradient in gradients]
         self.parameter.grad = corrected[0]
         if len(corrected) > 1:
@@ -59,12 +58,12 @@ class Plain:
                 SAMPLES * len(corrected)
             )
         if self.update.clip_norm is not None:
-            self.parameter.grad = self.parameter.grad.clone()  # what arrived is for reading only
+            self.parameter.grad = self.parameter.grad.clone()  # the arrived gradient is read-only
             torch.nn.utils.clip_grad_norm_([self.parameter], self.update.clip_norm)
         self.optimizer.step()
 
     def corrected(self, gradient: Tensor, base: Tensor) -> Tensor:
-        """By delay compensation and staleness."""
+        """Return a gradient corrected by delay compensation and staleness."""
         compensation, strength = self.update.delay_compensation, 0.0
         if compensation is not None:
             strength = compensation.strength
@@ -77,7 +76,7 @@ class Plain:
 
 
 def processor_s(work: Callable[[], object]) -> float:
-    """Of one call."""
+    """Return the processor seconds of one call."""
     began = time.process_time()
     work()
     return time.process_time() - began
@@ -86,7 +85,9 @@ def processor_s(work: Callable[[], object]) -> float:
 def compared(
     settings: dict, vectors: list[Tensor], base: Tensor, pushes: int
 ) -> list[tuple[float, float]]:
-    """Processor seconds of an update here and in plain torch, of each round after the first."""
+    """Return the processor seconds of an update here and in plain torch, for each round but the
+    first.
+    """
     update = Update(lr=LR, lr_scaling="none", **settings)
     store, plain = ParameterStore(base, len(base), update), Plain(base, update)
     gradients, names = vectors[:pushes], [None] * pushes
@@ -96,17 +97,17 @@ def compared(
         store.apply(gradients, [SAMPLES] * pushes, names, 0.0, "", [BEHIND] * pushes, bases)
         store.publish()
 
-    taken = [
+    seconds = [
         (processor_s(ours), processor_s(lambda: plain.apply(gradients, base)))
         for _ in range(1 + ROUNDS)
     ]
     apart = torch.linalg.vector_norm(store.publish() - plain.parameter.detach())
     assert apart < 1e-5 * torch.linalg.vector_norm(base), "they do not compute the same"
-    return taken[1:]
+    return seconds[1:]
 
 
 def measure() -> str:
-    """The table."""
+    """Measure, and return the table."""
     torch.set_num_threads(1)
     rows = {(name, pushes): [name, pushes] for name in UPDATES for pushes in PUSHES}
     for size in SIZES:
@@ -114,9 +115,9 @@ def measure() -> str:
             1 + max(PUSHES), size, generator=torch.Generator().manual_seed(0)
         )
         for (name, pushes), row in rows.items():
-            taken = compared(UPDATES[name], vectors, base, pushes)
-            row += [f"{1000 * median(side):.0f}" for side in zip(*taken, strict=True)]
-            row.append(interval([here / there for here, there in taken]))
+            seconds = compared(UPDATES[name], vectors, base, pushes)
+            row += [f"{1000 * median(side):.0f}" for side in zip(*seconds, strict=True)]
+            row.append(interval([ours / plain for ours, plain in seconds]))
             print(size, row, flush=True)
     header = ["update", "pushes"]
     for size in SIZES:

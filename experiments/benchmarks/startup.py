@@ -1,11 +1,11 @@
-"""How long until training begins, and what a run holds in memory.
+"""How long it takes until training begins, and how much memory a run holds.
 
     python experiments/benchmarks/startup.py            prints the tables
     python experiments/benchmarks/startup.py --write    and puts them into README.md
 
 Seconds from the command `raysync run` to the first push, in new processes each time; and, at the
 end of a run of four workers, the memory of each actor (RSS counts pages that it shares with others,
-USS only its own) and the most that Ray's object store held, looked at several times a second.
+USS only its own) and the most that Ray's object store held, sampled several times a second.
 """
 
 import json
@@ -31,7 +31,7 @@ PADDINGS = {"convnet": 1, "convnet + 2.5 M": 2_500_000, "convnet + 25 M": 25_000
 
 
 def first_push_s() -> float:
-    """Seconds from starting `raysync run` to the first push, as the record's journal tells."""
+    """Return the seconds from starting `raysync run` to the first push, by the record's journal."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "experiment.yaml")
         file.write_text(
@@ -55,34 +55,32 @@ def first_push_s() -> float:
             ]
             events = [line for line in lines if "event" in line]
             pushed = [line["at"] for line in events if line["event"] == "Pushed"]
-            times = (
-                [seen - (events[-1]["at"] - pushed[0])] if pushed else []
-            )  # the journal comes a few times a second
+            # the journal is written a few times a second
+            times = [seen - (events[-1]["at"] - pushed[0])] if pushed else []
         command.communicate()
         return times[0]
 
 
 def actors() -> dict[str, psutil.Process]:
-    """The actors' processes of this cluster, by the name that Ray gives them."""
-    found = {}
+    """Return the actors' processes of this cluster, by the name that Ray gives them."""
+    processes = {}
     for process in psutil.Process().children(recursive=True):
         title = " ".join(process.cmdline())
         if title.startswith("ray::") and "Agent" not in title and "IDLE" not in title:
-            found.setdefault(title.removeprefix("ray::").partition(".")[0].strip(), process)
-    return found
+            processes.setdefault(title.removeprefix("ray::").partition(".")[0].strip(), process)
+    return processes
 
 
 def stored_bytes() -> int:
-    """What the object store holds now."""
+    """Return the bytes that the object store holds now."""
     [node] = ray.nodes()
-    stats = node_stats(
-        node["NodeManagerAddress"], node["NodeManagerPort"]
-    )  # Ray 2.60 has no public word for it
+    # Ray 2.60 has no public function for it
+    stats = node_stats(node["NodeManagerAddress"], node["NodeManagerPort"])
     return int(stats.store_stats.object_store_bytes_used)
 
 
 def memory(session: Session, padding: int) -> tuple[dict[str, str], float]:
-    """MiB of each kind of actor as `RSS (USS)`, and the most that the object store held."""
+    """Return the MiB of each kind of actor as `RSS (USS)`, and the most that the store held."""
     stored: list[int] = []
     with tempfile.TemporaryDirectory() as folder:
         experiment = config.validate(
@@ -109,7 +107,7 @@ def memory(session: Session, padding: int) -> tuple[dict[str, str], float]:
 
 
 def measure() -> str:
-    """The tables."""
+    """Measure, and return the tables."""
     starts = [first_push_s() for _ in range(STARTS)]
     rows = []
     for name, padding in PADDINGS.items():

@@ -4,9 +4,9 @@
     python experiments/benchmarks/sweep.py --write    and puts it into README.md beside this file
 
 A trial is `raysync compare`'s network on digits, one epoch, in virtual time, with its record.
-Alone: one after the other in one process with one thread. Under Tune: `raysync sweep` on a private
-cluster of all cores; from the start of the first trial to the end of the last, so that Ray's own
-start (told apart) is not in it.
+Alone, the runs follow one another in one process with one thread. Under Tune, `raysync sweep` runs
+on a private cluster of all cores; the time is that from the start of the first trial to the end of
+the last, without Ray's own start, which has a row of its own.
 """
 
 import os
@@ -39,7 +39,7 @@ SETTINGS = {
 
 
 def alone_s() -> float:
-    """Seconds a run."""
+    """Return the seconds of a run."""
     torch.set_num_threads(1)
     run({**SETTINGS, "output": "warm"})
     began = time.perf_counter()
@@ -49,18 +49,20 @@ def alone_s() -> float:
 
 
 def under_tune() -> tuple[float, float]:
-    """Seconds until a trial ran, and seconds a trial from there on, cores taken together."""
+    """Return the seconds until a trial ran, and then the seconds a trial, over all cores
+    together.
+    """
     Path("sweep.yaml").write_text(
         yaml.safe_dump({**SETTINGS, "sweep": {"grid": {"seed": list(range(TRIALS))}}}),
         encoding="utf-8",
     )
     began, first, last = time.perf_counter(), [], []
 
-    def show(standing) -> None:
+    def show(progress) -> None:
         now = time.perf_counter()
-        if standing.running or standing.done:
+        if progress.running or progress.done:
             first.append(now)
-        if standing.done < TRIALS:
+        if progress.done < TRIALS:
             last.append(now)
 
     run_sweep(plan(Path("sweep.yaml")), notify=print, show=show)
@@ -68,7 +70,7 @@ def under_tune() -> tuple[float, float]:
 
 
 def measure() -> str:
-    """The table."""
+    """Measure, and return the table."""
     rows = []
     with TemporaryDirectory() as folder, chdir(folder):
         for _ in range(ROUNDS):
@@ -77,14 +79,14 @@ def measure() -> str:
             print(rows[-1], file=sys.stderr, flush=True)
     cores = os.cpu_count() or 1
     alone, starts, each = zip(*rows, strict=True)
-    added = [cores * tuned - one for one, _, tuned in rows]
+    added = [cores * tuned - single for single, _, tuned in rows]
     table = markdown(
         ["", "median (95 % of it)"],
         [
             ["a run alone, s", interval(alone)],
             [
                 f"a trial under Tune, s of a core ({cores} at once)",
-                interval([cores * one for one in each]),
+                interval([cores * seconds for seconds in each]),
             ],
             ["Tune adds to a trial, s of a core", interval(added)],
             ["trials a minute", f"{60 / median(each):.0f}"],

@@ -4,10 +4,10 @@ example, and the floor.
     python experiments/benchmarks/throughput.py            prints the tables
     python experiments/benchmarks/throughput.py --write    and puts them into README.md
 
-All compute the same number of gradients of the convnet on synthetic data of MNIST's shape: 5
-workers x 500 iterations of 128 samples. The floor is a plain torch loop, one process per core, that
+All compute as many gradients of the convnet on synthetic data of MNIST's shape: 5 workers x 500
+iterations of 128 samples. The floor is a plain torch loop, one process per core, that
 exchanges nothing. The example is that of Ray's documentation ("Parameter server"), its two loops
-and its state dict of arrays, in as few lines. They take turns, and each turn gives its ratios.
+and its state dict of arrays, in as few lines. They take turns, and each turn gives a ratio.
 """
 
 import multiprocessing
@@ -33,7 +33,7 @@ GRADIENTS = WORKERS * ITERATIONS
 
 
 class Loop:
-    """The plain torch of a worker: a gradient of the next batch."""
+    """A worker in plain torch: it computes the gradient of the next batch."""
 
     def __init__(self) -> None:
         torch.set_num_threads(1)
@@ -41,7 +41,7 @@ class Loop:
         self.x, self.y = torch.randn(10_000, 1, 28, 28), torch.randint(10, (10_000,))
 
     def step(self) -> None:
-        """Forward and backward; the gradient stays in the model."""
+        """Go forward and backward; the gradient stays in the model."""
         batch = torch.randint(10_000, (BATCH,))
         self.model.zero_grad()
         loss = cross_entropy(self.model(self.x[batch]), self.y[batch])
@@ -53,7 +53,9 @@ class Loop:
 
 
 def floor_process(gradients: int, start: object) -> None:
-    """One process of the floor; `start` is passed when it is ready, and when it is done."""
+    """Run one process of the floor; it passes the barrier `start` when it is ready, and
+    when done.
+    """
     loop = Loop()
     for _ in range(20):
         loop.step()
@@ -64,7 +66,7 @@ def floor_process(gradients: int, start: object) -> None:
 
 
 def floor() -> float:
-    """Gradients per second without any exchange."""
+    """Return the gradients per second without any exchange."""
     context, cores = multiprocessing.get_context("spawn"), os.cpu_count()
     start = context.Barrier(cores + 1)
     processes = [
@@ -94,7 +96,7 @@ class ExampleServer:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=LR)
 
     def apply_gradients(self, *gradients: list[np.ndarray]) -> dict[str, torch.Tensor]:
-        """Sum them, and step."""
+        """Sum the gradients, and step."""
         summed = [np.stack(parts).sum(axis=0) for parts in zip(*gradients, strict=True)]
         self.optimizer.zero_grad()
         for parameter, gradient in zip(self.model.parameters(), summed, strict=True):
@@ -103,7 +105,7 @@ class ExampleServer:
         return self.get_weights()
 
     def get_weights(self) -> dict[str, torch.Tensor]:
-        """The state dict."""
+        """Return the state dict."""
         return {name: tensor.cpu() for name, tensor in self.model.state_dict().items()}
 
 
@@ -115,14 +117,14 @@ class ExampleWorker:
         self.loop = Loop()
 
     def compute_gradients(self, weights: dict[str, torch.Tensor]) -> list[np.ndarray]:
-        """Weights in, gradients out."""
+        """Compute the gradients at these weights."""
         self.loop.model.load_state_dict(weights)
         self.loop.step()
         return [parameter.grad.numpy() for parameter in self.loop.model.parameters()]
 
 
 def example(synchronous: bool) -> float:
-    """Gradients per second of the example's loop, after a few that start the actors."""
+    """Return the gradients per second of the example's loop, after a few that start the actors."""
     server, workers = ExampleServer.remote(), [ExampleWorker.remote() for _ in range(WORKERS)]
     loop = example_synchronous if synchronous else example_asynchronous
     loop(server, workers, 2 * WORKERS)
@@ -135,7 +137,7 @@ def example(synchronous: bool) -> float:
 
 
 def example_synchronous(server: object, workers: list, gradients: int) -> None:
-    """The example's first loop."""
+    """Run the example's first loop."""
     weights = server.get_weights.remote()
     for _ in range(gradients // len(workers)):
         computed = [worker.compute_gradients.remote(weights) for worker in workers]
@@ -144,7 +146,7 @@ def example_synchronous(server: object, workers: list, gradients: int) -> None:
 
 
 def example_asynchronous(server: object, workers: list, gradients: int) -> None:
-    """The example's second loop."""
+    """Run the example's second loop."""
     weights = server.get_weights.remote()
     computing = {worker.compute_gradients.remote(weights): worker for worker in workers}
     for _ in range(gradients):
@@ -159,15 +161,13 @@ def example_asynchronous(server: object, workers: list, gradients: int) -> None:
 
 
 def ours(session: Session, task: Task, paradigm: str) -> float:
-    """Gradients per second of a run: from the first release to the last publication."""
-    return (
-        GRADIENTS
-        / finished(run_in(session, task, config.ParadigmChoice(name=paradigm))).summary["seconds"]
-    )
+    """Return the gradients per second of a run, from the first release to the last publication."""
+    record = finished(run_in(session, task, config.ParadigmChoice(name=paradigm)))
+    return GRADIENTS / record.summary["seconds"]
 
 
 def measure() -> str:
-    """The tables."""
+    """Measure, and return the tables."""
     with tempfile.TemporaryDirectory() as output, Session() as session:
         task = prepare(
             config.validate(
@@ -190,18 +190,22 @@ def measure() -> str:
             "Ray's example, synchronous": lambda: example(synchronous=True),
             "Ray's example, asynchronous": lambda: example(synchronous=False),
         }
-        ours(session, task, "bsp")  # actors start
+        ours(session, task, "bsp")  # to start the actors
         rates: dict[str, list[float]] = {name: [] for name in contenders}
         for turn in range(TURNS):
             for name in list(contenders)[:: 1 if turn % 2 else -1]:
                 rates[name].append(contenders[name]())
             print(
-                *(f"{name} {those[-1]:.0f}" for name, those in rates.items()), sep=", ", flush=True
+                *(f"{name} {values[-1]:.0f}" for name, values in rates.items()),
+                sep=", ",
+                flush=True,
             )
-    of_floor = {name: interval(ratios(those, rates["the floor"])) for name, those in rates.items()}
+    of_floor = {
+        name: interval(ratios(values, rates["the floor"])) for name, values in rates.items()
+    }
     rows = [
-        [name, f"{median(those):.0f}", "" if name == "the floor" else of_floor[name]]
-        for name, those in rates.items()
+        [name, f"{median(values):.0f}", "" if name == "the floor" else of_floor[name]]
+        for name, values in rates.items()
     ]
     against = [
         [f"{ours} / {theirs}", interval(ratios(rates[ours], rates[theirs]))]
@@ -218,9 +222,9 @@ def measure() -> str:
     )
 
 
-def ratios(some: list[float], others: list[float]) -> list[float]:
-    """Turn by turn."""
-    return [one / other for one, other in zip(some, others, strict=True)]
+def ratios(dividends: list[float], divisors: list[float]) -> list[float]:
+    """Return the ratios turn by turn."""
+    return [top / bottom for top, bottom in zip(dividends, divisors, strict=True)]
 
 
 if __name__ == "__main__":

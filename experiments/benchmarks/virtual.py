@@ -5,8 +5,8 @@ torch; memory.
     python experiments/benchmarks/virtual.py            prints the tables
     python experiments/benchmarks/virtual.py --write    and puts them into README.md
 
-Pushes per second are of the whole engine (machine, clock, network, lines of the journal), in
-processor seconds, without a record. What is compared runs in turn, in each round, and ratios are of
+Pushes per second are those of the whole engine (machine, clock, network, lines of the journal), in
+processor seconds, without a record. What is compared takes turns in each round, and a ratio is of
 one round.
 """
 
@@ -35,7 +35,7 @@ SIZES, PUSHES, ROUNDS = (8, 100, 1_000, 10_000), 100_000, 5
 PARADIGMS = {"bsp": {}, "asp": {}, "ssp": {"staleness": 3}, "lagtuner": {}}
 STALENESS, BATCH = 3, 32
 LINK = {"link": {"latency_s": 0.01}, "server_bandwidth_bytes_per_s": 1e7, "update_s": 0.001}
-"""Beside a step of one second: a network that is there, and not the bottleneck of 8 workers."""
+"""A network that, beside a step of one second, is felt but is not the bottleneck of 8 workers."""
 LENET = {
     "data": {
         "name": "synthetic",
@@ -55,7 +55,7 @@ import virtual; print(virtual.recorded_peak_mib({folder!r}))
 
 
 def timing_task(paradigm: str, workers: int, pushes: int = PUSHES, **more: object) -> Task:
-    """Exponential step times of mean one second, and nothing trained."""
+    """Return a task with exponential step times of mean one second, in which nothing is trained."""
     group = {
         "name": "w",
         "count": workers,
@@ -78,7 +78,7 @@ def timing_task(paradigm: str, workers: int, pushes: int = PUSHES, **more: objec
 
 
 def virtual_run(task: Task) -> tuple[float, float]:
-    """Processor seconds and virtual seconds of a run without a record."""
+    """Return the processor seconds and virtual seconds of a run without a record."""
     began = time.process_time()
     for lines in VirtualEngine().run(task, task.experiment.paradigm.make()):
         last = lines[-1]
@@ -86,7 +86,7 @@ def virtual_run(task: Task) -> tuple[float, float]:
 
 
 def scale() -> str:
-    """Pushes per second of each paradigm at each size."""
+    """Tabulate the pushes per second of each paradigm at each size."""
     rows = []
     for paradigm in PARADIGMS:
         tasks = {workers: timing_task(paradigm, workers) for workers in SIZES}
@@ -118,8 +118,8 @@ class SimPySSP:
     """Workers with exponential step times under an SSP bound, as one would write them for SimPy.
 
     `bare`: steps and the bound alone. `network`: each push takes the server's shared link, the
-    server's time for an update and the link back, each a resource of capacity one; whoever may go
-    on is told when the update is done.
+    server's time for an update and the link back, each a resource of capacity one; workers that can
+    go on are released when the update is done.
     """
 
     def __init__(self, workers: int, network: bool, vector_bytes: int) -> None:
@@ -134,7 +134,7 @@ class SimPySSP:
             self.env.process(self.work(worker, network))
 
     def work(self, worker: int, network: bool) -> Iterator[simpy.Event]:
-        """One worker."""
+        """Run one worker."""
         while True:
             yield self.env.timeout(random.expovariate(1.0))
             if network:
@@ -142,9 +142,9 @@ class SimPySSP:
                 yield from self.through(self.server, LINK["update_s"], 0.0)
             self.push(worker)
             if self.clocks[worker] - self.slow > STALENESS:
-                told = self.env.event()
-                self.waiting.setdefault(self.clocks[worker], []).append(told)
-                yield told
+                released = self.env.event()
+                self.waiting.setdefault(self.clocks[worker], []).append(released)
+                yield released
             if network:
                 yield from self.through(self.down, self.transfer_s, LINK["link"]["latency_s"])
 
@@ -159,7 +159,7 @@ class SimPySSP:
             yield self.env.timeout(latency_s)
 
     def push(self, worker: int) -> None:
-        """Count a push, and tell those who may go on."""
+        """Count a push, and release the workers that can go on."""
         clock = self.clocks[worker]
         self.clocks[worker] = clock + 1
         self.at_clock[clock] -= 1
@@ -169,12 +169,12 @@ class SimPySSP:
             self.done.succeed()
         while not self.at_clock[self.slow]:
             self.slow += 1
-            for told in self.waiting.pop(self.slow + STALENESS, ()):
-                told.succeed()
+            for released in self.waiting.pop(self.slow + STALENESS, ()):
+                released.succeed()
 
 
 def simpy_run(workers: int, network: bool, vector_bytes: int) -> tuple[float, float]:
-    """Processor seconds and virtual seconds."""
+    """Return processor seconds and virtual seconds."""
     random.seed(0)
     began = time.process_time()
     model = SimPySSP(workers, network, vector_bytes)
@@ -183,7 +183,7 @@ def simpy_run(workers: int, network: bool, vector_bytes: int) -> tuple[float, fl
 
 
 def beside_simpy() -> str:
-    """SSP here and in SimPy."""
+    """Tabulate SSP here and in SimPy."""
     rows = []
     for network in (False, True):
         for workers in (SIZES[0], SIZES[-1]):
@@ -192,7 +192,9 @@ def beside_simpy() -> str:
             for _ in range(ROUNDS):
                 ours.append(virtual_run(task))
                 theirs.append(simpy_run(workers, network, task.vector_bytes))
-            ratios = [other / one for (one, _), (other, _) in zip(ours, theirs, strict=True)]
+            ratios = [
+                simpy_s / our_s for (our_s, _), (simpy_s, _) in zip(ours, theirs, strict=True)
+            ]
             rows.append(
                 [
                     "with links and server" if network else "bare",
@@ -220,8 +222,8 @@ def beside_simpy() -> str:
 
 
 def with_gradients() -> str:
-    """A run beside the same gradients in a plain loop: the same batches, forward and backward,
-    nothing else.
+    """Measure a run beside the same gradients in a plain loop: the same batches, forward and
+    backward, nothing else.
     """
     task = prepare(config.validate(LENET))
     evaluations = 2
@@ -249,7 +251,7 @@ def with_gradients() -> str:
 
 
 def _plain_loop(task: Task, pushes: list[tuple[str, int]], evaluations: int) -> float:
-    """Processor seconds of the same batches, forward and backward, and of as many evaluations."""
+    """Return the processor seconds of the same batches, forward and backward, and evaluations."""
     module, data = task.model.build(), task.data
     batches = {slot: task.batches(slot) for slot in task.groups}
     began = time.process_time()
@@ -265,8 +267,8 @@ def _plain_loop(task: Task, pushes: list[tuple[str, int]], evaluations: int) -> 
 
 
 def recorded_peak_mib(folder: str) -> str:
-    """Peak memory and seconds of a recorded run of a million pushes of 10,000 workers; in a process
-    of its own.
+    """Measure peak memory and seconds of a recorded run of a million pushes of 10,000 workers; this
+    takes a process of its own.
     """
     task = timing_task("ssp", SIZES[-1], pushes=1_000_000, output=folder)
     base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -283,7 +285,7 @@ def recorded_peak_mib(folder: str) -> str:
 
 
 def memory() -> str:
-    """Of a large recorded run."""
+    """Measure the memory of a large recorded run."""
     with TemporaryDirectory() as folder:
         here = str(__file__).rpartition("/")[0]
         code = MEMORY_RUN.format(here=here, folder=folder)
@@ -293,7 +295,7 @@ def memory() -> str:
 
 
 def measure() -> str:
-    """All of it."""
+    """Measure, and return all tables."""
     about = f"{PUSHES:,} pushes, {ROUNDS} rounds. {measured_on()}"
     return "\n".join([scale(), beside_simpy(), with_gradients(), memory(), about])
 

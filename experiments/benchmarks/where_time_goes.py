@@ -4,7 +4,7 @@
     python experiments/benchmarks/where_time_goes.py --write    and puts it into README.md
 
 Five workers train the convnet under ASP. Each actor's processor time per gradient is the operating
-system's count; py-spy's samples of its main thread say what that thread did: torch and NumPy,
+system's count; py-spy's samples of its main thread show what that thread did: torch and NumPy,
 raysync's own Python, Ray turning objects into bytes and back, or the rest of Ray. Other threads are
 all Ray's.
 """
@@ -31,7 +31,9 @@ PARTS = ("torch", "raysync", "to and from bytes", "rest of Ray")
 
 
 def part_of(stack: str) -> str:
-    """Whose time a sample of py-spy is: the innermost frame that is somebody's."""
+    """Return the part that a sample of py-spy counts for: that of the innermost frame that
+    has one.
+    """
     for frame in reversed(stack.split(";")):
         if "/torch/" in f"/{frame}" or "(torch/" in frame or "numpy" in frame:
             return "torch"
@@ -50,7 +52,7 @@ def part_of(stack: str) -> str:
 
 
 def sampled(pid: int) -> Counter[str]:
-    """py-spy's samples of a process's main thread while it was busy."""
+    """Return py-spy's samples of a process's main thread while it was busy."""
     with tempfile.TemporaryDirectory() as folder:
         raw = Path(folder, "raw")
         subprocess.run(
@@ -81,23 +83,23 @@ def sampled(pid: int) -> Counter[str]:
 
 
 def actors() -> dict[str, list[psutil.Process]]:
-    """The actors' processes, by kind."""
-    found = defaultdict(list)
+    """Return the actors' processes by kind."""
+    processes = defaultdict(list)
     for process in psutil.Process().children(recursive=True):
         kind = " ".join(process.cmdline()).removeprefix("ray::").partition(".")[0].strip()
         if kind in KINDS:
-            found[kind].append(process)
-    return found
+            processes[kind].append(process)
+    return processes
 
 
 def busy_s(process: psutil.Process) -> float:
-    """Processor time that it has used."""
+    """Return the processor seconds that a process has used."""
     times = process.cpu_times()
     return times.user + times.system
 
 
 def measure() -> str:
-    """The table."""
+    """Measure, and return the table."""
     if shutil.which("py-spy") is None:
         sys.exit("py-spy is not installed: pip install py-spy")
     samples: dict[str, Counter[str]] = {}
@@ -127,7 +129,7 @@ def measure() -> str:
         used = {
             kind: sum(map(busy_s, processes)) - before[kind] for kind, processes in actors().items()
         }
-        observer = threading.Thread(target=look)  # in a run of its own: looking costs time, too
+        observer = threading.Thread(target=look)  # in a run of its own: sampling costs time, too
         run_in(
             session, task, asp, watch=lambda measures: None if observer.ident else observer.start()
         )

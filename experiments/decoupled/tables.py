@@ -109,14 +109,12 @@ def draw(results: Results, sweeps: Mapping[str, SweepRecord]) -> None:
 
     if "factors" in sweeps:
         trials = named(results)
-        shown = trials[trials.setting.isin(SHOWN)].assign(
-            label=lambda rows: rows.setting.map(SHOWN)
-        )
+        four = trials[trials.setting.isin(SHOWN)].assign(label=lambda rows: rows.setting.map(SHOWN))
         colours = dict(
             zip(SHOWN.values(), ("#636363", "#756bb1", "#31a354", "#e6550d"), strict=True)
         )
         draw_curves(
-            shown.assign(target_accuracy=shown.target),
+            four.assign(target_accuracy=four.target),
             results.curves("factors"),
             HERE / "four.svg",
             colours,
@@ -167,8 +165,8 @@ def to_target(repeats: pd.DataFrame, base: pd.DataFrame) -> str:
 def by_rate(trials: pd.DataFrame) -> str:
     """Tabulate the final accuracy of two settings at each learning rate."""
     rows = []
-    for rate, those in trials.groupby("config/update.lr", sort=False):
-        plain, both = (those[those["config/workers.*.count"] == count].iloc[0] for count in (1, 8))
+    for rate, group in trials.groupby("config/update.lr", sort=False):
+        plain, both = (group[group["config/workers.*.count"] == count].iloc[0] for count in (1, 8))
         finals = [
             0.0 if pd.isna(trial.final_accuracy) else 100 * trial.final_accuracy
             for trial in (plain, both)
@@ -190,8 +188,8 @@ def best_rates(trials: pd.DataFrame) -> dict[str, str]:
     """
     cells = {}
     for count, name in ((1, "plain"), (8, "both")):
-        those = trials[trials["config/workers.*.count"] == count]
-        best = those.loc[those.final_accuracy.idxmax()]
+        group = trials[trials["config/workers.*.count"] == count]
+        best = group.loc[group.final_accuracy.idxmax()]
         cells |= {
             f"{name}, best rate": f"{best['config/update.lr']:g}",
             f"{name}, at its best rate": f"{100 * best.final_accuracy:.1f}",
@@ -219,13 +217,13 @@ def beside_fdg(trials: pd.DataFrame) -> str:
     )
 
 
-def of_settings(trials: pd.DataFrame, shown: Mapping[str, str]) -> str:
+def of_settings(trials: pd.DataFrame, texts: Mapping[str, str]) -> str:
     """Tabulate each setting: accuracy for the same samples, and time in plain
     backpropagation's.
     """
     plain = trials[trials.setting == "plain"]
     rows = []
-    for name, text in shown.items():
+    for name, text in texts.items():
         repeats = trials[trials.setting == name]
         rows.append(
             [
@@ -251,7 +249,7 @@ def of_settings(trials: pd.DataFrame, shown: Mapping[str, str]) -> str:
 def factors(trials: pd.DataFrame) -> str:
     """Tabulate one factor at a time."""
     return "\n\n".join(
-        f"*{factor}*\n\n{of_settings(trials, shown)}" for factor, shown in FACTORS.items()
+        f"*{factor}*\n\n{of_settings(trials, texts)}" for factor, texts in FACTORS.items()
     )
 
 
@@ -264,9 +262,9 @@ def speed_up(results: Results) -> str:
     )
     rows = []
     trials = trials.assign(modules=trials["config/workers.*.count"])
-    for (model, bandwidth), those in trials.groupby(["config/model", LINK], sort=False):
-        alone_s = those[those.modules == 1].seconds.iloc[0]
-        for trial in those[those.modules > 1].itertuples():
+    for (model, bandwidth), group in trials.groupby(["config/model", LINK], sort=False):
+        alone_s = group[group.modules == 1].seconds.iloc[0]
+        for trial in group[group.modules > 1].itertuples():
             rows.append(
                 [
                     f"`{model}`",
@@ -290,15 +288,15 @@ def overlaps(results: Results) -> pd.DataFrame:
 def overlap(results: Results) -> str:
     """Tabulate the busy share of each stage on Ray, beside that with the stages in sequence."""
     rows = []
-    for (name, locked), those in overlaps(results).groupby(["file", "locked"], sort=False):
-        shares = those.groupby("module").busy_share.mean()
+    for (name, locked), group in overlaps(results).groupby(["file", "locked"], sort=False):
+        shares = group.groupby("module").busy_share.mean()
         rows.append(
             [
                 f"`{name}.yaml`",
                 "in sequence (`locked`)" if locked else "decoupled",
                 ", ".join(f"{share:.0%}" for share in shares),
                 f"{shares.sum():.2f}",
-                f"{those.batches_per_s.mean():.2f}",
+                f"{group.batches_per_s.mean():.2f}",
             ]
         )
     return markdown(
@@ -309,13 +307,13 @@ def overlap(results: Results) -> str:
 def gradient_norm(results: Results) -> str:
     """Tabulate the means over the seeds of the squared norm, update by update."""
     rows, norms = [], results.of_runs("gradient-norm")
-    for (modules, schedule), those in norms.groupby(["modules", "schedule"], sort=False):
+    for (modules, schedule), group in norms.groupby(["modules", "schedule"], sort=False):
         for key, text in (
             ("norm2", "now"),
             ("smallest", "smallest so far"),
             ("weighted_mean", "mean so far"),
         ):
-            values = those.groupby("updates")[key].mean()
+            values = group.groupby("updates")[key].mean()
             rows.append([f"K = {modules}", schedule, text, *(f"{value:.2g}" for value in values)])
     marks = sorted(set(norms.updates))
     return markdown(["", "schedule", "squared norm", *(f"after {mark:,}" for mark in marks)], rows)

@@ -29,8 +29,8 @@ BASELINES = {"synchronous": "hybrid-sync", "asynchronous": "hybrid-async"}
 SNAPSHOTS = {"worker": "each worker's own pulls", "global": "one snapshot for all"}
 ACCURACY, SECONDS = "final_accuracy", "seconds"
 ALIKE = {ACCURACY: 0.015, SECONDS: 0.05}
-"""The band of what counts as alike: 1.5 points, 5 % of the time; the paper calls 1.3 points and 2.7
-% so."""
+"""The band in which values count as alike: 1.5 points, 5 % of the time; the paper calls 1.3 points
+and 2.7 % alike."""
 SAYS = {
     "more accurate": (ACCURACY, 1),
     "less accurate": (ACCURACY, -1),
@@ -39,8 +39,8 @@ SAYS = {
     "slower": (SECONDS, 1),
     "as fast": (SECONDS, 0),
 }
-"""What a claim says -> the measure, and the sign of the difference; with `no` before it, that it
-has not that sign."""
+"""The words of a claim -> the measure, and the sign of the difference; with `no` before them, the
+difference does not have that sign."""
 VERDICTS = ("holds", "does not", "too small", "open")
 CHOSEN = {
     "table-7": ("synchronous", "num_workers=6, num_workers_ps_update=6, batch_size=64"),
@@ -65,7 +65,7 @@ CHOSEN = {
         "num_workers=4, num_workers_ps_update=3, lr=0.01, pull_weights_interval_rule=3",
     ),
 }
-"""Table -> what the paper's Table 13 calls its best row, and that row."""
+"""Table -> the name of its best row in the paper's Table 13, and that row."""
 
 
 @dataclass(frozen=True)
@@ -73,26 +73,27 @@ class Row:
     """A row of one of the paper's tables, and the trials that repeat it here."""
 
     change: str
-    """As the paper has it; of the baselines, their name."""
+    """The change in the paper's words; of a baseline, its name."""
     reading: str
-    """Of the interval between pulls, where that makes a difference."""
+    """The reading of the interval between pulls, where that makes a difference."""
     trials: pd.DataFrame
     published: dict[str, float]
 
     @property
     def name(self) -> str:
-        """For a table."""
-        return f"`{self.change}`{f', {self.reading}' if self.reading else ''}"
+        """Its name in a table."""
+        reading = f", {self.reading}" if self.reading else ""
+        return f"`{self.change}`{reading}"
 
 
 # ---- which trials repeat which row ----
 
 Settings = dict[str, float]
-"""By the paper's names."""
+"""The paper's name of a setting -> its value."""
 
 
 def settings(paradigm: str, workers: int, batch_size: int, lr: float) -> tuple[Settings, str]:
-    """What was set, and how the interval between pulls is read."""
+    """Return what was set, and how the interval between pulls is read."""
     value = yaml.safe_load(paradigm)
     hybrid = ParadigmChoice.model_validate(
         {"name": value} if isinstance(value, str) else value
@@ -109,7 +110,7 @@ def settings(paradigm: str, workers: int, batch_size: int, lr: float) -> tuple[S
 
 
 def set_in(trial: pd.Series, experiment_lr: float) -> tuple[Settings, str]:
-    """The same of a trial."""
+    """Return the same for a trial."""
     groups = yaml.safe_load(trial.get("config/workers", "[{count: 5}]"))
     return settings(
         trial["config/paradigm"],
@@ -120,7 +121,7 @@ def set_in(trial: pd.Series, experiment_lr: float) -> tuple[Settings, str]:
 
 
 def change_of(text: str) -> Settings:
-    """What a row of the paper says it changes."""
+    """Return the settings that a row of the paper changes."""
     return {
         name: float(value) for name, _, value in (part.partition("=") for part in text.split(", "))
     }
@@ -128,7 +129,7 @@ def change_of(text: str) -> Settings:
 
 @cache
 def rows(results: Results, table: str) -> tuple[Row, ...]:
-    """Those of a table, in the paper's order."""
+    """Return the rows of a table, in the paper's order."""
     trials = results.trials(table)
     published = {
         text: {key: value for key, value in row.items() if value is not None}
@@ -140,38 +141,39 @@ def rows(results: Results, table: str) -> tuple[Row, ...]:
             for name, label in BASELINES.items()
         )
     base, _ = settings(BASELINES[baseline_of(table)[1]], 5, 128, 0.03)
-    found = [set_in(trial, 0.03) for _, trial in trials.iterrows()]
+    trial_settings = [set_in(trial, 0.03) for _, trial in trials.iterrows()]
     changed = [
-        {name: value for name, value in one.items() if value != base[name]} for one, _ in found
+        {name: value for name, value in values.items() if value != base[name]}
+        for values, _ in trial_settings
     ]
-    made = []
+    repeated = []
     for text, theirs in published.items():
         for reading in ("", *SNAPSHOTS.values()):
-            mine = [
-                one == change_of(text) and its == reading
-                for one, (_, its) in zip(changed, found, strict=True)
+            matches = [
+                change == change_of(text) and its == reading
+                for change, (_, its) in zip(changed, trial_settings, strict=True)
             ]
-            if any(mine):
-                made.append(Row(text, reading, trials[mine], theirs))
-    return tuple(made)
+            if any(matches):
+                repeated.append(Row(text, reading, trials[matches], theirs))
+    return tuple(repeated)
 
 
 def baseline_of(table: str) -> tuple[str, str]:
-    """The table with the baselines of a table's data set, and the name of the one that it
-    changes.
+    """Return the table with the baselines of a table's data set, and the name of the baseline that
+    it changes.
     """
     [tables] = [tables for tables in DATASETS.values() if table in tables]
     return tables[0], "asynchronous" if table in tables[2:] else "synchronous"
 
 
 def baseline(results: Results, table: str, name: str) -> Row:
-    """Of a table's data set, by its name."""
+    """Return a baseline of a table's data set by its name."""
     [row] = [row for row in rows(results, baseline_of(table)[0]) if row.change == name]
     return row
 
 
 def baseline_row(results: Results, table: str) -> Row:
-    """The one that a table changes."""
+    """Return the baseline that a table changes."""
     return baseline(results, table, baseline_of(table)[1])
 
 
@@ -179,29 +181,29 @@ def baseline_row(results: Results, table: str) -> Row:
 
 
 def tables(results: Results) -> dict[str, str]:
-    """By the names of their marks."""
-    made = {
+    """Return the tables by the names of their marks."""
+    texts = {
         "verdicts": verdicts(results),
         "best": best(results),
         "sweeps": sweeps_table(results),
         "frozen": frozen(results),
     }
     for first, *others in DATASETS.values():
-        made[first] = measured(results, first)
+        texts[first] = measured(results, first)
         for table in others:
-            made[table] = measured(results, table)
+            texts[table] = measured(results, table)
         for table in (first, *others):
-            made[f"claims of {table}"] = claimed(results, table)
-    return made
+            texts[f"claims of {table}"] = claimed(results, table)
+    return texts
 
 
 def measured(results: Results, table: str) -> str:
-    """A table of the paper, with its baseline above the changes; seconds as ratios to that
+    """Tabulate a table of the paper, with its baseline above the changes; seconds as ratios to that
     baseline's.
     """
-    base, there = baseline_row(results, table), rows(results, table)
-    if base not in there:
-        there = (base, *there)
+    base, shown_rows = baseline_row(results, table), rows(results, table)
+    if base not in shown_rows:
+        shown_rows = (base, *shown_rows)
     header = [
         "",
         "accuracy, published",
@@ -213,7 +215,7 @@ def measured(results: Results, table: str) -> str:
         "staleness mean / max",
         "wait share",
     ]
-    return markdown(header, [_cells(row, base) for row in there])
+    return markdown(header, [_cells(row, base) for row in shown_rows])
 
 
 def _cells(row: Row, base: Row) -> list[str]:
@@ -239,7 +241,7 @@ def _cells(row: Row, base: Row) -> list[str]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """On a claim, in one reading of it."""
+    """The verdict on a claim, in one reading of it."""
 
     row: Row
     says: str
@@ -251,13 +253,13 @@ class Verdict:
 
     @property
     def measure(self) -> str:
-        """What the claim is about."""
+        """The measure that the claim is about."""
         return SAYS[self.says.removeprefix("no ")][0]
 
 
 @cache
 def judged(results: Results, table: str) -> tuple[Verdict, ...]:
-    """The verdicts on what the paper says below a table."""
+    """Return the verdicts on what the paper says below a table."""
     claims = tomllib.loads((results.folder / "claims.toml").read_text(encoding="utf-8"))[table]
     return tuple(
         _judge(row, claim["is"], baseline(results, table, claim["than"]))
@@ -271,39 +273,37 @@ def _judge(row: Row, says: str, than: Row) -> Verdict:
     measure, _ = SAYS[says.removeprefix("no ")]
     ours, theirs = row.published[measure], than.published[measure]
     if measure == ACCURACY:
-        one, published, none = _accuracy(row, than), ours - theirs, 0.0
+        value, published, none = _accuracy(row, than), ours - theirs, 0.0
     else:
-        one, published, none = ratio(row.trials, than.trials, measure), ours / theirs, 1.0
-    return Verdict(row, says, than.change, published, one, word(one, says, none, published))
+        value, published, none = ratio(row.trials, than.trials, measure), ours / theirs, 1.0
+    return Verdict(row, says, than.change, published, value, word(value, says, none, published))
 
 
-def word(one: Estimate, says: str, none: float, published: float) -> str:
-    """Whether a claim holds, by the whole interval of what was measured, beside the band of what is
-    alike.
+def word(value: Estimate, says: str, none: float, published: float) -> str:
+    """Judge whether a claim holds, by the whole interval of what was measured and the band of what
+    is alike.
 
     Args:
-        one: the measured difference of accuracies, or ratio of seconds.
+        value: the measured difference of accuracies, or ratio of seconds.
         says: what the claim says. A claimed difference has to leave the band on the side that it
             names.
-        none: what `one` is without any difference.
-        published: what the paper has. Its difference is too small if it lies within the band: then
+        none: the value without any difference.
+        published: the paper's value. Its difference is too small if it lies within the band: then
             nothing can be shown unless ours leaves the band, or there is no difference at all.
     """
-    assert one.low is not None
-    assert one.high is not None
+    assert value.low is not None
+    assert value.high is not None
     measure, sign = SAYS[says.removeprefix("no ")]
-    alike, low, high = ALIKE[measure], one.low - none, one.high - none
+    alike, low, high = ALIKE[measure], value.low - none, value.high - none
     if sign == 0:
-        return (
-            "holds"
-            if -alike <= low and high <= alike
-            else "does not"
-            if low > alike or high < -alike
-            else "open"
-        )
+        if -alike <= low and high <= alike:
+            return "holds"
+        return "does not" if low > alike or high < -alike else "open"
     low, high = sorted((sign * low, sign * high))
     if says.startswith("no "):
-        return "holds" if high <= alike else "does not" if low > alike else "open"
+        if high <= alike:
+            return "holds"
+        return "does not" if low > alike else "open"
     if low > alike:
         return "holds"
     if low == high == 0 or high < -alike:
@@ -314,89 +314,89 @@ def word(one: Estimate, says: str, none: float, published: float) -> str:
 
 
 def claimed(results: Results, table: str) -> str:
-    """The claims below a table, with published and measured differences."""
+    """Tabulate the claims below a table, with published and measured differences."""
     lines = [
         [
-            (
-                f"{one.row.name} is {one.says}{' as' if one.says.startswith('as ') else ' than'}"
-                f" {one.than}"
-            ),
-            difference(one.published, one.measure),
-            interval(one.measured, one.measure),
-            one.verdict,
+            f"{claim.row.name} is {claim.says} {conjunction(claim.says)} {claim.than}",
+            difference(claim.published, claim.measure),
+            interval(claim.measured, claim.measure),
+            claim.verdict,
         ]
-        for one in judged(results, table)
+        for claim in judged(results, table)
     ]
     return markdown(["the paper says", "published", "measured", "here"], lines)
 
 
+def conjunction(says: str) -> str:
+    """Return `as` or `than`, whichever follows the words of a claim."""
+    return "as" if says.startswith("as ") else "than"
+
+
 def difference(value: float, measure: str) -> str:
-    """`+0.44` points, or `0.97 x`."""
+    """Return `+0.44` points, or `0.97 x`."""
     return f"{100 * value:+.2f}" if measure == ACCURACY else f"{ratio_text(value)} x"
 
 
-def interval(one: Estimate, measure: str) -> str:
-    """With the 95 % interval, where it is wider than the digits."""
-    assert one.mean is not None
-    assert one.low is not None
-    assert one.high is not None
-    mean_text, low, high = (difference(value, measure) for value in (one.mean, one.low, one.high))
-    return (
-        mean_text
-        if low == high
-        else f"{mean_text} ({low.removesuffix(' x')} to {high.removesuffix(' x')})"
-    )
+def interval(value: Estimate, measure: str) -> str:
+    """Return a difference with its 95 % interval, where that is wider than the digits."""
+    assert value.mean is not None
+    assert value.low is not None
+    assert value.high is not None
+    mean_text, low, high = (difference(end, measure) for end in (value.mean, value.low, value.high))
+    if low == high:
+        return mean_text
+    return f"{mean_text} ({low.removesuffix(' x')} to {high.removesuffix(' x')})"
 
 
 def all_verdicts(results: Results) -> Iterator[tuple[str, Verdict]]:
-    """With the data set of each."""
+    """Yield every verdict, with its data set."""
     return (
-        (name, one)
+        (name, claim)
         for name, tables in DATASETS.items()
         for table in tables
-        for one in judged(results, table)
+        for claim in judged(results, table)
     )
 
 
 def verdicts(results: Results) -> str:
-    """How many claims hold."""
-    found = pd.DataFrame(
-        [(name, one.measure, one.verdict) for name, one in all_verdicts(results)],
+    """Tabulate how many claims hold."""
+    claims = pd.DataFrame(
+        [(name, claim.measure, claim.verdict) for name, claim in all_verdicts(results)],
         columns=["data", "measure", "verdict"],
     )
     lines = []
     for name in DATASETS:
         for measure, text in ((ACCURACY, "accuracy"), (SECONDS, "time")):
-            there = found[(found.data == name) & (found.measure == measure)].verdict
+            part = claims[(claims.data == name) & (claims.measure == measure)].verdict
             lines.append(
                 [
                     name,
                     text,
-                    str(len(there)),
-                    *(str((there == verdict).sum()) for verdict in VERDICTS),
+                    str(len(part)),
+                    *(str((part == verdict).sum()) for verdict in VERDICTS),
                 ]
             )
     lines.append(
         [
             "all",
             "",
-            str(len(found)),
-            *(str((found.verdict == verdict).sum()) for verdict in VERDICTS),
+            str(len(claims)),
+            *(str((claims.verdict == verdict).sum()) for verdict in VERDICTS),
         ]
     )
     return markdown(["data", "about", "claims", *VERDICTS], lines)
 
 
 def best(results: Results) -> str:
-    """The rows that the paper calls the best, beside their baseline, and those that are the best
-    here.
+    """Tabulate the rows that the paper calls the best, beside their baseline, and those that are
+    the best here.
     """
     lines = []
     for table, (kind, change) in CHOSEN.items():
-        there = rows(results, table)
+        candidates = rows(results, table)
         base = baseline_row(results, table)
-        first = max(there, key=lambda row: row.trials[ACCURACY].mean())
-        soonest = min(there, key=lambda row: row.trials[SECONDS].mean())
+        first = max(candidates, key=lambda row: row.trials[ACCURACY].mean())
+        soonest = min(candidates, key=lambda row: row.trials[SECONDS].mean())
         lines += [
             [
                 table.removeprefix("table-"),
@@ -407,7 +407,7 @@ def best(results: Results) -> str:
                 with_accuracy(first),
                 with_accuracy(soonest),
             ]
-            for row in there
+            for row in candidates
             if row.change == change
         ]
     return markdown(
@@ -425,16 +425,17 @@ def best(results: Results) -> str:
 
 
 def with_accuracy(row: Row) -> str:
-    """Its name and accuracy."""
+    """Return the name and accuracy of a row."""
     return f"{row.name} ({row.trials[ACCURACY].mean():.1%})"
 
 
 def computing(row: Row, base: Row) -> float:
-    """The seconds that workers do not wait, in the baseline's: those of a laptop on which nobody's
-    core is idle.
+    """Return the seconds in which workers do not wait, in the baseline's: those of a laptop whose
+    cores are never idle.
     """
     ours, theirs = (
-        float((one.trials[SECONDS] * (1 - one.trials.wait_fraction)).mean()) for one in (row, base)
+        float((each.trials[SECONDS] * (1 - each.trials.wait_fraction)).mean())
+        for each in (row, base)
     )
     return ours / theirs
 
@@ -447,8 +448,8 @@ def _accuracy(row: Row, than: Row) -> Estimate:
 
 
 def frozen(results: Results) -> str:
-    """Fashion-MNIST, evaluated with the workers' batch-norm statistics, and with those that the
-    server began with.
+    """Tabulate Fashion-MNIST, evaluated with the workers' batch-norm statistics, and with those
+    that the server began with.
     """
     lines = []
     for name in BASELINES:
@@ -473,49 +474,49 @@ def frozen(results: Results) -> str:
 
 
 def frozen_trials(results: Results, name: str, lr: float) -> pd.DataFrame:
-    """The repeats of a baseline in table-6-frozen.yaml."""
+    """Return the repeats of a baseline in table-6-frozen.yaml."""
     trials = results.trials("table-6-frozen")
     return trials[(trials.label == BASELINES[name]) & (trials["config/update.lr"] == lr)]
 
 
 def facts(results: Results) -> dict[str, str]:
-    """By the names of their marks."""
-    found = {}
+    """Return the facts by the names of their marks."""
+    cells = {}
     for tables in DATASETS.values():
         for table in tables:
             for row in rows(results, table):
                 name = f"{table}, {row.change}" + (f", {row.reading}" if row.reading else "")
-                found[f"accuracy of {name}"] = mean_cell(row.trials, ACCURACY, percent_form)
-                found[f"lead of {name}"] = f"{row.trials.lead_max.max():.0f}"
-                found[f"computing in {name}"] = ratio_text(
+                cells[f"accuracy of {name}"] = mean_cell(row.trials, ACCURACY, percent_form)
+                cells[f"lead of {name}"] = f"{row.trials.lead_max.max():.0f}"
+                cells[f"computing in {name}"] = ratio_text(
                     computing(row, baseline_row(results, table))
                 )
-            for one in judged(results, table):
-                name = f"{table}, {one.row.change}" + (
-                    f", {one.row.reading}" if one.row.reading else ""
+            for claim in judged(results, table):
+                name = f"{table}, {claim.row.change}" + (
+                    f", {claim.row.reading}" if claim.row.reading else ""
                 )
-                found[f"{one.measure} of {name} and {one.than}"] = interval(
-                    one.measured, one.measure
+                cells[f"{claim.measure} of {name} and {claim.than}"] = interval(
+                    claim.measured, claim.measure
                 )
-    two, one = (
+    two_pushes, one_push = (
         next(row for row in rows(results, "table-10") if row.change == change)
         for change in ("lr=0.05, num_workers_ps_update=2", "lr=0.05")
     )
-    found["two pushes, lr 0.05"] = interval(_accuracy(two, one), ACCURACY)
-    found["two pushes, lr 0.05, and asynchronous"] = interval(
-        _accuracy(two, baseline_row(results, "table-10")), ACCURACY
+    cells["two pushes, lr 0.05"] = interval(_accuracy(two_pushes, one_push), ACCURACY)
+    cells["two pushes, lr 0.05, and asynchronous"] = interval(
+        _accuracy(two_pushes, baseline_row(results, "table-10")), ACCURACY
     )
-    every = [one for _, one in all_verdicts(results)]
+    claims = [claim for _, claim in all_verdicts(results)]
     for verdict in VERDICTS:
-        found[f"claims, {verdict}"] = str(sum(one.verdict == verdict for one in every))
-    found["claims"] = str(len(every))
-    found["claims on accuracy"] = str(sum(one.measure == ACCURACY for one in every))
-    found["claims on accuracy, holds"] = str(
-        sum(one.measure == ACCURACY and one.verdict == "holds" for one in every)
+        cells[f"claims, {verdict}"] = str(sum(claim.verdict == verdict for claim in claims))
+    cells["claims"] = str(len(claims))
+    cells["claims on accuracy"] = str(sum(claim.measure == ACCURACY for claim in claims))
+    cells["claims on accuracy, holds"] = str(
+        sum(claim.measure == ACCURACY and claim.verdict == "holds" for claim in claims)
     )
     for name in BASELINES:
         for lr in (0.03, 0.01):
-            found[f"frozen, {name}, {lr:g}"] = mean_cell(
+            cells[f"frozen, {name}, {lr:g}"] = mean_cell(
                 frozen_trials(results, name, lr), ACCURACY, percent_form
             )
-    return found
+    return cells

@@ -1,7 +1,7 @@
-"""The best fixed weights in hindsight: what regret is measured against.
+"""The best fixed weights in hindsight, which regret is measured against.
 
 The losses of a sequence of batches are added up sample by sample, so their sum is one convex
-function: the cross-entropy of the training set, each sample weighted by how often it came.
+function: the cross-entropy of the training set, each sample weighted by how often it was drawn.
 Everything here is in float64.
 
 Shape legend: N = samples, D = features (the bias's 1 among them), C = classes.
@@ -17,7 +17,7 @@ from scipy.special import log_softmax
 Array = npt.NDArray[np.float64]
 
 LEAST_PENALTY = 1e-9
-"""If the optimum under that penalty lies in the ball, the constraint is taken not to bind."""
+"""If the optimum under this penalty lies in the ball, the constraint counts as not binding."""
 
 
 @dataclass(frozen=True)
@@ -25,15 +25,15 @@ class Objective:
     """The weighted mean cross-entropy of a linear softmax classifier."""
 
     x: Array
-    """(N, D)."""
+    """The samples, (N, D)."""
     y: npt.NDArray[np.int64]
-    """(N,)."""
+    """The labels, (N,)."""
     classes: int
     weights: Array
-    """(N,), adding up to 1."""
+    """The weights of the samples, (N,), adding up to 1."""
 
     def __call__(self, w: Array) -> tuple[float, Array]:
-        """Value and gradient (C * D,) at w (C * D,)."""
+        """Return the value and the gradient (C * D,) at w (C * D,)."""
         rows, logs = (
             np.arange(len(self.y)),
             log_softmax(self.x @ w.reshape(self.classes, -1).T, axis=1),
@@ -49,14 +49,14 @@ class Best:
     """The minimiser over a ball, as far as it was found."""
 
     w: Array
-    """(C * D,), in the ball."""
+    """The weights, (C * D,), in the ball."""
     value: float
     gap: float
     """The true minimum lies in [value - gap, value]: the Frank-Wolfe gap, max of gradient . (w - v)
     over v in the ball."""
     penalty: float
-    """At which the penalised optimum lies on the ball's surface; 0 where the unconstrained one lies
-    inside."""
+    """The penalty at which the penalised optimum lies on the ball's surface; 0 where the
+    unconstrained one lies inside."""
 
 
 def best_in_ball(objective: Objective, radius: float) -> Best:
@@ -76,9 +76,8 @@ def best_in_ball(objective: Objective, radius: float) -> Best:
 
     penalty = 0.0
     if excess(np.log(LEAST_PENALTY)) > 0:
-        steepest = (
-            2 * np.linalg.norm(objective.x, axis=1).max()
-        )  # more than |gradient| = penalty |w|
+        # more than |gradient| = penalty |w|
+        steepest = 2 * np.linalg.norm(objective.x, axis=1).max()
         penalty = float(
             np.exp(brentq(excess, np.log(LEAST_PENALTY), np.log(steepest / radius), xtol=1e-5))
         )
@@ -89,17 +88,17 @@ def best_in_ball(objective: Objective, radius: float) -> Best:
 
 
 def penalised(objective: Objective, penalty: float, start: Array) -> Array:
-    """The minimiser of f(w) + penalty / 2 |w|^2, by L-BFGS."""
+    """Return the minimiser of f(w) + penalty / 2 |w|^2, by L-BFGS."""
 
     def function(w: Array) -> tuple[float, Array]:
         value, gradient = objective(w)
         return value + penalty / 2 * float(w @ w), gradient + penalty * w
 
-    found = minimize(
+    outcome = minimize(
         function,
         start,
         jac=True,
         method="L-BFGS-B",
         options={"maxiter": 10_000, "maxfun": 20_000, "ftol": 1e-15, "gtol": 1e-8, "maxcor": 30},
     )
-    return np.asarray(found.x)
+    return np.asarray(outcome.x)

@@ -1,7 +1,7 @@
 """The regret of SSP and LagTuner beside the bounds of LagTuner's Theorems 1 and 2.
 
     python experiments/regret/regret.py    writes regret.csv and runs.csv beside this file
-    python experiments/regret/page.py      makes the tables of README.md and regret.png
+    python experiments/regret/readme.py      makes the tables of README.md and regret.png
 
 R(T) is the sum of the losses of the first T pushes, each at the stale weights that its gradient was
 computed on, less the sum of the same losses at w*_T, the best fixed weights in the ball for just
@@ -45,19 +45,19 @@ from raysync.training.task import Task, prepare  # noqa: E402
 MARKS = [250 * 2**doubling for doubling in range(7)]
 """The T at which regret is measured."""
 OTHER_RADII = (1.0, 100.0)
-"""In which SSP(3) is measured, too."""
+"""SSP(3) is measured in balls of these radii, too."""
 
 
 def staleness_bound(choice: ParadigmChoice) -> int:
-    """s of the theorems: where the rule keeps none, LagTuner's s_U, so that all have step sizes of
-    one family.
+    """Return s of the theorems: where the paradigm keeps none, LagTuner's s_U, so that all have
+    step sizes of one family.
     """
     parameters = choice.make().parameters()
     return int(parameters.get("staleness", parameters.get("s_upper", 15)))
 
 
 def described(choice: ParadigmChoice, seed: int, radius: float, folder: str) -> Experiment:
-    """The experiment with the step size that belongs to the paradigm and the radius."""
+    """Return the experiment with the step size that belongs to the paradigm and the radius."""
     base = config.load(HERE / "regret.yaml", [f"seed={seed}", f"output={folder}"])
     sigma = radius / sqrt(2 * (staleness_bound(choice) + 1) * base.worker_count)
     update = base.update.model_copy(update={"lr": sigma, "project_radius": radius})
@@ -65,8 +65,8 @@ def described(choice: ParadigmChoice, seed: int, radius: float, folder: str) -> 
 
 
 def features(task: Task) -> Array:
-    """(x, 1) / |(x, 1)| of every training sample, (N, D): what the model makes of its input, said
-    once more.
+    """Return (x, 1) / |(x, 1)| of every training sample, (N, D): the model computes the same from
+    its input.
     """
     x = (
         task.data.samples(task.data.train_x)
@@ -81,8 +81,8 @@ def features(task: Task) -> Array:
 def again(
     task: Task, x: Array, pushes: pd.DataFrame, batches: list[Array]
 ) -> Iterator[tuple[float, float, float]]:
-    """Projected SGD in float64; for each push its loss, the norm of its gradient, and |w| after its
-    update.
+    """Repeat projected SGD in float64; yield for each push its loss, the norm of its gradient, and
+    |w| after its update.
     """
     update = task.experiment.update
     history = deque(
@@ -99,7 +99,7 @@ def again(
 
 
 def measure(choice: ParadigmChoice, seed: int, radius: float) -> tuple[list[dict], dict]:
-    """One run: its regret at each mark, and what it was like as a whole."""
+    """Measure one run: its regret at each mark, and facts about the whole of it."""
     torch.set_num_threads(1)  # a tiny model
     with TemporaryDirectory() as folder, threadpool_limits(1):
         experiment = described(choice, seed, radius, folder)
@@ -132,7 +132,7 @@ def measure(choice: ParadigmChoice, seed: int, radius: float) -> tuple[list[dict
 
 
 def analysed(task: Task, pushes: pd.DataFrame) -> tuple[list[dict], dict]:
-    """Regret at the marks, and whether the theorems' constants hold."""
+    """Return the regret at the marks, and the values that the theorems' constants bound."""
     x, update, size = features(task), task.experiment.update, task.experiment.batch_size
     source = {slot: task.batches(slot) for slot in task.groups}
     batches = [
@@ -169,30 +169,30 @@ def analysed(task: Task, pushes: pd.DataFrame) -> tuple[list[dict], dict]:
 
 
 def delay_bound(pushes: pd.DataFrame, sigma: float, f: float) -> Array:
-    """What the proof gives for the delays that were measured, at each T, whatever the rule.
+    """Return the bound that the proof gives for the measured delays, at each T, for any paradigm.
 
     F^2 / eta_T + L^2 / 2 sum of eta_t (projected SGD without delays), and for each push L^2 times
     the sum of the step sizes of the updates that its weights lacked, as each of those moved the
     weights by at most eta L.
     """
     eta = sigma / np.sqrt(np.arange(1, len(pushes) + 1))
-    made = np.concatenate([[0.0], np.cumsum(eta)])
-    lacked = made[pushes.version - 1] - made[pushes.base]
+    steps = np.concatenate([[0.0], np.cumsum(eta)])
+    lacked = steps[pushes.version - 1] - steps[pushes.base]
     return f**2 / eta + L**2 * (np.cumsum(eta) / 2 + np.cumsum(lacked))
 
 
 def main() -> None:
-    """Measure every paradigm with every seed, and write it down."""
+    """Measure every paradigm with every seed, and write the files."""
     experiment = config.load(HERE / "regret.yaml")
     ssp = next(choice for choice in experiment.paradigms if choice.label == "ssp(staleness=3)")
     settings = [(choice, experiment.update.project_radius) for choice in experiment.paradigms]
     settings += [(ssp, radius) for radius in OTHER_RADII]
     tasks = [(choice, seed, radius) for choice, radius in settings for seed in experiment.seeds]
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-        found = list(pool.map(measure, *zip(*tasks, strict=True)))
+        measured = list(pool.map(measure, *zip(*tasks, strict=True)))
     regret, runs = (
-        pd.DataFrame([row for rows, _ in found for row in rows]),
-        pd.DataFrame([facts for _, facts in found]),
+        pd.DataFrame([row for rows, _ in measured for row in rows]),
+        pd.DataFrame([facts for _, facts in measured]),
     )
     for frame, name in ((regret, "regret.csv"), (runs, "runs.csv")):
         frame.to_csv(HERE / name, index=False, float_format="%.7g")

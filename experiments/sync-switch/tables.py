@@ -15,15 +15,15 @@ from raysync.results.columns import plain_form, ratio_text
 
 HERE = Path(__file__).parent
 LATE = 0.79
-"""Progress from which the evaluations before the last one count as converged: after the last
+"""The progress from which the evaluations before the last one count as converged: after the last
 decay."""
 NOT_THERE = {"final_accuracy": None, "seconds": None}
-"""Of a run that diverged."""
+"""The published row of a run that diverged."""
 POLICIES = {0.0625: "6.25 %", 0.125: "12.5 %", 0.5: "50 %"}
-"""Setup 1's, 2's and 3's."""
+"""The share of BSP in policies 1, 2 and 3."""
 AUTHORS_ROUND = 10532 / 1598
-"""What a BSP round took in the authors' logs, in ASP's steps: their training times, for the same
-work."""
+"""The duration of a BSP round in the authors' logs, in steps of ASP: the ratio of their training
+times for the same work."""
 PUBLISHED_STEPS = {
     "none": (3.93, 18.89),
     "10 ms, 1 worker": (3.71, 18.04),
@@ -42,12 +42,12 @@ PUBLISHED_STRAGGLERS = {
 }
 """Figure 15 (from the authors' logs): scenario, online policy -> seconds, accuracy."""
 SCENARIOS = ("mild, latency", "moderate, latency", "mild, slow-down", "moderate, slow-down")
-"""In the order of stragglers.yaml."""
+"""The scenarios in the order of stragglers.yaml."""
 
 
 def tables(results: Results) -> dict[str, str]:
-    """By the names of their marks; one whose sweeps have not run says so."""
-    made: dict[str, tuple[Callable[[Results], str], *tuple[str, ...]]] = {
+    """Return the tables by the names of their marks; one whose sweeps have not run says so."""
+    makers: dict[str, tuple[Callable[[Results], str], *tuple[str, ...]]] = {
         "sweeps": (sweeps_table,),
         "pre-study": (pre_study, "lr"),
         "share": (share, "share"),
@@ -68,15 +68,15 @@ def tables(results: Results) -> dict[str, str]:
         name: (
             make(results) if set(needed) <= set(results.sweeps.index) else not_run(results, needed)
         )
-        for name, (make, *needed) in made.items()
+        for name, (make, *needed) in makers.items()
     }
 
 
 def facts(results: Results) -> dict[str, str]:
-    """By the names of their marks: accuracies in percent, times as ratios."""
+    """Return the facts by the names of their marks: accuracies in percent, times as ratios."""
     named, trials = {**dict(ORDERS), "sync-switch(fraction=0.0625)": "policy 1"}, ordered(results)
-    found = {shown: percent_cell(trials[trials.label == name]) for name, shown in named.items()}
-    found["BSP in ASP's"] = relative(
+    cells = {text: percent_cell(trials[trials.label == name]) for name, text in named.items()}
+    cells["BSP in ASP's"] = relative(
         trials[trials.label == "bsp"], trials[trials.label == "asp"], "seconds"
     )
     if "stragglers" in results.sweeps.index:
@@ -86,15 +86,15 @@ def facts(results: Results) -> dict[str, str]:
             ["config/faults", "online", "margin"]
         ):
             none = online[(online["config/faults"] == setting) & (online.online == "none")]
-            found[f"{scenarios[setting]}, {policy}, {margin}"] = relative(repeats, none, "seconds")
-        found["elastic saves"] = (
-            f"{100 * (1 - float(found['moderate, slow-down, elastic, 0.2'])):.1g}"
+            cells[f"{scenarios[setting]}, {policy}, {margin}"] = relative(repeats, none, "seconds")
+        cells["elastic saves"] = (
+            f"{100 * (1 - float(cells['moderate, slow-down, elastic, 0.2'])):.1g}"
         )
-    return found
+    return cells
 
 
 def draw(results: Results, sweeps: Mapping[str, SweepRecord]) -> None:
-    """The picture."""
+    """Draw the picture."""
     from pictures import draw_shares
 
     if "share" in sweeps:
@@ -110,7 +110,7 @@ def draw(results: Results, sweeps: Mapping[str, SweepRecord]) -> None:
 
 
 def keep(results: Results, sweeps: Mapping[str, SweepRecord]) -> None:
-    """What tables need of journals."""
+    """Keep what tables need of journals."""
     from detections import detections
 
     for name in ("stragglers", "stragglers-trained"):
@@ -126,30 +126,30 @@ def keep(results: Results, sweeps: Mapping[str, SweepRecord]) -> None:
 
 
 def fraction_of(name: str) -> float:
-    """The share of BSP of a rule that begins with it."""
+    """Return the share of BSP of a paradigm that begins with it."""
     if name in ("bsp", "asp"):
         return float(name == "bsp")
     return float(name.partition("fraction=")[2].partition(")")[0].partition(",")[0])
 
 
 def relative(repeats: pd.DataFrame, base: pd.DataFrame, key: str) -> str:
-    """A measure's mean as a ratio to that of others."""
+    """Return a measure's mean as a ratio to that of others."""
     ratio = repeats[key].mean() / base[key].mean()
     return "-" if pd.isna(ratio) else ratio_text(ratio)
 
 
 def percent(value: float | None) -> str:
-    """A published accuracy."""
+    """Return a published accuracy in percent."""
     return "diverged" if value is None else f"{100 * value:.1f}"
 
 
 def pre_study(results: Results) -> str:
-    """BSP at each learning rate."""
+    """Tabulate BSP at each learning rate."""
     rows = []
     for sweep in ("lr", *(name for name in ("lr-seeds",) if name in results.sweeps.index)):
         for rate, repeats in results.trials(sweep).groupby("config/update.lr", sort=False):
-            each = ", ".join(f"{100 * value:.1f}" for value in repeats.final_accuracy)
-            rows.append([f"`{sweep}.yaml`", f"{rate:g}", ", ".join(map(str, repeats.seed)), each])
+            finals = ", ".join(f"{100 * value:.1f}" for value in repeats.final_accuracy)
+            rows.append([f"`{sweep}.yaml`", f"{rate:g}", ", ".join(map(str, repeats.seed)), finals])
     return markdown(["sweep", "lr", "seeds", "BSP's final accuracy, %"], rows)
 
 
@@ -157,12 +157,12 @@ def pre_study(results: Results) -> str:
 
 
 def shared(results: Results) -> pd.DataFrame:
-    """Its trials, the largest share of BSP first, with `fraction`, and the seconds to the target on
-    two clocks.
+    """Return the trials of share.yaml, the largest share of BSP first, with `fraction`, and the
+    seconds to the target on two clocks.
     """
     trials, curves = results.trials("share").set_index("trial"), results.curves("share")
     trials = trials.assign(fraction=trials.label.map(fraction_of))
-    curves = curves[curves.progress < 0.99]  # the last one is of other images
+    curves = curves[curves.progress < 0.99]  # the last evaluation is on other images
     late = curves[curves.progress > LATE].groupby("trial").accuracy.mean()
     target = float(late[trials.index[trials.label == "bsp"]].mean())
     reached = curves[curves.accuracy >= target].groupby("trial").first()
@@ -181,7 +181,7 @@ def shared(results: Results) -> pd.DataFrame:
 
 
 def share(results: Results) -> str:
-    """Accuracy and time by the share of BSP."""
+    """Tabulate accuracy and time by the share of BSP."""
     trials, published = shared(results), results.published("share").rows
     bsp, base = trials[trials.label == "bsp"], published["bsp"]["seconds"]
     rows = []
@@ -215,7 +215,7 @@ def share(results: Results) -> str:
 
 
 def share_low_lr(results: Results) -> str:
-    """The same at a quarter of the learning rate."""
+    """Tabulate the same at a quarter of the learning rate."""
     trials, published = results.trials("share-low-lr"), results.published("share").rows
     bsp = trials[trials.label == "bsp"]
     rows = [
@@ -234,38 +234,38 @@ def share_low_lr(results: Results) -> str:
 
 
 def reached_cell(repeats: pd.DataFrame, bsp: pd.DataFrame, key: str) -> str:
-    """Mean time of those that reached the target, in BSP's, and how many did."""
-    there = repeats[key].dropna()
-    hits = f"{len(there)} of {len(repeats)}"
-    return f"{ratio_text(there.mean() / bsp[key].mean())} ({hits})" if len(there) else f"- ({hits})"
+    """Return the mean time of those that reached the target, in BSP's, and how many did."""
+    times = repeats[key].dropna()
+    hits = f"{len(times)} of {len(repeats)}"
+    return f"{ratio_text(times.mean() / bsp[key].mean())} ({hits})" if len(times) else f"- ({hits})"
 
 
 def end_to_end(results: Results) -> str:
-    """Policy 1 beside BSP and ASP, as Table I and Figure 10 have it."""
+    """Tabulate policy 1 beside BSP and ASP, as in Table I and Figure 10."""
     trials = shared(results)
-    bsp, asp, mine = (trials[trials.fraction == fraction] for fraction in (1.0, 0.0, 0.0625))
+    bsp, asp, policy = (trials[trials.fraction == fraction] for fraction in (1.0, 0.0, 0.0625))
     points = {
-        name: f"{100 * (mine.final_accuracy.mean() - base.final_accuracy.mean()):+.1f}"
+        name: f"{100 * (policy.final_accuracy.mean() - base.final_accuracy.mean()):+.1f}"
         for name, base in (("bsp", bsp), ("asp", asp))
     }
     rows = [
         [
             "training time, BSP's / policy 1's",
             "5.13",
-            relative(bsp, mine, "seconds"),
-            relative(bsp, mine, "authors"),
+            relative(bsp, policy, "seconds"),
+            relative(bsp, policy, "authors"),
         ],
         [
             "training time, ASP's / policy 1's",
             "0.78",
-            relative(asp, mine, "seconds"),
-            relative(asp, mine, "authors"),
+            relative(asp, policy, "seconds"),
+            relative(asp, policy, "authors"),
         ],
         [
             "time to BSP's accuracy, BSP's / policy 1's",
             "3.99",
-            faster(bsp, mine, "to_target_s"),
-            faster(bsp, mine, "to_target_authors"),
+            faster(bsp, policy, "to_target_s"),
+            faster(bsp, policy, "to_target_authors"),
         ],
         ["accuracy against BSP, points", "-0.1", points["bsp"], ""],
         ["accuracy against ASP, points", "+2.6", points["asp"], ""],
@@ -273,10 +273,10 @@ def end_to_end(results: Results) -> str:
     return markdown(["", "published", "measured", "by the authors' clock"], rows)
 
 
-def faster(bsp: pd.DataFrame, mine: pd.DataFrame, key: str) -> str:
-    """BSP's mean time to the target in that of others, with how many reached it."""
-    ours, theirs = mine[key].dropna(), bsp[key].dropna()
-    hits = f"{len(theirs)} and {len(ours)} of {len(mine)} reach it"
+def faster(bsp: pd.DataFrame, policy: pd.DataFrame, key: str) -> str:
+    """Return BSP's mean time to the target in that of others, and how many reached it."""
+    ours, theirs = policy[key].dropna(), bsp[key].dropna()
+    hits = f"{len(theirs)} and {len(ours)} of {len(policy)} reach it"
     return (
         f"{ratio_text(theirs.mean() / ours.mean())} ({hits})"
         if len(ours) and len(theirs)
@@ -298,24 +298,24 @@ ORDERS = (
 
 
 def ordered(results: Results) -> pd.DataFrame:
-    """The trials of order.yaml, and those of share.yaml."""
+    """Return the trials of order.yaml, and those of share.yaml."""
     return pd.concat(
         [results.trials(name) for name in ("share", "order") if name in results.sweeps.index]
     )
 
 
 def order(results: Results) -> str:
-    """Accuracy by the order of the protocols."""
+    """Tabulate accuracy by the order of the phases."""
     trials, published = (
         ordered(results),
         results.published("share").rows | results.published("order").rows,
     )
     bsp, rows = trials[trials.label == "bsp"], []
-    for name, shown in ORDERS:
+    for name, text in ORDERS:
         repeats, theirs = trials[trials.label == name], published.get(name)
         rows.append(
             [
-                shown,
+                text,
                 percent(theirs["final_accuracy"]) if theirs else "",
                 percent_cell(repeats),
                 relative(repeats, bsp, "seconds"),
@@ -331,19 +331,19 @@ def order(results: Results) -> str:
 
 
 def policies(results: Results) -> str:
-    """Each policy in each setup."""
+    """Tabulate each policy in each setup."""
     setups = {"8": results.trials("share"), "16": results.trials("sixteen")}
     published = {"8": results.published("share").rows, "16": results.published("sixteen").rows}
     rows = []
-    for name, shown in (
+    for name, heading in (
         ("bsp", "BSP"),
         *(
-            (f"sync-switch(fraction={one:g})", f"policy {number}: {text}")
-            for number, (one, text) in enumerate(POLICIES.items(), 1)
+            (f"sync-switch(fraction={fraction:g})", f"policy {number}: {text}")
+            for number, (fraction, text) in enumerate(POLICIES.items(), 1)
         ),
         ("asp", "ASP"),
     ):
-        row = [shown]
+        row = [heading]
         for workers, trials in setups.items():
             repeats, theirs = trials[trials.label == name], published[workers].get(name, NOT_THERE)
             row += [
@@ -364,7 +364,7 @@ def policies(results: Results) -> str:
 
 
 def paper_lr(results: Results) -> str:
-    """What 16 workers make of the paper's learning rate."""
+    """Tabulate 16 workers at the paper's learning rate."""
     trials = results.trials("sixteen-paper-lr")
     rows = [
         [f"`{name}`", ", ".join(dict.fromkeys(repeats.status)), each(repeats)]
@@ -374,7 +374,7 @@ def paper_lr(results: Results) -> str:
 
 
 def each(repeats: pd.DataFrame) -> str:
-    """The final accuracies."""
+    """Return the final accuracies."""
     return ", ".join(
         "-" if pd.isna(value) else f"{100 * value:.1f}" for value in repeats.final_accuracy
     )
@@ -384,13 +384,13 @@ def each(repeats: pd.DataFrame) -> str:
 
 
 def policy_1(results: Results) -> pd.DataFrame:
-    """Policy 1 as the paper has it: batch and momentum unchanged."""
+    """Return the trials of policy 1 as in the paper: batch and momentum unchanged."""
     trials = results.trials("share")
     return trials[trials.label == "sync-switch(fraction=0.0625)"]
 
 
 def batch(results: Results) -> str:
-    """By the batch of an ASP worker."""
+    """Tabulate by the batch of an ASP worker."""
     trials, usual = results.trials("batch"), policy_1(results)
     sizes = {32: "32", 512: "512"}
     rows = {128: usual} | {
@@ -406,15 +406,15 @@ def batch(results: Results) -> str:
 
 
 def momentum(results: Results) -> str:
-    """By what becomes of the momentum after the switch."""
+    """Tabulate by the momentum after the switch."""
     rows = [["unchanged, 0.9 (the paper's choice)", percent_cell(policy_1(results))]]
     for text, repeats in results.trials("momentum").groupby("config/update.phases", sort=False):
-        rows.append([momentum_shown(yaml.safe_load(text)["asp"]), percent_cell(repeats)])
+        rows.append([momentum_text(yaml.safe_load(text)["asp"]), percent_cell(repeats)])
     return markdown(["momentum under ASP", "accuracy %"], rows)
 
 
-def momentum_shown(phase: dict[str, Any]) -> str:
-    """A phase's momentum in words."""
+def momentum_text(phase: dict[str, Any]) -> str:
+    """Return a phase's momentum in words."""
     ramp = phase.get("momentum_ramp")
     if ramp is None:
         return f"{phase['momentum']:g}"
@@ -428,7 +428,7 @@ def momentum_shown(phase: dict[str, Any]) -> str:
 
 
 def slow_links(results: Results) -> str:
-    """Throughput of both protocols where links are slow, in that where none is."""
+    """Tabulate the throughput of both paradigms where links are slow, in that where none is."""
     trials = results.trials("slow-links")
     settings = list(dict.fromkeys(trials["config/faults"]))
     rate = trials.groupby(["config/faults", "label"]).throughput_samples_per_s.mean() / 128
@@ -462,7 +462,7 @@ def slow_links(results: Results) -> str:
 
 
 def with_online(trials: pd.DataFrame) -> pd.DataFrame:
-    """Trials with the online policy and the detector's margin as columns."""
+    """Return the trials with the online policy and the detector's margin as columns."""
 
     def setting(name: str, key: str, default: str) -> str:
         return name.partition(f"{key}=")[2].partition(",")[0].rstrip(")") or default
@@ -473,22 +473,26 @@ def with_online(trials: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def found_cells(repeats: pd.DataFrame) -> list[str]:
-    """What the detector found, over all repeats."""
+def detection_cells(repeats: pd.DataFrame) -> list[str]:
+    """Return what the detector found, over all repeats."""
     if "spells" not in repeats or repeats.spells.isna().all():
         return ["", "", ""]
-    spells, found, notes, right = (
+    windows, detected, notes, right = (
         int(repeats[key].sum()) for key in ("spells", "found", "notes", "right")
     )
-    after = f", {repeats.after_s.mean():.1f} s after they began" if found else ""
-    return [f"{found} of {spells}{after}", f"{right} of {notes}", f"{int(repeats.suspended.sum())}"]
+    after = f", {repeats.after_s.mean():.1f} s after they began" if detected else ""
+    return [
+        f"{detected} of {windows}{after}",
+        f"{right} of {notes}",
+        f"{int(repeats.suspended.sum())}",
+    ]
 
 
 def stragglers(results: Results) -> str:
-    """Online policies: time, and how often the detector was right."""
+    """Tabulate the online policies: time, and how often the detector was right."""
     trials = with_online(results.trials("stragglers"))
-    found = pd.read_csv(results.folder / "results" / "stragglers.detections.csv")
-    trials = trials.merge(found, on="trial", how="left")
+    detections = pd.read_csv(results.folder / "results" / "stragglers.detections.csv")
+    trials = trials.merge(detections, on="trial", how="left")
     rows = []
     for setting, scenario in zip(dict.fromkeys(trials["config/faults"]), SCENARIOS, strict=True):
         here = trials[trials["config/faults"] == setting]
@@ -507,7 +511,7 @@ def stragglers(results: Results) -> str:
                     published,
                     relative(repeats, none, "seconds"),
                     mean_cell(repeats, "seconds", plain_form),
-                    *found_cells(repeats),
+                    *detection_cells(repeats),
                 ]
             )
     return markdown(
@@ -527,10 +531,10 @@ def stragglers(results: Results) -> str:
 
 
 def stragglers_trained(results: Results) -> str:
-    """Online policies: accuracy."""
+    """Tabulate the online policies: accuracy."""
     trials = with_online(results.trials("stragglers-trained"))
-    found = pd.read_csv(results.folder / "results" / "stragglers-trained.detections.csv")
-    trials = trials.merge(found, on="trial", how="left")
+    detections = pd.read_csv(results.folder / "results" / "stragglers-trained.detections.csv")
+    trials = trials.merge(detections, on="trial", how="left")
     none, calm, rows = trials[trials.online == "none"], results.trials("share"), []
     calm = calm[calm.label == "sync-switch(fraction=0.5)"]
     rows.append(
@@ -544,7 +548,7 @@ def stragglers_trained(results: Results) -> str:
                 percent(theirs[1]) if theirs else "",
                 percent_cell(repeats),
                 relative(repeats, none, "seconds"),
-                *found_cells(repeats),
+                *detection_cells(repeats),
             ]
         )
     return markdown(
@@ -565,7 +569,7 @@ def stragglers_trained(results: Results) -> str:
 
 
 def alexnet(results: Results) -> str:
-    """One seed with another model."""
+    """Tabulate one seed with another model."""
     trials = results.trials("alexnet")
     bsp = trials[trials.label == "bsp"]
     rows = [
@@ -581,17 +585,17 @@ def alexnet(results: Results) -> str:
 
 
 def switch_cost(results: Results) -> str:
-    """What a switch costs in the running cluster, on Ray."""
+    """Tabulate what a switch costs in the running cluster, on Ray."""
     rows = [
         [
-            f"{one.run}, seed {one.seed}",
-            str(one.workers),
-            f"{one.switch_at_s:.2f}",
-            f"{one.first_push_after_s:.3f}",
-            f"{one.median_step_s:.3f}",
-            ratio_text(one.first_push_after_s / one.median_step_s),
+            f"{run.run}, seed {run.seed}",
+            str(run.workers),
+            f"{run.switch_at_s:.2f}",
+            f"{run.first_push_after_s:.3f}",
+            f"{run.median_step_s:.3f}",
+            ratio_text(run.first_push_after_s / run.median_step_s),
         ]
-        for one in results.of_runs("switch-cost").itertuples()
+        for run in results.of_runs("switch-cost").itertuples()
     ]
     return markdown(
         ["run", "workers", "switch at, s", "first push after it, s", "median step, s", "in steps"],

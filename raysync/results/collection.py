@@ -142,7 +142,7 @@ class Collection:
     paths: tuple[Path, ...]
     """The folders that were named."""
     runs: tuple[Run, ...]
-    """In file order (of a sweep, in that of its trials); at least one."""
+    """The runs in file order (of a sweep, in that of its trials); at least one."""
     failed: tuple[Failed, ...] = ()
     superseded: int = 0
     """Records left out because a newer one has the same scenario, paradigm and seed."""

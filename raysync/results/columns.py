@@ -62,7 +62,7 @@ class Measure:
 
     @property
     def is_accuracy(self) -> bool:
-        """Whether more is better, and differences are told in points."""
+        """Whether more is better, and differences are given in points."""
         return self.key.endswith("_accuracy")
 
     def show(self, value: float) -> str:

@@ -230,7 +230,7 @@ def _breakable(label: str) -> Markup:
 
 
 def _parts(text: str) -> list[str]:
-    """Split a cell where a browser may break it: `3.42`, `± 0.31`, `(2 of 3)`."""
+    """Split a cell where a browser can break it: `3.42`, `± 0.31`, `(2 of 3)`."""
     return re.split(r" (?=[±(])", text)
 
 

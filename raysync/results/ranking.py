@@ -112,19 +112,19 @@ class Leader:
 
 @dataclass(frozen=True)
 class Ranking:
-    """How the paradigms of a scenario stand. It is computed once, and page, Markdown and terminal
-    tell it.
+    """The standings of the paradigms of a scenario: computed once, and handed to page, Markdown and
+    terminal.
     """
 
     scenario: str
     success: Success
     """What the scenario's runs are judged by."""
     to_target: Standings | None
-    """By the time to the target; None where no target was given."""
+    """The standings by the time to the target; None where no target was given."""
     whole_work: Standings
-    """By the time for the whole training."""
+    """The standings by the time for the whole training."""
     final: Standings | None
-    """By the model after the same work; None where none was trained."""
+    """The standings by the model after the same work; None where none was trained."""
     statuses: Mapping[str, Counter[str]]
     """Paradigm -> how its repeats ended -> how many of them."""
     most_runs: int

@@ -11,8 +11,8 @@ from raysync.results.ranking import ALIKE, Comparison, Ranking, Standings, Sure
 from raysync.results.statistics import Estimate
 
 CLEARLY: dict[Sure, str] = {
-    "at the target": "is clearly the first at the target",
-    "with the work": "is clearly the first with the whole work",
+    "at the target": "is clearly the first to reach the target",
+    "with the work": "is clearly the first to finish the whole work",
 }
 WHY_NOT: dict[Sure, str] = {
     "not clear": "the leaders cannot be told apart",
@@ -72,13 +72,13 @@ def _headline(ranking: Ranking) -> str:
     leader = ranking.leader
     if not ranking.target or leader.sure == "alone":
         return ""
-    at_target = f"the first at {ranking.target}"
+    first = f"the first to reach {ranking.target}"
     if leader.sure == "at the target":
-        return f"{leader.name} is clearly {at_target}."
+        return f"{leader.name} is clearly {first}."
     if leader.sure == "one seed":
-        return f"{leader.name} was {at_target}; more common seeds would tell whether it always is."
+        return f"{leader.name} was {first}; more common seeds would tell whether it always is."
     others = _listed(leader.doubtful)
-    return f"{leader.name} is {at_target}, but not clearly: {others} may be as fast."
+    return f"{leader.name} is {first}, but not clearly: {others} could be as fast."
 
 
 def _first(ranking: Ranking) -> str:
@@ -86,7 +86,7 @@ def _first(ranking: Ranking) -> str:
     times, best = ranking.times, ranking.times.first
     if best.value.mean is None:
         return "No run finished its work."
-    reaches = f"reaches {ranking.target}" if ranking.target else "does the whole work"
+    reaches = f"reaches {ranking.target}" if ranking.target else "finishes the whole work"
     after = f"after {_with_interval(best.value, times.measure, ' s')}"
     if not times.as_often:
         alone = "there is no other paradigm to compare it with"
@@ -136,7 +136,8 @@ def _compared(
     alike = [versus.other.paradigm for versus in standings.as_often if versus.alike]
     rest = [versus for versus in standings.as_often if not versus.alike]
     doubtful = [versus for versus in rest if not versus.clear and versus.by.low is not None]
-    text = f"{standings.first.paradigm} {f'{leads}, the best mean' if doubtful else wins}"
+    does = f"{leads}, the best mean" if doubtful else wins
+    text = f"{standings.first.paradigm} {does}"
     if alike:
         do = "do" if len(alike) > 1 else "does"
         text += f", and so {do} {_listed(alike)}, the same to {ALIKE:.1%}"
@@ -192,8 +193,8 @@ def _partial(ranking: Ranking) -> str:
     ]
     took_less = f", and there {_listed(quicker)} took less" if quicker else ""
     return (
-        f"Not every repeat reached {ranking.target}: {listed}; times are of those that did"
-        f"{took_less}."
+        f"Not every repeat reached {ranking.target}: {listed}; the times are means over those"
+        f" that did{took_less}."
     )
 
 
@@ -202,13 +203,13 @@ def _quality_of_first(ranking: Ranking) -> str:
     final = ranking.final
     if final is None:
         return ""
-    mine = next(entry for entry in final.ranked if entry.paradigm == ranking.times.first.paradigm)
-    if mine.value.mean is None:
+    first = next(entry for entry in final.ranked if entry.paradigm == ranking.times.first.paradigm)
+    if first.value.mean is None:
         return ""
-    text = f"Its {final.measure.heading} is {_with_interval(mine.value, final.measure)}"
+    text = f"Its {final.measure.heading} is {_with_interval(first.value, final.measure)}"
     for other in final.ranked:
-        versus = final.compare(other, mine)
-        if other is not mine and versus.clear and versus.by.mean is not None:
+        versus = final.compare(other, first)
+        if other is not first and versus.clear and versus.by.mean is not None:
             gap = _times_that(1 / versus.by.mean) if versus.equal else _points_more(versus.by.mean)
             return f"{text}; {other.paradigm} has {gap}."
     return f"{text}."

@@ -125,10 +125,12 @@ def test_reaching_it_always_comes_before_reaching_it_soon(made):
     )
     lucky = made({"bsp": times(20, 21, 22), "asp": times(10, 10.5, None), "ssp": times(40, 42, 44)})
     assert led_by(lucky) == ("bsp", "not clear"), "in two repeats of three asp took less"
-    assert overall(lucky) == "bsp is the first at 90.0%, but not clearly: asp may be as fast."
     assert (
-        "Not every repeat reached 90.0%: asp 2 of 3, ssp 0 of 3; times are of those that did, and"
-        " there asp took" in text
+        overall(lucky) == "bsp is the first to reach 90.0%, but not clearly: asp could be as fast."
+    )
+    assert (
+        "Not every repeat reached 90.0%: asp 2 of 3, ssp 0 of 3; the times are means over"
+        " those that did, and there asp took" in text
     )
 
 
@@ -159,7 +161,7 @@ def test_nobody_reached_it(made):
         " work; asp, the next, has 10 points less."
     )
     assert (
-        "asp does the whole work first, after 50.0 s; bsp, the next, takes 2.00 times as long."
+        "asp finishes the whole work first, after 50.0 s; bsp, the next, takes 2.00 times as long."
         in text
     )
 
@@ -180,7 +182,7 @@ def test_no_target(made):
         " the same work, the best mean, but with 3 common seeds it cannot be told apart from asp ("
     )
     assert (
-        "bsp does the whole work first, after 10.0 s; asp, the next, takes 1.10 times as long."
+        "bsp finishes the whole work first, after 10.0 s; asp, the next, takes 1.10 times as long."
         in text
     )
 
@@ -203,7 +205,8 @@ def test_timing_only(made):
     )
     assert (
         text
-        == "asp does the whole work first, after 2.00 s; bsp, the next, takes 1.50 times as long."
+        == "asp finishes the whole work first, after 2.00 s; bsp, the next, takes 1.50 times as"
+        " long."
     )
 
 
@@ -254,11 +257,11 @@ def test_no_seed_in_common(made):
     [
         (
             {"bsp": times(20, 42, 57), "asp": times(10, 20, 30), "ssp": times(9, 40, 20)},
-            "asp is the first at 90.0%, but not clearly: ssp may be as fast.",
+            "asp is the first to reach 90.0%, but not clearly: ssp could be as fast.",
         ),
         (
             {"bsp": times(20), "asp": times(10)},
-            "asp was the first at 90.0%; more common seeds would tell whether it always is.",
+            "asp was the first to reach 90.0%; more common seeds would tell whether it always is.",
         ),
         ({"asp": times(10, 20, 30)}, ""),
         ({"bsp": times(None, None), "asp": times(None, None)}, ""),
@@ -282,11 +285,11 @@ UNMET = {"bsp": times(None, None, seconds=50.0), "asp": times(None, None, second
 
 def test_several_scenarios(made):
     one, both = made(CLEAR, scenario="a=c"), together(made, c=CLEAR, n=NARROW)
-    assert overall(one) == "asp is clearly the first at 90.0%."
+    assert overall(one) == "asp is clearly the first to reach 90.0%."
     assert (
         overall(both)
-        == "Of 2 scenarios: asp is clearly the first at the target in 1; in 1 the leaders cannot be"
-        " told apart."
+        == "Of 2 scenarios: asp is clearly the first to reach the target in 1; in 1 the leaders"
+        " cannot be told apart."
     )
     assert [(ranking.scenario, sentences.answer(ranking)) for ranking in rank_all(both)] == [
         ("a=c", answer(one, "a=c")),
@@ -309,13 +312,13 @@ def test_the_headline_counts_no_leader_that_the_sentences_below_do_not_have(made
     )
     assert (
         overall(together(made, a=CLEAR, b=CLEAR, c=alone, d=alone, e=alone, f=NOBODY))
-        == "Of 6 scenarios: asp is clearly the first at the target in 2; in 3 only one paradigm has"
-        " a result; in 1 there is no result."
+        == "Of 6 scenarios: asp is clearly the first to reach the target in 2; in 3 only one"
+        " paradigm has a result; in 1 there is no result."
     )
     assert (
         overall(together(made, a=UNMET, b=CLEAR))
-        == "Of 2 scenarios: asp is clearly the first with the whole work in 1; asp is clearly the"
-        " first at the target in 1."
+        == "Of 2 scenarios: asp is clearly the first to finish the whole work in 1; asp is clearly"
+        " the first to reach the target in 1."
     )
 
 
@@ -361,7 +364,7 @@ def test_any_results_have_an_answer(found, target, timing):
     name, sure = led_by(collection)
     said = {
         "at the target": f"{name} reaches 90.0% first",
-        "with the work": f"{name} does the whole work first",
+        "with the work": f"{name} finishes the whole work first",
     }
     assert said.get(sure, "") in text, "the headline says no more than the sentences"
     assert text.endswith(".")

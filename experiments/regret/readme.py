@@ -1,6 +1,6 @@
-"""The tables of README.md and the picture, made of regret.csv and runs.csv.
+"""Fill the tables of README.md and draw the picture, from regret.csv and runs.csv.
 
-python experiments/regret/page.py
+python experiments/regret/readme.py
 """
 
 import sys
@@ -22,10 +22,10 @@ from labtables import counted  # noqa: E402
 
 from raysync import config  # noqa: E402
 
-BEGIN, END = "<!-- page.py: begin -->\n", "<!-- page.py: end -->\n"
+BEGIN, END = "<!-- readme.py: begin -->\n", "<!-- readme.py: end -->\n"
 RADIUS, WORKERS = 10.0, 4
 UNBOUNDED = ("lagtuner(bound=literal)", "asp")
-"""Rules that keep no bound on the lead."""
+"""The paradigms that keep no bound on the lead."""
 LOOK = {  # colour, line, marker
     "ssp(staleness=0)": ("#74a9cf", "-", "o"),
     "ssp(staleness=3)": ("#2b8cbe", "-", "o"),
@@ -38,18 +38,18 @@ LOOK = {  # colour, line, marker
 
 
 def interval(values: pd.Series) -> tuple[float, float]:
-    """Mean over the seeds, and half the width of its 95 % interval (Student's t)."""
+    """Return the mean over the seeds, and half the width of its 95 % interval (Student's t)."""
     return values.mean(), stats.sem(values) * stats.t.ppf(0.975, len(values) - 1)
 
 
-def shown(values: pd.Series, digits: int) -> str:
-    """The same as text."""
+def interval_text(values: pd.Series, digits: int) -> str:
+    """Return mean and half width as text."""
     mean, half = interval(values)
     return f"{mean:,.{digits}f} ± {half:,.{digits}f}"
 
 
 def exponents(regret: pd.DataFrame) -> pd.Series:
-    """For each seed the slope of log R over log T, by least squares over all T."""
+    """Return for each seed the slope of log R over log T, by least squares over all T."""
     return pd.Series(
         [
             stats.linregress(np.log(run["T"]), np.log(run.regret)).slope
@@ -59,26 +59,25 @@ def exponents(regret: pd.DataFrame) -> pd.Series:
 
 
 def last_doubling(regret: pd.DataFrame) -> pd.Series:
-    """For each seed log2 R(T) / R(T / 2) at the largest T."""
+    """Return for each seed log2 R(T) / R(T / 2) at the largest T."""
     return pd.Series(
         [log2(run.regret.iloc[-1] / run.regret.iloc[-2]) for _, run in regret.groupby("seed")]
     )
 
 
 def growth(regret: pd.DataFrame) -> list[str]:
-    """Cells of a table: regret against its bound at the largest T, and how it grows."""
+    """Return cells of a table: regret against its bound at the largest T, and how it grows."""
     final = regret[regret["T"] == regret["T"].max()]
-    worth = (
-        final.never_learning.mean() / final["T"].max()
-    )  # nats a push that the best fixed weights save
+    # nats a push that the best fixed weights save
+    worth = final.never_learning.mean() / final["T"].max()
     useful = (final.bound.mean() / sqrt(final["T"].max()) / worth) ** 2
     return [
-        shown(final.regret, 1),
+        interval_text(final.regret, 1),
         f"{final.bound.mean():,.0f}",
         f"{final.bound.mean() / final.regret.mean():,.0f}",
         f"{final.delay_bound.mean():,.0f}",
-        shown(exponents(regret), 3),
-        shown(last_doubling(regret), 3),
+        interval_text(exponents(regret), 3),
+        interval_text(last_doubling(regret), 3),
         f"{_rounded(useful):,}",
     ]
 
@@ -95,13 +94,13 @@ GROWTH = [
 
 
 def _rounded(value: float) -> int:
-    """Up, to two digits."""
+    """Round up to two digits."""
     unit = 10 ** max(0, int(np.log10(value)) - 1)
     return ceil(value / unit) * unit
 
 
 def by_paradigm(regret: pd.DataFrame) -> str:
-    """One row a paradigm."""
+    """Tabulate the paradigms."""
     rows = []
     for name, its in regret.groupby("paradigm", sort=False):
         cells = growth(its)
@@ -112,13 +111,13 @@ def by_paradigm(regret: pd.DataFrame) -> str:
 
 
 def radii(regret: pd.DataFrame) -> str:
-    """One row a radius, all of SSP(3)."""
+    """Tabulate the radii, all under SSP(3)."""
     rows = [[f"{radius:g}", *growth(its)] for radius, its in regret.groupby("radius")]
     return _table(["R", *GROWTH], rows)
 
 
 def assumptions(runs: pd.DataFrame) -> str:
-    """What the runs were like."""
+    """Tabulate whether the runs met the theorems' assumptions."""
     rows = []
     for name, its in runs.groupby("paradigm", sort=False):
         s = its.s.iloc[0]
@@ -162,14 +161,12 @@ def assumptions(runs: pd.DataFrame) -> str:
 
 
 def checks(regret: pd.DataFrame, runs: pd.DataFrame) -> str:
-    """What was looked at in every run."""
+    """List what was checked in every run."""
     held = regret[~regret.paradigm.isin(UNBOUNDED)]
     shares, delays = held.regret / held.bound, regret.regret / regret.delay_bound
-    kappa, per_root = (
-        2 * (regret.s + 1) * WORKERS,
-        2 * regret.radius * np.sqrt(regret["T"]),
-    )  # F L sqrt(T)
-    for_any_rule = per_root * (np.sqrt(kappa) + (2 * WORKERS - 1) / np.sqrt(kappa))
+    kappa = 2 * (regret.s + 1) * WORKERS
+    per_root = 2 * regret.radius * np.sqrt(regret["T"])  # F L sqrt(T)
+    for_any_paradigm = per_root * (np.sqrt(kappa) + (2 * WORKERS - 1) / np.sqrt(kappa))
     literal = regret[regret.paradigm == "lagtuner(bound=literal)"].groupby("T").lead_max.max()
     return "\n".join(
         [
@@ -180,12 +177,13 @@ def checks(regret: pd.DataFrame, runs: pd.DataFrame) -> str:
                 " the 95 % interval over the seeds (Student's t)."
             ),
             (
-                "- Under a rule that keeps s, the regret was below the theorem's bound in"
+                "- Under a paradigm that keeps s, the regret was below the theorem's bound in"
                 f" {(shares < 1).sum()} of {len(shares)} cases (a run at a T), and at most"
-                f" {shares.max():.1%} of it. Under all rules it was below what the proof gives for"
-                f" the measured delays in {(delays < 1).sum()} of {len(delays)} cases, and at most"
-                f" {delays.max():.1%} of that; which is below the bound for any rule (see the"
-                f" verdict) in {(regret.delay_bound < for_any_rule).sum()}."
+                f" {shares.max():.1%} of it. Under all paradigms it was below what the proof"
+                f" gives for the measured delays in {(delays < 1).sum()} of {len(delays)} cases,"
+                " and at most"
+                f" {delays.max():.1%} of that; which is below the bound for any paradigm (see the"
+                f" verdict) in {(regret.delay_bound < for_any_paradigm).sum()}."
             ),
             (
                 "- Largest lead of `lagtuner(bound=literal)` up to each of these T:"
@@ -215,7 +213,7 @@ def _table(header: list[str], rows: list[list[str]]) -> str:
 
 
 def picture(main: pd.DataFrame, others: pd.DataFrame) -> None:
-    """regret.png: all rules at one radius, and SSP(3) at all radii."""
+    """Draw regret.png: all paradigms at one radius, and SSP(3) at all radii."""
     mpl.rcParams.update(
         {
             "font.size": 9,
@@ -258,9 +256,9 @@ def _by_paradigm(axes: Axes, regret: pd.DataFrame) -> None:
         bound = its.groupby("T").bound.mean()
         axes.plot(bound, color=colour, linestyle=(0, (4, 2)), linewidth=1)
         _label(axes, f"bound, s = {s}", bound, colour)
-    standing = regret.groupby("T").never_learning.mean()
-    axes.plot(standing, color="#777777", linewidth=1)
-    _label(axes, "never learning (w = 0)", standing, "#555555")
+    unlearned = regret.groupby("T").never_learning.mean()
+    axes.plot(unlearned, color="#777777", linewidth=1)
+    _label(axes, "never learning (w = 0)", unlearned, "#555555")
     axes.set_title(f"R = {RADIUS:g}: regret, and the theorems' bounds", loc="left", fontsize=10)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=4, frameon=False, fontsize=8)
 
@@ -279,7 +277,7 @@ def _radii(axes: Axes, regret: pd.DataFrame) -> None:
 
 
 def _label(axes: Axes, text: str, curve: pd.Series, colour: str) -> None:
-    """At the right end of a curve."""
+    """Write a label at the right end of a curve."""
     axes.annotate(
         text,
         (curve.index[-1], curve.iloc[-1]),
@@ -295,7 +293,7 @@ def _label(axes: Axes, text: str, curve: pd.Series, colour: str) -> None:
 def _curve(
     axes: Axes, regret: pd.DataFrame, values: Callable[[pd.DataFrame], pd.Series], **look: object
 ) -> None:
-    """Mean over the seeds; the range as a band."""
+    """Draw the mean over the seeds, and their range as a band."""
     seeds = values(regret).groupby(regret["T"])
     axes.plot(seeds.mean(), linewidth=1.4, **look)
     axes.fill_between(
@@ -311,11 +309,13 @@ def write_page() -> None:
     )
     main, others = regret[regret.radius == RADIUS], regret[regret.paradigm == "ssp(staleness=3)"]
     picture(main, others)
+    last = f"{regret['T'].max():,}"
     text = (
-        f"Regret at T = {regret['T'].max():,}, R = {RADIUS:g}:\n\n{by_paradigm(main)}\n\n"
-        f"What the runs were like, R = {RADIUS:g}:\n\n{assumptions(runs[runs.radius == RADIUS])}\n\n`ssp(staleness=3)` in balls"
-        " of other radii, T ="
-        f" {regret['T'].max():,}:\n\n{radii(others)}\n\n{checks(regret, runs)}\n"
+        f"Regret at T = {last}, R = {RADIUS:g}:\n\n{by_paradigm(main)}\n\n"
+        f"What the runs were like, R = {RADIUS:g}:\n\n"
+        f"{assumptions(runs[runs.radius == RADIUS])}\n\n"
+        f"`ssp(staleness=3)` in balls of other radii, T = {last}:\n\n{radii(others)}\n\n"
+        f"{checks(regret, runs)}\n"
     )
     readme = HERE / "README.md"
     head, _, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
