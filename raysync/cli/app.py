@@ -1,10 +1,9 @@
-"""What all commands share: the application, where they print, their common arguments."""
+"""What all commands share: the application, their common arguments, and what they do first."""
 
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Annotated, Literal
@@ -12,7 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from raysync import config
-from raysync.cli.visible import VisibleConsole
+from raysync.cli.console import say
 from raysync.config import Experiment
 from raysync.record.storage import is_uri
 
@@ -22,11 +21,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Experiments with synchronisation paradigms in distributed deep learning, on Ray.",
 )
-WIDE = None if "COLUMNS" in os.environ else 160
-"""Columns of what is no terminal: of the log of a job, say. rich would fold at 80, and nobody gains
-by that."""
-console = VisibleConsole(emoji=False, width=None if sys.stdout.isatty() else WIDE)
-errors = VisibleConsole(stderr=True, emoji=False, width=None if sys.stderr.isatty() else WIDE)
 
 File = Annotated[
     Path, typer.Argument(metavar="FILE", help="Experiment file (YAML).", show_default=False)
@@ -53,20 +47,22 @@ OptionalFile = Annotated[
 
 
 def load_experiment(file: Path | None, settings: Sequence[str]) -> Experiment:
-    """An experiment file, or the one that comes with raysync."""
+    """Load an experiment file, or the one that comes with raysync."""
     if file is not None:
         return config.load(file, settings)
     with as_file(files("raysync") / "comparison.yaml") as path:
         return config.load(path, settings)
 
 
-def say(text: str) -> None:
-    """Print a sentence for the user, above what a live display shows."""
-    errors.print(text, markup=False, highlight=False, soft_wrap=True)
+def prepare_tune() -> None:
+    """Set the environment that Ray Tune reads when it is imported: its newer output cannot be
+    silenced, and shows no settings.
+    """
+    os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
 
 
 def say_that_ray_starts(experiment: Experiment, what: str) -> None:
-    """Before half a minute in which processes start, and nothing else is seen."""
+    """Announce the half minute in which processes start and nothing else is printed."""
     joins = experiment.cluster.address not in ("auto", "local") or (
         experiment.cluster.address == "auto" and "RAY_ADDRESS" in os.environ
     )
@@ -74,25 +70,24 @@ def say_that_ray_starts(experiment: Experiment, what: str) -> None:
 
 
 def workers_of(experiment: Experiment) -> str:
-    """Its worker groups in a few words."""
+    """Describe the worker groups in a few words."""
     return " + ".join(f"{group.count} {group.name}" for group in experiment.workers)
 
 
 def with_engine(settings: Sequence[str], engine: str | None) -> list[str]:
-    """The overrides with that of `--engine`."""
+    """Append `--engine` to the overrides, if it is given."""
     return [*settings, *([f"engine={engine}"] if engine else [])]
 
 
-def warn_of_the_jobs_folder(experiment: Experiment, say: Callable[[str], None]) -> None:
-    """In a job, a relative folder is one in Ray's copy of the working directory, which goes when
-    Ray needs the space.
+def warn_of_the_jobs_folder(experiment: Experiment) -> None:
+    """Warn if a Ray job would lose its records: a relative folder lies in Ray's copy of the working
+    directory, which Ray removes when it needs the space.
     """
     output = experiment.output
-    in_a_job = "job_submission_id" in os.environ.get(
-        "RAY_JOB_CONFIG_JSON_ENV_VAR", ""
-    )  # for a job's driver (Ray 2.60)
+    # set for the driver of a job (Ray 2.60)
+    in_a_job = "job_submission_id" in os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "")
     if in_a_job and not is_uri(output) and not Path(output).expanduser().is_absolute():
         say(
-            f"output: {output}: in a job that is a folder of Ray's copy of the working directory,"
-            " and goes with it. To keep the records: --set output=/A/SHARED/FOLDER, or a URI."
+            f"output: {output}: in a job this folder lies in Ray's copy of the working directory,"
+            " which Ray removes. To keep the records: --set output=/A/SHARED/FOLDER, or a URI."
         )

@@ -1,4 +1,4 @@
-"""`raysync report`: from records to something that a person reads."""
+"""`raysync report`: turn records into a page, Markdown, pictures or a timeline."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raysync.cli.app import app, console
-from raysync.cli.visible import visible
+from raysync.cli.app import app
+from raysync.cli.console import console, visible
 from raysync.errors import ConfigError
 from raysync.record.storage import display_name, local_copy, upload
 from raysync.record.sweeps import TUNE
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """What a report can be."""
+    """The formats of a report."""
 
     html = "html"
     md = "md"
@@ -50,11 +50,11 @@ Output = Annotated[
     typer.Option(
         "--output",
         "-o",
-        help="Where to. Default: into the (first) folder; Markdown to the terminal.",
+        help="File or folder to write. Default: in the first folder; Markdown to the terminal.",
     ),
 ]
 Median = Annotated[
-    bool, typer.Option("--median", help="Of md: the values of the median run in place of means.")
+    bool, typer.Option("--median", help="For md: the values of the median run in place of means.")
 ]
 
 
@@ -68,7 +68,7 @@ def report(
     from raysync.results.collection import collect
 
     if median and kind is not Format.md:
-        raise ConfigError(f"--median: of the tables of --format md; not of {kind.value}.")
+        raise ConfigError(f"--median: only for --format md, not for {kind.value}.")
     _check_output(output, kind)
     collection = collect([local_copy(path, without=TUNE) for path in paths])
     if kind is Format.md and output is None:
@@ -76,18 +76,18 @@ def report(
 
         typer.echo(visible(markdown(collection, median=median)), nl=False)
         return
-    there = output or _place(collection, kind)
+    path = output or _default_path(collection, kind)
     try:
-        _write(collection, kind, there, median)
-        upload(there)
+        _write(collection, kind, path, median)
+        upload(path)
     except OSError as error:
-        raise ConfigError(f"{there}: cannot be written ({error.strerror or error}).") from error
-    console.print(f"Written: {display_name(there)}", markup=False, highlight=False, soft_wrap=True)
+        raise ConfigError(f"{path}: cannot be written ({error.strerror or error}).") from error
+    console.print_plain(f"Written: {display_name(path)}")
 
 
-def _place(collection: Collection, kind: Format) -> Path:
-    """Where a report goes if nobody says where: into the first folder that was named, or that of
-    the only run.
+def _default_path(collection: Collection, kind: Format) -> Path:
+    """Return where a report goes by default: into the first folder that was named; a timeline into
+    the folder of its run.
     """
     names = {Format.html: "report.html", Format.png: "report", Format.trace: "trace.json"}
     return (
@@ -95,37 +95,37 @@ def _place(collection: Collection, kind: Format) -> Path:
     ) / names[kind]
 
 
-def _write(collection: Collection, kind: Format, there: Path, median: bool) -> None:
+def _write(collection: Collection, kind: Format, path: Path, median: bool) -> None:
     if kind is Format.md:
         from raysync.results.markdown import markdown
 
-        there.write_text(visible(markdown(collection, median=median)), encoding="utf-8")
+        path.write_text(visible(markdown(collection, median=median)), encoding="utf-8")
     elif kind is Format.trace:
         from raysync.results.trace import write_trace
 
         if len(collection.runs) > 1:
             raise ConfigError(
-                f"--format trace: it shows one run, there are {len(collection.runs)}; name one of"
-                f" them: {collection.runs[0].record.path}, ..."
+                f"--format trace: it shows one run, but there are {len(collection.runs)}; name one"
+                f" of them: {collection.runs[0].record.path}, ..."
             )
-        write_trace(collection.runs[0].record, there)
+        write_trace(collection.runs[0].record, path)
     else:
         from raysync.results.page import write_html, write_png
 
-        (write_html if kind is Format.html else write_png)(collection, there)
+        (write_html if kind is Format.html else write_png)(collection, path)
 
 
 def _check_output(output: Path | None, kind: Format) -> None:
-    """Before anything is read: a mistake must not cost a minute."""
+    """Check `--output` before records are read, which can take a minute."""
     if output is None:
         return
     if not output.absolute().parent.is_dir():
         raise ConfigError(f"--output {output}: there is no folder {output.parent}.")
     if output.is_dir() and kind is not Format.png:
         raise ConfigError(
-            f"--output {output}: that is a folder; --format {kind.value} is written to a file."
+            f"--output {output}: this is a folder; --format {kind.value} is written to a file."
         )
     if output.is_file() and kind is Format.png:
         raise ConfigError(
-            f"--output {output}: that is a file; --format png is written to a folder."
+            f"--output {output}: this is a file; --format png is written to a folder."
         )

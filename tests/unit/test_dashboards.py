@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from dashboards.__main__ import made
 from dashboards.panels import series
 from raysync import cli
-from raysync.cli.prometheus import check_url
+from raysync.cli.dashboards import check_url
 from raysync.errors import ConfigError
 from raysync.record.metrics import CLOCKS, REGISTRY
 from tests.cluster.boards import BOARDS, asked, choices

@@ -221,7 +221,7 @@ def test_a_place_that_does_not_answer(monkeypatch):
 
 def test_where_nothing_is(output, tmp_path):
     for load in (raysync.load, raysync.load_sweep):
-        with pytest.raises(ConfigError, match="there is nothing there"):
+        with pytest.raises(ConfigError, match="nothing is there"):
             load(storage.join(output, "none"))
     done = CliRunner().invoke(app, ["replay", storage.join(output, "none")])
     assert isinstance(done.exception, ConfigError)

@@ -18,9 +18,9 @@ from rich.console import Console
 
 import raysync
 from raysync import config
-from raysync.cli import picture, watch
-from raysync.cli.picture import Picture
-from raysync.cli.watch import QUIET_S, Watching, newest
+from raysync.cli import run_view, watch
+from raysync.cli.run_view import RunView
+from raysync.cli.watch import QUIET_S, Watcher, newest
 from raysync.core.decisions import Drop, Note
 from raysync.core.events import Joined, Left, Pushed
 from raysync.core.journal import Ended, Entry, Evaluation, Remark, encode, header
@@ -246,7 +246,7 @@ def test_what_workers_do_is_what_the_machine_has_them_do(name, parameters):
     assert ever_suspended == (name == "sync-switch")
     assert len(rows) == 4, "one a slot"
     assert rows["a-1#1"].state == "gone after 20.50 s: its actor died"
-    assert status.protocol == {"sync-switch": "asp"}.get(name, "")
+    assert status.phase == {"sync-switch": "asp"}.get(name, "")
     measured = status.measures
     assert sum(row.pushes for row in rows.values()) == sum(
         one.pushes for worker, one in measured.workers.items() if worker in rows
@@ -281,10 +281,10 @@ def test_what_comes_with_the_pushes_does_not_displace_what_is_rare():
     for line in more:
         for news in texts_of(line):
             status._keep(news)
-    assert "left" in [news.kind for news in status.news]
+    assert "left" in [news.kind for news in status.events]
     order = [each for line in [*lines, left, *more] for each in texts_of(line)]
-    assert [each for each in order if each in status.news] == status.news, "as they were told"
-    assert len(status.news) <= RARE + FREQUENT
+    assert [each for each in order if each in status.events] == status.events, "as they were told"
+    assert len(status.events) <= RARE + FREQUENT
 
 
 def test_of_what_is_frequent_the_latest_of_each_kind_and_worker_is_kept():
@@ -292,7 +292,7 @@ def test_of_what_is_frequent_the_latest_of_each_kind_and_worker_is_kept():
     names = [*map(str, range(FREQUENT)), "0", "new"]
     for at, worker in enumerate(names):
         status._keep(EventText(float(at), "hold", worker, "waits", rare=False))
-    assert [news.worker for news in status.news] == names[2:]
+    assert [news.worker for news in status.events] == names[2:]
 
 
 @pytest.mark.parametrize("name", ["bsp", "lagtuner", "k-batch-async"])
@@ -358,9 +358,7 @@ def watched(folder, *, terminal=False, sleep=None, silent_s=0.0, once=False, hei
     record = load(folder)
     with JournalTail(folder / "journal.jsonl") as journal:
         wrote = (folder / "journal.jsonl").stat().st_mtime
-        Watching(record, journal, shown, sleep or never, lambda: wrote + silent_s).to_its_end(
-            once=once
-        )
+        Watcher(record, journal, shown, sleep or never, lambda: wrote + silent_s).run(once=once)
     return shown.file.getvalue()
 
 
@@ -454,7 +452,7 @@ def test_a_long_journal_is_read_to_its_end_before_anything_is_said_of_its_writer
     record, monkeypatch
 ):
     writer = record(lines=[*lines_of("ssp", 20), Ended("finished", 12.5)], done=True)
-    monkeypatch.setattr(Watching, "_writer_is_gone", lambda _: True)
+    monkeypatch.setattr(Watcher, "_writer_is_gone", lambda _: True)
     monkeypatch.setattr(watch, "LINES", 4)
     text = watched(writer.folder, terminal=True, silent_s=7200)
     assert "Nothing" not in text
@@ -494,7 +492,7 @@ def test_more_workers_than_fit(record):
     status = standing_of(lines_of("bsp", 40, workers=workers), workload=10**6)
     for height in (20, 24, 60):
         shown = Console(file=io.StringIO(), width=80)
-        shown.print(Picture(status, "bsp", {}, "Nothing.", height))
+        shown.print(RunView(status, "bsp", {}, "Nothing.", height))
         text = shown.file.getvalue()
         seen = [line.split()[0] for line in text.splitlines() if line.startswith(" a-")]
         assert len(text.splitlines()) <= height
@@ -509,7 +507,7 @@ def test_more_workers_than_fit(record):
 
 def drawn(status, about, width, height=None):
     shown = Console(file=io.StringIO(), width=width)
-    shown.print(Picture(status, "sync-switch(first=bsp, then=ssp(staleness=3))", about, "", height))
+    shown.print(RunView(status, "sync-switch(first=bsp, then=ssp(staleness=3))", about, "", height))
     return [line.rstrip() for line in shown.file.getvalue().splitlines()]
 
 
@@ -563,7 +561,7 @@ def test_decoupled_runs_and_those_of_a_language_model(tmp_path):
     assert "gone" not in text, "who has no batch left is no loss"
     assert "s left" not in text, "a virtual second is nothing to wait for"
     status = standing_of([*lines_of("asp", 2), SCORE])
-    assert "perplexity  1.35" in picture._facts(status, {"tokens": True})
+    assert "perplexity  1.35" in run_view._facts(status, {"tokens": True})
 
 
 def test_the_newest_of_several(record, tmp_path):
