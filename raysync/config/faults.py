@@ -154,7 +154,7 @@ class Crash(Strict):
         None, ge=0, description="as it begins this iteration, or the first after it"
     )
     rejoin_after_s: float | None = Field(
-        None, ge=0, description="default: never; on Ray a process takes its time to start"
+        None, ge=0, description="default: it never comes back; on Ray, starting a process takes longer"
     )
 
     @model_validator(mode="after")

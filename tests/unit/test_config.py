@@ -159,7 +159,7 @@ from raysync.errors import ConfigError
         ("name: a/b", "name: "),
         (
             "workers: [{gpus: 1.5}]",
-            r"workers\[0\]: gpus: 1.5 cannot be had; a share below 1, or a whole number",
+            r"workers\[0\]: gpus: must be below 1 or a whole number; got 1.5",
         ),
         (
             "workers: [{gpus: 2, devices_per_worker: 4}]",

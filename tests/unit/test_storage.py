@@ -239,5 +239,5 @@ def test_a_folder_is_looked_at_before_actors_start(tmp_path):
     os.geteuid() == 0 and not Path("/proc").is_dir(), reason="nowhere that root may not write"
 )
 def test_a_folder_that_cannot_be_made():
-    with pytest.raises(ConfigError, match="output: /proc/.*cannot be made"):
+    with pytest.raises(ConfigError, match="output: /proc/.*cannot be created"):
         raysync.run({**TINY, "output": "/proc/nowhere"})

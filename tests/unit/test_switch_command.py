@@ -237,7 +237,7 @@ def test_a_recurring_job(call, pretended):
     assert result()[1]["cost"] == pytest.approx(2 * (60 + 35 + 22.5) / 100)
     assert "known" in out
     _, out, _ = call("--recurring", "--set", "switch_search.known={accuracy: 0.9}")
-    assert "nobody can say without known: {accuracy: ..., seconds: ...}" in out
+    assert "give known: {accuracy: ..., seconds: ...}" in out
     assert "0.25" in out
     assert result()[1]["cost"] is None
 
