@@ -1,4 +1,4 @@
-"""`raysync report`: turn records into a page, Markdown, pictures or a timeline."""
+"""`raysync report`: from records to something that a person reads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """The formats of a report."""
+    """What a report can be."""
 
     html = "html"
     md = "md"
@@ -54,7 +54,7 @@ Output = Annotated[
     ),
 ]
 Median = Annotated[
-    bool, typer.Option("--median", help="For md: the values of the median run in place of means.")
+    bool, typer.Option("--median", help="For md: the values of the median run, not means.")
 ]
 
 
@@ -68,7 +68,7 @@ def report(
     from raysync.results.collection import collect
 
     if median and kind is not Format.md:
-        raise ConfigError(f"--median: only for --format md, not for {kind.value}.")
+        raise ConfigError(f"--median: of the tables of --format md; not of {kind.value}.")
     _check_output(output, kind)
     collection = collect([local_copy(path, without=TUNE) for path in paths])
     if kind is Format.md and output is None:
@@ -76,18 +76,18 @@ def report(
 
         typer.echo(visible(markdown(collection, median=median)), nl=False)
         return
-    path = output or _default_path(collection, kind)
+    there = output or _place(collection, kind)
     try:
-        _write(collection, kind, path, median)
-        upload(path)
+        _write(collection, kind, there, median)
+        upload(there)
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be written ({error.strerror or error}).") from error
-    console.print_plain(f"Written: {display_name(path)}")
+        raise ConfigError(f"{there}: cannot be written ({error.strerror or error}).") from error
+    console.print(f"Written: {display_name(there)}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _default_path(collection: Collection, kind: Format) -> Path:
-    """Return where a report goes by default: into the first folder that was named; a timeline into
-    the folder of its run.
+def _place(collection: Collection, kind: Format) -> Path:
+    """Where a report goes if nobody says where: into the first folder that was named, or that of
+    the only run.
     """
     names = {Format.html: "report.html", Format.png: "report", Format.trace: "trace.json"}
     return (
@@ -95,11 +95,11 @@ def _default_path(collection: Collection, kind: Format) -> Path:
     ) / names[kind]
 
 
-def _write(collection: Collection, kind: Format, path: Path, median: bool) -> None:
+def _write(collection: Collection, kind: Format, there: Path, median: bool) -> None:
     if kind is Format.md:
         from raysync.results.markdown import markdown
 
-        path.write_text(visible(markdown(collection, median=median)), encoding="utf-8")
+        there.write_text(visible(markdown(collection, median=median)), encoding="utf-8")
     elif kind is Format.trace:
         from raysync.results.trace import write_trace
 
@@ -108,15 +108,15 @@ def _write(collection: Collection, kind: Format, path: Path, median: bool) -> No
                 f"--format trace: it shows one run, but there are {len(collection.runs)}; name one"
                 f" of them: {collection.runs[0].record.path}, ..."
             )
-        write_trace(collection.runs[0].record, path)
+        write_trace(collection.runs[0].record, there)
     else:
         from raysync.results.page import write_html, write_png
 
-        (write_html if kind is Format.html else write_png)(collection, path)
+        (write_html if kind is Format.html else write_png)(collection, there)
 
 
 def _check_output(output: Path | None, kind: Format) -> None:
-    """Check `--output` before records are read, which can take a minute."""
+    """Before anything is read: a mistake must not cost a minute."""
     if output is None:
         return
     if not output.absolute().parent.is_dir():

@@ -73,7 +73,7 @@ def sweep(
         highlight=False,
     )
     if record.records:
-        _print_answers(record)
+        _answer(record)
     console.print_plain(
         f"Table: {display_name(record.path / CSV)}\nReport: raysync report"
         f" {display_name(record.path)}"
@@ -94,14 +94,14 @@ def any_failed(table: pd.DataFrame) -> bool:
     return bool((table.status.eq("failed") | broke).any())
 
 
-def _print_answers(record: SweepRecord) -> None:
-    """Print which paradigm is best in each scenario."""
+def _answer(record: SweepRecord) -> None:
+    """Which paradigm, in each scenario."""
     from raysync.results.collection import collect
     from raysync.results.ranking import answers, overall
 
     collection = collect([record.path])
-    texts = answers(collection)
-    for scenario, text in texts.items():
+    found = answers(collection)
+    for scenario, text in found.items():
         console.print(f"{scenario}: {text}" if scenario else text, markup=False, highlight=False)
-    if len(texts) > 1:
+    if len(found) > 1:
         console.print(overall(collection), markup=False, highlight=False)

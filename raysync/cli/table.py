@@ -15,7 +15,7 @@ from raysync.cli.console import console
 from raysync.config import Experiment
 
 Column = tuple[str, str, Callable[[float], str], bool]
-"""The heading, the key of the summary, the format of a value, and whether its interval is shown."""
+"""Heading, key of the summary, how a value is shown, whether its interval is shown."""
 
 
 def print_table(
@@ -24,8 +24,8 @@ def print_table(
     seeds: Sequence[int],
     tokens: bool,
 ) -> None:
-    """Print a row for each paradigm: means over the seeds, the results with their intervals. None
-    stands for a failed run.
+    """One row a paradigm; means over the seeds, with the interval of the results. None: a failed
+    run.
     """
     columns = [
         *results(experiment, tokens),
@@ -36,16 +36,17 @@ def print_table(
         ("lead\nmax", "lead_max", "{:.0f}".format, False),
     ]
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    # a long label takes several lines; numbers are never cut
-    table.add_column("paradigm", overflow="fold")
+    table.add_column(
+        "paradigm", overflow="fold"
+    )  # a long one takes lines of its own; numbers are never cut
     for name, *_ in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for label, summaries in rows.items():
-        bad = Counter(summary["status"] if summary else "failed" for summary in summaries)
+        bad = Counter(one["status"] if one else "failed" for one in summaries)
         del bad["finished"]
         marks = [f"[red]{status} {count} of {len(seeds)}[/red]" for status, count in bad.items()]
         cells = [
-            cell([each[key] if each else None for each in summaries], show, interval=interval)
+            cell([one[key] if one else None for one in summaries], show, interval=interval)
             for _, key, show, interval in columns
         ]
         table.add_row(" ".join([escape(label), *marks]), *cells)
@@ -54,7 +55,7 @@ def print_table(
 
 
 def results(experiment: Experiment, tokens: bool) -> list[Column]:
-    """Return the columns that say how good the model became, and how soon it met the targets."""
+    """The columns that say how good the model became, and how soon it met the targets."""
     if experiment.timing == "only":
         return [("seconds", "seconds", seconds_text, True)]
     accuracy, loss = experiment.target_accuracy, experiment.target_loss
@@ -74,22 +75,22 @@ def results(experiment: Experiment, tokens: bool) -> list[Column]:
 
 
 def seconds_text(value: float) -> str:
-    """Format seconds with one decimal; less than a second with two digits."""
+    """One decimal; of less than a second, two digits."""
     return f"{value:,.1f}" if value >= 0.95 or not value else f"{value:.2g}"
 
 
 def rate_text(value: float) -> str:
-    """Format a rate as a whole number; less than ten with two digits."""
+    """Whole numbers; of less than ten a second, two digits."""
     return f"{value:,.0f}" if value >= 9.95 or not value else f"{value:.2g}"
 
 
 def perplexity_text(value: float) -> str:
-    """Format perplexity with two decimals; a thousand and more by its order of magnitude."""
+    """Two decimals; of a model that knows nothing, the order of magnitude."""
     return f"{value:.2f}" if value < 1000 else f"{value:.1e}"
 
 
 def title(experiment: Experiment, seeds: Sequence[int]) -> str:
-    """Name the model, its data, the workers and the seeds; with several, explain what `±` means."""
+    """What was trained, by whom, how often; and what `±` means, where there are several seeds."""
     repeats = f"seed {seeds[0]}"
     if len(seeds) > 1:
         repeats = f"mean ± half of the 95% interval over seeds {', '.join(map(str, seeds))}"
@@ -100,22 +101,21 @@ def title(experiment: Experiment, seeds: Sequence[int]) -> str:
 
 
 def cell(values: list[float | None], show: Callable[[float], str], *, interval: bool) -> str:
-    """Format the mean over the seeds with half of its interval, and the number of values where some
-    seeds have none.
+    """The mean over the seeds with half of its interval, and of how many where some have no value.
 
     As in the report, a half that rounds to 0 is left out.
     """
     if len(values) == 1:
         return "-" if values[0] is None else show(values[0])
-    from raysync.results.statistics import estimate  # scipy is slow to import
+    from raysync.results.statistics import estimate  # scipy takes its time to import
 
-    mean = estimate(values)
-    if mean.mean is None:
+    found = estimate(values)
+    if found.mean is None:
         return "-"
     half = missing = ""
-    if interval and mean.low is not None and mean.high is not None:
-        half = show((mean.high - mean.low) / 2)
+    if interval and found.low is not None and found.high is not None:
+        half = show((found.high - found.low) / 2)
         half = "" if half == show(0.0) else f" ± {half}"
-    if not mean.complete:
-        missing = f" ({mean.count} of {mean.total})"
-    return f"{show(mean.mean)}{half}{missing}"
+    if not found.complete:
+        missing = f" ({found.count} of {found.total})"
+    return f"{show(found.mean)}{half}{missing}"

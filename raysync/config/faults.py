@@ -151,10 +151,10 @@ class Crash(Strict):
     worker: str = Field(description="its slot: fast-0")
     at_s: float | None = Field(None, ge=0, description="seconds since the run began")
     at_clock: int | None = Field(
-        None, ge=0, description="as it begins this iteration, or the first after it"
+        None, ge=0, description="it dies as it begins this iteration, or the first after it"
     )
     rejoin_after_s: float | None = Field(
-        None, ge=0, description="default: it never comes back; on Ray, starting a process takes longer"
+        None, ge=0, description="default: never; on Ray, a process takes longer to start"
     )
 
     @model_validator(mode="after")
