@@ -88,6 +88,7 @@ def warn_of_the_jobs_folder(experiment: Experiment) -> None:
     in_a_job = "job_submission_id" in os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "")
     if in_a_job and not is_uri(output) and not Path(output).expanduser().is_absolute():
         say(
-            f"output: {output}: in a job this folder lies in Ray's copy of the working directory,"
-            " which Ray removes. To keep the records: --set output=/A/SHARED/FOLDER, or a URI."
+            f"output: {output}: in a job that is a folder of Ray's copy of the working directory,"
+            " and is deleted with it. To keep the records: --set output=/A/SHARED/FOLDER, or a"
+            " URI."
         )

@@ -107,7 +107,7 @@ REGISTRY = {
             WORKER,
         ),
         Metric("raysync_server_update_seconds", "counter", "Time the server spent on updates."),
-        Metric("raysync_switches", "counter", "Switches from one phase to the next.", (*RUN, "to")),
+        Metric("raysync_switches", "counter", "Changes of the protocol.", (*RUN, "to")),
         Metric(
             "raysync_stragglers_detected",
             "counter",
@@ -156,7 +156,7 @@ REGISTRY = {
         Metric(
             "raysync_protocol_active",
             "gauge",
-            "1 for the phase in force, 0 for earlier ones.",
+            "1 for the protocol in force, 0 for those it replaced.",
             (*RUN, "protocol"),
         ),
         Metric(

@@ -229,7 +229,7 @@ def test_where_nothing_is(output, tmp_path):
 
 def test_a_folder_is_looked_at_before_actors_start(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="output: .*/file/below/tiny: .*/file is no folder"):
+    with pytest.raises(ConfigError, match="output: .*/file/below/tiny: .*/file is not a folder"):
         raysync.run({**TINY, "engine": "ray", "output": str(tmp_path / "file/below")})
     storage.check(tmp_path / "new/below")
     assert {one.name for one in tmp_path.iterdir()} == {"file"}, "and nothing is made"

@@ -19,6 +19,7 @@ from rich.console import Console
 import raysync
 from raysync import config
 from raysync.cli import run_view, watch
+from raysync.cli.console import VisibleConsole
 from raysync.cli.run_view import RunView
 from raysync.cli.watch import QUIET_S, Watcher, newest
 from raysync.core.decisions import Drop, Note
@@ -347,7 +348,7 @@ def watched(folder, *, terminal=False, sleep=None, silent_s=0.0, once=False, hei
     def never(_):
         raise AssertionError("waited for a run that will write no more")
 
-    shown = Console(
+    shown = VisibleConsole(
         file=io.StringIO(),
         width=150,
         height=height,
@@ -474,8 +475,8 @@ def test_a_place_that_is_lost_for_a_while(record, monkeypatch):
 
     monkeypatch.setattr(watch, "download", pull)
     text = watched(behind, sleep=lambda _: None)
-    assert "s3://gone: cannot be reached. It is tried again.\n" in text.replace(" \n", "\n")
-    assert "stopped after" in text.rpartition("tried again")[2]
+    assert "s3://gone: cannot be reached. Trying again.\n" in text.replace(" \n", "\n")
+    assert "stopped after" in text.rpartition("Trying again")[2]
     writer.close()
     clean()
 
@@ -628,7 +629,7 @@ def test_the_command(call, record, tmp_path, monkeypatch):  # noqa: F811
     for wrong, says in (
         ("nowhere", "nowhere: there is no such folder."),
         (str(tmp_path), None),
-        (str(writer.folder / "config.yaml"), "that is a file, not a folder"),
+        (str(writer.folder / "config.yaml"), "this is a file, not a folder"),
         (f"file://{tmp_path}", None),
         ("s4://bucket/runs", "unknown kind of URI 's4'"),
     ):
