@@ -31,14 +31,14 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class Experiment(Strict):
-    """One experiment file."""
+    """The model, its data, the workers and the paradigms of an experiment."""
 
     name: str = Field(
         "experiment",
         pattern=r"^[A-Za-z0-9_+][A-Za-z0-9_.+-]*$",
-        description="folder of its records",
+        description="the name of the experiment, and of the folder of its records",
     )
-    seed: Seed = 0
+    seed: Seed = Field(0, description="seed of all draws: initial weights, batches, jitter, faults")
     seeds: tuple[Seed, ...] = Field(
         (), description="`compare` repeats every paradigm with each of these seeds"
     )
@@ -55,9 +55,15 @@ class Experiment(Strict):
             "only: nothing is trained, to see which workers wait for which; virtual engine only"
         ),
     )
-    model: Choice = Named(name="mlp")
+    model: Choice = Field(
+        Named(name="mlp"),
+        description="a registered name (`raysync list models`), or yours: package.module:function",
+    )
     data: Annotated[Data, BeforeValidator(by_name)] = Data()
-    paradigm: ParadigmSetting = ParadigmChoice(name="bsp")
+    paradigm: ParadigmSetting = Field(
+        ParadigmChoice(name="bsp"),
+        description="the paradigm that `run` uses (`raysync list paradigms`)",
+    )
     paradigms: tuple[ParadigmSetting, ...] = Field(
         STANDARD_COMPARISON, min_length=1, description="what `compare` compares"
     )
@@ -89,6 +95,7 @@ class Experiment(Strict):
     published: Published | None = Field(None, description="a published table, for reports")
     output: Path | str = Field(
         Path("runs"),
+        json_schema_extra={"type": "string"},
         description=(
             "a folder, or a URI that pyarrow's file systems know: s3://bucket/runs, gs://...; "
             "records go to OUTPUT/NAME/TIME-PARADIGM-ID/"

@@ -31,7 +31,7 @@ class _Windows(Strict):
     lasts_s: float | None = Field(
         None, gt=0, description="length of a window; default: to the end of the run"
     )
-    lasts_clocks: int | None = Field(None, ge=1)
+    lasts_clocks: int | None = Field(None, ge=1, description="likewise, by the worker's clock")
     times: int | None = Field(
         None,
         ge=1,
@@ -40,11 +40,13 @@ class _Windows(Strict):
     mean_gap_s: float | None = Field(
         None, ge=0.001, description="windows begin as a Poisson process with this mean gap"
     )
-    mean_gap_clocks: float | None = Field(None, ge=0.01)
+    mean_gap_clocks: float | None = Field(
+        None, ge=0.01, description="likewise, by the worker's clock"
+    )
     end_s: float | None = Field(
         None, gt=0, description="no window begins after it; needs times or mean_gap"
     )
-    end_clock: int | None = Field(None, ge=1)
+    end_clock: int | None = Field(None, ge=1, description="likewise, by the worker's clock")
 
     @model_validator(mode="after")
     def _consistent(self) -> _Windows:
@@ -111,7 +113,7 @@ class SlowDown(_Windows):
     stragglers).
     """
 
-    kind: Literal["slow-down"]
+    kind: Literal["slow-down"] = Field(description="the kind of this fault")
     factor: float = Field(ge=1, description="what the duration of a step is multiplied by")
 
 
@@ -120,7 +122,7 @@ class Latency(_Windows):
     30 ms).
     """
 
-    kind: Literal["latency"]
+    kind: Literal["latency"] = Field(description="the kind of this fault")
     added_s: float = Field(gt=0, description="added to each way")
 
 
@@ -132,10 +134,10 @@ class Drift(_Windows):
     between uniform draws, one every `period`.
     """
 
-    kind: Literal["drift"]
+    kind: Literal["drift"] = Field(description="the kind of this fault")
     added_s: float = Field(gt=0, description="the most that is added to each way")
     period_s: float | None = Field(None, gt=0, description="time between two draws")
-    period_clocks: int | None = Field(None, ge=1)
+    period_clocks: int | None = Field(None, ge=1, description="likewise, by the worker's clock")
 
     @model_validator(mode="after")
     def _one_period(self) -> Drift:
@@ -147,14 +149,16 @@ class Drift(_Windows):
 class Crash(Strict):
     """Kill a worker, at the beginning of an iteration or at a time; it can come back later."""
 
-    kind: Literal["crash"]
+    kind: Literal["crash"] = Field(description="the kind of this fault")
     worker: str = Field(description="its slot: fast-0")
     at_s: float | None = Field(None, ge=0, description="seconds since the run began")
     at_clock: int | None = Field(
         None, ge=0, description="it dies as it begins this iteration, or the first after it"
     )
     rejoin_after_s: float | None = Field(
-        None, ge=0, description="default: never; on Ray, a process takes longer to start"
+        None,
+        ge=0,
+        description="when it comes back; default: never; on Ray, a process takes longer to start",
     )
 
     @model_validator(mode="after")

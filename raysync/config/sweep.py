@@ -31,8 +31,10 @@ class Distribution(Strict):
         "randint",
         "lograndint",
         "choice",
-    ]
-    arguments: tuple[Any, ...]
+    ] = Field(description="its name in ray.tune")
+    arguments: tuple[Any, ...] = Field(
+        description="arguments of the function of ray.tune, in order"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -79,7 +81,9 @@ class Sweep(Strict):
         "accuracy",
         description="the metric, of those that trials report, for searcher and scheduler",
     )
-    mode: Literal["max", "min"] = "max"
+    mode: Literal["max", "min"] = Field(
+        "max", description="max: a larger metric is better; min: a smaller one"
+    )
     stop: dict[str, float] = Field(
         default_factory=dict, description="metric -> value at which a trial is stopped"
     )

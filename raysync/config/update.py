@@ -40,12 +40,19 @@ class Data(Strict):
 
 
 Share = Annotated[float, Field(ge=0, lt=1)]
+AS_OUTSIDE = "as in `update`; default: the same as there"
 
 
 class Schedule(Strict):
     """The learning rate as a function of progress (0 at the start, 1 at the end) or of updates."""
 
-    name: Literal["constant", "milestones", "cosine", "inverse-sqrt"] = "constant"
+    name: Literal["constant", "milestones", "cosine", "inverse-sqrt"] = Field(
+        "constant",
+        description=(
+            "milestones: times `factor` at each; cosine: down to 0 at the end; "
+            "inverse-sqrt: divided by the root of the number of the update"
+        ),
+    )
     milestones: tuple[Annotated[float, Field(ge=0, le=1)], ...] = Field(
         (), description="progress at which lr drops"
     )
@@ -70,7 +77,7 @@ class MomentumRamp(Strict):
     the exponential one, which doubles the momentum in even steps, stands for its nonlinear one.
     """
 
-    name: Literal["linear", "exponential"]
+    name: Literal["linear", "exponential"] = Field(description="form of the rise")
     over: float = Field(gt=0, le=1, description="progress that the ramp takes")
     start: float = Field(
         0.0, ge=0, lt=1, description="momentum at the beginning; exponential needs it above 0"
@@ -93,7 +100,9 @@ class DelayCompensation(Strict):
     each push before it is used.
     """
 
-    name: Literal["constant", "adaptive"] = "constant"
+    name: Literal["constant", "adaptive"] = Field(
+        "constant", description="constant: DC-ASGD-c; adaptive: DC-ASGD-a"
+    )
     strength: float = Field(0.04, gt=0, description="lambda, or lambda_0")
     decay: Share = Field(0.95, description="for `adaptive`: the decay of MS")
 
@@ -103,24 +112,30 @@ class Phase(Strict):
     outside of the phase.
     """
 
-    lr: float | None = Field(None, gt=0)
-    momentum: float | None = Field(None, ge=0, lt=1)
-    momentum_ramp: Annotated[MomentumRamp | None, BeforeValidator(by_name)] = None
-    weight_decay: float | None = Field(None, ge=0)
-    lr_scaling: Literal["linear", "none"] | None = None
-    combine: Literal["mean", "sum"] | None = None
-    clip_norm: float | None = Field(None, gt=0)
+    lr: float | None = Field(None, gt=0, description=AS_OUTSIDE)
+    momentum: float | None = Field(None, ge=0, lt=1, description=AS_OUTSIDE)
+    momentum_ramp: Annotated[MomentumRamp | None, BeforeValidator(by_name)] = Field(
+        None, description=AS_OUTSIDE
+    )
+    weight_decay: float | None = Field(None, ge=0, description=AS_OUTSIDE)
+    lr_scaling: Literal["linear", "none"] | None = Field(None, description=AS_OUTSIDE)
+    combine: Literal["mean", "sum"] | None = Field(None, description=AS_OUTSIDE)
+    clip_norm: float | None = Field(None, gt=0, description=AS_OUTSIDE)
 
 
 class Update(Strict):
     """How the server turns gradients into a new model."""
 
-    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    optimizer: Literal["sgd", "adam", "adamw"] = Field(
+        "sgd", description="optimizer of the server, as in torch"
+    )
     lr: float = Field(0.05, gt=0, description="learning rate of one push")
     momentum: float = Field(0.0, ge=0, lt=1, description="sgd only")
     momentum_ramp: Annotated[MomentumRamp | None, BeforeValidator(by_name)] = None
     nesterov: bool = Field(False, description="sgd only; needs momentum")
-    weight_decay: float = Field(0.0, ge=0)
+    weight_decay: float = Field(
+        0.0, ge=0, description="weight decay, as torch's optimizer defines it"
+    )
     betas: tuple[Share, Share] = Field((0.9, 0.999), description="adam and adamw only")
     schedule: Annotated[Schedule, BeforeValidator(by_name)] = Schedule()
     lr_scaling: Literal["linear", "none"] = Field(
@@ -193,7 +208,7 @@ class Workload(Strict):
     """The amount of training, in exactly one of three units."""
 
     epochs: float | None = Field(None, gt=0, description="passes over the training set")
-    samples: int | None = Field(None, gt=0)
+    samples: int | None = Field(None, gt=0, description="total number of samples")
     iterations_per_worker: int | None = Field(
         None, gt=0, description="times the number of workers and the batch size, as one pool"
     )
@@ -225,7 +240,7 @@ class EvaluationPlan(Strict):
         le=1000,
         description="number of evaluations, spread evenly over the progress, beside the one at 0",
     )
-    batch_size: int = Field(1000, gt=0)
+    batch_size: int = Field(1000, gt=0, description="number of samples that are evaluated at once")
     samples: int | None = Field(
         None,
         gt=0,

@@ -15,7 +15,9 @@ from raysync.core.reference import may_import
 class Jitter(Strict):
     """How a worker's step times vary from step to step: by a random factor with mean 1."""
 
-    distribution: Literal["none", "normal", "lognormal", "exponential"] = "lognormal"
+    distribution: Literal["none", "normal", "lognormal", "exponential"] = Field(
+        "lognormal", description="distribution of the factor by which a step's time is multiplied"
+    )
     sigma: float = Field(
         0.0,
         ge=0,
@@ -107,8 +109,12 @@ def _numbers_in(path: Path) -> list[float]:
 class WorkerGroup(Strict):
     """Workers that are alike. All resources are those of one worker."""
 
-    name: str = Field("worker", pattern=r"^[A-Za-z0-9_.+-]+$")
-    count: int = Field(1, ge=1, le=10_000)
+    name: str = Field(
+        "worker",
+        pattern=r"^[A-Za-z0-9_.+-]+$",
+        description="the names of its workers begin with it: NAME-0, NAME-1, ...",
+    )
+    count: int = Field(1, ge=1, le=10_000, description="number of workers in the group")
     cpus: float = Field(1, ge=0, description="CPUs reserved on the Ray cluster for each worker")
     gpus: float = Field(
         0, ge=0, description="GPUs reserved for each worker: a share below 1, or a whole number"

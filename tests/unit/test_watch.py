@@ -417,7 +417,7 @@ def test_a_run_is_followed_to_its_end(record):
 
 def test_a_killed_run_says_for_how_long_nothing_was_written(record):
     writer = record(lines=lines_of("ssp", 4))
-    assert "Nothing" not in (text := watched(writer.folder, once=True))
+    assert "No output" not in (text := watched(writer.folder, once=True))
     assert "s left" in text
     quiet = watched(writer.folder, once=True, silent_s=65)
     assert "No output for 65 s.\n" in quiet.replace(" \n", "\n")
@@ -436,15 +436,15 @@ def test_a_killed_run_says_for_how_long_nothing_was_written(record):
     (writer.folder / "environment.json").write_text(
         json.dumps(where | {"pid": gone.pid, "host": "elsewhere"})
     )
-    assert "Nothing" not in watched(writer.folder, once=True, silent_s=1.0), (
+    assert "No output" not in watched(writer.folder, once=True, silent_s=1.0), (
         "its process is not for this machine to know"
     )
     text = watched(
         writer.folder, silent_s=65, sleep=lambda _: writer.write([Ended("stopped", 9.0)])
     )
-    assert text.count("Nothing has") == 1, "said while it is quiet, with how it stands"
+    assert text.count("No output") == 1, "said while it is quiet, with how it stands"
     assert text.count("lead at most") == 2
-    assert "Nothing has" not in watched(writer.folder, silent_s=7200)
+    assert "No output" not in watched(writer.folder, silent_s=7200)
     writer.close()
 
 
@@ -455,7 +455,7 @@ def test_a_long_journal_is_read_to_its_end_before_anything_is_said_of_its_writer
     monkeypatch.setattr(Watcher, "_writer_is_gone", lambda _: True)
     monkeypatch.setattr(watch, "LINES", 4)
     text = watched(writer.folder, terminal=True, silent_s=7200)
-    assert "Nothing" not in text
+    assert "No output" not in text
     assert re.search(r"Still loading: \d\d% of the journal read", text)
     assert "Still loading" not in text.rpartition("finished after")[0].rpartition("ssp │")[2]
 
@@ -582,7 +582,7 @@ def test_a_record_behind_a_uri_is_followed_by_its_copies(record, tmp_path):
     assert newest(f"file://{writer.folder}").path != behind, "each is a copy"
     assert newest(f"file://{tmp_path}").path.name == "20261121-2", "at any depth, as in a folder"
     assert "s left" in watched(behind, once=True, silent_s=QUIET_S + 1), "copies come now and then"
-    assert "Nothing has" in watched(behind, once=True, silent_s=QUIET_S + 2 * COPY_EVERY_S + 1)
+    assert "No output" in watched(behind, once=True, silent_s=QUIET_S + 2 * COPY_EVERY_S + 1)
     rest = iter([[], lines_of("ssp", 30, staleness=3)[9:16], [Ended("stopped", 31.0)]])
     text = watched(behind, sleep=lambda _: writer.write(next(rest)))
     assert next(rest, None) is None
