@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from ray import cloudpickle
+from ray import cloudpickle, tune
 
 import raysync
 from raysync.errors import ConfigError
@@ -50,6 +50,9 @@ def test_a_trial_has_ended_when_tune_says_so_and_not_before(tmp_path):
     ]
     assert said == ["The trial with seed=1 failed: does not fit"]
     assert callback.done == 2
+    assert type(cloudpickle.loads(cloudpickle.dumps(callback))) is tune.Callback, (
+        "Tune pickles it with the experiment; only the process of the sweep notes and shows"
+    )
 
 
 @pytest.fixture
