@@ -1,15 +1,14 @@
-"""Measure the machine at hand, for a cluster profile: what a step, a transfer and an update cost
-here.
+"""Measure this machine for a cluster profile: the costs of a step, a transfer and an update.
 
     flops_per_s             operations of a step (torch's count) / its seconds, one thread
     update_s, _bytes_per_s  from updates of one and of eight gradients, in this process
-    latency_s, bandwidth    from what lies between Release and Pushed beside computing, on Ray,
+    latency_s, bandwidth    from the time between Release and Pushed that is not computing, on Ray,
                             with one worker under ASP: 2 x (latency + bytes / bandwidth) + update,
                             for a vector of 4 kB and for the model's
                             (at least 4 MB: differences of smaller ones drown in noise)
 
-So latency is what the virtual engine means by it: whatever an iteration costs beside computing and
-the server's work, calls and the controller's share included, half of it each way.
+So latency has the meaning that the virtual engine gives it: half of what an iteration costs beside
+computing and the server's work, including calls and the controller's share.
 """
 
 from __future__ import annotations
@@ -38,15 +37,15 @@ LARGE_BYTES = 4_000_000
 GRADIENTS = 8
 ITERATIONS = 300
 WARM = 50
-"""The first pushes, which meet cold caches and a cold object store, do not count."""
+"""The number of first pushes that do not count, because caches and the object store are cold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What costs here."""
+    """The measured costs."""
 
     step_s: float
-    """Of a batch of the experiment's model, one thread."""
+    """Seconds of a batch of the experiment's model, one thread."""
     flops_per_s: float
     latency_s: float
     bandwidth_bytes_per_s: float | None
@@ -56,11 +55,11 @@ class Measured:
 
 
 def calibrate(engine: Engine, task: Task) -> Measured:
-    """Measure here what the virtual engine must know for a task.
+    """Measure the costs that the virtual engine needs for a task.
 
     Args:
         engine: a session of the Ray engine.
-        task: its model, batch size and update are measured.
+        task: the task whose model, batch size and update are measured.
     """
     seconds = step_s(task.model, task.experiment.batch_size)
     one_s, eight_s = (
@@ -83,14 +82,14 @@ def calibrate(engine: Engine, task: Task) -> Measured:
 
 
 def profile(experiment: Experiment, measured: Measured, about: str) -> str:
-    """The text of a cluster profile: the experiment's workers, with the rate measured where they
-    name none.
+    """Write the text of a cluster profile: the experiment's workers, with the measured rate where
+    they set none.
     """
     workers = []
     for group in experiment.workers:
-        given = group.model_dump(mode="json", exclude_defaults=True, exclude={"name", "count"})
+        settings = group.model_dump(mode="json", exclude_defaults=True, exclude={"name", "count"})
         rate = {} if group.emulates_steps else {"flops_per_s": _rounded(measured.flops_per_s)}
-        workers.append({"name": group.name, "count": group.count, **given, **rate})
+        workers.append({"name": group.name, "count": group.count, **settings, **rate})
     link = {
         "latency_s": measured.latency_s,
         "bandwidth_bytes_per_s": measured.bandwidth_bytes_per_s,
@@ -100,17 +99,17 @@ def profile(experiment: Experiment, measured: Measured, about: str) -> str:
         "update_s": _rounded(measured.update_s),
         "update_bytes_per_s": _rounded(measured.update_bytes_per_s),
     }
-    settings = {"about": about, "workers": workers, "network": network}
-    return yaml.safe_dump(settings, sort_keys=False, width=120)
+    text = {"about": about, "workers": workers, "network": network}
+    return yaml.safe_dump(text, sort_keys=False, width=120)
 
 
 def _rounded(value: float) -> float:
-    """Three digits: more is not known."""
+    """Round to three digits: the measurement is no more precise."""
     return float(f"{value:.3g}")
 
 
 def _update_s(vector_bytes: int, gradients: int, update: Update) -> float:
-    """Seconds of one update of a store, one thread: a median."""
+    """Measure the seconds of one update of a store, with one thread: a median."""
     size = vector_bytes // 4
     store = ParameterStore(torch.zeros(size), size, update)
     vectors = [torch.full((size,), 1e-6) for _ in range(gradients)]
@@ -129,7 +128,9 @@ def _update_s(vector_bytes: int, gradients: int, update: Update) -> float:
 
 
 def _between_s(engine: Engine, vector_bytes: int) -> float:
-    """Seconds between Release and Pushed beside computing, of a model of that size: a median."""
+    """Measure the seconds between Release and Pushed that are not computing, for a model of that
+    size: a median.
+    """
     features = max(1, vector_bytes // 40 - 1)
     with TemporaryDirectory() as folder:
         experiment = config.validate(
@@ -152,6 +153,6 @@ def _between_s(engine: Engine, vector_bytes: int) -> float:
 
 
 def _noise(features: int) -> DataSet:
-    """A few samples of that many features."""
+    """Return a few samples of that many features."""
     x, y = np.zeros((10, features), np.float32), np.arange(10)
     return data_set("noise", (x, y), (x, y), classes=10)

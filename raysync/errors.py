@@ -1,10 +1,10 @@
-"""What can go wrong, and whose fault it is.
+"""The exceptions of raysync.
 
     RaysyncError
-    |- ConfigError (also a ValueError)   the user asked for something that cannot be
+    |- ConfigError (also a ValueError)   the user asked for something impossible
     |- ProtocolViolation                 a history that cannot have happened
-    |- IllegalDecision (an assertion)    a paradigm decided what cannot be carried out
-    `- RunFailed                         a run ended because an actor or the user's own code broke
+    |- IllegalDecision (an assertion)    a paradigm made a decision that cannot be carried out
+    `- RunFailed                         a run ended because an actor or the user's own code failed
 
 Our own bugs are plain `assert`s. The command line prints a `ConfigError` without a traceback and
 exits with 2.
@@ -17,48 +17,48 @@ from difflib import get_close_matches
 
 
 class RaysyncError(Exception):
-    """Base of every error that raysync raises on purpose."""
+    """The base of every error that raysync raises on purpose."""
 
 
 class ConfigError(RaysyncError, ValueError):
-    """The user's mistake: the message says what was given, where, and what is allowed."""
+    """The user made a mistake. The message says what was given, where, and what is allowed."""
 
 
 class ProtocolViolation(RaysyncError):
-    """An illegal event: nothing was changed by it."""
+    """An event is illegal. It has changed nothing."""
 
 
 class IllegalDecision(RaysyncError, AssertionError):
-    """A bug of a paradigm, which may be the user's own: the message has its file, its line, and
-    what was illegal.
+    """A paradigm, perhaps the user's own, has a bug. The message names its file and line, and the
+    illegal decision.
     """
 
 
 class RunFailed(RaysyncError):
-    """A run ended as `failed`; its record is kept."""
+    """A run ended as `failed`. Its record is kept."""
 
 
 def unknown_name(
     what: str,
-    given: object,
+    name: object,
     allowed: Iterable[str],
     where: str = "",
     shown: Iterable[str] | None = None,
 ) -> ConfigError:
-    """The error for a name that is not on a list, with the nearest one that is.
+    """Create the error for a name that does not exist, with the nearest one that does.
 
     Args:
-        what: what was asked for, in the singular ("paradigm").
-        given: what the user wrote.
+        what: the kind of the name, in the singular ("paradigm").
+        name: what the user wrote.
         allowed: the names that exist.
         where: path of the setting in the experiment file ("workers[0].speed"), if there is one.
-        shown: the list as the message has it; default: `allowed`, sorted.
+        shown: the allowed names as the message lists them; default: `allowed`, sorted.
     """
     names = sorted(allowed)
-    nearest = get_close_matches(str(given), names, n=1)
+    nearest = get_close_matches(str(name), names, n=1)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-    place = f"{where}: " if where else ""
+    location = f"{where}: " if where else ""
     return ConfigError(
-        f"{place}unknown {what} {given!r}{hint}\nAllowed:"
+        f"{location}unknown {what} {name!r}{hint}\nAllowed:"
         f" {', '.join(names if shown is None else shown)}."
     )

@@ -1,4 +1,4 @@
-"""From an experiment to a record: pick the engine, write what happens."""
+"""Run an experiment: choose the engine, and write the record."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ Notify = Callable[[str], None]
 
 
 class Engine(Protocol):
-    """What trains: `cluster.session.Session` or `virtual.engine.VirtualEngine`."""
+    """An engine that trains: `cluster.session.Session` or `virtual.engine.VirtualEngine`."""
 
     @property
     def places(self) -> Mapping[str, Any]:
-        """Actor -> dataclass that says where it sits, of the latest run."""
+        """Actor -> a dataclass that says where it ran, in the latest run."""
 
     def run(
         self, task: Task, paradigm: AnyParadigm, labels: RunLabels | None = None
     ) -> Iterator[list[Line]]:
-        """Train, and yield what happens, in order; the last line is an `Ended`. Metrics are
-        published under the labels.
+        """Train, and yield the lines of the journal in order; the last one is an `Ended`. Metrics
+        are published under the labels.
         """
 
 
@@ -52,11 +52,11 @@ def _quiet(_: object) -> None:
 def engine_for(
     experiment: Experiment, notify: Notify = _quiet, address: str | None = None
 ) -> Iterator[Engine]:
-    """The engine that an experiment names; it serves any number of runs.
+    """Start the engine that an experiment names. It serves any number of runs.
 
     Args:
-        experiment: to run.
-        notify: is told, in a sentence, what the user should know.
+        experiment: the experiment to run.
+        notify: receives sentences that the user should read.
         address: the cluster to join where `cluster.address` is `auto`; None: a private one.
     """
     if experiment.engine == "virtual":
@@ -64,7 +64,7 @@ def engine_for(
 
         yield VirtualEngine()
         return
-    from raysync.cluster.session import Session  # Ray takes its time to import
+    from raysync.cluster.session import Session  # Ray is slow to import
 
     with Session(notify, address) as session:
         yield session
@@ -82,23 +82,23 @@ def run(
     """Train one experiment and return its record.
 
     Args:
-        experiment: a validated one, plain data as in an experiment file, or the path of such a
-            file.
+        experiment: a validated experiment, plain data as in an experiment file, or the path of such
+            a file.
         model: an nn.Module, or a function returning one, in place of the experiment's model. A
-            function gets `input_shape` and `classes` if it has parameters of these names.
+            function receives `input_shape` and `classes` if it has parameters of these names.
         data: a `raysync.DataSet` in place of the experiment's data set; `raysync.data_set` makes
             one of arrays.
-        watch: is called with the measures so far, a few times a second.
-        notify: is told what the user should know, a sentence at a time.
+        watch: receives the measures so far, a few times a second.
+        notify: receives sentences that the user should read.
         tensorboard: also write TensorBoard's event file into the record, while the run goes on.
 
     Raises:
-        ConfigError: something in the experiment cannot be.
-        RunFailed: an actor or the user's own code broke; what was recorded is kept, and named in
-            the message.
+        ConfigError: the experiment asks for something impossible.
+        RunFailed: an actor or the user's own code failed. The record up to then is kept, and the
+            message names it.
 
     With `cluster.address: auto`, the default, a cluster that Ray is connected to is used and left
-    as it was: call `ray.init()` first, as in a Ray job. Otherwise a private one is started and
+    as it was: call `ray.init()` first, as in a Ray job. Otherwise a private cluster is started and
     stopped.
     """
     for name, function in (("watch", watch), ("notify", notify)):
@@ -132,8 +132,8 @@ def run_in(
     tensorboard: bool = False,
     sweep: str = "",
 ) -> RunRecord:
-    """Train a task under a paradigm on an engine that may serve further runs; see `run`. `sweep` is
-    the name of the one that this is a trial of.
+    """Train a task under a paradigm on an engine that can serve further runs; see `run`. For a
+    trial, `sweep` is the name of its sweep.
     """
     began = datetime.now()
     experiment = task.experiment.model_copy(update={"paradigm": choice})
@@ -145,14 +145,13 @@ def run_in(
     )
     check(join(experiment.output, experiment.name))
     folder = folder_name(experiment.output, experiment.name, choice.label)
-    of = f"{sweep}/{experiment.name}" if sweep else experiment.name
-    stream = engine.run(task, choice.make(), RunLabels(of, folder.name, choice.label))
-    first = next(
-        stream
-    )  # whatever the user asked for that cannot be is known by now: no record of that
+    name = f"{sweep}/{experiment.name}" if sweep else experiment.name
+    stream = engine.run(task, choice.make(), RunLabels(name, folder.name, choice.label))
+    first = next(stream)  # an impossible experiment raises here, before there is a record of it
     make_folder(folder)
+    path = display_name(folder)
     with (
-        Uploader(folder, notify) as mirror,
+        Uploader(folder, notify) as uploader,
         RecordWriter(
             folder,
             experiment.to_yaml(),
@@ -164,7 +163,7 @@ def run_in(
         ) as writer,
         _event_log(folder, began, tensorboard) as log,
     ):
-        watches = (log, mirror, watch)
+        watches = (log, uploader, watch)
         try:
             _write(writer, first, watches, notify)
             for lines in stream:
@@ -175,22 +174,21 @@ def run_in(
             if measures.ended is None:
                 stopped = not isinstance(error, Exception)  # Ctrl-C, or the end of the process
                 _end(writer, *(("stopped", "") if stopped else ("failed", repr(error))))
-                became = "Stopped" if stopped else "Failed"
-                notify(f"{became}. The record up to now: {display_name(folder)}")
+                notify(f"{'Stopped' if stopped else 'Failed'}. The record up to now: {path}")
             raise
     ended = measures.ended
     assert ended is not None, "a run without an end"
     why = ended.error if ended.status == "failed" else ""
     if why or writer.failure:
-        kept = f"The record up to then: {display_name(folder)}" if folder.exists() else ""
+        kept = f"The record up to then: {path}" if folder.exists() else ""
         raise RunFailed("\n".join(dict.fromkeys(filter(None, (why, writer.failure, kept)))))
-    return load(folder, trust=True)  # it is the user's own
+    return load(folder, trust=True)  # the user's own record
 
 
-def _event_log(folder: Path, began: datetime, wanted: bool) -> AbstractContextManager[Watch]:
-    if not wanted:
+def _event_log(folder: Path, began: datetime, enabled: bool) -> AbstractContextManager[Watch]:
+    if not enabled:
         return nullcontext(_quiet)
-    from raysync.record.tensorboard import EventLog  # tensorboardX takes its time to import
+    from raysync.record.tensorboard import EventLog  # tensorboardX is slow to import
 
     return EventLog(folder, began)
 
@@ -200,21 +198,21 @@ def _write(
 ) -> None:
     writer.write(lines)
     for line in lines:
-        if isinstance(line, Ended):  # its status is told otherwise
+        if isinstance(line, Ended):  # its status is reported elsewhere
             for fault in line.faults_without_effect:
-                notify(f"Nobody met {fault}.")
+                notify(f"Fault never triggered: {fault}.")
             continue
-        for news in texts_of(line):
-            if news.rare:
-                notify(f"After {news.at:.1f} s: {news.text}.")
+        for event in texts_of(line):
+            if event.rare:
+                notify(f"After {event.at:.1f} s: {event.text}.")
     for watch in watches:
         watch(writer.measures)
 
 
 def _end(writer: RecordWriter, status: str, error: str) -> None:
-    """Complete the record of a run that ended in another way than its engine says."""
+    """Complete the record of a run whose engine could not write its end."""
     if writer.measures.ended is None:
-        with suppress(RunFailed):  # of a record that cannot be written: the writer keeps its reason
+        with suppress(RunFailed):  # if it cannot be written, the writer keeps the reason
             writer.write([Ended(status, writer.measures.now, error)])
     writer.close()
 

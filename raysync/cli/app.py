@@ -1,12 +1,9 @@
-"""What all commands share: the application, the consoles that they print to, and their common
-arguments.
-"""
+"""What all commands share: the application, their common arguments, and what they do first."""
 
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,7 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from raysync import config
-from raysync.cli.visible import VisibleConsole
+from raysync.cli.console import say
 from raysync.config import Experiment
 from raysync.record.storage import is_uri
 
@@ -24,11 +21,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Experiments with synchronisation paradigms in distributed deep learning, on Ray.",
 )
-WIDE = None if "COLUMNS" in os.environ else 160
-"""The columns of an output that is no terminal, such as the log of a job. rich would fold it at 80,
-which helps no reader."""
-console = VisibleConsole(emoji=False, width=None if sys.stdout.isatty() else WIDE)
-errors = VisibleConsole(stderr=True, emoji=False, width=None if sys.stderr.isatty() else WIDE)
 
 File = Annotated[
     Path, typer.Argument(metavar="FILE", help="Experiment file (YAML).", show_default=False)
@@ -62,13 +54,15 @@ def load_experiment(file: Path | None, settings: Sequence[str]) -> Experiment:
         return config.load(path, settings)
 
 
-def say(text: str) -> None:
-    """Print a sentence for the user, above what a live display shows."""
-    errors.print(text, markup=False, highlight=False, soft_wrap=True)
+def prepare_tune() -> None:
+    """Set the environment that Ray Tune reads when it is imported: its newer output cannot be
+    silenced, and shows no settings.
+    """
+    os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
 
 
 def say_that_ray_starts(experiment: Experiment, what: str) -> None:
-    """Announce that Ray starts: for half a minute nothing else is seen."""
+    """Announce the half minute in which processes start and nothing else is printed."""
     joins = experiment.cluster.address not in ("auto", "local") or (
         experiment.cluster.address == "auto" and "RAY_ADDRESS" in os.environ
     )
@@ -76,18 +70,17 @@ def say_that_ray_starts(experiment: Experiment, what: str) -> None:
 
 
 def with_engine(settings: Sequence[str], engine: str | None) -> list[str]:
-    """Return the overrides with that of `--engine`."""
+    """Append `--engine` to the overrides, if it is given."""
     return [*settings, *([f"engine={engine}"] if engine else [])]
 
 
-def warn_of_the_jobs_folder(experiment: Experiment, say: Callable[[str], None]) -> None:
-    """Warn where a job writes to a relative folder: it lies in Ray's copy of the working directory,
-    which Ray deletes when it needs the space.
+def warn_of_the_jobs_folder(experiment: Experiment) -> None:
+    """Warn if a Ray job would lose its records: a relative folder lies in Ray's copy of the working
+    directory, which Ray removes when it needs the space.
     """
     output = experiment.output
-    in_a_job = "job_submission_id" in os.environ.get(
-        "RAY_JOB_CONFIG_JSON_ENV_VAR", ""
-    )  # for a job's driver (Ray 2.60)
+    # set for the driver of a job (Ray 2.60)
+    in_a_job = "job_submission_id" in os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "")
     if in_a_job and not is_uri(output) and not Path(output).expanduser().is_absolute():
         say(
             f"output: {output}: in a job that is a folder of Ray's copy of the working directory,"

@@ -1,35 +1,46 @@
-"""`raysync dashboards`: what Prometheus and Grafana need to show raysync's runs on a Ray
-cluster.
+"""`raysync dashboards`: write the files with which Prometheus and Grafana show raysync's runs on a
+Ray cluster, and check what a Prometheus knows of them.
 """
 
 from __future__ import annotations
 
+import json
 from configparser import ConfigParser
 from dataclasses import dataclass
+from http.client import HTTPException
 from importlib.resources import files
 from io import StringIO
 from pathlib import Path
 from shlex import join
 from typing import Annotated, Any
+from urllib.error import HTTPError
+from urllib.parse import urlencode, urlsplit
+from urllib.request import urlopen
 
 import typer
 import yaml
 
-from raysync.cli.app import app, console
-from raysync.cli.prometheus import check_url, known
+from raysync.cli.app import app
+from raysync.cli.console import console
 from raysync.errors import ConfigError
 from raysync.record.metrics import REGISTRY
 
 RAY_FOLDER = "/tmp/ray"
 """Where Ray keeps its sessions, unless `ray start --temp-dir` says otherwise."""
 DISCOVERY = "prom_metrics_service_discovery.json"
-"""In that folder: Ray's list of its endpoints, always up to date."""
+"""Ray's list of its endpoints in that folder, always up to date."""
 BOARDS = "grafana/dashboards"
 SCRAPE_S = 10
-"""As often as Ray's processes report."""
+"""The interval at which Ray's processes report."""
+TIMEOUT_S = 10
+ALL_SERIES = '{__name__=~"ray_raysync_.+"}'
 
-Folder = Annotated[Path | None, typer.Argument(metavar="DIR", show_default=False, help="Where to.")]
-Prometheus = Annotated[str, typer.Option(metavar="URL", help="Where Prometheus is, or will be.")]
+Folder = Annotated[
+    Path | None, typer.Argument(metavar="DIR", show_default=False, help="Folder to write to.")
+]
+Prometheus = Annotated[
+    str, typer.Option(metavar="URL", help="Address at which Prometheus runs, or will run.")
+]
 Ray = Annotated[
     str,
     typer.Option(
@@ -47,7 +58,7 @@ Token = Annotated[
         "--ray-token",
         metavar="FILE",
         show_default=False,
-        help="With --ray URL, where Ray asks for a token: the file that has it.",
+        help="With --ray URL, if Ray requires a token: the file that holds it.",
     ),
 ]
 Check = Annotated[
@@ -55,7 +66,7 @@ Check = Annotated[
     typer.Option(
         "--check",
         help=(
-            "Ask Prometheus whether it knows raysync's metrics (after writing, if a DIR is named)."
+            "Ask Prometheus whether it knows raysync's metrics (after writing, if DIR is given)."
         ),
     ),
 ]
@@ -80,26 +91,21 @@ def dashboards(
     if check:
         metrics, runs = known(prometheus)
         missing = ", ".join(name for name in REGISTRY if name not in metrics)
-        of_runs = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
-        say(
-            f"{prometheus} knows {len(metrics)} of {len(REGISTRY)} metrics of raysync, of {of_runs}"
+        count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
+        console.print_plain(
+            f"{prometheus} knows {len(metrics)} of {len(REGISTRY)} metrics of raysync, of {count}"
             + (f"; not, or not yet: {missing}" if missing else "")
         )
 
 
-def say(text: str) -> None:
-    """As it is: paths and names are not markup."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
 @dataclass(frozen=True)
 class Cluster:
-    """What there is to know of a Ray cluster."""
+    """The parts of a Ray cluster's configuration that Prometheus and Grafana need."""
 
     discovery: dict[str, Any]
-    """How Prometheus learns of Ray's endpoints: part of its scrape configuration."""
+    """How Prometheus finds Ray's endpoints: part of its scrape configuration."""
     boards: Path | None
-    """Ray's own dashboards, where this machine has them."""
+    """Folder of Ray's own dashboards, where this machine has them."""
 
 
 def _cluster(ray: str, token: Path | None) -> Cluster:
@@ -111,14 +117,14 @@ def _cluster(ray: str, token: Path | None) -> Cluster:
             if token
             else {}
         )
-        question = {
+        endpoint = {
             "url": f"{check_url(ray, '--ray')}/api/prometheus/sd",
             "refresh_interval": f"{SCRAPE_S}s",
             **bearer,
         }
-        return Cluster({"http_sd_configs": [question]}, None)
+        return Cluster({"http_sd_configs": [endpoint]}, None)
     if token is not None:
-        raise ConfigError("--ray-token: only with --ray http://HEAD:8265; a folder asks for none.")
+        raise ConfigError("--ray-token: only with --ray http://HEAD:8265; a folder needs none.")
     folder = Path(ray).expanduser().absolute()
     if ":" in ray or folder.is_file():
         raise ConfigError(
@@ -138,34 +144,19 @@ def _write(folder: Path, prometheus: str, cluster: Cluster) -> None:
             path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be written ({error.strerror or error}).") from error
-    say(
-        "\n".join(
-            (
-                f"Written: {folder}",
-                join(
-                    [
-                        "prometheus",
-                        f"--config.file={folder}/prometheus.yml",
-                        f"--storage.tsdb.path={folder}/prometheus",
-                    ]
-                ),
-                join(
-                    [
-                        "grafana",
-                        "server",
-                        "--homepath",
-                        "/usr/share/grafana",
-                        "--config",
-                        f"{folder}/grafana/grafana.ini",
-                    ]
-                ),
-            )
-        )
-    )
+    start_prometheus = [
+        "prometheus",
+        f"--config.file={folder}/prometheus.yml",
+        f"--storage.tsdb.path={folder}/prometheus",
+    ]
+    start_grafana = ["grafana", "server", "--homepath", "/usr/share/grafana"]
+    start_grafana += ["--config", f"{folder}/grafana/grafana.ini"]
+    lines = (f"Written: {folder}", join(start_prometheus), join(start_grafana))
+    console.print_plain("\n".join(lines))
 
 
 def _files(folder: Path, prometheus: str, cluster: Cluster) -> dict[str, str]:
-    """Path in the folder -> what it holds."""
+    """Return path in the folder -> text of the file."""
     return {
         "prometheus.yml": _yaml(
             {
@@ -187,8 +178,8 @@ def _files(folder: Path, prometheus: str, cluster: Cluster) -> dict[str, str]:
 
 
 def _grafana_ini(folder: Path) -> str:
-    """Grafana with its files in that folder; whoever opens it may look without logging in, as with
-    Ray's settings.
+    """Configure Grafana with its files in that folder. Dashboards are shown without a login, as in
+    Ray's own settings.
     """
     settings = ConfigParser(interpolation=None)
     settings.read_dict(
@@ -208,7 +199,7 @@ def _grafana_ini(folder: Path) -> str:
 
 
 def _data_source(prometheus: str) -> dict[str, Any]:
-    """Under the name by which the Ray dashboard asks for it."""
+    """Configure the data source under the name that the Ray dashboard expects."""
     return {
         "apiVersion": 1,
         "datasources": [
@@ -225,7 +216,7 @@ def _data_source(prometheus: str) -> dict[str, Any]:
 
 
 def _providers(ours: Path, rays: Path | None) -> dict[str, Any]:
-    """Folders of dashboards that Grafana reads, again and again."""
+    """List the folders of dashboards that Grafana reads periodically."""
     folders = {"raysync": ours, "Ray": rays}
     return {
         "apiVersion": 1,
@@ -239,3 +230,69 @@ def _providers(ours: Path, rays: Path | None) -> dict[str, Any]:
 
 def _yaml(settings: dict[str, Any]) -> str:
     return yaml.safe_dump(settings, sort_keys=False)
+
+
+def check_url(url: str, option: str) -> str:
+    """Return an address without a slash at its end.
+
+    Raises:
+        ConfigError: it is no address.
+    """
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # brackets that do not match, or a port that is no number
+        is_address = False
+    if not is_address:
+        raise ConfigError(f"{option} {url}: http://HOST:PORT is expected.")
+    return url.rstrip("/")
+
+
+def known(url: str) -> tuple[set[str], list[str]]:
+    """Ask a Prometheus which metrics of the registry it has, by name in the registry, and of which
+    runs.
+
+    Raises:
+        ConfigError: there is no Prometheus at that address, or it has none of the metrics.
+    """
+    series = set(_label_values(url, "__name__"))
+    metrics = {
+        metric.name
+        for metric in REGISTRY.values()
+        if series & {metric.exported, f"{metric.exported}_bucket"}
+    }
+    if not metrics:
+        raise ConfigError(
+            f"{url}: a Prometheus, but it knows no metric of raysync. Has a run begun, on the"
+            f" cluster that it scrapes?\nIts targets: {url}/targets"
+        )
+    return metrics, _label_values(url, "run")
+
+
+def _label_values(url: str, label: str) -> list[str]:
+    """Ask for the values of a label in raysync's series."""
+    answer = _get(f"{url}/api/v1/label/{label}/values?{urlencode({'match[]': ALL_SERIES})}", url)
+    values = answer.get("data") if isinstance(answer, dict) else None
+    if not isinstance(values, list):
+        raise ConfigError(f"--prometheus {url}: the server at that address is no Prometheus.")
+    return values
+
+
+def _get(question: str, url: str) -> Any:
+    try:
+        with urlopen(question, timeout=TIMEOUT_S) as answer:
+            return json.load(answer)
+    except HTTPError as error:
+        raise ConfigError(
+            f"--prometheus {url}: the server at that address is no Prometheus, or is not ready"
+            f" ({error})."
+        ) from error
+    except (OSError, HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        raise ConfigError(
+            f"--prometheus {url}: no answer ({getattr(reason, 'strerror', None) or reason})."
+        ) from error
+    except ValueError as error:
+        raise ConfigError(
+            f"--prometheus {url}: the server at that address is no Prometheus."
+        ) from error

@@ -1,4 +1,4 @@
-"""`raysync list`: what comes with raysync."""
+"""`raysync list`: list the paradigms, models, data sets and clusters that come with raysync."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from raysync import config
-from raysync.cli.app import app, console
+from raysync.cli.app import app
+from raysync.cli.console import console
 from raysync.paradigms import PARADIGMS, PRESETS
 from raysync.results.grouping import workers_text
 
 
 class Kind(StrEnum):
-    """What `raysync list` lists."""
+    """The kinds of things that `raysync list` can list."""
 
     paradigms = "paradigms"
     models = "models"
@@ -31,7 +32,8 @@ class Kind(StrEnum):
 def list_(
     kind: Annotated[Kind, typer.Argument(metavar="KIND", help="What to list.", show_default=False)],
     measure: Annotated[
-        bool, typer.Option("--measure", help="Models: time a step here (a minute or two).")
+        bool,
+        typer.Option("--measure", help="Models: measure a step on this machine (a minute or two)."),
     ] = False,
 ) -> None:
     """List the paradigms, models, data sets or clusters that come with raysync, with their
@@ -52,8 +54,12 @@ def list_(
     for column in ("name", *next(iter(sizes.values()), {}), "settings", "what it is"):
         table.add_column(column, no_wrap=column == "name")
     for name, thing in shelves[kind].items():
-        known = signature(thing).parameters.values()
-        settings = [f"{p.name}={_default(thing, p)}" for p in known if p.default is not p.empty]
+        parameters = signature(thing).parameters.values()
+        settings = [
+            f"{each.name}={_default(thing, each)}"
+            for each in parameters
+            if each.default is not each.empty
+        ]
         cells = [
             name,
             *sizes.get(name, {}).values(),
@@ -72,7 +78,7 @@ def list_(
 
 
 def _default(thing: Callable[..., Any], parameter: Parameter) -> str:
-    """What a parameter is when nobody says; of a dataclass's field, what its factory makes."""
+    """Show the default of a parameter; of a dataclass's field, the value that its factory makes."""
     factories = (
         {field.name: field.default_factory for field in fields(thing)}
         if is_dataclass(thing)
@@ -99,8 +105,8 @@ def _list_clusters() -> None:
 
 
 def _sizes(measure: bool) -> dict[str, dict[str, str]]:
-    """Columns of `list models`: parameters and, if they are measured, milliseconds a step, for the
-    samples named.
+    """Return the columns of `list models` for each model: the shape of a sample, the number of
+    parameters and, if measured, the milliseconds of a step.
     """
     from raysync.training.cost import STEP_BATCH, step_s
     from raysync.training.flat import FlatModel

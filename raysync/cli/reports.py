@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raysync.cli.app import app, console
-from raysync.cli.visible import visible
+from raysync.cli.app import app
+from raysync.cli.console import console, visible
 from raysync.errors import ConfigError
 from raysync.record.storage import display_name, local_copy, upload
 from raysync.record.sweeps import TUNE
@@ -50,11 +50,11 @@ Output = Annotated[
     typer.Option(
         "--output",
         "-o",
-        help="Where to. Default: into the (first) folder; Markdown to the terminal.",
+        help="File or folder to write. Default: in the first folder; Markdown to the terminal.",
     ),
 ]
 Median = Annotated[
-    bool, typer.Option("--median", help="Of md: the values of the median run in place of means.")
+    bool, typer.Option("--median", help="For md: the values of the median run, not means.")
 ]
 
 
@@ -108,8 +108,8 @@ def _write(collection: Collection, kind: Format, path: Path, median: bool) -> No
 
         if len(collection.runs) > 1:
             raise ConfigError(
-                f"--format trace: it shows one run, there are {len(collection.runs)}; name one of"
-                f" them: {collection.runs[0].record.path}, ..."
+                f"--format trace: it shows one run, but there are {len(collection.runs)}; name one"
+                f" of them: {collection.runs[0].record.path}, ..."
             )
         write_trace(collection.runs[0].record, path)
     else:
@@ -126,9 +126,9 @@ def _check_output(output: Path | None, kind: Format) -> None:
         raise ConfigError(f"--output {output}: there is no folder {output.parent}.")
     if output.is_dir() and kind is not Format.png:
         raise ConfigError(
-            f"--output {output}: that is a folder; --format {kind.value} is written to a file."
+            f"--output {output}: this is a folder; --format {kind.value} is written to a file."
         )
     if output.is_file() and kind is Format.png:
         raise ConfigError(
-            f"--output {output}: that is a file; --format png is written to a folder."
+            f"--output {output}: this is a file; --format png is written to a folder."
         )

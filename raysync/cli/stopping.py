@@ -1,10 +1,9 @@
-"""How a command is stopped: by Ctrl-C, by SIGTERM (`kill`, `ray job stop`), or by SIGHUP (the
-terminal is closed).
+"""Stop a command on Ctrl-C, SIGTERM (`kill`, `ray job stop`) or SIGHUP (the terminal is closed).
 
-The first of them ends it in good order: records are completed, actors and a private cluster go. A
-second Ctrl-C ends it at once, whatever it waits for. Python itself may not hear that one: its
-handlers run in the main thread, once the call of Ray that it is in comes back, which may be never.
-So a thread waits for the numbers of signals that Python writes to a pipe.
+The first signal ends the command in good order: records are completed, actors and a private cluster
+are shut down. A second Ctrl-C ends it at once, whatever it waits for. A handler in Python could
+miss that one: handlers run in the main thread, once the call of Ray that it is in returns, which
+may be never. So a thread reads the numbers of signals, which Python writes to a pipe.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 TOGETHER_S = 0.3
-"""Signals so close to each other are one: `timeout`, say, sends its signal to the process and to
-its group."""
+"""Signals that are so close to each other count as one: `timeout`, for example, sends its signal to
+the process and to its group."""
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Handle signals as the file's docstring says; outside of the main thread, nothing changes."""
+    """Handle signals as the file's docstring says; outside of the main thread, do nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -43,9 +42,8 @@ def stoppable() -> Iterator[None]:
     except SystemExit:
         if leave.number in (None, signal.SIGINT):
             raise
-        raise SystemExit(
-            128 + leave.number
-        ) from None  # of a call of Ray that hears a signal, another number comes out
+        # a call of Ray that a signal interrupts would exit with another number
+        raise SystemExit(128 + leave.number) from None
     finally:
         signal.set_wakeup_fd(fd_before)
         os.close(writer)
@@ -54,8 +52,8 @@ def stoppable() -> Iterator[None]:
 
 
 class _Leave:
-    """The handler of the signals that end the command: the first one raises, and is left to its
-    work by the others.
+    """The handler of the signals that end the command: the first one raises, and the others do
+    nothing.
     """
 
     def __init__(self) -> None:
@@ -74,7 +72,7 @@ class _Leave:
 
 
 def _leave_the_terminal() -> None:
-    """It is closed: what is written to it from now on would raise."""
+    """Redirect the output away from a terminal that is closed: writing to it would raise."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for fd in (1, 2):
         if os.isatty(fd):
@@ -89,25 +87,27 @@ def _await_the_second(reader: int) -> None:
         if number not in STOPS:
             continue
         if first_s is None:
-            first_s, family = time.monotonic(), _family()
+            first_s, descendants = time.monotonic(), _descendants()
         elif number == signal.SIGINT and time.monotonic() > first_s + TOGETHER_S:
-            _end(family, 128 + number)
+            _end(descendants, 128 + number)
     os.close(reader)
 
 
-def _family() -> list[Any]:
-    """The processes that this one started, and those that they started."""
-    import psutil  # takes its time to import
+def _descendants() -> list[Any]:
+    """Return the processes that this one started, and those that they started."""
+    import psutil  # slow to import
 
     return list(psutil.Process().children(recursive=True))
 
 
-def _end(family: list[Any], status: int) -> None:
-    """At once; the family of the first signal has members whose parents have gone since."""
+def _end(descendants: list[Any], status: int) -> None:
+    """End the process and its descendants at once. Those at the first signal are passed in, because
+    the parents of some may have gone since.
+    """
     import psutil
 
-    for process in {*family, *_family()}:
+    for process in {*descendants, *_descendants()}:
         with suppress(psutil.Error):
             process.kill()
-    os.write(2, b"\nEnded at once: what was recorded up to now is kept.\n")
+    os.write(2, b"\nEnded at once. The records up to now are kept.\n")
     os._exit(status)

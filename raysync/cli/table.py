@@ -13,7 +13,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from raysync.cli.app import console
+from raysync.cli.console import console
 from raysync.config import Experiment
 from raysync.results.collection import Success
 from raysync.results.columns import (

@@ -1,4 +1,4 @@
-"""`raysync run`, `compare`, `calibrate` and `replay`: single runs, and what is done with them."""
+"""`raysync run`, `compare`, `calibrate` and `replay`: train, and check what was recorded."""
 
 from __future__ import annotations
 
@@ -20,15 +20,13 @@ from raysync.cli.app import (
     OptionalFile,
     Settings,
     app,
-    console,
-    errors,
     load_experiment,
-    say,
     say_that_ray_starts,
     warn_of_the_jobs_folder,
     with_engine,
 )
-from raysync.cli.live import live
+from raysync.cli.console import console, errors, say
+from raysync.cli.progress_lines import run_lines
 from raysync.cli.table import print_table
 from raysync.config import Experiment, ParadigmChoice
 from raysync.config.masking import masked
@@ -94,43 +92,33 @@ def calibrate(
     """Measure this machine for an experiment's model, and write a profile for the virtual engine
     (half a minute).
     """
-    from raysync.calibration import calibrate as measure, profile as written
+    from raysync import calibration
     from raysync.runner import engine_for
     from raysync.training.task import prepare
 
     if profile.suffix != ".yaml":
-        raise ConfigError(f"{profile}: a profile is named by a path that ends in .yaml.")
+        raise ConfigError(f"{profile}: the path of a profile must end in .yaml.")
     if not profile.absolute().parent.is_dir():
         raise ConfigError(f"{profile}: there is no folder {profile.parent}.")
     experiment = load_experiment(file, [*settings, "engine=ray", "timing=with-gradients"])
     task = prepare(experiment)
-    with (
-        live(task.data.tokens) as shown,
-        engine_for(experiment, shown.say, os.environ.get("RAY_ADDRESS")) as engine,
-    ):
-        measured = measure(engine, task)
+    with engine_for(experiment, say, os.environ.get("RAY_ADDRESS")) as engine:
+        measured = calibration.calibrate(engine, task)
     about = (
         f"Measured by raysync calibrate on {platform.node() or 'this machine'} ({os.cpu_count()}"
         f" cores), {datetime.now():%Y-%m-%d}, with {task.model.name} and batches of"
         f" {experiment.batch_size}."
     )
-    profile.write_text(written(experiment, measured, about), encoding="utf-8")
-    bandwidth = measured.bandwidth_bytes_per_s
-    console.print(
+    profile.write_text(calibration.profile(experiment, measured, about), encoding="utf-8")
+    rate = measured.bandwidth_bytes_per_s
+    bandwidth = f"{rate / 1e9:.3g} GB/s" if rate else "too high to measure"
+    console.print_plain(
         f"step {1000 * measured.step_s:.3g} ms ({measured.flops_per_s / 1e9:.3g} GFLOP/s), "
-        f"latency {1000 * measured.latency_s:.3g} ms each way, "
-        f"bandwidth {f'{bandwidth / 1e9:.3g} GB/s' if bandwidth else 'too high to measure'}, "
-        f"update {1000 * measured.update_s:.3g} ms + {measured.update_bytes_per_s / 1e9:.3g} GB/s",
-        highlight=False,
-        soft_wrap=True,
+        f"latency {1000 * measured.latency_s:.3g} ms each way, bandwidth {bandwidth}, "
+        f"update {1000 * measured.update_s:.3g} ms + {measured.update_bytes_per_s / 1e9:.3g} GB/s"
     )
-    console.print(
-        f"Try it: raysync compare{f' {file}' if file else ''} --engine virtual --set"
-        f" profile={profile}",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
+    compare_command = " ".join(["raysync compare", *([str(file)] if file else [])])
+    console.print_plain(f"Try it: {compare_command} --engine virtual --set profile={profile}")
 
 
 @app.command()
@@ -154,20 +142,18 @@ def replay(
     if not journal.is_file():
         raise ConfigError(f"{record}: not the record of a run (no journal.jsonl in it).")
     with legible(journal.parent), journal.open(encoding="utf-8") as file:
-        replayed = replay_journal(file, partial(rebuild, trust=trust))
-    if replayed.difference:
-        errors.print(f"Differs at {replayed.difference}", markup=False, highlight=False)
+        result = replay_journal(file, partial(rebuild, trust=trust))
+    if result.difference:
+        errors.print(f"Differs at {result.difference}", markup=False, highlight=False)
         raise typer.Exit(1)
     console.print(
-        f"{replayed.events} events replayed, all {replayed.decisions} decisions identical.",
+        f"{result.events} events replayed, all {result.decisions} decisions identical.",
         highlight=False,
     )
-    if not replayed.ended:
-        console.print(
+    if not result.ended:
+        console.print_plain(
             "The journal is unfinished: it has no closing line. Its run was killed or still goes"
-            " on, or the journal was cut off.",
-            highlight=False,
-            soft_wrap=True,
+            " on, or the journal was cut off."
         )
 
 
@@ -177,15 +163,15 @@ def _train(
     seeds: Sequence[int],
     tensorboard: bool,
 ) -> None:
-    """Train each paradigm with each seed in one session; print the table and where the
-    records are.
+    """Train each paradigm with each seed in one session, and print the table and the path of the
+    records.
     """
     from raysync.decoupled.plan import check_task
     from raysync.runner import engine_for
     from raysync.training.task import prepare
 
     task = prepare(experiment)
-    for choice in choices:  # what one of them cannot do is known before another one trains
+    for choice in choices:  # all are checked before the first one trains
         check_task(task, choice.make())
     if experiment.engine == "ray":
         say_that_ray_starts(
@@ -193,14 +179,14 @@ def _train(
         )
     with engine_for(experiment, say, os.environ.get("RAY_ADDRESS")) as engine:
         done = _train_all(engine, task, choices, seeds, tensorboard)
-        # before the end of Ray, which takes seconds, or more where Ray is stuck
+        # before the shutdown of Ray, which takes seconds, or more where Ray is stuck
         summaries = {
             label: [record.summary if record else None for record in runs]
             for label, runs in done.items()
         }
         print_table(summaries, experiment, seeds, task.data.tokens)
         records = masked(str(join(experiment.output, experiment.name)))
-        console.print(f"Records: {records}", markup=False, highlight=False, soft_wrap=True)
+        console.print_plain(f"Records: {records}")
     if any(record is None for runs in done.values() for record in runs):
         raise typer.Exit(1)
 
@@ -212,16 +198,16 @@ def _train_all(
     seeds: Sequence[int],
     tensorboard: bool,
 ) -> dict[str, list[RunRecord | None]]:
-    """The records of each paradigm, a seed each; None for a run that failed."""
+    """Return the records of each paradigm, one for each seed; None for a run that failed."""
     from raysync.runner import run_in
 
     done: dict[str, list[RunRecord | None]] = {choice.label: [] for choice in choices}
-    with live(task.data.tokens, task.experiment.timing == "only") as shown:
-        warn_of_the_jobs_folder(task.experiment, shown.say)
+    with run_lines(task.data.tokens, task.experiment.timing == "only") as lines:
+        warn_of_the_jobs_folder(task.experiment)
         for group, step_s in task.estimated_s.items():
-            shown.say(
-                f"Nobody said how long a step of {group!r} lasts: {step_s:.2g} s, from its"
-                " floating-point operations."
+            say(
+                f"No step time is given for {group!r}: {step_s:.2g} s, from its floating-point"
+                " operations."
             )
         for seed, choice in product(seeds, choices):
             label = choice.label if len(seeds) == 1 else f"{choice.label}, seed {seed}"
@@ -230,12 +216,12 @@ def _train_all(
                     engine,
                     task.with_seed(seed),
                     choice,
-                    watch=shown.follow(label),
-                    notify=shown.say,
+                    watch=lines.follow(label),
+                    notify=say,
                     tensorboard=tensorboard,
                 )
             except RunFailed as failure:
-                shown.say(f"{label} failed: {failure}")
+                say(f"{label} failed: {failure}")
                 done[choice.label].append(None)
             else:
                 done[choice.label].append(record)

@@ -1,4 +1,4 @@
-"""`raysync watch`: a run as it goes on, or as it went, in the terminal."""
+"""`raysync watch`: show a run in the terminal, as it goes on or as it ended."""
 
 from __future__ import annotations
 
@@ -12,32 +12,35 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, Group
-from rich.live import Live as Screen
+from rich.console import Group
+from rich.live import Live
 from rich.progress import Progress
 from rich.text import Text
 
-from raysync.cli.app import app, console
-from raysync.cli.live import Live
-from raysync.cli.picture import Picture
+from raysync.cli.app import app
+from raysync.cli.console import VisibleConsole, console
+from raysync.cli.progress_lines import RunLines
+from raysync.cli.run_view import RunView
 from raysync.errors import ConfigError
 from raysync.record.event_text import EventText
 from raysync.record.journal_tail import JournalTail
 from raysync.record.measures import Measures
 from raysync.record.reader import RunRecord, legible, load, measures_of
 from raysync.record.run_status import RunStatus
-from raysync.record.storage import Place, display_name, download, find, is_copy, is_uri, listdir
+from raysync.record.storage import Location, display_name, download, find, is_copy, is_uri, listdir
 from raysync.record.uploader import COPY_EVERY_S
 
 JOURNAL = "journal.jsonl"
 POLL_S = 0.25
 LINES = 2_000
-"""Of the journal, read between two pictures: what takes some tenths of a second."""
+"""Lines of the journal that are read between two updates of the view: they take some tenths of a
+second."""
 QUIET_S = 20.0
-"""A run that has written nothing for so long is said to be quiet: a step of a large model lasts
-that long. Behind a URI it is twice the time between copies more."""
+"""A run that has written nothing for this long is called quiet: a step of a large model can last
+that long. Behind a URI, twice the time between uploads is added."""
 GIVEN_UP_S = 1800.0
-"""After so long nobody waits for it any more: every deadline of a run, by default, has passed."""
+"""A run that has written nothing for this long is no longer waited for: by default, every deadline
+of a run has passed by then."""
 
 Folder = Annotated[
     str,
@@ -47,52 +50,51 @@ Folder = Annotated[
         help="Folder (or URI) of a run, or of several: then the one that began last.",
     ),
 ]
-Once = Annotated[bool, typer.Option("--once", help="Print how it stands now, and go.")]
+Once = Annotated[bool, typer.Option("--once", help="Print the current status, and exit.")]
 
 
 @app.command()
 def watch(run: Folder, once: Once = False) -> None:
-    """Watch a run: progress, what each worker does and why, what was decided; of one that has
-    ended, how it stood.
+    """Watch a run: progress, what each worker does and why, what was decided. If it has ended, show
+    its last status.
     """
     try:
         record = newest(run)
         with JournalTail(record.path / JOURNAL) as journal:
-            Watching(record, journal, console).to_its_end(once=once)
+            Watcher(record, journal, console).run(once=once)
     except OSError as error:
         if error.filename is None:  # not of a file: the reader of a pipe is gone
             raise
         raise ConfigError(f"{error.filename}: cannot be read ({error.strerror}).") from error
 
 
-def newest(place: Place) -> RunRecord:
-    """The record in a place, or, of several below it, the one that began last.
+def newest(location: Location) -> RunRecord:
+    """Return the record at a location, or, of several below it, the one that began last.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: no record is there.
     """
-    if is_uri(place):
-        return load(_newest_behind(place))
-    folder = Path(place)
+    if is_uri(location):
+        return load(_newest_uri(location))
+    folder = Path(location)
+    if folder.is_file():
+        raise ConfigError(f"{folder}: this is a file, not a folder.")
     if not folder.is_dir():
-        raise ConfigError(
-            f"{folder}:"
-            f" {'that is a file, not a folder' if folder.exists() else 'there is no such folder'}."
-        )
+        raise ConfigError(f"{folder}: there is no such folder.")
     if (folder / JOURNAL).is_file():
         return load(folder)
-    begun = [path for path in folder.rglob("config.yaml") if (path.parent / JOURNAL).is_file()]
-    if not begun:
+    configs = [path for path in folder.rglob("config.yaml") if (path.parent / JOURNAL).is_file()]
+    if not configs:
         raise ConfigError(
             f"{folder}: neither the record of a run (no {JOURNAL} in it), nor a folder of such"
             " records."
         )
-    return load(max(begun, key=lambda path: path.stat().st_mtime).parent)
+    return load(max(configs, key=lambda path: path.stat().st_mtime).parent)
 
 
-def _newest_behind(uri: Place) -> Place:
-    """A record's own URI, or, of several below it, that of the last: their names begin with
-    a time.
+def _newest_uri(uri: Location) -> Location:
+    """Return the URI of a record itself, or, of several below it, that of the latest: their names
+    begin with a time.
     """
     if JOURNAL in listdir(uri):
         return uri
@@ -104,128 +106,131 @@ def _newest_behind(uri: Place) -> Place:
     )
 
 
-class Watching:
-    """Reads a record and shows it, until the run has ended, was killed, or nobody waits for it any
-    more.
+class Watcher:
+    """Reads a record and shows it, until the run has ended, was killed, or has been silent for
+    `GIVEN_UP_S`.
     """
 
     def __init__(
         self,
         record: RunRecord,
         journal: JournalTail,
-        shown_on: Console,
+        console: VisibleConsole,
         sleep: Callable[[float], None] = time.sleep,
         now: Callable[[], float] = time.time,
     ) -> None:
         """
         Args:
-            record: to watch.
-            journal: its own, from the beginning.
-            shown_on: a terminal gets a picture that changes, anything else lines.
-            sleep: waits so many seconds.
-            now: seconds since 1970, as files' times are.
+            record: the record to watch.
+            journal: its journal, from the beginning.
+            console: a terminal shows a view that changes, anything else gets lines.
+            sleep: waits that many seconds.
+            now: returns seconds since 1970, the clock of modification times.
         """
-        self._record, self._journal, self._console = record, journal, shown_on
+        self._record, self._journal, self._console = record, journal, console
         self._sleep, self._now = sleep, now
-        behind = is_copy(record.path)
-        self._poll_s, self._quiet_s = (
-            (COPY_EVERY_S, QUIET_S + 2 * COPY_EVERY_S) if behind else (POLL_S, QUIET_S)
-        )
-        self._standing: RunStatus | None = None
-        self._killed = False
-        self._caught_up = True
-        self._lost = ""
+        is_remote = is_copy(record.path)
+        self._poll_s = COPY_EVERY_S if is_remote else POLL_S
+        self._quiet_s = QUIET_S + 2 * COPY_EVERY_S if is_remote else QUIET_S
+        self._status: RunStatus | None = None
+        """None until the journal's header is written."""
+        self._is_killed = False
+        self._has_caught_up = True
+        self._unreachable = ""
+        """Why the URI cannot be reached at the moment."""
 
-    def to_its_end(self, *, once: bool = False) -> None:
-        """Show it; the last picture stays.
+    def run(self, *, once: bool = False) -> None:
+        """Show the run until its end; the last view stays.
 
         Args:
-            once: only how it stands now.
+            once: only print the current status.
         """
         if once:
-            for _ in self._news(once=True):
+            for _ in self._read(once=True):
                 pass
         elif self._console.is_terminal:
-            self._on_a_terminal()
+            self._run_on_terminal()
             return
         else:
-            self._in_lines()
-        self._console.print(self._picture())
+            self._run_in_lines()
+        self._console.print(self._view())
 
-    def _on_a_terminal(self) -> None:
-        with Screen(console=self._console, auto_refresh=False) as screen:
-            for _ in self._news():
+    def _run_on_terminal(self) -> None:
+        with Live(console=self._console, auto_refresh=False) as screen:
+            for _ in self._read():
                 below = Text()  # an empty line, where the terminal writes ^C
-                screen.update(Group(self._picture(self._console.height - 1), below), refresh=True)
-            screen.update(self._picture(), refresh=True)
+                screen.update(Group(self._view(self._console.height - 1), below), refresh=True)
+            screen.update(self._view(), refresh=True)
 
-    def _in_lines(self) -> None:
-        """What is rare, every tenth of the work, and, when the run becomes quiet, how it stands."""
+    def _run_in_lines(self) -> None:
+        """Print rare events, every tenth of the work, and the view when the run becomes quiet."""
         follow: Callable[[Measures], None] | None = None
         was_quiet = False
-        for news in self._news():
-            if self._standing is None:
+        for events in self._read():
+            if self._status is None:
                 continue
             follow = follow or self._tenths()
-            for each in news:
-                if each.rare:
-                    self._console.print(
-                        f"{each.at:,.2f} s: {each.text}",
-                        markup=False,
-                        highlight=False,
-                        soft_wrap=True,
-                    )
-            follow(self._standing.measures)
+            for event in events:
+                if event.rare:
+                    self._console.print_plain(f"{event.at:,.2f} s: {event.text}")
+            follow(self._status.measures)
             if self._is_quiet and not was_quiet:
-                self._console.print(self._picture())
+                self._console.print(self._view())
             was_quiet = self._is_quiet
 
     def _tenths(self) -> Callable[[Measures], None]:
-        progress = Progress(console=self._console, disable=True)
-        lines = Live(progress, bool(self._about.get("tokens")), self._about.get("timing") == "only")
+        lines = RunLines(
+            self._console,
+            Progress(console=self._console, disable=True),
+            tokens=bool(self._about.get("tokens")),
+            timing_only=self._about.get("timing") == "only",
+        )
         return lines.follow(self._paradigm)
 
-    def _news(self, *, once: bool = False) -> Iterator[list[EventText]]:
-        """Read on as long as there may be more to come; yields what was told."""
+    def _read(self, *, once: bool = False) -> Iterator[list[EventText]]:
+        """Read on as long as more can come, and yield the events of each part."""
         more, waits = True, False
         while more:
-            gone = (
-                self._writer_is_gone()
-            )  # asked before reading: nothing comes after what is read then
+            # checked before reading, so that a writer that is gone has written all that is read
+            gone = self._writer_is_gone()
             if waits:
-                self._copy()
+                self._download()
             with legible(self._record.path):
                 lines = self._journal.take(LINES)
-                if self._standing is None and self._journal.head is not None:
-                    self._standing = RunStatus(measures_of(self._journal.head))
-                news = [
-                    each
+                if self._status is None and self._journal.head is not None:
+                    self._status = RunStatus(measures_of(self._journal.head))
+                events = [
+                    event
                     for line in lines
-                    if self._standing is not None
-                    for each in self._standing.feed(line)
+                    if self._status is not None
+                    for event in self._status.feed(line)
                 ]
-            ended = self._standing is not None and self._standing.measures.ended is not None
             waits = len(lines) < LINES
-            self._caught_up = waits or ended
-            self._killed = gone and not ended
-            yield news
-            more = not ended and not (waits and (once or gone or self._silence_s > GIVEN_UP_S))
+            self._has_caught_up = waits or self._has_ended
+            self._is_killed = gone and not self._has_ended
+            yield events
+            done = waits and (once or gone or self._silence_s > GIVEN_UP_S)
+            more = not self._has_ended and not done
             if more and waits:
                 self._sleep(self._poll_s)
 
-    def _copy(self) -> None:
-        """What is behind a URI; where it cannot be reached, that is said, and tried again."""
+    def _download(self) -> None:
+        """Bring the copy of a URI up to date; if that fails, the next call tries again."""
         try:
             download(self._record.path)
-            self._lost = ""
+            self._unreachable = ""
         except ConfigError as error:
-            self._lost = f"{error} It is tried again."
+            self._unreachable = f"{error} Trying again."
+
+    @property
+    def _has_ended(self) -> bool:
+        return self._status is not None and self._status.measures.ended is not None
 
     @cached_property
     def _paradigm(self) -> str:
         try:
             return str(self._about.get("paradigm_label") or self._record.config.paradigm.label)
-        except ConfigError:  # of a class that is not to be had here, with a file that is gone
+        except ConfigError:  # its class cannot be imported here, or the file is gone
             return str(self._about.get("paradigm", "a run"))
 
     @property
@@ -234,39 +239,33 @@ class Watching:
 
     @property
     def _silence_s(self) -> float:
-        """Since the journal was last written to."""
+        """Seconds since the journal was last written to."""
         return self._now() - (self._record.path / JOURNAL).stat().st_mtime
 
     @property
     def _is_quiet(self) -> bool:
-        ended = self._standing is not None and self._standing.measures.ended is not None
-        return (
-            self._caught_up
-            and not ended
-            and bool(self._killed or self._lost or self._silence_s > self._quiet_s)
-        )
+        if not self._has_caught_up or self._has_ended:
+            return False
+        return bool(self._is_killed or self._unreachable or self._silence_s > self._quiet_s)
 
     def _writer_is_gone(self) -> bool:
-        """Whether it closed the record, or was a process of this machine and is not there
-        any more.
+        """Say whether the writer closed the record, or was a process of this machine that no longer
+        exists.
         """
         if self._is_closed:
             return True
         try:
-            where = self._record.environment
+            environment = self._record.environment
         except ConfigError:  # missing, or damaged
             return False
-        pid = where.get("pid")
-        if where.get("host") != platform.node() or pid is None or pid <= 0:
+        pid = environment.get("pid")
+        if environment.get("host") != platform.node() or pid is None or pid <= 0:
             return False
         try:
             os.kill(pid, 0)
         except ProcessLookupError:
             return True
-        except (
-            PermissionError,
-            OverflowError,
-        ):  # another user's: it is there; or no number of a process
+        except (PermissionError, OverflowError):  # another user's process, or no process number
             return False
         return False
 
@@ -275,30 +274,33 @@ class Watching:
         """Whether the run has left its summary, which is written after the last line of the
         journal.
         """
-        return RunRecord(
-            self._record.path
-        ).complete  # asked anew each time: a record keeps what it has read
+        return RunRecord(self._record.path).complete  # a new object: a record caches what it reads
 
-    def _picture(self, height: int | None = None) -> Group | Picture:
-        if self._standing is None:
+    def _view(self, height: int | None = None) -> Group | RunView:
+        if self._status is None:
             return Group(
                 Text(f"{display_name(self._record.path)}: nothing is written yet."),
                 Text(self._remark(), "yellow"),
             )
-        return Picture(self._standing, self._paradigm, self._about, self._remark(), height)
+        return RunView(self._status, self._paradigm, self._about, self._remark(), height)
 
     def _remark(self) -> str:
-        if not self._caught_up:
-            return f"So it stood: of its journal, {self._journal.share:.0%} is read."
+        if not self._has_caught_up:
+            return f"Still loading: {self._journal.share:.0%} of the journal read."
         if not self._is_quiet:
             return ""
-        if self._lost:
-            return self._lost
+        if self._unreachable:
+            return self._unreachable
         if self._is_closed:
             return "The run was closed, but its journal has no closing line: it was cut off."
-        quiet = f"Nothing has been written for {timedelta(seconds=round(self._silence_s))} hours"
-        if self._killed:
+        quiet = f"No output for {_duration(self._silence_s)}"
+        if self._is_killed:
             return f"{quiet}: the process that wrote it is gone, the run was killed."
-        return (
-            f"{quiet}{': it was killed, or it is stuck' if self._silence_s > GIVEN_UP_S else ''}."
-        )
+        if self._silence_s > GIVEN_UP_S:
+            return f"{quiet}: it was killed, or it is stuck."
+        return f"{quiet}."
+
+
+def _duration(seconds: float) -> str:
+    """Format seconds as `20 s`, or from 100 s on as hours, minutes and seconds."""
+    return f"{seconds:.0f} s" if seconds < 100 else f"{timedelta(seconds=round(seconds))} h"

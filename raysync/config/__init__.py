@@ -1,8 +1,8 @@
-"""The experiment file: what is trained, on what, by whom, under which rule. Every field says its
-meaning and unit.
+"""The experiment file: the model, its data, the workers and the paradigm. The description of every
+field has its meaning and unit.
 
-`load` reads YAML, lays a cluster profile and `--set` overrides over it and validates; whatever is
-wrong becomes a `ConfigError` with the path of the setting.
+`load` reads YAML, applies a cluster profile and `--set` overrides, and validates; every mistake
+becomes a `ConfigError` with the path of the setting.
 """
 
 from __future__ import annotations

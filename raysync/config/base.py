@@ -1,4 +1,4 @@
-"""What all parts of an experiment file share."""
+"""Base classes that all parts of an experiment file share."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from raysync.paradigms.registry import called
 
 
 class Strict(BaseModel):
-    """A block of settings: unknown ones are refused, numbers are finite, nothing changes
-    afterwards.
+    """A block of settings: unknown settings are refused, numbers are finite, and nothing can be
+    changed afterwards.
     """
 
     model_config = ConfigDict(
@@ -24,7 +24,7 @@ class Strict(BaseModel):
 
 
 class Named(BaseModel):
-    """Something by name, with parameters: `ssp`, or `{name: ssp, staleness: 3}`."""
+    """A choice by name, with parameters: `ssp`, or `{name: ssp, staleness: 3}`."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -32,31 +32,31 @@ class Named(BaseModel):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Everything beside the name."""
+        """All settings beside the name."""
         return dict(self.model_extra or {})
 
 
 def by_name(value: object) -> object:
-    """`ssp` is short for `{name: ssp}`."""
+    """Expand the short form: `ssp` stands for `{name: ssp}`."""
     return {"name": value} if isinstance(value, str) else value
 
 
 def _label(name: str, parameters: Mapping[str, Any]) -> str:
     short = called(name)
-    given = ", ".join(f"{parameter}={_shown(value)}" for parameter, value in parameters.items())
-    return f"{short}({given})" if given else short
+    texts = ", ".join(f"{parameter}={_text(value)}" for parameter, value in parameters.items())
+    return f"{short}({texts})" if texts else short
 
 
-def _shown(value: object) -> str:
-    """A parameter; the paradigm that another one names, as it is called itself."""
+def _text(value: object) -> str:
+    """Format a parameter; a paradigm that is a parameter of another one by its own label."""
     if isinstance(value, Mapping) and isinstance(value.get("name"), str):
         return _label(value["name"], {key: each for key, each in value.items() if key != "name"})
     return str(value)
 
 
 class ParadigmChoice(Named):
-    """A synchronisation paradigm. The choice of a record that nobody trusts may name one that is
-    only known by its name.
+    """A synchronisation paradigm. In a record that is not trusted, a paradigm of the user's own is
+    known only by its name.
     """
 
     _only_named: bool = PrivateAttr(False)
@@ -71,16 +71,16 @@ class ParadigmChoice(Named):
 
     @property
     def can_be_made(self) -> bool:
-        """Whether `make` gives one: not where a record names a class of the user's own, and is not
-        trusted.
+        """Whether `make` works: not if a record that is not trusted names a class of the user's
+        own.
         """
         return not self._only_named
 
     def make(self) -> paradigm.AnyParadigm:
-        """A fresh one.
+        """Create a fresh paradigm.
 
         Raises:
-            ConfigError: the choice is that of a record, is not registered, and the record is not
+            ConfigError: the paradigm is not registered, and comes from a record that is not
                 trusted.
         """
         if self._only_named:
@@ -89,7 +89,7 @@ class ParadigmChoice(Named):
 
     @property
     def label(self) -> str:
-        """What tables and folders call it: the name and the parameters that were given."""
+        """The label in tables and folders: the name and the parameters that were given."""
         return _label(self.name, self.parameters)
 
 

@@ -1,4 +1,4 @@
-"""The whole of an experiment file."""
+"""The settings of an experiment file, and what must hold between them."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class Experiment(Strict):
-    """What is trained, on which data, by which workers, and under which paradigms."""
+    """The model, its data, the workers and the paradigms of an experiment."""
 
     name: str = Field(
         "experiment",
         pattern=r"^[A-Za-z0-9_+][A-Za-z0-9_.+-]*$",
         description="the name of the experiment, and of the folder of its records",
     )
-    seed: Seed = Field(
-        0, description="of all that is drawn: initial weights, batches, jitter, faults"
+    seed: Seed = Field(0, description="seed of all draws: initial weights, batches, jitter, faults")
+    seeds: tuple[Seed, ...] = Field(
+        (), description="`compare` repeats every paradigm with each of these seeds"
     )
-    seeds: tuple[Seed, ...] = Field((), description="`compare` repeats every paradigm with each")
     engine: Literal["ray", "virtual"] = Field(
         "ray",
         description=(
@@ -51,7 +51,9 @@ class Experiment(Strict):
     )
     timing: Literal["with-gradients", "only"] = Field(
         "with-gradients",
-        description="only: nothing is trained, just the waiting is computed; virtual engine alone",
+        description=(
+            "only: nothing is trained, to see which workers wait for which; virtual engine only"
+        ),
     )
     model: Choice = Field(
         Named(name="mlp"),
@@ -59,7 +61,8 @@ class Experiment(Strict):
     )
     data: Annotated[Data, BeforeValidator(by_name)] = Data()
     paradigm: ParadigmSetting = Field(
-        ParadigmChoice(name="bsp"), description="what `run` trains under (`raysync list paradigms`)"
+        ParadigmChoice(name="bsp"),
+        description="the paradigm that `run` uses (`raysync list paradigms`)",
     )
     paradigms: tuple[ParadigmSetting, ...] = Field(
         STANDARD_COMPARISON, min_length=1, description="what `compare` compares"
@@ -70,13 +73,13 @@ class Experiment(Strict):
     profile: str | None = Field(
         None,
         description=(
-            "a cluster by name (`raysync list clusters`) or file; it brings workers, "
-            "network, and where the servers are"
+            "a cluster by name (`raysync list clusters`) or file; it sets workers, "
+            "network, and the placement of the servers"
         ),
     )
     workers: tuple[WorkerGroup, ...] = Field((WorkerGroup(count=4),), min_length=1)
     network: Network = Network()
-    faults: tuple[Fault, ...] = Field((), description="what goes wrong on purpose")
+    faults: tuple[Fault, ...] = Field((), description="slow-downs, latency and crashes to inject")
     evaluation: EvaluationPlan = EvaluationPlan()
     target_accuracy: float | None = Field(
         None, gt=0, le=1, description="for the time to accuracy; a fraction of 1"
@@ -87,15 +90,15 @@ class Experiment(Strict):
     cluster: Cluster = Cluster()
     sweep: Sweep | None = Field(None, description="what `raysync sweep` varies")
     switch_search: SwitchSearch | None = Field(
-        None, description="what `raysync switch-search` looks for"
+        None, description="what `raysync switch-search` searches for"
     )
     published: Published | None = Field(None, description="a published table, for reports")
     output: Path | str = Field(
         Path("runs"),
         json_schema_extra={"type": "string"},
         description=(
-            "records go to OUTPUT/NAME/TIME-PARADIGM-ID/; a folder, or a URI "
-            "that pyarrow's file systems know: s3://bucket/runs, gs://..."
+            "a folder, or a URI that pyarrow's file systems know: s3://bucket/runs, gs://...; "
+            "records go to OUTPUT/NAME/TIME-PARADIGM-ID/"
         ),
     )
 
@@ -106,9 +109,8 @@ class Experiment(Strict):
             raise ValueError(f"a folder, or a URI such as s3://bucket/runs; got {value!r}")
         if "://" in str(value):
             return value
-        if (
-            ":" in str(value).partition("/")[0]
-        ):  # pyarrow takes such a path for a URI; and a Path makes one slash of two
+        # pyarrow takes such a path for a URI, and a Path makes one slash of two
+        if ":" in str(value).partition("/")[0]:
             raise ValueError(
                 "a URI is text with ://, such as s3://bucket/runs; a folder has no colon in its"
                 f" first name; got {str(value)!r}"
@@ -122,7 +124,7 @@ class Experiment(Strict):
             raise ValueError(f"worker groups need different names, got {names}")
         labels = [choice.label for choice in self.paradigms]
         if len(set(labels)) < len(labels):
-            raise ValueError(f"paradigms: each one once, got {', '.join(labels)}")
+            raise ValueError(f"paradigms: each can be listed only once, got {', '.join(labels)}")
         for group in self.workers:
             if group.devices > self.batch_size:
                 raise ValueError(
@@ -142,16 +144,16 @@ class Experiment(Strict):
         return self
 
     @model_validator(mode="after")
-    def _phases_come(self) -> Experiment:
+    def _phases_exist(self) -> Experiment:
         choices = (self.paradigm, *self.paradigms)
         if not all(choice.can_be_made for choice in choices):
             return self
-        coming = {phase for choice in choices for phase in choice.make().phases()} - {""}
+        phases = {phase for choice in choices for phase in choice.make().phases()} - {""}
         for name in self.update.phases:
-            if not coming:
+            if not phases:
                 raise ValueError(f"update.phases: {name!r}, but none of the paradigms has phases")
-            if name not in coming:
-                raise unknown_name("phase", name, coming, where="update.phases")
+            if name not in phases:
+                raise unknown_name("phase", name, phases, where="update.phases")
         return self
 
     @model_validator(mode="after")
@@ -169,7 +171,7 @@ class Experiment(Strict):
             return self
         if self.timing == "only":
             raise ValueError(
-                "timing: only needs engine: virtual; on Ray it is the gradients that take the time"
+                "timing: only needs engine: virtual; on Ray, computing gradients is what takes time"
             )
         for group in self.workers:
             if group.speed > 1 and not group.emulates_steps:
@@ -180,7 +182,7 @@ class Experiment(Strict):
         return self
 
     @model_validator(mode="after")
-    def _faults_strike_workers(self) -> Experiment:
+    def _faults_have_workers(self) -> Experiment:
         counts = {group.name: group.count for group in self.workers}
         for index, fault in enumerate(self.faults):
             names = [fault.worker] if isinstance(fault, Crash) else fault.workers
@@ -195,21 +197,20 @@ class Experiment(Strict):
                         "worker", name, allowed, where=f"faults[{index}]", shown=shown
                     )
             if not isinstance(fault, Crash) and fault.count is not None:
-                there = len(self.slots_of(fault.workers))
-                if fault.count > there:
+                most = len(self.slots_of(fault.workers))
+                if fault.count > most:
                     raise ValueError(
-                        f"faults[{index}]: count: {fault.count} of {there}"
-                        f" worker{'s' * (there > 1)}"
+                        f"faults[{index}]: count: {fault.count} of {most} worker{'s' * (most > 1)}"
                     )
         return self
 
     @property
     def worker_count(self) -> int:
-        """Workers of all groups."""
+        """The number of workers in all groups."""
         return sum(group.count for group in self.workers)
 
     def slots(self) -> dict[str, WorkerGroup]:
-        """`group-index` of every worker, in the order of the file."""
+        """Return slot (`group-index`) -> group for every worker, in the order of the file."""
         return {
             worker_slot(group.name, index): group
             for group in self.workers
@@ -217,7 +218,9 @@ class Experiment(Strict):
         }
 
     def slots_of(self, names: tuple[str, ...]) -> list[str]:
-        """The slots that a fault's `workers` names, by slot or group; none named: all."""
+        """Return the slots that the `workers` of a fault names, by slot or group; an empty list
+        names all.
+        """
         return [
             slot
             for slot, group in self.slots().items()
@@ -225,7 +228,7 @@ class Experiment(Strict):
         ]
 
     def workload_samples(self, train_samples: int) -> int:
-        """Size of the whole work in samples, for a training set of that size."""
+        """Return the size of the workload in samples, for a training set of that size."""
         work = self.workload
         if work.epochs is not None:
             return max(1, round(work.epochs * train_samples))
@@ -235,9 +238,10 @@ class Experiment(Strict):
         return self.worker_count * work.iterations_per_worker * self.batch_size
 
     def to_yaml(self) -> str:
-        """The resolved experiment as a file that `load` takes; what a profile brought is in it.
+        """Write the resolved experiment, with the settings of its profile, as a file that `load`
+        takes.
 
-        What is secret in the URI of `output` is masked: records are passed on.
+        Secrets in the URI of `output` are masked, because records are passed on.
         """
         settings = self.model_dump(mode="json", exclude={"profile"})
         return yaml.safe_dump(settings | {"output": masked(settings["output"])}, sort_keys=False)

@@ -1,4 +1,4 @@
-"""What goes wrong during a run, on purpose: slow-downs, latency, crashes. Data, the same for both
+"""The faults that a run injects: slow-downs, latency, crashes. They are data, the same for both
 engines.
 """
 
@@ -12,18 +12,19 @@ from raysync.config.base import Strict
 
 
 class _Windows(Strict):
-    """Which workers a fault strikes, and when: by the run's seconds, or by the worker's clock.
+    """The workers that a fault affects, and the windows in which it does: by the run's seconds, or
+    by the worker's clock.
 
-    It strikes a step whose Release lies in one of its windows. Without `times` and `mean_gap` there
-    is one window, from `start` on. What is drawn is hashed from (seed, fault, slot): the same for
-    every paradigm, on both engines.
+    A step is affected if its Release lies in a window. Without `times` and `mean_gap` there is one
+    window, from `start` on. Draws are hashed from (seed, fault, slot), so they are the same for
+    every paradigm and on both engines.
     """
 
     workers: tuple[str, ...] = Field(
         (), description="slots (fast-0) or groups (fast); default: all"
     )
     count: int | None = Field(
-        None, ge=1, description="strikes that many of them, drawn by the seed; default: all of them"
+        None, ge=1, description="affects that many of them, drawn by the seed; default: all of them"
     )
     start_s: float | None = Field(None, ge=0, description="when it begins; default: with the run")
     start_clock: int | None = Field(None, ge=0, description="likewise, by the worker's clock")
@@ -32,7 +33,9 @@ class _Windows(Strict):
     )
     lasts_clocks: int | None = Field(None, ge=1, description="likewise, by the worker's clock")
     times: int | None = Field(
-        None, ge=1, description="that many windows a worker, at random between start and end"
+        None,
+        ge=1,
+        description="that many windows for each worker, beginning anywhere between start and end",
     )
     mean_gap_s: float | None = Field(
         None, ge=0.001, description="windows begin as a Poisson process with this mean gap"
@@ -59,12 +62,12 @@ class _Windows(Strict):
         ]
         if by_s and by_clock:
             raise ValueError(
-                f"{by_s[0]} goes by seconds and {by_clock[0]} by clocks; use one of the two"
+                f"{by_s[0]} counts seconds and {by_clock[0]} clocks; use one of the two"
             )
         if self.times is not None and self.mean_gap is not None:
             raise ValueError("give times or mean_gap, not both")
         if (self.times is not None or self.mean_gap is not None) and self.lasts is None:
-            raise ValueError("windows that come again need lasts_s or lasts_clocks")
+            raise ValueError("windows that repeat need lasts_s or lasts_clocks")
         if self.times is not None and self.end is None:
             raise ValueError(
                 "times needs end_s or end_clock: windows begin anywhere between start and end"
@@ -81,58 +84,59 @@ class _Windows(Strict):
     @property
     def by_clock(self) -> bool:
         """Whether start, lasts, mean_gap and end are clocks; otherwise they are seconds."""
-        given = (self.start_clock, self.lasts_clocks, self.mean_gap_clocks, self.end_clock)
-        return any(value is not None for value in given)
+        clocks = (self.start_clock, self.lasts_clocks, self.mean_gap_clocks, self.end_clock)
+        return any(value is not None for value in clocks)
 
     @property
     def start(self) -> float:
-        """In seconds or clocks."""
+        """When the first window can begin, in seconds or clocks."""
         return self.start_s or self.start_clock or 0
 
     @property
     def lasts(self) -> float | None:
-        """In seconds or clocks."""
+        """The length of a window, in seconds or clocks; None: to the end of the run."""
         return self.lasts_s or self.lasts_clocks
 
     @property
     def mean_gap(self) -> float | None:
-        """In seconds or clocks."""
+        """The mean gap between the beginnings of windows, in seconds or clocks."""
         return self.mean_gap_s or self.mean_gap_clocks
 
     @property
     def end(self) -> float | None:
-        """In seconds or clocks."""
+        """When the last window can begin, in seconds or clocks."""
         return self.end_s or self.end_clock
 
 
 class SlowDown(_Windows):
-    """Computing takes longer: for ever (a slow device), for a while, or now and then (transient
+    """Make computing take longer: for ever (a slow device), for a while, or now and then (transient
     stragglers).
     """
 
-    kind: Literal["slow-down"] = Field(description="says which fault this is")
+    kind: Literal["slow-down"] = Field(description="the kind of this fault")
     factor: float = Field(ge=1, description="what the duration of a step is multiplied by")
 
 
 class Latency(_Windows):
-    """Each way between worker and server takes longer (Sync-Switch, section VI-C3: 10 ms and 30
-    ms).
+    """Make each way between worker and server take longer (Sync-Switch, section VI-C3: 10 ms and
+    30 ms).
     """
 
-    kind: Literal["latency"] = Field(description="says which fault this is")
+    kind: Literal["latency"] = Field(description="the kind of this fault")
     added_s: float = Field(gt=0, description="added to each way")
 
 
 class Drift(_Windows):
-    """Latency that wanders: unstable networks, the first future work of LagTuner (section 7).
+    """Add a latency that drifts, as in unstable networks, the first future work of LagTuner
+    (section 7).
 
-    What is added to each way wanders between 0 and `added_s`: a line between uniform draws, one
-    every `period`.
+    The latency added to each way drifts between 0 and `added_s`: it is interpolated linearly
+    between uniform draws, one every `period`.
     """
 
-    kind: Literal["drift"] = Field(description="says which fault this is")
-    added_s: float = Field(gt=0, description="at most added to each way")
-    period_s: float | None = Field(None, gt=0, description="a new draw every so often")
+    kind: Literal["drift"] = Field(description="the kind of this fault")
+    added_s: float = Field(gt=0, description="the most that is added to each way")
+    period_s: float | None = Field(None, gt=0, description="time between two draws")
     period_clocks: int | None = Field(None, ge=1, description="likewise, by the worker's clock")
 
     @model_validator(mode="after")
@@ -143,18 +147,18 @@ class Drift(_Windows):
 
 
 class Crash(Strict):
-    """A worker dies, as it begins an iteration or at a time, and may come back."""
+    """Kill a worker, at the beginning of an iteration or at a time; it can come back later."""
 
-    kind: Literal["crash"] = Field(description="says which fault this is")
+    kind: Literal["crash"] = Field(description="the kind of this fault")
     worker: str = Field(description="its slot: fast-0")
     at_s: float | None = Field(None, ge=0, description="seconds since the run began")
     at_clock: int | None = Field(
-        None, ge=0, description="as it begins this iteration, or the first after it"
+        None, ge=0, description="it dies as it begins this iteration, or the first after it"
     )
     rejoin_after_s: float | None = Field(
         None,
         ge=0,
-        description="when it comes back; default: never; on Ray a process takes its time to start",
+        description="when it comes back; default: never; on Ray, a process takes longer to start",
     )
 
     @model_validator(mode="after")

@@ -1,6 +1,4 @@
-"""From the text of an experiment file, with overrides and a cluster profile, to a validated
-experiment.
-"""
+"""Read an experiment file: apply overrides and a profile, validate, and explain mistakes."""
 
 from __future__ import annotations
 
@@ -12,21 +10,21 @@ from pydantic import BaseModel, ValidationError
 
 from raysync.config.experiment import Experiment
 from raysync.config.masking import masked
-from raysync.config.profiles import BROUGHT, load_profile
+from raysync.config.profiles import PROFILE_SETTINGS, load_profile
 from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError, unknown_name
 
 LONGEST_SHOWN = 300
-"""Characters of a value that an error shows; a list may have thousands."""
+"""The most characters of a value that an error message shows; a list can have thousands."""
 
 
 def load(path: Path, overrides: Iterable[str] = ()) -> Experiment:
     """Read an experiment file.
 
     Args:
-        path: of a YAML file.
-        overrides: `a.b=value`; the value is YAML. A list is entered by index,
-            `workers.0.speed=0.5`, or in all its items: `workers.*.speed=0.5`.
+        path: the path of a YAML file.
+        overrides: `a.b=value`; the value is YAML. An item of a list is named by its index,
+            `workers.0.speed=0.5`, or all of them by a star: `workers.*.speed=0.5`.
 
     Raises:
         ConfigError: there is no such file, it is not YAML, or a setting is not allowed.
@@ -43,11 +41,11 @@ def load(path: Path, overrides: Iterable[str] = ()) -> Experiment:
 def parse(
     text: str, overrides: Iterable[str] = (), *, source: str, said: str = "--set"
 ) -> Experiment:
-    """The experiment in a YAML text; in errors, `source` names it, and `said` is where the
-    overrides are from.
+    """Validate the experiment in a YAML text. In errors, `source` names the text, and `said` the
+    origin of the overrides.
 
-    A profile among the overrides takes the place of the file's own, and what it brings that of what
-    the file gives; the other overrides come after.
+    A profile among the overrides replaces the profile of the file, and its settings replace those
+    of the file; the other overrides are applied after that.
     """
     settings = read_yaml(text, source)
     if settings is None or settings == {}:
@@ -65,7 +63,7 @@ def parse(
     if not chosen:
         settings = _with_profile(settings, source)
     elif settings["profile"] is not None:
-        settings = _laid_over(
+        settings = _replaced(
             settings, load_profile(str(settings["profile"]), f"{said} {chosen[-1]}")
         )
     for override in overrides:
@@ -74,11 +72,11 @@ def parse(
 
 
 def validate(settings: Mapping[str, Any], *, source: str = "experiment") -> Experiment:
-    """The experiment that plain data describes.
+    """Validate the experiment that plain data describes.
 
     Raises:
-        ConfigError: naming the path of the first setting that is not allowed, its value, and what
-            is.
+        ConfigError: the message names the path of the first setting that is not allowed, its value,
+            and what is allowed.
     """
     return _validate(_with_profile(dict(settings), source), source)
 
@@ -88,88 +86,82 @@ def _validate(settings: dict[str, Any], source: str) -> Experiment:
         return Experiment.model_validate(settings)
     except ValidationError as error:
         profile = settings.get("profile")
-        brought = profile is not None and error.errors()[0]["loc"][:1] in [
-            (name,) for name in BROUGHT
-        ]
-        explained = _explain(error, f"{source}, profile {profile}" if brought else source)
+        first = error.errors()[0]["loc"][:1]
+        is_of_profile = profile is not None and first in [(name,) for name in PROFILE_SETTINGS]
+        explained = _explain(error, f"{source}, profile {profile}" if is_of_profile else source)
         raise ConfigError(masked(str(explained))) from error
 
 
 def _with_profile(settings: dict[str, Any], source: str) -> dict[str, Any]:
-    """The settings with those of the profile that they name."""
+    """Add the settings of the profile that the settings name."""
     name = settings.get("profile")
     if name is None:
         return settings
-    brought = load_profile(str(name), f"{source}: profile")
-    if twice := sorted(_names(brought) & _names(settings)):
+    profile = load_profile(str(name), f"{source}: profile")
+    if twice := sorted(_names(profile) & _names(settings)):
         raise ConfigError(
-            f"{source}: profile {name} brings {' and '.join(twice)}, and the file gives that, too;"
-            f" leave out one.\nA part can be changed: --set {twice[0]}...=VALUE."
+            f"{source}: both profile {name} and the file set {' and '.join(twice)}; leave out one."
+            f"\nTo change a part of a profile: --set {twice[0]}...=VALUE."
         )
-    return _laid_over(settings, brought)
+    return _replaced(settings, profile)
 
 
-def _laid_over(settings: dict[str, Any], brought: dict[str, Any]) -> dict[str, Any]:
-    """Settings with those of a profile over them; what else the file says of the Ray
-    cluster stays.
-    """
+def _replaced(settings: dict[str, Any], profile: dict[str, Any]) -> dict[str, Any]:
+    """Replace settings by those of a profile; other settings of the Ray cluster stay."""
     cluster = settings.get("cluster")
-    if isinstance(cluster, dict) and isinstance(brought.get("cluster"), dict):
-        brought = brought | {"cluster": cluster | brought["cluster"]}
-    return settings | brought
+    if isinstance(cluster, dict) and isinstance(profile.get("cluster"), dict):
+        profile = profile | {"cluster": cluster | profile["cluster"]}
+    return settings | profile
 
 
 def _names(settings: Mapping[str, Any]) -> set[str]:
-    """What settings give, those of the Ray cluster one by one."""
+    """Return the names of the settings, those of the Ray cluster one by one."""
     cluster = settings.get("cluster")
     inner = {f"cluster.{name}" for name in cluster} if isinstance(cluster, dict) else set()
     return (set(settings) - {"cluster"}) | inner
 
 
 def _override(settings: dict[str, Any], override: str, said: str) -> None:
-    named = f"{said} {masked(override)!r}"
+    where = f"{said} {masked(override)!r}"
     path, equals, text = override.partition("=")
     if not equals or not path:
-        raise ConfigError(f"{named}: write it as key=value or a.b=value.")
+        raise ConfigError(f"{where}: write it as key=value or a.b=value.")
     *parents, last = path.strip().split(".")
-    if parents[:1] == ["sweep"] and parents[1:2] in (
-        ["grid"],
-        ["sample"],
-    ):  # their keys are paths themselves: update.lr
+    # the keys of these two are paths themselves: update.lr
+    if parents[:1] == ["sweep"] and parents[1:2] in (["grid"], ["sample"]):
         parents, last = parents[:2], ".".join([*parents[2:], last])
-    places: list[Any] = [settings]
+    blocks: list[Any] = [settings]
     for part in parents:
-        places = [inner for here in places for inner in _enter(here, part, named)]
-    for here in places:
-        value = read_yaml(text, f"{said} {masked(override)}")  # each its own
-        if isinstance(here, list):
-            for index in _indices(here, last, named):
-                here[index] = value
-        elif isinstance(here, dict):
-            here[last] = value
+        blocks = [inner for block in blocks for inner in _enter(block, part, where)]
+    for block in blocks:
+        value = read_yaml(text, f"{said} {masked(override)}")  # a separate value for each
+        if isinstance(block, list):
+            for index in _indices(block, last, where):
+                block[index] = value
+        elif isinstance(block, dict):
+            block[last] = value
         else:
-            raise ConfigError(f"{named}: {_shown(here)} holds no {last!r}.")
+            raise ConfigError(f"{where}: {_text(block)} holds no {last!r}.")
 
 
-def _enter(here: Any, part: str, named: str) -> list[Any]:
-    if isinstance(here, list):
-        return [here[index] for index in _indices(here, part, named)]
-    if isinstance(here, dict):
-        inner = here.get(part)
-        if inner is None or isinstance(
-            inner, str
-        ):  # `paradigm: ssp` and --set paradigm.staleness=3
-            here[part] = {} if inner is None else {"name": inner}
-        return [here[part]]
-    raise ConfigError(f"{named}: {_shown(here)} holds no {part!r}.")
+def _enter(block: Any, part: str, where: str) -> list[Any]:
+    if isinstance(block, list):
+        return [block[index] for index in _indices(block, part, where)]
+    if isinstance(block, dict):
+        inner = block.get(part)
+        # a name becomes a block: `paradigm: ssp` and --set paradigm.staleness=3
+        if inner is None or isinstance(inner, str):
+            block[part] = {} if inner is None else {"name": inner}
+        return [block[part]]
+    raise ConfigError(f"{where}: {_text(block)} holds no {part!r}.")
 
 
-def _indices(items: list[Any], part: str, named: str) -> Iterable[int]:
+def _indices(items: list[Any], part: str, where: str) -> Iterable[int]:
     if part == "*":
         return range(len(items))
     if not part.isdecimal() or int(part) >= len(items):
         raise ConfigError(
-            f"{named}: {part!r} is not an index into a list of {len(items)}: 0 to {len(items) - 1},"
+            f"{where}: {part!r} is not an index into a list of {len(items)}: 0 to {len(items) - 1},"
             " or * for all."
         )
     return [int(part)]
@@ -178,12 +170,11 @@ def _indices(items: list[Any], part: str, named: str) -> Iterable[int]:
 def _explain(error: ValidationError, source: str) -> ConfigError:
     first = error.errors()[0]
     path, model = _in_file(first["loc"])
-    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(
-        "."
-    )
-    where = f"{source}: {place}" if place else source
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    setting = "".join(parts).lstrip(".")
+    where = f"{source}: {setting}" if setting else source
     if first["type"] == "extra_forbidden":
-        if inside := _deeper(place.removesuffix(str(path[-1])), path[-1], model):
+        if inside := _deeper(setting.removesuffix(str(path[-1])), path[-1], model):
             return ConfigError(
                 f"{where}: unknown setting {path[-1]!r}; did you mean {' or '.join(inside)}?"
             )
@@ -192,29 +183,28 @@ def _explain(error: ValidationError, source: str) -> ConfigError:
         kinds = [kind.strip(" '") for kind in first["ctx"]["expected_tags"].split(",")]
         return unknown_name("kind", first["ctx"]["tag"], kinds, where=where)
     if first["type"] == "union_tag_not_found":
-        known = sorted(
+        *kinds, last = sorted(
             kind
-            for one in _models_in(Experiment.model_fields[str(path[0])].annotation)
-            for kind in get_args(one.model_fields["kind"].annotation)
+            for fault in _models_in(Experiment.model_fields[str(path[0])].annotation)
+            for kind in get_args(fault.model_fields["kind"].annotation)
         )
         return ConfigError(
-            f"{where}: give its kind: {', '.join(known[:-1])} or {known[-1]}; got "
-            f"{_shown(first['input'])}."
+            f"{where}: give its kind: {', '.join(kinds)} or {last}; got {_text(first['input'])}."
         )
     if first["type"] == "value_error":
         return ConfigError(f"{where}: {first['ctx']['error']}")
     if first["type"] == "tuple_type":
-        return ConfigError(f"{where}: a list is wanted, [..., ...]; got {_shown(first['input'])}.")
+        return ConfigError(f"{where}: must be a list, [..., ...]; got {_text(first['input'])}.")
     if first["type"] == "model_type":
         return ConfigError(
-            f"{where}: settings are wanted, {{name: value, ...}}; got {_shown(first['input'])}."
+            f"{where}: must be settings, {{name: value, ...}}; got {_text(first['input'])}."
         )
-    given = "" if first["type"] == "missing" else f"; got {_shown(first['input'])}"
-    return ConfigError(f"{where}: {first['msg']}{given}.")
+    value = "" if first["type"] == "missing" else f"; got {_text(first['input'])}"
+    return ConfigError(f"{where}: {first['msg']}{value}.")
 
 
-def _shown(value: object) -> str:
-    """The beginning of a value, as Python writes it."""
+def _text(value: object) -> str:
+    """Return the beginning of a value, as Python writes it."""
     try:
         text = repr(value)
     except ValueError:  # Python writes no whole number of more than 4,300 digits
@@ -222,21 +212,22 @@ def _shown(value: object) -> str:
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
 
 
-def _deeper(place: str, name: str | int, model: type[BaseModel]) -> list[str]:
-    """Where the blocks of the model at `place` have a setting of that name: `update.lr`,
+def _deeper(path: str, name: str | int, model: type[BaseModel]) -> list[str]:
+    """List the settings of that name in the blocks of the model at `path`: `update.lr`,
     `workers.*.speed`.
     """
     return [
-        f"{place}{block}{'.*' if get_origin(field.annotation) is tuple else ''}.{name}"
+        f"{path}{block}{'.*' if get_origin(field.annotation) is tuple else ''}.{name}"
         for block, field in model.model_fields.items()
-        if any(name in one.model_fields for one in _models_in(field.annotation))
+        if any(name in inner.model_fields for inner in _models_in(field.annotation))
     ]
 
 
 def _in_file(location: Iterable[str | int]) -> tuple[list[str | int], type[BaseModel]]:
-    """A place that pydantic gave as the file has it, and the model of the block around it.
+    """Translate a location in pydantic's error into the path in the file, and the model of the
+    block around it.
 
-    Pydantic puts the kind of a fault behind its index; the file does not.
+    Pydantic inserts the kind of a fault behind its index; the file does not.
     """
     path: list[str | int] = []
     model: type[BaseModel] = Experiment
@@ -244,7 +235,7 @@ def _in_file(location: Iterable[str | int]) -> tuple[list[str | int], type[BaseM
     for part in location:
         if isinstance(part, str) and len(inside) > 1:
             inside = [
-                one for one in inside if part in get_args(one.model_fields["kind"].annotation)
+                each for each in inside if part in get_args(each.model_fields["kind"].annotation)
             ]
             continue
         path.append(part)
@@ -259,7 +250,7 @@ def _in_file(location: Iterable[str | int]) -> tuple[list[str | int], type[BaseM
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    """The model classes in `tuple[Model, ...]`, `A | B` and the like."""
+    """List the model classes in `tuple[Model, ...]`, `A | B` and the like."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for argument in get_args(annotation) for model in _models_in(argument)]

@@ -1,4 +1,4 @@
-"""URIs without the secrets in them, for all that is written and printed.
+"""Mask the secrets in URIs, for everything that is written and printed.
 
 s3://KEY:SECRET@bucket/runs?token=SECRET&region=eu-1 -> s3://***@bucket/runs?token=***&region=eu-1
 """
@@ -8,27 +8,26 @@ from __future__ import annotations
 import re
 
 HARMLESS = {"endpoint_override", "region", "scheme"}
-"""Names in a URI's query whose values are shown. All others are masked: which of them a file system
-takes for a secret is its own affair."""
+"""Names in a URI's query whose values are shown. All others are masked: only the file system knows
+which of them are secrets."""
 MASK = "***"
 
 _URI = re.compile(r"(?P<scheme>\w[\w+.-]*://)(?P<path>[^\s?]*)(?P<query>\?\S*)?")
 _LOGIN = re.compile(r"^[^/@]*:(?!\d+(?:/|$)).*@")
-"""user:password@, in front of a host; a password may have a slash in it. HOST:PORT/ is left
-alone."""
+"""user:password@ in front of a host; a password can contain a slash. HOST:PORT/ is left alone."""
 _PUNCTUATION = re.compile(r"['\"),.;:\]}]*$")
-"""The punctuation that a sentence puts behind a URI."""
+"""The punctuation of a sentence behind a URI."""
 
 
 def masked(text: str) -> str:
-    """A text in which the passwords and the queries of URIs are masked; all else is as it was."""
+    """Return a text in which the passwords and the queries of URIs are masked."""
     return _URI.sub(_masked_uri, text) if "://" in text else text
 
 
 def _masked_uri(uri: re.Match[str]) -> str:
     query = (uri["query"] or "").removeprefix("?")
-    shown = f"?{'&'.join(map(_masked_pair, query.split('&')))}" if query else uri["query"] or ""
-    return uri["scheme"] + _LOGIN.sub(f"{MASK}@", uri["path"], count=1) + shown
+    pairs = f"?{'&'.join(map(_masked_pair, query.split('&')))}" if query else uri["query"] or ""
+    return uri["scheme"] + _LOGIN.sub(f"{MASK}@", uri["path"], count=1) + pairs
 
 
 def _masked_pair(pair: str) -> str:

@@ -1,4 +1,4 @@
-"""Cluster profiles: workers and network of a known cluster, to be named in any experiment."""
+"""Cluster profiles: the workers and network of a known cluster, which any experiment can name."""
 
 from __future__ import annotations
 
@@ -12,45 +12,49 @@ from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.references import may_import
 
-BROUGHT = {"workers", "network", "cluster"}
-"""The settings of an experiment that a profile may hold, beside `about`, a text."""
+PROFILE_SETTINGS = {"workers", "network", "cluster"}
+"""The settings of an experiment that a profile can set, beside its description `about`."""
 
 
 def profiles() -> dict[str, str]:
-    """Name of each profile that comes with raysync -> what it is and where its figures are from."""
-    return {name: _read(file, name)["about"].strip() for name, file in sorted(_shelf())}
+    """Return the name of each profile that comes with raysync -> its description, with the source
+    of its figures.
+    """
+    return {name: _read(file, name)["about"].strip() for name, file in sorted(_built_in())}
 
 
 def load_profile(name: str, where: str) -> dict[str, Any]:
-    """The settings that a profile brings.
+    """Load the settings of a profile.
 
     Args:
-        name: of one that comes with raysync (`experiments/clusters`), or the path of a file: with a
-            `/`, or ending in .yaml.
+        name: the name of a profile that comes with raysync (`experiments/clusters`), or the path of
+            a file: with a `/`, or ending in .yaml.
         where: path of the setting, for the error.
 
     Raises:
-        ConfigError: there is none of that name, or it is no profile.
+        ConfigError: there is no profile of that name, or the file is no profile.
     """
     if not may_import():
         raise ConfigError(
-            f"{where}: a record holds what its profile brought, and names none; got {name!r}."
+            f"{where}: a record contains the settings of its profile, and names none; got {name!r}."
         )
-    shelf = dict(_shelf())
-    if name in shelf:
-        settings = _read(shelf[name], name)
+    built_in = dict(_built_in())
+    if name in built_in:
+        settings = _read(built_in[name], name)
     elif "/" in name or name.endswith(".yaml"):
         settings = _read(Path(name).expanduser(), name)
-        _from_its_folder(settings, Path(name).expanduser().parent)
+        _resolve_traces(settings, Path(name).expanduser().parent)
     else:
-        raise unknown_name("cluster profile", name, shelf, where=where)
-    if unknown := settings.keys() - BROUGHT - {"about"}:
+        raise unknown_name("cluster profile", name, built_in, where=where)
+    if unknown := settings.keys() - PROFILE_SETTINGS - {"about"}:
         first = min(unknown, key=str)
-        raise unknown_name("setting", first, BROUGHT | {"about"}, where=f"profile {name}: {first}")
-    return {key: settings[key] for key in BROUGHT & settings.keys()}
+        raise unknown_name(
+            "setting", first, PROFILE_SETTINGS | {"about"}, where=f"profile {name}: {first}"
+        )
+    return {key: settings[key] for key in PROFILE_SETTINGS & settings.keys()}
 
 
-def _shelf() -> Iterator[tuple[str, Traversable]]:
+def _built_in() -> Iterator[tuple[str, Traversable]]:
     folder = files("raysync") / "clusters"
     for file in folder.iterdir() if folder.is_dir() else ():
         if file.name.endswith(".yaml"):
@@ -64,14 +68,13 @@ def _read(file: Traversable | Path, name: str) -> dict[str, Any]:
         reason = getattr(error, "strerror", None) or "not a text file"
         raise ConfigError(f"profile {name}: cannot be read ({reason}).") from error
     if not isinstance(settings, dict):
-        raise ConfigError(
-            f"profile {name}: a mapping with {', '.join(sorted(BROUGHT))} and about is expected."
-        )
+        allowed = ", ".join(sorted(PROFILE_SETTINGS))
+        raise ConfigError(f"profile {name}: must be a mapping with {allowed} and about.")
     return settings
 
 
-def _from_its_folder(settings: dict[str, Any], folder: Path) -> None:
-    """Trace files that a profile names lie beside it."""
+def _resolve_traces(settings: dict[str, Any], folder: Path) -> None:
+    """Resolve the paths of trace files relative to the profile that names them."""
     groups = settings.get("workers")
     for group in groups if isinstance(groups, list) else []:
         if isinstance(group, dict) and isinstance(group.get("trace"), str):

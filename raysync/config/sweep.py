@@ -1,4 +1,4 @@
-"""What is varied, and what is published about it."""
+"""The settings of a sweep, and a published table to compare it with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from raysync.config.base import Choice, Strict
 
 
 def _values(value: object) -> object:
-    """One value is short for a list of it."""
+    """Expand the short form: one value stands for a list of it."""
     return value if isinstance(value, list | tuple) else [value]
 
 
@@ -18,8 +18,8 @@ Values = Annotated[tuple[Any, ...], BeforeValidator(_values), Field(min_length=1
 
 
 class Distribution(Strict):
-    """What a setting is drawn from, as `ray.tune` names and parametrises it: `{loguniform: [0.001,
-    0.1]}`.
+    """A distribution of `ray.tune` that a setting is drawn from, with its arguments: `{loguniform:
+    [0.001, 0.1]}`.
     """
 
     name: Literal[
@@ -31,8 +31,10 @@ class Distribution(Strict):
         "randint",
         "lograndint",
         "choice",
-    ] = Field(description="as ray.tune calls it")
-    arguments: tuple[Any, ...] = Field(description="those of the function of ray.tune, in order")
+    ] = Field(description="its name in ray.tune")
+    arguments: tuple[Any, ...] = Field(
+        description="arguments of the function of ray.tune, in order"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -45,7 +47,9 @@ class Distribution(Strict):
 
 
 class Sweep(Strict):
-    """The trials of `raysync sweep`: every combination of the grid, or what a searcher asks for."""
+    """The trials of `raysync sweep`: every combination of the grid, or those that a searcher
+    chooses.
+    """
 
     grid: dict[str, Values] = Field(
         default_factory=dict,
@@ -57,12 +61,12 @@ class Sweep(Strict):
     exclude: tuple[dict[str, Values], ...] = Field(
         (),
         description=(
-            "combinations left out: those that have all the values of an item; "
-            "`paradigm: ssp` means it with any parameters"
+            "combinations to leave out: those that match all settings of an entry; "
+            "`paradigm: ssp` matches any parameters"
         ),
     )
     sample: dict[str, Distribution] = Field(
-        default_factory=dict, description="setting -> what it is drawn from"
+        default_factory=dict, description="setting -> the distribution that it is drawn from"
     )
     samples: int = Field(
         1, ge=1, description="draws for each combination of the grid; with `search`, all trials"
@@ -75,10 +79,10 @@ class Sweep(Strict):
     )
     metric: str = Field(
         "accuracy",
-        description="what searcher and scheduler look at, of what trials report at evaluations",
+        description="the metric, of those that trials report, for searcher and scheduler",
     )
     mode: Literal["max", "min"] = Field(
-        "max", description="whether more of the metric is better, or less"
+        "max", description="max: a larger metric is better; min: a smaller one"
     )
     stop: dict[str, float] = Field(
         default_factory=dict, description="metric -> value at which a trial is stopped"
@@ -87,14 +91,14 @@ class Sweep(Strict):
         None, gt=0, description="real seconds after which all trials are stopped"
     )
     concurrent: int | None = Field(
-        None, ge=1, description="trials at once, at most; default: as many as the cluster holds"
+        None, ge=1, description="most trials at once; default: as many as the cluster holds"
     )
 
     @model_validator(mode="after")
     def _possible(self) -> Sweep:
         if not self.grid and not self.sample:
             raise ValueError(
-                "it names nothing to vary; give `grid` (setting -> list of values) or `sample`"
+                "nothing is varied; give `grid` (setting -> list of values) or `sample`"
             )
         if twice := sorted(set(self.grid) & set(self.sample)):
             raise ValueError(f"{twice[0]} is both in grid and in sample")
@@ -112,12 +116,12 @@ class Published(Strict):
     source: str = Field(description="paper and table")
     note: str = Field("", description="how its setting differs")
     relative_to: str | None = Field(
-        None, description="a row; values are compared as ratios to its own"
+        None, description="a row: values are compared as ratios to the values of this row"
     )
     rows: dict[str, dict[str, float | None]] = Field(
         description=(
-            "paradigm as tables call it, `ssp(staleness=3)` -> key of summary.json -> published"
-            " value; null: not reached"
+            "label of the paradigm in tables, `ssp(staleness=3)` -> key of summary.json ->"
+            " published value; null: not reached"
         )
     )
 
@@ -125,6 +129,6 @@ class Published(Strict):
     def _relates(self) -> Published:
         if self.relative_to is not None and self.relative_to not in self.rows:
             raise ValueError(
-                f"relative_to: {self.relative_to!r} is no row; there are {', '.join(self.rows)}"
+                f"relative_to: {self.relative_to!r} is no row; the rows are {', '.join(self.rows)}"
             )
         return self

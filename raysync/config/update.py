@@ -1,4 +1,4 @@
-"""What is learned, and how: data, update rule, amount of work, evaluations."""
+"""The settings of the training: data, update, workload, evaluations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from raysync.config.base import Strict, by_name
 
 
 class Data(Strict):
-    """What is learned from."""
+    """The data set, and how it is shared among the workers."""
 
     name: str = Field(
         "digits", description="a registered data set, or the user's own package.module:function"
@@ -23,7 +23,7 @@ class Data(Strict):
         "iid", description="how workers share the training set"
     )
     alpha: float = Field(
-        0.5, gt=0, description="of `dirichlet`: small means that a worker sees few classes"
+        0.5, gt=0, description="for `dirichlet`: a small value means few classes for each worker"
     )
     augment: Literal["none", "crop-flip"] = Field(
         "none", description="crop-flip: shift by up to 4 pixels, mirror half"
@@ -57,7 +57,7 @@ class Schedule(Strict):
         (), description="progress at which lr drops"
     )
     factor: float = Field(
-        0.1, gt=0, description="of `milestones`: what lr is multiplied by at each"
+        0.1, gt=0, description="for `milestones`: lr is multiplied by this at each"
     )
     warmup: float = Field(
         0.0, ge=0, lt=1, description="progress up to which lr rises linearly from 0"
@@ -72,15 +72,15 @@ class MomentumRamp(Strict):
 
     Source: Sync-Switch (Li et al. 2021, figure 8b) compares "techniques used to scale momentum"
     after a switch, and leaves them to an extended report that we do not have. Inferred: an
-    unchanged one (what the paper does), none (`momentum: 0`), one over the workers (`momentum:
-    0.125` for 8; asynchrony begets the rest, Mitliagkas et al. 2016), and these ramps; the
-    exponential one, which doubles the momentum in even steps, for its nonlinear one.
+    unchanged momentum (which the paper uses), none (`momentum: 0`), one over the number of workers
+    (`momentum: 0.125` for 8; asynchrony begets the rest, Mitliagkas et al. 2016), and these ramps;
+    the exponential one, which doubles the momentum in even steps, stands for its nonlinear one.
     """
 
     name: Literal["linear", "exponential"] = Field(description="form of the rise")
-    over: float = Field(gt=0, le=1, description="progress that it takes")
+    over: float = Field(gt=0, le=1, description="progress that the ramp takes")
     start: float = Field(
-        0.0, ge=0, lt=1, description="momentum at its beginning; exponential needs one above 0"
+        0.0, ge=0, lt=1, description="momentum at the beginning; exponential needs it above 0"
     )
 
     @model_validator(mode="after")
@@ -91,11 +91,11 @@ class MomentumRamp(Strict):
 
 
 class DelayCompensation(Strict):
-    """Correct a gradient for what the model has moved since: DC-ASGD (Zheng et al. 2017,
+    """Correct a gradient for the updates since its weights were pulled: DC-ASGD (Zheng et al. 2017,
     arXiv:1609.08326).
 
     A push's gradient g, computed on the weights x_base, becomes g + lambda g g (x - x_base),
-    elementwise, with the x of the moment. constant (DC-ASGD-c): lambda = strength. adaptive
+    elementwise, with the current weights x. constant (DC-ASGD-c): lambda = strength. adaptive
     (DC-ASGD-a): lambda = strength / sqrt(MS + 1e-7), where MS = decay MS + (1 - decay) g g takes in
     each push before it is used.
     """
@@ -104,12 +104,12 @@ class DelayCompensation(Strict):
         "constant", description="constant: DC-ASGD-c; adaptive: DC-ASGD-a"
     )
     strength: float = Field(0.04, gt=0, description="lambda, or lambda_0")
-    decay: Share = Field(0.95, description="of `adaptive`")
+    decay: Share = Field(0.95, description="for `adaptive`: the decay of MS")
 
 
 class Phase(Strict):
-    """What differs in one phase of a paradigm that switches; what is left out is as outside
-    of it.
+    """The settings that differ in one phase of a paradigm that switches; others stay as they are
+    outside of the phase.
     """
 
     lr: float | None = Field(None, gt=0, description=AS_OUTSIDE)
@@ -127,20 +127,22 @@ class Update(Strict):
     """How the server turns gradients into a new model."""
 
     optimizer: Literal["sgd", "adam", "adamw"] = Field(
-        "sgd", description="of the server, as in torch"
+        "sgd", description="optimizer of the server, as in torch"
     )
     lr: float = Field(0.05, gt=0, description="learning rate of one push")
     momentum: float = Field(0.0, ge=0, lt=1, description="sgd only")
     momentum_ramp: Annotated[MomentumRamp | None, BeforeValidator(by_name)] = None
     nesterov: bool = Field(False, description="sgd only; needs momentum")
-    weight_decay: float = Field(0.0, ge=0, description="as the optimizer has it in torch")
+    weight_decay: float = Field(
+        0.0, ge=0, description="weight decay, as torch's optimizer defines it"
+    )
     betas: tuple[Share, Share] = Field((0.9, 0.999), description="adam and adamw only")
     schedule: Annotated[Schedule, BeforeValidator(by_name)] = Schedule()
     lr_scaling: Literal["linear", "none"] = Field(
         "linear", description="linear: times the number of pushes in the update"
     )
     combine: Literal["mean", "sum"] = Field(
-        "mean", description="of an update's gradients; mean weighs by samples"
+        "mean", description="how an update combines its gradients; mean weights them by samples"
     )
     clip_norm: float | None = Field(
         None, gt=0, description="largest Euclidean norm of the combined gradient"
@@ -149,8 +151,8 @@ class Update(Strict):
         None,
         gt=0,
         description=(
-            "all parameters, as one vector, are kept in the Euclidean "
-            "ball of that radius around 0; one server only"
+            "the vector of all parameters is kept in the Euclidean "
+            "ball of this radius around 0; one server only"
         ),
     )
     staleness_scaling: Literal["none", "inverse"] = Field(
@@ -163,14 +165,13 @@ class Update(Strict):
     phases: dict[str, Phase] = Field(
         default_factory=dict,
         description=(
-            "what differs in the phases of a paradigm that switches; the optimizer's state goes on"
+            "settings that differ in the phases of a paradigm that switches; the optimizer keeps"
+            " its state"
         ),
     )
 
     def in_phase(self, name: str) -> Update:
-        """What holds in that phase; without an entry in `phases` it is what is given outside of
-        them.
-        """
+        """Return the settings in a phase; without an entry in `phases`, those outside of phases."""
         changes = {
             setting: value for setting, value in self.phases.get(name, Phase()) if value is not None
         }
@@ -178,7 +179,7 @@ class Update(Strict):
 
     @property
     def clips(self) -> bool:
-        """Whether some phase looks at the norm of the gradient."""
+        """Whether some phase clips the norm of the gradient."""
         return any(self.in_phase(name).clip_norm is not None for name in ("", *self.phases))
 
     @model_validator(mode="after")
@@ -204,26 +205,26 @@ class Update(Strict):
 
 
 class Workload(Strict):
-    """How much is trained, in exactly one of three units."""
+    """The amount of training, in exactly one of three units."""
 
     epochs: float | None = Field(None, gt=0, description="passes over the training set")
-    samples: int | None = Field(None, gt=0, description="samples in all")
+    samples: int | None = Field(None, gt=0, description="total number of samples")
     iterations_per_worker: int | None = Field(
-        None, gt=0, description="times workers and batch size, as one pool"
+        None, gt=0, description="times the number of workers and the batch size, as one pool"
     )
 
     @model_validator(mode="after")
     def _one(self) -> Workload:
-        given = [
+        units = [
             name
             for name in ("epochs", "samples", "iterations_per_worker")
             if getattr(self, name) is not None
         ]
-        if len(given) != 1:
+        if len(units) != 1:
             raise ValueError(
                 "give exactly one of epochs, samples, iterations_per_worker; got "
-                f"{' and '.join(given) or 'none'}. "
-                "All of the block at once: --set 'workload={samples: 6000}'"
+                f"{' and '.join(units) or 'none'}. "
+                "To replace the whole block: --set 'workload={samples: 6000}'"
             )
         return self
 
@@ -237,15 +238,15 @@ class EvaluationPlan(Strict):
         20,
         ge=1,
         le=1000,
-        description="evaluations spread evenly over the progress, beside the one at 0",
+        description="number of evaluations, spread evenly over the progress, beside the one at 0",
     )
-    batch_size: int = Field(1000, gt=0, description="samples that are evaluated at once")
+    batch_size: int = Field(1000, gt=0, description="number of samples that are evaluated at once")
     samples: int | None = Field(
         None,
         gt=0,
         description=(
-            "use only the first that many test samples, but for the evaluation "
-            "at 1, which always takes all; default: all"
+            "use only the first that many test samples, except for the evaluation "
+            "at 1, which always uses all; default: all"
         ),
     )
     deadline_s: float = Field(
@@ -256,5 +257,5 @@ class EvaluationPlan(Strict):
     )
 
     def progress_marks(self) -> list[float]:
-        """The marks, rising, from 0 to 1."""
+        """Return the progress at which evaluations take place, rising from 0 to 1."""
         return [mark / self.marks for mark in range(self.marks + 1)]

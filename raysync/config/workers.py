@@ -1,55 +1,60 @@
-"""Who computes and where: worker groups, what they emulate, the Ray cluster."""
+"""The settings of the machines: worker groups, the speeds that they emulate, the Ray cluster."""
 
 from __future__ import annotations
 
+from math import inf
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from raysync.config.base import Strict
-from raysync.config.step_trace import seconds_from
+from raysync.paradigms.references import may_import
 
 
 class Jitter(Strict):
-    """How a worker's step times vary from step to step; the mean factor is 1."""
+    """How a worker's step times vary from step to step: by a random factor with mean 1."""
 
     distribution: Literal["none", "normal", "lognormal", "exponential"] = Field(
-        "lognormal", description="of the factor that a step's time is multiplied by"
+        "lognormal", description="distribution of the factor by which a step's time is multiplied"
     )
     sigma: float = Field(
         0.0,
         ge=0,
         le=2,
         description=(
-            "standard deviation of the factor (of its logarithm, lognormal; an "
-            "exponential factor has none to set)"
+            "standard deviation of the factor (for lognormal, of its logarithm; "
+            "exponential needs none)"
         ),
     )
 
 
 class Link(Strict):
-    """One way of a connection; the other way is like it, and both can be used at once."""
+    """One way of a connection. The other way has the same values, and both can be used at once."""
 
-    latency_s: float = Field(0.0, ge=0, description="until the first byte arrives")
+    latency_s: float = Field(0.0, ge=0, description="seconds until the first byte arrives")
     bandwidth_bytes_per_s: float | None = Field(None, gt=0, description="default: without limit")
 
 
 class Network(Strict):
-    """What lies between workers and server in virtual time; on Ray the real network is there."""
+    """The network between workers and server. The virtual engine simulates it; on Ray, the real
+    network takes its place.
+    """
 
-    link: Link = Field(Link(), description="of each worker, each way")
+    link: Link = Field(Link(), description="the link of each worker, each way")
     server_bandwidth_bytes_per_s: float | None = Field(
         None,
         gt=0,
         description=(
-            "of each server's link, which all workers share, each way; default: without limit"
+            "bandwidth of each server's link, which all workers share, each way; default: without"
+            " limit"
         ),
     )
     update_s: float = Field(
-        0.0, ge=0, description="the server works that long on an update, beside reading gradients"
+        0.0, ge=0, description="time that an update takes the server, beside reading gradients"
     )
     update_bytes_per_s: float | None = Field(
-        None, gt=0, description="rate at which it reads gradients; default: no limit"
+        None, gt=0, description="rate at which the server reads gradients; default: without limit"
     )
 
 
@@ -59,35 +64,74 @@ Condition = Annotated[
     AfterValidator(lambda text: text.replace(" ", "")),
 ]  # Ray 2.60 takes the spaces for part of a value
 LabelSelector = dict[str, Condition]
-"""Ray's: label -> `value`, `!value`, `in(a, b)` or `!in(a, b)`; a node must meet all of them."""
+"""Label -> `value`, `!value`, `in(a, b)` or `!in(a, b)`, in Ray's notation; a node must meet all of
+them."""
+
+
+def step_seconds(trace: object) -> object:
+    """Read the step times in a text file: numbers separated by white space, where `#` begins a
+    comment. Anything but a path is returned as it is.
+
+    Raises:
+        ValueError: there is no such file, it holds no numbers, or one of them is no duration.
+    """
+    source = ""
+    if isinstance(trace, str | Path):
+        if not may_import():
+            raise ValueError(f"a record holds the numbers themselves; got {str(trace)!r}")
+        path = Path(trace).expanduser()
+        trace, source = _numbers_in(path), f"{path}: "
+    if isinstance(trace, list | tuple):
+        for number, seconds in enumerate(trace, 1):
+            if isinstance(seconds, int | float) and not 0 < seconds < inf:
+                raise ValueError(
+                    f"{source}step {number} lasts {seconds:g} s; it must be above 0 and finite"
+                )
+    return trace
+
+
+def _numbers_in(path: Path) -> list[float]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"{path} cannot be read ({getattr(error, 'strerror', None) or 'not a text file'})"
+        ) from error
+    words = [word for line in text.splitlines() for word in line.partition("#")[0].split()]
+    if not words:
+        raise ValueError(f"{path} holds no step times")
+    try:
+        return [float(word) for word in words]
+    except ValueError as error:
+        raise ValueError(f"{path} must hold seconds and nothing else ({error})") from error
 
 
 class WorkerGroup(Strict):
-    """Workers that are alike. All resources are of one worker."""
+    """Workers that are alike. All resources are those of one worker."""
 
     name: str = Field(
         "worker",
         pattern=r"^[A-Za-z0-9_.+-]+$",
-        description="begins the names of its workers: NAME-0, NAME-1, ...",
+        description="the names of its workers begin with it: NAME-0, NAME-1, ...",
     )
-    count: int = Field(1, ge=1, le=10_000, description="workers in the group")
-    cpus: float = Field(1, ge=0, description="CPUs reserved on the Ray cluster for each")
+    count: int = Field(1, ge=1, le=10_000, description="number of workers in the group")
+    cpus: float = Field(1, ge=0, description="CPUs reserved on the Ray cluster for each worker")
     gpus: float = Field(
-        0, ge=0, description="GPUs reserved for each: a share below 1, or a whole number"
+        0, ge=0, description="GPUs reserved for each worker: a share below 1, or a whole number"
     )
     devices_per_worker: int | None = Field(
         None,
         ge=1,
         description=(
             "replicas of the model, whose gradients are averaged "
-            "before the worker pushes; default: one a GPU"
+            "before the worker pushes; default: one for each GPU"
         ),
     )
     accelerator_type: str | None = Field(
-        None, description="of the node's GPUs, as Ray names it: A100, H100, T4, ..."
+        None, description="type of the node's GPUs, by Ray's name: A100, H100, T4, ..."
     )
     label_selector: LabelSelector = Field(
-        default_factory=dict, description="labels of the nodes where they may run"
+        default_factory=dict, description="labels of the nodes where the workers can run"
     )
     fallback_label_selectors: tuple[LabelSelector, ...] = Field(
         (),
@@ -101,8 +145,9 @@ class WorkerGroup(Strict):
     precision: Literal["float32", "tf32", "bf16"] = Field(
         "float32",
         description=(
-            "of computing; weights and gradients are float32. tf32: the factors of products are"
-            " rounded to 10 bits, on GPUs since Ampere; bf16: forward pass under torch's autocast"
+            "precision of computing; weights and gradients are float32. tf32: the factors of"
+            " products are rounded to 10 bits, on GPUs since Ampere; bf16: forward pass under"
+            " torch's autocast"
         ),
     )
     speed: float = Field(
@@ -112,7 +157,7 @@ class WorkerGroup(Strict):
         None,
         gt=0,
         description=(
-            "emulation: seconds a step lasts at speed 1; default: as measured, "
+            "emulation: seconds of a step at speed 1; default: as long as it takes, "
             "and on the virtual engine by flops_per_s"
         ),
     )
@@ -121,12 +166,12 @@ class WorkerGroup(Strict):
         gt=0,
         description=(
             "emulation: a step lasts as long as its floating-point "
-            "operations do at this rate; default, on the virtual engine "
-            "alone: 1e11, about one core of a CPU"
+            "operations take at this rate; default, on the virtual engine "
+            "only: 1e11, about one core of a CPU"
         ),
     )
     trace: Annotated[
-        tuple[Annotated[float, Field(strict=True)], ...], BeforeValidator(seconds_from)
+        tuple[Annotated[float, Field(strict=True)], ...], BeforeValidator(step_seconds)
     ] = Field(
         (),
         description=(
@@ -136,30 +181,28 @@ class WorkerGroup(Strict):
     )
     jitter: Jitter = Jitter()
     link: Link = Field(
-        Link(), description="emulation: what each worker's own connection adds, each way"
+        Link(), description="emulation: the link that each worker has in addition, each way"
     )
 
     @model_validator(mode="after")
     def _possible(self) -> WorkerGroup:
-        given = [name for name in ("step_s", "flops_per_s", "trace") if getattr(self, name)]
-        if len(given) > 1:
+        speeds = [name for name in ("step_s", "flops_per_s", "trace") if getattr(self, name)]
+        if len(speeds) > 1:
             raise ValueError(
-                f"give one of step_s, flops_per_s and trace; got {' and '.join(given)}"
+                f"give one of step_s, flops_per_s and trace; got {' and '.join(speeds)}"
             )
         if self.gpus > 1 and self.gpus % 1:
-            raise ValueError(
-                f"gpus: {self.gpus:g} cannot be had; a share below 1, or a whole number"
-            )
+            raise ValueError(f"gpus: must be below 1 or a whole number; got {self.gpus:g}")
         if self.gpus and self.devices_per_worker not in (None, self.devices):
             raise ValueError(
-                f"devices_per_worker: {self.devices_per_worker} with gpus: {self.gpus:g}; a replica"
-                f" has a GPU of its own: gpus: {self.devices_per_worker} (or gpus: 0, to compute on"
-                " the CPU)"
+                f"devices_per_worker: {self.devices_per_worker} with gpus: {self.gpus:g}; each"
+                f" replica needs a GPU of its own: gpus: {self.devices_per_worker} (or gpus: 0, to"
+                " compute on the CPU)"
             )
         if self.accelerator_type is not None and not self.gpus:
             raise ValueError(f"accelerator_type: {self.accelerator_type} needs gpus above 0")
         if reserved := {"CPU", "GPU"} & set(self.resources):
-            raise ValueError(f"resources: {min(reserved)} is asked for by {min(reserved).lower()}s")
+            raise ValueError(f"resources: {min(reserved)} is set by {min(reserved).lower()}s")
         if self.fallback_label_selectors and not self.label_selector:
             raise ValueError(
                 "fallback_label_selectors: without a label_selector every node is allowed already"
@@ -168,12 +211,12 @@ class WorkerGroup(Strict):
 
     @property
     def emulates_steps(self) -> bool:
-        """Whether it says itself how long a step lasts."""
+        """Whether the group sets how long a step lasts."""
         return bool(self.step_s or self.flops_per_s or self.trace)
 
     @property
     def devices(self) -> int:
-        """Replicas that each worker runs."""
+        """The number of replicas that each worker runs."""
         return (
             max(1, int(self.gpus))
             if self.devices_per_worker is None or self.gpus
@@ -187,24 +230,24 @@ class Cluster(Strict):
     address: str = Field(
         "auto",
         description=(
-            "of a Ray cluster; local: a private one on this machine; auto: the one that "
+            "address of a Ray cluster; local: a private one on this machine; auto: the one that "
             "Ray is connected to, or that the command line finds in RAY_ADDRESS (as "
             "within a Ray job), otherwise local"
         ),
     )
     server_shards: int = Field(
-        1, ge=1, description="the model's flat vector is split evenly among that many servers"
+        1, ge=1, description="number of servers; the model's flat vector is split evenly among them"
     )
     server_cpus: float = Field(1, ge=0, description="CPUs reserved for each server")
     server_placement: Literal["apart", "with-workers"] = Field(
         "apart",
         description=(
-            "apart: resources of their own; with-workers: the n-th server in the place of the n-th"
-            " worker, on its node. The controller sits with the first server"
+            "apart: with resources of their own; with-workers: the n-th server runs beside the"
+            " n-th worker, on its node. The controller runs with the first server"
         ),
     )
     server_label_selector: LabelSelector = Field(
-        default_factory=dict, description="labels of the nodes of servers apart"
+        default_factory=dict, description="labels of the nodes where servers placed apart run"
     )
     evaluator_cpus: float = Field(1, ge=0, description="CPUs reserved for the evaluator")
     evaluator_gpus: float = Field(0, ge=0, le=1, description="GPUs reserved for the evaluator")
@@ -212,12 +255,12 @@ class Cluster(Strict):
         120,
         gt=0,
         description=(
-            "a worker whose step takes longer is counted as gone; a server "
-            "whose update takes longer ends the run as failed"
+            "a worker whose step takes longer counts as gone; a server "
+            "whose update takes longer makes the run fail"
         ),
     )
     placement_deadline_s: float = Field(
-        20, gt=0, description="how long to wait for resources that others use now"
+        20, gt=0, description="how long to wait for resources that are in use"
     )
     transport: Literal["object-ref"] = Field(
         "object-ref", description="how gradients and weights travel"
@@ -238,6 +281,7 @@ class Cluster(Strict):
     def _placed(self) -> Cluster:
         if self.server_label_selector and self.server_placement == "with-workers":
             raise ValueError(
-                "server_label_selector: servers that are placed with workers go where those go"
+                "server_label_selector: servers that are placed with workers run on their nodes;"
+                " leave it out"
             )
         return self

@@ -1,6 +1,4 @@
-"""Reading YAML with bounds: a short text must not become a huge value, nor say two things
-at once.
-"""
+"""Read YAML with limits: a short text must not become a huge value, nor give a key twice."""
 
 from __future__ import annotations
 
@@ -14,30 +12,31 @@ from yaml.resolver import Resolver
 from raysync.errors import ConfigError
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""A sweep reads its file once a trial; libyaml's loader, if PyYAML has it, is eight times as
-fast."""
+"""The loader of libyaml if PyYAML has it: it is eight times as fast, and a sweep reads its file
+once for each trial."""
 DEEPEST = 50
-"""Levels of nesting. Whatever looks at the value would meet Python's own limit at some hundreds."""
+"""The most levels of nesting. At some hundreds, code that walks the value would meet Python's own
+limit."""
 MOST_REPEATED = 1_000_000
-"""Characters that the aliases of a text may stand for, all together: far more than any experiment
-repeats, and far less than aliases of aliases come to: ten lines of them, each nine times the one
-before it, are gigabytes."""
+"""The most characters that the aliases of a text stand for, all together: far more than any
+experiment repeats, and far less than aliases of aliases can reach: ten lines of them, each nine
+times the one before it, are gigabytes."""
 
 _RESOLVER = Resolver()
 
 
 def read_yaml(text: str, source: str) -> Any:
-    """The value that a YAML text describes.
+    """Return the value that a YAML text describes.
 
     Anchors and aliases are allowed, as long as what they repeat stays small.
 
     Args:
         text: one document.
-        source: names the text in errors.
+        source: the name of the text in errors.
 
     Raises:
-        ConfigError: it is not YAML, is nested too deep, gives a key twice, or its aliases repeat
-            too much.
+        ConfigError: the text is not YAML, is nested too deep, gives a key twice, or its aliases
+            repeat too much.
     """
     try:
         for line, problem in _problems(text):
@@ -49,28 +48,28 @@ def read_yaml(text: str, source: str) -> Any:
         raise ConfigError(f"{source}: not YAML{where}: {what or 'unreadable'}.") from error
     except ConfigError:
         raise
-    except (ValueError, LookupError, AttributeError) as error:  # PyYAML's own, of a date 2024-99-99
+    except (ValueError, LookupError, AttributeError) as error:  # by PyYAML, for a date 2024-99-99
         raise ConfigError(f"{source}: a value in it cannot be read: {error}.") from error
 
 
 @dataclass(slots=True)
 class _Collection:
-    """A list or a mapping whose end has not been met yet."""
+    """A list or a mapping whose end has not been read yet."""
 
     anchor: str | None
     is_mapping: bool
     items: int = 0
-    """Keys count, too: in a mapping every other item is one."""
+    """The number of items so far. Keys count, too: in a mapping every other item is one."""
     size: int = 1
-    """In characters, with what its aliases stand for."""
+    """Size in characters, including the values that its aliases stand for."""
     lines: dict[tuple[str, str], int] = field(default_factory=dict)
     """Key, as tag and text -> the line in which it was given."""
 
 
 def _problems(text: str) -> Iterator[tuple[int, str]]:
-    """Line and description of what must not be built. The parser's events cost little.
+    """Yield line and description of the problems in a text, before its value is built.
 
-    They come one after another, however deep the text is nested.
+    The parser's events cost little, and come one after another, however deep the text is nested.
     """
     around = [_Collection(None, is_mapping=False)]
     sizes: dict[str, int] = {}
@@ -98,8 +97,8 @@ def _problems(text: str) -> Iterator[tuple[int, str]]:
                         ),
                     )
             case yaml.AliasEvent():
-                if any(one.anchor == event.anchor for one in around):
-                    yield line, f"the alias *{event.anchor} is inside of what it stands for"
+                if any(collection.anchor == event.anchor for collection in around):
+                    yield line, f"the alias *{event.anchor} is inside the value that it stands for"
                 anchor, size = None, sizes.get(str(event.anchor), 0)
                 repeated += size
                 if repeated > MOST_REPEATED:
@@ -119,7 +118,9 @@ def _problems(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _given_before(mapping: _Collection, event: yaml.ScalarEvent, line: int) -> int | None:
-    """The line in which a mapping has that key already; None: it is new, or the text is no key."""
+    """Return the line in which a mapping has that key already; None: it is new, or the text is no
+    key.
+    """
     if not mapping.is_mapping or mapping.items % 2:
         return None
     resolve: Any = _RESOLVER.resolve

@@ -1,1 +1,1 @@
-"""What a run leaves behind: written as it happens, read as pandas frames; no Ray, no torch."""
+"""The record of a run: written while the run goes on, read as pandas frames; no Ray, no torch."""

@@ -1,8 +1,8 @@
-"""From the journal's lines to metrics: what each of the registry becomes while a run goes on.
+"""Compute the metrics of the registry from the journal's lines, while a run goes on.
 
-Sums of the increments are the measures of the record (`raysync.record.measures`): pushes, drops,
-samples, updates, seconds. A push is counted once its fate and its wait are known; a wait is counted
-while it lasts.
+The increments add up to the measures of the record (`raysync.record.measures`): pushes, drops,
+samples, updates, seconds. A push is counted once its outcome and its wait are known; a wait is
+counted while it lasts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from raysync.record.metrics import RunLabels
 from raysync.record.rows import PushRow
 
 Key = tuple[str, tuple[str, ...]]
-"""A series: name of its metric, values of its labels in the registry's order."""
+"""A series: the name of its metric, and the values of its labels in the registry's order."""
 
 GRANT = "raysync_lagtuner_extra_clocks"
 PREDICTED = "raysync_lagtuner_predicted_wait_seconds"
@@ -28,21 +28,21 @@ ACTUAL = "raysync_lagtuner_actual_wait_seconds"
 
 @dataclass(slots=True)
 class Collected:
-    """What some lines make of the metrics."""
+    """How a batch of journal lines changes the metrics."""
 
     counters: dict[Key, float] = field(default_factory=dict)
-    """Series -> what it grows by; 0 begins it."""
+    """Series -> its increment; an increment of 0 starts the series."""
     gauges: dict[Key, float] = field(default_factory=dict)
-    """Series -> its value: all that there are now. One that is missing has ended."""
+    """Series -> its value, for all gauges of the run. A series that is missing has ended."""
     histograms: dict[Key, list[float]] = field(default_factory=dict)
-    """Series -> what was collected."""
+    """Series -> its new observations."""
 
     def add(self, key: Key, by: float) -> None:
-        """A counter grows."""
+        """Increment a counter."""
         self.counters[key] = self.counters.get(key, 0.0) + by
 
     def observe(self, key: Key, value: float) -> None:
-        """A histogram has one more."""
+        """Add one observation to a histogram."""
         self.histograms.setdefault(key, []).append(value)
 
 
@@ -59,9 +59,9 @@ class Collector:
     ) -> None:
         """
         Args:
-            labels: of the run.
-            phase: the phase in force when the run begins.
-            workload_samples: what progress is measured against.
+            labels: the labels of all series of the run.
+            phase: the phase of the paradigm in which the run begins.
+            workload_samples: the samples that count as a progress of 1.
             target_accuracy: a fraction of 1, for the time to accuracy.
             target_loss: mean cross-entropy in nats, for the time to loss.
         """
@@ -69,28 +69,26 @@ class Collector:
         self._measures = Measures(workload_samples, target_accuracy, target_loss)
         self._phase = phase
         self._phases = {phase}
-        """All that have been in force."""
+        """All phases so far."""
         self._loss: float | None = None
         self._samples = self._updates = 0
-        """That were counted."""
+        """Those that the counters contain so far."""
         self._waited_s: dict[str, float] = {}
-        """Worker -> that were counted."""
+        """Worker -> the seconds of waiting that its counter contains so far."""
         self._lagtuner: dict[Key, float] = {}
-        """What LagTuner decided last, for each worker, and which wait has ended last."""
+        """LagTuner's latest decision for each worker, and the worker's latest finished wait."""
 
     def take(self, lines: Iterable[Line]) -> Collected:
-        """Take in what happened since the last call."""
+        """Take in the lines since the last call, and return how they change the metrics."""
         collected = Collected()
         for line in lines:
             for row in self._measures.feed(line):
                 self._pushed(row, collected)
             if isinstance(line, Entry):
                 self._decided(line, collected)
-        self._counted(collected)
-        self._gauged(collected.gauges)
+        self._count_totals(collected)
+        self._set_gauges(collected.gauges)
         return collected
-
-    # ---- counters and histograms ----
 
     def _pushed(self, row: PushRow, collected: Collected) -> None:
         run, worker = self._run, (*self._run, WorkerId(row.worker).slot)
@@ -124,8 +122,11 @@ class Collector:
             self._forget(entry.event.worker)
 
     def _begin(self, worker: str, collected: Collected) -> None:
-        """Whoever never waits has a series of its waiting, too. And what is divided by one another
-        begins together: of a series Prometheus does not see how it grew before it saw it.
+        """Start the counters of a worker at 0.
+
+        A worker that never waits needs a series of its waiting, too, and series that dashboards
+        divide by each other must begin together: Prometheus does not see how a series grew before
+        it first scraped it.
         """
         self._waited_s[worker] = 0.0
         for name in (
@@ -145,7 +146,8 @@ class Collector:
                 collected.add(("raysync_stragglers_detected", worker), 1)
             case "controller":
                 self._latest((GRANT, worker), note.values.get("extra"))
-            # Both are of one wait: a decision's own prediction would stand beside the wait before.
+            # Both values are of the same wait: the prediction of the latest decision would appear
+            # beside the wait before it.
             case "waited":
                 self._latest((PREDICTED, worker), note.values.get("predicted_wait_s"))
                 self._latest((ACTUAL, worker), note.values.get("actual_wait_s"))
@@ -159,8 +161,8 @@ class Collector:
         for name in (GRANT, PREDICTED, ACTUAL):
             self._lagtuner.pop((name, (*self._run, WorkerId(worker).slot)), None)
 
-    def _counted(self, collected: Collected) -> None:
-        """What is the difference of two totals."""
+    def _count_totals(self, collected: Collected) -> None:
+        """Increment the counters whose increment is the difference of two totals."""
         measures = self._measures
         for name, total, before in (
             ("raysync_samples_applied", measures.samples, self._samples),
@@ -170,16 +172,13 @@ class Collector:
                 collected.add((name, self._run), total - before)
         self._samples, self._updates = measures.samples, measures.updates
         for worker, waited_s in measures.waited_s.items():
-            if (
-                waited_s > self._waited_s[worker]
-            ):  # it is less while a push whose wait is over has not met its fate
+            # the total is lower while a push whose wait is over has no outcome yet
+            if waited_s > self._waited_s[worker]:
                 key = ("raysync_wait_seconds", (*self._run, WorkerId(worker).slot))
                 collected.add(key, waited_s - self._waited_s[worker])
                 self._waited_s[worker] = waited_s
 
-    # ---- gauges ----
-
-    def _gauged(self, gauges: dict[Key, float]) -> None:
+    def _set_gauges(self, gauges: dict[Key, float]) -> None:
         measures, run = self._measures, self._run
         leads = measures.leads if measures.ended is None else {}
         latest = measures.evaluations[-1] if measures.evaluations else None
@@ -199,7 +198,7 @@ class Collector:
         for worker, lead in leads.items():
             gauges["raysync_worker_lead_clocks", (*run, WorkerId(worker).slot)] = lead
         for phase in self._phases:
-            in_force = phase == self._phase and measures.ended is None
-            gauges["raysync_phase_active", (*run, phase)] = float(in_force)
+            is_active = phase == self._phase and measures.ended is None
+            gauges["raysync_phase_active", (*run, phase)] = float(is_active)
         if measures.ended is None:
             gauges.update(self._lagtuner)

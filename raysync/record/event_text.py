@@ -1,7 +1,7 @@
-"""What happens in a run, in sentences: for who watches it, and for the log of its controller.
+"""Describe what happens in a run in sentences, for `raysync watch` and for the controller's log.
 
-What is decided anew with every push (holds, drops, LagTuner's forecasts) is told apart from what is
-rare: a switch, a straggler, who has died or joined, the end.
+Frequent events come with the pushes (holds, drops, LagTuner's forecasts); rare ones deserve a line
+of a log: a switch, a straggler, a worker that has died or joined, the end.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from raysync.core.journal import Ended, Entry, Line, Remark
 
 PREDICTED = "predicted_wait_s"
 RARE_NOTES = ("straggler", "recovered")
-"""Kinds of notes that do not come with pushes; those of a user's own paradigm may."""
+"""The kinds of notes that do not come with every push; those of a user's own paradigm might."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventText:
-    """One thing that happened."""
+    """One event, in words."""
 
     at: float
     """Seconds since the run began."""
@@ -30,18 +30,18 @@ class EventText:
     """hold, drop, switch, suspended, restored, joined, left, remark or ended; a note has its own
     kind."""
     worker: str
-    """Whom it is about; empty: all."""
+    """The worker that it is about; empty: all of them."""
     text: str
     """A sentence, without its full stop."""
     rare: bool = True
-    """Whether it deserves a line of a log."""
+    """Whether the event deserves a line of a log."""
 
 
 def texts_of(line: Line) -> Iterator[EventText]:
-    """What a line of a journal tells, in its order."""
+    """Describe what a line of the journal records, in its order."""
     match line:
         case Entry(event=event, decisions=decisions, report=report):
-            yield from _came_or_went(event, report)
+            yield from _membership(event, report)
             for decision in decisions:
                 yield from _decided(event.at, decision)
         case Remark(at=at, text=text):
@@ -52,7 +52,7 @@ def texts_of(line: Line) -> Iterator[EventText]:
             )
 
 
-def _came_or_went(event: Event, report: Mapping[str, Any]) -> Iterator[EventText]:
+def _membership(event: Event, report: Mapping[str, Any]) -> Iterator[EventText]:
     match event:
         case Joined(at=at, worker=worker) if WorkerId(worker).life != 1:
             yield EventText(
@@ -88,7 +88,7 @@ def _decided(at: float, decision: Decision) -> Iterator[EventText]:
 
 
 def _noted(kind: str, worker: str, values: Mapping[str, Any]) -> str:
-    """A note in plain words; those of a user's own paradigm with their values."""
+    """Put a note in plain words; a note of a user's own paradigm is listed with its values."""
     match kind:
         case "controller" if (
             "slowest" in values and _numbers(values, "lead", "extra") and _times(values, PREDICTED)
@@ -126,21 +126,19 @@ def _noted(kind: str, worker: str, values: Mapping[str, Any]) -> str:
 
 
 def _numbers(values: Mapping[str, Any], *names: str) -> bool:
-    """Whether all of them are there; a user's own paradigm may give its notes what values
-    it likes.
-    """
+    """Say whether all of these values are numbers: a user's own paradigm chooses its values."""
     return all(type(values.get(name)) in (int, float) for name in names)
 
 
 def _times(values: Mapping[str, Any], *names: str) -> bool:
-    """Say whether all of them are there as times; None is a time that is not known."""
+    """Say whether all of these values are times; None is a time that is not known."""
     return all(
         name in values and (values[name] is None or _numbers(values, name)) for name in names
     )
 
 
 def seconds(value: float | None) -> str:
-    """A short time to be read; None is not known."""
+    """Format a duration with two or three digits; None is one that is not known."""
     if value is None:
         return "unknown"
     if value >= 100:

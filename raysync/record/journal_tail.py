@@ -1,7 +1,7 @@
-"""A journal that is read while it is written.
+"""Read a journal while it is written.
 
-The writer appends whole lines and flushes them in batches (`raysync.record.writer`), so what is on
-disk ends anywhere: a line counts once its line break is there.
+The writer appends whole lines and flushes them in batches (`raysync.record.writer`), so the file
+can end anywhere: a line counts once its line break is on disk.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from raysync.core.journal import Decoder, Line, read_header
 
 
 class JournalTail:
-    """Goes on where it stopped the last time. It keeps nothing but the beginning of an unfinished
+    """Reads on where it stopped the last time. All that it keeps is the beginning of an unfinished
     line.
     """
 
     def __init__(self, journal: Path) -> None:
         """
         Args:
-            journal: `journal.jsonl` of a record.
+            journal: path of the `journal.jsonl` of a record.
         """
         self.head: dict[str, Any] | None = None
         """The header; None until it is on disk."""
         self._file = journal.open("rb")
         self._decoder = Decoder()
-        self._begun = b""
+        self._unfinished = b""
 
     def __enter__(self) -> JournalTail:
         return self
@@ -44,27 +44,28 @@ class JournalTail:
 
     @property
     def share(self) -> float:
-        """Of what is on disk, the part that has been read."""
+        """The share of the file that has been read."""
         return self._file.tell() / max(1, os.fstat(self._file.fileno()).st_size)
 
     def take(self, at_most: int) -> list[Line]:
-        """The next lines, as many as are there; none: it has caught up with the writer.
+        """Return the next complete lines; an empty list means that it has caught up with the
+        writer.
 
         Args:
-            at_most: that many lines.
+            at_most: the largest number of lines to return.
 
         Raises:
-            ConfigError: no journal, one of another schema, or a damaged line.
+            ConfigError: the file is no journal, has another schema, or a line of it is damaged.
         """
-        texts = list(islice(iter(self._complete, ""), at_most + (self.head is None)))
+        texts = list(islice(iter(self._next_line, ""), at_most + (self.head is None)))
         if self.head is None and texts:
             self.head = read_header(texts.pop(0))
         return [self._decoder.take(text) for text in texts]
 
-    def _complete(self) -> str:
-        """The next line, if it is complete; empty otherwise."""
-        self._begun += self._file.readline()
-        if not self._begun.endswith(b"\n"):
+    def _next_line(self) -> str:
+        """Return the next line if it is complete, otherwise an empty text."""
+        self._unfinished += self._file.readline()
+        if not self._unfinished.endswith(b"\n"):
             return ""
-        text, self._begun = self._begun.decode("utf-8", errors="replace"), b""
+        text, self._unfinished = self._unfinished.decode("utf-8", errors="replace"), b""
         return text

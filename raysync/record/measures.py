@@ -1,18 +1,24 @@
 """The measures of a run, accumulated line by line.
 
-Busy is computing alone. Wait is from a push to the worker's next release. Version staleness of a
-push: versions applied between the one it was computed on and its own. Lead: clocks ahead of the
-slowest member, at a release; suspended workers take no part, so they have no lead and none is
-measured from them. Progress: samples in applied pushes / samples of the workload. Time to accuracy:
-when the first evaluated model at or above the target was published, counted from the first release;
-time to loss likewise, at or below. Perplexity: e to the mean cross-entropy. Chance accuracy: what
-the best constant guess gets, the share of the most frequent label in the test set.
+busy               seconds of computing alone
+wait               seconds from a push to the worker's next release
+staleness          of a push: versions applied between the one that it was computed on and its
+                   own
+lead               clocks ahead of the slowest member, at a release; suspended workers take no
+                   part, so they have no lead and none is measured from them
+progress           samples in applied pushes / samples of the workload
+time to accuracy   when the first evaluated model at or above the target was published, counted
+                   from the first release; time to loss likewise, at or below
+perplexity         e to the mean cross-entropy
+chance accuracy    what the best constant guess gets: the share of the most frequent label in
+                   the test set
+cost of a switch   seconds from a switch to the first push of a step that began after it
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import exp, inf
 from typing import Any
 
@@ -21,7 +27,6 @@ from raysync.core.events import Left
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Ended, Entry, Evaluation, Line
 from raysync.record.rows import PushRow, PushRows
-from raysync.record.switches import Switches
 
 CONVERGED_SPAN = 5
 CONVERGED_CHANGE = 0.001
@@ -29,31 +34,49 @@ CONVERGED_CHANGE = 0.001
 evaluations."""
 
 LARGEST_EXPONENT = 709.0
-"""e to more is no float; a loss that large is of a model on its way to diverging."""
+"""The largest exponent of e that a float can hold; a model with a loss that large is about to
+diverge."""
 
 
 @dataclass(slots=True)
 class WorkerMeasures:
-    """Totals of one worker."""
+    """The totals of one worker."""
 
     released_at: float
-    """Its first release."""
+    """When it was released first."""
     left_at: float | None = None
     pushes: int = 0
     dropped: int = 0
-    """Of these pushes."""
+    """The pushes that were dropped."""
     samples: int = 0
-    """Of all of them."""
+    """The samples of all pushes."""
     busy_s: float = 0.0
     wait_s: float = 0.0
     applied: int = 0
+    """The pushes that were applied."""
     staleness_sum: int = 0
-    """In versions, of the applied."""
+    """The staleness of the applied pushes, in versions."""
     staleness_max: int = 0
 
 
+@dataclass(slots=True)
+class SwitchMeasures:
+    """One switch from a phase of the paradigm to the next."""
+
+    at_s: float
+    """Seconds since the run began."""
+    to: str
+    why: str
+    first_push_s: float | None = None
+    """From the switch to the first push of a step that began after it; None if none came.
+
+    Steps under way at a switch do not count, though their pushes belong to the new phase: they
+    would make the switch look free. (Sync-Switch's own restart from a checkpoint takes 36 s on 8
+    workers, Table III.)"""
+
+
 class Measures:
-    """Totals so far; readable at any moment of a run."""
+    """The measures so far; they can be read at any moment of a run."""
 
     def __init__(
         self,
@@ -64,11 +87,11 @@ class Measures:
     ) -> None:
         """
         Args:
-            workload_samples: what progress is measured against.
+            workload_samples: the samples that count as a progress of 1.
             target_accuracy: a fraction of 1, for the time to accuracy.
             target_loss: mean cross-entropy in nats, for the time to loss.
-            chance_accuracy: of the best constant guess; a model that is no better has not
-                converged. None: it is not known, as in the records of an older raysync.
+            chance_accuracy: the accuracy of the best constant guess; a model that is no better has
+                not converged. None: it is not known, as in the records of an older raysync.
         """
         self.workload_samples = workload_samples
         self.target_accuracy = target_accuracy
@@ -83,10 +106,10 @@ class Measures:
         self.samples = self.updates = self.lead_max = 0
         self.outcomes = {"applied": 0, "dropped": 0, "buffered": 0}
         self._rows = PushRows(workload_samples)
-        self._switches = Switches()
+        self._switches: list[SwitchMeasures] = []
 
     def feed(self, line: Line) -> Iterator[PushRow]:
-        """Take in one line of the journal; yields the rows of pushes that it completes."""
+        """Take in one line of the journal, and yield the rows of pushes that it completes."""
         match line:
             case Evaluation():
                 self.evaluations.append(line)
@@ -100,7 +123,8 @@ class Measures:
                         self.workers.setdefault(decision.worker, WorkerMeasures(event.at))
                         self.started_at = event.at if self.started_at is None else self.started_at
                     elif isinstance(decision, Switch):
-                        self._switches.switched(event.at, decision)
+                        switch = SwitchMeasures(event.at, decision.to, decision.why)
+                        self._switches.append(switch)
                 if isinstance(event, Left) and event.worker in self.workers:
                     self.workers[event.worker].left_at = event.at
                 for row in self._rows.feed(line):
@@ -112,7 +136,7 @@ class Measures:
                 self.lead_max = self._rows.lead_max
 
     def close(self, at: float) -> Iterator[PushRow]:
-        """The journal has no more lines; yields the rows that were still open."""
+        """Take in that the journal has ended, and yield the rows that were still open."""
         self.now = max(self.now, at)
         for row in self._rows.close(at):
             self._count(row)
@@ -126,13 +150,21 @@ class Measures:
         worker.busy_s += row.busy_s
         worker.wait_s += row.wait_s
         self.outcomes[row.outcome] += 1
-        self._switches.pushed(row.released_at_s, row.pushed_at_s)
+        self._measure_switch(row)
         if row.staleness is not None:
             worker.applied += 1
             worker.staleness_sum += row.staleness
             worker.staleness_max = max(worker.staleness_max, row.staleness)
 
-    # ---- what can be asked at any moment ----
+    def _measure_switch(self, row: PushRow) -> None:
+        """Count a step for the latest switch before its release. Rows come in any order."""
+        for switch in reversed(self._switches):
+            if row.released_at_s >= switch.at_s:
+                after_s = row.pushed_at_s - switch.at_s
+                switch.first_push_s = (
+                    after_s if switch.first_push_s is None else min(switch.first_push_s, after_s)
+                )
+                return
 
     @property
     def progress(self) -> float:
@@ -141,8 +173,8 @@ class Measures:
 
     @property
     def seconds(self) -> float:
-        """Of training: first release to last publication (to the last update, of a run that did not
-        end by itself).
+        """Duration of the training: from the first release to the last publication, or to the last
+        update of a run that did not end by itself.
         """
         published = self.ended is not None and self.ended.status in ("finished", "diverged")
         end = self.ended.at if self.ended is not None and published else self.applied_at
@@ -157,22 +189,22 @@ class Measures:
     def wait_fraction(self) -> float:
         """Share of the workers' time that they spent between a push and the next release."""
         waited = sum(self.waited_s.values())
-        there = sum(self._there_s(worker) for worker in self.workers.values())
-        return waited / there if there else 0.0
+        total = sum(self._membership_s(worker) for worker in self.workers.values())
+        return waited / total if total else 0.0
 
     def wait_fractions(self) -> dict[str, float]:
-        """Worker -> the share of its own time."""
+        """Return the share of its own time that each worker spent waiting."""
         return {
-            name: waited / there if (there := self._there_s(self.workers[name])) else 0.0
+            name: waited / total if (total := self._membership_s(self.workers[name])) else 0.0
             for name, waited in self.waited_s.items()
         }
 
-    def _there_s(self, worker: WorkerMeasures) -> float:
+    def _membership_s(self, worker: WorkerMeasures) -> float:
         return (self.now if worker.left_at is None else worker.left_at) - worker.released_at
 
     @property
     def staleness_mean(self) -> float | None:
-        """Of the applied pushes, in versions; None before the first."""
+        """Mean staleness of the applied pushes, in versions; None before the first."""
         applied = self.outcomes["applied"]
         return (
             sum(worker.staleness_sum for worker in self.workers.values()) / applied
@@ -182,12 +214,12 @@ class Measures:
 
     @property
     def staleness_max(self) -> int:
-        """Of the applied pushes, in versions."""
+        """Largest staleness of the applied pushes, in versions."""
         return max((worker.staleness_max for worker in self.workers.values()), default=0)
 
     @property
     def clocks(self) -> dict[str, int]:
-        """Of each live worker: the iteration that it computes, or waits to start."""
+        """Live worker -> the iteration that it computes, or waits to start."""
         return {
             worker: member.clock
             for roster in self._rows.rosters.values()
@@ -196,7 +228,7 @@ class Measures:
 
     @property
     def leads(self) -> dict[str, int]:
-        """The lead of each worker that takes part, in clocks ahead of the slowest of them, now."""
+        """Worker that takes part -> its lead now, in clocks ahead of the slowest of them."""
         return {
             worker: roster.lead(worker)
             for roster in self._rows.rosters.values()
@@ -205,7 +237,7 @@ class Measures:
 
     @property
     def waited_s(self) -> dict[str, float]:
-        """Of each worker: its waits up to now, that under way included."""
+        """Worker -> the seconds that it has waited up to now, including the wait under way."""
         waits = {name: worker.wait_s for name, worker in self.workers.items()}
         for name, wait_s in self._rows.open_waits_s(self.now):
             waits[name] += wait_s
@@ -213,13 +245,13 @@ class Measures:
 
     @property
     def accuracy(self) -> float | None:
-        """Of the latest evaluation."""
+        """Accuracy of the latest evaluation, a fraction of 1."""
         return self.evaluations[-1].accuracy if self.evaluations else None
 
     @property
     def perplexity(self) -> float | None:
-        """Of the latest evaluation: e to its loss, so 1 at best; infinite where a float cannot say
-        it.
+        """Perplexity of the latest evaluation: e to its loss, so 1 at best; infinite where a float
+        cannot hold it.
         """
         if not self.evaluations:
             return None
@@ -232,7 +264,7 @@ class Measures:
         reached it.
         """
         target = self.target_accuracy
-        return None if target is None else self._first_s(lambda one: one.accuracy >= target)
+        return None if target is None else self._first_s(lambda each: each.accuracy >= target)
 
     @property
     def time_to_loss_s(self) -> float | None:
@@ -240,18 +272,17 @@ class Measures:
         reached it.
         """
         target = self.target_loss
-        return None if target is None else self._first_s(lambda one: one.loss <= target)
+        return None if target is None else self._first_s(lambda each: each.loss <= target)
 
     def _first_s(self, reached: Callable[[Evaluation], bool]) -> float | None:
         began = self.started_at or 0.0
-        return next((max(0.0, one.at - began) for one in self.evaluations if reached(one)), None)
+        return next((max(0.0, each.at - began) for each in self.evaluations if reached(each)), None)
 
     def summary(self) -> dict[str, Any]:
-        """The measures under the keys of `summary.json`."""
-        accuracies = [one.accuracy for one in self.evaluations]
-        of_versions = {
-            one.version: one.accuracy for one in self.evaluations
-        }  # an update may pass several marks
+        """Return the measures under the keys of `summary.json`."""
+        accuracies = [each.accuracy for each in self.evaluations]
+        # one value a version: an update can pass several marks
+        of_versions = {each.version: each.accuracy for each in self.evaluations}
         return {
             "status": self.ended.status if self.ended else "unfinished",
             "error": self.ended.error if self.ended else "",
@@ -275,7 +306,7 @@ class Measures:
             "staleness_mean": self.staleness_mean,
             "staleness_max": self.staleness_max,
             "lead_max": self.lead_max,
-            "switches": self._switches.rows(),
+            "switches": [asdict(switch) for switch in self._switches],
             "per_worker": [
                 {
                     "id": name,
@@ -292,11 +323,11 @@ class Measures:
 
 
 def converged(accuracies: Sequence[float], chance: float | None = None) -> float | None:
-    """The accuracy at the first evaluation that ends five within 0.1 % of each other; None if none
-    does.
+    """Return the accuracy at the first evaluation that ends five within 0.1 % of each other; None
+    if there is none.
 
     Five that are not above chance do not count: a model that has learned nothing does not change
-    either, and its accuracy is that of its guess.
+    either, and its accuracy is that of a guess.
     """
     for end in range(CONVERGED_SPAN, len(accuracies) + 1):
         window = accuracies[end - CONVERGED_SPAN : end]

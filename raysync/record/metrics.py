@@ -1,13 +1,14 @@
-"""The metrics that a run publishes while it goes on: one registry, from which exporters, dashboards
-and tests read.
+"""The metrics that a run publishes while it goes on: one registry for exporters, dashboards and
+tests.
 
-Names are Prometheus's: `raysync_`, what is measured, and its unit last. Ray puts `ray_` before them
-and `_total` behind counters (`Metric.exported`). Every series carries the labels `experiment`,
+Names follow Prometheus: `raysync_`, what is measured, and the unit last. Ray puts `ray_` before
+them and `_total` behind counters (`Metric.exported`). Every series carries the labels `experiment`,
 `run` (the name of its record) and `paradigm`: one Prometheus sees the runs of many experiments, and
-only those of one are worth comparing. `worker` is a slot without the number of its life (`fast-2`),
-so that a worker that comes back goes on with its series. Nothing has a label whose values grow with
-the length of a run. When a run ends, its live workers and phases become 0 and its other gauges
-stay as they were, until Ray forgets them all (`raysync.cluster.metrics_export`); counters stay.
+only those of one experiment are worth comparing. `worker` is a slot without the number of its life
+(`fast-2`), so that a worker that comes back continues its series. No label has values whose number
+grows with the length of a run. When a run ends, its gauges of live workers and phases become 0 and
+its other gauges keep their values, until Ray forgets them all (`raysync.cluster.metrics_export`);
+counters stay.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ PER_STEP_S = (
     30.0,
     60.0,
 )
-"""Buckets of what takes part of a step, in seconds: from a tiny model on one core to a large one on
-a slow device."""
+"""Buckets of the parts of a step, in seconds: from a tiny model on one core to a large one on a
+slow device."""
 CLOCKS = (0.5, 1.5, 2.5, 3.5, 5.5, 8.5, 12.5, 15.5, 24.5, 48.5, 96.5, 192.5)
-"""Buckets of counts, between the integers: 0, 1, 2, 3, 4-5, 6-8, ..."""
+"""Buckets of counts, with bounds between the integers: 0, 1, 2, 3, 4-5, 6-8, ..."""
 RUN = ("experiment", "run", "paradigm")
 WORKER = (*RUN, "worker")
 
@@ -49,30 +50,31 @@ class Metric:
     help: str
     labels: tuple[str, ...] = RUN
     buckets: tuple[float, ...] = ()
-    """Upper bounds, of a histogram."""
+    """Upper bounds of a histogram's buckets."""
 
     @property
     def exported(self) -> str:
-        """Its name at Ray's metrics endpoint; a histogram's series have `_bucket`, `_sum` and
-        `_count` behind that.
+        """The name at Ray's metrics endpoint; a histogram's series add `_bucket`, `_sum` and
+        `_count` to it.
         """
         return f"ray_{self.name}_total" if self.kind == "counter" else f"ray_{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class RunLabels:
-    """What all series of a run are labelled with."""
+    """The labels that all series of a run carry."""
 
     experiment: str
-    """Its name; of a trial SWEEP/TRIAL, by which dashboards find a sweep and people a trial."""
+    """The experiment's name; for a trial SWEEP/TRIAL, so that dashboards find the sweep and people
+    the trial."""
     run: str
-    """The name of its record's folder."""
+    """The name of the record's folder."""
     paradigm: str
-    """As tables call it: with the parameters that were given."""
+    """The paradigm's label in tables: its name with the parameters that were given."""
 
     @property
     def values(self) -> tuple[str, ...]:
-        """In the order of `RUN`."""
+        """The values of the labels, in the order of `RUN`."""
         return self.experiment, self.run, self.paradigm
 
 

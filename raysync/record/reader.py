@@ -1,7 +1,8 @@
-"""Reading a record: `raysync.load(path)`.
+"""Read a record: `raysync.load(path)`.
 
-A record may be damaged, or a stranger's: what its files hold is checked as they are read
-(`raysync.record.schemas`), and nothing that they name is imported unless the record is trusted.
+A record may be damaged, or come from a stranger: the contents of its files are checked as they are
+read (`raysync.record.schemas`), and nothing that they name is imported unless the record is
+trusted.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ class RunRecord:
     """One run on disk. A run that was killed, or still goes on, is read from its journal up to that
     moment.
 
-    Whatever is damaged is a `ConfigError`.
+    Every property raises a `ConfigError` if the file that it reads is damaged.
     """
 
     path: Path
     trust: bool = False
-    """Whether a paradigm that does not come with raysync may be imported from where the record
-    says."""
+    """Whether a paradigm that does not come with raysync may be imported from the module that the
+    record names."""
 
     @cached_property
     def config(self) -> Experiment:
-        """The resolved experiment. Of a record that is not trusted, a paradigm of the user's own is
+        """The resolved experiment. In a record that is not trusted, a paradigm of the user's own is
         known by its name and parameters alone."""
         with legible(self.path, "config"), nullcontext() if self.trust else without_imports():
             return config.load(self.path / "config.yaml")
@@ -66,35 +67,35 @@ class RunRecord:
 
     @cached_property
     def pushes(self) -> pd.DataFrame:
-        """One row a push: the fields of `raysync.record.rows.PushRow`."""
+        """A row for each push: the fields of `raysync.record.rows.PushRow`."""
         if self.complete:
             with legible(self.path, "pushes"):
                 return frame_in(self.path / "pushes.parquet", PushRow)
         with legible(self.path):
-            return self._pushes_of_the_journal()
+            return self._pushes_from_journal()
 
     @cached_property
     def evaluations(self) -> pd.DataFrame:
-        """One row an evaluation: the fields of `raysync.core.journal.Evaluation`."""
+        """A row for each evaluation: the fields of `raysync.core.journal.Evaluation`."""
         if self.complete:
             with legible(self.path, "evaluations"):
                 return frame_in(self.path / "evaluations.parquet", Evaluation)
         with legible(self.path):
-            rows = [asdict(one) for one in self._measured[1].evaluations]
+            rows = [asdict(evaluation) for evaluation in self._measured[1].evaluations]
             frame: pd.DataFrame = pa.Table.from_pylist(rows, schema_of(Evaluation)).to_pandas()
             return frame
 
     @property
     def complete(self) -> bool:
-        """Whether the run was closed, and left a `summary.json` that can be read; otherwise its
-        journal tells all.
+        """Whether the run was closed, and left a `summary.json` that can be read; otherwise
+        everything is read from the journal.
         """
         return self._closing is not None
 
     @cached_property
     def ended(self) -> bool:
-        """Whether the journal has its closing line. That of a killed run has none, nor one that was
-        cut off later.
+        """Whether the journal has its closing line. It is missing if the run was killed, or if the
+        file was cut off later.
         """
         with legible(self.path), (self.path / "journal.jsonl").open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - CLOSING_BYTES))
@@ -102,14 +103,14 @@ class RunRecord:
             return last.startswith(b'{"ended"') and not rest
 
     def journal(self) -> Iterator[Line]:
-        """Events with their decisions, evaluations and the end, in order."""
+        """Yield events with their decisions, evaluations and the end, in order."""
         with legible(self.path), (self.path / "journal.jsonl").open(encoding="utf-8") as file:
             yield from read(file)[1]
 
     @cached_property
     def _closing(self) -> dict[str, Any] | None:
-        """What `summary.json` holds; None where it is missing, empty or damaged, as a full disk
-        leaves it.
+        """The contents of `summary.json`; None where it is missing, empty or damaged, as a full
+        disk leaves it.
         """
         try:
             return mapping_in(self.path / "summary.json", Summary)
@@ -118,8 +119,8 @@ class RunRecord:
 
     @cached_property
     def _measured(self) -> tuple[dict[str, Any], Measures]:
-        """What the journal's header says of the run, and the measures of all its lines; no row of a
-        push is kept.
+        """The run's description in the journal's header, and the measures of all lines. The rows
+        of pushes are not kept.
         """
         with (self.path / "journal.jsonl").open(encoding="utf-8") as file:
             head, lines = read(file)
@@ -131,14 +132,13 @@ class RunRecord:
             pass
         return head.get("about", {}), measures
 
-    def _pushes_of_the_journal(self) -> pd.DataFrame:
+    def _pushes_from_journal(self) -> pd.DataFrame:
         schema = schema_of(PushRow)
         rows = (asdict(row) for row in self._rows())
         tables = [schema.empty_table()]
-        while some := list(
-            islice(rows, ROWS_PER_GROUP)
-        ):  # a table of Arrow takes a tenth of what its rows take
-            tables.append(pa.Table.from_pylist(some, schema))
+        # in groups: an Arrow table takes a tenth of the memory of its rows
+        while group := list(islice(rows, ROWS_PER_GROUP)):
+            tables.append(pa.Table.from_pylist(group, schema))
         frame: pd.DataFrame = pa.concat_tables(tables).to_pandas()
         return frame
 
@@ -152,20 +152,19 @@ class RunRecord:
 
 
 CLOSING_BYTES = 100_000
-"""A closing line is shorter, even one with a traceback in it."""
+"""An upper bound of the length of a closing line, even of one with a traceback in it."""
 
 
 @contextmanager
 def legible(record: Path, part: str = "journal") -> Iterator[None]:
-    """What goes wrong in reading a part of a record: said in a line or two, with the name of the
-    record.
+    """Turn an error in reading a part of a record into a line or two that name the record.
 
-    Types are checked where the parts are read. What is caught here beside that is what files and
-    parsers raise, and what a roster raises (`LookupError`, `AssertionError`) when a journal's lines
-    are good one by one, but tell a history that cannot have happened.
+    Types are checked where the parts are read. Beside those errors, this catches what files and
+    parsers raise, and what a roster raises (`LookupError`, `AssertionError`) when the lines of a
+    journal are valid one by one but tell a history that cannot have happened.
 
     Raises:
-        ConfigError: it cannot be read, is damaged, or is of another raysync.
+        ConfigError: the part cannot be read, is damaged, or was written by another raysync.
     """
     try:
         yield
@@ -174,12 +173,10 @@ def legible(record: Path, part: str = "journal") -> Iterator[None]:
             f"{display_name(record)}: its {part} cannot be read ({error.strerror or error})."
         ) from error
     except (LookupError, ValueError, AssertionError, ArithmeticError, RecursionError) as error:
-        if (
-            isinstance(error, ConfigError) and part == "journal"
-        ):  # which says what is wrong by itself
+        if isinstance(error, ConfigError) and part == "journal":  # its message is complete
             raise ConfigError(f"{display_name(record)}: {error}") from error
-        shown = str(error) if isinstance(error, ValueError) else repr(error)
-        reason = " ".join(shown.split())[:200]
+        message = str(error) if isinstance(error, ValueError) else repr(error)
+        reason = " ".join(message.split())[:200]
         raise ConfigError(
             f"{display_name(record)}: its {part} cannot be read: damaged, or of a newer raysync"
             f" ({reason})."
@@ -187,14 +184,15 @@ def legible(record: Path, part: str = "journal") -> Iterator[None]:
 
 
 def measures_of(head: Mapping[str, Any]) -> Measures:
-    """Fresh ones, for a journal with that header.
+    """Create fresh measures for a journal with that header.
 
     Raises:
-        ConfigError: it is not that of a run: there is no workload, or a target is no number.
+        ConfigError: the header is not that of a run: there is no workload, or a target is no
+            number.
     """
     about, samples = head.get("about", {}), head["workload_samples"]
     goals = [about.get(key) for key in ("target_accuracy", "target_loss", "chance_accuracy")]
-    if samples is None or not all(each is None or type(each) in (int, float) for each in goals):
+    if samples is None or not all(goal is None or type(goal) in (int, float) for goal in goals):
         raise ConfigError("the header of the journal is damaged.")
     return Measures(samples, *goals)
 
@@ -203,12 +201,12 @@ def load(path: str | Path, *, trust: bool = False) -> RunRecord:
     """Open the record of a run.
 
     Args:
-        path: its folder, or a URI; of a URI a copy is made, which is gone with this process.
-        trust: whether a paradigm of the user's own, which the record names, may be imported; that
-            runs it.
+        path: its folder, or a URI. A URI is downloaded; the copy is removed when this process ends.
+        trust: whether a paradigm of the user's own that the record names may be imported, which
+            runs its code.
 
     Raises:
-        ConfigError: there is no record.
+        ConfigError: no record is there.
     """
     folder = local_copy(path)
     if not (folder / "journal.jsonl").is_file() or not (folder / "config.yaml").is_file():

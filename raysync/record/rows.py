@@ -1,4 +1,4 @@
-"""From the journal's lines to one row a push: what `pushes.parquet` holds."""
+"""Turn the journal's lines into one row for each push: the contents of `pushes.parquet`."""
 
 from __future__ import annotations
 
@@ -23,68 +23,71 @@ class PushRow:
     loss: float | None
     """Mean cross-entropy of the batch at the weights it was computed on, in nats."""
     base: int
-    """Model version it was computed on."""
+    """The model version that it was computed on."""
     lead: int
     """The worker's lead over the slowest that takes part, in clocks, when it was released for
-    this."""
+    this iteration."""
     released_at_s: float
     pushed_at_s: float
     busy_s: float
-    """Computing alone; what is left between release and push is transfer."""
+    """Computing alone; the rest of the time between release and push is transfer."""
     outcome: str = "buffered"
     """applied, dropped, or buffered if the run ended first."""
     version: int | None = None
-    """The model version that its update made."""
+    """The model version that its update produced."""
     staleness: int | None = None
     """Versions applied between `base` and its own update."""
     delay_ticks: int | None = None
-    """Of a stage: between the batch's forward and its backward pass."""
+    """Ticks between the batch's forward and its backward pass; of a pipeline's stage only."""
     applied_at_s: float | None = None
     wait_s: float = 0.0
-    """From this push to the worker's next release, to its leaving, or to the end of the run."""
+    """Seconds from this push to the worker's next release, to its leaving, or to the end of the
+    run."""
     why: str | None = None
-    """Why it was dropped, for a person."""
+    """Why it was dropped, in words."""
     reason: str | None = None
-    """The kind of that reason: one of `DROP_REASONS`."""
+    """Why it was dropped: one of `DROP_REASONS`."""
 
 
 class PushRows:
-    """Joins events and decisions into rows; a row comes out when its fate and its wait are known.
+    """Joins events and decisions into rows. A row is complete when its outcome and its wait are
+    known.
 
-    A roster follows the journal, without a paradigm, so that clocks, versions and leads are the
-    machine's own; a decoupled run has one for each stage. Memory is bounded by the members and the
-    buffered pushes.
+    A roster follows the journal, without a paradigm, so that clocks, versions and leads are those
+    of the machine; a decoupled run has a roster for each stage. Memory is bounded by the members
+    and the buffered pushes.
     """
 
     def __init__(self, workload_samples: int | None = None) -> None:
         """
         Args:
-            workload_samples: the first update that reaches it ends the run: what was decided after
-                it was not executed.
+            workload_samples: the first update that reaches it ends the run; decisions after it
+                were not executed.
         """
         self.workload_samples = workload_samples
         self.rosters: dict[int, Roster] = {}
-        """Stage -> its roster; 0 is for workers that have the whole network."""
+        """Stage -> its roster; 0 stands for workers that hold the whole network."""
         self.lead_max = 0
         """The largest lead at a Release, in clocks, over the slowest worker that takes part."""
-        self._released: dict[
-            str, tuple[float, int]
-        ] = {}  # worker -> when it was last released, its lead then
+        self._released: dict[str, tuple[float, int]] = {}
+        """Worker -> the time of its latest release, and its lead then."""
         self._open: dict[Push, PushRow] = {}
+        """Push -> its row, while that is incomplete."""
         self._waiting: dict[str, Push] = {}
+        """Worker that waits -> its latest push."""
 
     @property
     def roster(self) -> Roster:
-        """What the progress of the network is read from: the only one, or the last stage's."""
+        """The roster that shows the progress of the network: the only one, or the last stage's."""
         return self.rosters[max(self.rosters)] if self.rosters else Roster(self.workload_samples)
 
     @property
     def updates(self) -> int:
-        """Of that roster."""
+        """Updates of the network so far."""
         return self.roster.version
 
     def feed(self, entry: Entry) -> Iterator[PushRow]:
-        """Take in one line; yields the rows that it completes."""
+        """Take in one line, and yield the rows that it completes."""
         event, stage = entry.event, self._stage(entry.event)
         roster = self.rosters.setdefault(stage, Roster(self.workload_samples))
         roster.now = event.at
@@ -129,7 +132,7 @@ class PushRows:
                 yield from self._waited(worker, roster.now)
 
     def close(self, at: float) -> Iterator[PushRow]:
-        """The run has ended: the rows that are still open."""
+        """Take in that the run has ended, and yield the rows that are still open."""
         for worker, push in self._waiting.items():
             self._open[push].wait_s = max(0.0, at - self._open[push].pushed_at_s)
             assert push[0] == worker, f"{worker} waits after {push}"
@@ -137,7 +140,7 @@ class PushRows:
         self._open, self._waiting = {}, {}
 
     def open_waits_s(self, now: float) -> Iterator[tuple[str, float]]:
-        """Worker and wait of each push whose row has not come out yet, in seconds up to now."""
+        """Yield worker and wait, in seconds up to now, of each push whose row is incomplete."""
         for push, row in self._open.items():
             yield (
                 row.worker,

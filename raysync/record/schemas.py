@@ -1,5 +1,5 @@
-"""What a reader may rely on in the files of a record, beside the journal: checked once, as they are
-read.
+"""Check the files of a record, other than the journal, once as they are read: what a reader may
+rely on.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from raysync.core.journal import LONGEST_S, is_mapping
 from raysync.record.writer import schema_of
 
 MAY_BE_NAN = {"loss", "accuracy"}
-"""The columns in which a model that diverged leaves NaN."""
+"""The columns that can be NaN, because the model diverged."""
 
 
 class _Loose(BaseModel):
-    """What is not listed may be there, too; what is listed is of that type."""
+    """Keys that are listed have that type; other keys are allowed."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -46,7 +46,7 @@ class _Worker(_Loose):
 
 
 class Summary(_Loose):
-    """`summary.json`. Numbers may be null: JSON has no word for NaN."""
+    """The keys of `summary.json`. Numbers can be null: JSON has no word for NaN."""
 
     status: str
     error: str
@@ -67,7 +67,7 @@ class Summary(_Loose):
 
 
 class Environment(_Loose):
-    """`environment.json`."""
+    """The keys of `environment.json`."""
 
     command: list[str] = []
     python: str = ""
@@ -80,11 +80,11 @@ class Environment(_Loose):
 
 
 def mapping_in(path: Path, schema: type[BaseModel]) -> dict[str, Any]:
-    """The mapping in a JSON file.
+    """Read the mapping in a JSON file.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it is not what the schema says.
+        OSError: the file cannot be read.
+        ValueError: its contents do not match the schema.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -94,13 +94,13 @@ def mapping_in(path: Path, schema: type[BaseModel]) -> dict[str, Any]:
 
 
 def checked(data: Any, schema: type[BaseModel]) -> dict[str, Any]:
-    """The data itself, if it is what the schema says.
+    """Return the data as a dict if it matches the schema.
 
     Raises:
-        ValueError: it is not.
+        ValueError: it does not.
     """
     if not is_mapping(data):
-        raise ValueError("a mapping is wanted, of no more than 20 levels and numbers of 64 bits")
+        raise ValueError("must be a mapping with at most 20 levels and numbers of 64 bits")
     try:
         schema.model_validate(data)
     except ValidationError as error:
@@ -114,30 +114,33 @@ def checked(data: Any, schema: type[BaseModel]) -> dict[str, Any]:
 def _check_finite(name: str, column: pa.ChunkedArray) -> None:
     most = pc.max(pc.abs(column)).as_py()
     if pc.any(pc.is_nan(column)).as_py() or (most is not None and most > LONGEST_S):
-        raise ValueError(f"column {name}: no number, or one that is too large, in some rows")
+        raise ValueError(f"column {name}: some rows have NaN, or a number that is too large")
 
 
 def frame_in(path: Path, row: type) -> pd.DataFrame:
-    """The frame in a Parquet file of such rows.
+    """Read the frame in a Parquet file.
+
+    Args:
+        path: the file.
+        row: the dataclass of its rows.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
         ValueError: columns are missing, or hold something else.
     """
     table = pq.ParquetFile(path).read()
     table.validate(full=True)
-    wanted = schema_of(row)
-    for each in fields(row):
-        if each.name not in table.column_names:
-            raise ValueError(f"there is no column {each.name}")
-        column = table.column(each.name)
-        if column.type != wanted.field(each.name).type:
-            raise ValueError(
-                f"column {each.name}: {column.type}, not {wanted.field(each.name).type}"
-            )
-        if column.null_count and not str(each.type).endswith("| None"):
-            raise ValueError(f"column {each.name}: there is none in some rows")
-        if pa.types.is_floating(column.type) and each.name not in MAY_BE_NAN:
-            _check_finite(each.name, column)
+    schema = schema_of(row)
+    for field in fields(row):
+        name, expected = field.name, schema.field(field.name).type
+        if name not in table.column_names:
+            raise ValueError(f"there is no column {name}")
+        column = table.column(name)
+        if column.type != expected:
+            raise ValueError(f"column {name}: {column.type}, not {expected}")
+        if column.null_count and not str(field.type).endswith("| None"):
+            raise ValueError(f"column {name}: some rows have no value")
+        if pa.types.is_floating(column.type) and name not in MAY_BE_NAN:
+            _check_finite(name, column)
     frame: pd.DataFrame = table.to_pandas()
     return frame

@@ -1,12 +1,18 @@
-"""Where records are: a folder, or a URI that pyarrow's file systems know (`s3://bucket/runs`,
-`gs://...`, `file:///...`).
+"""Where records are stored: a folder, or a URI that pyarrow's file systems know
+(`s3://bucket/runs`, `gs://...`, `file:///...`).
 
-What is behind a URI is worked on in a local copy, and copied: an object store cannot append to a
-file, and what is streamed into one is not there before it is closed, so a journal written straight
-to it would be lost with a run that is killed. So only this file and those that choose when to copy
-know of URIs; all others have a path. `fsspec+NAME://` goes through fsspec, for what pyarrow does
-not know itself (tried with pyarrow 26). Credentials are those that the file system finds for
-itself; where a URI has some, they are masked in whatever is written or printed.
+Records behind a URI are read and written in a local copy, which is then uploaded. An object store
+cannot append to a file, and a file that is streamed into one does not exist before it is closed, so
+a journal written straight to it would be lost with a run that is killed. Only this file and those
+that choose when to copy know of URIs; all others see a path. `fsspec+NAME://` goes through fsspec,
+for file systems that pyarrow does not know itself (tried with pyarrow 26). The file system finds
+its credentials by itself; those inside a URI are masked in everything that is written or printed.
+
+Which folder stands for which URI is kept in one table for the process, not in an object beside
+every path. A record's path travels through readers, reports, file names in messages and pickled
+trials; an object that had to travel with it would be a second argument of some fifty functions
+that never look at it, and a path that lost it would silently no longer be uploaded. Copies have
+names of their own (`mkdtemp`), so two users of the table cannot meet.
 """
 
 from __future__ import annotations
@@ -25,83 +31,84 @@ from pyarrow import fs
 from raysync.config.masking import masked
 from raysync.errors import ConfigError, unknown_name
 
-Place = Path | str
+Location = Path | str
 """A folder, or a URI."""
 
 SCHEMES = ("abfs", "file", "gs", "hdfs", "s3", "fsspec+...")
 ANSWER_S = 60.0
-"""How long a file system may take to answer at the beginning."""
+"""How long `check` waits for a file system to answer."""
 
 _copies: dict[Path, str] = {}
-"""Local copy -> the URI that it stands for; of this process, gone with it."""
+"""Local copy -> the URI that it stands for. The copies are removed when the process ends."""
 
 
-def is_uri(place: Place) -> bool:
-    """Whether that is a URI; in one, what is not of a URI's letters (a space) is written as %20."""
-    return isinstance(place, str) and "://" in place
+def is_uri(location: Location) -> bool:
+    """Say whether a location is a URI. (Characters that a URI cannot have are written as %20.)"""
+    return isinstance(location, str) and "://" in location
 
 
-def join(place: Place, *names: str) -> Place:
-    """What has these names in a place; the query of a URI stays behind its path."""
-    if not is_uri(place):
-        return Path(place).joinpath(*names)
-    scheme, _, rest = str(place).partition(
-        "://"
-    )  # not by urllib, which makes one slash of the three in memory:///x
+def join(location: Location, *names: str) -> Location:
+    """Append path components to a location; the query of a URI stays behind its path."""
+    if not is_uri(location):
+        return Path(location).joinpath(*names)
+    # not by urllib, which makes one slash of the three in memory:///x
+    scheme, _, rest = str(location).partition("://")
     path, mark, query = rest.partition("?")
     return f"{scheme}://{'/'.join([path.rstrip('/'), *names])}{mark}{query}"
 
 
 def display_name(path: Path) -> str:
-    """Name a path for a person: within a copy, by its URI, with the secrets masked."""
+    """Name a path in a message: a path within a copy by its URI, with the secrets masked."""
     return masked(str(location_of(path)))
 
 
-def location_of(path: Path) -> Place:
-    """The URI that a copy, or a path within one, stands for; any other path itself."""
-    found = _found(path)
-    return path if found is None else join(_copies[found], *path.relative_to(found).parts)
+def location_of(path: Path) -> Location:
+    """Return the URI that a copy, or a path within one, stands for; any other path unchanged."""
+    copy = _copy_around(path)
+    return path if copy is None else join(_copies[copy], *path.relative_to(copy).parts)
 
 
-def check(place: Place) -> None:
-    """Make sure that records can be written there, before hours go into one, and before actors
-    start.
+def check(location: Location) -> None:
+    """Make sure that records can be written at a location, before actors start and hours of
+    training go into one.
 
     Raises:
         ConfigError: there is no such file system, or it cannot be reached or written.
     """
-    if not is_uri(place):
-        folder = Path(place).expanduser().absolute()
-        there = next(one for one in (folder, *folder.parents) if os.access(one, os.F_OK))
-        if not there.is_dir() or not os.access(there, os.W_OK):
-            raise ConfigError(
-                f"output: {place}: {there}"
-                f" {'cannot be written' if there.is_dir() else 'is no folder'}."
-            )
+    if is_uri(location):
+        _check_uri(str(location))
         return
+    folder = Path(location).expanduser().absolute()
+    parent = next(path for path in (folder, *folder.parents) if os.access(path, os.F_OK))
+    if not parent.is_dir():
+        raise ConfigError(f"output: {location}: {parent} is not a folder.")
+    if not os.access(parent, os.W_OK):
+        raise ConfigError(f"output: {location}: {parent} cannot be written.")
+
+
+def _check_uri(uri: str) -> None:
     failures: list[Exception] = []
 
-    def make() -> None:
+    def create() -> None:
         try:
-            with _told(f"output: {place}"):
-                system, path = fs.FileSystem.from_uri(place)
+            with _reported(f"output: {uri}"):
+                system, path = fs.FileSystem.from_uri(uri)
                 system.create_dir(path, recursive=True)
         except Exception as failure:
             failures.append(failure)
 
-    asked = Thread(
-        target=make, daemon=True
-    )  # which can be left alone: Google's client would try for a quarter of an hour
-    asked.start()
-    asked.join(ANSWER_S)
-    if asked.is_alive():
-        raise ConfigError(f"output: {masked(str(place))}: no answer within {ANSWER_S:.0f} s.")
+    # a thread can be abandoned: Google's client would try for a quarter of an hour
+    attempt = Thread(target=create, daemon=True)
+    attempt.start()
+    attempt.join(ANSWER_S)
+    if attempt.is_alive():
+        raise ConfigError(f"output: {masked(uri)}: no answer within {ANSWER_S:.0f} s.")
     for failure in failures:
         raise failure
 
 
 def new_copy(uri: str) -> Path:
-    """A folder, not made yet, that stands for a URI."""
+    """Choose a folder that stands for a URI. It is not created yet."""
     copy = Path(mkdtemp(prefix="raysync-")) / (
         uri.partition("?")[0].rstrip("/").rpartition("/")[2] or "copy"
     )
@@ -109,19 +116,19 @@ def new_copy(uri: str) -> Path:
     return copy
 
 
-def local_copy(place: Place, *, without: str = "") -> Path:
-    """The folder itself; of a URI, a copy of what is there.
+def local_copy(location: Location, *, without: str = "") -> Path:
+    """Return a folder as it is; download a URI, and return the copy.
 
     Args:
-        place: a folder or a URI.
-        without: name of a folder in it that is not wanted.
+        location: a folder or a URI.
+        without: name of a subfolder that is not downloaded.
 
     Raises:
         ConfigError: there is no such file system, it cannot be reached, or nothing is there.
     """
-    if not is_uri(place):
-        return Path(place)
-    copy = new_copy(str(place))
+    if not is_uri(location):
+        return Path(location)
+    copy = new_copy(str(location))
     try:
         download(copy, without=without)
     except ConfigError:
@@ -130,76 +137,73 @@ def local_copy(place: Place, *, without: str = "") -> Path:
     return copy
 
 
-def listdir(place: Place) -> list[str]:
-    """Names of what is in a place, sorted; empty where there is no such folder.
+def listdir(location: Location) -> list[str]:
+    """List the names in a folder, sorted; there are none where the folder does not exist.
 
     Raises:
         ConfigError: there is no such file system, or it cannot be reached.
     """
-    if not is_uri(place):
-        return sorted(one.name for one in Path(place).iterdir()) if Path(place).is_dir() else []
-    with _told(str(place)):
-        system, path = fs.FileSystem.from_uri(place)
-        return sorted(
-            one.base_name
-            for one in system.get_file_info(fs.FileSelector(path, allow_not_found=True))
-        )
+    if not is_uri(location):
+        folder = Path(location)
+        return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    with _reported(str(location)):
+        system, path = fs.FileSystem.from_uri(location)
+        selector = fs.FileSelector(path, allow_not_found=True)
+        return sorted(info.base_name for info in system.get_file_info(selector))
 
 
-def find(uri: Place, name: str) -> list[Place]:
-    """The folders, at any depth, that hold a file of that name.
+def find(uri: Location, name: str) -> list[Location]:
+    """Find the folders, at any depth, that hold a file of that name.
 
     Raises:
         ConfigError: there is no such file system, or it cannot be reached.
     """
-    with _told(str(uri)):
+    with _reported(str(uri)):
         system, path = fs.FileSystem.from_uri(uri)
-        below = system.get_file_info(fs.FileSelector(path, allow_not_found=True, recursive=True))
+        infos = system.get_file_info(fs.FileSelector(path, allow_not_found=True, recursive=True))
         names = [
-            one.path.removeprefix(path.rstrip("/")).strip("/").split("/")
-            for one in below
-            if one.base_name == name
+            info.path.removeprefix(path.rstrip("/")).strip("/").split("/")
+            for info in infos
+            if info.base_name == name
         ]
     return [join(uri, *folders) for *folders, _ in names]
 
 
 def download(folder: Path, *, without: str = "") -> None:
-    """Bring a copy, or a folder within one, up to date with what is behind its URI, down to the
-    times of its files; no copy: nothing happens.
+    """Bring a copy, or a folder within one, up to date with its URI, including the modification
+    times of the files. A folder that is no copy is left alone.
 
     Raises:
-        ConfigError: it cannot be reached, or nothing is there.
+        ConfigError: the URI cannot be reached, or nothing is there.
     """
     if not is_copy(folder):
         return
     uri = location_of(folder)
-    with _told(str(uri)):
+    with _reported(str(uri)):
         system, path = fs.FileSystem.from_uri(uri)
-        there = system.get_file_info(fs.FileSelector(path, allow_not_found=True))
-        if not there:
-            raise ConfigError(f"{masked(str(uri))}: there is nothing there.")
-        for one in there:
-            if one.base_name not in (without, ""):
-                to = folder / one.base_name
-                (to if one.type is fs.FileType.Directory else folder).mkdir(
-                    parents=True, exist_ok=True
-                )
-                fs.copy_files(one.path, str(to), source_filesystem=system)
-                if one.mtime_ns is not None:
-                    os.utime(to, ns=(one.mtime_ns, one.mtime_ns))
+        infos = system.get_file_info(fs.FileSelector(path, allow_not_found=True))
+        if not infos:
+            raise ConfigError(f"{masked(str(uri))}: nothing is there.")
+        for info in infos:
+            if info.base_name not in (without, ""):
+                target = folder / info.base_name
+                is_folder = info.type is fs.FileType.Directory
+                (target if is_folder else folder).mkdir(parents=True, exist_ok=True)
+                fs.copy_files(info.path, str(target), source_filesystem=system)
+                if info.mtime_ns is not None:
+                    os.utime(target, ns=(info.mtime_ns, info.mtime_ns))
 
 
 def upload(*files: Path) -> None:
-    """Copy files and folders, all within one copy, to where they belong; outside of copies, nothing
-    happens.
+    """Copy files and folders, all within one copy, to its URI. Outside of copies, do nothing.
 
     Raises:
-        ConfigError: it cannot be reached or written.
+        ConfigError: the URI cannot be reached or written.
     """
-    if not files or (copy := _found(files[0])) is None:
+    if not files or (copy := _copy_around(files[0])) is None:
         return
     uri = _copies[copy]
-    with _told(uri):
+    with _reported(uri):
         system, base = fs.FileSystem.from_uri(uri)
         for file in files:
             path = "/".join([base.rstrip("/"), *file.relative_to(copy).parts])
@@ -207,49 +211,49 @@ def upload(*files: Path) -> None:
             fs.copy_files(str(file), path, destination_filesystem=system)
 
 
-def remove(place: Place) -> None:
-    """Remove a file.
+def remove(location: Location) -> None:
+    """Remove a file, if it exists.
 
     Raises:
         ConfigError: there is no such file system, or it cannot be reached or written.
     """
-    if not is_uri(place):
-        Path(place).unlink(missing_ok=True)
+    if not is_uri(location):
+        Path(location).unlink(missing_ok=True)
         return
-    with _told(str(place)):
-        system, path = fs.FileSystem.from_uri(place)
+    with _reported(str(location)):
+        system, path = fs.FileSystem.from_uri(location)
         if system.get_file_info(path).type is fs.FileType.File:
             system.delete_file(path)
 
 
 def is_copy(path: Path) -> bool:
-    """Whether it is a copy, or within one."""
-    return _found(path) is not None
+    """Say whether a path is a copy, or within one."""
+    return _copy_around(path) is not None
 
 
 def keep_copy(path: Path) -> None:
-    """Leave a copy where it is when this process ends, as a folder like others."""
-    found = _found(path)
-    if found is not None:
-        del _copies[found]
+    """Keep a copy when this process ends, as a folder like any other."""
+    copy = _copy_around(path)
+    if copy is not None:
+        del _copies[copy]
 
 
 def drop_copy(path: Path) -> None:
-    """Remove the local copy that this is, or is part of; what it was copied to stays."""
-    found = _found(path)
-    if found is not None:
-        del _copies[found]
-        shutil.rmtree(found.parent, ignore_errors=True)
+    """Remove the copy that a path is, or is within; the files behind the URI stay."""
+    copy = _copy_around(path)
+    if copy is not None:
+        del _copies[copy]
+        shutil.rmtree(copy.parent, ignore_errors=True)
 
 
-def _found(path: Path) -> Path | None:
-    """The copy that a path is within."""
+def _copy_around(path: Path) -> Path | None:
+    """Return the copy that a path is, or is within; None where there is none."""
     return next((copy for copy in (path, *path.parents) if copy in _copies), None)
 
 
 @contextmanager
-def _told(where: str) -> Iterator[None]:
-    """Tell what a file system complains of in a line without the secrets of the URI."""
+def _reported(where: str) -> Iterator[None]:
+    """Turn an error of a file system into one line without the secrets of the URI."""
     try:
         yield
     except ConfigError:
@@ -264,6 +268,6 @@ def _told(where: str) -> Iterator[None]:
 
 @atexit.register
 def clean() -> None:
-    """Remove the copies of this process."""
+    """Remove all copies that this process made and did not keep."""
     for copy in list(_copies):
         drop_copy(copy)

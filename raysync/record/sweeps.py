@@ -1,15 +1,15 @@
-"""What a sweep leaves behind: one table over the records of its trials.
+"""The record of a sweep: one table over the records of its trials.
 
     SWEEP/sweep.yaml                   the experiment file with its `sweep:` block and overrides
     SWEEP/records/00007/trial.yaml     the settings of trial 7, and whether it ended
     SWEEP/records/00007/TIME-BSP-ID/   its record (the newest, if it began more than once)
-    SWEEP/sweep.parquet, sweep.csv     one row a trial
+    SWEEP/sweep.parquet, sweep.csv     a row for each trial
     SWEEP/tune/                        Ray Tune's own files: TensorBoard events, progress.csv
 
 Columns: `trial` (its number), `record` (folder, relative to SWEEP; null if nothing was recorded),
-`status` (that of `summary.json`, or failed, or unfinished), `error`, `config/KEY` for each setting
-that was varied (as `ray.tune` calls them; a value that is no number is text, `{name: ssp,
-staleness: 3}`), and the scalar keys of `summary.json`.
+`status` (the one in `summary.json`, or failed, or unfinished), `error`, `config/KEY` for each
+setting that was varied (`ray.tune` names such columns like that; a value that is no number is text,
+`{name: ssp, staleness: 3}`), and the scalar keys of `summary.json`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FILE, TABLE, CSV, RECORDS, NOTE = (
     "trial.yaml",
 )
 TUNE = "tune"
-"""Tune's own folder within that of a sweep."""
+"""Ray Tune's own folder within the folder of a sweep."""
 VARIED = "config/"
 
 
@@ -50,7 +50,7 @@ class SweepRecord:
 
     path: Path
     trust: bool = False
-    """Whether paradigms may be imported, as in a `RunRecord`."""
+    """Whether paradigms may be imported; see `RunRecord`."""
 
     @cached_property
     def experiment(self) -> Experiment:
@@ -60,21 +60,18 @@ class SweepRecord:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """One row a trial; see above."""
+        """A row for each trial; the file's docstring lists the columns."""
         with legible(self.path, "table"):
             try:
                 table = pd.read_parquet(self.path / TABLE)
-            except (
-                TypeError,
-                AttributeError,
-            ) as error:  # pandas, of a file whose columns are not what it says of them
+            except (TypeError, AttributeError) as error:  # pandas, if the metadata are wrong
                 raise ValueError(str(error)) from error
             for name, kind in (("trial", int), ("record", str), ("status", str), ("error", str)):
                 for value in table[name].dropna():
                     if not isinstance(value, kind):
                         raise ValueError(f"column {name}: {value!r:.40}")
             if table["trial"].hasnans:
-                raise ValueError("column trial: there is none in some rows")
+                raise ValueError("column trial: some rows have no value")
         return table
 
     @property
@@ -88,50 +85,52 @@ class SweepRecord:
 
     @cached_property
     def records(self) -> dict[int, RunRecord]:
-        """Trial -> its record, of those that left one."""
-        there = self.table.dropna(subset="record")
+        """Trial -> its record, for the trials that left one."""
+        recorded = self.table.dropna(subset="record")
         return {
             int(trial): load(self.path / folder, trust=self.trust)
-            for trial, folder in zip(there.trial, there.record, strict=True)
+            for trial, folder in zip(recorded.trial, recorded.record, strict=True)
         }
 
 
 def load_sweep(path: str | Path, *, trust: bool = False) -> SweepRecord:
-    """Open what a sweep left.
+    """Open the record of a sweep.
 
     Args:
-        path: its folder, or a URI; of a URI a copy is made, which is gone with this process.
-        trust: as that of `raysync.load`.
+        path: its folder, or a URI. A URI is downloaded; the copy is removed when this process ends.
+        trust: see `raysync.load`.
 
     Raises:
-        ConfigError: there is no sweep, or it has no table yet.
+        ConfigError: no sweep is there, or it has no table yet.
     """
     folder = local_copy(path, without=TUNE)
     if not (folder / FILE).is_file():
         raise ConfigError(f"{path}: not the folder of a sweep (no {FILE} in it).")
     if not (folder / TABLE).is_file():
         raise ConfigError(
-            f"{path}: no {TABLE} yet: the sweep still runs, or wants `raysync sweep FILE --resume`."
+            f"{path}: no {TABLE} yet: the sweep still runs, or was killed; `raysync sweep FILE"
+            " --resume` continues it."
         )
     return SweepRecord(folder, trust)
 
 
 @dataclass(frozen=True)
 class TrialNote:
-    """What the sweep knows of a trial beside its record."""
+    """What the sweep knows of a trial beside its record: the contents of `trial.yaml`."""
 
     name: str
-    """Of its folder."""
+    """The name of its folder."""
     settings: dict[str, Any]
     """Setting that is varied -> value."""
     ended: bool = True
-    """By itself or because Ray Tune had seen enough; not by an interruption of the sweep."""
+    """Whether it ended by itself, or because Ray Tune stopped it; not if the sweep was
+    interrupted."""
     error: str = ""
-    """Why it broke."""
+    """Why it failed."""
 
 
 def trial_name(number: int) -> str:
-    """Of the folder of a point of the grid."""
+    """Name the folder of a point of the grid."""
     return f"{number:05d}"
 
 
@@ -150,7 +149,7 @@ def notes(sweep: Path) -> list[TrialNote]:
     """Read the notes of all trials that began, in the order of their names.
 
     Raises:
-        ConfigError: one is damaged.
+        ConfigError: a note is damaged.
     """
     return [_note(file) for file in sorted((sweep / RECORDS).glob(f"*/{NOTE}"))]
 
@@ -159,7 +158,7 @@ def _note(file: Path) -> TrialNote:
     with legible(file.parent, NOTE):
         data = read_yaml(file.read_text(encoding="utf-8"), str(file))
         if not isinstance(data, dict):
-            raise ValueError("no mapping")
+            raise ValueError("not a mapping")
         return TypeAdapter(TrialNote).validate_python({"name": file.parent.name, **data})
 
 
@@ -168,8 +167,8 @@ def write_table(sweep: Path) -> None:
     rows = [{"trial": number, **_row(sweep, note)} for number, note in enumerate(notes(sweep))]
     table = pd.DataFrame.from_records(rows)
     for name, column in table.items():
-        values = [one.get(str(name)) for one in rows]
-        if any(isinstance(value, str) for value in values):  # Parquet wants one type a column
+        values = [row.get(str(name)) for row in rows]
+        if any(isinstance(value, str) for value in values):  # a Parquet column has one type
             table[name] = column.map(str, na_action="ignore")
         elif None in values and all(type(value) is int for value in values if value is not None):
             table[name] = column.astype("Int64")  # a gap would make them floats

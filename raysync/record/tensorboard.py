@@ -1,11 +1,11 @@
-"""TensorBoard event files of a run, written while it goes on: `tensorboard --logdir runs/NAME`.
+"""Write a run's TensorBoard event file while it goes on: `tensorboard --logdir runs/NAME`.
 
-By tensorboardX, with which Ray Tune writes its own: `torch.utils.tensorboard` needs all of
-TensorBoard installed where the run is, and what keeps records may not know torch. Steps are samples
+The file is written by tensorboardX, as Ray Tune's own are: `torch.utils.tensorboard` needs all of
+TensorBoard installed where the run is, and this package may not import torch. Steps are samples
 applied, so that paradigms are compared at the same work; the time of an event is when the run began
-plus the run's own seconds, so TensorBoard's "relative" axis shows virtual seconds, too. The file is
-written at once, without the queue and the thread of a SummaryWriter: these lag behind what a person
-follows, and what they hold is lost with a run that is killed.
+plus the run's own seconds, so that TensorBoard's "relative" axis also works for virtual seconds.
+The file is written at once, without the queue and the thread of a SummaryWriter: these lag behind
+the run, and their contents are lost with a run that is killed.
 """
 
 from __future__ import annotations
@@ -26,19 +26,17 @@ EVERY = 0.01
 """Progress after which the measures are written even without an evaluation."""
 
 LEADS_SHOWN = 64
-"""Beyond that many members, no lead of each: nobody reads so many curves."""
+"""With more members than that their leads are left out: so many curves cannot be read."""
 
 
 class EventLog:
-    """The event file of one run. Use it as a context manager, and call it with the measures as they
-    change.
-    """
+    """The event file of one run: a context manager, and a `watch` of the run."""
 
     def __init__(self, folder: Path, began: datetime) -> None:
         """
         Args:
-            folder: of the record.
-            began: when the run was asked for.
+            folder: the folder of the record.
+            began: when the run was requested.
         """
         self._folder = folder
         with writable(folder):
@@ -52,17 +50,16 @@ class EventLog:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(
-            OSError
-        ):  # of a disk that is full: what could not be written is tried again here
+        # on a full disk, closing tries again to write what could not be written
+        with suppress(OSError):
             self._writer.close()
 
     def __call__(self, measures: Measures) -> None:
-        """Write what is new: evaluations, and the measures with each, after each hundredth of the
-        work, and at the end.
+        """Write new evaluations, and the measures with each evaluation, after each hundredth of
+        the work, and at the end.
 
         Raises:
-            RunFailed: it cannot be written.
+            RunFailed: the file cannot be written.
         """
         with writable(self._folder):
             self._write(measures)
@@ -70,20 +67,20 @@ class EventLog:
     def _write(self, measures: Measures) -> None:
         new = measures.evaluations[self._evaluations :]
         self._evaluations += len(new)
-        for one in new:
-            self._evaluated(one, measures.workload_samples)
+        for evaluation in new:
+            self._write_evaluation(evaluation, measures.workload_samples)
         ended = measures.ended is not None and not self._ended
         if new or ended or measures.progress >= self._progress + EVERY:
             self._progress, self._ended = measures.progress, measures.ended is not None
-            self._measured(measures)
+            self._write_measures(measures)
             self._writer.flush()
 
-    def _evaluated(self, one: Evaluation, workload_samples: int) -> None:
-        samples = round(one.progress * workload_samples)
-        self._scalar("evaluation/accuracy", one.accuracy, samples, one.at)
-        self._scalar("evaluation/loss", one.loss, samples, one.at)
+    def _write_evaluation(self, evaluation: Evaluation, workload_samples: int) -> None:
+        samples = round(evaluation.progress * workload_samples)
+        self._scalar("evaluation/accuracy", evaluation.accuracy, samples, evaluation.at)
+        self._scalar("evaluation/loss", evaluation.loss, samples, evaluation.at)
 
-    def _measured(self, measures: Measures) -> None:
+    def _write_measures(self, measures: Measures) -> None:
         summary = measures.summary()
         for tag, key in (
             ("run/samples_per_s", "throughput_samples_per_s"),

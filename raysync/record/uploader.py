@@ -1,4 +1,4 @@
-"""A record on its way to a URI, while the run goes on."""
+"""Upload a record to its URI while the run goes on."""
 
 from __future__ import annotations
 
@@ -13,57 +13,60 @@ from raysync.record.writer import NEW
 
 COPY_EVERY_S = 30.0
 COPY_SHARE = 0.05
-"""Of a run's time, the most that its copies may take: those of a long journal become rarer."""
+"""The largest share of a run's time that uploads take: those of a long journal become rarer."""
 
 
 class Uploader:
-    """Copies a record to its URI: now and then, called as a watch, and when a `with` block ends. A
-    folder is left alone.
+    """Uploads a record that has a URI: now and then (it is a `watch` of the run), and when its
+    `with` block ends. A record in a plain folder is left alone.
     """
 
     def __init__(self, folder: Path, notify: Callable[[str], None]) -> None:
         """
         Args:
-            folder: of the record.
-            notify: is told that copies fail; they are tried again.
+            folder: the folder of the record.
+            notify: receives a sentence when an upload fails; the next one tries again.
         """
         self._folder = folder
         self._notify = notify
-        self._wanted = is_copy(folder)
-        self._sent: dict[Path, tuple[int, int]] = {}
-        self._due = datetime.min  # at once: who looks for the run finds it
+        self._is_needed = is_copy(folder)
+        self._uploaded: dict[Path, tuple[int, int]] = {}
+        """File -> its modification time and size when it was uploaded."""
+        self._due = datetime.min  # at once, so that the run can be found behind its URI
 
     def __enter__(self) -> Uploader:
         return self
 
     def __call__(self, measures: Measures) -> None:
-        """Copy what has changed, if it is time."""
-        if not self._wanted or (began := datetime.now()) < self._due:
+        """Upload what has changed, if the next upload is due."""
+        if not self._is_needed or (began := datetime.now()) < self._due:
             return
         try:
-            self._copy()
+            self._upload()
         except ConfigError as error:
             self._notify(f"The run goes on, but its record is not up to date: {error}")
         took_s = (datetime.now() - began).total_seconds()
         self._due = began + timedelta(seconds=max(COPY_EVERY_S, took_s / COPY_SHARE))
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if not self._wanted:
+        if not self._is_needed:
             return
         try:
-            self._copy()
+            self._upload()
         except ConfigError as error:
             keep_copy(self._folder)
-            lost = f"its record could not be copied, and stays in {self._folder}\n{error}"
+            problem = f"its record could not be uploaded, and stays in {self._folder}\n{error}"
             if kind is None:
-                raise RunFailed(lost) from error
-            self._notify(f"The run has ended; {lost}")
+                raise RunFailed(problem) from error
+            self._notify(f"The run has ended; {problem}")
 
-    def _copy(self) -> None:
-        files = sorted(self._folder.rglob("*"), key=lambda one: (one.name == "summary.json", one))
-        whole = [file for file in files if file.is_file() and file.suffix != NEW]
-        states = {file: (file.stat().st_mtime_ns, file.stat().st_size) for file in whole}
-        # by name: config.yaml before journal.jsonl, by which a record is found; the summary last:
-        # with it, all is there
-        upload(*(file for file in states if self._sent.get(file) != states[file]))
-        self._sent = states
+    def _upload(self) -> None:
+        # By name: config.yaml before journal.jsonl, by which a record is found. The summary last:
+        # once it is there, so is everything else.
+        files = sorted(
+            self._folder.rglob("*"), key=lambda file: (file.name == "summary.json", file)
+        )
+        complete = [file for file in files if file.is_file() and file.suffix != NEW]
+        states = {file: (file.stat().st_mtime_ns, file.stat().st_size) for file in complete}
+        upload(*(file for file in states if self._uploaded.get(file) != states[file]))
+        self._uploaded = states

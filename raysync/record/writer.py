@@ -1,8 +1,9 @@
-"""Writing a record while the run goes on.
+"""Write a record while the run goes on.
 
-`journal.jsonl` is the truth: flushed with every batch of lines, so a run that is killed leaves a
-readable record up to that moment. Everything else can be made of it again, and has its name only
-once it is complete: a disk that is full leaves no half of a file that hides the journal.
+`journal.jsonl` is the truth: it is flushed with every batch of lines, so a run that is killed
+leaves a readable record up to that moment. All other files can be derived from it again, and get
+their names only once they are complete: a full disk leaves no half-written file that hides the
+journal.
 """
 
 from __future__ import annotations
@@ -32,47 +33,47 @@ from raysync.core.paradigm import AnyParadigm
 from raysync.errors import ConfigError, RunFailed
 from raysync.record.measures import Measures
 from raysync.record.rows import PushRow
-from raysync.record.storage import Place, is_uri, join, new_copy
+from raysync.record.storage import Location, is_uri, join, new_copy
 
 ROWS_PER_GROUP = 10_000
 NEW = ".new"
-"""Behind the name of a file that is not complete."""
+"""The suffix of a file that is not complete."""
 PUSHES = "pushes.parquet"
 PACKAGES = ("raysync", "ray", "torch", "torchvision", "numpy", "pandas")
 _TYPES = {"str": pa.string(), "int": pa.int64(), "float": pa.float64()}
 
 
 def schema_of(row: type) -> pa.Schema:
-    """The Arrow schema of a dataclass of str, int and float, each possibly with None."""
+    """Return the Arrow schema of a dataclass of str, int and float, each possibly with None."""
     return pa.schema(
         [(field.name, _TYPES[str(field.type).removesuffix(" | None")]) for field in fields(row)]
     )
 
 
-def folder_name(output: Place, name: str, kind: str) -> Path:
-    """`OUTPUT/NAME/TIME-KIND-ID`, not made yet; behind a URI, a copy of it. The id keeps runs of
-    the same second apart.
+def folder_name(output: Location, name: str, kind: str) -> Path:
+    """Choose the folder `OUTPUT/NAME/TIME-KIND-ID`, without creating it; behind a URI, a copy of
+    it. The id keeps runs of the same second apart.
     """
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     plain = re.sub(r"[^A-Za-z0-9=.]+", "-", kind).strip("-")
-    place = join(output, name, f"{stamp}-{plain}-{uuid4().hex[:4]}")
-    return Path(place).expanduser() if not is_uri(place) else new_copy(str(place))
+    location = join(output, name, f"{stamp}-{plain}-{uuid4().hex[:4]}")
+    return Path(location).expanduser() if not is_uri(location) else new_copy(str(location))
 
 
 def make_folder(folder: Path) -> None:
-    """Make it, with those above it.
+    """Create a folder and its parents.
 
     Raises:
-        ConfigError: that is not allowed there.
+        ConfigError: it cannot be created there.
     """
     try:
         folder.mkdir(parents=True)
     except OSError as error:
-        raise ConfigError(f"output: {folder}: cannot be made ({error.strerror}).") from error
+        raise ConfigError(f"output: {folder}: cannot be created ({error.strerror}).") from error
 
 
 def environment() -> dict[str, Any]:
-    """Where a run took place."""
+    """Describe the process, its machine and the versions of its packages."""
     return {
         "command": [masked(argument) for argument in sys.argv],
         "python": platform.python_version(),
@@ -94,8 +95,8 @@ def _version(package: str) -> str | None:
 
 @contextmanager
 def completed(path: Path) -> Iterator[Path]:
-    """A new file to write, which gets its name, in place of what has it, once the `with` block has
-    ended well.
+    """Give the path of a new file to write, which replaces the file at `path` once the `with` block
+    has ended without an error.
     """
     new = path.with_name(path.name + NEW)
     try:
@@ -109,10 +110,10 @@ def completed(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def writable(folder: Path) -> Iterator[None]:
-    """Tell in a line what a disk complains of while a record is written to it.
+    """Turn an error of the disk, while a record is written to it, into one line.
 
     Raises:
-        RunFailed: the disk is full, say, or the folder is gone.
+        RunFailed: for example, the disk is full, or the folder is gone.
     """
     try:
         yield
@@ -124,11 +125,11 @@ def writable(folder: Path) -> Iterator[None]:
 
 
 class RecordWriter:
-    """Writes one record. Use it as a context manager: leaving it, however, completes what can be
+    """Writes one record. It is a context manager: however its block ends, it completes what can be
     completed.
 
-    Where the disk is full, or the folder is gone, the first write that fails raises `RunFailed`;
-    later ones only feed the measures.
+    If the disk is full, or the folder is gone, the first write that fails raises `RunFailed`; later
+    ones only feed the measures.
     """
 
     def __init__(
@@ -143,12 +144,12 @@ class RecordWriter:
     ) -> None:
         """
         Args:
-            folder: exists and is empty.
+            folder: an empty folder that exists.
             config_yaml: the resolved experiment.
-            paradigm: fresh; for the journal's header.
-            measures: is fed with every line that is written.
-            about: what `summary.json` says beside the measures.
-            began: when the run was asked for; `wall_seconds` counts from here to the end of the
+            paradigm: a fresh paradigm, for the journal's header.
+            measures: the measures that take in every line that is written.
+            about: the keys of `summary.json` beside the measures.
+            began: when the run was requested; `wall_seconds` counts from there to the end of the
                 record.
             places: actor -> where it ran; for `environment.json`.
 
@@ -158,12 +159,12 @@ class RecordWriter:
         self.folder = folder
         self.measures = measures
         self.failure = ""
-        """Why the record is not complete, once that is clear."""
+        """Why the record cannot be completed; empty as long as it can."""
         self._about = about
         self._began = began
         self._rows: list[PushRow] = []
         self._closed = False
-        with self._told():
+        with self._keeping_failure():
             with completed(folder / "config.yaml") as new:
                 new.write_text(config_yaml, encoding="utf-8")
             _write_json(folder / "environment.json", environment() | {"places": places or {}})
@@ -192,10 +193,10 @@ class RecordWriter:
             self._rows.extend(self.measures.feed(line))
         if self.failure:
             return
-        with self._told():
+        with self._keeping_failure():
             self._journal.writelines(texts)
             self._journal.flush()
-            if not os.fstat(self._journal.fileno()).st_nlink:  # what is written to it goes nowhere
+            if not os.fstat(self._journal.fileno()).st_nlink:  # it is open, but has no name
                 raise FileNotFoundError(
                     ENOENT, "it was removed", str(self.folder / "journal.jsonl")
                 )
@@ -203,14 +204,14 @@ class RecordWriter:
                 self._flush_rows()
 
     def close(self) -> None:
-        """Complete the record; `failure` says if that cannot be."""
+        """Complete the record; `failure` has the reason if that is impossible."""
         if self._closed:
             return
         self._closed = True
         self._rows.extend(self.measures.close(self.measures.now))
-        with suppress(RunFailed), self._told():
+        with suppress(RunFailed), self._keeping_failure():
             self._complete()
-        with suppress(OSError):  # of a disk that is full: both still hold what they could not write
+        with suppress(OSError):  # on a full disk, both still hold what they could not write
             self._journal.close()
         with suppress(OSError):
             self._pushes.close()
@@ -221,7 +222,7 @@ class RecordWriter:
         self._pushes.close()
         (self.folder / f"{PUSHES}{NEW}").replace(self.folder / PUSHES)
         table = pa.Table.from_pylist(
-            [asdict(one) for one in self.measures.evaluations], schema_of(Evaluation)
+            [asdict(evaluation) for evaluation in self.measures.evaluations], schema_of(Evaluation)
         )
         with completed(self.folder / "evaluations.parquet") as new:
             pq.write_table(table, new)
@@ -246,8 +247,8 @@ class RecordWriter:
             self._rows = []
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """A failure is kept, too; the first one has the reason."""
+    def _keeping_failure(self) -> Iterator[None]:
+        """Keep the first failure in `failure`, and raise each."""
         try:
             with writable(self.folder):
                 yield

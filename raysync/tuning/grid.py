@@ -1,8 +1,7 @@
-"""From the `sweep:` block of an experiment file to the settings of each trial."""
+"""Turn the `sweep:` block of an experiment file into the settings of each trial."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -14,30 +13,34 @@ from raysync.config import Distribution, Sweep
 from raysync.errors import ConfigError, unknown_name
 
 Point = dict[str, Any]
-"""Setting -> value of one trial: what YAML calls a scalar, or else its YAML text, which searchers
-and tables can take. With `trial`, its number in the grid."""
+"""Setting -> value of one trial: a YAML scalar, or else the YAML text of the value, which searchers
+and tables can hold. `trial` is the trial's number in the grid."""
 
 NOT_VARIED = {
-    "output": "records lie in the folder of the sweep",
-    "name": "it is the sweep's",
-    "sweep": "it is what varies",
-    "switch_search": "it is `raysync switch-search` that makes it",
+    "output": "the records of all trials are in the folder of the sweep",
+    "name": "all trials have that of the sweep",
+    "sweep": "it says what is varied",
+    "switch_search": "only `raysync switch-search` uses it",
     "seeds": "a trial has one; vary `seed`",
     "paradigms": "a trial has one; vary `paradigm`",
 }
+"""Settings that all trials share -> the reason."""
+
+Exclusion = dict[str, tuple[Any, ...]]
+"""Setting -> values: excludes the combinations that have one of the values for every setting."""
 
 
 def check_keys(sweep: Sweep, source: str) -> None:
-    """Refuse what no trial can have a value of its own for.
+    """Refuse settings that all trials share, and exclusions of settings that are not in the grid.
 
     Raises:
-        ConfigError: naming the setting and what to do.
+        ConfigError: the message names the setting and what to do.
     """
     for key in (*sweep.grid, *sweep.sample):
         if why := NOT_VARIED.get(key.partition(".")[0]):
             raise ConfigError(f"{source}: sweep: {key} cannot be varied: {why}.")
-    for index, rule in enumerate(sweep.exclude):
-        for key in rule:
+    for index, exclusion in enumerate(sweep.exclude):
+        for key in exclusion:
             if key not in sweep.grid:
                 raise unknown_name(
                     "setting of the grid",
@@ -48,7 +51,7 @@ def check_keys(sweep: Sweep, source: str) -> None:
 
 
 def count(sweep: Sweep) -> int:
-    """Trials, before anything is excluded."""
+    """Count the trials, before anything is excluded."""
     if sweep.search is not None:
         return sweep.samples
     return (
@@ -57,43 +60,49 @@ def count(sweep: Sweep) -> int:
 
 
 def points(sweep: Sweep, seed: int, source: str) -> list[Point]:
-    """Every combination of the grid that no rule excludes, each with its draws; as in the file, the
-    last key fastest.
+    """List every combination of the grid that is not excluded, each with its draws; in the order
+    of the file, the last key varies fastest.
 
     Args:
-        sweep: without a searcher.
-        seed: of what is drawn; the same draws for every combination of the grid, so that they can
-            be compared in pairs.
+        sweep: a sweep without a searcher.
+        seed: the seed of the draws; they are the same for every combination of the grid, so that
+            these can be compared in pairs.
         source: the file, for errors.
 
     Raises:
-        ConfigError: a rule excludes nothing, or everything is excluded, or a distribution cannot be
-            drawn from.
+        ConfigError: an entry of `exclude` excludes nothing, or everything is excluded, or a
+            distribution cannot be drawn from.
     """
     draws = _draws(sweep, seed, source)
     combinations = [
         dict(zip(sweep.grid, values, strict=True)) for values in product(*sweep.grid.values())
     ]
-    for index, rule in enumerate(sweep.exclude):
-        if not any(_meets(combination, rule) for combination in combinations):
+    for index, exclusion in enumerate(sweep.exclude):
+        if not any(_matches(combination, exclusion) for combination in combinations):
             raise ConfigError(
-                f"{source}: sweep.exclude[{index}]: no combination of the grid meets"
-                f" {_shown(rule)}."
+                f"{source}: sweep.exclude[{index}]: no combination of the grid matches"
+                f" {_text_of(exclusion)}."
             )
-    kept = [one for one in combinations if not any(_meets(one, rule) for rule in sweep.exclude)]
+    kept = [
+        combination
+        for combination in combinations
+        if not any(_matches(combination, exclusion) for exclusion in sweep.exclude)
+    ]
     if not kept:
         raise ConfigError(
             f"{source}: sweep: all {len(combinations)} combinations are excluded; nothing is left"
             " to run."
         )
     return [
-        {key: plain(value) for key, value in one.items()} | draw for one in kept for draw in draws
+        {key: plain(value) for key, value in combination.items()} | draw
+        for combination in kept
+        for draw in draws
     ]
 
 
 def examples(sweep: Sweep, seed: int, source: str) -> list[Point]:
-    """Of what a searcher may ask for: each value of the grid beside the first of the others, with
-    one draw.
+    """List examples of what a searcher can ask for: each value of the grid beside the first of the
+    others, with one draw.
     """
     first = {key: plain(values[0]) for key, values in sweep.grid.items()} | _draws(
         sweep, seed, source
@@ -112,13 +121,13 @@ def _draws(sweep: Sweep, seed: int, source: str) -> list[Point]:
     domains = {key: domain(key, distribution, source) for key, distribution in sweep.sample.items()}
     random = np.random.RandomState(seed)
     return [
-        {key: plain(one.sample(random_state=random)) for key, one in domains.items()}
+        {key: plain(each.sample(random_state=random)) for key, each in domains.items()}
         for _ in range(sweep.samples)
     ]
 
 
 def space(sweep: Sweep, source: str) -> dict[str, Any]:
-    """What a searcher of Tune chooses from; the values of the grid are choices to it."""
+    """Return the search space for a searcher of Tune; the values of the grid become choices."""
     choices = {
         key: tune.choice([plain(value) for value in values]) for key, values in sweep.grid.items()
     }
@@ -128,24 +137,24 @@ def space(sweep: Sweep, source: str) -> dict[str, Any]:
 
 
 def domain(key: str, distribution: Distribution, source: str) -> Any:
-    """Ray Tune's of that name.
+    """Create Ray Tune's distribution of that name.
 
     Raises:
-        ConfigError: it does not take these arguments.
+        ConfigError: it does not accept these arguments.
     """
     try:
-        made = getattr(tune, distribution.name)(*distribution.arguments)
-        made.sample(random_state=np.random.RandomState(0))
-    except Exception as error:  # what Tune, NumPy or Python find wrong with them
-        given = f"{distribution.name}({', '.join(map(str, distribution.arguments))})"
+        domain = getattr(tune, distribution.name)(*distribution.arguments)
+        domain.sample(random_state=np.random.RandomState(0))
+    except Exception as error:  # Tune, NumPy or Python refuse the arguments
+        call = f"{distribution.name}({', '.join(map(str, distribution.arguments))})"
         raise ConfigError(
-            f"{source}: sweep.sample.{key}: {given} cannot be drawn from: {error}."
+            f"{source}: sweep.sample.{key}: {call} cannot be drawn from: {error}."
         ) from error
-    return made
+    return domain
 
 
 def plain(value: Any) -> Any:
-    """A scalar as it is, anything else as YAML text in one line."""
+    """Return a scalar as it is, anything else as YAML text in one line."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, list | tuple | dict):
@@ -154,7 +163,7 @@ def plain(value: Any) -> Any:
 
 
 def override(key: str, value: Any) -> str:
-    """A value of a point, as `--set` takes it."""
+    """Write a value of a point in the form that `--set` takes."""
     return f"{key}={value if isinstance(value, str) else _text(value)}"
 
 
@@ -163,18 +172,18 @@ def _text(value: Any) -> str:
     return text.removesuffix("\n").removesuffix("\n...")
 
 
-def _meets(combination: dict[str, Any], rule: dict[str, tuple[Any, ...]]) -> bool:
-    return all(any(_is(combination[key], one) for one in wanted) for key, wanted in rule.items())
+def _matches(combination: dict[str, Any], exclusion: Exclusion) -> bool:
+    return all(
+        any(_is(combination[key], value) for value in values) for key, values in exclusion.items()
+    )
 
 
-def _is(value: Any, wanted: Any) -> bool:
-    return bool(value == wanted or (isinstance(value, dict) and value.get("name") == wanted))
+def _is(value: Any, expected: Any) -> bool:
+    return bool(value == expected or (isinstance(value, dict) and value.get("name") == expected))
 
 
-def _shown(rule: dict[str, tuple[Any, ...]]) -> str:
-    return ", ".join(_parts(rule))
-
-
-def _parts(rule: dict[str, tuple[Any, ...]]) -> Iterator[str]:
-    for key, wanted in rule.items():
-        yield f"{key}: {' or '.join(str(plain(one)) for one in wanted)}"
+def _text_of(exclusion: Exclusion) -> str:
+    return ", ".join(
+        f"{key}: {' or '.join(str(plain(value)) for value in values)}"
+        for key, values in exclusion.items()
+    )

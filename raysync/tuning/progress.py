@@ -1,31 +1,38 @@
-"""How a sweep stands: what becomes of its trials, while it goes on."""
+"""Follow the trials of a sweep while Ray Tune runs them: show their progress, note their ends."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
-from ray import tune
+from ray import cloudpickle, tune
 from ray.tune.experiment import Trial
+
+from raysync.errors import ConfigError
+from raysync.record.sweeps import TrialNote, write_note
+from raysync.tuning.trial import name_of, settings_of
+
+Notify = Callable[[str], None]
+"""Receives a sentence that the user should read."""
 
 
 @dataclass(frozen=True)
 class SweepProgress:
-    """Trials by what has become of them."""
+    """The number of trials in each state."""
 
     running: int
     done: int
-    """Ended, failed ones too."""
+    """Trials that have ended, including failed ones."""
     failed: int
     progress: float
-    """Of all trials, in trials."""
+    """Progress of all trials together; each counts 1 when it is done."""
 
     @classmethod
     def of(cls, trials: Sequence[Trial]) -> SweepProgress:
-        """Count them."""
+        """Count the trials."""
         counts = Counter(trial.status for trial in trials)
         done = counts[Trial.TERMINATED] + counts[Trial.ERROR]
         under_way = sum(_progress(trial) for trial in trials if trial.status == Trial.RUNNING)
@@ -36,64 +43,80 @@ def _progress(trial: Trial) -> float:
     return min(1.0, float((trial.last_result or {}).get("progress", 0.0)))
 
 
-class Listener(Protocol):
-    """Who hears of the trials of this process."""
-
-    def progressed(self, status: SweepProgress) -> None:
-        """Some times a second."""
-
-    def started(self, trial: Trial) -> None:
-        """It has its resources."""
-
-    def ended(self, trial: Trial) -> None:
-        """It came to its end, or Tune had seen enough of it."""
-
-    def failed(self, trial: Trial) -> None:
-        """It broke."""
-
-
-_listeners: list[Listener] = []
-"""Of this process. Tune pickles its callbacks with the experiment, so what they tell cannot be part
-of them."""
-
-
-@contextmanager
-def listening(listener: Listener) -> Iterator[None]:
-    """Within, it hears."""
-    _listeners.append(listener)
-    try:
-        yield
-    finally:
-        _listeners.remove(listener)
+Show = Callable[[SweepProgress], None]
+"""Receives the progress of a sweep, some times a second."""
 
 
 class TuneCallback(tune.Callback):
-    """Tune's callback that tells the listeners. An interrupted sweep ends without a word about the
-    trials under way.
+    """Ray Tune's callback of one sweep. It notes beside the records which trials began, ended and
+    failed. An interrupted sweep ends without a call for the trials under way.
+
+    Tune pickles its callbacks with the experiment. This one holds functions of the process that
+    shows the sweep, so its pickle is a callback that does nothing.
     """
 
+    def __init__(self, folder: Path, notify: Notify, show: Show) -> None:
+        """
+        Args:
+            folder: the folder of the sweep.
+            notify: receives a sentence about each trial that failed.
+            show: receives the progress, some times a second.
+        """
+        self.done = 0
+        """Trials that have ended, including failed ones."""
+        self.mistakes: list[str] = []
+        """The messages of the trials that could not begin."""
+        self._folder = folder
+        self._notify = notify
+        self._show = show
+
+    def __reduce__(self) -> tuple[type[tune.Callback], tuple[()]]:
+        return tune.Callback, ()
+
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
-        """Tune has looked after its trials."""
-        for listener in _listeners:
-            listener.progressed(SweepProgress.of(trials))
+        """Show the progress, each time that Tune has looked after its trials."""
+        self._show(SweepProgress.of(trials))
 
     def on_trial_start(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        """It begins."""
-        for listener in _listeners:
-            listener.started(trial)
+        """Note that a trial has begun."""
+        self._write(trial, ended=False)
 
     def on_trial_complete(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        """By itself, by the scheduler, or by a rule to stop."""
-        for listener in _listeners:
-            listener.ended(trial)
+        """Note that a trial has ended: by itself, or stopped by the scheduler or a condition."""
+        self.done += 1
+        self._write(trial, ended=True)
 
     def on_trial_error(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        """It raised, or its process died."""
-        for listener in _listeners:
-            listener.failed(trial)
+        """Note that a trial raised an error, or that its process died."""
+        self.done += 1
+        cause = _cause_of_failure(trial)
+        if isinstance(cause, ConfigError):
+            self.mistakes.append(str(cause))
+        error = " ".join(str(cause).split())
+        self._write(trial, ended=True, error=error)
+        settings = ", ".join(f"{key}={value}" for key, value in settings_of(trial.config).items())
+        self._notify(f"The trial with {settings} failed: {error}")
+
+    def _write(self, trial: Trial, *, ended: bool, error: str = "") -> None:
+        name = name_of(trial.config, trial.trial_id)
+        try:
+            write_note(self._folder, TrialNote(name, settings_of(trial.config), ended, error))
+        except ConfigError as unreachable:
+            # The trials go on: the table at the end is made of the notes in the local copy.
+            self._notify(str(unreachable))
+
+
+def _cause_of_failure(trial: Trial) -> BaseException | str:
+    """Return the error of a trial, or the last line of its text. (`trial.get_error()` only finds it
+    some time later, once it is stored.)
+    """
+    if trial.pickled_error_file is None:
+        return Path(trial.error_file).read_text(encoding="utf-8").strip().splitlines()[-1]
+    error: BaseException = cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
+    return getattr(error, "cause", None) or error

@@ -1,22 +1,21 @@
-"""Runs a sweep: plans it, hands it to Ray Tune, and writes the table of what came out.
+"""Run a sweep: plan it, hand it to Ray Tune, and write the table of its trials.
 
 A trial's end is noted beside its records as it happens. `--resume` reads these notes and gives Tune
-what is left, as a new run: after Ctrl-C, Tune itself counts the trials under way as ended and
-restores none of them (Ray 2.60).
+the trials that are left, as a new run: after Ctrl-C, Tune itself counts the trials under way as
+ended and restores none of them (Ray 2.60).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
-from ray import cloudpickle, tune
-from ray.tune.experiment import Trial
+from ray import tune
 from ray.tune.search import BasicVariantGenerator
 
 from raysync import config
@@ -27,6 +26,7 @@ from raysync.config.masking import masked
 from raysync.errors import ConfigError
 from raysync.record.storage import (
     check,
+    display_name,
     download,
     is_uri,
     join,
@@ -41,28 +41,24 @@ from raysync.record.sweeps import (
     RECORDS,
     TUNE,
     SweepRecord,
-    TrialNote,
     load_sweep,
     notes,
     trial_name,
-    write_note,
     write_table,
 )
 from raysync.record.writer import folder_name
 from raysync.tuning.grid import Point, check_keys, count, examples, points, space
-from raysync.tuning.progress import SweepProgress, TuneCallback, listening
-from raysync.tuning.trial import Trials, as_placed, name_of, settings_of, train
+from raysync.tuning.progress import Notify, Show, TuneCallback
+from raysync.tuning.trial import Trials, as_placed, train
 from raysync.tuning.tune_library import check_metrics, scheduler, searcher
 
 MOST_UNASKED = 1000
-"""Trials that are run without asking."""
+"""The largest number of trials that run without `--yes`."""
 SETTINGS = "tuner.pkl"
-"""Tune's own, with the storage's URI and its secrets; only Tune's own way to restore reads it."""
+"""Tune's own file, with the storage's URI and its secrets; only Tune's own way to restore reads
+it."""
 SEARCHER_STATES = "searcher-state-*.pkl"
-"""What `Searcher.restore_from_dir` looks for there."""
-
-Notify = Callable[[str], None]
-Show = Callable[[SweepProgress], None]
+"""The files that `Searcher.restore_from_dir` looks for."""
 
 
 @dataclass(frozen=True)
@@ -73,14 +69,14 @@ class Plan:
     sweep: Sweep
     trials: Trials
     points: tuple[Point, ...]
-    """Of a grid, those still to run; a searcher makes its own."""
+    """The points of a grid that are still to run; empty with a searcher, which makes its own."""
     examples: tuple[Point, ...]
-    """The same; of a searcher, what shows each of its choices."""
+    """The same; with a searcher, points that show each of its choices."""
     count: int
     """Trials still to run."""
     resume: bool
     done: int = 0
-    """Trials that an earlier call has brought to their end."""
+    """Trials that an earlier call has finished."""
 
 
 def plan(
@@ -95,8 +91,8 @@ def plan(
         many: allow more than `MOST_UNASKED` trials.
 
     Raises:
-        ConfigError: no sweep in it, a setting that does not exist, too many trials, nothing to go
-            on with.
+        ConfigError: the file has no sweep, a setting does not exist, there are too many trials, or
+            there is no sweep to go on with.
     """
     source, settings = str(file), tuple(settings)
     experiment = config.load(file, settings)
@@ -109,10 +105,9 @@ def plan(
     check_metrics(sweep, source)
     if count(sweep) > MOST_UNASKED and not many:
         raise ConfigError(
-            f"{source}: sweep: {count(sweep):,} trials; say --yes if more than {MOST_UNASKED:,} are"
-            " meant."
+            f"{source}: sweep: {count(sweep):,} trials; more than {MOST_UNASKED:,} need --yes."
         )
-    made = [] if sweep.search is not None else points(sweep, experiment.seed, source)
+    grid_points = [] if sweep.search is not None else points(sweep, experiment.seed, source)
     folder = _folder(experiment, source, resume)
     trials = Trials(
         folder,
@@ -122,20 +117,21 @@ def plan(
         settings,
         str(location_of(folder)) if is_uri(experiment.output) else None,
     )
-    shown = made if sweep.search is None else examples(sweep, experiment.seed, source)
-    for point in shown:
+    checked = grid_points if sweep.search is None else examples(sweep, experiment.seed, source)
+    for point in checked:
         trials.check(point)
     done = {note.name for note in notes(trials.folder) if note.ended and not note.error}
     left = tuple(
         {"trial": number} | point
-        for number, point in enumerate(made)
+        for number, point in enumerate(grid_points)
         if trial_name(number) not in done
     )
-    _tune_config(sweep, left, len(left), source)  # refuses what Tune does not have
+    _tune_config(sweep, left, len(left), source)  # raises if Tune has no such searcher or scheduler
     if sweep.search is not None:
         count_left = sweep.samples - len(done)
-        return Plan(experiment, sweep, trials, (), tuple(shown), count_left, resume, len(done))
-    return Plan(experiment, sweep, trials, left, left, len(left), resume, len(made) - len(left))
+        return Plan(experiment, sweep, trials, (), tuple(checked), count_left, resume, len(done))
+    done_count = len(grid_points) - len(left)
+    return Plan(experiment, sweep, trials, left, left, len(left), resume, done_count)
 
 
 def run(
@@ -144,146 +140,98 @@ def run(
     """Run the trials of a sweep, and write its table, also when it is interrupted.
 
     Args:
-        plan: of the sweep.
-        notify: is told, in a sentence, what the user should know.
-        show: hears how the sweep stands, some times a second.
+        plan: the sweep.
+        notify: receives sentences that the user should read; the first one names the record.
+        show: receives the progress of the sweep, some times a second.
         address: the cluster to join where `cluster.address` is `auto`; None: a private one.
         verbose: Tune prints its own table.
 
     Returns:
-        What the sweep left, and whether all of its trials came to an end: not if it was
-        interrupted.
+        The record of the sweep, and whether all of its trials ended; False if it was interrupted.
 
     Raises:
         ConfigError: there is no such cluster.
     """
     connection, done = Connection(notify, address), 0
     if plan.count <= 0:
-        write_table(plan.trials.folder)  # a sweep that was killed at its end has none yet
+        write_table(plan.trials.folder)  # a sweep that was killed at its end has no table yet
         return load_sweep(plan.trials.folder), True
     try:
         connection.open(plan.experiment.cluster, cpus_of(plan))
+        notify(f"{plan.experiment.name} begins; its records: {display_name(plan.trials.folder)}")
         done = train_all(plan, notify=notify, show=show, verbose=verbose)
     finally:
         connection.close()
         if notes(plan.trials.folder):
-            with suppress(ConfigError):  # nothing was recorded
+            with suppress(ConfigError):  # where nothing was recorded
                 download(plan.trials.folder / RECORDS)
             write_table(plan.trials.folder)
     return load_sweep(plan.trials.folder), done == plan.count
 
 
 def train_all(plan: Plan, *, notify: Notify, show: Show, verbose: bool = False) -> int:
-    """Run the trials that are left, on the cluster that is connected; `run` has the arguments.
+    """Run the trials that are left on the connected cluster; `run` describes the arguments.
 
     Returns:
-        How many came to an end, failed ones too.
+        How many trials ended, including failed ones.
 
     Raises:
-        ConfigError: none of them could begin; what is wrong with the first one.
+        ConfigError: none of the trials could begin; the message is that of the first one.
     """
-    trial_log = _TrialLog(plan.trials.folder, notify, show)
+    callback = TuneCallback(plan.trials.folder, notify, show)
     plan.trials.find_impossible(plan.examples)
-    _begin(plan)
-    with listening(trial_log), _quiet(verbose):
-        tuner = _tuner(plan, verbose)
+    _write_file(plan)
+    with _quiet(verbose):
+        tuner = _tuner(plan, callback, verbose)
         remove(join(plan.trials.uri or plan.trials.folder, TUNE, SETTINGS))
         tuner.fit()
-    if len(trial_log.mistakes) == plan.count:
-        raise ConfigError(trial_log.mistakes[0])
-    return trial_log.done
-
-
-class _TrialLog:
-    """Notes what becomes of the trials."""
-
-    def __init__(self, folder: Path, notify: Notify, show: Show) -> None:
-        self.progressed = show
-        self.done = 0
-        """Trials that came to an end."""
-        self.mistakes: list[str] = []
-        """The mistakes of those that could not begin."""
-        self._folder = folder
-        self._notify = notify
-
-    def started(self, trial: Trial) -> None:
-        self._write(trial, ended=False)
-
-    def ended(self, trial: Trial) -> None:
-        self.done += 1
-        self._write(trial, ended=True)
-
-    def failed(self, trial: Trial) -> None:
-        self.done += 1
-        cause = _died_of(trial)
-        if isinstance(cause, ConfigError):
-            self.mistakes.append(str(cause))
-        error = " ".join(str(cause).split())
-        self._write(trial, ended=True, error=error)
-        settings = ", ".join(f"{key}={value}" for key, value in settings_of(trial.config).items())
-        self._notify(f"The trial with {settings} failed: {error}")
-
-    def _write(self, trial: Trial, *, ended: bool, error: str = "") -> None:
-        name = name_of(trial.config, trial.trial_id)
-        try:
-            write_note(self._folder, TrialNote(name, settings_of(trial.config), ended, error))
-        except (
-            ConfigError
-        ) as unreachable:  # the trials go on; the table at the end needs no notes from there
-            self._notify(str(unreachable))
-
-
-def _died_of(trial: Trial) -> BaseException | str:
-    """The error, or its last line. (`trial.get_error()` finds it some time later, once it is
-    stored.)
-    """
-    if trial.pickled_error_file is None:
-        return Path(trial.error_file).read_text(encoding="utf-8").strip().splitlines()[-1]
-    error: BaseException = cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
-    return getattr(error, "cause", None) or error
+    if len(callback.mistakes) == plan.count:
+        raise ConfigError(callback.mistakes[0])
+    return callback.done
 
 
 def _folder(experiment: Experiment, source: str, resume: bool) -> Path:
-    """Of the sweep, or a copy of it; a new one is made when it begins."""
+    """Choose the folder of a new sweep, or find the latest one; behind a URI, a copy of it."""
     if not resume:
         check(join(experiment.output, experiment.name))
         return folder_name(experiment.output, experiment.name, "sweep").absolute()
     output = (
         experiment.output if is_uri(experiment.output) else Path(experiment.output).expanduser()
     )
-    beside = join(output, experiment.name)
-    sweeps = (join(beside, name) for name in reversed(listdir(beside)) if "-sweep-" in name)
-    found = next((one for one in sweeps if FILE in listdir(one)), None)
-    if found is None:
-        raise ConfigError(f"{source}: no sweep of it to go on with in {masked(str(beside))}.")
-    folder = local_copy(found)
+    parent = join(output, experiment.name)
+    sweeps = (join(parent, name) for name in reversed(listdir(parent)) if "-sweep-" in name)
+    latest = next((sweep for sweep in sweeps if FILE in listdir(sweep)), None)
+    if latest is None:
+        raise ConfigError(f"{source}: no sweep of it to go on with in {masked(str(parent))}.")
+    folder = local_copy(latest)
     if config.load(folder / FILE) != config.validate(yaml.safe_load(experiment.to_yaml())):
         raise ConfigError(
-            f"{source}: not what {masked(str(found))} began with; a sweep goes on with the "
-            "same settings."
+            f"{source}: its settings differ from those that {masked(str(latest))} began with; a"
+            " sweep goes on with the same settings."
         )
     return folder.absolute()
 
 
-def _begin(plan: Plan) -> None:
+def _write_file(plan: Plan) -> None:
     plan.trials.folder.mkdir(parents=True, exist_ok=True)
     (plan.trials.folder / FILE).write_text(plan.experiment.to_yaml(), encoding="utf-8")
     upload(plan.trials.folder / FILE)
 
 
 def cpus_of(plan: Plan) -> float:
-    """CPUs that the largest trial needs."""
+    """Return the number of CPUs that the largest trial needs."""
     experiments = [plan.trials.experiment(point) for point in plan.examples]
-    return max(cpus(as_placed(one)) if one.engine == "ray" else 1 for one in experiments)
+    return max(cpus(as_placed(each)) if each.engine == "ray" else 1 for each in experiments)
 
 
-def _tuner(plan: Plan, verbose: bool) -> tune.Tuner:
+def _tuner(plan: Plan, callback: TuneCallback, verbose: bool) -> tune.Tuner:
     folder, sweep, source = plan.trials.folder, plan.sweep, plan.trials.source
     function = tune.with_resources(
         tune.with_parameters(train, trials=plan.trials), plan.trials.resources
     )
     learned = folder / TUNE if any((folder / TUNE).glob(SEARCHER_STATES)) else None
-    choices = space(sweep, source) if learned is None else {}  # a searcher that goes on has them
+    # a searcher that goes on knows its choices already
+    choices = space(sweep, source) if learned is None else {}
     return tune.Tuner(
         function,
         param_space=choices if sweep.search else dict.fromkeys(plan.points[0]),
@@ -291,7 +239,7 @@ def _tuner(plan: Plan, verbose: bool) -> tune.Tuner:
         run_config=tune.RunConfig(
             name=TUNE,
             storage_path=plan.trials.uri or str(folder),
-            callbacks=[TuneCallback()],
+            callbacks=[callback],
             stop=dict(sweep.stop) or None,
             verbose=2 if verbose else 0,
             progress_reporter=_reporter(sweep) if verbose else None,
@@ -300,7 +248,7 @@ def _tuner(plan: Plan, verbose: bool) -> tune.Tuner:
 
 
 def _reporter(sweep: Sweep) -> tune.CLIReporter:
-    """Tune's table, with what is varied and what is reported."""
+    """Configure Tune's own table: the settings that are varied, and some reported metrics."""
     return tune.CLIReporter(
         parameter_columns=[*sweep.grid, *sweep.sample],
         metric_columns=["progress", "accuracy", "loss"],
@@ -313,22 +261,22 @@ def _tune_config(
 ) -> tune.TuneConfig:
     """
     Args:
-        sweep: to run.
-        left: points of its grid.
-        samples: how many trials.
+        sweep: the sweep to run.
+        left: the points of its grid that are left.
+        samples: the number of trials.
         source: the file, for errors.
         learned: folder of the Tune run whose searcher goes on.
     """
-    looks: dict[str, Any] = (
+    options: dict[str, Any] = (
         {"metric": sweep.metric, "mode": sweep.mode} if sweep.search or sweep.scheduler else {}
     )
     search = searcher(sweep, source)
     if search is None:
         search = BasicVariantGenerator(
-            points_to_evaluate=[dict(one) for one in left], max_concurrent=sweep.concurrent or 0
+            points_to_evaluate=[dict(point) for point in left], max_concurrent=sweep.concurrent or 0
         )
     else:
-        looks["max_concurrent_trials"] = sweep.concurrent
+        options["max_concurrent_trials"] = sweep.concurrent
         if learned is not None:
             search.restore_from_dir(str(learned))
     return tune.TuneConfig(
@@ -337,13 +285,13 @@ def _tune_config(
         num_samples=samples,
         time_budget_s=sweep.time_budget_s,
         reuse_actors=True,
-        **looks,
+        **options,
     )
 
 
 @contextmanager
 def _quiet(verbose: bool) -> Iterator[None]:
-    """Tune's own words only if they are wanted."""
+    """Silence the loggers of Tune and its searchers, unless the output is to be verbose."""
     loggers = [] if verbose else [logging.getLogger(name) for name in ("ray.tune", "optuna")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

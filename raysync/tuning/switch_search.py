@@ -1,9 +1,9 @@
-"""The search for the switch point, without the trainings: which fractions are tried, which is the
-answer, what it cost.
+"""The search for the switch point, without the trainings: which fractions are tried, which one is
+the answer, and what the search cost.
 
-Source: Li et al., "Sync-Switch" (2021), sections IV-B1 and VI-C, Table II. It calls the rule a
-binary search; the published costs are those of the rule here, which never goes back between the
-fraction that failed and the last that passed.
+Source: Li et al., "Sync-Switch" (2021), sections IV-B1 and VI-C, Table II. The paper calls the
+method a binary search; its published costs are those of the method here, which never goes back
+between the fraction that failed and the last that passed.
 """
 
 from __future__ import annotations
@@ -17,95 +17,99 @@ from raysync.config import Known, SwitchSearch
 from raysync.errors import RunFailed
 
 FIRST_ALONE = 1.0
-"""The fraction that is the first phase alone."""
+"""The fraction that trains with the first phase alone."""
 ROUNDING = 1e-12
-"""Of a mean; a candidate that is the threshold below passes."""
+"""The rounding error of a mean: a candidate exactly the threshold below passes."""
 
 
 @dataclass(frozen=True)
-class Run:
+class Training:
     """One training."""
 
     accuracy: float | None
     """The search's target, a fraction of 1."""
     seconds: float
-    """That it took, to its end or until it diverged."""
+    """Its duration, to its end or until it diverged."""
     why: str = ""
     """Why it has no accuracy: "diverged", "never converged"."""
 
 
-Runs = Callable[[float, int], Sequence[Run]]
-"""Trains with that fraction under `first`, so many times; none came back: it diverged at no
-cost."""
+Train = Callable[[float, int], Sequence[Training]]
+"""Trains so many times with that fraction under `first`. If it returns nothing, the fraction
+diverged at no cost."""
 
 
 @dataclass(frozen=True)
-class Tried:
-    """A fraction and its runs."""
+class Candidate:
+    """A fraction and its trainings."""
 
     fraction: float
-    runs: tuple[Run, ...]
+    trainings: tuple[Training, ...]
     passes: bool
 
     @property
     def accuracy(self) -> float | None:
-        """Mean of the runs that have one."""
-        return _mean([run.accuracy for run in self.runs if run.accuracy is not None])
+        """Mean accuracy of the trainings that have one."""
+        return _mean([each.accuracy for each in self.trainings if each.accuracy is not None])
 
     @property
     def seconds(self) -> float | None:
-        """Mean of the runs that have an accuracy: others may have ended early."""
-        return _mean([run.seconds for run in self.runs if run.accuracy is not None])
+        """Mean duration of the trainings that have an accuracy: others may have ended early."""
+        return _mean([each.seconds for each in self.trainings if each.accuracy is not None])
 
     @property
     def useful(self) -> int:
-        """Runs that have an accuracy."""
-        return sum(run.accuracy is not None for run in self.runs)
+        """The number of trainings that have an accuracy."""
+        return sum(each.accuracy is not None for each in self.trainings)
 
 
 @dataclass(frozen=True)
-class Found:
-    """How a search came out."""
+class SearchResult:
+    """The result of a search."""
 
     accuracy: float
-    """Of `first` alone."""
+    """The accuracy of `first` alone."""
     first_seconds: float | None
-    """That a training takes with `first` alone; None: nobody said, in a recurring search."""
-    first: Tried
-    """`first` alone; without runs in a recurring search."""
-    candidates: tuple[Tried, ...]
-    """In the order in which they were tried."""
+    """The duration of a training with `first` alone; None: a recurring search, and it is not given.
+    """
+    first: Candidate
+    """`first` alone; without trainings in a recurring search."""
+    candidates: tuple[Candidate, ...]
+    """The fractions, in the order in which they were tried."""
 
     @property
-    def answer(self) -> Tried:
-        """The last that passed; `first` alone if none did."""
-        return [self.first, *(one for one in self.candidates if one.passes)][-1]
+    def answer(self) -> Candidate:
+        """The last candidate that passed; `first` alone if none did."""
+        return [self.first, *(each for each in self.candidates if each.passes)][-1]
 
     @property
     def fraction(self) -> float:
-        """The answer's."""
+        """The fraction of the answer."""
         return self.answer.fraction
 
     @property
     def seconds(self) -> float:
-        """Of all trainings of the search, one after the other."""
-        return sum(run.seconds for one in (self.first, *self.candidates) for run in one.runs)
+        """The duration of all trainings of the search, one after the other."""
+        tried = (self.first, *self.candidates)
+        return sum(training.seconds for each in tried for training in each.trainings)
 
-    def ratio(self, tried: Tried) -> float | None:
-        """Its mean seconds, in trainings of `first`; None where one of the two is not known."""
-        if tried is self.first and not tried.runs:
+    def ratio(self, candidate: Candidate) -> float | None:
+        """Return a candidate's mean duration as a multiple of that of `first`; None where one of
+        the two is not known.
+        """
+        if candidate is self.first and not candidate.trainings:
             return 1.0
-        return _ratio(tried.seconds, self.first_seconds)
+        return _ratio(candidate.seconds, self.first_seconds)
 
     @property
     def cost(self) -> float | None:
-        """Of the search, in trainings of `first`; None: what those take is not known."""
+        """The cost of the search, in trainings of `first`; None: their duration is not known."""
         return _ratio(self.seconds, self.first_seconds)
 
     @property
     def amortisation(self) -> float | None:
-        """Trainings with the answer after which the search is paid back; None: never, or
-        not known.
+        """The number of trainings with the answer after which the search is paid back; None: never,
+        or not known.
         """
         ratio, cost = self.ratio(self.answer), self.cost
         if ratio is None or cost is None or ratio >= 1:
@@ -114,58 +118,57 @@ class Found:
 
     @property
     def effective(self) -> float | None:
-        """Good trainings that the search made, for each training of `first` that it cost; None:
-        nothing was paid, or what it cost is not known. Good are those of `first` that have an
-        accuracy and those of fractions that passed."""
+        """The number of useful trainings in the search for each training of `first` that it cost;
+        None: it cost nothing, or its cost is not known. Useful trainings have an accuracy, and are
+        of `first` or of a fraction that passed."""
         if not self.cost:
             return None
         return (
-            self.first.useful + sum(one.useful for one in self.candidates if one.passes)
+            self.first.useful + sum(each.useful for each in self.candidates if each.passes)
         ) / self.cost
 
 
-def search(settings: SwitchSearch, runs: Runs, known: Known | None = None) -> Found:
+def search(settings: SwitchSearch, train: Train, known: Known | None = None) -> SearchResult:
     """Halve the fraction under `first` while the mean accuracy stays within the threshold of that
     of `first` alone.
 
     Args:
-        rule: threshold, repeats, and how many fractions are tried at most.
-        runs: is asked for `first` alone, then for each fraction as its turn comes.
-        known: of a recurring job; no run of `first` is asked for.
+        settings: threshold, repeats, and how many fractions are tried at most.
+        train: trains with `first` alone, then with each fraction in turn.
+        known: the results of `first` alone in a recurring job, which is then not trained.
 
     Raises:
-        RunFailed: no run of `first` has an accuracy.
+        RunFailed: no training of `first` has an accuracy.
     """
-    first = Tried(
-        FIRST_ALONE, () if known else tuple(runs(FIRST_ALONE, settings.first_repeats)), passes=True
-    )
+    trainings = () if known else tuple(train(FIRST_ALONE, settings.first_repeats))
+    first = Candidate(FIRST_ALONE, trainings, passes=True)
     accuracy = known.accuracy if known else first.accuracy
     if accuracy is None:
-        whys = Counter(run.why for run in first.runs)
-        became = " and ".join(f"{count} {why}" for why, count in whys.items())
+        whys = Counter(training.why for training in trainings)
+        outcomes = " and ".join(f"{count} {why}" for why, count in whys.items())
         raise RunFailed(
-            f"of {len(first.runs)} runs of `first` alone, {became}: there is no {settings.target}"
+            f"of {len(trainings)} runs of `first` alone, {outcomes}: there is no {settings.target}"
             " to keep"
         )
-    candidates = tuple(_candidates(settings, runs, accuracy - settings.threshold))
-    return Found(accuracy, known.seconds if known else first.seconds, first, candidates)
+    candidates = tuple(_candidates(settings, train, accuracy - settings.threshold))
+    return SearchResult(accuracy, known.seconds if known else first.seconds, first, candidates)
 
 
-def _candidates(settings: SwitchSearch, runs: Runs, least: float) -> Iterator[Tried]:
-    """Until one fails."""
+def _candidates(settings: SwitchSearch, train: Train, least: float) -> Iterator[Candidate]:
+    """Yield candidates until one fails."""
     for halvings in range(1, settings.candidates_max + 1):
         fraction = 0.5**halvings
-        made = tuple(runs(fraction, settings.candidate_repeats))
-        passes = _good_enough(made, least)
-        yield Tried(fraction, made, passes)
+        trainings = tuple(train(fraction, settings.candidate_repeats))
+        passes = _pass(trainings, least)
+        yield Candidate(fraction, trainings, passes)
         if not passes:
             return
 
 
-def _good_enough(runs: Sequence[Run], least: float) -> bool:
-    """A run without an accuracy fails them all."""
-    accuracies = [run.accuracy for run in runs if run.accuracy is not None]
-    return 0 < len(accuracies) == len(runs) and mean(accuracies) >= least - ROUNDING
+def _pass(trainings: Sequence[Training], least: float) -> bool:
+    """Say whether all trainings have an accuracy, and their mean is high enough."""
+    accuracies = [each.accuracy for each in trainings if each.accuracy is not None]
+    return 0 < len(accuracies) == len(trainings) and mean(accuracies) >= least - ROUNDING
 
 
 def _mean(values: Sequence[float]) -> float | None:

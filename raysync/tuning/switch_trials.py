@@ -1,12 +1,12 @@
-"""Runs the search for the switch point: its trainings are the trials of a sweep that grows from
+"""Run the search for the switch point: its trainings are the trials of a sweep that grows from
 stage to stage.
 
-    SEARCH/sweep.yaml, sweep.csv, records/   as of a sweep; varied: `paradigm.fraction`, `seed`
-    SEARCH/search.json                       what was found
-    SEARCH/chosen.yaml                       the experiment with the fraction that was found
+    SEARCH/sweep.yaml, sweep.csv, records/   as in a sweep; varied: `paradigm.fraction`, `seed`
+    SEARCH/search.json                       the result
+    SEARCH/chosen.yaml                       the experiment with the fraction that was chosen
 
-A training is told by its fraction and seed, so whoever asks again, also after an interruption or
-with another threshold or more repeats, gets the one that is there.
+A training is identified by its fraction and seed, so the same search again, also after an
+interruption or with another threshold or more repeats, uses the trainings that exist.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ from raysync.record.storage import is_uri
 from raysync.record.sweeps import FILE, VARIED, load_sweep, notes, write_table
 from raysync.record.writer import folder_name
 from raysync.tuning.grid import Point
-from raysync.tuning.sweep import Notify, Plan, Show, cpus_of, train_all
-from raysync.tuning.switch_search import FIRST_ALONE, Found, Run, Tried, search
+from raysync.tuning.progress import Notify, Show
+from raysync.tuning.sweep import Plan, cpus_of, train_all
+from raysync.tuning.switch_search import FIRST_ALONE, Candidate, SearchResult, Training, search
 from raysync.tuning.trial import Trials
 
 KIND, RESULT, CHOSEN = "switch-search", "search.json", "chosen.yaml"
 FRACTION, SEED = "paradigm.fraction", "seed"
 BEGIN_WITH = 0.5
-"""The first candidate; it is tried in any case, so beside the runs of `first`."""
+"""The first candidate. It is tried in any case, so it is trained together with `first`."""
 
 Begin = Callable[[str, int], None]
-"""Hears what is trained next, and how many trainings that are."""
+"""Receives a description of the next stage, and its number of trainings."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +51,14 @@ class SearchPlan:
     experiment: Experiment
     search: SwitchSearch
     known: Known | None
-    """Of a recurring search."""
+    """The results of `first` alone, in a recurring search."""
     trials: Trials
     remark: str
-    """What the user should know of earlier searches."""
+    """What the user should know about earlier searches."""
 
 
 def plan(file: Path, settings: Iterable[str] = (), *, recurring: bool = False) -> SearchPlan:
-    """Read a search file, and find the search of it that goes on.
+    """Read a search file, and find the earlier search that goes on.
 
     Args:
         file: an experiment file with a `switch_search:` block and `paradigm: sync-switch`.
@@ -65,8 +66,8 @@ def plan(file: Path, settings: Iterable[str] = (), *, recurring: bool = False) -
         recurring: take the accuracy of `first` alone from the block's `known`.
 
     Raises:
-        ConfigError: no such block or paradigm, several switches, nothing is trained, nothing is
-            known.
+        ConfigError: the file has no such block or paradigm, its paradigm switches several times,
+            it trains nothing, or nothing is known in a recurring search.
     """
     source, settings = str(file), tuple(settings)
     experiment = config.load(file, settings)
@@ -96,29 +97,27 @@ def run(
     show: Show,
     address: str | None = None,
     verbose: bool = False,
-) -> Found:
-    """Search, train what is not there yet, and write what was found.
+) -> SearchResult:
+    """Search, run the trainings that are missing, and write the result.
 
     Args:
-        plan: of the search.
-        notify: is told, in a sentence, what the user should know.
-        begin: hears of each stage.
-        show: hears how the trainings of a stage stand, some times a second.
+        plan: the search.
+        notify: receives sentences that the user should read.
+        begin: is called at the beginning of each stage.
+        show: receives the progress of the stage, some times a second.
         address: the cluster to join where `cluster.address` is `auto`; None: a private one.
         verbose: Tune prints its own table.
 
     Raises:
         ConfigError: there is no such cluster.
         KeyboardInterrupt: the user has stopped it; the same call goes on.
-        RunFailed: a training broke, or none of `first` alone came to an accuracy.
+        RunFailed: a training failed, or none of `first` alone has an accuracy.
     """
     settings, folder = plan.search, plan.trials.folder
     if plan.remark:
         notify(plan.remark)
-    for name in (
-        RESULT,
-        CHOSEN,
-    ):  # of an earlier call; this one may be stopped, and ask for something else
+    # the results of an earlier call: this one can be stopped, and can have other settings
+    for name in (RESULT, CHOSEN):
         (folder / name).unlink(missing_ok=True)
     trainings = _Trainings(plan, Connection(notify, address), notify, begin, show, verbose)
     try:
@@ -126,21 +125,21 @@ def run(
             ({} if plan.known else {FIRST_ALONE: settings.first_repeats})
             | {BEGIN_WITH: settings.candidate_repeats}
         )
-        found = search(settings, trainings, plan.known)
+        result = search(settings, trainings, plan.known)
     finally:
         trainings.connection.close()
     (folder / FILE).write_text(plan.experiment.to_yaml(), encoding="utf-8")
     (folder / RESULT).write_text(
-        json.dumps(_result(plan, found), indent=2) + "\n", encoding="utf-8"
+        json.dumps(_result_json(plan, result), indent=2) + "\n", encoding="utf-8"
     )
     (folder / CHOSEN).write_text(
-        chosen(plan.experiment, found.fraction).to_yaml(), encoding="utf-8"
+        chosen(plan.experiment, result.fraction).to_yaml(), encoding="utf-8"
     )
-    return found
+    return result
 
 
 def chosen(experiment: Experiment, fraction: float) -> Experiment:
-    """The experiment with that fraction, and without the search."""
+    """Return the experiment with that fraction, and without the search."""
     choice = experiment.paradigm
     paradigm = ParadigmChoice.model_validate(
         {"name": choice.name, **choice.parameters, "fraction": fraction}
@@ -151,7 +150,7 @@ def chosen(experiment: Experiment, fraction: float) -> Experiment:
 
 
 class _Trainings:
-    """Makes the runs that the search asks for; those that are there are not made again."""
+    """Runs the trainings that the search asks for; those that exist are not run again."""
 
     def __init__(
         self,
@@ -165,23 +164,26 @@ class _Trainings:
         self.connection = connection
         self._plan = plan
         self._notify, self._begin, self._show, self._verbose = notify, begin, show, verbose
-        self._there = self._look()
+        self._existing = self._read()
 
-    def __call__(self, fraction: float, repeats: int) -> list[Run]:
+    def __call__(self, fraction: float, repeats: int) -> list[Training]:
         self.make({fraction: repeats})
-        return [self._there[fraction, seed] for seed in self._seeds(repeats)]
+        return [self._existing[fraction, seed] for seed in self._seeds(repeats)]
 
     def make(self, repeats: dict[float, int]) -> None:
-        """Train what is missing of so many runs of each fraction, side by side.
+        """Run the trainings that are missing, side by side.
+
+        Args:
+            repeats: fraction -> its number of trainings.
 
         Raises:
             KeyboardInterrupt: the user has stopped it.
-            RunFailed: a training broke.
+            RunFailed: a training failed.
         """
-        wanted = [
+        required = [
             (fraction, seed) for fraction, count in repeats.items() for seed in self._seeds(count)
         ]
-        missing = [one for one in wanted if one not in self._there]
+        missing = [key for key in required if key not in self._existing]
         if not missing:
             return
         fractions = dict.fromkeys(fraction for fraction, _ in missing)
@@ -193,34 +195,34 @@ class _Trainings:
         try:
             ended = train_all(stage, notify=self._notify, show=self._show, verbose=self._verbose)
         finally:
-            self._there = self._look()
+            self._existing = self._read()
         if ended < stage.count:
             raise KeyboardInterrupt  # Tune has swallowed it
-        if broken := set(missing) - self._there.keys():
+        if failed := set(missing) - self._existing.keys():
             raise RunFailed(
-                f"{len(broken)} of {stage.count} trainings broke; the others are kept, and the same"
-                " command makes these again"
+                f"{len(failed)} of {stage.count} trainings failed; the others are kept, and the"
+                " same command runs these again"
             )
 
     def _seeds(self, count: int) -> range:
         seed = self._plan.experiment.seed
         return range(seed, seed + count)
 
-    def _look(self) -> dict[tuple[float, int], Run]:
-        """The runs that came to an end, by fraction and seed; writes the table of all."""
+    def _read(self) -> dict[tuple[float, int], Training]:
+        """Write the table of all trainings, and return those that ended, by fraction and seed."""
         folder = self._plan.trials.folder
         if not notes(folder):
             return {}
         write_table(folder)
         rows: list[Any] = load_sweep(folder).table.to_dict("records")
         return {
-            (row[VARIED + FRACTION], row[VARIED + SEED]): _run(row, self._plan.search.target)
+            (row[VARIED + FRACTION], row[VARIED + SEED]): _training(row, self._plan.search.target)
             for row in rows
             if row["status"] in ("finished", "diverged")
         }
 
     def _stage(self, missing: list[tuple[float, int]]) -> Plan:
-        """These trainings as trials; one that was begun keeps its number."""
+        """Plan these trainings as trials; one that began before keeps its number."""
         plan = self._plan
         numbers = {
             (note.settings[FRACTION], note.settings[SEED]): int(note.name)
@@ -235,22 +237,22 @@ class _Trainings:
             SEED: [seed for _, seed in missing],
         }
         sweep = Sweep.model_validate({"grid": varied, "concurrent": plan.search.concurrent})
-        made = tuple(points)
-        return Plan(plan.experiment, sweep, plan.trials, made, made, len(made), resume=True)
+        left = tuple(points)
+        return Plan(plan.experiment, sweep, plan.trials, left, left, len(left), resume=True)
 
 
 def _check(experiment: Experiment, source: str) -> None:
     choice = experiment.paradigm
     if choice.name != SyncSwitch.name:
         raise ConfigError(
-            f"{source}: paradigm: {choice.label}; what is searched is the fraction of a switch: "
+            f"{source}: paradigm: {choice.label}; the search is for the fraction of a switch: "
             f"{{name: {SyncSwitch.name}, first: bsp, then: asp}}."
         )
     then = choice.parameters.get("then")
     if isinstance(then, list) and len(then) > 1:
         raise ConfigError(
-            f"{source}: paradigm.then: {len(then)} switches; the search is for one, so give one"
-            " phase."
+            f"{source}: paradigm.then: {len(then)} switches; the search is for one switch, so give"
+            " one paradigm."
         )
     if experiment.timing == "only":
         raise ConfigError(
@@ -259,35 +261,30 @@ def _check(experiment: Experiment, source: str) -> None:
 
 
 def _folder(experiment: Experiment, source: str) -> tuple[Path, str]:
-    """Of the latest search with the same trainings, else a new one; and what is to be said about
-    that.
+    """Return the folder of the latest search with the same trainings, else a new one; and a remark
+    about that for the user.
     """
     if is_uri(experiment.output):
         raise ConfigError(
-            f"{source}: output: {masked(str(experiment.output))}: a search goes on from what "
-            "it finds there; give it a folder, on a cluster one that all nodes share."
+            f"{source}: output: {masked(str(experiment.output))}: a search needs a folder, because"
+            " it goes on from the trainings in it; on a cluster, one that all nodes share."
         )
     output = Path(experiment.output)
-    beside = output.expanduser() / experiment.name
-    folders = sorted((one.parent for one in beside.glob(f"*-{KIND}-*/{FILE}")), reverse=True)
+    parent = output.expanduser() / experiment.name
+    folders = sorted((file.parent for file in parent.glob(f"*-{KIND}-*/{FILE}")), reverse=True)
     for folder in folders:
         before = _searched(folder)
         if before is not None and _trained(before) == _trained(experiment):
-            changed = (
-                " with another switch_search block"
-                if before.switch_search != experiment.switch_search
-                else ""
-            )
-            return (
-                folder.absolute(),
-                f"This search began in {folder}{changed}; what was trained there counts.",
-            )
+            is_changed = before.switch_search != experiment.switch_search
+            changed = " with another switch_search block" if is_changed else ""
+            remark = f"This search began in {folder}{changed}; its trainings there are used."
+            return folder.absolute(), remark
     remark = f"A new search: {source} trains something else than {folders[0]}." if folders else ""
     return folder_name(output, experiment.name, KIND).absolute(), remark
 
 
 def _searched(folder: Path) -> Experiment | None:
-    """What that search began with; None: nothing that can be read."""
+    """Return the experiment of an earlier search; None: it cannot be read."""
     try:
         return config.load(folder / FILE)
     except ConfigError:
@@ -295,44 +292,44 @@ def _searched(folder: Path) -> Experiment | None:
 
 
 def _trained(experiment: Experiment) -> Experiment:
-    """What all trainings of a search have in common, as its folder has it."""
+    """Return the part of an experiment that all trainings of a search share, as it is read from
+    their folder.
+    """
     return config.validate(yaml.safe_load(chosen(experiment, FIRST_ALONE).to_yaml()))
 
 
-def _run(row: dict[str, Any], target: str) -> Run:
+def _training(row: dict[str, Any], target: str) -> Training:
     if row["status"] == "diverged":
-        return Run(None, row["seconds"], "diverged")
-    return (
-        Run(row[target], row["seconds"])
-        if pd.notna(row[target])
-        else Run(None, row["seconds"], "never converged")
-    )
+        return Training(None, row["seconds"], "diverged")
+    if pd.isna(row[target]):
+        return Training(None, row["seconds"], "never converged")
+    return Training(row[target], row["seconds"])
 
 
-def _result(plan: SearchPlan, found: Found) -> dict[str, Any]:
-    """For `search.json`; seconds, and costs in trainings of `first`."""
+def _result_json(plan: SearchPlan, result: SearchResult) -> dict[str, Any]:
+    """Return the contents of `search.json`: seconds, and costs in trainings of `first`."""
 
-    def told(tried: Tried) -> dict[str, Any]:
+    def candidate_json(candidate: Candidate) -> dict[str, Any]:
         return {
-            "fraction": tried.fraction,
-            "passes": tried.passes,
-            "accuracy": tried.accuracy,
-            "seconds": tried.seconds,
-            "ratio": found.ratio(tried),
-            "runs": [asdict(run) for run in tried.runs],
+            "fraction": candidate.fraction,
+            "passes": candidate.passes,
+            "accuracy": candidate.accuracy,
+            "seconds": candidate.seconds,
+            "ratio": result.ratio(candidate),
+            "runs": [asdict(training) for training in candidate.trainings],
         }
 
     return {
         "target": plan.search.target,
         "threshold": plan.search.threshold,
         "recurring": plan.known is not None,
-        "accuracy": found.accuracy,
-        "fraction": found.fraction,
-        "cost": found.cost,
-        "amortisation": found.amortisation,
-        "effective": found.effective,
-        "seconds": found.seconds,
-        "first_seconds": found.first_seconds,
-        "first": told(found.first),
-        "candidates": [told(one) for one in found.candidates],
+        "accuracy": result.accuracy,
+        "fraction": result.fraction,
+        "cost": result.cost,
+        "amortisation": result.amortisation,
+        "effective": result.effective,
+        "seconds": result.seconds,
+        "first_seconds": result.first_seconds,
+        "first": candidate_json(result.first),
+        "candidates": [candidate_json(each) for each in result.candidates],
     }

@@ -1,8 +1,8 @@
-"""One trial: an experiment inside the placement group that Tune reserved for it.
+"""Run one trial: an experiment inside the placement group that Ray Tune reserved for it.
 
-The bundles of the group are those of `placement.plan`; the function itself, which only waits for
-the run's lines, has an empty head bundle, which Tune lays into the first. A virtual trial is the
-function alone: one CPU, one thread of torch.
+The bundles of the group are those of `placement.plan`. The trial's function only waits for the
+run's lines, so it has an empty head bundle, which Tune merges into the first. A virtual trial is
+the function alone: one CPU, one thread of torch.
 """
 
 from __future__ import annotations
@@ -40,49 +40,51 @@ REPORTED = (
     "staleness_max",
     "lead_max",
 )
-"""What a trial tells Tune at every evaluation: the evaluation, and the measures of its run so
-far."""
+"""The metrics that a trial reports to Tune at every evaluation: the evaluation itself, and the
+measures of its run so far."""
 
 
 @dataclass(frozen=True)
 class Trials:
-    """What all trials of a sweep have in common."""
+    """What all trials of a sweep have in common, and how a point becomes an experiment."""
 
     folder: Path
-    """Of the sweep, absolute; where that is behind a URI, the copy of the process that began it."""
+    """The folder of the sweep, absolute; behind a URI, the copy of the process that began it."""
     home: Path
-    """Where the sweep was started: relative paths of the file count from there, not from Tune's
-    folder of the trial."""
+    """The working directory of the sweep: relative paths in the file start from there, not from
+    Tune's folder of the trial."""
     source: str
+    """The path of the experiment file, for errors."""
     text: str
-    """The experiment file."""
+    """The text of the experiment file."""
     overrides: tuple[str, ...]
     uri: str | None = None
-    """Where the sweep is, if it is behind one: trials on any node write their records there."""
+    """The sweep's URI, if it has one: trials on any node write their records there."""
     impossible: dict[str, str] = field(default_factory=dict)
-    """Placements that Ray cannot make, as text -> why."""
+    """Placement that Ray cannot make, as text -> the reason."""
 
     @property
     def name(self) -> str:
-        """Of the sweep, as its file says."""
+        """The name of the sweep in its file."""
         return config.parse(self.text, self.overrides, source=self.source).name
 
     def experiment(self, point: Point, name: str = "trial") -> Experiment:
-        """The experiment of a trial, whose records go to the folder of that name.
+        """Return the experiment of a trial, whose records go to the folder of that name.
 
         Raises:
-            ConfigError: the file with these settings is none.
+            ConfigError: the file with these settings is no valid experiment.
         """
         settings = [override(key, value) for key, value in settings_of(point).items()]
-        made = config.parse(
+        experiment = config.parse(
             self.text,
             [*self.overrides, *settings],
             said="sweep:",
             source=f"{self.source} with {', '.join(settings)}" if settings else self.source,
         )
-        cluster = made.cluster.model_copy(update={"address": "auto"})  # the one that Tune runs on
+        # the cluster that Tune runs on
+        cluster = experiment.cluster.model_copy(update={"address": "auto"})
         output = join(self.uri or self.folder, RECORDS)
-        return made.model_copy(
+        return experiment.model_copy(
             update={
                 "name": name,
                 "output": output,
@@ -93,56 +95,57 @@ class Trials:
         )
 
     def check(self, point: Point) -> None:
-        """Refuse a trial before it begins, as far as that needs neither its data nor its model.
+        """Check a trial before it begins, as far as that needs neither its data nor its model.
 
         Raises:
-            ConfigError: the file with these settings is none, or its paradigm would ignore one.
+            ConfigError: the file with these settings is no valid experiment, or the paradigm would
+                ignore a setting.
         """
         experiment = self.experiment(point)
         check(experiment, experiment.paradigm.make())
 
     def find_impossible(self, points: Iterable[Point]) -> None:
-        """Try to place each trial while nothing runs yet: later, one that cannot be placed would
-        wait for ever.
+        """Try to place each trial while nothing runs yet: later, a trial that cannot be placed
+        would wait for ever.
         """
-        tried: dict[str, Plan] = {}
+        placements: dict[str, Plan] = {}
         for point in points:
             experiment = self.experiment(point)
             with suppress(ConfigError):  # `train` raises it again
                 if experiment.engine == "ray":
-                    made = placed(as_placed(experiment))
-                    tried[repr(made)] = made
-        self.impossible.update(
-            {text: why for text, made in tried.items() if (why := infeasible_together(made))}
-        )
+                    placement = placed(as_placed(experiment))
+                    placements[repr(placement)] = placement
+        for text, placement in placements.items():
+            if why := infeasible_together(placement):
+                self.impossible[text] = why
 
     def place(self, experiment: Experiment) -> Plan:
-        """Where its actors go.
+        """Return the placement of a trial's actors.
 
         Raises:
             ConfigError: the cluster cannot hold it.
         """
-        made = placed(as_placed(experiment))
-        if why := self.impossible.get(repr(made)):
+        placement = placed(as_placed(experiment))
+        if why := self.impossible.get(repr(placement)):
             raise ConfigError(why)
-        return made
+        return placement
 
     def resources(self, point: Point) -> tune.PlacementGroupFactory:
-        """What Tune reserves. A trial that cannot be gets little: it fails at its start, with the
-        reason.
+        """Return the resources that Tune reserves for a trial. A trial that cannot be placed gets
+        one CPU: it fails at its start, with the reason.
         """
         try:
             experiment = self.experiment(point)
             if experiment.engine == "ray":
-                asked = asked_of_ray(self.place(experiment))
-                return tune.PlacementGroupFactory([{}, *asked.pop("bundles")], **asked)
+                request = asked_of_ray(self.place(experiment))
+                return tune.PlacementGroupFactory([{}, *request.pop("bundles")], **request)
         except ConfigError:
             pass
         return tune.PlacementGroupFactory([{"CPU": 1}])
 
 
 def train(point: Point, trials: Trials) -> None:
-    """The function that Tune runs in a process of its own."""
+    """Run a trial; Tune calls this in a process of its own."""
     import torch
 
     from raysync.training.task import prepare
@@ -150,7 +153,7 @@ def train(point: Point, trials: Trials) -> None:
     with chdir(trials.home) if trials.home.is_dir() else nullcontext():
         experiment = trials.experiment(point, name_of(point, tune.get_context().get_trial_id()))
         if experiment.engine == "virtual":
-            torch.set_num_threads(1)  # as many as it has CPUs
+            torch.set_num_threads(1)  # it has one CPU
         task = prepare(experiment)
         try:
             with _engine(trials, experiment) as engine:
@@ -163,22 +166,22 @@ def train(point: Point, trials: Trials) -> None:
                     sweep=trials.name,
                 )
         finally:
-            clean()  # the process may be killed, or serve many trials
+            clean()  # the process can be killed, or serve many trials
 
 
 def as_placed(experiment: Experiment) -> Experiment:
-    """Return an experiment as its actors are placed, which is a matter of its paradigm, too."""
+    """Return an experiment as its actors are placed, which also depends on its paradigm."""
     return placed_as(experiment, experiment.paradigm.make())
 
 
 def settings_of(point: Point) -> Point:
-    """Without the number."""
+    """Return the settings of a point, without the number of the trial."""
     return {key: value for key, value in point.items() if key != "trial"}
 
 
 def name_of(point: Point, trial_id: str) -> str:
-    """Of a trial's folder: the number of a point of the grid, or the id that Tune gave to a
-    searcher's.
+    """Name the folder of a trial: by the number of a point of the grid, or by the id that Tune gave
+    to a searcher's point.
     """
     return trial_name(point["trial"]) if "trial" in point else trial_id
 
@@ -192,27 +195,27 @@ def _engine(trials: Trials, experiment: Experiment) -> Iterator[Engine]:
         return
     from raysync.cluster.session import Session
 
-    trials.place(experiment)  # what cannot be placed was given no room
+    trials.place(experiment)  # raises for a trial that cannot be placed, which has only one CPU
     with Session(notify=print, within=get_current_placement_group()) as session:
         yield session
 
 
 class _Reporter:
-    """Tells Tune of each evaluation; of a run without any, of its end."""
+    """Reports each evaluation to Tune; of a run without evaluations, its end."""
 
     def __init__(self, timing_only: bool) -> None:
         self._timing_only = timing_only
-        self._told = 0
+        self._reported = 0
 
     def __call__(self, measures: Measures) -> None:
-        for one in measures.evaluations[self._told :]:
-            tune.report({**_so_far(measures), **_of(one, measures)})
-        self._told = len(measures.evaluations)
+        for evaluation in measures.evaluations[self._reported :]:
+            tune.report({**_report_of(measures), **_report_of_evaluation(evaluation, measures)})
+        self._reported = len(measures.evaluations)
         if self._timing_only and measures.ended is not None:
-            tune.report(_so_far(measures))
+            tune.report(_report_of(measures))
 
 
-def _so_far(measures: Measures) -> dict[str, float]:
+def _report_of(measures: Measures) -> dict[str, float]:
     return {
         "progress": measures.progress,
         "seconds": measures.seconds,
@@ -224,8 +227,8 @@ def _so_far(measures: Measures) -> dict[str, float]:
     }
 
 
-def _of(evaluation: Evaluation, measures: Measures) -> dict[str, float]:
-    """What was evaluated, at its own time: several evaluations may be told of together."""
+def _report_of_evaluation(evaluation: Evaluation, measures: Measures) -> dict[str, float]:
+    """Describe an evaluation with its own time: several can be reported together."""
     return {
         "accuracy": evaluation.accuracy,
         "loss": evaluation.loss,

@@ -1,4 +1,4 @@
-"""Searchers and schedulers of Ray Tune by name."""
+"""Create searchers and schedulers of Ray Tune by name."""
 
 from __future__ import annotations
 
@@ -18,47 +18,47 @@ SCHEDULERS: dict[str, Callable[..., TrialScheduler]] = {
     "fifo": FIFOScheduler,
     "median_stopping_rule": MedianStoppingRule,
 }
-"""Those that do not pause trials: a run cannot go on from a checkpoint yet, which HyperBand and PBT
-need."""
+"""The schedulers that do not pause trials. HyperBand and PBT need checkpoints, from which a run
+cannot go on yet."""
 SEARCHERS = sorted(set(SEARCH_ALG_IMPORT) - {"variant_generator", "random"})
-TUNES_OWN = ("training_iteration", "time_total_s")
-GIVEN = {"metric", "mode", "space"}
-"""What searchers and schedulers are told by the sweep."""
+TUNE_METRICS = ("training_iteration", "time_total_s")
+"""The metrics that Tune itself adds to a trial's reports."""
+SET_BY_SWEEP = {"metric", "mode", "space"}
+"""Parameters of searchers and schedulers that the sweep sets."""
 
 
 def check_metrics(sweep: Sweep, source: str) -> None:
-    """Refuse what no trial reports.
+    """Refuse metrics that no trial reports.
 
     Raises:
-        ConfigError: with the nearest name.
+        ConfigError: the message has the nearest name.
     """
+    metrics = (*REPORTED, *TUNE_METRICS)
     for where, metric in (("metric", sweep.metric), *(("stop", metric) for metric in sweep.stop)):
-        if metric not in (*REPORTED, *TUNES_OWN):
-            raise unknown_name(
-                "metric", metric, (*REPORTED, *TUNES_OWN), where=f"{source}: sweep.{where}"
-            )
+        if metric not in metrics:
+            raise unknown_name("metric", metric, metrics, where=f"{source}: sweep.{where}")
 
 
 def scheduler(sweep: Sweep, source: str) -> TrialScheduler | None:
-    """The scheduler that the sweep names.
+    """Create the scheduler that the sweep names.
 
     Raises:
-        ConfigError: there is none of that name, or it does not take these parameters.
+        ConfigError: there is no scheduler of that name, or it does not accept these parameters.
     """
     if sweep.scheduler is None:
         return None
     where = f"{source}: sweep.scheduler"
     if sweep.scheduler.name not in SCHEDULERS:
         raise unknown_name("scheduler", sweep.scheduler.name, SCHEDULERS, where=where)
-    return _made(SCHEDULERS[sweep.scheduler.name], sweep.scheduler, where)
+    return _create(SCHEDULERS[sweep.scheduler.name], sweep.scheduler, where)
 
 
 def searcher(sweep: Sweep, source: str) -> Searcher | None:
-    """The searcher that the sweep names.
+    """Create the searcher that the sweep names.
 
     Raises:
-        ConfigError: there is none of that name, it is not installed, or it does not take these
-            parameters.
+        ConfigError: there is no searcher of that name, it is not installed, or it does not accept
+            these parameters.
     """
     if sweep.search is None:
         return None
@@ -66,22 +66,19 @@ def searcher(sweep: Sweep, source: str) -> Searcher | None:
     if name not in SEARCHERS:
         raise unknown_name("searcher", name, SEARCHERS, where=where)
     try:
-        return _made(SEARCH_ALG_IMPORT[name](), sweep.search, where)
+        return _create(SEARCH_ALG_IMPORT[name](), sweep.search, where)
     except (ImportError, AssertionError) as error:
         raise ConfigError(f"{where}: {name}: {str(error).splitlines()[0]}") from error
 
 
-def _made(make: Callable[..., Any], choice: Named, where: str) -> Any:
-    known: Mapping[str, Any] = signature(make).parameters
-    allowed = [name for name in known if name not in GIVEN]
+def _create(make: Callable[..., Any], choice: Named, where: str) -> Any:
+    parameters: Mapping[str, Any] = signature(make).parameters
+    allowed = [name for name in parameters if name not in SET_BY_SWEEP]
     for name in choice.parameters:
         if name not in allowed:
             raise unknown_name("parameter", name, allowed, where=f"{where}: {choice.name}")
     try:
         return make(**choice.parameters)
-    except (
-        TypeError,
-        ValueError,
-        AssertionError,
-    ) as error:  # Tune's schedulers check what they are given by assertions
+    # Tune's schedulers check their parameters by assertions
+    except (TypeError, ValueError, AssertionError) as error:
         raise ConfigError(f"{where}: {choice.name}: {error}") from error

@@ -8,7 +8,7 @@ from math import isfinite
 import pytest
 
 import raysync
-from raysync.cli.prometheus import known
+from raysync.cli.dashboards import known
 from raysync.record.metrics import REGISTRY
 from tests.cluster.boards import BOARDS, asked, choices
 from tests.cluster.prometheus import needs_prometheus

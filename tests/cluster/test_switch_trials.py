@@ -54,7 +54,7 @@ def test_a_search(ray_cluster, tmp_path, monkeypatch):
         (0.5, 0),
         (0.25, 0),
     ]
-    assert [run.accuracy for run in found.first.runs] == list(table.best_accuracy[:2])
+    assert [run.accuracy for run in found.first.trainings] == list(table.best_accuracy[:2])
     assert [one.seconds for one in found.candidates] == list(table.seconds[2:])
     assert table.seconds[0] > table.seconds[2] > table.seconds[3], "ASP waits for nobody"
 

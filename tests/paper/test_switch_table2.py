@@ -14,11 +14,11 @@ import pytest
 import yaml
 
 from raysync.config import Known, SwitchSearch
-from raysync.tuning.switch_search import Run, search
+from raysync.tuning.switch_search import Training, search
 
 PUBLISHED = {
     setup: {
-        fraction: [Run(accuracy, seconds) for seconds, accuracy in runs]
+        fraction: [Training(accuracy, seconds) for seconds, accuracy in runs]
         for fraction, runs in by_fraction.items()
     }
     for setup, by_fraction in yaml.safe_load(
@@ -39,7 +39,7 @@ DRAWS = 3000
 
 
 def average(runs):
-    return Run(mean(run.accuracy for run in runs), mean(run.seconds for run in runs))
+    return Training(mean(run.accuracy for run in runs), mean(run.seconds for run in runs))
 
 
 def searched(setup, recurring, n_bsp, n_candidate, draw):

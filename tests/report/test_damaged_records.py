@@ -256,7 +256,7 @@ def test_a_record_opens_no_other_file(record):
     with pytest.raises(ConfigError, match="a record holds the numbers themselves"):
         assert raysync.load(record).config
     edit(record / "config.yaml", lambda settings: settings.update({"profile": "/dev/zero.yaml"}))
-    with pytest.raises(ConfigError, match="a record holds what its profile brought"):
+    with pytest.raises(ConfigError, match="a record contains the settings of its profile"):
         assert raysync.load(record).config
 
 

@@ -86,7 +86,8 @@ def test_a_profile_holds_the_workers_and_what_was_measured(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("path", "says"), [("here.txt", "ends in .yaml"), ("nowhere/here.yaml", "there is no folder")]
+    ("path", "says"),
+    [("here.txt", "must end in .yaml"), ("nowhere/here.yaml", "there is no folder")],
 )
 def test_a_profile_that_cannot_be_written_is_refused_before_anything_is_measured(
     tmp_path, monkeypatch, path, says

@@ -183,9 +183,9 @@ def test_a_virtual_run_from_the_command_line(call, tmp_path):
         "data.train_samples=50",
     )
     assert code == 0, err
-    assert "Nobody said how long a step of 'a' lasts: " in err
+    assert "No step time is given for 'a': " in err
     assert "s: a-1#1 is gone (crashed: " in err
-    assert "Nobody met faults[1] {kind: crash, worker: b-0, at_s: 1000.0}." in err
+    assert "Fault never triggered: faults[1] {kind: crash, worker: b-0, at_s: 1000.0}." in err
     assert "bsp" in out
     [record] = (tmp_path / "runs/v").iterdir()
     assert call("replay", str(record))[0] == 0

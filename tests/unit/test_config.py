@@ -17,7 +17,7 @@ from raysync.errors import ConfigError
             r"paradigms\[1\]: .*did you mean 'staleness'",
         ),
         ("paradigms: []", "paradigms: "),
-        ("paradigms: [bsp, asp, bsp]", "each one once, got bsp, asp, bsp"),
+        ("paradigms: [bsp, asp, bsp]", "each can be listed only once, got bsp, asp, bsp"),
         (
             "paradigm: {name: hybrid, k: 5}",
             "paradigm: hybrid: k: 5 pushes, of 4 workers; allowed: 1 to 4, or all",
@@ -97,7 +97,7 @@ from raysync.errors import ConfigError
             "output: s3:/bucket/runs",
             "output: a URI is text with ://, such as s3://bucket/runs; .*got 's3:/bucket/runs'",
         ),
-        ("seeds: 3", r"seeds: a list is wanted, \[..., ...\]; got 3"),
+        ("seeds: 3", r"seeds: must be a list, \[..., ...\]; got 3"),
         ("updat: 1", "updat: unknown setting 'updat'; did you mean 'update'"),
         ("update: {combine: sum}", "scales twice"),
         ("update: {optimizer: adam, momentum: 0.9}", "belong to sgd"),
@@ -159,7 +159,7 @@ from raysync.errors import ConfigError
         ("name: a/b", "name: "),
         (
             "workers: [{gpus: 1.5}]",
-            r"workers\[0\]: gpus: 1.5 cannot be had; a share below 1, or a whole number",
+            r"workers\[0\]: gpus: must be below 1 or a whole number; got 1.5",
         ),
         (
             "workers: [{gpus: 2, devices_per_worker: 4}]",
@@ -171,7 +171,7 @@ from raysync.errors import ConfigError
             "batch_size: 6 samples cannot be shared by the 8 devices",
         ),
         ("workers: [{accelerator_type: A100}]", "accelerator_type: A100 needs gpus"),
-        ("workers: [{resources: {GPU: 1}}]", "resources: GPU is asked for by gpus"),
+        ("workers: [{resources: {GPU: 1}}]", "resources: GPU is set by gpus"),
         ("workers: [{resources: {tpu: 0}}]", "resources.tpu: .*greater than 0"),
         (
             "workers: [{label_selector: {zone: 'in(a'}}]",
@@ -182,7 +182,7 @@ from raysync.errors import ConfigError
         ("cluster: {server_shards: 0}", "server_shards: .*got 0"),
         (
             "cluster: {server_placement: with-workers, server_label_selector: {a: b}}",
-            "go where those go",
+            "run on their nodes",
         ),
         ("timing: only", "timing: only needs engine: virtual"),
         ("engine: simulated", "'ray' or 'virtual'; got 'simulated'"),
@@ -256,11 +256,11 @@ SLOW, CRASH, DRIFT = (
         (f"{SLOW}, start_s: -1", r"faults\[0\].start_s: .*got -1"),
         (
             f"{SLOW}, start_s: 1, lasts_clocks: 2",
-            r"faults\[0\]: start_s goes by seconds and lasts_clocks by clocks",
+            r"faults\[0\]: start_s counts seconds and lasts_clocks clocks",
         ),
         (
             f"{SLOW}, mean_gap_clocks: 1, lasts_s: 2",
-            "lasts_s goes by seconds and mean_gap_clocks by clocks",
+            "lasts_s counts seconds and mean_gap_clocks clocks",
         ),
         (
             f"{SLOW}, times: 2, mean_gap_s: 1, lasts_s: 1, end_s: 9",

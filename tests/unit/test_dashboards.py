@@ -23,7 +23,7 @@ from hypothesis import given, strategies as st
 from dashboards.__main__ import generated
 from dashboards.panels import series
 from raysync import cli
-from raysync.cli.prometheus import check_url
+from raysync.cli.dashboards import check_url
 from raysync.errors import ConfigError
 from raysync.record.metrics import CLOCKS, REGISTRY
 from tests.cluster.boards import BOARDS, asked, choices
@@ -332,10 +332,10 @@ def test_a_prometheus_says_what_it_knows(call, serves):
     ("answer", "says"),
     [
         (values(), "it knows no metric of raysync"),
-        ((200, b"<html>"), "what answers there is no Prometheus"),
-        ((200, b"[]"), "what answers there is no Prometheus"),
-        ((200, b'{"data": 1}'), "what answers there is no Prometheus"),
-        ((200, b"\xff"), "what answers there is no Prometheus"),
+        ((200, b"<html>"), "the server at that address is no Prometheus"),
+        ((200, b"[]"), "the server at that address is no Prometheus"),
+        ((200, b'{"data": 1}'), "the server at that address is no Prometheus"),
+        ((200, b"\xff"), "the server at that address is no Prometheus"),
         ((404, b""), "no Prometheus, or is not ready (HTTP Error 404"),
         ((503, b""), "no Prometheus, or is not ready (HTTP Error 503"),
     ],

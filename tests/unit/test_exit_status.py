@@ -14,7 +14,7 @@ from ray import cloudpickle
 from raysync import cli
 from raysync.runner import run_in
 from raysync.training.task import prepare
-from raysync.tuning import progress, sweep
+from raysync.tuning import sweep
 from raysync.tuning.progress import SweepProgress
 from raysync.virtual.engine import VirtualEngine
 
@@ -55,27 +55,26 @@ class InThisProcess:
 
     last = 10**9
 
-    def __init__(self, plan, folder):
-        self.plan, self.folder = plan, folder
+    def __init__(self, plan, callback, folder):
+        self.plan, self.callback, self.folder = plan, callback, folder
 
     def fit(self):
-        [listener] = progress._listeners
-        failed = 0
+        callback, failed = self.callback, 0
         for done, point in enumerate(self.plan.points[: self.last], start=1):
             trial = SimpleNamespace(
                 trial_id="", config=point, pickled_error_file=self.folder / "error.pkl"
             )
-            listener.started(trial)
+            callback.on_trial_start(0, [], trial)
             try:
                 experiment = self.plan.trials.experiment(point, f"{point['trial']:05d}")
                 run_in(VirtualEngine(), prepare(experiment), experiment.paradigm)
             except Exception as error:
                 failed += 1
                 trial.pickled_error_file.write_bytes(cloudpickle.dumps(error))
-                listener.failed(trial)
+                callback.on_trial_error(0, [], trial)
             else:
-                listener.ended(trial)
-            listener.progressed(SweepProgress(0, done, failed, done))
+                callback.on_trial_complete(0, [], trial)
+            callback._show(SweepProgress(0, done, failed, done))
 
 
 @pytest.fixture
@@ -84,7 +83,9 @@ def call(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "0")
     monkeypatch.setattr(sweep.Connection, "open", lambda *_: None)
-    monkeypatch.setattr(sweep, "_tuner", lambda plan, verbose: InThisProcess(plan, tmp_path))
+    monkeypatch.setattr(
+        sweep, "_tuner", lambda plan, callback, verbose: InThisProcess(plan, callback, tmp_path)
+    )
     monkeypatch.setattr(InThisProcess, "last", InThisProcess.last)
     Path("breaks_after_some_steps.py").write_text(BREAKS)
 

@@ -104,7 +104,7 @@ def written(tmp_path, monkeypatch):
     ("sweep", "says"),
     [
         (None, "no `sweep:` block"),
-        ({}, "names nothing to vary"),
+        ({}, "nothing is varied"),
         ({"grid": {"seed": []}}, "at least 1 item"),
         ({"grid": {"update.lrr": [0.1]}}, "unknown setting 'lrr'; did you mean 'lr'"),
         ({"grid": {"modle": ["mlp"]}}, "did you mean 'model'"),
@@ -119,7 +119,7 @@ def written(tmp_path, monkeypatch):
         ({"grid": {"seed": [0]}, "exclude": [{"sede": 0}]}, r"exclude\[0\].*did you mean 'seed'"),
         (
             {"grid": {"seed": [0, 1]}, "exclude": [{"seed": 2}]},
-            r"exclude\[0\]: no combination of the grid meets seed: 2",
+            r"exclude\[0\]: no combination of the grid matches seed: 2",
         ),
         (
             {"grid": {"seed": [0, 1]}, "exclude": [{"seed": [0, 1]}]},
@@ -127,7 +127,7 @@ def written(tmp_path, monkeypatch):
         ),
         (
             {"grid": {"seed": list(range(40)), "batch_size": list(range(1, 31))}},
-            "1,200 trials; say --yes",
+            "1,200 trials; more than 1,000 need --yes",
         ),
         ({"grid": {"seed": [0]}, "stop": {"acuracy": 1}}, "did you mean 'accuracy'"),
         ({"grid": {"seed": [0]}, "metric": "los"}, "did you mean 'loss'"),
@@ -176,7 +176,7 @@ def test_many_trials_only_if_they_are_meant(written, monkeypatch):
     monkeypatch.setattr("raysync.tuning.sweep.MOST_UNASKED", 5)
     assert plan(written({"grid": {"seed": list(range(5))}})).count == 5
     file = written({"grid": {"seed": list(range(6))}})
-    with pytest.raises(ConfigError, match="6 trials; say --yes if more than 5"):
+    with pytest.raises(ConfigError, match="6 trials; more than 5 need --yes"):
         plan(file)
     assert plan(file, many=True).count == 6
 

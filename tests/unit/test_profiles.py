@@ -94,11 +94,11 @@ def test_the_profiles_that_come_with_raysync_are_experiments_on_both_engines():
             parse(f"profile: {known[0]}x")
 
 
-def test_names_are_looked_up_on_the_shelf(monkeypatch, folder):
+def test_names_are_looked_up_on_the_built_in(monkeypatch, folder):
     """The nearest name is suggested; a file in this folder is named with ./ or .yaml."""
     write("shelf/8-k80.yaml", PROFILE)
     shelf = [("8-k80", folder / "shelf/8-k80.yaml")]
-    monkeypatch.setattr(import_module("raysync.config.profiles"), "_shelf", lambda: iter(shelf))
+    monkeypatch.setattr(import_module("raysync.config.profiles"), "_built_in", lambda: iter(shelf))
     assert config.profiles() == {"8-k80": "two unequal workers"}
     assert names(parse("profile: 8-k80")) == ["fast", "slow"]
     with pytest.raises(ConfigError, match="unknown cluster profile '8-k8'; did you mean '8-k80'"):
@@ -115,7 +115,7 @@ def test_names_are_looked_up_on_the_shelf(monkeypatch, folder):
         (
             "- 1",
             "profile: ./p.yaml",
-            "profile ./p.yaml: a mapping with cluster, network, workers and about is expected",
+            "profile ./p.yaml: must be a mapping with cluster, network, workers and about",
         ),
         (
             "wrokers: []",
@@ -127,9 +127,13 @@ def test_names_are_looked_up_on_the_shelf(monkeypatch, folder):
         (
             PROFILE,
             "{profile: ./p.yaml, workers: [{}]}",
-            "profile ./p.yaml brings workers, and the file gives that, too",
+            "both profile ./p.yaml and the file set workers",
         ),
-        (PROFILE, "{profile: ./p.yaml, workers: [{}], network: {}}", "brings network and workers"),
+        (
+            PROFILE,
+            "{profile: ./p.yaml, workers: [{}], network: {}}",
+            "the file set network and workers",
+        ),
         (
             "workers: [{speed: -1}]",
             "profile: ./p.yaml",

@@ -70,7 +70,7 @@ def test_a_second_ctrl_c_ends_what_is_deaf_and_its_children():
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGINT
-    assert err.strip() == "Ended at once: what was recorded up to now is kept."
+    assert err.strip() == "Ended at once. The records up to now are kept."
     with suppress(psutil.NoSuchProcess):
         while (
             child.status() != psutil.STATUS_ZOMBIE

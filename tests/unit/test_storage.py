@@ -220,7 +220,7 @@ def test_a_place_that_does_not_answer(monkeypatch):
 
 def test_where_nothing_is(output, tmp_path):
     for load in (raysync.load, raysync.load_sweep):
-        with pytest.raises(ConfigError, match="there is nothing there"):
+        with pytest.raises(ConfigError, match="nothing is there"):
             load(storage.join(output, "none"))
     done = CliRunner().invoke(app, ["replay", storage.join(output, "none")])
     assert isinstance(done.exception, ConfigError)
@@ -228,7 +228,7 @@ def test_where_nothing_is(output, tmp_path):
 
 def test_a_folder_is_looked_at_before_actors_start(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="output: .*/file/below/tiny: .*/file is no folder"):
+    with pytest.raises(ConfigError, match="output: .*/file/below/tiny: .*/file is not a folder"):
         raysync.run({**TINY, "engine": "ray", "output": str(tmp_path / "file/below")})
     storage.check(tmp_path / "new/below")
     assert {one.name for one in tmp_path.iterdir()} == {"file"}, "and nothing is made"
@@ -238,5 +238,5 @@ def test_a_folder_is_looked_at_before_actors_start(tmp_path):
     os.geteuid() == 0 and not Path("/proc").is_dir(), reason="nowhere that root may not write"
 )
 def test_a_folder_that_cannot_be_made():
-    with pytest.raises(ConfigError, match="output: /proc/.*cannot be made"):
+    with pytest.raises(ConfigError, match="output: /proc/.*cannot be created"):
         raysync.run({**TINY, "output": "/proc/nowhere"})

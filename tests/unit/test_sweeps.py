@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from ray import cloudpickle
+from ray import cloudpickle, tune
 
 import raysync
 from raysync.errors import ConfigError
@@ -18,7 +18,7 @@ from raysync.record.sweeps import (
     write_note,
     write_table,
 )
-from raysync.tuning.sweep import _TrialLog
+from raysync.tuning.progress import TuneCallback
 
 TIMING = {
     "engine": "virtual",
@@ -37,19 +37,22 @@ def trial(number, error=None, **config):
 def test_a_trial_has_ended_when_tune_says_so_and_not_before(tmp_path):
     said, error = [], tmp_path / "error.pkl"
     error.write_bytes(cloudpickle.dumps(ConfigError("does not\nfit")))
-    trial_log = _TrialLog(tmp_path, said.append, show=print)
+    callback = TuneCallback(tmp_path, said.append, show=print)
     for number in range(3):
-        trial_log.started(trial(number, seed=number))
+        callback.on_trial_start(0, [], trial(number, seed=number))
     assert [note.ended for note in notes(tmp_path)] == [False] * 3
-    trial_log.ended(trial(0, seed=0))
-    trial_log.failed(trial(1, error, seed=1))
+    callback.on_trial_complete(0, [], trial(0, seed=0))
+    callback.on_trial_error(0, [], trial(1, error, seed=1))
     assert notes(tmp_path) == [
         TrialNote("00000", {"seed": 0}, True),
         TrialNote("00001", {"seed": 1}, True, "does not fit"),
         TrialNote("00002", {"seed": 2}, False),
     ]
     assert said == ["The trial with seed=1 failed: does not fit"]
-    assert trial_log.done == 2
+    assert callback.done == 2
+    assert type(cloudpickle.loads(cloudpickle.dumps(callback))) is tune.Callback, (
+        "Tune pickles it with the experiment; only the process of the sweep notes and shows"
+    )
 
 
 @pytest.fixture

@@ -160,7 +160,7 @@ def test_another_threshold_takes_the_trainings_that_are_there(call, pretended):
     )
     assert code == 0
     assert pretended.asked == [*ALL, (1.0, 2)]
-    assert "with another switch_search block; what was trained there counts" in err
+    assert "with another switch_search block; its trainings there are used" in err
     folder, found = result()
     assert found["fraction"] == 1.0, (
         "three runs of `first` alone are better on average than two of the others"
@@ -194,7 +194,7 @@ def test_what_broke_is_trained_again(call, pretended):
     pretended.status = {(0.5, 1): "failed"}
     code, _, err = call()
     assert code == 1
-    assert "1 of 4 trainings broke" in err
+    assert "1 of 4 trainings failed" in err
     pretended.status = {}
     assert call()[0] == 0
     assert pretended.asked == [*FIRST, *HALF, HALF[1], *QUARTER, *EIGHTH]
@@ -237,7 +237,7 @@ def test_a_recurring_job(call, pretended):
     assert result()[1]["cost"] == pytest.approx(2 * (60 + 35 + 22.5) / 100)
     assert "known" in out
     _, out, _ = call("--recurring", "--set", "switch_search.known={accuracy: 0.9}")
-    assert "nobody can say without known: {accuracy: ..., seconds: ...}" in out
+    assert "give known: {accuracy: ..., seconds: ...}" in out
     assert "0.25" in out
     assert result()[1]["cost"] is None
 
@@ -257,7 +257,7 @@ def test_candidates_max(call, pretended):
         ),
         (
             "switch_search={}",
-            "give its target, what must not get worse: final_accuracy, converged_accuracy or ",
+            "give its target, which must not get worse: final_accuracy, converged_accuracy or ",
         ),
         (
             "switch_search.target=accuracy",
@@ -270,7 +270,7 @@ def test_candidates_max(call, pretended):
         ),
         (
             "switch_search.known=0.9",
-            "switch_search.known: settings are wanted, {name: value, ...}; got 0.9",
+            "switch_search.known: must be settings, {name: value, ...}; got 0.9",
         ),
         (
             "switch_search.threshold=-0.1",
@@ -285,7 +285,7 @@ def test_candidates_max(call, pretended):
         (
             "paradigm=bsp",
             (
-                "paradigm: bsp; what is searched is the fraction of a switch: {name: sync-switch,"
+                "paradigm: bsp; the search is for the fraction of a switch: {name: sync-switch,"
                 " first"
             ),
         ),

@@ -8,9 +8,9 @@ from hypothesis import given, strategies as st
 
 from raysync.config import Known, SwitchSearch
 from raysync.errors import RunFailed
-from raysync.tuning.switch_search import Run, search
+from raysync.tuning.switch_search import Training, search
 
-RUNS = st.builds(Run, st.one_of(st.none(), st.floats(0, 1)), st.floats(0.1, 100))
+RUNS = st.builds(Training, st.one_of(st.none(), st.floats(0, 1)), st.floats(0.1, 100))
 RULES = st.builds(
     SwitchSearch,
     target=st.just("final_accuracy"),
@@ -71,9 +71,9 @@ def test_the_search(paradigm, runs, known):
     assert all(one.passes for one in passed)
     assert not last.passes or len(found.candidates) == paradigm.candidates_max
     for one in found.candidates:
-        reached = accuracies(one.runs)
+        reached = accuracies(one.trainings)
         good = (
-            len(reached) == len(one.runs)
+            len(reached) == len(one.trainings)
             and fmean(reached) >= accuracy - paradigm.threshold - 1e-12
         )
         assert one.passes == good
@@ -92,14 +92,18 @@ def test_the_search(paradigm, runs, known):
     if unit is None:
         assert (found.cost, found.amortisation, found.effective) == (None, None, None)
         return
-    tried = [run for one in found.candidates for run in one.runs]
+    tried = [run for one in found.candidates for run in one.trainings]
     spent = sum(run.seconds for run in tried) + (0 if known else sum(run.seconds for run in first))
     assert isclose(found.cost, spent / unit)
     useful = (0 if known else len(accuracies(first))) + paradigm.candidate_repeats * (
         len(fractions) - 1
     )
     assert isclose(found.effective * found.cost, useful, abs_tol=1e-9)
-    ratio = 1.0 if found.fraction == 1 else fmean([run.seconds for run in found.answer.runs]) / unit
+    ratio = (
+        1.0
+        if found.fraction == 1
+        else fmean([run.seconds for run in found.answer.trainings]) / unit
+    )
     if ratio < 1:
         assert isclose(found.amortisation * (1 - ratio), found.cost)
     else:
@@ -114,7 +118,7 @@ def test_the_formulas_of_the_reference():
         0.5: [(0.9, 50), (0.9, 60), (0.91, 70)],
         0.25: [(0.85, 30)] * 3,
     }
-    found = search(paradigm, lambda fraction, repeats: [Run(*run) for run in runs[fraction]])
+    found = search(paradigm, lambda fraction, repeats: [Training(*run) for run in runs[fraction]])
     assert found.fraction == 0.5
     assert found.cost == pytest.approx(2 + 3 * (0.6 + 0.3))
     assert found.amortisation == pytest.approx(found.cost / (1 - 0.6))
@@ -127,7 +131,7 @@ def test_exactly_the_threshold_below_passes():
     assert accuracy[1.0] - 0.01 > accuracy[0.5], "in binary"
     assert (
         search(
-            paradigm, lambda fraction, repeats: [Run(accuracy[fraction], 1.0)] * repeats
+            paradigm, lambda fraction, repeats: [Training(accuracy[fraction], 1.0)] * repeats
         ).fraction
         == 0.5
     )
@@ -137,11 +141,15 @@ def test_what_diverged_fails_and_costs_what_it_took():
     paradigm = SwitchSearch(
         target="final_accuracy", threshold=0.5, first_repeats=1, candidate_repeats=2
     )
-    half = [Run(0.9, 5.0), Run(None, 1.0, "diverged")]
-    found = search(paradigm, lambda fraction, repeats: [Run(0.9, 10.0)] if fraction == 1 else half)
+    half = [Training(0.9, 5.0), Training(None, 1.0, "diverged")]
+    found = search(
+        paradigm, lambda fraction, repeats: [Training(0.9, 10.0)] if fraction == 1 else half
+    )
     assert (found.fraction, found.cost, found.amortisation) == (1.0, pytest.approx(1.6), None)
     assert (
-        search(paradigm, lambda fraction, repeats: [Run(0.9, 10.0)] if fraction == 1 else []).cost
+        search(
+            paradigm, lambda fraction, repeats: [Training(0.9, 10.0)] if fraction == 1 else []
+        ).cost
         == 1
     )
     free = search(paradigm, lambda fraction, repeats: [], Known(accuracy=0.9, seconds=10.0))

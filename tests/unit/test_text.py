@@ -9,7 +9,7 @@ from torch import nn
 
 from raysync import config
 from raysync.cli import table
-from raysync.cli.live import facts_of
+from raysync.cli.progress_lines import facts_of
 from raysync.config import Data
 from raysync.core.journal import Evaluation
 from raysync.errors import ConfigError

@@ -17,9 +17,10 @@ from rich.console import Console
 
 import raysync
 from raysync import config
-from raysync.cli import picture, watch
-from raysync.cli.picture import Picture
-from raysync.cli.watch import QUIET_S, Watching, newest
+from raysync.cli import run_view, watch
+from raysync.cli.console import VisibleConsole
+from raysync.cli.run_view import RunView
+from raysync.cli.watch import QUIET_S, Watcher, newest
 from raysync.core.decisions import Drop, Note
 from raysync.core.events import Joined, Left, Pushed
 from raysync.core.journal import Ended, Entry, Evaluation, Remark, encode, header
@@ -280,10 +281,10 @@ def test_what_comes_with_the_pushes_does_not_displace_what_is_rare():
     for line in more:
         for news in texts_of(line):
             status._keep(news)
-    assert "left" in [news.kind for news in status.news]
+    assert "left" in [news.kind for news in status.events]
     order = [each for line in [*lines, left, *more] for each in texts_of(line)]
-    assert [each for each in order if each in status.news] == status.news, "as they were told"
-    assert len(status.news) <= RARE + FREQUENT
+    assert [each for each in order if each in status.events] == status.events, "as they were told"
+    assert len(status.events) <= RARE + FREQUENT
 
 
 def test_of_what_is_frequent_the_latest_of_each_kind_and_worker_is_kept():
@@ -291,7 +292,7 @@ def test_of_what_is_frequent_the_latest_of_each_kind_and_worker_is_kept():
     names = [*map(str, range(FREQUENT)), "0", "new"]
     for at, worker in enumerate(names):
         status._keep(EventText(float(at), "hold", worker, "waits", rare=False))
-    assert [news.worker for news in status.news] == names[2:]
+    assert [news.worker for news in status.events] == names[2:]
 
 
 @pytest.mark.parametrize("name", ["bsp", "lagtuner", "k-batch-async"])
@@ -346,7 +347,7 @@ def watched(folder, *, terminal=False, sleep=None, silent_s=0.0, once=False, hei
     def never(_):
         raise AssertionError("waited for a run that will write no more")
 
-    shown = Console(
+    shown = VisibleConsole(
         file=io.StringIO(),
         width=150,
         height=height,
@@ -357,9 +358,7 @@ def watched(folder, *, terminal=False, sleep=None, silent_s=0.0, once=False, hei
     record = load(folder)
     with JournalTail(folder / "journal.jsonl") as journal:
         wrote = (folder / "journal.jsonl").stat().st_mtime
-        Watching(record, journal, shown, sleep or never, lambda: wrote + silent_s).to_its_end(
-            once=once
-        )
+        Watcher(record, journal, shown, sleep or never, lambda: wrote + silent_s).run(once=once)
     return shown.file.getvalue()
 
 
@@ -417,10 +416,10 @@ def test_a_run_is_followed_to_its_end(record):
 
 def test_a_killed_run_says_for_how_long_nothing_was_written(record):
     writer = record(lines=lines_of("ssp", 4))
-    assert "Nothing" not in (text := watched(writer.folder, once=True))
+    assert "No output" not in (text := watched(writer.folder, once=True))
     assert "s left" in text
     quiet = watched(writer.folder, once=True, silent_s=65)
-    assert "Nothing has been written for 0:01:05 hours.\n" in quiet.replace(" \n", "\n")
+    assert "No output for 65 s.\n" in quiet.replace(" \n", "\n")
     assert "s left" not in quiet
     assert "it was killed, or it is stuck" in watched(writer.folder, silent_s=7200), (
         "nobody waits for that one"
@@ -430,22 +429,21 @@ def test_a_killed_run_says_for_how_long_nothing_was_written(record):
     gone = subprocess.Popen(["true"])
     gone.wait()
     (writer.folder / "environment.json").write_text(json.dumps(where | {"pid": gone.pid}))
-    assert (
-        "Nothing has been written for 0:00:01 hours: the process that wrote it is gone"
-        in watched(writer.folder, silent_s=1.0)
+    assert "No output for 1 s: the process that wrote it is gone" in watched(
+        writer.folder, silent_s=1.0
     )
     (writer.folder / "environment.json").write_text(
         json.dumps(where | {"pid": gone.pid, "host": "elsewhere"})
     )
-    assert "Nothing" not in watched(writer.folder, once=True, silent_s=1.0), (
+    assert "No output" not in watched(writer.folder, once=True, silent_s=1.0), (
         "its process is not for this machine to know"
     )
     text = watched(
         writer.folder, silent_s=65, sleep=lambda _: writer.write([Ended("stopped", 9.0)])
     )
-    assert text.count("Nothing has") == 1, "said while it is quiet, with how it stands"
+    assert text.count("No output") == 1, "said while it is quiet, with how it stands"
     assert text.count("lead at most") == 2
-    assert "Nothing has" not in watched(writer.folder, silent_s=7200)
+    assert "No output" not in watched(writer.folder, silent_s=7200)
     writer.close()
 
 
@@ -453,12 +451,12 @@ def test_a_long_journal_is_read_to_its_end_before_anything_is_said_of_its_writer
     record, monkeypatch
 ):
     writer = record(lines=[*lines_of("ssp", 20), Ended("finished", 12.5)], done=True)
-    monkeypatch.setattr(Watching, "_writer_is_gone", lambda _: True)
+    monkeypatch.setattr(Watcher, "_writer_is_gone", lambda _: True)
     monkeypatch.setattr(watch, "LINES", 4)
     text = watched(writer.folder, terminal=True, silent_s=7200)
-    assert "Nothing" not in text
-    assert re.search(r"So it stood: of its journal, \d\d% is read", text)
-    assert "So it stood" not in text.rpartition("finished after")[0].rpartition("ssp │")[2]
+    assert "No output" not in text
+    assert re.search(r"Still loading: \d\d% of the journal read", text)
+    assert "Still loading" not in text.rpartition("finished after")[0].rpartition("ssp │")[2]
 
 
 def test_a_place_that_is_lost_for_a_while(record, monkeypatch):
@@ -476,8 +474,8 @@ def test_a_place_that_is_lost_for_a_while(record, monkeypatch):
 
     monkeypatch.setattr(watch, "download", pull)
     text = watched(behind, sleep=lambda _: None)
-    assert "s3://gone: cannot be reached. It is tried again.\n" in text.replace(" \n", "\n")
-    assert "stopped after" in text.rpartition("tried again")[2]
+    assert "s3://gone: cannot be reached. Trying again.\n" in text.replace(" \n", "\n")
+    assert "stopped after" in text.rpartition("Trying again")[2]
     writer.close()
     clean()
 
@@ -493,7 +491,7 @@ def test_more_workers_than_fit(record):
     status = standing_of(lines_of("bsp", 40, workers=workers), workload=10**6)
     for height in (20, 24, 60):
         shown = Console(file=io.StringIO(), width=80)
-        shown.print(Picture(status, "bsp", {}, "Nothing.", height))
+        shown.print(RunView(status, "bsp", {}, "Nothing.", height))
         text = shown.file.getvalue()
         seen = [line.split()[0] for line in text.splitlines() if line.startswith(" a-")]
         assert len(text.splitlines()) <= height
@@ -508,7 +506,7 @@ def test_more_workers_than_fit(record):
 
 def drawn(status, about, width, height=None):
     shown = Console(file=io.StringIO(), width=width)
-    shown.print(Picture(status, "sync-switch(first=bsp, then=ssp(staleness=3))", about, "", height))
+    shown.print(RunView(status, "sync-switch(first=bsp, then=ssp(staleness=3))", about, "", height))
     return [line.rstrip() for line in shown.file.getvalue().splitlines()]
 
 
@@ -562,7 +560,7 @@ def test_decoupled_runs_and_those_of_a_language_model(tmp_path):
     assert "gone" not in text, "who has no batch left is no loss"
     assert "s left" not in text, "a virtual second is nothing to wait for"
     status = standing_of([*lines_of("asp", 2), SCORE])
-    assert "perplexity  1.35" in picture._facts(status, {"tokens": True})
+    assert "perplexity  1.35" in run_view._facts(status, {"tokens": True})
 
 
 def test_the_newest_of_several(record, tmp_path):
@@ -583,7 +581,7 @@ def test_a_record_behind_a_uri_is_followed_by_its_copies(record, tmp_path):
     assert newest(f"file://{writer.folder}").path != behind, "each is a copy"
     assert newest(f"file://{tmp_path}").path.name == "20261121-2", "at any depth, as in a folder"
     assert "s left" in watched(behind, once=True, silent_s=QUIET_S + 1), "copies come now and then"
-    assert "Nothing has" in watched(behind, once=True, silent_s=QUIET_S + 2 * COPY_EVERY_S + 1)
+    assert "No output" in watched(behind, once=True, silent_s=QUIET_S + 2 * COPY_EVERY_S + 1)
     rest = iter([[], lines_of("ssp", 30, staleness=3)[9:16], [Ended("stopped", 31.0)]])
     text = watched(behind, sleep=lambda _: writer.write(next(rest)))
     assert next(rest, None) is None
@@ -630,7 +628,7 @@ def test_the_command(call, record, tmp_path, monkeypatch):  # noqa: F811
     for wrong, says in (
         ("nowhere", "nowhere: there is no such folder."),
         (str(tmp_path), None),
-        (str(writer.folder / "config.yaml"), "that is a file, not a folder"),
+        (str(writer.folder / "config.yaml"), "this is a file, not a folder"),
         (f"file://{tmp_path}", None),
         ("s4://bucket/runs", "unknown kind of URI 's4'"),
     ):

@@ -54,8 +54,8 @@ def test_what_yaml_writes_is_read_back(value, flow):
             "stand for more than",
         ),
         (f"a: &a {'x' * 10_000}\nb: [{', '.join(['*a'] * 101)}]", r"line 2: aliases \(\*a\)"),
-        ("a: &a [*a]", r"line 1: the alias \*a is inside of what it stands for"),
-        ("a: &a\n  <<: *a", r"line 2: the alias \*a is inside of what it stands for"),
+        ("a: &a [*a]", r"line 1: the alias \*a is inside the value that it stands for"),
+        ("a: &a\n  <<: *a", r"line 2: the alias \*a is inside the value that it stands for"),
         ("[" * 2_000 + "]" * 2_000, f"line 1: nested deeper than {DEEPEST} levels"),
         ("{a: " * 2_000 + "}" * 2_000, f"nested deeper than {DEEPEST} levels"),
         ("- " * 2_000 + "x", f"nested deeper than {DEEPEST} levels"),
@@ -128,7 +128,7 @@ def test_overrides_and_profiles_are_read_with_the_same_bounds(tmp_path):
 
 def test_an_error_shows_the_beginning_of_a_long_value():
     with pytest.raises(
-        ConfigError, match=r"x.yaml: update: settings are wanted.*, 1,\.\.\.\.$"
+        ConfigError, match=r"x.yaml: update: must be settings.*, 1,\.\.\.\.$"
     ) as refused:
         config.parse(f"update: [{', '.join(['1'] * 1000)}]", source="x.yaml")
     assert len(str(refused.value)) < 500

@@ -236,7 +236,7 @@ def test_what_nobody_met_is_told_and_recorded(tmp_path):
             "After 3.0 s: b-0#1 is gone (crashed: faults[2] {kind: crash, worker: b-0, at_s: 3.0});"
             " the run goes on without it."
         ),
-        *(f"Nobody met {fault}." for fault in idle),
+        *(f"Fault never triggered: {fault}." for fault in idle),
     ]
     assert record.summary["samples"] == 10
     assert record.summary["timing"] == "only"

@@ -1,4 +1,4 @@
-"""The picture that `raysync watch` draws of a run."""
+"""What `raysync watch` shows of a run: progress, a table of the workers, and the latest events."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from raysync.cli.live import facts_of
+from raysync.cli.progress_lines import facts_of
 from raysync.record.event_text import EventText, seconds
 from raysync.record.run_status import RunStatus, WorkerRow
 
 NUMBERS = ("clock", "lead", "pushes", "wait", "stale-\nness", "\nmax")
-"""Columns of the table of workers, between their names and what they do."""
+"""Columns of the table of workers, between the name and the state."""
 FEWER = ((60, ("wait",)), (100, ("clock", "lead", "wait", "stale-\nness")))
-"""On a terminal of less than so many columns, these of them: what a worker does, and why, says more
-than the others."""
-NEVER = "-"
+"""Columns of the terminal -> the columns of the table on a narrower one: what a worker does, and
+why, says more than the others."""
+UNKNOWN = "-"
 LONGEST_LEFT_S = 1e9
-"""A run that has more than that before it has just begun."""
+"""An estimate of the time left that is longer than this is not shown: the run has just begun."""
 FRAME_LINES = 5
-"""Of the table of workers: all but the workers."""
+"""Lines of the table of workers beside the workers themselves."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts in a line; a line that would be too long ends between two of them."""
+    """A line of facts; it is broken between two of them where it would be too long."""
 
     facts: Sequence[str]
     style: str = ""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """For rich."""
+        """Draw the facts; rich calls this."""
         line = self.facts[0]
         for fact in self.facts[1:]:
             if cell_len(longer := f"{line} │ {fact}") <= options.max_width:
@@ -52,22 +52,22 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Picture:
-    """All of it; it fits itself to the terminal."""
+class RunView:
+    """The whole view; it fits itself to the terminal."""
 
     status: RunStatus
     paradigm: str
-    """As tables call it."""
+    """The paradigm's label in tables."""
     about: Mapping[str, Any]
-    """What the journal's header says of the run."""
+    """The description of the run in the journal's header."""
     remark: str = ""
-    """Of a run that has become quiet, what is to be said of that."""
+    """What to say about a run that has become quiet, or is still being read."""
     height: int | None = None
-    """Lines that there are: workers and news take one each, so that nothing jumps, and as many are
-    shown as fit; None: everything."""
+    """Lines of the terminal: workers and events take one line each, so that nothing jumps, and as
+    many are shown as fit; None: everything."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """For rich."""
+        """Draw the view; rich calls this."""
         head: list[RenderableType] = [
             Facts(title(self.paradigm, self.about), "bold"),
             _progress(self.status, self.about, is_quiet=bool(self.remark)),
@@ -77,17 +77,17 @@ class Picture:
             head.append(Text(self.remark, "yellow"))
         yield from head
         names = next((names for columns, names in FEWER if options.max_width < columns), NUMBERS)
-        news, rows = self.status.news, None
+        events, rows = self.status.events, None
         if self.height is not None:
-            news = news[-max(1, self.height // 3) :]
+            events = events[-max(1, self.height // 3) :]
             above = sum(len(console.render_lines(part, options, pad=False)) for part in head)
-            rows = max(2, self.height - above - FRAME_LINES - len(news))
+            rows = max(2, self.height - above - FRAME_LINES - len(events))
         yield _workers(self.status, rows, names)
-        yield _news(news, cut=self.height is not None)
+        yield _events(events, cut=self.height is not None)
 
 
 def title(paradigm: str, about: Mapping[str, Any]) -> list[str]:
-    """Paradigm, what is trained, and by whom."""
+    """Name the paradigm, the model and its data, the number of workers, the seed and the engine."""
     what = [f"{about[key]}" for key in ("model", "dataset") if key in about]
     more = [
         " on ".join(what),
@@ -97,7 +97,7 @@ def title(paradigm: str, about: Mapping[str, Any]) -> list[str]:
 
 
 def state_of(status: RunStatus, about: Mapping[str, Any], *, is_quiet: bool) -> str:
-    """How it has ended; or since when it goes on, and for how long yet."""
+    """Say how the run has ended; or how long it has taken, and how long it will still take."""
     measures = status.measures
     if measures.ended is not None:
         error = f": {measures.ended.error}" if measures.ended.error else ""
@@ -108,7 +108,7 @@ def state_of(status: RunStatus, about: Mapping[str, Any], *, is_quiet: bool) -> 
         if measures.progress > 0
         else inf
     )
-    # nobody waits for virtual seconds, nor for 30 years
+    # virtual seconds do not pass, and an estimate of 30 years is none
     if left_s < LONGEST_LEFT_S and about.get("engine") == "ray" and not is_quiet:
         left_s = max(0, round(left_s))
         left = f", about {f'{left_s} s' if left_s < 100 else timedelta(seconds=left_s)} left"
@@ -158,31 +158,31 @@ def _workers(status: RunStatus, rows: int | None, names: Sequence[str]) -> Table
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("state", ratio=1, no_wrap=rows is not None, overflow="ellipsis")
-    everybody = status.rows()
-    shown = len(everybody) if rows is None or len(everybody) <= rows else max(1, rows - 1)
-    for row in islice(everybody, shown):
+    workers = status.rows()
+    count = len(workers) if rows is None or len(workers) <= rows else max(1, rows - 1)
+    for row in islice(workers, count):
         numbers = _numbers(row)
         table.add_row(Text(row.worker), *(numbers[name] for name in names), Text(row.state))
-    if shown < len(everybody):
-        doing = ", ".join(f"{count} {what}" for what, count in status.doing().items())
-        table.add_row(f"{len(everybody) - shown} more", *[""] * len(names), f"all: {doing}")
+    if count < len(workers):
+        doing = ", ".join(f"{number} {what}" for what, number in status.doing().items())
+        table.add_row(f"{len(workers) - count} more", *[""] * len(names), f"all: {doing}")
     return table
 
 
 def _numbers(row: WorkerRow) -> dict[str, str]:
-    clock, lead = (NEVER if value is None else f"{value:,}" for value in (row.clock, row.lead))
-    mean = NEVER if row.staleness_mean is None else f"{row.staleness_mean:.1f}"
-    most = NEVER if row.staleness_mean is None else f"{row.staleness_max}"
-    values = (clock, lead, f"{row.pushes:,}", f"{row.wait_fraction:.0%}", mean, most)
+    clock, lead = (UNKNOWN if value is None else f"{value:,}" for value in (row.clock, row.lead))
+    mean = UNKNOWN if row.staleness_mean is None else f"{row.staleness_mean:.1f}"
+    largest = UNKNOWN if row.staleness_mean is None else f"{row.staleness_max}"
+    values = (clock, lead, f"{row.pushes:,}", f"{row.wait_fraction:.0%}", mean, largest)
     return dict(zip(NUMBERS, values, strict=True))
 
 
-def _news(news: Sequence[EventText], *, cut: bool) -> Table:
+def _events(events: Sequence[EventText], *, cut: bool) -> Table:
     table = Table.grid(padding=(0, 2), expand=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(ratio=1, no_wrap=cut, overflow="ellipsis")
-    for each in news:
+    for event in events:
         table.add_row(
-            Text(f"{each.at:,.2f} s", "dim"), Text(each.text, "bold" if each.rare else "")
+            Text(f"{event.at:,.2f} s", "dim"), Text(event.text, "bold" if event.rare else "")
         )
     return table

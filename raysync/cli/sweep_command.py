@@ -14,13 +14,13 @@ from raysync.cli.app import (
     File,
     Settings,
     app,
-    console,
-    errors,
+    prepare_tune,
     say_that_ray_starts,
     warn_of_the_jobs_folder,
     with_engine,
 )
-from raysync.cli.trials import TrialsLine
+from raysync.cli.console import console, say
+from raysync.cli.progress_lines import TrialsLine
 from raysync.record.storage import display_name
 from raysync.record.sweeps import CSV
 
@@ -38,7 +38,7 @@ def sweep(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the latest sweep of this file.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="More than 1,000 trials are meant.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Allow more than 1,000 trials.")] = False,
     verbose: Annotated[
         bool, typer.Option("-v", "--verbose", help="Show Ray Tune's own table of trials.")
     ] = False,
@@ -46,26 +46,25 @@ def sweep(
     """Run the trials of the file's `sweep:` block under Ray Tune, side by side where the cluster
     can hold them.
     """
-    say_that_ray_starts(config.load(file, with_engine(settings, engine)), "the trials")
-    os.environ["RAY_AIR_NEW_OUTPUT"] = (
-        "0"  # before Tune is imported: its newer output is never quiet, and shows no settings
-    )
-    from raysync.tuning.sweep import plan as planned, run
+    overrides = with_engine(settings, engine)
+    say_that_ray_starts(config.load(file, overrides), "the trials")
+    prepare_tune()
+    from raysync.tuning import sweep as sweeps
 
-    plan = planned(file, with_engine(settings, engine), resume=resume, many=yes)
+    plan = sweeps.plan(file, overrides, resume=resume, many=yes)
     with TrialsLine(hidden=verbose) as line:
-        warn_of_the_jobs_folder(plan.experiment, line.say)
+        warn_of_the_jobs_folder(plan.experiment)
         line.begin(f"{plan.done + plan.count} trials", plan.done + plan.count, plan.done)
         try:
-            record, ended = run(
+            record, ended = sweeps.run(
                 plan,
-                notify=line.say,
+                notify=say,
                 show=line.show,
                 address=os.environ.get("RAY_ADDRESS"),
                 verbose=verbose,
             )
-        except SystemExit:  # what `ray job stop` comes to
-            line.say(f"Stopped. Go on: raysync sweep {file} --resume, with the same settings.")
+        except SystemExit:  # by `ray job stop`
+            say(f"Stopped. Go on: raysync sweep {file} --resume, with the same settings.")
             raise
     counts = Counter(record.table.status)
     console.print(
@@ -75,30 +74,21 @@ def sweep(
     )
     if record.records:
         _answer(record)
-    console.print(
+    console.print_plain(
         f"Table: {display_name(record.path / CSV)}\nReport: raysync report"
-        f" {display_name(record.path)}",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
+        f" {display_name(record.path)}"
     )
     if not ended:
-        errors.print(
-            f"Interrupted. Go on: raysync sweep {file} --resume",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
+        say(f"Interrupted. Go on: raysync sweep {file} --resume")
         raise typer.Exit(130)
     if any_failed(record.table):
         raise typer.Exit(1)
 
 
 def any_failed(table: pd.DataFrame) -> bool:
-    """Whether a trial broke.
+    """Say whether a trial failed.
 
-    One of which Tune had seen enough may have left a record without an end, too, but it has no
-    error.
+    A trial that Tune stopped early also leaves a record without an end, but it has no error.
     """
     broke = table.status.eq("unfinished") & table.error.fillna("").ne("")
     return bool((table.status.eq("failed") | broke).any())

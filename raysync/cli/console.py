@@ -1,0 +1,56 @@
+"""Where the commands print: two consoles that show control characters in place of sending them.
+
+A remark, a worker's name or an error may hold control characters, by damage or on purpose: an
+escape sequence can rename the window, or hide lines. All that the commands print goes through
+consoles of this kind, which make such characters visible. The sequences that rich produces itself
+are not text, and stay.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""All control characters but tab and line feed; also those that change the direction of text, and
+halves of characters, which no stream accepts."""
+
+
+def visible(text: str) -> str:
+    r"""Return the text with its control characters as Python writes them: `\x1b`."""
+    return CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
+
+
+class VisibleConsole(Console):
+    """A console whose text has no control characters.
+
+    It inherits, because nothing that rich offers to compose (a `RenderHook`) sees what a `Live`
+    draws.
+    """
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Render as `Console.render` does, with visible text."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(visible(segment.text), segment.style)
+
+    def print_plain(self, text: str) -> None:
+        """Print text as it is: paths and names are not markup, and long lines are not folded."""
+        self.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+WIDE = None if "COLUMNS" in os.environ else 160
+"""Columns where the output is no terminal, such as the log of a job; rich would fold at 80."""
+console = VisibleConsole(emoji=False, width=None if sys.stdout.isatty() else WIDE)
+errors = VisibleConsole(stderr=True, emoji=False, width=None if sys.stderr.isatty() else WIDE)
+
+
+def say(text: str) -> None:
+    """Print a sentence for the user to stderr, above the progress lines if there are any."""
+    errors.print_plain(text)

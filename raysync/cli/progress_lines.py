@@ -1,0 +1,165 @@
+"""The progress lines that commands show while runs, or trials under Ray Tune, go on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from raysync.cli.console import VisibleConsole, errors
+from raysync.cli.table import perplexity_text, rate_text
+from raysync.errors import ConfigError
+from raysync.record.measures import Measures
+
+if TYPE_CHECKING:
+    from raysync.tuning.progress import SweepProgress
+
+SHOW_EVERY_S = 0.1
+"""The shortest time between two changes of a progress line: some of its figures cost time in
+proportion to the workers."""
+
+
+class RunLines:
+    """A progress line for each run; without a terminal (in the log of a job), a printed line at
+    each tenth of the work and at the end.
+    """
+
+    def __init__(
+        self, console: VisibleConsole, progress: Progress, tokens: bool, timing_only: bool = False
+    ) -> None:
+        """
+        Args:
+            console: prints where there is no terminal.
+            progress: draws the lines on a terminal.
+            tokens: show perplexity in place of accuracy, for a language model.
+            timing_only: nothing is learned, so show nothing about the model.
+        """
+        self._console = console
+        self._progress = progress
+        self._tokens = tokens
+        self._timing_only = timing_only
+
+    def follow(self, label: str) -> Callable[[Measures], None]:
+        """Add a line, and return a `watch` that keeps it up to date."""
+        task = self._progress.add_task(escape(label), total=1.0, facts="starting")
+        is_terminal, tenths, shown_s = self._console.is_terminal, 0, 0.0
+
+        def watch(measures: Measures) -> None:
+            nonlocal tenths, shown_s
+            if measures.ended is None and time.monotonic() < shown_s + SHOW_EVERY_S:
+                return
+            shown_s = time.monotonic()
+            facts = facts_of(measures, tokens=self._tokens, timing_only=self._timing_only)
+            status = measures.ended.status if measures.ended else ""
+            if status not in ("", "finished"):
+                facts += f"  {status}"
+            self._progress.update(task, completed=min(1.0, measures.progress), facts=facts)
+            if not is_terminal and (status or tenths < int(10 * measures.progress) < 10):
+                tenths = int(10 * min(1.0, measures.progress))
+                self._console.print_plain(f"{label} {10 * tenths}% │ {facts}")
+
+        return watch
+
+
+def facts_of(measures: Measures, *, tokens: bool, timing_only: bool) -> str:
+    """Describe how good the model is, how fast it learns, and which share of their time the workers
+    wait.
+    """
+    rate = rate_text(measures.throughput_samples_per_s)
+    pace = f"{rate:>6} samples/s │ wait {measures.wait_fraction:3.0%}"
+    if timing_only:
+        return pace
+    if tokens:
+        perplexity = "-" if measures.perplexity is None else perplexity_text(measures.perplexity)
+        return f"perplexity {perplexity:>5} │ {pace}"
+    accuracy = "-" if measures.accuracy is None else f"{measures.accuracy:.1%}"
+    return f"accuracy {accuracy:>5} │ {pace}"
+
+
+@contextmanager
+def run_lines(tokens: bool, timing_only: bool = False) -> Iterator[RunLines]:
+    """Show progress lines below the log; see `RunLines`."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=8),
+        TextColumn("{task.percentage:3.0f}% │"),
+        TextColumn("{task.fields[facts]}"),
+    )
+    with Progress(*columns, console=errors, disable=not errors.is_terminal) as progress:
+        try:
+            yield RunLines(errors, progress, tokens, timing_only)
+        except ConfigError:
+            for task in progress.task_ids:  # nothing ran, and the error says everything
+                progress.remove_task(task)
+            raise
+
+
+class TrialsLine:
+    """One progress line for the trials of a sweep, on the terminal while its `with` block runs;
+    without a terminal, a printed line at each tenth of the trials.
+    """
+
+    def __init__(self, *, hidden: bool) -> None:
+        """
+        Args:
+            hidden: show nothing, because Ray Tune prints its own table.
+        """
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=16),
+            TextColumn("{task.fields[facts]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+        )
+        self._progress = Progress(*columns, console=errors, disable=hidden)
+        self._line: TaskID | None = None
+        self._count = self._before = self._tenths = 0
+
+    def __enter__(self) -> TrialsLine:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def begin(self, what: str, count: int, before: int = 0) -> None:
+        """Show a new line, in place of the one for earlier trials.
+
+        Args:
+            what: describes the trials.
+            count: the number of all trials.
+            before: how many of these an earlier call has finished.
+        """
+        if self._line is not None:
+            self._progress.remove_task(self._line)
+        self._line = self._progress.add_task(what, total=count, facts="starting")
+        self._count, self._before, self._tenths = count, before, 10 * before // count
+
+    def show(self, status: SweepProgress) -> None:
+        """Bring the line up to date."""
+        assert self._line is not None, "nothing has begun"
+        done = self._before + status.done
+        facts = f"{done} done, {status.running} running, {status.failed} failed"
+        self._progress.update(self._line, completed=self._before + status.progress, facts=facts)
+        tenths = 10 * done // self._count
+        if not errors.is_terminal and self._tenths < tenths:
+            self._tenths = tenths
+            errors.print_plain(f"{facts} of {self._count}")
