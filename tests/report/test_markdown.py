@@ -180,16 +180,16 @@ def test_a_trace_goes_into_the_run_s_folder(call, own_copy):
         ),
         (
             ["RUNS", "--format", "trace"],
-            "--format trace: it shows one run, there are 6; name one of them: ",
+            "--format trace: it shows one run, but there are 6; name one of them: ",
         ),
         (
             ["RUNS", "--format", "md", "-o", "no/where.md"],
             "--output no/where.md: there is no folder no.",
         ),
-        (["RUNS", "-o", "."], "--output .: that is a folder; --format html is written to a file."),
+        (["RUNS", "-o", "."], "--output .: this is a folder; --format html is written to a file."),
         (
             ["RUNS", "--format", "png", "-o", "file"],
-            "--output file: that is a file; --format png is written to a folder.",
+            "--output file: this is a file; --format png is written to a folder.",
         ),
     ],
 )
