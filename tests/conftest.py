@@ -32,9 +32,8 @@ def pytest_collection_modifyitems(items):
         if item.get_closest_marker("ray"):
             item.add_marker(pytest.mark.xdist_group("ray"))
             if "metered_runs" in item.fixturenames:
-                item.add_marker(
-                    pytest.mark.timeout(400)
-                )  # whichever comes first starts a cluster with its dashboard
+                # Whichever comes first starts a cluster with its dashboard.
+                item.add_marker(pytest.mark.timeout(400))
         elif "report" in item.path.parts:
             item.add_marker(pytest.mark.xdist_group("report"))  # its records are made once
 

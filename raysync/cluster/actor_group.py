@@ -123,6 +123,7 @@ class ActorGroup:
                     threads=self.spec.server_threads,
                 )
             )
+        # How often is the controller's to decide.
         self.evaluator = start(
             Evaluator,
             Role("evaluator"),
@@ -130,7 +131,7 @@ class ActorGroup:
             cluster.evaluator_cpus,
             cluster.evaluator_gpus,
             max_restarts=-1,
-        )  # how often is the controller's to decide
+        )
         self.controller = start(
             Controller, Role("controller"), plan.servers[0], 0, runtime_env={"env_vars": ONE_ARENA}
         )

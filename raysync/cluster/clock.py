@@ -53,9 +53,8 @@ def within(limit_s: float, call: Callable[[], Result]) -> Result:
     def work() -> None:
         try:
             future.set_result(call())
-        except (
-            SystemExit
-        ) as error:  # Ray's word for a cluster that has gone: no reason for this process to end
+        # Ray's word for a cluster that has gone: no reason for this process to end.
+        except SystemExit as error:
             future.set_exception(RaySystemError(f"exit status {error.code}"))
         except BaseException as error:
             future.set_exception(error)

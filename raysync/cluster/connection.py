@@ -109,9 +109,8 @@ class Connection:
             return
         processes = private_processes() if self.private else []
         try:
-            within(
-                SHUTDOWN_S, ray.shutdown
-            )  # before anything is killed: a driver without its raylet may just exit
+            # Before anything is killed: a driver without its raylet may just exit.
+            within(SHUTDOWN_S, ray.shutdown)
         except (TimeoutError, RayError):
             atexit.unregister(ray.shutdown)  # it would be tried again, without a limit
             ends = "its processes are killed" if self.private else "the cluster is left as it is"

@@ -234,9 +234,8 @@ class Session:
             slot: worker.reset.remote(plans[slot], data)
             for slot, worker in zip(layout.slots, actor_group.workers, strict=True)
         }
-        self.await_reset(
-            resets, cluster.step_deadline_s
-        )  # a kept worker may still compute its last step
+        # A kept worker may still compute its last step.
+        self.await_reset(resets, cluster.step_deadline_s)
         blind = {
             plans[slot].group.name
             for slot in layout.slots

@@ -81,9 +81,8 @@ class Worker:
         assert gradient is not None, "step before reset"
         clock, batch_size, *befallen = batch
         factor, added_s = befallen or (1.0, 0.0)
-        ways = (
-            2 if weights else 1
-        )  # the way of the gradient, too: what an actor returns leaves at once
+        # The way of the gradient, too: what an actor returns leaves at once.
+        ways = 2 if weights else 1
         sleep_s(ways * one_way_s(plan.group.link, plan.vector_bytes, added_s))
         began_s = now_s()
         if weights:

@@ -58,11 +58,12 @@ class Network(Strict):
     )
 
 
+# Ray 2.60 takes the spaces for part of a value.
 Condition = Annotated[
     str,
     Field(pattern=r"^!?(in\([^()]+\)|[A-Za-z0-9][A-Za-z0-9_.-]*)$"),
     AfterValidator(lambda text: text.replace(" ", "")),
-]  # Ray 2.60 takes the spaces for part of a value
+]
 LabelSelector = dict[str, Condition]
 """Label -> `value`, `!value`, `in(a, b)` or `!in(a, b)`, in Ray's notation; a node must meet all of
 them."""

@@ -161,9 +161,8 @@ def _balanced(
     costs = [*_costs(items.values(), samples, COSTS[balance])]
     whole, with_parameters = [0.0, *accumulate(costs)], [0, *accumulate(map(int, learns))]
     count = len(costs)
-    best: list[dict[int, tuple[float, list[int]]]] = [
-        {0: (0.0, [])}
-    ]  # parts -> end -> (largest part, starts)
+    # Parts -> end -> (largest part, starts).
+    best: list[dict[int, tuple[float, list[int]]]] = [{0: (0.0, [])}]
     for _ in range(stages):
         ends: dict[int, tuple[float, list[int]]] = {}
         for begin, (largest, starts) in best[-1].items():

@@ -138,9 +138,8 @@ class Driver:
                     yield self._take_lines()
         except RunFailed as failure:
             error = str(failure)
-        except (
-            Exception
-        ) as bug:  # in the user's paradigm, or ours: the journal must still be closed
+        # In the user's paradigm, or ours: the journal must still be closed.
+        except Exception as bug:
             logging.getLogger(__name__).exception("the run broke")
             error = f"{type(bug).__name__}: {' '.join([str(bug), *getattr(bug, '__notes__', [])])}"
         self.lines.append(

@@ -72,9 +72,8 @@ def load_reference(reference: str, where: str) -> Any:
         thing: Any = import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise _broken(
-                module_name, error, where
-            ) from error  # a module that it imports is missing
+            # A module that it imports is missing.
+            raise _broken(module_name, error, where) from error
         raise ConfigError(
             f"{where}: there is no module {module_name!r}\n"
             "Allowed: package.module:Name, importable from the directory you started in."

@@ -331,9 +331,8 @@ def _download(name: str, cls: str, root: Path, missing: Sequence[str]) -> None:
         kind(root, train=True, download=True)
     except (RuntimeError, URLError, OSError) as error:
         if new is not None:
-            shutil.rmtree(
-                new, ignore_errors=True
-            )  # torchvision creates the folder before the download
+            # torchvision creates the folder before the download.
+            shutil.rmtree(new, ignore_errors=True)
         reason = (str(error) or type(error).__name__).splitlines()[0]
         lacks = f"{root / below} lacks {', '.join(missing)}"
         if len(missing) == len(files):

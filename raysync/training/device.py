@@ -85,9 +85,8 @@ class Device:
         with torch.cuda.stream(self._copies):
             copy = host.pin_memory().to(self.name, non_blocking=True)
         computing.wait_stream(self._copies)
-        copy.record_stream(
-            computing
-        )  # else its memory could be reused while it is still being read
+        # Else its memory could be reused while it is still being read.
+        copy.record_stream(computing)
         return copy
 
     def download(self, tensor: Tensor) -> Tensor:

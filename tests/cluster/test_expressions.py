@@ -14,11 +14,8 @@ from tests.cluster.boards import BOARDS, asked, choices
 from tests.cluster.prometheus import needs_prometheus
 from tests.unit.test_dashboards import PANELS
 
-pytestmark = [
-    needs_prometheus,
-    pytest.mark.ray,
-    pytest.mark.timeout(600),
-]  # the runs that are asked about, too
+# The runs that are asked about, too.
+pytestmark = [needs_prometheus, pytest.mark.ray, pytest.mark.timeout(600)]
 
 MEASURED_GPU = ("ray_node_gpu", "ray_node_gram")
 """Ray publishes these for GPUs that it can measure. There may be none here; that they are spelt as
@@ -44,9 +41,8 @@ def test_every_expression_of_every_dashboard_has_data(metered_runs):
     prometheus = metered_runs.prometheus
     names = [record.name for record in metered_runs.records]
     for one in asked():
-        expression = one.expression.partition(" or on() ")[
-            0
-        ]  # what it falls back to always has data
+        # What it falls back to always has data.
+        expression = one.expression.partition(" or on() ")[0]
         runs = names if 'run="$run"' in expression else [".+"]
         if not any(name in expression for name in MEASURED_GPU):
             assert any(has_data(prometheus, expression, run) for run in runs), f"no data: {one}"

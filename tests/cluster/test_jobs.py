@@ -117,9 +117,8 @@ def head(tmp_path_factory):
     for name, change in FILES.items():
         (folder / f"{name}.yaml").write_text(yaml.safe_dump({**TINY, **change, "name": name}))
     ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
-    with tempfile.TemporaryDirectory(
-        prefix="rs", dir="/tmp", ignore_cleanup_errors=True
-    ) as short:  # for paths of sockets
+    # For paths of sockets.
+    with tempfile.TemporaryDirectory(prefix="rs", dir="/tmp", ignore_cleanup_errors=True) as short:
         process = subprocess.Popen(
             [
                 BIN / "ray",

@@ -48,10 +48,8 @@ def test_shards_devices_and_precision_change_where_it_is_computed_not_what(run):
     """Two clipping server shards, placed with workers of two devices each, make the model that one
     server makes.
     """
-    compensation = {
-        "name": "constant",
-        "strength": 1e6,
-    }  # nothing, where weights are those that gradients were computed on
+    # Nothing, where weights are those that gradients were computed on.
+    compensation = {"name": "constant", "strength": 1e6}
     settings = {
         "update": {
             "optimizer": "adamw",

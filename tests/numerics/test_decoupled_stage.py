@@ -130,9 +130,8 @@ def test_running_a_batch_again_draws_the_same_and_leaves_the_statistics_alone():
         stage.read_weights(vector(module))
     torch.testing.assert_close(stash.forward(1, x, 7), latest.forward(1, x, 7))
     one, two = stash.backward(1, dy), latest.backward(1, dy)
-    torch.testing.assert_close(
-        one, two
-    )  # gradient, and behind it the statistics after one forward pass
+    # Gradient, and behind it the statistics after one forward pass.
+    torch.testing.assert_close(one, two)
     assert float(one[0][-1]) == 1.0  # num_batches_tracked
 
 

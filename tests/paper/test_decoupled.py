@@ -174,9 +174,8 @@ def test_groups_share_the_pool_and_every_batch_goes_all_the_way(
 ):
     pipelines = Pipelines(groups, stages, batches, locked)
     firsts = {stage for stage in pipelines.counts if stage[1] == 1}
-    last = data.draw(
-        st.sampled_from([set(), firsts])
-    )  # who is held for as long as others have something to do
+    # Who is held for as long as others have something to do.
+    last = data.draw(st.sampled_from([set(), firsts]))
     lists = drive(
         pipelines,
         lambda ready: data.draw(

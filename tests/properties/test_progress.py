@@ -27,21 +27,20 @@ def rules(draw):
         case "hybrid":
             parameters, most = draw(SETTINGS), lambda n: n  # each is released by an update only
         case "k-sync":
-            parameters, most = (
-                {"k": draw(COUNTS)},
-                lambda n: 2 * n,
-            )  # a late one, and one of the round
+            # A late one, and one of the round.
+            parameters, most = ({"k": draw(COUNTS)}, lambda n: 2 * n)
         case "backup-workers":
             parameters, most = {"backups": draw(COUNTS) - 1}, lambda n: 2 * n
         case _:
             parameters = {"k": draw(COUNTS)}
             most = lambda n: n + parameters["k"]  # noqa: E731
     if draw(st.booleans()):
+        # A dropped one each.
         return (
             "ringmaster",
             {"paradigm": {"name": kind, **parameters}, "staleness": draw(st.integers(0, 6))},
             lambda n: n + most(n),
-        )  # a dropped one each
+        )
     return kind, parameters, most
 
 
@@ -109,9 +108,8 @@ def touched_per_push(name, parameters, workers):
     return (Touched.count + decided) / pushes
 
 
-MANY = {
-    name: paradigm for name, paradigm in RULES.items() if name != "lagtuner-literal"
-} | {  # its leads have no bound
+# Its leads have no bound.
+MANY = {name: paradigm for name, paradigm in RULES.items() if name != "lagtuner-literal"} | {
     "hybrid-half": ("hybrid", {"k": 150, "staleness_tolerance": "inf"}),
     "k-sync-half": ("k-sync", {"k": 150}),
     "k-batch-half": ("k-batch-sync", {"k": 150}),

@@ -185,9 +185,8 @@ def test_the_ends_of_the_accuracy_curves(runs, figures):
             for trace in figures["accuracy-samples"].traces
             if trace["legendgroup"] == str(index)
         )
-        assert mean["y"][-1] == pytest.approx(
-            np.mean(finals), abs=1.0
-        )  # seeds end at slightly different samples
+        # Seeds end at slightly different samples.
+        assert mean["y"][-1] == pytest.approx(np.mean(finals), abs=1.0)
         half = len(band["x"]) // 2
         for high, low, middle in zip(
             band["y"][:half], band["y"][half:][::-1], mean["y"], strict=True
@@ -239,9 +238,8 @@ def test_thinning_keeps_ends_and_extremes(values, points):
     )
 )
 def test_curves_meet_on_common_ground(drawn):
-    curves = [
-        (sorted(x), [slope * value for value in sorted(x)]) for x, slope in drawn
-    ]  # straight lines stay straight
+    # Straight lines stay straight.
+    curves = [(sorted(x), [slope * value for value in sorted(x)]) for x, slope in drawn]
     grid, values = common(curves)
     low, high = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
     assert all(low <= x <= high for x in grid)
@@ -346,9 +344,8 @@ def test_one_paradigm_that_never_waits_has_no_empty_figures(sweep):
     bsp = series_of(sweep.paradigms, {"bsp": groups["bsp"][:1]})
     figures = figures_of(bsp, sweep.success(scenario))
     assert {figure.key for figure in figures} == EVERY_RUN
-    assert not any(
-        trace.get("fill") for figure in figures for trace in figure.traces
-    )  # one seed: no band
+    # One seed: no band.
+    assert not any(trace.get("fill") for figure in figures for trace in figure.traces)
 
 
 def test_where_nothing_is_learnt_there_is_no_accuracy(tmp_path, torch_of_one_thread):
@@ -437,10 +434,8 @@ def test_a_run_that_diverged_is_drawn_by_itself(sweep):
 
 def test_a_run_that_did_not_come_to_a_push_is_no_obstacle(own_copy):
     first, second, *_ = sorted(own_copy.iterdir())
-    for record, lines in (
-        (first, 1),
-        (second, 3),
-    ):  # killed at once, killed after the first workers had joined
+    # Killed at once, killed after the first workers had joined.
+    for record, lines in ((first, 1), (second, 3)):
         (record / "summary.json").unlink()
         journal = record / "journal.jsonl"
         journal.write_text("".join(journal.read_text().splitlines(keepends=True)[:lines]))

@@ -219,10 +219,8 @@ def test_what_is_taken_over_from_a_sweep_gives_the_same_numbers(sweep_folder, tm
     results = labtables.Results(tmp_path)
     trials = results.trials("tiny")
     assert list(results.sweeps.index) == ["tiny"]
-    counts = set(sweep.table.trial) - {
-        DIVERGED,
-        LOST,
-    }  # these have seeds that the file does not declare
+    # These have seeds that the file does not declare.
+    counts = set(sweep.table.trial) - {DIVERGED, LOST}
     assert set(trials.trial) == set(results.curves("tiny").trial) == counts
     assert list(results.sweeps.trials) == [len(counts)]
     good = trials[

@@ -260,9 +260,8 @@ def test_a_step_lasts_as_long_as_its_group_says(group, seconds):
     group = config.WorkerGroup(**group)
     assert StepTime(group, 0, "worker-0").seconds(2, computed_s=8) == seconds
     assert StepTime(group, 0, "worker-0").seconds(2, factor=10, computed_s=8) == 10 * seconds
-    half = (
-        seconds if group.step_s is None and not group.trace else seconds / 2
-    )  # the 8 s are those of the half already
+    # The 8 s are those of the half already.
+    half = seconds if group.step_s is None and not group.trace else seconds / 2
     assert StepTime(group, 0, "worker-0").seconds(2, share=0.5, computed_s=8) == half
 
 

@@ -103,7 +103,6 @@ def test_tables_folders_and_reports_agree(mine, monkeypatch, capsys):
         "which is what another run can be made of"
     )
     del sys.modules[mine]
-    monkeypatch.setattr(
-        "raysync.config.base.called", lambda name: name.rpartition(":")[2]
-    )  # as if it were not imported
+    # As if it were not imported.
+    monkeypatch.setattr("raysync.config.base.called", lambda name: name.rpartition(":")[2])
     assert collect([Path("runs/own")]).paradigms == ("psp(share=0.25)", "bsp")

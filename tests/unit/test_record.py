@@ -175,10 +175,8 @@ def test_a_suspended_worker_is_not_what_leads_are_measured_from():
     ("phases", "first_push_s"),
     [
         ({"first": "bsp", "then": "asp"}, 1.0),  # both begin at the switch
-        (
-            {"first": "asp", "then": "bsp"},
-            1.0,
-        ),  # the slow one's step under way, of 3 s, does not count
+        # The slow one's step under way, of 3 s, does not count.
+        ({"first": "asp", "then": "bsp"}, 1.0),
     ],
 )
 def test_a_switch_is_followed_by_the_first_push_of_a_step_begun_after_it(phases, first_push_s):
@@ -317,11 +315,8 @@ def test_a_run_that_was_killed_leaves_a_readable_record(written, tmp_path):
     """
     folder, lines = written
     whole = load(folder)
-    pushes, evaluations, summary = (
-        whole.pushes,
-        whole.evaluations,
-        whole.summary,
-    )  # read now: they are made when asked for
+    # Read now: they are made when asked for.
+    pushes, evaluations, summary = (whole.pushes, whole.evaluations, whole.summary)
     (folder / "summary.json").unlink()
     (folder / "evaluations.parquet").unlink()
     (folder / "pushes.parquet").write_bytes(b"PAR1")

@@ -72,7 +72,6 @@ def test_a_second_ctrl_c_ends_what_is_deaf_and_its_children():
     assert process.returncode == 128 + signal.SIGINT
     assert err.strip() == "Ended at once. The records up to now are kept."
     with suppress(psutil.NoSuchProcess):
-        while (
-            child.status() != psutil.STATUS_ZOMBIE
-        ):  # it is killed, but dies when it is next scheduled
+        # It is killed, but dies when it is next scheduled.
+        while child.status() != psutil.STATUS_ZOMBIE:
             Event().wait(0.01)

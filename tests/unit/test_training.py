@@ -60,9 +60,8 @@ def test_fashion_cnn_computes_what_it_does_in_the_usual_order():
     """Convolution, batch-norm, ReLU, pooling, with the channels first in memory; outputs and
     gradients alike.
     """
-    parts = build(
-        "fashion-cnn"
-    ).double()  # in float32 rounding may decide which pixel of a pool is the largest
+    # In float32 rounding may decide which pixel of a pool is the largest.
+    parts = build("fashion-cnn").double()
     usual = nn.Sequential(*(parts[index] for index in (0, 2, 4, 3, 5, 6, 8, 7, 9, 10)))
     x, y = torch.rand(8, *MNIST, dtype=torch.float64), torch.arange(8)
     results = []

@@ -82,9 +82,8 @@ def test_sixteen_that_push_at_once_take_the_servers_link_sixteen_times_as_long()
         workload={"samples": 48},
     )
     times = push_times(run(task, "bsp"))
-    for turn in range(
-        16
-    ):  # a round: the last download ends at 16 s, all have pushed at 17 s, uploads take 16 s
+    # A round: the last download ends at 16 s, all have pushed at 17 s, uploads take 16 s.
+    for turn in range(16):
         [first, second, third] = times[f"worker-{turn}"]
         assert first == turn + 1 + 1
         assert second > 17 + 16, "nobody goes on before the update"

@@ -194,9 +194,8 @@ def test_the_sums_are_the_record(plan, paradigm, pushes, batches):
         if rest:
             assert published.now("raysync_workers_live") == {"its rule": live["joins"]}
             assert sum(published.now("raysync_phase_active").values()) == 1
-            if published.now("raysync_progress_ratio") != {
-                "its rule": 1
-            }:  # else its releases are not carried out
+            # Else its releases are not carried out.
+            if published.now("raysync_progress_ratio") != {"its rule": 1}:
                 assert len(published.now("raysync_worker_lead_clocks")) == live["joins"] - len(away)
     check_against_the_record(published, lines, pushes)
     check_an_ended_run(published)
@@ -245,10 +244,8 @@ def test_what_lagtuner_decided_last():
         "predicted_wait_s": "raysync_lagtuner_predicted_wait_seconds",
         "actual_wait_s": "raysync_lagtuner_actual_wait_seconds",
     }
-    of_kind = {
-        "controller": ["extra"],
-        "waited": ["predicted_wait_s", "actual_wait_s"],
-    }  # of one wait
+    # Of one wait.
+    of_kind = {"controller": ["extra"], "waited": ["predicted_wait_s", "actual_wait_s"]}
     shown = set()
     for line in lines:
         for note in (decision for decision in line.decisions if isinstance(decision, Note)):

@@ -234,9 +234,8 @@ def test_a_delayed_gradient_is_that_of_the_weights_of_its_forward_pass():
         for entry in entries(ran(task, plan.paradigm), Pushed)
         if "loss" in entry.report
     ]
-    old = [
-        [p.detach().clone().requires_grad_() for p in first.parameters()]
-    ]  # weights of module 1 by version
+    # Weights of module 1 by version.
+    old = [[p.detach().clone().requires_grad_() for p in first.parameters()]]
     now = [p.detach().clone().requires_grad_() for p in second.parameters()]
 
     def forward(part, weights, x):
