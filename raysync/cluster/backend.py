@@ -225,8 +225,8 @@ class RayBackend:
 
     def spawn(self, worker: str) -> RayCall:
         """As `Backend.spawn`."""
-        who = WorkerId(worker)
-        actor, ready = self._respawns[who.slot].spawn(who.life)
+        next_life = WorkerId(worker)
+        actor, ready = self._respawns[next_life.slot].spawn(next_life.life)
         self._workers[worker] = actor
         return _Spawned(self, (ready,), worker)
 

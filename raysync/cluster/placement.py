@@ -38,7 +38,7 @@ little of it."""
 class Bundle:
     """Resources that are asked for as one piece, on one node."""
 
-    who: str
+    owner: str
     resources: Amounts
     labels: Labels = field(default_factory=dict)
     """The label selector."""
@@ -110,9 +110,9 @@ def _resources(group: WorkerGroup) -> Amounts:
     return _bundle("", CPU=group.cpus, GPU=group.gpus).resources | kind | group.resources
 
 
-def _bundle(who: str, **resources: float) -> Bundle:
+def _bundle(owner: str, **resources: float) -> Bundle:
     return Bundle(
-        who, {name: amount for name, amount in resources.items() if amount} or {"CPU": LEAST}
+        owner, {name: amount for name, amount in resources.items() if amount} or {"CPU": LEAST}
     )
 
 
@@ -161,7 +161,7 @@ def infeasible_reason(bundles: Sequence[Bundle], nodes: Sequence[Node]) -> str |
             if held <= nodes_there:
                 so_far.update(bundle.resources)
                 if not held or not covers(there[nodes_there], so_far):
-                    return bundle.who
+                    return bundle.owner
     return None
 
 
@@ -174,8 +174,8 @@ def chosen(experiment: Experiment, nodes: Sequence[Node]) -> Plan:
     whole = plan(experiment)
     bundles = list(whole.bundles)
     for group in experiment.workers:
-        mine = [index for index, bundle in enumerate(bundles) if bundle.who == _of(group)]
-        settled = [bundle for bundle in bundles[: mine[-1] + 1] if bundle.who != _of(group)]
+        mine = [index for index, bundle in enumerate(bundles) if bundle.owner == _of(group)]
+        settled = [bundle for bundle in bundles[: mine[-1] + 1] if bundle.owner != _of(group)]
         for labels in (group.label_selector, *group.fallback_label_selectors):
             tried = [replace(bundles[index], labels=labels) for index in mine]
             if infeasible_reason([*settled, *tried], nodes) is None:
@@ -188,7 +188,7 @@ def chosen(experiment: Experiment, nodes: Sequence[Node]) -> Plan:
 def fallbacks(asked: Plan, made: Plan) -> dict[str, str]:
     """Return what was placed by another label selector than the first -> that selector, as text."""
     return {
-        made_bundle.who: _show_labels(made_bundle.labels)
+        made_bundle.owner: _show_labels(made_bundle.labels)
         for bundle, made_bundle in zip(asked.bundles, made.bundles, strict=True)
         if bundle.labels != made_bundle.labels
     }
@@ -202,10 +202,10 @@ def placed(experiment: Experiment) -> Plan:
     """
     nodes = _nodes()
     made = chosen(experiment, nodes)
-    if who := infeasible_reason(made.bundles, nodes):
+    if owner := infeasible_reason(made.bundles, nodes):
         raise ConfigError(
-            f"cluster: {who} does not fit. Asked: {_counted(made.bundles)}.\n"
-            f"{_offer(nodes)}.{_hint(experiment, who, nodes)}"
+            f"cluster: {owner} does not fit. Asked: {_counted(made.bundles)}.\n"
+            f"{_offer(nodes)}.{_hint(experiment, owner, nodes)}"
         )
     return made
 
@@ -274,12 +274,12 @@ def reserve(experiment: Experiment, name: str) -> tuple[Plan, PlacementGroup]:
 # ---- what the user is told ----
 
 
-def _hint(experiment: Experiment, who: str, nodes: Sequence[Node]) -> str:
+def _hint(experiment: Experiment, owner: str, nodes: Sequence[Node]) -> str:
     """Return the likely mistake behind a bundle that does not fit."""
-    if who == "the evaluator" and experiment.cluster.evaluator_gpus and not _any(nodes, "GPU"):
+    if owner == "the evaluator" and experiment.cluster.evaluator_gpus and not _any(nodes, "GPU"):
         return " There is no GPU: leave evaluator_gpus out."
     for group in experiment.workers:
-        if who != _of(group):
+        if owner != _of(group):
             continue
         if group.gpus and not _any(nodes, "GPU"):
             return " There is no GPU: set gpus: 0 and emulate with speed or step_s."
@@ -301,13 +301,13 @@ def _late(bundles: Sequence[Bundle], nodes: Sequence[Node], deadline_s: float) -
     free = ray.available_resources()
     if _idle(bundles, nodes):
         return _together(bundles, nodes)
-    who = (
+    owner = (
         infeasible_reason(bundles, [Node(free, {})])
         if not any(bundle.labels for bundle in bundles)
         else None
     )
     return (
-        f"cluster: {who or 'the whole'} found no free resources within {deadline_s:g} s; others use"
+        f"cluster: {owner or 'the whole'} found no free resources within {deadline_s:g} s; others use"
         f" them.\nAsked: {_counted(bundles)}. Free now: {_show(free)}."
     )
 
@@ -321,7 +321,7 @@ def _together(bundles: Sequence[Bundle], nodes: Sequence[Node]) -> str:
 
 def _counted(bundles: Sequence[Bundle]) -> str:
     alike = Counter(
-        f"{bundle.who} of {_show(bundle.resources)}"
+        f"{bundle.owner} of {_show(bundle.resources)}"
         + (f" where {_show_labels(bundle.labels)}" if bundle.labels else "")
         for bundle in bundles
     )

@@ -79,8 +79,8 @@ class Worker:
         plan, gradient = self._plan, self._gradient
         assert plan is not None, "step before reset"
         assert gradient is not None, "step before reset"
-        clock, batch_size, *befallen = batch
-        factor, added_s = befallen or (1.0, 0.0)
+        clock, batch_size, *fault = batch
+        factor, added_s = fault or (1.0, 0.0)
         # The way of the gradient, too: what an actor returns leaves at once.
         ways = 2 if weights else 1
         sleep_s(ways * one_way_s(plan.group.link, plan.vector_bytes, added_s))
