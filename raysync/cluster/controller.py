@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 from raysync.cluster.actor_spec import Role, WorkerSpec
 from raysync.cluster.backend import RayBackend
+from raysync.cluster.monitoring import Exporter, log_begin, log_events, log_to_stderr, run_metrics
 from raysync.cluster.shards import Shards
-from raysync.cluster.telemetry import Exporter, log_begin, log_events, log_to_stderr, run_metrics
 from raysync.config import Experiment
 from raysync.core.journal import Line
 from raysync.core.paradigm import AnyParadigm

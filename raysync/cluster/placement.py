@@ -307,8 +307,8 @@ def _late(bundles: Sequence[Bundle], nodes: Sequence[Node], deadline_s: float) -
         else None
     )
     return (
-        f"cluster: {owner or 'the whole'} found no free resources within {deadline_s:g} s; others use"
-        f" them.\nAsked: {_counted(bundles)}. Free now: {_show(free)}."
+        f"cluster: {owner or 'the whole'} found no free resources within {deadline_s:g} s; others"
+        f" use them.\nAsked: {_counted(bundles)}. Free now: {_show(free)}."
     )
 
 

@@ -11,7 +11,7 @@ import torch
 from raysync.cluster.actor_errors import signed
 from raysync.cluster.actor_spec import Role
 from raysync.cluster.devices import Place, here
-from raysync.cluster.telemetry import Exporter, UpdateSeconds
+from raysync.cluster.monitoring import Exporter, UpdateSeconds
 from raysync.cluster.transport import Payload, incoming, outgoing
 from raysync.config import Update
 from raysync.record.metrics import RunLabels

@@ -10,7 +10,7 @@ from raysync.cluster.actor_errors import signed
 from raysync.cluster.actor_spec import Role
 from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.devices import Place, devices_of_actor, here
-from raysync.cluster.telemetry import log_ready, log_to_stderr
+from raysync.cluster.monitoring import log_ready, log_to_stderr
 from raysync.cluster.transport import Payload, incoming, outgoing
 from raysync.config import WorkerGroup
 from raysync.engine.step_time import StepTime, one_way_s

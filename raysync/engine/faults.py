@@ -111,7 +111,8 @@ class FaultPlan:
         """Slot -> (clock, index) of its crashes at a clock, the next one last."""
         seed = experiment.seed
         for index, fault in enumerate(experiment.faults):
-            # The key of what is drawn: another word would draw other faults than published results had.
+            # Draws are hashed from it: another word would draw other faults than the published
+            # results had.
             purpose = f"trouble {index}"
             if isinstance(fault, Crash):
                 self.crashes[index] = fault

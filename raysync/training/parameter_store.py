@@ -15,7 +15,7 @@ from torch import Tensor
 from raysync.config import Update
 from raysync.training.flat import FlatModel
 from raysync.training.lr_schedule import learning_rate, momentum
-from raysync.training.staleness import StalenessCorrection
+from raysync.training.staleness_correction import StalenessCorrection
 
 NEXT_TO_0 = ulp(0.0)
 """A momentum so small that the buffer becomes the gradient. At exactly 0 torch would leave the

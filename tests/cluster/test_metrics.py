@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from raysync.cluster import telemetry
-from raysync.cluster.telemetry import BEGINS, Exporter, RunMetrics, UpdateSeconds
+from raysync.cluster import monitoring
+from raysync.cluster.monitoring import BEGINS, Exporter, RunMetrics, UpdateSeconds
 from raysync.config import validate
 from raysync.record.collector import Collector
 from raysync.record.metrics import REGISTRY, RunLabels
@@ -55,7 +55,7 @@ def published(monkeypatch):
     def use(kind):
         kind.made, kind.values = [], []
         monkeypatch.setattr(
-            telemetry, "metrics", SimpleNamespace(Counter=kind, Gauge=kind, Histogram=kind)
+            monitoring, "metrics", SimpleNamespace(Counter=kind, Gauge=kind, Histogram=kind)
         )
         return kind.values
 
@@ -79,7 +79,7 @@ def test_metrics_that_cannot_be_exported_are_given_up_and_training_goes_on(publi
     train(Exporter())
     assert len(values) == 5, "it is not tried again"
     said = [
-        record.message for record in caplog.records if record.name == "raysync.cluster.telemetry"
+        record.message for record in caplog.records if record.name == "raysync.cluster.monitoring"
     ]
     assert said == ["no metrics from here on"]
     assert "no agent on this node" in caplog.text
@@ -111,7 +111,7 @@ def test_the_seconds_of_updates_are_added_up_for_a_second_or_until_they_are_aske
     monkeypatch, published
 ):
     values, now = published(FakeMetric), SimpleNamespace(s=10.0)
-    monkeypatch.setattr(telemetry, "now_s", lambda: now.s)
+    monkeypatch.setattr(monitoring, "now_s", lambda: now.s)
     seconds, silent = UpdateSeconds(Exporter(), TITLE), UpdateSeconds(Exporter(), None)
     assert values == [("raysync_server_update_seconds", BEGINS)]
     told = []
