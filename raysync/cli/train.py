@@ -29,7 +29,7 @@ from raysync.cli.console import console, errors, say
 from raysync.cli.progress_lines import run_lines
 from raysync.cli.table import print_table
 from raysync.config import Experiment, ParadigmChoice
-from raysync.config.masking import masked
+from raysync.config.secret_masking import masked
 from raysync.core.replay import replay as replay_journal
 from raysync.errors import ConfigError, RunFailed
 from raysync.paradigms import rebuild

@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr,
 
 from raysync.core import paradigm
 from raysync.paradigms import make
-from raysync.paradigms.references import NotTrusted, not_trusted
+from raysync.paradigms.class_loading import NotTrusted, not_trusted
 from raysync.paradigms.registry import called
 
 

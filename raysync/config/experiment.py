@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from raysync.config.base import Choice, Named, ParadigmChoice, ParadigmSetting, Strict, by_name
 from raysync.config.faults import Crash, Fault
-from raysync.config.masking import masked
+from raysync.config.secret_masking import masked
 from raysync.config.sweep import Published, Sweep
 from raysync.config.switch_search import SwitchSearch
 from raysync.config.update import Data, EvaluationPlan, Update, Workload

@@ -9,8 +9,8 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from raysync.config.experiment import Experiment
-from raysync.config.masking import masked
 from raysync.config.profiles import PROFILE_SETTINGS, load_profile
+from raysync.config.secret_masking import masked
 from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError, unknown_name
 

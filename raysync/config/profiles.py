@@ -10,7 +10,7 @@ from typing import Any
 
 from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError, unknown_name
-from raysync.paradigms.references import may_import
+from raysync.paradigms.class_loading import may_import
 
 PROFILE_SETTINGS = {"workers", "network", "cluster"}
 """The settings of an experiment that a profile can set, beside its description `about`."""

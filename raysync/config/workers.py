@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from raysync.config.base import Strict
-from raysync.paradigms.references import may_import
+from raysync.paradigms.class_loading import may_import
 
 
 class Jitter(Strict):

@@ -51,10 +51,10 @@ from raysync.core.ids import WorkerId
 from raysync.core.journal import Ended, Entry, Evaluation, Line, Remark
 from raysync.core.machine import decide
 from raysync.engine.backend import Backend, Call, Failure
-from raysync.engine.comebacks import Comebacks
 from raysync.engine.evaluations import Evaluations
 from raysync.engine.faults import FaultPlan
 from raysync.engine.parameter_server import VERDICT_S, ParameterServer
+from raysync.engine.rejoin import Comebacks
 from raysync.engine.topology import NO_REPORT, Arriving, Step, Topology, pulls_next
 from raysync.errors import RunFailed
 

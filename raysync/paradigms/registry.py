@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 from raysync.core.json_values import JSON_NATIVE, not_native
 from raysync.core.paradigm import AnyParadigm, Paradigm, reference_to
 from raysync.errors import ConfigError, unknown_name
-from raysync.paradigms.references import NotTrusted, load_reference, not_trusted, without_imports
+from raysync.paradigms.class_loading import NotTrusted, load_reference, not_trusted, without_imports
 
 PARADIGMS: dict[str, type[AnyParadigm]] = {}
 """The paradigms that come with raysync; the package fills this in."""

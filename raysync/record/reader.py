@@ -22,7 +22,7 @@ from raysync import config
 from raysync.config import Experiment
 from raysync.core.journal import Evaluation, Line, read
 from raysync.errors import ConfigError
-from raysync.paradigms.references import without_imports
+from raysync.paradigms.class_loading import without_imports
 from raysync.record.measures import Measures
 from raysync.record.rows import PushRow
 from raysync.record.schemas import Environment, Summary, checked, frame_in, mapping_in

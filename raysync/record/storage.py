@@ -28,7 +28,7 @@ from threading import Thread
 
 from pyarrow import fs
 
-from raysync.config.masking import masked
+from raysync.config.secret_masking import masked
 from raysync.errors import ConfigError, unknown_name
 
 Location = Path | str

@@ -28,7 +28,7 @@ from raysync import config
 from raysync.config import Experiment
 from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError
-from raysync.paradigms.references import without_imports
+from raysync.paradigms.class_loading import without_imports
 from raysync.record.reader import RunRecord, legible, load
 from raysync.record.storage import local_copy, upload
 

@@ -27,7 +27,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raysync.config.masking import masked
+from raysync.config.secret_masking import masked
 from raysync.core.journal import Evaluation, Line, encode, header
 from raysync.core.paradigm import AnyParadigm
 from raysync.errors import ConfigError, RunFailed

@@ -11,7 +11,7 @@ from raysync import config
 from raysync.config import Experiment, ParadigmChoice
 from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError
-from raysync.paradigms.references import without_imports
+from raysync.paradigms.class_loading import without_imports
 from raysync.record.reader import RunRecord
 from raysync.record.sweeps import FILE, VARIED, SweepRecord
 

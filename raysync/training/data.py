@@ -17,7 +17,7 @@ from torch import Tensor
 
 from raysync.config import Data
 from raysync.errors import ConfigError, unknown_name
-from raysync.paradigms.references import call, load_reference
+from raysync.paradigms.class_loading import call, load_reference
 from raysync.randomness import hashed_seed
 from raysync.training.augment import crop_and_flip
 from raysync.training.text import read_text, split, synthetic_text, token_ids

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from raysync.errors import ConfigError, unknown_name
-from raysync.paradigms.references import call, load_reference
+from raysync.paradigms.class_loading import call, load_reference
 from raysync.randomness import hashed_seed
 from raysync.training import resnet
 from raysync.training.convex import logistic_regression

@@ -22,7 +22,7 @@ from raysync import config
 from raysync.cluster.connection import Connection
 from raysync.cluster.placement import cpus
 from raysync.config import Experiment, Sweep
-from raysync.config.masking import masked
+from raysync.config.secret_masking import masked
 from raysync.errors import ConfigError
 from raysync.record.storage import (
     check,

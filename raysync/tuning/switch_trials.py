@@ -23,7 +23,7 @@ import yaml
 from raysync import config
 from raysync.cluster.connection import Connection
 from raysync.config import Experiment, Known, ParadigmChoice, Sweep, SwitchSearch
-from raysync.config.masking import masked
+from raysync.config.secret_masking import masked
 from raysync.errors import ConfigError, RunFailed
 from raysync.paradigms.syncswitch import SyncSwitch
 from raysync.record.storage import is_uri

@@ -157,7 +157,9 @@ def test_python_in_documents_compiles_and_whole_programs_run(path, tmp_path, mon
 
 
 def test_the_reference_of_settings_is_that_of_the_models():
-    assert reference.main(["--check"]) == 0, "write it anew: python -m raysync.config.reference"
+    assert reference.main(["--check"]) == 0, (
+        "write it anew: python -m raysync.config.settings_reference"
+    )
 
 
 def test_the_reference_is_written_between_its_marks(tmp_path, monkeypatch, capsys):

@@ -13,7 +13,7 @@ from raysync.core.machine import Machine, describe
 from raysync.core.paradigm import Paradigm
 from raysync.errors import ConfigError
 from raysync.paradigms import PARADIGMS, make, rebuild
-from raysync.paradigms.references import call
+from raysync.paradigms.class_loading import call
 from raysync.paradigms.registry import called
 
 

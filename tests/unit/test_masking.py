@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from raysync import config
 from raysync.cli import app, main
-from raysync.config.masking import HARMLESS, masked
+from raysync.config.secret_masking import HARMLESS, masked
 from raysync.errors import ConfigError
 from raysync.record import storage
 
