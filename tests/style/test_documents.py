@@ -12,7 +12,7 @@ import yaml
 
 import raysync
 from raysync import config
-from raysync.config import reference
+from raysync.config import settings_reference
 from raysync.core.journal import Evaluation
 from raysync.paradigms import PARADIGMS, PRESETS
 from raysync.record.measures import Measures
@@ -84,7 +84,6 @@ def test_the_first_page_begins_with_two_commands_that_work():
 
 def test_the_paradigm_of_the_first_page_passes_its_test(tmp_path, monkeypatch):
     """It is a real one, in at most 30 lines, and its test is a real one."""
-    pytest.importorskip("raysync.testing")
     [paradigm] = [block for block in blocks_of(README, "python") if "@dataclass" in block]
     [test] = [block for block in blocks_of(README, "python") if "def test_" in block]
     assert len(paradigm.splitlines()) <= 30
@@ -157,8 +156,8 @@ def test_python_in_documents_compiles_and_whole_programs_run(path, tmp_path, mon
 
 
 def test_the_reference_of_settings_is_that_of_the_models():
-    assert reference.main(["--check"]) == 0, (
-        "write it anew: python -m raysync.config.settings_reference"
+    assert settings_reference.main(["--check"]) == 0, (
+        "run python -m raysync.config.settings_reference"
     )
 
 
@@ -166,9 +165,9 @@ def test_the_reference_is_written_between_its_marks(tmp_path, monkeypatch, capsy
     guide = tmp_path / "README.md"
     guide.write_text(f"before\n{reference.BEGIN}old\n{reference.END}after\n")
     monkeypatch.setattr(reference, "GUIDE", guide)
-    assert reference.main(["--check"]) == 1
+    assert settings_reference.main(["--check"]) == 1
     assert "old" in guide.read_text()
-    assert reference.main([]) == reference.main(["--check"]) == 0
+    assert reference.main([]) == settings_reference.main(["--check"]) == 0
     assert reference.main(["--chekc"]) == 2
     assert "--check" in capsys.readouterr().err
     text = guide.read_text()
