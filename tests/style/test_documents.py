@@ -53,7 +53,10 @@ def blocks_of(path, language):
 
 def anchors_of(path):
     headings = re.findall(r"^#+ (.*)$", prose_of(path), re.MULTILINE)
-    anchors = [reference.anchor(re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", each)) for each in headings]
+    anchors = [
+        settings_reference.anchor(re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", each))
+        for each in headings
+    ]
     assert len(set(anchors)) == len(anchors), f"{name_of(path)}: two headings have one anchor"
     return set(anchors)
 
@@ -163,22 +166,22 @@ def test_the_reference_of_settings_is_that_of_the_models():
 
 def test_the_reference_is_written_between_its_marks(tmp_path, monkeypatch, capsys):
     guide = tmp_path / "README.md"
-    guide.write_text(f"before\n{reference.BEGIN}old\n{reference.END}after\n")
-    monkeypatch.setattr(reference, "GUIDE", guide)
+    guide.write_text(f"before\n{settings_reference.BEGIN}old\n{settings_reference.END}after\n")
+    monkeypatch.setattr(settings_reference, "GUIDE", guide)
     assert settings_reference.main(["--check"]) == 1
     assert "old" in guide.read_text()
-    assert reference.main([]) == settings_reference.main(["--check"]) == 0
-    assert reference.main(["--chekc"]) == 2
+    assert settings_reference.main([]) == settings_reference.main(["--check"]) == 0
+    assert settings_reference.main(["--chekc"]) == 2
     assert "--check" in capsys.readouterr().err
     text = guide.read_text()
-    assert text.startswith(f"before\n{reference.BEGIN}\n### The file\n")
-    assert text.endswith(f"|\n\n{reference.END}after\n")
+    assert text.startswith(f"before\n{settings_reference.BEGIN}\n### The file\n")
+    assert text.endswith(f"|\n\n{settings_reference.END}after\n")
     with pytest.raises(ValueError, match="needs the lines"):
-        reference.with_reference("no marks")
+        settings_reference.with_reference("no marks")
 
 
 def test_every_setting_says_what_it_means():
-    text = reference.reference()
+    text = settings_reference.reference()
     assert "|  |" not in text
     assert all(f"| `{name}` |" in text for name in config.Experiment.model_fields)
 
