@@ -6,6 +6,8 @@ from contextlib import contextmanager
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import coverage_gate
+
 settings.register_profile(
     "repeatable",
     derandomize=True,
@@ -23,6 +25,10 @@ def pytest_addoption(parser):
         action="store_true",
         help="write what happens into the stories of tests/scripts and tests/engine",
     )
+
+
+def pytest_configure(config):
+    coverage_gate.add_to(config)
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
