@@ -10,9 +10,8 @@ import pytest
 import raysync
 from raysync.cli.prometheus import known
 from raysync.record.metrics import REGISTRY
-from tests.cluster.boards import BOARDS, asked, choices
+from tests.cluster.boards import BOARDS, PANELS, asked, choices
 from tests.cluster.prometheus import needs_prometheus
-from tests.unit.test_dashboards import PANELS
 
 pytestmark = [
     needs_prometheus,

@@ -12,7 +12,7 @@ from raysync.record.collector import Collector
 from raysync.record.metrics import REGISTRY, RunLabels
 from raysync.training.task import prepare
 from raysync.virtual.engine import VirtualEngine
-from tests.cluster.parts import TINY
+from tests.builders.cluster import TINY
 from tests.cluster.prometheus import needs_prometheus
 
 TITLE = RunLabels("the experiment", "the run", "bsp")

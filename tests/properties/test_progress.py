@@ -10,10 +10,9 @@ from raysync.core.decisions import Apply
 from raysync.core.events import Pushed
 from raysync.core.machine import Machine
 from raysync.paradigms import make
+from tests.builders.paradigms import HYBRID_PARAMETERS, VARIANTS
+from tests.builders.plans import schedules
 from tests.driving import joins, simulate
-from tests.properties.test_conformance import RULES
-from tests.properties.test_hybrid_oracle import SETTINGS
-from tests.properties.test_relations import schedules
 
 COUNTS = st.integers(1, 9)
 
@@ -26,7 +25,8 @@ def rules(draw):
     )
     match kind:
         case "hybrid":
-            parameters, most = draw(SETTINGS), lambda n: n  # each is released by an update only
+            parameters = draw(HYBRID_PARAMETERS)
+            most = lambda n: n  # noqa: E731 - each is released by an update only
         case "k-sync":
             parameters, most = (
                 {"k": draw(COUNTS)},
@@ -111,7 +111,7 @@ def touched_per_push(name, parameters, workers):
 
 
 MANY = {
-    name: paradigm for name, paradigm in RULES.items() if name != "lagtuner-literal"
+    name: paradigm for name, paradigm in VARIANTS.items() if name != "lagtuner-literal"
 } | {  # its leads have no bound
     "hybrid-half": ("hybrid", {"k": 150, "staleness_tolerance": "inf"}),
     "k-sync-half": ("k-sync", {"k": 150}),

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from raysync.core.decisions import Apply, Restore, Suspend, Switch
 from raysync.core.machine import Machine
 from raysync.paradigms import make
+from tests.builders.plans import schedules
 from tests.driving import SAMPLES, simulate
-from tests.properties.test_relations import schedules
 
 OTHERS = [
     "bsp",

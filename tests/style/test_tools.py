@@ -15,13 +15,10 @@ from raysync.paradigms import PARADIGMS
 
 ROOT = Path(__file__).parents[2]
 
+
 def runs(*command):
     done = subprocess.run(
-        [sys.executable, *command],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
