@@ -1,12 +1,15 @@
 """Shared fixtures and options. See tests/README.md for what each folder proves."""
 
 import logging
+import os
 from contextlib import contextmanager
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import coverage_gate
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # models are tiny, and two processes share the cores
 
 settings.register_profile(
     "repeatable",

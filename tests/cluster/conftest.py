@@ -18,6 +18,15 @@ def session(ray_cluster):
         yield session
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    """What a test that fails may have broken is not left to the next."""
+    report = yield
+    if report.failed and "session" in getattr(item, "funcargs", ()):
+        item.funcargs["session"].close()
+    return report
+
+
 @pytest.fixture
 def run(session, tmp_path):
     """Train `TINY` with other settings in the session; returns the record.

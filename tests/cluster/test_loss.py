@@ -3,8 +3,6 @@
 What then follows is the driver's doing, and told in the stories of tests/engine.
 """
 
-import signal
-
 import psutil
 import pytest
 
@@ -87,17 +85,18 @@ def test_an_evaluator_that_dies_or_freezes_ends_nothing(ray_cluster, run):
     """Killed on the way; frozen at the end, when nothing else is waited for: no mark is missing."""
     struck = []
 
-    def strike_by(sent):
-        def strike(actor_group):
-            struck.append(psutil.Process(pid_of(ray_cluster, actor_group.evaluator)))
-            struck[-1].send_signal(sent)
+    def find(actor_group):
+        struck.append(psutil.Process(pid_of(ray_cluster, actor_group.evaluator)))
 
-        return strike
-
-    settings = LONGER | {"paradigm": "asp", "evaluation": {"marks": 4, "deadline_s": 2.0}}
+    settings = {
+        "paradigm": "asp",
+        "workers": [group | {"step_s": 0.05} for group in TINY["workers"]],
+        "workload": {"samples": 1600},
+        "evaluation": {"marks": 4, "deadline_s": 2.0},
+    }
     records = [
-        run(**settings, strikes={0.3: strike_by(signal.SIGKILL)}),
-        run(**settings, strikes={0.8: strike_by(signal.SIGSTOP)}),
+        run(**settings, strikes={0.0: find, 0.3: lambda actor_group: struck[-1].kill()}),
+        run(**settings, strikes={0.0: find, 0.8: lambda actor_group: struck[-1].suspend()}),
     ]
     assert not psutil.wait_procs(struck, timeout=20)[1], "also the frozen one is gone"
     for record, why in zip(records, ("ActorUnavailableError", "no answer for 2 s"), strict=True):
