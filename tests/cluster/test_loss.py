@@ -310,7 +310,7 @@ def test_faults_befall_real_workers_and_a_crashed_one_comes_back(befallen):
 
 def test_a_session_leaves_nothing_behind(ray_cluster, befallen):
     """Not even the worker that came back, which is not among the actors that it started."""
-    assert set(befallen.processes) == {"controller", "server-0", "evaluator", "worker-0 (w-0)"}
+    assert set(befallen.processes) == {"controller", "server-0", "evaluator", "worker-0 (w-0) #2"}
     _, alive = psutil.wait_procs(befallen.processes.values(), timeout=20)
     assert not alive
     assert ray_cluster.util.placement_group_table(befallen.group)["state"] == "REMOVED"
