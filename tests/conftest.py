@@ -18,7 +18,6 @@ settings.register_profile(
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("quick", settings.get_profile("repeatable"), max_examples=40)
 settings.load_profile("repeatable")
 
 

@@ -104,6 +104,7 @@ def test_the_seconds_of_updates_are_added_up_for_a_second_or_until_they_are_aske
 
 @needs_prometheus
 @pytest.mark.ray
+@pytest.mark.timeout(400)  # it may be the one that starts the cluster
 def test_every_metric_has_its_series_in_prometheus_and_the_counters_are_the_record(metered_runs):
     prometheus = metered_runs.prometheus
     for metric in REGISTRY.values():
