@@ -32,7 +32,7 @@ def run(session, tmp_path):
     """Train `TINY` with other settings in the session; returns the record.
 
     Args:
-        model: an object in place of the experiment's model.
+        model: an object in place of the experiment's model, or a name or settings of one.
         data: an object in place of its data set.
         strikes: progress -> what is called, once, with the actor group at that progress.
         notify: as that of `raysync.run`.
@@ -47,6 +47,8 @@ def run(session, tmp_path):
                 pending.pop(progress)(session._actor_group)
 
         pending = dict(strikes)
+        if isinstance(model, dict):
+            model, settings = None, settings | {"model": model}
         experiment = config.validate(TINY | {"output": str(tmp_path)} | settings)
         record = run_in(
             session,
