@@ -1,10 +1,15 @@
 """Shared fixtures and options. See tests/README.md for what each folder proves."""
 
 import logging
+import os
 from contextlib import contextmanager
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests import coverage_gate
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # models are tiny, and two processes share the cores
 
 settings.register_profile(
     "repeatable",
@@ -13,7 +18,6 @@ settings.register_profile(
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("quick", settings.get_profile("repeatable"), max_examples=40)
 settings.load_profile("repeatable")
 
 
@@ -25,15 +29,42 @@ def pytest_addoption(parser):
     )
 
 
+SLOW_FIXTURES = {"executable", "metered_runs", "head"}
+"""A browser, a Prometheus, and a Ray head that takes jobs: what uses them is slow."""
+
+
+def pytest_configure(config):
+    coverage_gate.add_to(config)
+
+
+def pytest_report_header(config):
+    return None if asks_for_slow(config) else "slow tests are left out: pytest -m slow runs them"
+
+
+def asks_for_slow(config):
+    return "slow" in config.getoption("markexpr")
+
+
 @pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
-def pytest_collection_modifyitems(items):
-    """Two processes: what starts Ray is one after the other in one of them, the rest beside it."""
+def pytest_collection_modifyitems(config, items):
+    """Leave out the slow tests, unless they are asked for or their file is named.
+
+    Of the two processes one has all tests that start Ray, one after the other, and the other has
+    the rest.
+    """
+    for item in items:
+        if SLOW_FIXTURES.intersection(item.fixturenames):
+            item.add_marker(pytest.mark.slow)
+    if not asks_for_slow(config):
+        named = {(config.invocation_params.dir / each.split("::")[0]) for each in config.args}
+        slow = [
+            item for item in items if item.get_closest_marker("slow") and item.path not in named
+        ]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if item not in slow]
     for item in items:
         if item.get_closest_marker("ray"):
             item.add_marker(pytest.mark.xdist_group("ray"))
-            if "metered_runs" in item.fixturenames:
-                # Whichever comes first starts a cluster with its dashboard.
-                item.add_marker(pytest.mark.timeout(400))
         elif "report" in item.path.parts:
             item.add_marker(pytest.mark.xdist_group("report"))  # its records are made once
 

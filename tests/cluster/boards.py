@@ -13,6 +13,14 @@ BOARDS = {
 }
 
 
+PANELS = [
+    (name, panel)
+    for name, board in BOARDS.items()
+    for panel in board["panels"]
+    if panel["type"] != "row"
+]
+
+
 @dataclass(frozen=True)
 class Asked:
     """One expression of a panel."""

@@ -183,13 +183,10 @@ def stopped_by(tmp_path, number):
     return process.returncode, load(folder)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_run_that_is_stopped_keeps_its_record(tmp_path, nothing_left_behind, number):
-    """Ctrl-C, and what `ray job stop` sends."""
-    code, record = stopped_by(tmp_path, number)
-    assert code == (-number if number == signal.SIGINT else 128 + number), (
-        "the first is what Python does"
-    )
+def test_a_run_that_is_stopped_keeps_its_record(tmp_path, nothing_left_behind):
+    """Ctrl-C; SIGTERM, as `ray job stop` sends it, comes to the frozen one above."""
+    code, record = stopped_by(tmp_path, signal.SIGINT)
+    assert code == -signal.SIGINT, "what Python does"
     assert record.complete
     assert record.summary["status"] == "stopped"
     assert record.summary["updates"] >= 20

@@ -1,7 +1,8 @@
-"""Decoupled runs on real Ray: the same numbers as in virtual time."""
+"""Decoupled runs on real Ray: the same numbers as in virtual time. How a stage's death or silence
+ends a run is told in the stories of tests/engine.
+"""
 
 import os
-import signal
 
 import pytest
 
@@ -11,11 +12,10 @@ from raysync.core.ids import WorkerId
 from raysync.core.replay import replay
 from raysync.errors import RunFailed
 from raysync.paradigms import rebuild
-from raysync.record.reader import load
 from raysync.runner import run_in
 from raysync.training.task import prepare
 from raysync.virtual.engine import VirtualEngine
-from tests.cluster.parts import breaks_at_a_gradient, pid_of
+from tests.builders.models import breaks_at_a_gradient
 
 pytestmark = pytest.mark.ray
 
@@ -32,6 +32,7 @@ TINY = {
 
 @pytest.fixture(scope="module")
 def session(ray_cluster):
+    """Stages are other actors than workers."""
     with Session() as session:
         yield session
 
@@ -103,52 +104,3 @@ def test_stages_are_kept_for_the_next_run_and_one_that_breaks_ends_it_with_its_r
         run_in(session, prepare(experiment, breaks_at_a_gradient), choice)
     assert session._actor_group is actor_group
     assert not actor_group.whole, "the next run gets others"
-
-
-def broken(session, tmp_path, groups, strike):
-    """The error and the record of an asynchronous run in which something is struck soon after its
-    beginning.
-    """
-    choice = config.ParadigmChoice(name="decoupled", modules=2, groups=groups, sync="asp")
-    workers = [{"name": "gpu", "count": 2 * groups, "step_s": 0.02}]
-    settings = {
-        "output": str(tmp_path),
-        "paradigm": choice.model_dump(),
-        "workload": {"samples": 8 * 800},
-        "workers": workers,
-        "cluster": {"step_deadline_s": 2.0},
-    }
-    struck = []
-
-    def watch(measures):
-        if measures.progress >= 0.02 and not struck:
-            struck.append(strike(session._actor_group))
-
-    with pytest.raises(RunFailed) as raised:
-        run_in(session, prepare(config.validate(TINY | settings)), choice, watch=watch)
-    why, _, path = str(raised.value).partition("\nThe record up to then: ")
-    return why, load(path)
-
-
-def test_a_stage_that_dies_ends_the_run_and_is_named(ray_cluster, session, tmp_path):
-    why, _ = broken(
-        session, tmp_path, 1, lambda actor_group: ray_cluster.kill(actor_group.workers[1])
-    )
-    assert why == "m2/gpu-1#1 was lost (its actor died), and its pipeline cannot go on without it"
-
-
-def test_a_stage_that_is_frozen_is_blamed_in_time_while_the_other_group_goes_on(
-    ray_cluster, session, tmp_path
-):
-    """The first stage of its group: the second waits for it, and is not blamed."""
-    why, record = broken(
-        session,
-        tmp_path,
-        2,
-        lambda actor_group: os.kill(pid_of(ray_cluster, actor_group.workers[0]), signal.SIGSTOP),
-    )
-    assert (
-        why == "m1/gpu-0#1 was lost (no answer for 2 s), and its pipeline cannot go on without it"
-    )
-    last = record.pushes.groupby("worker").pushed_at_s.max()
-    assert last["m2/gpu-3#1"] > last["m1/gpu-0#1"] + 1.5

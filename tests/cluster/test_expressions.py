@@ -10,9 +10,8 @@ import pytest
 import raysync
 from raysync.cli.dashboards import known
 from raysync.record.metrics import REGISTRY
-from tests.cluster.boards import BOARDS, asked, choices
+from tests.cluster.boards import BOARDS, PANELS, asked, choices
 from tests.cluster.prometheus import needs_prometheus
-from tests.unit.test_dashboards import PANELS
 
 # The runs that are asked about, too.
 pytestmark = [needs_prometheus, pytest.mark.ray, pytest.mark.timeout(600)]

@@ -22,7 +22,7 @@ import raysync
 from raysync.record.reader import load
 from raysync.record.storage import clean, join, listdir
 from raysync.record.sweeps import load_sweep
-from tests.cluster.parts import TINY
+from tests.builders.cluster import TINY
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 

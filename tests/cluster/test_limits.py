@@ -1,7 +1,6 @@
 """Limits in time of what the driver waits for, and how actors start, without a cluster."""
 
 import sys
-from dataclasses import dataclass
 from threading import Event
 from types import SimpleNamespace
 
@@ -13,6 +12,7 @@ from raysync.cluster import actor_group, clock, session
 from raysync.cluster.actor_group import START_DEADLINE_S, Starting
 from raysync.cluster.clock import within
 from raysync.errors import RunFailed
+from tests.fakes.nodes import Nodes
 
 
 @pytest.fixture
@@ -74,37 +74,6 @@ def test_a_controller_that_died_has_failed(monkeypatch):
     monkeypatch.setattr(session, "ray", SimpleNamespace(get=get))
     with pytest.raises(RunFailed, match="the controller: "):
         next(session._reports(iter(["a report"])))
-
-
-@dataclass(frozen=True, eq=False)
-class Reference:
-    node: str
-
-
-class Nodes:
-    """Ray, as far as starting actors goes: whoever is waited for is ready, the oldest first."""
-
-    def __init__(self):
-        self.under_way = []
-        self.most = {}
-        """Node -> actors that were on the way there at once."""
-
-    def actor(self, node):
-        def begin():
-            reference = Reference(node)
-            self.under_way.append(reference)
-            here = sum(one.node == node for one in self.under_way)
-            self.most[node] = max(self.most.get(node, 0), here)
-            return reference
-
-        return SimpleNamespace(__ray_ready__=SimpleNamespace(remote=begin))
-
-    def wait(self, references, num_returns):
-        self.under_way.remove(references[0])
-        return references[:1], references[1:]
-
-    def get(self, reference):
-        return True
 
 
 @given(

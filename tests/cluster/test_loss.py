@@ -1,7 +1,7 @@
-"""Deaths, errors and clusters that are too small."""
+"""Deaths, errors and clusters that are too small, as Ray has them: one of a kind.
 
-import os
-import signal
+What then follows is the driver's doing, and told in the stories of tests/engine.
+"""
 
 import psutil
 import pytest
@@ -19,27 +19,9 @@ from raysync.record.reader import load
 from raysync.runner import run_in
 from raysync.training.task import prepare
 from raysync.virtual.engine import VirtualEngine
-from tests.cluster.parts import TINY, UNEQUAL, pid_of, rss_mib
+from tests.builders.cluster import LONGER, TINY, pid_of, rss_mib
 
 pytestmark = pytest.mark.ray
-
-
-def start(tmp_path, **settings):
-    longer = {"output": str(tmp_path), "workers": UNEQUAL, "workload": {"samples": 1600}}
-    return prepare(config.validate(TINY | longer | settings))
-
-
-def train(session, task, paradigm, at_progress, fault, notify=lambda text: None):
-    """Run, and once the progress is reached call `fault(actor_group)`, once."""
-    done = []
-
-    def watch(measures):
-        if measures.progress >= at_progress and not done:
-            done.append(fault(session._actor_group))
-
-    record = run_in(session, task, config.ParadigmChoice(name=paradigm), watch=watch, notify=notify)
-    assert done, "the fault never took effect"
-    return record
 
 
 def left(record):
@@ -50,159 +32,72 @@ def left(record):
     ]
 
 
-def test_a_worker_that_is_killed_leaves_and_the_others_finish(ray_cluster, tmp_path):
-    task, paradigm, said = start(tmp_path), "bsp", []
-    with Session() as session:
-        record = train(
-            session,
-            task,
-            paradigm,
-            0.2,
-            lambda actor_group: ray_cluster.kill(actor_group.workers[0]),
-            said.append,
-        )
-        assert record.summary["status"] == "finished"
-        assert left(record) == [("fast-0#1", "its actor died")]
-        assert any("fast-0#1 is gone" in text for text in said)
-        with (record.path / "journal.jsonl").open() as file:
-            assert replay(file, rebuild).difference is None
-        again = run_in(session, task, config.ParadigmChoice(name=paradigm))
-        assert len(again.summary["per_worker"]) == 3, "the next run has all its workers"
-        assert all(one["pushes"] for one in again.summary["per_worker"])
-
-
-def test_a_frozen_worker_misses_its_deadline(ray_cluster, tmp_path):
-    """Ray never reports it."""
-    task = start(tmp_path, cluster={"step_deadline_s": 2.0})
-    with Session() as session:
-        record = train(
-            session,
-            task,
-            "bsp",
-            0.2,
-            lambda actor_group: os.kill(
-                pid_of(ray_cluster, actor_group.workers[2]), signal.SIGSTOP
-            ),
-        )
-        assert left(record) == [("slow-0#1", "no answer for 2 s")]
-        assert record.summary["status"] == "finished"
-
-
-def test_a_frozen_controller_fails_its_run_and_goes(ray_cluster, tmp_path, monkeypatch):
-    """Of whose silence Ray says nothing either."""
-
-    def controllers():
-        return [
-            one
-            for one in psutil.Process().children(recursive=True)
-            if one.cmdline()[:1] == ["ray::Controller.run"]
-        ]
+def test_a_worker_that_is_killed_leaves_and_so_does_a_frozen_one_and_the_others_finish(
+    ray_cluster, session, run
+):
+    """Ray reports the death, and never the silence."""
+    said, frozen = [], []
 
     def freeze(actor_group):
-        [controller] = controllers()
-        controller.suspend()
-        frozen.append(controller)
+        frozen.append(psutil.Process(pid_of(ray_cluster, actor_group.workers[2])))
+        frozen[0].suspend()
 
-    frozen, task = [], start(tmp_path)
-    monkeypatch.setattr(session_module, "SILENCE_S", 3.0)
-    with (
-        Session() as session,
-        pytest.raises(RunFailed, match="the controller has not reported for 3 s") as failed,
-    ):
-        train(session, task, "bsp", 0.2, freeze)
-    record = load(str(failed.value).rpartition(": ")[2])
-    assert record.summary["status"] == "failed"
-    assert record.summary["pushes"] > 0
-    _, alive = psutil.wait_procs(frozen, timeout=30)
-    assert not alive
-
-
-def test_a_frozen_server_is_not_blamed_on_the_workers(ray_cluster, tmp_path):
-    task = start(tmp_path, cluster={"step_deadline_s": 2.0})
-    with Session() as session, pytest.raises(RunFailed, match="server: no answer for 2 s"):
-        train(
-            session,
-            task,
-            "asp",
-            0.2,
-            lambda actor_group: os.kill(
-                pid_of(ray_cluster, actor_group.servers[0]), signal.SIGSTOP
-            ),
-        )
+    record = run(
+        **LONGER,
+        cluster={"step_deadline_s": 2.0},
+        notify=said.append,
+        strikes={0.2: lambda actor_group: ray_cluster.kill(actor_group.workers[0]), 0.5: freeze},
+    )
+    assert record.summary["status"] == "finished"
+    assert left(record) == [("fast-0#1", "its actor died"), ("slow-0#1", "no answer for 2 s")]
+    for worker in ("fast-0#1", "slow-0#1"):
+        assert any(f"{worker} is gone" in text for text in said)
+    assert not psutil.wait_procs(frozen, timeout=20)[1], "it must not keep its device"
+    with (record.path / "journal.jsonl").open() as file:
+        assert replay(file, rebuild).difference is None
+    again = run()
+    assert len(again.summary["per_worker"]) == 3, "the next run has all its workers"
+    assert all(one["pushes"] for one in again.summary["per_worker"])
 
 
-def test_an_actor_that_died_between_two_runs_is_replaced(ray_cluster, tmp_path):
-    task = start(tmp_path, workload={"samples": 80})
-    with Session() as session:
-        run_in(session, task, config.ParadigmChoice(name="asp"))
-        ray_cluster.kill(session._actor_group.workers[1])
-        again = run_in(session, task, config.ParadigmChoice(name="asp"))
+def test_an_actor_that_died_between_two_runs_is_replaced(ray_cluster, session, run):
+    run(paradigm="asp", workload={"samples": 80})
+    ray_cluster.kill(session._actor_group.workers[1])
+    again = run(paradigm="asp", workload={"samples": 80})
     assert (again.summary["status"], len(again.summary["per_worker"])) == ("finished", 3)
 
 
-def test_a_broken_paradigm_is_told_with_the_event_and_its_journal_is_kept(ray_cluster, tmp_path):
-    choice = config.ParadigmChoice.model_validate(
-        {"name": "tests.cluster.parts:Eager", "breaks_after": 20}
-    )
-    with (
-        Session() as session,
-        pytest.raises(
-            RunFailed, match="ZeroDivisionError: a bug in my paradigm at Pushed"
-        ) as raised,
-    ):
-        run_in(session, start(tmp_path), choice)
-    record = load(str(raised.value).rpartition("The record up to then: ")[2])
-    assert len(record.pushes) == 20
-
-
-def test_waiting_costs_the_controller_nothing(ray_cluster, tmp_path):
+def test_waiting_costs_the_controller_nothing(ray_cluster, session, run):
     """No polling: its processor time is a small part of a run of long steps (a busy loop takes all
     of it).
     """
-    task = start(
-        tmp_path, workers=[{"name": "w", "count": 2, "step_s": 0.5}], workload={"samples": 80}
-    )
-    with Session() as session:
-        run_in(
-            session,
-            start(tmp_path, workers=[{"name": "w", "count": 2}]),
-            config.ParadigmChoice(name="bsp"),
-        )
-        process = psutil.Process(pid_of(ray_cluster, session._actor_group.controller))
-        before = process.cpu_times()
-        record = run_in(session, task, config.ParadigmChoice(name="bsp"))
-        after = process.cpu_times()
+    steps = [group | {"step_s": 0.5} for group in TINY["workers"]]
+    run(workload={"samples": 80})
+    process = psutil.Process(pid_of(ray_cluster, session._actor_group.controller))
+    before = process.cpu_times()
+    record = run(workers=steps, workload={"samples": 120})
+    after = process.cpu_times()
+    assert process.pid == pid_of(ray_cluster, session._actor_group.controller)
     assert after.user + after.system - before.user - before.system < 0.3 * record.summary["seconds"]
 
 
-def test_when_every_worker_is_gone_the_run_has_failed(ray_cluster, tmp_path):
-    with Session() as session, pytest.raises(RunFailed, match="every worker is gone"):
-        train(
-            session,
-            start(tmp_path),
-            "asp",
-            0.1,
-            lambda actor_group: [ray_cluster.kill(worker) for worker in actor_group.workers],
-        )
-
-
-def test_an_evaluator_that_dies_or_freezes_ends_nothing(ray_cluster, tmp_path):
+def test_an_evaluator_that_dies_or_freezes_ends_nothing(ray_cluster, run):
     """Killed on the way; frozen at the end, when nothing else is waited for: no mark is missing."""
-    task = start(tmp_path, evaluation={"marks": 4, "deadline_s": 2.0})
     struck = []
 
-    def strike_by(sent):
-        def strike(actor_group):
-            struck.append(psutil.Process(pid_of(ray_cluster, actor_group.evaluator)))
-            struck[-1].send_signal(sent)
+    def find(actor_group):
+        struck.append(psutil.Process(pid_of(ray_cluster, actor_group.evaluator)))
 
-        return strike
-
-    with Session() as session:
-        records = [
-            train(session, task, "asp", 0.3, strike_by(signal.SIGKILL)),
-            train(session, task, "asp", 0.8, strike_by(signal.SIGSTOP)),
-        ]
+    settings = {
+        "paradigm": "asp",
+        "workers": [group | {"step_s": 0.05} for group in TINY["workers"]],
+        "workload": {"samples": 1600},
+        "evaluation": {"marks": 4, "deadline_s": 2.0},
+    }
+    records = [
+        run(**settings, strikes={0.0: find, 0.3: lambda actor_group: struck[-1].kill()}),
+        run(**settings, strikes={0.0: find, 0.8: lambda actor_group: struck[-1].suspend()}),
+    ]
     assert not psutil.wait_procs(struck, timeout=20)[1], "also the frozen one is gone"
     for record, why in zip(records, ("ActorUnavailableError", "no answer for 2 s"), strict=True):
         assert record.summary["status"] == "finished"
@@ -212,7 +107,31 @@ def test_an_evaluator_that_dies_or_freezes_ends_nothing(ray_cluster, tmp_path):
         assert "is started anew" in remark
 
 
-def test_a_broken_update_is_reported_as_the_servers_error(ray_cluster, tmp_path):
+def test_a_frozen_controller_fails_its_run_and_goes(run, monkeypatch):
+    """Of whose silence Ray says nothing either."""
+
+    def freeze(actor_group):
+        [controller] = [
+            one
+            for one in psutil.Process().children(recursive=True)
+            if one.cmdline()[:1] == ["ray::Controller.run"]
+        ]
+        controller.suspend()
+        frozen.append(controller)
+
+    frozen = []
+    monkeypatch.setattr(session_module, "SILENCE_S", 3.0)
+    with pytest.raises(RunFailed, match="the controller has not reported for 3 s") as failed:
+        run(**LONGER, strikes={0.2: freeze})
+    record = load(str(failed.value).rpartition(": ")[2])
+    assert record.summary["status"] == "failed"
+    assert record.summary["pushes"] > 0
+    assert run(workload={"samples": 80}).summary["status"] == "finished", "with others"
+    _, alive = psutil.wait_procs(frozen, timeout=30)
+    assert not alive
+
+
+def test_a_broken_update_is_reported_as_the_servers_error(run):
     """Ray itself would show it as an error of the next worker's step."""
 
     def break_server(actor_group):
@@ -220,33 +139,21 @@ def test_a_broken_update_is_reported_as_the_servers_error(ray_cluster, tmp_path)
             lambda server: setattr(server._model.exchange, "store", "broken")
         )
 
-    with (
-        Session() as session,
-        pytest.raises(RunFailed, match="server: AttributeError: 'str' object") as raised,
-    ):
-        train(session, start(tmp_path), "bsp", 0.1, break_server)
+    with pytest.raises(RunFailed, match="server: AttributeError: 'str' object") as raised:
+        run(**LONGER, strikes={0.1: break_server})
     record = load(str(raised.value).rpartition("The record up to then: ")[2])
     assert record.summary["status"] == "failed"
     assert "AttributeError" in record.summary["error"]
     assert len(record.pushes) > 0
 
 
-def test_a_dead_server_is_not_taken_for_dead_workers(ray_cluster, tmp_path):
-    with Session() as session, pytest.raises(RunFailed, match="server: ActorDiedError"):
-        train(
-            session,
-            start(tmp_path),
-            "asp",
-            0.1,
-            lambda actor_group: ray_cluster.kill(actor_group.servers[0]),
+def test_a_dead_server_is_not_taken_for_dead_workers(ray_cluster, run):
+    with pytest.raises(RunFailed, match="server: ActorDiedError"):
+        run(
+            **LONGER,
+            paradigm="asp",
+            strikes={0.1: lambda actor_group: ray_cluster.kill(actor_group.servers[0])},
         )
-
-
-def test_an_error_in_the_users_model_is_the_workers(ray_cluster, tmp_path):
-    with pytest.raises(
-        RunFailed, match="worker w-.#1: ValueError: my layer does not like this batch"
-    ):
-        raysync.run(TINY | {"output": str(tmp_path), "model": "tests.cluster.parts:raising"})
 
 
 @pytest.mark.parametrize(
@@ -272,74 +179,61 @@ def test_a_cluster_that_is_too_small_says_so_at_once(ray_cluster, tmp_path, grou
     assert list(tmp_path.iterdir()) == []
 
 
-def test_resources_that_others_use_are_waited_for_up_to_a_deadline(ray_cluster, tmp_path):
-    holder = ray_cluster.remote(num_cpus=8)(
+def test_resources_that_others_use_are_waited_for_up_to_a_deadline(
+    ray_cluster, session, run, tmp_path
+):
+    """The session's actors have 5 of the 12 CPUs, and another has 4."""
+    run(workload={"samples": 80})
+    holder = ray_cluster.remote(num_cpus=4)(
         type("Holder", (), {"ready": lambda self: True})
     ).remote()
-    ray_cluster.get(holder.ready.remote())
-    with pytest.raises(ConfigError, match="found no free resources within 1 s; others use them"):
-        raysync.run(TINY | {"output": str(tmp_path), "cluster": {"placement_deadline_s": 1}})
-    ray_cluster.kill(holder)
-    assert raysync.run(TINY | {"output": str(tmp_path)}).summary["status"] == "finished"
+    ray_cluster.get(holder.ready.remote(), timeout=60)
+    try:
+        with pytest.raises(
+            ConfigError, match="found no free resources within 1 s; others use them"
+        ):
+            raysync.run(TINY | {"output": str(tmp_path), "cluster": {"placement_deadline_s": 1}})
+    finally:
+        ray_cluster.kill(holder)
+    kept = [
+        group["name"]
+        for group in ray_cluster.util.placement_group_table().values()
+        if group["state"] != "REMOVED"
+    ]
+    assert kept == [session._actor_group.name], "it waits no longer"
 
 
-def test_a_session_leaves_nothing_behind(ray_cluster, tmp_path):
-    with Session() as session:
-        run_in(
-            session, start(tmp_path, workload={"samples": 80}), config.ParadigmChoice(name="asp")
-        )
-        actor_group = session._actor_group
-        actors = [
-            actor_group.controller,
-            actor_group.servers[0],
-            actor_group.evaluator,
-            *actor_group.workers,
-        ]
-        processes = [psutil.Process(pid_of(ray_cluster, actor)) for actor in actors]
-        group = actor_group.group
-    _, alive = psutil.wait_procs(processes, timeout=20)
-    assert not alive
-    assert ray_cluster.util.placement_group_table(group)["state"] == "REMOVED"
-    assert ray_cluster.is_initialized(), "a cluster that was joined is left as it was"
-
-
-def test_the_controllers_memory_stays_flat(ray_cluster, tmp_path):
+@pytest.mark.slow
+def test_the_controllers_memory_stays_flat(ray_cluster, session, run):
     """Vectors of 76 KiB, which Ray inlines, and leaks when references are nested in results: 200
     MiB in 3,000 pushes.
     """
-    task = start(
-        tmp_path,
-        model={"name": "mlp", "hidden": [256]},
-        workload={"samples": 24_000},
-        workers=[{"name": "w", "count": 4}],
-        evaluation={"marks": 2},
-    )
     seen = []
 
     def watch(measures):
         if 0.25 < measures.progress < 0.97:
             seen.append(rss_mib(pid))
 
-    with Session() as session:
-        run_in(
-            session,
-            start(tmp_path, workers=[{"name": "w", "count": 4}], workload={"samples": 80}),
-            config.ParadigmChoice(name="asp"),
-        )
-        pid = pid_of(ray_cluster, session._actor_group.controller)
-        record = run_in(session, task, config.ParadigmChoice(name="asp"), watch=watch)
-        assert psutil.Process(pid).environ()["MALLOC_ARENA_MAX"] == "1", (
-            "with more, free memory adds up"
-        )
+    run(paradigm="asp", workload={"samples": 80})
+    pid = pid_of(ray_cluster, session._actor_group.controller)
+    record = run(
+        paradigm="asp",
+        model={"name": "mlp", "hidden": [256]},
+        workload={"samples": 24_000},
+        evaluation={"marks": 2},
+        watch=watch,
+    )
+    assert psutil.Process(pid).environ()["MALLOC_ARENA_MAX"] == "1", (
+        "with more, free memory adds up"
+    )
     assert record.summary["pushes"] >= 3000
     assert max(seen) - seen[0] < 60, f"MiB over the run: {seen}"
 
 
-def test_faults_befall_real_workers_and_a_crashed_one_comes_back(ray_cluster, tmp_path):
-    """One worker dies as it begins its sixth iteration; the other is killed after a second: the run
-    waits for the first.
-    """
-    faults = [
+class Befallen:
+    """A run of two workers that faults befall, in a session of its own that is over."""
+
+    FAULTS = (
         {"kind": "slow-down", "workers": ["w-0"], "start_clock": 2, "lasts_clocks": 2, "factor": 4},
         {
             "kind": "latency",
@@ -351,22 +245,45 @@ def test_faults_befall_real_workers_and_a_crashed_one_comes_back(ray_cluster, tm
         {"kind": "crash", "worker": "w-0", "at_clock": 5, "rejoin_after_s": 0.1},
         {"kind": "crash", "worker": "w-1", "at_s": 1.0},
         {"kind": "crash", "worker": "w-1", "at_clock": 10_000},
-    ]
-    link = {"latency_s": 0.01, "bandwidth_bytes_per_s": 1e7}
-    task = start(
-        tmp_path,
-        faults=faults,
-        workload={"samples": 560},
-        workers=[{"name": "w", "count": 2, "step_s": 0.05, "link": link}],
     )
-    said = []
-    with Session() as session:
-        record = run_in(session, task, config.ParadigmChoice(name="asp"), notify=said.append)
-        processes = [
-            process
-            for process in psutil.process_iter(["name"])
-            if process.info["name"].startswith("ray::Worker")
-        ]
+
+    def __init__(self, ray, output):
+        link = {"latency_s": 0.01, "bandwidth_bytes_per_s": 1e7}
+        self.task = task_of(
+            output,
+            faults=list(self.FAULTS),
+            workload={"samples": 560},
+            workers=[{"name": "w", "count": 2, "step_s": 0.05, "link": link}],
+        )
+        self.said = []
+        with Session() as session:
+            self.record = run_in(
+                session, self.task, config.ParadigmChoice(name="asp"), notify=self.said.append
+            )
+            self.group = session._actor_group.group
+            self.processes = {
+                name.partition(":")[2].partition(":")[2]: psutil.Process(
+                    pid_of(ray, ray.get_actor(name))
+                )
+                for name in ray.util.list_named_actors()
+                if name.startswith(session._actor_group.name)
+            }
+
+
+def task_of(output, **settings):
+    return prepare(config.validate(TINY | {"output": str(output)} | settings))
+
+
+@pytest.fixture(scope="module")
+def befallen(ray_cluster, tmp_path_factory):
+    return Befallen(ray_cluster, tmp_path_factory.mktemp("befallen"))
+
+
+def test_faults_befall_real_workers_and_a_crashed_one_comes_back(befallen):
+    """One worker dies as it begins its sixth iteration; the other is killed after a second: the run
+    waits for the first.
+    """
+    record, task = befallen.record, befallen.task
     pushes, summary = record.pushes.set_index(["worker", "clock"]).sort_index(), record.summary
     assert summary["status"] == "finished"
     assert [worker for worker, _ in left(record)] == ["w-0#1", "w-1#1"]
@@ -388,9 +305,16 @@ def test_faults_befall_real_workers_and_a_crashed_one_comes_back(ray_cluster, tm
         > between.loc["w-1#1"].loc[3:].min()
     )
     assert ["faults[4]" in fault for fault in summary["faults_without_effect"]] == [True]
-    assert any("Fault never triggered: faults[4]" in text for text in said)
-    assert processes, "the one that came back is still there when the run ends"
-    assert not psutil.wait_procs(processes, timeout=20)[1], "and gone with the session"
+    assert any("Fault never triggered: faults[4]" in text for text in befallen.said)
+
+
+def test_a_session_leaves_nothing_behind(ray_cluster, befallen):
+    """Not even the worker that came back, which is not among the actors that it started."""
+    assert set(befallen.processes) == {"controller", "server-0", "evaluator", "worker-0 (w-0) #2"}
+    _, alive = psutil.wait_procs(befallen.processes.values(), timeout=20)
+    assert not alive
+    assert ray_cluster.util.placement_group_table(befallen.group)["state"] == "REMOVED"
+    assert ray_cluster.is_initialized(), "a cluster that was joined is left as it was"
 
 
 def story(lines):
@@ -414,7 +338,7 @@ def test_a_run_with_crashes_and_a_comeback_is_the_one_in_virtual_time(ray_cluste
         {"kind": "crash", "worker": "w-1", "at_clock": 3},
         {"kind": "crash", "worker": "w-0", "at_clock": 5, "rejoin_after_s": 0.1},
     ]
-    task = start(
+    task = task_of(
         tmp_path,
         faults=faults,
         workload={"samples": 160},

@@ -12,40 +12,11 @@ from raysync.record.collector import Collector
 from raysync.record.metrics import REGISTRY, RunLabels
 from raysync.training.task import prepare
 from raysync.virtual.engine import VirtualEngine
-from tests.cluster.parts import TINY
+from tests.builders.cluster import TINY
 from tests.cluster.prometheus import needs_prometheus
+from tests.fakes.metrics import Broken, FakeMetric
 
 TITLE = RunLabels("the experiment", "the run", "bsp")
-
-
-class FakeMetric:
-    """Takes what Ray's takes."""
-
-    made: list[str] = []
-    values: list[tuple[str, float]] = []
-
-    def __init__(self, name, description, *rest):
-        self.made.append(name)
-        self.name, self.tag_keys = name, rest[-1]
-
-    def record(self, value, tags):
-        assert tuple(tags) == self.tag_keys
-        self.values.append((self.name, value))
-
-    def inc(self, value, tags):
-        assert value > 0, "Ray takes no 0"
-        self.record(value, tags)
-
-    set = observe = record
-
-
-class Broken(FakeMetric):
-    """Breaks at its fifth value."""
-
-    def record(self, value, tags):
-        super().record(value, tags)
-        if len(self.values) > 4:
-            raise ConnectionError("no agent on this node")
 
 
 @pytest.fixture
@@ -131,6 +102,7 @@ def test_the_seconds_of_updates_are_added_up_for_a_second_or_until_they_are_aske
 
 @needs_prometheus
 @pytest.mark.ray
+@pytest.mark.timeout(400)  # it may be the one that starts the cluster
 def test_every_metric_has_its_series_in_prometheus_and_the_counters_are_the_record(metered_runs):
     prometheus = metered_runs.prometheus
     for metric in REGISTRY.values():

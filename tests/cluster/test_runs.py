@@ -10,33 +10,15 @@ from torch import nn
 
 import raysync
 from raysync import config
-from raysync.cluster.session import Session
 from raysync.core.decisions import Apply, Switch
 from raysync.core.events import Pushed
 from raysync.core.journal import Ended, Entry
 from raysync.core.replay import replay
 from raysync.paradigms import rebuild
-from raysync.runner import run_in
-from raysync.training.task import prepare
-from tests.cluster.parts import TINY, UNEQUAL, line, pid_of
+from tests.builders.cluster import TINY, UNEQUAL, pid_of
+from tests.builders.models import line
 
 pytestmark = pytest.mark.ray
-
-
-@pytest.fixture(scope="module")
-def session(ray_cluster):
-    """One session for all: runs that follow one another keep the actors."""
-    with Session() as session:
-        yield session
-
-
-@pytest.fixture
-def run(session, tmp_path):
-    def run(model=None, data=None, **settings):
-        experiment = config.validate(TINY | {"output": str(tmp_path)} | settings)
-        return run_in(session, prepare(experiment, model, data), experiment.paradigm)
-
-    return run
 
 
 def replays(record):
@@ -44,7 +26,7 @@ def replays(record):
         return replay(file, partial(rebuild, trust=True))
 
 
-def test_shards_devices_and_precision_change_where_it_is_computed_not_what(run):
+def test_shards_devices_and_precision_change_where_it_is_computed_not_what(run, tmp_path):
     """Two clipping server shards, placed with workers of two devices each, make the model that one
     server makes.
     """
@@ -60,16 +42,17 @@ def test_shards_devices_and_precision_change_where_it_is_computed_not_what(run):
         "paradigm": "bsp",
     }
     whole = run(**settings)
-    split = run(
-        **settings,
-        workers=[{"name": "w", "count": 3, "devices_per_worker": 2}],
-        cluster={"server_shards": 2, "server_placement": "with-workers"},
-    )
+    sharded = {
+        "workers": [group | {"devices_per_worker": 2} for group in TINY["workers"]],
+        "cluster": {"server_shards": 2, "server_placement": "with-workers"},
+        "output": str(tmp_path),
+    }
+    split = raysync.run(TINY | settings | sharded)
     assert np.allclose(split.evaluations.loss, whole.evaluations.loss, atol=1e-4)
     assert whole.evaluations.loss.iloc[-1] < whole.evaluations.loss.iloc[0] - 0.1
     places = json.loads((split.path / "environment.json").read_text())["places"]
-    assert list(places) == ["server-0", "server-1", "evaluator", "w-0", "w-1", "w-2"]
-    assert places["w-2"]["devices"] == ["cpu", "cpu"]
+    assert list(places) == ["server-0", "server-1", "evaluator", "fast-0", "fast-1", "slow-0"]
+    assert places["slow-0"]["devices"] == ["cpu", "cpu"]
 
 
 @pytest.mark.parametrize(
@@ -173,7 +156,7 @@ def test_evaluations_meet_every_mark_and_the_end(run):
 
 def test_timers_drops_batch_sizes_and_releases_without_a_pull(run):
     """A user's paradigm that uses what the four do not."""
-    record = run(paradigm="tests.cluster.parts:Ticking", workload={"samples": 240})
+    record = run(paradigm="tests.builders.paradigms:Ticking", workload={"samples": 240})
     replayed = replays(record)
     assert replayed.difference is None
     pushes = record.pushes
@@ -185,7 +168,7 @@ def test_timers_drops_batch_sizes_and_releases_without_a_pull(run):
 
 
 def test_a_release_before_the_update_pulls_the_model_before_it(run):
-    record = run(paradigm="tests.cluster.parts:Eager")
+    record = run(paradigm="tests.builders.paradigms:Eager")
     assert record.summary["status"] == "finished"
     assert sorted(record.pushes.staleness)[1] >= 1, (
         "all but the first push miss at least their own last update"
@@ -211,25 +194,21 @@ def test_the_record_says_what_was_run(run, tmp_path):
     assert record.config == config.validate(TINY | {"output": str(tmp_path), "seed": 5})
 
 
-def test_a_model_and_a_data_set_as_python_objects(run, tmp_path):
+def test_a_model_and_a_data_set_as_python_objects(run):
     """A linear model on a problem it can solve, given as an nn.Module and as arrays."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(400, 6)).astype(np.float32)
     y = x[:, :3].argmax(axis=1)
     mine = raysync.data_set("argmax", (x, y), (x[:100], y[:100]))
     adam = {"optimizer": "adam", "lr": 0.05}
-    record = raysync.run(
-        TINY | {"output": str(tmp_path), "update": adam, "data": {}},
-        model=nn.Linear(6, 3),
-        data=mine,
-    )
+    record = run(model=nn.Linear(6, 3), data=mine, update=adam)
     assert record.summary["final_accuracy"] > 0.9
     assert (record.summary["model"], record.summary["dataset"]) == ("Linear", "argmax")
     assert run(model=line).summary["model"] == "line", "a function, which gets the classes"
 
 
 def test_a_model_by_reference_and_batch_norm_buffers(run):
-    assert run(model="tests.cluster.parts:line").summary["status"] == "finished"
+    assert run(model="tests.builders.models:line").summary["status"] == "finished"
     record = run(
         model="fashion-cnn", workload={"samples": 1600}, update={"lr": 0.02}, batch_size=16
     )

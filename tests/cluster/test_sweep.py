@@ -10,7 +10,7 @@ import yaml
 from raysync.record.sweeps import TrialNote, load_sweep, notes, write_note
 from raysync.tuning.sweep import plan, run
 from raysync.tuning.trial import REPORTED
-from tests.cluster.parts import TINY
+from tests.builders.cluster import TINY
 
 pytestmark = pytest.mark.ray
 
@@ -56,7 +56,7 @@ def test_a_sweep(ray_cluster, tmp_path, monkeypatch):
     assert list(record.table[[*varied, "status"]].itertuples(index=False, name=None)) == EXPECTED
     assert "There is no GPU" in record.table.error.iloc[-1]
     assert [
-        line for line in said if "failed: cluster: worker group 'w' does not fit" in line
+        line for line in said if "failed: cluster: worker group 'fast' does not fit" in line
     ] == said
     assert (stood[-1].done, stood[-1].failed, stood[-1].running) == (5, 1, 0)
     assert all(one.progress <= other.progress + 1e-9 for one, other in pairwise(stood))

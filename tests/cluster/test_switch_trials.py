@@ -9,7 +9,7 @@ import raysync
 from raysync import config
 from raysync.record.sweeps import load_sweep
 from raysync.tuning.switch_trials import plan, run
-from tests.cluster.parts import TINY, UNEQUAL
+from tests.builders.cluster import TINY, UNEQUAL
 
 pytestmark = pytest.mark.ray
 

@@ -22,12 +22,11 @@ from raysync.engine.evaluations import TRIES
 from raysync.engine.faults import NO_FAULT, FaultPlan
 from raysync.paradigms import make
 from raysync.training.task import prepare
+from tests.builders.paradigms import VARIANTS, lead_bound
+from tests.builders.plans import plans
+from tests.builders.virtual import DATA, TIMING, deep, replayed
 from tests.engine.world import Misfortunes, driver_in, run_in
-from tests.properties.test_conformance import RULES, lead_bound
 from tests.virtual.checker import Checker
-from tests.virtual.parts import DATA, TIMING, replayed
-from tests.virtual.test_pipelines import deep
-from tests.virtual.test_safety import plans, rules
 
 ROOT = Path(__file__).parents[2]
 JITTER = {"distribution": "lognormal", "sigma": 0.3}
@@ -167,8 +166,8 @@ def test_what_a_topology_cannot_carry_out_is_told_in_one_line():
         "asp",
         {"name": "hybrid", "k": 2, "pull_interval": 2},
         {"name": "k-batch-sync", "k": 4},
-        "tests.cluster.parts:Eager",
-        "tests.virtual.test_learning:Twice",
+        "tests.builders.paradigms:Eager",
+        "tests.builders.paradigms:Twice",
     ],
 )
 def test_every_step_gets_the_weights_of_the_version_that_was_decided(paradigm):
@@ -350,12 +349,12 @@ def befalls(workers, *others):
 
 
 @settings(max_examples=60)
-@given(plans(), rules, st.data())
+@given(plans(), st.sampled_from(list(VARIANTS)), st.data())
 def test_a_run_ends_whatever_befalls_it_and_every_push_is_accounted_for(plan, paradigm, data):
     """Without a fault of the server it fails only when every worker is gone; and its journal
     replays.
     """
-    name, parameters = RULES[paradigm]
+    name, parameters = VARIANTS[paradigm]
     lives = [
         f"{group['name']}-{index}#{life}"
         for group, life in product(plan["workers"], (1, 2))

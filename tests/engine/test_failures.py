@@ -20,10 +20,9 @@ from raysync.core.decisions import Apply, Drop, Hold, Release, SetTimer, Switch
 from raysync.core.events import Joined, Left, Pushed, TimerFired
 from raysync.core.journal import Ended, Entry, Evaluation, Remark
 from raysync.training.task import prepare
+from tests.builders.virtual import DATA, TIMING, deep, replayed
 from tests.engine.world import run_in
 from tests.virtual.checker import Checker
-from tests.virtual.parts import DATA, TIMING, replayed
-from tests.virtual.test_pipelines import deep
 
 SETTINGS = {"evaluation": {"marks": 1}}
 SCRIPTS = sorted(Path(__file__).parent.glob("scripts/*.txt"))

@@ -6,7 +6,7 @@ from torch.nn.functional import cross_entropy
 
 from raysync import config
 from raysync.training.task import prepare
-from tests.virtual.parts import learn, weights_of
+from tests.builders.virtual import learn, weights_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

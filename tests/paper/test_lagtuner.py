@@ -291,3 +291,15 @@ def test_a_leaver_frees_the_held():
     drive.push("a#1", at=1.0)
     assert released(drive.leave(SLOW, at=2.0)) == []
     assert released(drive.leave("b#1", at=3.0)) == ["a#1"]
+
+
+def test_a_worker_that_was_caught_up_with_spends_its_grant_all_the_same():
+    """It is released once, though its lead alone would release it as well."""
+    drive = Drive(make("lagtuner", s_lower=0, s_upper=10), FAST, SLOW)
+    for worker, at in ((SLOW, 0.0), (FAST, 0.0), (SLOW, 4.0), (FAST, 4.0), (FAST, 5.0)):
+        drive.push(worker, at=at)
+    for at in (5.5, 6.0):
+        drive.push(SLOW, at=at)
+    assert released(drive.push(FAST, at=7.0)).count(FAST) == 1
+    assert drive.roster.lead(FAST) == 0
+    assert drive.machine.paradigm.credit == {FAST: 1}

@@ -9,61 +9,7 @@ from hypothesis.stateful import invariant, run_state_machine_as_test
 
 from raysync.paradigms import make
 from raysync.testing.conformance import STEPS, Conformance
-
-RULES = {
-    "bsp": ("bsp", {}),
-    "asp": ("asp", {}),
-    "ssp0": ("ssp", {"staleness": 0}),
-    "ssp2": ("ssp", {"staleness": 2}),
-    "lagtuner": ("lagtuner", {"s_lower": 1, "s_upper": 4}),
-    "lagtuner-wait": ("lagtuner", {"s_lower": 0, "s_upper": 3, "predict": "wait"}),
-    "lagtuner-busy": ("lagtuner", {"s_lower": 1, "s_upper": 1, "interval": "busy"}),
-    "hybrid-sync": ("hybrid-sync", {}),
-    "hybrid-2-1": ("hybrid", {"k": 2, "staleness_tolerance": 1, "pull_interval": 2}),
-    "hybrid-all-2": ("hybrid", {"k": "all", "staleness_tolerance": 2, "pull_interval": 3}),
-    "hybrid-1-0": ("hybrid", {"k": 1, "staleness_tolerance": 0, "pull_interval": 2}),
-    "hybrid-global": (
-        "hybrid",
-        {"k": 3, "staleness_tolerance": "inf", "pull_interval": 3, "snapshot": "global"},
-    ),
-    "hybrid-async": ("hybrid-async", {}),
-    "k-async": ("k-async", {"k": 3}),
-    "k-sync": ("k-sync", {"k": 2}),
-    "k-batch-sync": ("k-batch-sync", {"k": 3}),
-    "k-batch-async": ("k-batch-async", {"k": 3}),
-    "backup-workers": ("backup-workers", {"backups": 1}),
-    "ringmaster-asp": ("ringmaster", {"paradigm": "asp", "staleness": 1}),
-    "ringmaster-ssp": ("ringmaster", {"paradigm": {"name": "ssp", "staleness": 1}, "staleness": 2}),
-    "ringmaster-bsp": ("ringmaster", {"paradigm": "bsp", "staleness": 0}),
-    "ringmaster-hybrid": (
-        "ringmaster",
-        {
-            "staleness": 0,
-            "paradigm": {
-                "name": "hybrid",
-                "k": 1,
-                "staleness_tolerance": 2,
-                "pull_interval": 3,
-                "snapshot": "global",
-            },
-        },
-    ),
-    "lagtuner-literal": ("lagtuner", {"s_lower": 1, "s_upper": 4, "bound": "literal"}),
-}
-
-
-def lead_bound(name, parameters):
-    """The largest lead at a Release that the rule promises; None if it promises none."""
-    match name, parameters:
-        case ("bsp" | "hybrid-sync", _) | ("ringmaster", {"paradigm": "bsp"}):
-            return 0
-        case "ssp", {"staleness": staleness}:
-            return staleness
-        case "hybrid", {"staleness_tolerance": int(tolerance)}:
-            return tolerance + 1
-        case "lagtuner", {"s_upper": s_upper, **rest} if rest.get("bound") != "literal":
-            return s_upper
-    return None
+from tests.builders.paradigms import VARIANTS, lead_bound
 
 
 class Counted(Conformance):
@@ -94,9 +40,9 @@ class Counted(Conformance):
             assert len(clocks) <= 2
 
 
-@pytest.mark.parametrize("label", RULES)
+@pytest.mark.parametrize("label", VARIANTS)
 def test_conformance(label):
-    name, parameters = RULES[label]
+    name, parameters = VARIANTS[label]
     attributes = {
         "fresh": staticmethod(partial(make, name, **parameters)),
         "lead_bound": lead_bound(name, parameters),

@@ -8,6 +8,7 @@ from raysync.core.decisions import Apply, Release
 from raysync.core.events import Joined, Left, Pushed
 from raysync.core.machine import Machine
 from raysync.paradigms import make
+from tests.builders.paradigms import HYBRID_PARAMETERS
 
 
 class Oracle:
@@ -71,16 +72,6 @@ def told(decisions):
     return answer
 
 
-SETTINGS = st.fixed_dictionaries(
-    {
-        "k": st.sampled_from(["all", 1, 2, 3, 5]),
-        "staleness_tolerance": st.sampled_from([0, 0, 1, 2, 4, "inf"]),
-        "pull_interval": st.integers(1, 4),
-        "snapshot": st.sampled_from(["worker", "global"]),
-    }
-)
-
-
 def events(machine, choices):
     """Random events, legal ones: a few joins and leaves, mostly pushes of whoever computes."""
     roster, joined, late = machine.roster, 0, {}
@@ -111,7 +102,7 @@ def events(machine, choices):
             )
 
 
-@given(SETTINGS, st.lists(st.integers(0, 12 * 7 * 5 - 1), max_size=120))
+@given(HYBRID_PARAMETERS, st.lists(st.integers(0, 12 * 7 * 5 - 1), max_size=120))
 def test_hybrid_agrees_with_the_oracle(parameters, choices):
     machine, oracle = Machine(make("hybrid", **parameters)), Oracle(**parameters)
     for event in events(machine, choices):

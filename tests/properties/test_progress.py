@@ -9,10 +9,9 @@ from raysync.core.decisions import Apply
 from raysync.core.events import Pushed
 from raysync.core.machine import Machine
 from raysync.paradigms import make
+from tests.builders.paradigms import HYBRID_PARAMETERS, VARIANTS
+from tests.builders.plans import schedules
 from tests.driving import joins, simulate
-from tests.properties.test_conformance import RULES
-from tests.properties.test_hybrid_oracle import SETTINGS
-from tests.properties.test_relations import schedules
 
 COUNTS = st.integers(1, 9)
 
@@ -25,7 +24,8 @@ def rules(draw):
     )
     match kind:
         case "hybrid":
-            parameters, most = draw(SETTINGS), lambda n: n  # each is released by an update only
+            parameters = draw(HYBRID_PARAMETERS)
+            most = lambda n: n  # noqa: E731 - each is released by an update only
         case "k-sync":
             # A late one, and one of the round.
             parameters, most = ({"k": draw(COUNTS)}, lambda n: 2 * n)
@@ -109,7 +109,7 @@ def touched_per_push(name, parameters, workers):
 
 
 # Its leads have no bound.
-MANY = {name: paradigm for name, paradigm in RULES.items() if name != "lagtuner-literal"} | {
+MANY = {name: paradigm for name, paradigm in VARIANTS.items() if name != "lagtuner-literal"} | {
     "hybrid-half": ("hybrid", {"k": 150, "staleness_tolerance": "inf"}),
     "k-sync-half": ("k-sync", {"k": 150}),
     "k-batch-half": ("k-batch-sync", {"k": 150}),

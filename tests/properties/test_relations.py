@@ -3,33 +3,13 @@
 from hypothesis import given, settings, strategies as st
 
 from raysync.core.decisions import Apply, Drop, Hold, Release
-from raysync.core.events import Joined, Left, Pushed
+from raysync.core.events import Joined, Pushed
 from raysync.core.machine import Machine
 from raysync.paradigms import make
-from raysync.randomness import uniform
+from tests.builders.plans import schedules
 from tests.driving import simulate
 
 HUGE = 10**9
-
-
-@st.composite
-def schedules(draw):
-    """Step times and churn: (step_s, events)."""
-    seed = draw(st.integers(0, 10**6))
-    workers = [f"w-{i}#1" for i in range(draw(st.integers(1, 6)))]
-    spread = draw(st.sampled_from([0.0, 0.2, 0.9]))
-    speed = {worker: draw(st.sampled_from([0.5, 1.0, 1.0, 2.0])) for worker in workers}
-    churn = [Joined(at=draw(st.sampled_from([0.0, 0.0, 2.5])), worker=worker) for worker in workers]
-    churn += [
-        Left(at=draw(st.floats(3, 30)), worker=worker)
-        for worker in workers[1:]
-        if draw(st.integers(0, 3)) == 0
-    ]
-
-    def step_s(worker, clock):
-        return speed[worker] * (1 + spread * (uniform(seed, "step", worker, clock) - 0.5))
-
-    return step_s, churn
 
 
 def trace(name, schedule, pushes=150, **parameters):

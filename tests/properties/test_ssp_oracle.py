@@ -7,8 +7,8 @@ from hypothesis import given, strategies as st
 from raysync.core.events import Joined, Left, Pushed
 from raysync.core.machine import Machine
 from raysync.paradigms import make
+from tests.builders.plans import schedules
 from tests.driving import simulate
-from tests.properties.test_relations import schedules
 
 
 def computing_by_the_rule(history, staleness):

@@ -5,125 +5,19 @@ What the phase in force sees must be a roster that its own rule would have made:
 waits for ever behind the detector's timer, and its bound on leads holds in it.
 """
 
-from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar
 
 import pytest
 from hypothesis import event, settings, strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
 
-from raysync.core.decisions import Apply, Drop, Release, Restore, SetTimer, Suspend, Switch
+from raysync.core.decisions import Apply, Release, Restore, Suspend, Switch
 from raysync.core.events import Joined, Pushed
 from raysync.core.journal import Entry
-from raysync.core.paradigm import Paradigm
 from raysync.paradigms import make
 from raysync.record.rows import PushRows
 from raysync.testing.conformance import SAMPLES, STEPS, Conformance
-from tests.properties.test_conformance import lead_bound
-
-
-@dataclass
-class Ticking(Paradigm):
-    """A user's rule with timers: what has come by a tick is one update, except its first push."""
-
-    name: ClassVar[str] = "ticking"
-    ticks: int = field(default=0, init=False)
-    waiting: bool = field(default=False, init=False)
-
-    def on_push(self, roster, push):
-        self.waiting, waited = True, self.waiting
-        return [] if waited else [SetTimer("tick", roster.now + 0.5), SetTimer("never", 1e9)]
-
-    def on_leave(self, roster, worker):
-        return []
-
-    def on_timer(self, roster, key):
-        self.waiting = False
-        self.ticks += 1
-        first, *rest = [*roster.buffered] or [None]
-        used = (
-            [Apply(tuple(rest)), Drop(first, why="the first of several")]
-            if rest
-            else [Apply((first,))]
-            if first
-            else []
-        )
-        return [
-            *used,
-            SetTimer("never", None),
-            *(Release(worker, batch_size=4) for worker in roster.held),
-        ]
-
-    def explain(self, roster, worker):
-        return "waits for the tick"
-
-
-TICKING = f"{__name__}:Ticking"
-QUICK = {"window": 1, "windows": 1, "margin": 0.0}
-"""A detector that finds somebody in most windows."""
-SSP = {"name": "ssp", "staleness": 1}
-TUNER = {"name": "lagtuner", "s_lower": 0, "s_upper": 3}
-HYBRID = {"name": "hybrid", "k": 2, "staleness_tolerance": 1, "pull_interval": 2}
-GLOBAL = {
-    "name": "hybrid",
-    "k": 2,
-    "staleness_tolerance": "inf",
-    "pull_interval": 3,
-    "snapshot": "global",
-}
-
-SWITCHES = {
-    "bsp-asp": {},
-    "asp-bsp": {"first": "asp", "then": "bsp", "fraction": 0.2},
-    "bsp-asp-bsp": {"then": ["asp", "bsp"], "fraction": [0.1, 0.2], "batch_sizes": {"asp": 3}},
-    "ssp-hybrid": {"first": SSP, "then": HYBRID, "fraction": 0.2},
-    "lagtuner-ksync": {"first": TUNER, "then": {"name": "k-sync", "k": 2}, "fraction": 0.2},
-    "global-backup": {"first": GLOBAL, "then": "backup-workers", "fraction": 0.2},
-    "ticking-batches": {
-        "first": TICKING,
-        "then": {"name": "k-batch-sync", "k": 3},
-        "fraction": 0.2,
-    },
-    "batches-ticking": {"first": "k-batch-async", "then": TICKING, "fraction": 0.2},
-    "greedy": {"online": "greedy", "fraction": 0.5, **QUICK},
-    "greedy-three": {
-        "first": HYBRID,
-        "then": [TICKING, "k-sync"],
-        "fraction": [0.2, 0.3],
-        "online": "greedy",
-        **QUICK,
-    },
-    "greedy-skips": {
-        "first": GLOBAL,
-        "then": ["asp", "k-sync"],
-        "fraction": [0.5, 0],
-        "online": "greedy",
-        **QUICK,
-    },
-    "elastic": {"online": "elastic", "fraction": 0.5, **QUICK},
-    "elastic-three": {
-        "first": "bsp",
-        "then": [{"name": "ssp", "staleness": 0}, "bsp", "asp"],
-        "fraction": [0.1, 0.2, 0.2],
-        "online": "elastic",
-        **QUICK,
-    },
-    "elastic-ticking": {
-        "first": TICKING,
-        "then": [TUNER, HYBRID],
-        "fraction": [0.1, 0.5],
-        "online": "elastic",
-        **QUICK,
-    },
-    "elastic-batches": {
-        "first": {"name": "k-batch-sync", "k": 4},
-        "then": [GLOBAL, "bsp"],
-        "fraction": [0.2, 0.4],
-        "online": "elastic",
-        **QUICK,
-    },
-}
+from tests.builders.paradigms import SWITCHES, lead_bound
 
 
 class SwitchConformance(Conformance):

@@ -11,8 +11,8 @@ from hypothesis import event, given, settings, strategies as st
 from raysync.core.decisions import Apply, Restore, Suspend, Switch
 from raysync.core.machine import Machine
 from raysync.paradigms import make
+from tests.builders.plans import schedules
 from tests.driving import SAMPLES, simulate
-from tests.properties.test_relations import schedules
 
 OTHERS = [
     "bsp",

@@ -10,8 +10,8 @@ import yaml
 import raysync
 from raysync.record.sweeps import RECORDS, TrialNote, trial_name, write_note, write_table
 from raysync.results.collection import Collection, Failed, Run, collect
+from tests.builders.reports import BASE, DIVERGED, LEARNING_RATES, LOST, PARADIGMS, SEEDS, StandIn
 from tests.conftest import single_threaded
-from tests.report.parts import BASE, DIVERGED, LEARNING_RATES, LOST, PARADIGMS, SEEDS, StandIn
 
 
 @pytest.fixture(scope="session")

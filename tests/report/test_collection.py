@@ -11,7 +11,7 @@ from raysync.errors import ConfigError
 from raysync.record.sweeps import TrialNote, write_note, write_table
 from raysync.results.collection import OF_FINISHED_RUNS, Run, collect
 from raysync.results.grouping import differences, setting_text
-from tests.report.parts import (
+from tests.builders.reports import (
     BASE,
     DIVERGED,
     LABELS,

@@ -20,8 +20,8 @@ from raysync.errors import ConfigError
 from raysync.record.rows import PushRow
 from raysync.results.collection import collect
 from raysync.results.markdown import markdown, plain
+from tests.builders.reports import BASE, cut
 from tests.report.damage import CALLS, damage
-from tests.report.parts import BASE, cut
 
 pytestmark = pytest.mark.xdist_group("report")
 FUZZED_S = 6.0

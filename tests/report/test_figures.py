@@ -24,7 +24,7 @@ from raysync.results.figures.journal_events import story_of
 from raysync.results.figures.learning_curves import times_to
 from raysync.results.figures.primitives import INVISIBLE, layout_of, numbers
 from raysync.results.figures.time_breakdown import contributions, spent
-from tests.report.parts import BASE, cut
+from tests.builders.reports import BASE, cut
 
 FINITE = st.floats(-1e6, 1e6)
 CURVES = st.lists(FINITE, min_size=1, max_size=60).map(np.array)

@@ -18,7 +18,7 @@ from raysync.record.sweeps import load_sweep
 from raysync.results.statistics import estimate, paired_ratio
 from raysync.training.cost import step_flops
 from raysync.training.models import ModelPlan
-from tests.report.parts import BASE, DIVERGED, LOST, PARADIGMS
+from tests.builders.reports import BASE, DIVERGED, LOST, PARADIGMS
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 sys.path.insert(0, str(EXPERIMENTS))

@@ -11,7 +11,7 @@ from raysync.results.columns import measures_for, seconds_form, with_interval
 from raysync.results.ranking import rank, rank_all
 from raysync.results.statistics import estimate, paired_ratio
 from raysync.results.tables import cell, columns, table
-from tests.report.parts import LABELS, StandIn
+from tests.builders.reports import LABELS, StandIn
 
 
 def times(*seconds, accuracy=0.95, **more):

@@ -16,7 +16,7 @@ from raysync.results.statistics import (
     paired_difference,
     paired_ratio,
 )
-from tests.report.parts import BASE, StandIn
+from tests.builders.reports import BASE, StandIn
 
 values = st.floats(-1e6, 1e6)
 missing = st.sampled_from([None, nan, inf, -inf])

@@ -10,7 +10,7 @@ from tensorboardX.proto.event_pb2 import Event
 import raysync
 from raysync import cli
 from raysync.record.measures import Measures
-from tests.report.parts import BASE
+from tests.builders.reports import BASE
 
 
 def scalars(folder):

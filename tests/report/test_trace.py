@@ -13,7 +13,7 @@ from raysync.core.journal import Ended, Entry, Evaluation, Remark, encode
 from raysync.errors import ConfigError
 from raysync.results.collection import collect
 from raysync.results.trace import AT_END, LEAD, SERVER, WORKERS, trace, write_trace
-from tests.report.parts import LABELS
+from tests.builders.reports import LABELS
 
 
 def ns(us):

@@ -1,6 +1,5 @@
-"""The rules that tools can check: layers, purity, types, lint, coverage of the pure core."""
+"""The rules that tools can check: layers, purity, types and lint."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,25 +11,11 @@ from raysync import config
 from raysync.paradigms import PARADIGMS
 
 ROOT = Path(__file__).parents[2]
-PURE_TESTS = [
-    "tests/unit/test_ids.py",
-    "tests/unit/test_machine.py",
-    "tests/unit/test_make.py",
-    "tests/unit/test_journal.py",
-    "tests/paper",
-    "tests/scripts",
-    "tests/properties",
-]
 
 
-def runs(*command, **variables):
+def runs(*command):
     done = subprocess.run(
-        [sys.executable, *command],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | variables,
+        [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -49,34 +34,6 @@ def test_layers_and_purity():
         "-c",
         "import sys; from importlinter.cli import lint_imports_command;"
         " sys.exit(lint_imports_command())",
-    )
-
-
-@pytest.mark.skipif(
-    sys.version_info < (3, 11, 7),
-    reason=(
-        "CPython 3.11.2 tells tracers of a line that is not executed, where a case of a match ends"
-        " with an if; 3.11.7 does not"
-    ),
-)
-def test_every_branch_of_core_and_paradigms_is_covered(tmp_path):
-    runs(
-        "-m",
-        "pytest",
-        "-q",
-        "-n",
-        "0",
-        "-p",
-        "no:cacheprovider",
-        "--hypothesis-profile=quick",
-        *PURE_TESTS,
-        "--cov=raysync.core",
-        "--cov=raysync.paradigms",
-        "--cov-branch",
-        "--cov-fail-under=100",
-        "--cov-report=term-missing:skip-covered",
-        f"--cov-config={ROOT / 'setup.cfg'}",
-        COVERAGE_FILE=str(tmp_path / "coverage"),
     )
 
 

@@ -5,7 +5,6 @@ behind.
 import io
 import re
 import socket
-import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -19,26 +18,7 @@ from raysync.cli import table
 from raysync.cluster import connection, placement
 from raysync.core.journal import header
 from raysync.paradigms import make
-
-
-@pytest.fixture
-def call(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["raysync", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
-        return ended.value.code or 0, out, err
-
-    return call
-
-
-def write(path, text):
-    path.write_text(text)
-    return str(path)
+from tests.builders.files import write
 
 
 @pytest.mark.parametrize(
@@ -78,7 +58,7 @@ def write(path, text):
         ),
         ("model: math:pi", "model math:pi: it is no function, but float"),
         ("data: ':x'", "data :x: write it as package.module:Name"),
-        ("model: tests.unit.test_training:half", "must return 10 logits"),
+        ("model: tests.builders.models:half", "must return 10 logits"),
         (
             "data: {name: text, parameters: {file: nowhere.txt}}",
             "file 'nowhere.txt' cannot be read (No such file or directory)",

@@ -421,4 +421,4 @@ def test_labels_name_the_parameters_that_were_given():
         config.ParadigmChoice(name="ringmaster", paradigm=inner).label
         == "ringmaster(paradigm=ringmaster(paradigm=ssp(staleness=1), staleness=2))"
     )
-    assert config.ParadigmChoice(name="tests.unit.test_make:Mine").label == "mine"
+    assert config.ParadigmChoice(name="tests.builders.paradigms:Patient").label == "patient"

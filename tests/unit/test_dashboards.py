@@ -26,7 +26,7 @@ from raysync import cli
 from raysync.cli.dashboards import check_url
 from raysync.errors import ConfigError
 from raysync.record.metrics import CLOCKS, REGISTRY
-from tests.cluster.boards import BOARDS, asked, choices
+from tests.cluster.boards import BOARDS, PANELS, asked, choices
 
 EXPORTED = {
     f"{metric.exported}{part}"
@@ -34,14 +34,6 @@ EXPORTED = {
     for part in (("_bucket", "_count") if metric.buckets else ("",))
 }
 """Not `_sum`: Ray approximates it by the middles of the buckets."""
-PANELS = [
-    (name, panel)
-    for name, board in BOARDS.items()
-    for panel in board["panels"]
-    if panel["type"] != "row"
-]
-
-
 # ---- the dashboards ----
 
 

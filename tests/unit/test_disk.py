@@ -17,7 +17,7 @@ from raysync.paradigms import make
 from raysync.record.measures import Measures
 from raysync.record.reader import load
 from raysync.record.writer import NEW, RecordWriter, completed
-from tests.unit.test_record import journal
+from tests.builders.journals import journal
 
 LONG = {
     "name": "long",

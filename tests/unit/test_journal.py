@@ -131,13 +131,14 @@ def test_a_journal_replays_to_the_same_decisions_and_the_same_state(name, parame
     assert replayed.machine.snapshot() == machine.snapshot()
 
 
-def test_evaluations_and_the_end_are_for_readers():
+def test_evaluations_remarks_and_the_end_are_for_readers():
     _, text = journal("asp")
     text.insert(
         3,
         encode(Evaluation(mark=0.5, progress=0.5, version=1, at=1.0, accuracy=0.5, loss=1.0))
         + "\n",
     )
+    text.insert(4, encode(Remark(1.0, "So it is.")) + "\n")
     text.append(encode(Ended("finished", 9.0)) + "\n")
     assert replay(text, rebuild).difference is None
 

@@ -160,6 +160,23 @@ def test_batch_sizes_and_phases_pass_through():
     ]
 
 
+def test_stamps_are_the_machines_also_on_decisions_that_have_some():
+    """As those of a paradigm that returns an object that it has returned before; the object itself
+    stays as it was answered.
+    """
+    kept = Release("a#1")
+    applies = [Apply((("a#1", clock),), version=7, samples_before=9) for clock in range(2)]
+    drive = Drive(Scripted([[apply, kept] for apply in applies]), "a#1")
+    answers = [drive.push("a#1") for _ in applies]
+    assert answers == [
+        [
+            Apply((("a#1", clock),), version=clock + 1, samples_before=clock * SAMPLES),
+            Release("a#1", clock=clock + 1, version=clock + 1),
+        ]
+        for clock in range(2)
+    ]
+
+
 def test_a_paradigm_may_drop():
     drive = Drive(Scripted([[Drop(("a#1", 0), why="too old"), Release("a#1")]]), "a#1")
     assert dropped(drive.push("a#1")) == [("a#1", 0)]

@@ -22,22 +22,8 @@ from raysync.record.writer import RecordWriter, folder_name
 from raysync.runner import run
 from raysync.training.data import data_set
 from raysync.training.task import prepare
+from tests.builders.journals import FAST, SLOW, journal
 from tests.driving import SAMPLES, joins, simulate
-
-FAST, SLOW = "fast-0#1", "slow-0#1"
-
-
-def journal(name, pushes, slow_s=3.0, churn=(), workload=None, **parameters):
-    """Two workers that take 1 s and 3 s."""
-    machine = Machine(make(name, **parameters), workload)
-    step_s = {FAST: 1.0, SLOW: slow_s}
-    events = simulate(
-        machine, [*joins(FAST, SLOW), *churn], lambda worker, _: step_s[worker], pushes
-    )
-    return [
-        Entry(event, tuple(decisions), {"loss": 1.0} if isinstance(event, Pushed) else {})
-        for event, decisions in events
-    ]
 
 
 def measured(lines, workload=10 * SAMPLES, target=None):

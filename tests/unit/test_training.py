@@ -18,17 +18,13 @@ from raysync.training.flat import FlatModel
 from raysync.training.gradient import GradientComputation
 from raysync.training.models import MODELS, ModelPlan
 from raysync.training.task import prepare
+from tests.builders.models import half
 
 MNIST, CIFAR, DIGITS = (1, 28, 28), (3, 32, 32), (1, 8, 8)
 
 
 def build(source, shape=MNIST, classes=10, seed=0, **parameters):
     return ModelPlan(source, parameters, shape, classes, seed).build()
-
-
-def half(classes):
-    """A user's model that fits the classes only by half."""
-    return nn.Sequential(nn.Flatten(), nn.LazyLinear(classes // 2))
 
 
 def not_a_module():
@@ -117,7 +113,7 @@ def test_initial_weights_are_a_function_of_the_seed():
             "must return 10 logits per sample, shape (2, 10) for two samples; got (2, 5)",
         ),
         (nn.Linear(8, 10), DIGITS, {}, "got (2, 1, 8, 10)"),
-        (f"{__name__}:half", DIGITS, {}, "got (2, 5)"),
+        ("tests.builders.models:half", DIGITS, {}, "got (2, 5)"),
         (f"{__name__}:not_a_module", DIGITS, {}, "returned int, not an nn.Module"),
         (f"{__name__}:nothing", DIGITS, {}, "has no 'nothing'"),
     ],

@@ -37,7 +37,6 @@ from raysync.record.storage import clean
 from raysync.record.uploader import COPY_EVERY_S
 from raysync.record.writer import RecordWriter
 from tests.driving import SAMPLES, joins, simulate
-from tests.unit.test_cli import call, write  # noqa: F401 - a fixture
 
 FAST, SLOW = "fast-0#1", "slow-0#1"
 STEP_S = {FAST: 1.0, SLOW: 3.0}
@@ -590,7 +589,7 @@ def test_a_record_behind_a_uri_is_followed_by_its_copies(record, tmp_path):
     clean()
 
 
-def test_damage_is_named(call, record, monkeypatch):  # noqa: F811
+def test_damage_is_named(call, record, monkeypatch):
     writer = record(lines=[*lines_of("ssp", 20), Ended("finished", 12.5)], done=True)
     journal, environment = writer.folder / "journal.jsonl", writer.folder / "environment.json"
     good = journal.read_text().splitlines(keepends=True)
@@ -620,7 +619,7 @@ def test_damage_is_named(call, record, monkeypatch):  # noqa: F811
     assert call("watch", "mine") == (2, "", "raysync: mine: cannot be read (Permission denied).\n")
 
 
-def test_the_command(call, record, tmp_path, monkeypatch):  # noqa: F811
+def test_the_command(call, record, tmp_path, monkeypatch):
     monkeypatch.setattr(watch.console, "_width", 100)
     writer = record(lines=[*lines_of("ssp", 20), Ended("finished", 12.5)], done=True)
     code, out, _ = call("watch", str(writer.folder.parent))

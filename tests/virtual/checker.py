@@ -5,7 +5,7 @@ lines alone.
 from raysync.core.decisions import Apply, Drop, Hold, Release
 from raysync.core.events import Joined, Left, Pushed
 from raysync.core.journal import Ended, Entry
-from tests.virtual.parts import slot_of
+from tests.builders.virtual import slot_of
 
 
 class Checker:

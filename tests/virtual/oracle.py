@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from raysync.core.decisions import Apply
 from raysync.core.events import Left, Pushed
 from raysync.core.journal import Entry
-from tests.virtual.parts import slot_of
+from tests.builders.virtual import slot_of
 
 
 class Oracle:

@@ -5,7 +5,8 @@ compared exactly.
 import pytest
 
 from raysync.core.events import Pushed
-from tests.virtual.parts import BYTES, busy, entries, push_times, run, timed
+from tests.builders.plans import BYTES
+from tests.builders.virtual import busy, entries, push_times, run, timed
 
 UNEQUAL = [{"name": "fast", "step_s": 1}, {"name": "slow", "step_s": 3}]
 

@@ -17,12 +17,11 @@ from raysync.paradigms import make
 from raysync.record.collector import Collector
 from raysync.record.measures import Measures
 from raysync.record.metrics import REGISTRY, RunLabels
+from tests.builders.journals import FAST, journal
+from tests.builders.paradigms import VARIANTS
+from tests.builders.plans import plans
+from tests.builders.virtual import cut_task, decoupled, run, timed
 from tests.driving import joins, simulate
-from tests.properties.test_conformance import RULES
-from tests.unit.test_record import FAST, journal
-from tests.virtual.parts import run, timed
-from tests.virtual.test_pipelines import decoupled, task_of
-from tests.virtual.test_safety import plans
 
 SWITCHED = {
     "switch": ("sync-switch", {"fraction": 0.3}),
@@ -166,13 +165,13 @@ def take_away(away, line):
 @settings(max_examples=100)
 @given(
     plans(),
-    st.one_of(st.sampled_from(list(RULES)), st.sampled_from(list(SWITCHED))),
+    st.one_of(st.sampled_from(list(VARIANTS)), st.sampled_from(list(SWITCHED))),
     st.integers(1, 150),
     st.lists(st.integers(0, 20)),
 )
 def test_the_sums_are_the_record(plan, paradigm, pushes, batches):
     """Of random clusters, faults and paradigms; at every moment the gauges are of that moment."""
-    name, parameters = (RULES | SWITCHED)[paradigm]
+    name, parameters = (VARIANTS | SWITCHED)[paradigm]
     lines = run(
         timed(**plan, workload={"samples": pushes}), ParadigmChoice(name=name, **parameters)
     )
@@ -218,7 +217,7 @@ def test_decoupled_modules():
     """Progress and versions are the last module's; everything of a worker has the module in its
     name.
     """
-    task = task_of(2, 2, faults=[{"kind": "slow-down", "workers": ["gpu-1"], "factor": 3}])
+    task = cut_task(2, 2, faults=[{"kind": "slow-down", "workers": ["gpu-1"], "factor": 3}])
     lines = decoupled(task, 2, 2)
     published = Published(task.workload_samples).take(lines[:40])
     assert published.now("raysync_workers_live") == {"its rule": 4}

@@ -7,8 +7,7 @@ from raysync.config import ParadigmChoice
 from raysync.core.decisions import Apply, Release
 from raysync.core.events import Joined, Left
 from raysync.core.journal import Entry
-from tests.virtual.checker import checked
-from tests.virtual.parts import (
+from tests.builders.virtual import (
     DATA,
     SMALL,
     TIMING,
@@ -20,6 +19,7 @@ from tests.virtual.parts import (
     run,
     timed,
 )
+from tests.virtual.checker import checked
 
 PARADIGMS = ["bsp", "asp", "ssp", "lagtuner"]
 LEADS = {"bsp": 0, "asp": None, "ssp": 3, "lagtuner": 15}

@@ -22,8 +22,8 @@ from raysync.core.journal import Evaluation
 from raysync.core.paradigm import Paradigm
 from raysync.training.task import prepare
 from raysync.virtual.engine import VirtualEngine
+from tests.builders.virtual import DATA, entries, learn, push_times, replayed, weights_of
 from tests.virtual.oracle import Oracle
-from tests.virtual.parts import DATA, entries, learn, push_times, replayed, weights_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -43,42 +43,7 @@ CRASH = {"kind": "crash", "worker": "b-0", "at_s": 7, "rejoin_after_s": 3}
 """Under BSP half a second after b's second push, which waits for c's."""
 
 
-@dataclass
-class Sticky(Paradigm):
-    """ASP whose workers pull every third time."""
-
-    name = "sticky"
-
-    def on_push(self, roster, push):
-        return [Apply((push,)), Release(push[0], pull=push[1] % 3 == 2)]
-
-    def on_leave(self, roster, worker):
-        return []
-
-    def explain(self, roster, worker):
-        raise AssertionError
-
-
-@dataclass
-class Twice(Paradigm):
-    """Two updates by two pushes; what is pulled then is the model between them."""
-
-    name = "twice"
-
-    def on_push(self, roster, push):
-        if len(roster.buffered) < 2:
-            return []
-        first, second = roster.buffered
-        return [Apply((first,)), Apply((second,), publish=False), *map(Release, roster.held)]
-
-    def on_leave(self, roster, worker):
-        return []
-
-    def explain(self, roster, worker):
-        return "the second of two"
-
-
-PARADIGMS = ["bsp", "asp", "ssp", "lagtuner", "tests.virtual.test_learning:Sticky"]
+PARADIGMS = ["bsp", "asp", "ssp", "lagtuner", "tests.builders.paradigms:Sticky"]
 
 
 def net(dropout=0.0, norm=True):
@@ -139,7 +104,7 @@ def test_a_run_is_what_plain_torch_makes_of_its_journal(paradigm, devices):
 
 
 @pytest.mark.parametrize(
-    "paradigm", ["asp", "tests.virtual.test_learning:Sticky", "k-batch-async", "sync-switch"]
+    "paradigm", ["asp", "tests.builders.paradigms:Sticky", "k-batch-async", "sync-switch"]
 )
 def test_stale_gradients_and_phases_are_treated_as_the_update_says(paradigm):
     """From the journal again: weights of the worker's last pull, its staleness, the phase's
@@ -168,7 +133,7 @@ def test_stale_gradients_and_phases_are_treated_as_the_update_says(paradigm):
 FAMILY = [
     ("hybrid", {"k": 2, "staleness_tolerance": 1, "pull_interval": 3}),
     ("hybrid", {"k": 1, "staleness_tolerance": "inf", "pull_interval": 3, "snapshot": "global"}),
-    ("tests.virtual.test_learning:Twice", {}),
+    ("tests.builders.paradigms:Twice", {}),
     ("k-sync", {"k": 2}),
     ("k-batch-sync", {"k": 4}),
     ("ringmaster", {"staleness": 1}),
@@ -447,46 +412,20 @@ def test_a_paradigm_that_breaks_fails_the_run_and_says_at_which_event(tmp_path):
         r"KeyError: 'mine' at Pushed\(at=3.0, worker='a-0#1', clock=2.*\), in"
         r" .*test_learning.py:\d+"
     )
-    with pytest.raises(raysync.RunFailed, match=says):
+    with pytest.raises(raysync.RunFailed, match=says) as raised:
         raysync.run(
             SETTINGS | {"output": str(tmp_path), "paradigm": "tests.virtual.test_learning:Buggy"},
             model=plain,
             data=DATA,
         )
-
-
-@dataclass
-class Patient(Paradigm):
-    """Applies what it has every 10 seconds, by a timer that each push sets anew, and drops every
-    fourth push.
-    """
-
-    name = "patient"
-
-    def on_push(self, roster, push):
-        from raysync.core.decisions import Drop, SetTimer
-
-        dropped = [Drop(push, why="the fourth")] if push[1] % 4 == 3 else []
-        return [
-            *dropped,
-            SetTimer("tick", roster.now + 0.5),
-            SetTimer("tick", 10.0 * (1 + roster.now // 10)),
-        ]
-
-    def on_timer(self, roster, key):
-        update = [Apply(tuple(roster.buffered))] if roster.buffered else []
-        return [*update, *(Release(worker, batch_size=4) for worker in roster.held)]
-
-    def on_leave(self, roster, worker):
-        return []
-
-    def explain(self, roster, worker):
-        return "the next tick"
+    record = raysync.load(str(raised.value).rpartition("The record up to then: ")[2])
+    assert record.summary["status"] == "failed"
+    assert len(record.pushes) == 3, "the journal is kept up to then"
 
 
 def test_timers_drops_and_batch_sizes_of_a_users_paradigm():
     task = task_of(plain)
-    lines, driver = learn(task, "tests.virtual.test_learning:Patient")
+    lines, driver = learn(task, "tests.builders.paradigms:Patient")
     times = push_times(lines)
     assert lines[-1].status == "finished", lines[-1]
     assert times["a-0"] == [1, *(0.5 + 10 * n for n in range(1, len(times["c-0"])))], (
@@ -498,7 +437,7 @@ def test_timers_drops_and_batch_sizes_of_a_users_paradigm():
     assert (weights_of(driver) - Oracle(task).follow(lines).vector()).abs().max().item() < 1e-5
     assert (
         replayed(
-            task, lines, ParadigmChoice(name="tests.virtual.test_learning:Patient")
+            task, lines, ParadigmChoice(name="tests.builders.paradigms:Patient")
         ).machine.roster.dropped
         > 3
     )

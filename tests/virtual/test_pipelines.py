@@ -24,44 +24,10 @@ from raysync.record.rows import PushRows
 from raysync.training.apply_plan import ApplyPlan
 from raysync.training.model_server import OneStore
 from raysync.training.task import prepare
-from raysync.virtual.engine import VirtualEngine, driver_of
-from tests.virtual.parts import DATA, entries, replayed, slot_of
+from raysync.virtual.engine import driver_of
+from tests.builders.virtual import DATA, cut_task, decoupled, entries, ran, replayed, slot_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def deep():
-    """Four items with parameters, each with 20 weights but the last with 16."""
-    return nn.Sequential(
-        nn.Linear(3, 4),
-        nn.Tanh(),
-        nn.Linear(4, 4),
-        nn.Tanh(),
-        nn.Linear(4, 4),
-        nn.Tanh(),
-        nn.Linear(4, 4),
-    )
-
-
-def task_of(modules, groups, **settings):
-    workers = [{"name": "gpu", "count": modules * groups, "step_s": 0.12}]
-    settings = {
-        "engine": "virtual",
-        "batch_size": 4,
-        "workers": workers,
-        "workload": {"samples": 4 * groups * 30},
-        "update": {"lr": 0.05, "momentum": 0.5},
-        "evaluation": {"marks": 6},
-    } | settings
-    return prepare(config.validate(settings), deep, DATA)
-
-
-def decoupled(task, modules, groups, **settings):
-    return ran(task, make("decoupled", modules=modules, groups=groups, **settings))
-
-
-def ran(task, paradigm):
-    return [line for lines in VirtualEngine().run(task, paradigm) for line in lines]
 
 
 def evaluated(lines):
@@ -77,7 +43,7 @@ def rows_of(lines, samples):
 @pytest.mark.parametrize("groups", [1, 3])
 def test_one_module_is_bsp_of_as_many_workers(groups):
     """Bit by bit, and at the same times."""
-    task = task_of(1, groups)
+    task = cut_task(1, groups)
     expected = ran(task, make("bsp"))
     lines = decoupled(task, 1, groups)
     assert evaluated(lines) == evaluated(expected)
@@ -110,7 +76,9 @@ def test_one_module_under_a_paradigm_is_that_paradigm(sync):
         {"name": "fast", "count": 3, "step_s": 0.1, "jitter": {"sigma": 0.2}},
         {"name": "slow", "step_s": 0.25},
     ]
-    task = task_of(1, 4, workers=unequal, network={"link": {"latency_s": 0.004}, "update_s": 0.001})
+    task = cut_task(
+        1, 4, workers=unequal, network={"link": {"latency_s": 0.004}, "update_s": 0.001}
+    )
     whole = ran(task, make(sync, **SYNCS[sync]))
     cut = decoupled(task, 1, 4, sync={"name": sync, **SYNCS[sync]})
     pushes, expected = (
@@ -134,7 +102,7 @@ def test_one_module_under_a_paradigm_is_that_paradigm(sync):
 @pytest.mark.parametrize("sync", SYNCS)
 def test_delays_are_those_of_the_schedule_under_every_paradigm(sync):
     """In ticks 2(K - k), whoever waits for whom; in versions, of one group, one less."""
-    task = task_of(
+    task = cut_task(
         3, 2, workers=[{"name": "gpu", "count": 6, "step_s": 0.12, "jitter": {"sigma": 0.3}}]
     )
     rows = rows_of(decoupled(task, 3, 2, sync={"name": sync, **SYNCS[sync]}), task.workload_samples)
@@ -145,7 +113,7 @@ def test_delays_are_those_of_the_schedule_under_every_paradigm(sync):
     }
     if SYNCS[sync].get("k") or sync in ("backup-workers", "ringmaster", "hybrid"):
         return  # these are for several workers, or drop what is late
-    alone = task_of(3, 1)
+    alone = cut_task(3, 1)
     rows = rows_of(
         decoupled(alone, 3, 1, sync={"name": sync, **SYNCS[sync]}), alone.workload_samples
     )
@@ -157,7 +125,7 @@ def test_delays_are_those_of_the_schedule_under_every_paradigm(sync):
 
 def test_locked_modules_are_plain_backpropagation():
     """The same losses, and no faster: one module computes at a time."""
-    plain, lines = decoupled(task_of(1, 1), 1, 1), decoupled(task_of(4, 1), 4, 1, locked=True)
+    plain, lines = decoupled(cut_task(1, 1), 1, 1), decoupled(cut_task(4, 1), 4, 1, locked=True)
     expected, losses = (
         [entry.report["loss"] for entry in entries(run, Pushed) if "loss" in entry.report]
         for run in (plain, lines)
@@ -173,7 +141,7 @@ def test_delays_are_those_of_the_schedule(modules, groups):
     """In ticks 2(K - k); in versions one less, for the update comes before the next forward pass;
     the last module: 0.
     """
-    task = task_of(modules, groups)
+    task = cut_task(modules, groups)
     lines = decoupled(task, modules, groups)
     rows = rows_of(lines, task.workload_samples)
     assert len(rows) == modules * groups * 30
@@ -195,7 +163,7 @@ def test_every_module_learns_from_every_batch_and_its_labels_are_the_batches():
     """At a rate of nothing every loss is that of the initial network on the batch's own samples and
     labels.
     """
-    task = task_of(3, 2, update={"lr": 1e-12})
+    task = cut_task(3, 2, update={"lr": 1e-12})
     plan = plan_of(task, make("decoupled", modules=3, groups=2))
     whole = nn.Sequential(*plan.parts())
     lines = ran(task, plan.paradigm)
@@ -226,7 +194,7 @@ def test_a_delayed_gradient_is_that_of_the_weights_of_its_forward_pass():
     """Two modules by hand: module 1 learns from batch b at its weights of then, with the dy of
     module 2 at its own.
     """
-    task = task_of(2, 1, update={"lr": 0.1}, workload={"samples": 4 * 6})
+    task = cut_task(2, 1, update={"lr": 0.1}, workload={"samples": 4 * 6})
     plan = plan_of(task, make("decoupled", modules=2, groups=1, at=["4"]))
     first, second = plan.parts()
     losses = [
@@ -265,7 +233,7 @@ def test_a_delayed_gradient_is_that_of_the_weights_of_its_forward_pass():
 
 @pytest.mark.parametrize("modules", [1, 3])
 def test_gradients_and_weights_may_be_mixed_alike_for_sgd(modules):
-    task = task_of(modules, 2, update={"lr": 0.1})
+    task = cut_task(modules, 2, update={"lr": 0.1})
     server, grad, weight = (
         evaluated(decoupled(task, modules, 2, **settings))
         for settings in (
@@ -336,7 +304,7 @@ def test_any_paradigm_holds_replicas_together(sync, bound):
         {"name": "slow", "count": 2, "step_s": 0.4},
         {"name": "fast", "count": 4, "step_s": 0.1},
     ]
-    task = task_of(2, 3, workers=groups, network={"link": {"latency_s": 0.002}})
+    task = cut_task(2, 3, workers=groups, network={"link": {"latency_s": 0.002}})
     lines = decoupled(task, 2, 3, sync=sync)
     assert lines[-1].status == "finished", lines[-1]
     again = replayed(task, lines, ParadigmChoice(name="decoupled", modules=2, groups=3, sync=sync))
@@ -366,8 +334,8 @@ def test_the_pipeline_overlaps():
     """Four equal modules: once it is full a batch leaves every quarter of a step, and a little for
     the servers.
     """
-    task = task_of(4, 1, timing="only")
-    alone = task_of(1, 1, timing="only")
+    task = cut_task(4, 1, timing="only")
+    alone = cut_task(1, 1, timing="only")
     lines, whole = decoupled(task, 4, 1), decoupled(alone, 1, 1)
     times = [
         entry.event.at
@@ -382,7 +350,7 @@ def test_the_pipeline_overlaps():
 
 
 def test_running_forward_again_takes_longer_and_uses_the_present_weights():
-    task = task_of(3, 1, update={"lr": 0.2})
+    task = cut_task(3, 1, update={"lr": 0.2})
     stash, latest = (decoupled(task, 3, 1, weights=weights) for weights in ("stash", "latest"))
     assert latest[-1].at > stash[-1].at
     assert evaluated(latest)[0] == evaluated(stash)[0]
@@ -394,7 +362,7 @@ def test_running_forward_again_takes_longer_and_uses_the_present_weights():
 
 
 def test_no_more_is_in_flight_than_the_delay():
-    driver = driver_of(task_of(4, 1), make("decoupled", modules=4, groups=1))
+    driver = driver_of(cut_task(4, 1), make("decoupled", modules=4, groups=1))
     seen = dict.fromkeys(range(1, 5), 0)
     driver.start()
     while driver.goes_on:
@@ -408,7 +376,7 @@ def test_no_more_is_in_flight_than_the_delay():
 
 
 def test_a_network_that_diverges_says_so():
-    task = task_of(2, 1, update={"lr": 1e38})
+    task = cut_task(2, 1, update={"lr": 1e38})
     assert decoupled(task, 2, 1)[-1].status == "diverged"
 
 
@@ -424,7 +392,7 @@ def test_buffers_are_their_modules_own_and_are_evaluated():
             nn.Linear(8, 4),
         )
 
-    task = prepare(task_of(2, 2).experiment, normed, DATA)
+    task = prepare(cut_task(2, 2).experiment, normed, DATA)
     lines = decoupled(task, 2, 2)
     assert evaluated(lines)[0][2] > 0
     assert lines[-1].status == "finished"

@@ -8,9 +8,9 @@ from hypothesis import event, given, settings, strategies as st
 from raysync.config import ParadigmChoice
 from raysync.core.decisions import Apply, Note, Restore, Suspend, Switch
 from raysync.core.journal import Ended, Entry
-from tests.properties.test_switch_conformance import SWITCHES
-from tests.virtual.parts import replayed, run, timed
-from tests.virtual.test_safety import plans
+from tests.builders.paradigms import SWITCHES
+from tests.builders.plans import plans
+from tests.builders.virtual import replayed, run, timed
 
 FOUR = [{"name": "w", "count": 4, "step_s": 1}]
 SLOW = {"kind": "slow-down", "factor": 6, "workers": ["w-0"], "start_s": 9.5, "lasts_s": 60}

@@ -13,13 +13,11 @@ from raysync.config import ParadigmChoice
 from raysync.core.events import Joined, Left, Pushed
 from raysync.core.journal import Entry, encode, header
 from raysync.core.replay import replay
-from raysync.paradigms import rebuild
+from raysync.paradigms import make, rebuild
 from raysync.training.apply_plan import MEAN
 from raysync.training.task import prepare
 from raysync.virtual.engine import VirtualEngine, driver_of
 
-BYTES = 64
-"""Of a vector of `SMALL`: 12 weights and 4 biases of 4 bytes."""
 SMALL = nn.Linear(3, 4)
 _X, _Y = np.random.default_rng(0).normal(size=(96, 3)), np.arange(96) % 4
 DATA = raysync.data_set("points", (_X, _Y), (_X[:16], _Y[:16]))
@@ -102,3 +100,37 @@ def replayed(task, lines, choice):
         ],
         partial(rebuild, trust=True),
     )
+
+
+def deep():
+    """Four items with parameters, each with 20 weights but the last with 16."""
+    return nn.Sequential(
+        nn.Linear(3, 4),
+        nn.Tanh(),
+        nn.Linear(4, 4),
+        nn.Tanh(),
+        nn.Linear(4, 4),
+        nn.Tanh(),
+        nn.Linear(4, 4),
+    )
+
+
+def cut_task(modules, groups, **settings):
+    workers = [{"name": "gpu", "count": modules * groups, "step_s": 0.12}]
+    settings = {
+        "engine": "virtual",
+        "batch_size": 4,
+        "workers": workers,
+        "workload": {"samples": 4 * groups * 30},
+        "update": {"lr": 0.05, "momentum": 0.5},
+        "evaluation": {"marks": 6},
+    } | settings
+    return prepare(config.validate(settings), deep, DATA)
+
+
+def ran(task, paradigm):
+    return [line for lines in VirtualEngine().run(task, paradigm) for line in lines]
+
+
+def decoupled(task, modules, groups, **settings):
+    return ran(task, make("decoupled", modules=modules, groups=groups, **settings))

@@ -1,0 +1,6 @@
+"""Files that a test writes."""
+
+
+def write(path, text):
+    path.write_text(text)
+    return str(path)

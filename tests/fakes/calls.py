@@ -1,0 +1,54 @@
+"""Ray, as far as the backend's calls go: their values are there at a time, on a clock that only
+waiting moves.
+"""
+
+from math import inf
+from types import SimpleNamespace
+
+from ray.exceptions import GetTimeoutError
+
+from raysync.cluster import backend as backend_module, shards as shards_module
+
+
+class Reference:
+    """What an actor call returns: a value that is there at a time, or an error."""
+
+    def __init__(self, value=None, at=0.0):
+        self.value, self.at = value, at
+
+
+class FakeRay:
+    """Takes the place of the module, and of the clock."""
+
+    def __init__(self, monkeypatch):
+        self.now = 0.0
+        self.is_local = {}
+        """Reference -> whether it is on this node; if not said, it is."""
+        for module in (backend_module, shards_module):
+            monkeypatch.setattr(module, "ray", self)
+        monkeypatch.setattr(backend_module, "now_s", lambda: self.now)
+        monkeypatch.setattr(
+            backend_module, "sleep_s", lambda seconds: self.wait([], timeout=seconds)
+        )
+
+    def wait(self, references, num_returns=1, timeout=inf, fetch_local=True):
+        def there_at(each):
+            return each.at if not fetch_local or self.is_local.get(each, True) else inf
+
+        soonest = sorted(map(there_at, references))[:num_returns]
+        last = soonest[-1] if len(soonest) == num_returns else inf
+        self.now = max(self.now, min(last, self.now + timeout))
+        ready = [each for each in references if there_at(each) <= self.now][:num_returns]
+        return ready, [each for each in references if each not in ready]
+
+    def get(self, references, timeout=inf):
+        if any(each.at > self.now + timeout for each in references):
+            raise GetTimeoutError
+        for each in references:
+            if isinstance(each.value, Exception):
+                raise each.value
+        return [each.value for each in references]
+
+
+def remote(call):
+    return SimpleNamespace(remote=call, options=lambda **_: SimpleNamespace(remote=call))
