@@ -49,5 +49,5 @@ def test_conformance(label):
     }
     run_state_machine_as_test(
         type(f"Conformance_{label}", (Counted,), attributes),
-        settings=settings(max_examples=settings().max_examples * 2 // 5, stateful_step_count=STEPS),
+        settings=settings(max_examples=settings().max_examples // 5, stateful_step_count=STEPS),
     )

@@ -5,6 +5,7 @@ from functools import partial
 from typing import ClassVar
 
 import pytest
+from hypothesis import Phase, settings
 
 from raysync import Apply, ConfigError, Drop, IllegalDecision, Paradigm, Release
 from raysync.paradigms import make
@@ -79,6 +80,16 @@ class Mute(BSP):
 
     def explain(self, roster, worker):
         return ""
+
+
+@pytest.fixture(autouse=True)
+def without_shrinking():
+    """A history that breaks a paradigm is enough here; the shortest takes seconds to find."""
+    settings.register_profile("unshrunk", settings(), phases=[Phase.generate])
+    before = settings.get_current_profile_name()
+    settings.load_profile("unshrunk")
+    yield
+    settings.load_profile(before)
 
 
 def test_a_sound_paradigm_passes():
