@@ -4,8 +4,8 @@
     it becomes an event    Joined, Left, Pushed or TimerFired; the machine answers with decisions
     decisions are calls    the topology issues them, and returns the steps that are then under way
 
-The rest of a run is here, too: the lines of the journal, the times of evaluations, timers, faults,
-deadlines, the search for the cause of a failure, and the end of the run.
+The rest of a run is here, too: the lines of the journal, timers, crashes, and the end of the run.
+Evaluations, late and failed steps, and workers that come back have files of their own.
 
 What happens when something is lost:
 
@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from math import isfinite, nextafter
 from typing import Any, assert_never
 
@@ -52,8 +51,9 @@ from raysync.core.journal import Ended, Entry, Evaluation, Line, Remark
 from raysync.core.machine import decide
 from raysync.engine.backend import Backend, Call, Failure
 from raysync.engine.evaluations import Evaluations
+from raysync.engine.failure_detection import FailureDetector
 from raysync.engine.faults import FaultPlan
-from raysync.engine.parameter_server import VERDICT_S, ParameterServer
+from raysync.engine.parameter_server import ParameterServer
 from raysync.engine.rejoin import Comebacks
 from raysync.engine.topology import NO_REPORT, Arriving, Step, Topology, pulls_next
 from raysync.errors import RunFailed
@@ -105,12 +105,13 @@ class Driver:
         self._on_answer = self._stepped
         self._steps: dict[str, Step] = {}
         """Worker -> its step under way, in the order of their releases."""
-        self._is_looking = False
-        """Whether a look for steps that have missed their deadline is scheduled."""
         self._pushed: dict[Push, Step] = {}
         """Push -> its step, while its gradient is neither applied nor dropped."""
         self._lives: dict[str, str] = {}
         """Slot -> the worker that fills it now, or was the last to fill it."""
+        self._failures = FailureDetector(
+            backend, topology, self._deadline_s, self._steps, self._lives, self._lose
+        )
         self._drains = topology.drains
         self._last_server = topology.servers[-1]
         self._settling: set[ParameterServer] = set()
@@ -199,7 +200,7 @@ class Driver:
             return  # the worker has left since, or the run has ended
         answer = step.call.answer
         if isinstance(answer, Failure):
-            self._step_failed(step, answer)
+            self._failures.step_failed(step, answer)
             return
         if self.backend.delivers and (parts := self.backend.deliver(step.call, step.server.actor)):
             step.arriving = Arriving(answer, parts[0], list(parts))
@@ -214,7 +215,7 @@ class Driver:
             return
         answer = part.answer
         if isinstance(answer, Failure):
-            self._step_failed(step, answer)
+            self._failures.step_failed(step, answer)
             return
         arriving = step.arriving
         assert arriving is not None, "a part of a gradient that nothing waits for"
@@ -253,66 +254,6 @@ class Driver:
         if not self.status:
             self._evaluations.add(self._version, self._progress, (self._progress,))
         self._end("diverged")
-
-    def _step_failed(self, step: Step, failure: Failure) -> None:
-        if step.arriving is not None and failure.kind == "lost":
-            self._lose(step.release.worker, "its gradient was lost with its node")
-        elif not self._is_worker(failure.actor):
-            raise self._blame_server(step, failure)
-        elif failure.kind == "died":
-            self._lose(failure.actor, "its actor died")
-        else:
-            raise RunFailed(f"worker {failure.actor}: {failure.reason}")
-
-    def _blame_server(self, step: Step, failure: Failure) -> RunFailed:
-        """Return the error of a step that failed because an update did whose weights it, or a stage
-        before it, needs: that of the server.
-        """
-        servers = self.topology.servers
-        for server in servers:
-            if failure.actor in ("", server.actor):
-                version = step.release.version if server is step.server else server.version
-                with suppress(TimeoutError):
-                    if reason := server.failure(version, VERDICT_S / len(servers)):
-                        return RunFailed(f"{server.actor}: {reason}")
-        unknown = f"worker {step.release.worker}" if failure.kind == "raised" else step.server.actor
-        return RunFailed(f"{failure.actor or unknown}: {failure.reason}")
-
-    def _is_worker(self, actor: str) -> bool:
-        return self._lives.get(WorkerId(actor).slot) == actor
-
-    def _miss_deadlines(self, _: None) -> None:
-        """Handle the steps that have missed their deadline, and schedule the next look."""
-        now, topology = self.backend.now, self.topology
-        next_at = now + self._deadline_s
-        for step in list(self._steps.values()):
-            due_at = topology.waited_since(step) + self._deadline_s
-            if due_at > now:
-                next_at = min(next_at, due_at)
-                if not topology.drains:
-                    break  # those behind it were released later
-            elif step.release.worker in self._steps and not self._has_arrived(step):
-                self._miss_deadline(step)
-        self._is_looking = bool(self._steps)
-        if self._is_looking:
-            self.backend.schedule(next_at, self._miss_deadlines, None)
-
-    def _has_arrived(self, step: Step) -> bool:
-        """Whether everything has arrived, and only waits to be taken in."""
-        parts = [step.call] if step.arriving is None else step.arriving.parts
-        return all(map(self.backend.is_done, parts))
-
-    def _miss_deadline(self, step: Step) -> None:
-        late = f"no answer for {self._deadline_s:g} s"
-        if step.arriving is None:
-            worker = self.topology.suspect(step)
-            pulled = self.topology.roster_of(worker).live[worker].version
-            self.topology.server_of(worker).check(pulled, late)  # it may still wait for weights
-            self._lose(worker, late)
-        elif self.backend.is_done(step.arriving.first):  # a shard has not taken its part
-            raise RunFailed(f"{step.server.actor}: {late}")
-        else:
-            self._lose(step.release.worker, late)
 
     def _join(self, worker: str) -> None:
         if self.status:
@@ -420,11 +361,8 @@ class Driver:
                 return
         for step in self.topology.released(decision):
             self._steps[step.release.worker] = step
-            if not self._is_looking:
-                self._is_looking = True
-                self.backend.schedule(
-                    self.backend.now + self._deadline_s, self._miss_deadlines, None
-                )
+            if not self._failures.is_looking:
+                self._failures.look_later()
             self.backend.watch(step.call, self._on_answer, step)
 
     def _fire(self, timer: tuple[str, float]) -> None:

@@ -1,0 +1,116 @@
+"""What happens when a worker's step fails or is late: which worker is lost, or which server failed.
+
+The loss of a worker is passed on to the driver, which lets the run go on without it where the
+topology can. What ends the run is a `RunFailed` that names the actor at fault: the error of a
+server explains more than that of the steps which needed its weights, so it is looked up first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from raysync.core.ids import WorkerId
+from raysync.engine.backend import Backend, Failure
+from raysync.engine.parameter_server import VERDICT_S
+from raysync.engine.topology import Step, Topology
+from raysync.errors import RunFailed
+
+
+class FailureDetector:
+    """It judges steps that have failed, and finds those that are late.
+
+    An actor that dies is reported by the backend. One that freezes never is, so every step has a
+    deadline; its worker is lost then, unless the step waits for weights that its server has not
+    published.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        topology: Topology,
+        deadline_s: float,
+        steps: Mapping[str, Step],
+        lives: Mapping[str, str],
+        lose: Callable[[str, str], None],
+    ) -> None:
+        """
+        Args:
+            backend: schedules looks, and knows what has arrived.
+            topology: of the run.
+            deadline_s: the seconds that a step may take.
+            steps: worker -> its step under way, in the order of their releases.
+            lives: slot -> the worker that fills it now, or was the last to fill it.
+            lose: called with a worker that is lost, and the reason.
+        """
+        self._backend, self._topology, self._deadline_s = backend, topology, deadline_s
+        self._steps, self._lives, self._lose = steps, lives, lose
+        self.is_looking = False
+        """Whether a look for late steps is scheduled."""
+
+    def step_failed(self, step: Step, failure: Failure) -> None:
+        """Lose the worker that is to blame for a failed step.
+
+        Raises:
+            RunFailed: a server is to blame, or the worker's own code.
+        """
+        if step.arriving is not None and failure.kind == "lost":
+            self._lose(step.release.worker, "its gradient was lost with its node")
+        elif self._lives.get(WorkerId(failure.actor).slot) != failure.actor:
+            raise self._blame_server(step, failure)
+        elif failure.kind == "died":
+            self._lose(failure.actor, "its actor died")
+        else:
+            raise RunFailed(f"worker {failure.actor}: {failure.reason}")
+
+    def look_later(self) -> None:
+        """Schedule a look for late steps, for when the first step can be late."""
+        self.is_looking = True
+        self._backend.schedule(self._backend.now + self._deadline_s, self._look, None)
+
+    def _look(self, _: None) -> None:
+        """Judge the steps that are late, and schedule the next look."""
+        now, topology = self._backend.now, self._topology
+        next_at = now + self._deadline_s
+        for step in list(self._steps.values()):
+            due_at = topology.waited_since(step) + self._deadline_s
+            if due_at > now:
+                next_at = min(next_at, due_at)
+                if not topology.drains:
+                    break  # those behind it were released later
+            elif step.release.worker in self._steps and not self._has_arrived(step):
+                self._step_late(step)
+        self.is_looking = bool(self._steps)
+        if self.is_looking:
+            self._backend.schedule(next_at, self._look, None)
+
+    def _has_arrived(self, step: Step) -> bool:
+        """Whether everything has arrived, and only waits to be taken in."""
+        parts = [step.call] if step.arriving is None else step.arriving.parts
+        return all(map(self._backend.is_done, parts))
+
+    def _step_late(self, step: Step) -> None:
+        late = f"no answer for {self._deadline_s:g} s"
+        if step.arriving is None:
+            worker = self._topology.suspect(step)
+            pulled = self._topology.roster_of(worker).live[worker].version
+            self._topology.server_of(worker).check(pulled, late)  # it may still wait for weights
+            self._lose(worker, late)
+        elif self._backend.is_done(step.arriving.first):  # a shard has not taken its part
+            raise RunFailed(f"{step.server.actor}: {late}")
+        else:
+            self._lose(step.release.worker, late)
+
+    def _blame_server(self, step: Step, failure: Failure) -> RunFailed:
+        """Return the error of a step that failed because an update did whose weights it, or a stage
+        before it, needs: that of the server.
+        """
+        servers = self._topology.servers
+        for server in servers:
+            if failure.actor in ("", server.actor):
+                version = step.release.version if server is step.server else server.version
+                with suppress(TimeoutError):
+                    if reason := server.failure(version, VERDICT_S / len(servers)):
+                        return RunFailed(f"{server.actor}: {reason}")
+        unknown = f"worker {step.release.worker}" if failure.kind == "raised" else step.server.actor
+        return RunFailed(f"{failure.actor or unknown}: {failure.reason}")
