@@ -32,7 +32,7 @@ from grafana_foundation_sdk.models import common as looks, dashboard as models
 from grafana_foundation_sdk.models.heatmap import HeatmapColorMode
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-from raysync.record.metrics import REGISTRY
+from raysync.record.metrics_registry import REGISTRY
 
 SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 WIDTH = 24

@@ -14,7 +14,7 @@ from dashboards.panels import (
     series,
     whole,
 )
-from raysync.record.metrics import REGISTRY
+from raysync.record.metrics_registry import REGISTRY
 
 EXPERIMENT = 'experiment=~"$experiment(/.+)?"'
 """An experiment is chosen by its name, or by that of a sweep, whose trials are SWEEP/TRIAL."""

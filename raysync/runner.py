@@ -16,7 +16,7 @@ from raysync.core.paradigm import AnyParadigm
 from raysync.errors import ConfigError, RunFailed
 from raysync.record.event_text import texts_of
 from raysync.record.measures import Measures
-from raysync.record.metrics import RunLabels
+from raysync.record.metrics_registry import RunLabels
 from raysync.record.reader import RunRecord, load
 from raysync.record.storage import check, display_name, join
 from raysync.record.uploader import Uploader

@@ -23,7 +23,7 @@ import yaml
 from raysync.cli.app import app
 from raysync.cli.console import console
 from raysync.errors import ConfigError
-from raysync.record.metrics import REGISTRY
+from raysync.record.metrics_registry import REGISTRY
 
 RAY_FOLDER = "/tmp/ray"
 """Where Ray keeps its sessions, unless `ray start --temp-dir` says otherwise."""

@@ -22,7 +22,7 @@ from raysync.engine.backend import Backend
 from raysync.engine.driver import Driver
 from raysync.engine.faults import FaultPlan
 from raysync.engine.topology import Topology
-from raysync.record.metrics import RunLabels
+from raysync.record.metrics_registry import RunLabels
 
 
 class TopologyPlan(Protocol):

@@ -35,7 +35,7 @@ from raysync.core.journal import Line
 from raysync.core.paradigm import AnyParadigm
 from raysync.record.collector import Collected, Collector
 from raysync.record.event_text import texts_of
-from raysync.record.metrics import REGISTRY, RunLabels
+from raysync.record.metrics_registry import REGISTRY, RunLabels
 
 LOGGER = "raysync"
 LINE = "%(asctime)s %(levelname)s %(actor)s at_s=%(at_s)s kind=%(kind)s %(message)s"

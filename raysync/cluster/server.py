@@ -14,7 +14,7 @@ from raysync.cluster.devices import Place, here
 from raysync.cluster.monitoring import Exporter, UpdateSeconds
 from raysync.cluster.transport import Payload, incoming, outgoing
 from raysync.config import Update
-from raysync.record.metrics import RunLabels
+from raysync.record.metrics_registry import RunLabels
 from raysync.training.apply_plan import ApplyPlan
 from raysync.training.flat import FlatModel
 from raysync.training.model_server import Exchange, ModelServer, shard_of

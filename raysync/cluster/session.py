@@ -27,7 +27,7 @@ from raysync.core.ids import worker_id
 from raysync.core.journal import Ended, Entry, Line
 from raysync.core.paradigm import AnyParadigm
 from raysync.errors import ConfigError, RunFailed
-from raysync.record.metrics import RunLabels
+from raysync.record.metrics_registry import RunLabels
 from raysync.training.data import DataSet
 from raysync.training.task import Task
 

@@ -15,8 +15,8 @@ from raysync.core.events import Left
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Entry, Line
 from raysync.record.measures import Measures
-from raysync.record.metrics import RunLabels
-from raysync.record.rows import PushRow
+from raysync.record.metrics_registry import RunLabels
+from raysync.record.push_rows import PushRow
 
 Key = tuple[str, tuple[str, ...]]
 """A series: the name of its metric, and the values of its labels in the registry's order."""

@@ -26,7 +26,7 @@ from raysync.core.decisions import Release, Switch
 from raysync.core.events import Left
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Ended, Entry, Evaluation, Line
-from raysync.record.rows import PushRow, PushRows
+from raysync.record.push_rows import PushRow, PushRows
 
 CONVERGED_SPAN = 5
 CONVERGED_CHANGE = 0.001

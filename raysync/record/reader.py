@@ -24,7 +24,7 @@ from raysync.core.journal import Evaluation, Line, read
 from raysync.errors import ConfigError
 from raysync.paradigms.class_loading import without_imports
 from raysync.record.measures import Measures
-from raysync.record.rows import PushRow
+from raysync.record.push_rows import PushRow
 from raysync.record.schemas import Environment, Summary, checked, frame_in, mapping_in
 from raysync.record.storage import display_name, local_copy
 from raysync.record.writer import ROWS_PER_GROUP, schema_of
@@ -67,7 +67,7 @@ class RunRecord:
 
     @cached_property
     def pushes(self) -> pd.DataFrame:
-        """A row for each push: the fields of `raysync.record.rows.PushRow`."""
+        """A row for each push: the fields of `raysync.record.push_rows.PushRow`."""
         if self.complete:
             with legible(self.path, "pushes"):
                 return frame_in(self.path / "pushes.parquet", PushRow)

@@ -32,7 +32,7 @@ from raysync.core.journal import Evaluation, Line, encode, header
 from raysync.core.paradigm import AnyParadigm
 from raysync.errors import ConfigError, RunFailed
 from raysync.record.measures import Measures
-from raysync.record.rows import PushRow
+from raysync.record.push_rows import PushRow
 from raysync.record.storage import Location, is_uri, join, new_copy
 
 ROWS_PER_GROUP = 10_000

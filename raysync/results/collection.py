@@ -23,8 +23,8 @@ import pyarrow.parquet as pq
 from raysync.config import Experiment, Published
 from raysync.core.journal import read_header
 from raysync.errors import ConfigError
+from raysync.record.push_rows import PushRow
 from raysync.record.reader import RunRecord, legible, load
-from raysync.record.rows import PushRow
 from raysync.record.sweeps import FILE, SweepRecord, load_sweep
 from raysync.record.writer import schema_of
 from raysync.results.grouping import differences, setting_text, trial_paradigm

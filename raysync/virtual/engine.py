@@ -11,7 +11,7 @@ from raysync.decoupled.plan import plan_of
 from raysync.engine.driver import Driver
 from raysync.engine.faults import FaultPlan
 from raysync.paradigms.decoupled import Decoupled
-from raysync.record.metrics import RunLabels
+from raysync.record.metrics_registry import RunLabels
 from raysync.training.task import Task
 from raysync.virtual.backend import VirtualBackend
 from raysync.virtual.data_parallel import DataParallelRun

@@ -9,7 +9,7 @@ import pytest
 
 import raysync
 from raysync.cli.dashboards import known
-from raysync.record.metrics import REGISTRY
+from raysync.record.metrics_registry import REGISTRY
 from tests.cluster.boards import BOARDS, PANELS, asked, choices
 from tests.cluster.prometheus import needs_prometheus
 

@@ -9,7 +9,7 @@ from raysync.cluster import monitoring
 from raysync.cluster.monitoring import BEGINS, Exporter, RunMetrics, UpdateSeconds
 from raysync.config import validate
 from raysync.record.collector import Collector
-from raysync.record.metrics import REGISTRY, RunLabels
+from raysync.record.metrics_registry import REGISTRY, RunLabels
 from raysync.training.task import prepare
 from raysync.virtual.engine import VirtualEngine
 from tests.builders.cluster import TINY

@@ -15,7 +15,7 @@ from raysync.core.decisions import Apply, Release, Restore, Suspend, Switch
 from raysync.core.events import Joined, Pushed
 from raysync.core.journal import Entry
 from raysync.paradigms import make
-from raysync.record.rows import PushRows
+from raysync.record.push_rows import PushRows
 from raysync.testing.conformance import SAMPLES, STEPS, Conformance
 from tests.builders.paradigms import SWITCHES, lead_bound
 

@@ -17,7 +17,7 @@ import raysync
 from raysync import cli
 from raysync.core.journal import read
 from raysync.errors import ConfigError
-from raysync.record.rows import PushRow
+from raysync.record.push_rows import PushRow
 from raysync.results.collection import collect
 from raysync.results.markdown import markdown, plain
 from tests.builders.reports import BASE, cut

@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 import raysync
 from raysync.core.decisions import Note, Switch
 from raysync.core.journal import Entry, decode, encode
-from raysync.record.rows import PushRow
+from raysync.record.push_rows import PushRow
 from raysync.record.writer import schema_of
 from raysync.results.collection import collect
 from raysync.results.figures import figures_of, series_of

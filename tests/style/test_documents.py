@@ -16,7 +16,7 @@ from raysync.config import settings_reference
 from raysync.core.journal import Evaluation
 from raysync.paradigms import PARADIGMS, PRESETS
 from raysync.record.measures import Measures
-from raysync.record.rows import PushRow
+from raysync.record.push_rows import PushRow
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"

@@ -25,7 +25,7 @@ from dashboards.panels import series
 from raysync import cli
 from raysync.cli.dashboards import check_url
 from raysync.errors import ConfigError
-from raysync.record.metrics import CLOCKS, REGISTRY
+from raysync.record.metrics_registry import CLOCKS, REGISTRY
 from tests.cluster.boards import BOARDS, PANELS, asked, choices
 
 EXPORTED = {

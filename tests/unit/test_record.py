@@ -16,8 +16,8 @@ from raysync.core.machine import Machine
 from raysync.errors import ConfigError
 from raysync.paradigms import make
 from raysync.record.measures import Measures, converged
+from raysync.record.push_rows import PushRows
 from raysync.record.reader import load
-from raysync.record.rows import PushRows
 from raysync.record.writer import RecordWriter, folder_name
 from raysync.runner import run
 from raysync.training.data import data_set

@@ -16,7 +16,7 @@ from raysync.core.machine import Machine
 from raysync.paradigms import make
 from raysync.record.collector import Collector
 from raysync.record.measures import Measures
-from raysync.record.metrics import REGISTRY, RunLabels
+from raysync.record.metrics_registry import REGISTRY, RunLabels
 from tests.builders.journals import FAST, journal
 from tests.builders.paradigms import VARIANTS
 from tests.builders.plans import plans

@@ -20,7 +20,7 @@ from raysync.decoupled.gossip import Gossip
 from raysync.decoupled.plan import plan_of
 from raysync.errors import ConfigError
 from raysync.paradigms import make
-from raysync.record.rows import PushRows
+from raysync.record.push_rows import PushRows
 from raysync.training.apply_plan import ApplyPlan
 from raysync.training.model_server import OneStore
 from raysync.training.task import prepare
