@@ -128,6 +128,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_a_command_whose_ray_is_frozen_is_stopped_all_the_same(tmp_path, mark, nothing_left_behind):
     """By SIGTERM, which Ray would answer with a stack trace; and no socket of Ray can be reached
     from another machine.

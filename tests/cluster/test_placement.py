@@ -212,6 +212,7 @@ def test_servers_have_their_share_of_the_cores_and_that_of_a_worker_that_waits(
     assert (threads + 1) * shards > share * (shards + 1), "and no less"
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(170)
 def test_fake_nodes(tmp_path):

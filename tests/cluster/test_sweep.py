@@ -55,9 +55,10 @@ def test_a_sweep(ray_cluster, tmp_path, monkeypatch):
     assert ended
     assert list(record.table[[*varied, "status"]].itertuples(index=False, name=None)) == EXPECTED
     assert "There is no GPU" in record.table.error.iloc[-1]
-    assert [
-        line for line in said if "failed: cluster: worker group 'fast' does not fit" in line
-    ] == said
+    begins, failed = said
+    assert begins.startswith("test begins; its records: ")
+    assert begins.endswith(record.path.name)
+    assert "failed: cluster: worker group 'fast' does not fit" in failed
     assert (stood[-1].done, stood[-1].failed, stood[-1].running) == (5, 1, 0)
     assert all(one.progress <= other.progress + 1e-9 for one, other in pairwise(stood))
 

@@ -40,6 +40,7 @@ def searched():
     return made.trials.folder, found, stages
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_search(ray_cluster, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
