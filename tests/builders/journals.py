@@ -4,7 +4,7 @@ from raysync.core.events import Pushed
 from raysync.core.journal import Entry
 from raysync.core.machine import Machine
 from raysync.paradigms import make
-from tests.driving import joins, simulate
+from tests.builders.schedules import joins, simulate
 
 FAST, SLOW = "fast-0#1", "slow-0#1"
 

@@ -2,7 +2,7 @@
 
 from raysync.core.decisions import Apply, Release
 from raysync.paradigms import make
-from tests.driving import SAMPLES, Drive
+from raysync.testing.drive import SAMPLES, Drive
 
 
 def test_no_worker_ever_waits():

@@ -1,7 +1,8 @@
 """BSP, as the papers here use it."""
 
 from raysync.paradigms import make
-from tests.driving import Drive, applied, holds, released
+from raysync.testing.drive import Drive
+from tests.builders.schedules import applied, holds, released
 
 
 def test_all_workers_synchronise_at_every_iteration():

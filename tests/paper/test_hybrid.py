@@ -7,7 +7,8 @@ import pytest
 from raysync.core.decisions import Apply, Release
 from raysync.errors import ProtocolViolation
 from raysync.paradigms import make
-from tests.driving import Drive, applied, dropped, holds, released
+from raysync.testing.drive import Drive
+from tests.builders.schedules import applied, dropped, holds, released
 
 
 def hybrid(*workers, **parameters):

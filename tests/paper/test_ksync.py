@@ -5,7 +5,8 @@ import pytest
 from raysync.core.decisions import Drop, Release
 from raysync.core.machine import Machine
 from raysync.paradigms import make
-from tests.driving import Drive, applied, dropped, holds, joins, released, simulate
+from raysync.testing.drive import Drive
+from tests.builders.schedules import applied, dropped, holds, joins, released, simulate
 
 LATE = "late: 1 update since its weights"
 

@@ -5,7 +5,8 @@ import pytest
 from raysync.core.decisions import Apply, Note, Release
 from raysync.core.machine import Machine
 from raysync.paradigms import make
-from tests.driving import SAMPLES, Drive, holds, joins, released, simulate
+from raysync.testing.drive import SAMPLES, Drive
+from tests.builders.schedules import holds, joins, released, simulate
 
 FAST, SLOW = "fast#1", "slow#1"
 

@@ -11,7 +11,8 @@ from raysync.core.machine import Machine
 from raysync.errors import ConfigError
 from raysync.paradigms import make
 from raysync.paradigms.asp import ASP
-from tests.driving import Drive, applied, holds, released
+from raysync.testing.drive import Drive
+from tests.builders.schedules import applied, holds, released
 
 R = 3
 

@@ -3,7 +3,8 @@
 import pytest
 
 from raysync.paradigms import make
-from tests.driving import Drive, applied, holds, released
+from raysync.testing.drive import Drive
+from tests.builders.schedules import applied, holds, released
 
 
 def test_fast_workers_may_proceed_a_bounded_distance_ahead():

@@ -7,7 +7,8 @@ from raysync.core.machine import Machine
 from raysync.paradigms import make
 from raysync.paradigms.stragglers import Detector
 from raysync.randomness import standard_normal
-from tests.driving import Drive, joins, simulate
+from raysync.testing.drive import Drive
+from tests.builders.schedules import joins, simulate
 
 DETECT = "sync-switch: detect"
 

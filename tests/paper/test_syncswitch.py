@@ -12,7 +12,8 @@ from raysync.core.paradigm import Paradigm
 from raysync.errors import ConfigError, IllegalDecision
 from raysync.paradigms import make
 from raysync.paradigms.bsp import BSP
-from tests.driving import SAMPLES, Drive, applied, dropped, holds, joins, released, simulate
+from raysync.testing.drive import SAMPLES, Drive
+from tests.builders.schedules import applied, dropped, holds, joins, released, simulate
 
 DETECT = "sync-switch: detect"
 QUICK = {"window": 1, "windows": 1}

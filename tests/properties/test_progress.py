@@ -11,7 +11,7 @@ from raysync.core.machine import Machine
 from raysync.paradigms import make
 from tests.builders.paradigms import HYBRID_PARAMETERS, VARIANTS
 from tests.builders.plans import schedules
-from tests.driving import joins, simulate
+from tests.builders.schedules import joins, simulate
 
 COUNTS = st.integers(1, 9)
 

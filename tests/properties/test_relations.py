@@ -7,7 +7,7 @@ from raysync.core.events import Joined, Pushed
 from raysync.core.machine import Machine
 from raysync.paradigms import make
 from tests.builders.plans import schedules
-from tests.driving import simulate
+from tests.builders.schedules import simulate
 
 HUGE = 10**9
 

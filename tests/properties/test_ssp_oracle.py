@@ -8,7 +8,7 @@ from raysync.core.events import Joined, Left, Pushed
 from raysync.core.machine import Machine
 from raysync.paradigms import make
 from tests.builders.plans import schedules
-from tests.driving import simulate
+from tests.builders.schedules import simulate
 
 
 def computing_by_the_rule(history, staleness):

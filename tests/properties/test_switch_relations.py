@@ -11,8 +11,9 @@ from hypothesis import event, given, settings, strategies as st
 from raysync.core.decisions import Apply, Restore, Suspend, Switch
 from raysync.core.machine import Machine
 from raysync.paradigms import make
+from raysync.testing.drive import SAMPLES
 from tests.builders.plans import schedules
-from tests.driving import SAMPLES, simulate
+from tests.builders.schedules import simulate
 
 OTHERS = [
     "bsp",

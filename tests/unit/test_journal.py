@@ -28,7 +28,7 @@ from raysync.core.replay import replay
 from raysync.errors import ConfigError, ProtocolViolation, RunFailed
 from raysync.paradigms import make, rebuild
 from raysync.paradigms.asp import ASP
-from tests.driving import joins, simulate
+from tests.builders.schedules import joins, simulate
 
 text = st.text(max_size=8)
 numbers = st.floats(allow_nan=False, min_value=0)

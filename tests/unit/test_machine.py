@@ -23,7 +23,8 @@ from raysync.core.paradigm import Paradigm
 from raysync.errors import IllegalDecision, ProtocolViolation
 from raysync.paradigms import make
 from raysync.paradigms.bsp import BSP
-from tests.driving import SAMPLES, Drive, dropped, holds, released
+from raysync.testing.drive import SAMPLES, Drive
+from tests.builders.schedules import dropped, holds, released
 
 
 @dataclass

@@ -20,10 +20,11 @@ from raysync.record.push_rows import PushRows
 from raysync.record.reader import load
 from raysync.record.writer import RecordWriter, folder_name
 from raysync.runner import run
+from raysync.testing.drive import SAMPLES
 from raysync.training.data import data_set
 from raysync.training.task import prepare
 from tests.builders.journals import FAST, SLOW, journal
-from tests.driving import SAMPLES, joins, simulate
+from tests.builders.schedules import joins, simulate
 
 
 def measured(lines, workload=10 * SAMPLES, target=None):

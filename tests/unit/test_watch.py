@@ -36,7 +36,8 @@ from raysync.record.run_status import FREQUENT, RARE, RunStatus
 from raysync.record.storage import clean
 from raysync.record.uploader import COPY_EVERY_S
 from raysync.record.writer import RecordWriter
-from tests.driving import SAMPLES, joins, simulate
+from raysync.testing.drive import SAMPLES
+from tests.builders.schedules import joins, simulate
 
 FAST, SLOW = "fast-0#1", "slow-0#1"
 STEP_S = {FAST: 1.0, SLOW: 3.0}

@@ -20,8 +20,8 @@ from raysync.record.metrics_registry import REGISTRY, RunLabels
 from tests.builders.journals import FAST, journal
 from tests.builders.paradigms import VARIANTS
 from tests.builders.plans import plans
+from tests.builders.schedules import joins, simulate
 from tests.builders.virtual import cut_task, decoupled, run, timed
-from tests.driving import joins, simulate
 
 SWITCHED = {
     "switch": ("sync-switch", {"fraction": 0.3}),

@@ -1,53 +1,11 @@
-"""Ways to drive a machine without an engine."""
+"""Schedules for a machine without an engine, and the decisions of one kind in an answer."""
 
 from heapq import heappop, heappush
 from itertools import count
 
 from raysync.core.decisions import Apply, Drop, Hold, Release, SetTimer
 from raysync.core.events import Joined, Left, Pushed, TimerFired
-from raysync.core.machine import Machine
-
-SAMPLES = 32
-
-
-class Drive:
-    """A machine with a clock of its own: short calls for tests that tell a story."""
-
-    def __init__(self, paradigm, *workers, workload_samples=None):
-        self.machine = Machine(paradigm, workload_samples)
-        self.roster = self.machine.roster
-        self.now = 0.0
-        for worker in workers:
-            self.join(worker)
-
-    def _at(self, at):
-        self.now = self.now if at is None else at
-        return self.now
-
-    def join(self, worker, at=None):
-        return self.machine.handle(Joined(at=self._at(at), worker=worker))
-
-    def leave(self, worker, at=None):
-        return self.machine.handle(Left(at=self._at(at), worker=worker))
-
-    def tick(self, key):
-        """The timer fires when it is due."""
-        return self.machine.handle(
-            TimerFired(at=self._at(max(self.now, self.machine.timers[key])), key=key)
-        )
-
-    def push(self, worker, at=None, clock=None, base=None):
-        member = self.roster.live.get(worker)
-        return self.machine.handle(
-            Pushed(
-                at=self._at(at),
-                worker=worker,
-                clock=member.clock if clock is None else clock,
-                base=member.version if base is None else base,
-                samples=SAMPLES,
-                busy_s=0.0,
-            )
-        )
+from raysync.testing.drive import SAMPLES
 
 
 def released(decisions):
