@@ -162,7 +162,7 @@ def take_away(away, line):
                     away.discard(worker)
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(
     plans(),
     st.one_of(st.sampled_from(list(VARIANTS)), st.sampled_from(list(SWITCHED))),
