@@ -42,7 +42,7 @@ WARM = 50
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The measured costs."""
+    """What `calibrate` measured."""
 
     step_s: float
     """Seconds of a batch of the experiment's model, one thread."""

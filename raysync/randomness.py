@@ -19,7 +19,7 @@ def hashed_seed(seed: int, purpose: str, slot: str = "", clock: int = 0) -> int:
 
 
 def uniform(seed: int, purpose: str, slot: str = "", clock: int = 0) -> float:
-    """One draw from (0, 1), both ends excluded."""
+    """Draw from (0, 1), both ends excluded."""
     return ((hashed_seed(seed, purpose, slot, clock) >> 12) + 0.5) / 2**52
 
 
@@ -35,5 +35,5 @@ def uniform_at(prefix: bytes, clock: int) -> float:
 
 
 def standard_normal(seed: int, purpose: str, slot: str = "", clock: int = 0) -> float:
-    """One draw from the normal distribution with mean 0 and standard deviation 1."""
+    """Draw from the normal distribution with mean 0 and standard deviation 1."""
     return _STANDARD_NORMAL.inv_cdf(uniform(seed, purpose, slot, clock))

@@ -72,14 +72,14 @@ class RayCall:
 
     @property
     def answer(self) -> Any:
-        """As `Call.answer`."""
+        """See `Call.answer`."""
         try:
             return ray.get(list(self.report))[0]
         except RayError as error:
             return self._backend.failure_of(error)
 
     def value(self, index: int) -> Parts:
-        """As `Call.value`."""
+        """See `Call.value`."""
         return self._values[index]
 
     @property
@@ -140,15 +140,15 @@ class RayBackend:
 
     @property
     def now(self) -> float:
-        """As `Backend.now`."""
+        """See `Backend.now`."""
         return now_s() - self._began_s
 
     def schedule(self, at: float, happens: Callable[[Any], None], argument: Any) -> None:
-        """As `Backend.schedule`."""
+        """See `Backend.schedule`."""
         self._queue.schedule(at, happens, argument)
 
     def wait(self) -> None:
-        """As `Backend.wait`; it takes no longer than until a report is due."""
+        """See `Backend.wait`; it takes no longer than until a report is due."""
         report_at_s = self._reported_s + REPORT_EVERY_S - self._began_s
         if report_at_s <= self.now:  # nothing to report then: it is a sign of life that is due
             report_at_s = self._reported_s + SIGN_OF_LIFE_S - self._began_s
@@ -163,7 +163,7 @@ class RayBackend:
             self._queue.advance()
 
     def is_report_due(self, lines: int) -> bool:
-        """As `Backend.is_report_due`."""
+        """See `Backend.is_report_due`."""
         is_due = now_s() >= self._reported_s + (REPORT_EVERY_S if lines else SIGN_OF_LIFE_S)
         if is_due:
             self._reported_s = now_s()
@@ -172,7 +172,7 @@ class RayBackend:
     # ---- calls ----
 
     def call(self, actor: str, method: str, fields: list[Any], *inputs: Any) -> RayCall:
-        """As `Backend.call`."""
+        """See `Backend.call`."""
         parts = [each.parts if isinstance(each, RayCall) else each for each in inputs]
         if (shards := self._servers.get(actor)) is not None:
             report, *values = shards.call(method, fields, parts)
@@ -191,20 +191,20 @@ class RayBackend:
         return RayCall(self, (returned,), (returned,))
 
     def watch(self, call: RayCall, then: Callable[[Any], None], argument: Any) -> None:
-        """As `Backend.watch`."""
+        """See `Backend.watch`."""
         watched = _Watched(then, argument, len(call.report))
         for reference in call.report:
             self._watched.setdefault(reference, []).append(watched)
 
     def deliver(self, value: Any, actor: str) -> tuple[RayCall, ...]:
-        """As `Backend.deliver`."""
+        """See `Backend.deliver`."""
         return tuple(
             RayCall(self, (reference,), is_fetched=True)
             for reference in self._servers[actor].fetch(value.parts)
         )
 
     def is_done(self, call: RayCall) -> bool:
-        """As `Backend.is_done`."""
+        """See `Backend.is_done`."""
         references = list(call.report)
         ready, _ = ray.wait(
             references, num_returns=len(references), timeout=0, fetch_local=call.is_fetched
@@ -212,7 +212,7 @@ class RayBackend:
         return len(ready) == len(references)
 
     def failure(self, call: RayCall, patience_s: float) -> Failure | None:
-        """As `Backend.failure`."""
+        """See `Backend.failure`."""
         try:
             ray.get(list(call.report), timeout=patience_s)
         except GetTimeoutError:
@@ -224,7 +224,7 @@ class RayBackend:
     # ---- actors ----
 
     def spawn(self, worker: str) -> RayCall:
-        """As `Backend.spawn`."""
+        """See `Backend.spawn`."""
         next_life = WorkerId(worker)
         actor, ready = self._respawns[next_life.slot].spawn(next_life.life)
         self._workers[worker] = actor
@@ -235,14 +235,14 @@ class RayBackend:
         self._names[actor_id] = worker
 
     def kill(self, actor: str) -> None:
-        """As `Backend.kill`; Ray then starts the evaluator anew, and no other."""
+        """See `Backend.kill`; Ray then starts the evaluator anew, and no other."""
         if actor == EVALUATOR:
             ray.kill(self._evaluator, no_restart=False)
         else:
             ray.kill(self._workers[actor])
 
     def restart(self, actor: str) -> RayCall:
-        """As `Backend.restart`."""
+        """See `Backend.restart`."""
         assert actor == EVALUATOR, f"Ray does not restart {actor}"
         reset = self._evaluator.reset.options(max_task_retries=-1)  # it waits for the new process
         return RayCall(self, (reset.remote(*self._evaluator_setup),))
@@ -286,7 +286,7 @@ class _Spawned(RayCall):
 
     @property
     def answer(self) -> Any:
-        """As `Call.answer`."""
+        """See `Call.answer`."""
         place = super().answer
         if not isinstance(place, Failure):
             self._backend.started(self._worker, place.actor_id)

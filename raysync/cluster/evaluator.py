@@ -37,11 +37,11 @@ class WholeModel:
     plan: ModelPlan
 
     def model(self) -> nn.Module:
-        """As `Assembly.model`."""
+        """See `Assembly.model`."""
         return self.plan.build()
 
     def vector(self, weights: Sequence[Tensor]) -> Tensor:
-        """As `Assembly.vector`."""
+        """See `Assembly.vector`."""
         return torch.cat(list(weights))
 
 

@@ -97,14 +97,14 @@ class DataParallelLayout:
         self._task = task
 
     def server_plans(self) -> Sequence[Any]:
-        """As `Layout.server_plans`."""
+        """See `Layout.server_plans`."""
         task, shards = self._task, self.experiment.cluster.server_shards
         return [
             ShardPlan(task.model, self.experiment.update, shard, shards) for shard in range(shards)
         ]
 
     def worker_plans(self) -> Sequence[WorkerPlan]:
-        """As `Layout.worker_plans`."""
+        """See `Layout.worker_plans`."""
         task, experiment = self._task, self.experiment
         return [
             WorkerPlan(
@@ -141,7 +141,7 @@ class PipelinedLayout:
         self._plan = plan
 
     def server_plans(self) -> Sequence[Any]:
-        """As `Layout.server_plans`."""
+        """See `Layout.server_plans`."""
         task, paradigm = self._plan.task, self._plan.paradigm
         return [
             StageServerPlan(task.model, paradigm, task.experiment.update, stage)
@@ -149,7 +149,7 @@ class PipelinedLayout:
         ]
 
     def worker_plans(self) -> Sequence[StagePlan]:
-        """As `Layout.worker_plans`."""
+        """See `Layout.worker_plans`."""
         plan, experiment = self._plan, self._plan.task.experiment
         return [
             StagePlan(

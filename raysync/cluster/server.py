@@ -38,7 +38,7 @@ class ShardPlan:
     shards: int
 
     def exchange(self) -> Exchange:
-        """As `ServerPlan.exchange`."""
+        """See `ServerPlan.exchange`."""
         return shard_of(FlatModel(self.model.build()), self.update, self.shard, self.shards)
 
 

@@ -73,7 +73,7 @@ class StageServerPlan:
     stage: int
 
     def exchange(self) -> Exchange:
-        """As `ServerPlan.exchange`."""
+        """See `ServerPlan.exchange`."""
         return exchange_of(
             self.paradigm, self.update, parts_of(self.model, self.paradigm)[self.stage - 1]
         )
@@ -89,14 +89,14 @@ class Stages:
     """The number of parameters of each, known once the model is built."""
 
     def model(self) -> nn.Module:
-        """As `Assembly.model`."""
+        """See `Assembly.model`."""
         self.sizes = [FlatModel(part).size for part in parts_of(self.plan, self.paradigm)]
         return nn.Sequential(
             *(item for part in parts_of(self.plan, self.paradigm) for item in part)
         )
 
     def vector(self, weights: Sequence[Tensor]) -> Tensor:
-        """As `Assembly.vector`."""
+        """See `Assembly.vector`."""
         return joined(weights, self.sizes)
 
 

@@ -260,8 +260,8 @@ def _is_push(value: Any) -> bool:
 
 
 def is_mapping(value: object) -> bool:
-    """Whether the value is a mapping of JSON-native data, not nested too deep, whose whole numbers
-    fit into 64 bits.
+    """Say whether the value is a mapping of JSON-native data, not nested too deep, whose whole
+    numbers fit into 64 bits.
     """
     return type(value) is dict and is_native(value)
 

@@ -17,12 +17,12 @@ DEEPEST = 20
 
 
 def is_whole(value: object) -> bool:
-    """Whether the value is a whole number of 64 bits, and no bool."""
+    """Say whether the value is a whole number of 64 bits, and no bool."""
     return isinstance(value, int) and not isinstance(value, bool) and -LARGEST <= value < LARGEST
 
 
 def is_native(value: object, depth: int = DEEPEST) -> bool:
-    """Whether JSON returns the value unchanged, and it is not nested too deep."""
+    """Say whether JSON returns the value unchanged, and it is not nested too deep."""
     if value is None or isinstance(value, str | float | bool):
         return True
     if isinstance(value, list):

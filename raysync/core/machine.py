@@ -276,7 +276,7 @@ class EventHandler(Protocol):
     """A `Machine`, or the machines of several stages."""
 
     def handle(self, event: Event) -> list[Decision]:
-        """As `Machine.handle`."""
+        """See `Machine.handle`."""
 
 
 def decide(machine: EventHandler, event: Event) -> tuple[Decision, ...]:

@@ -154,7 +154,7 @@ class Roster:
         return self.members[worker].pace - self.slow
 
     def is_fastest(self, worker: str) -> bool:
-        """Whether no member is further ahead."""
+        """Say whether no member is further ahead."""
         return self.members[worker].pace == self.fast
 
     def telemetry(self, worker: str) -> Telemetry:

@@ -57,7 +57,7 @@ class Gossip:
         self._rounds = 0
 
     def apply(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> None:
-        """As `Exchange.apply`."""
+        """See `Exchange.apply`."""
         self._rounds += 1
         mixes = self._rounds % self._every == 0
         present = plan.replicas
@@ -80,15 +80,15 @@ class Gossip:
                 model.copy_(mean)
 
     def weights(self, replica: int) -> Tensor:
-        """As `Exchange.weights`."""
+        """See `Exchange.weights`."""
         return self._stores[replica].publish()
 
     def mean(self) -> Tensor:
-        """As `Exchange.mean`."""
+        """See `Exchange.mean`."""
         return torch.stack([store.publish() for store in self._stores]).mean(dim=0)
 
     def forget(self, worker: str) -> None:
-        """As `Exchange.forget`."""
+        """See `Exchange.forget`."""
         for store in self._stores:
             store.forget(worker)
 

@@ -116,7 +116,7 @@ class Pipelines:
         return [following for stage_id in reached for following in self._next(stage_id)]
 
     def is_drained(self, stage_id: StageId) -> bool:
-        """Whether the stage has run backward all batches that its group will ever get."""
+        """Say whether the stage has run backward all batches that its group will ever get."""
         return (
             self.is_closed
             and self.counts[stage_id].backwards_done == self.counts[stage_id[0], 1].forwards

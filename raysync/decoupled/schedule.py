@@ -63,5 +63,5 @@ class Locked:
         return 0
 
     def forwards_before(self, stage: int, batch: int) -> int:
-        """As `Schedule.forwards_before`."""
+        """See `Schedule.forwards_before`."""
         return batch

@@ -131,19 +131,19 @@ class Pipelined:
 
     @property
     def roster(self) -> Roster:
-        """As `Topology.roster`: that of the last stage, which has the loss."""
+        """See `Topology.roster`: that of the last stage, which has the loss."""
         return self.machine.roster
 
     def roster_of(self, worker: str) -> Roster:
-        """As `Topology.roster_of`."""
+        """See `Topology.roster_of`."""
         return self.machine.machines[WorkerId(worker).stage].roster
 
     def server_of(self, worker: str) -> ParameterServer:
-        """As `Topology.server_of`."""
+        """See `Topology.server_of`."""
         return self.servers[WorkerId(worker).stage - 1]
 
     def released(self, release: Release) -> Iterable[Step]:
-        """As `Topology.released`."""
+        """See `Topology.released`."""
         worker = self._workers[release.worker]
         worker.release = release
         worker.calls.clear()  # all of them are done
@@ -158,7 +158,7 @@ class Pipelined:
             queue += self._pipelines.done(following)
 
     def applied(self, apply: Apply, steps: Sequence[Step], is_pulled: bool) -> None:
-        """As `Topology.applied`."""
+        """See `Topology.applied`."""
         server, roster = steps[0].server, self.roster_of(steps[0].release.worker)
         fields = NOTHING
         if self._backend.computes:
@@ -182,7 +182,7 @@ class Pipelined:
         """
 
     def leavers(self, under_way: Collection[str]) -> list[str]:
-        """As `Topology.leavers`: a replica without a batch leaves, since the paradigm of the stage
+        """See `Topology.leavers`: a replica without a batch leaves, since the paradigm of the stage
         would wait for it.
         """
         if not self._pipelines.is_closed:
@@ -196,7 +196,7 @@ class Pipelined:
         ]
 
     def waited_since(self, step: Step) -> float:
-        """As `Topology.waited_since`: stages wait for each other, so an answer of one stage counts
+        """See `Topology.waited_since`: stages wait for each other, so an answer of one stage counts
         for its whole group.
         """
         group, _ = self._workers[step.release.worker].stage_id
@@ -208,7 +208,7 @@ class Pipelined:
         return max(released_at(self.roster_of(step.release.worker), step), *heard_at)
 
     def suspect(self, step: Step) -> str:
-        """As `Topology.suspect`: of the stages that the step waits for, the one that waits for no
+        """See `Topology.suspect`: of the stages that the step waits for, the one that waits for no
         other.
         """
         group, _ = self._workers[step.release.worker].stage_id

@@ -85,7 +85,7 @@ class FailureDetector:
             self._backend.schedule(next_at, self._look, None)
 
     def _has_arrived(self, step: Step) -> bool:
-        """Whether everything has arrived, and only waits to be taken in."""
+        """Say whether everything has arrived, and only waits to be taken in."""
         parts = [step.call] if step.arriving is None else step.arriving.parts
         return all(map(self._backend.is_done, parts))
 

@@ -44,7 +44,7 @@ class FaultWindows:
         self._next = next(self._coming, inf)
 
     def hold_at(self, key: float) -> bool:
-        """Whether that moment (seconds or clock) lies in a window."""
+        """Say whether that moment (seconds or clock) lies in a window."""
         while self._next <= key:
             self._begun.append(self._next)
             self._next = next(self._coming, inf)

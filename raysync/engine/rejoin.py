@@ -42,7 +42,7 @@ class Comebacks:
         self._coming: dict[str, Comeback] = {}
 
     def __bool__(self) -> bool:
-        """Whether a worker is on its way."""
+        """Say whether a worker is on its way."""
         return bool(self._coming)
 
     def start(self, gone: str, after_s: float) -> None:

@@ -84,7 +84,7 @@ class StateMachine(Protocol):
         """Key -> the time that the timer is set to."""
 
     def handle(self, event: Event) -> list[Decision]:
-        """As `Machine.handle`."""
+        """See `Machine.handle`."""
 
 
 class Topology(Protocol):
@@ -191,15 +191,15 @@ class DataParallel:
         """Worker -> the weights of its last pull; kept only if delays are compensated."""
 
     def roster_of(self, worker: str) -> Roster:
-        """As `Topology.roster_of`."""
+        """See `Topology.roster_of`."""
         return self.roster
 
     def server_of(self, worker: str) -> ParameterServer:
-        """As `Topology.server_of`."""
+        """See `Topology.server_of`."""
         return self.server
 
     def released(self, release: Release) -> Iterable[Step]:
-        """As `Topology.released`."""
+        """See `Topology.released`."""
         worker, clock, pulls = release.worker, release.clock, release.pull
         size = release.batch_size or self._batch_size
         fields: list[Any] = [clock, size]
@@ -219,7 +219,7 @@ class DataParallel:
         return (Step(release, size, call, self.server, base),)
 
     def applied(self, apply: Apply, steps: Sequence[Step], is_pulled: bool) -> None:
-        """As `Topology.applied`."""
+        """See `Topology.applied`."""
         vectors: list[Value] = [step.call for step in steps]
         if self._compensates:
             vectors += [step.weights for step in steps]
@@ -227,7 +227,7 @@ class DataParallel:
         self.server.apply(fields, apply.pushes, vectors, publish=apply.publish, is_pulled=is_pulled)
 
     def left(self, worker: str) -> None:
-        """As `Topology.left`."""
+        """See `Topology.left`."""
         self._pulled.pop(worker, None)
         self.server.forget(worker)
 
@@ -236,7 +236,7 @@ class DataParallel:
         return []
 
     def waited_since(self, step: Step) -> float:
-        """As `Topology.waited_since`."""
+        """See `Topology.waited_since`."""
         return released_at(self.roster, step)
 
     def suspect(self, step: Step) -> str:
@@ -274,7 +274,9 @@ def apply_plan(
 
 
 def pulls_next(decisions: Sequence[Decision], index: int) -> bool:
-    """Whether a release after that decision pulls before the next update changes the weights."""
+    """Say whether a release after that decision pulls before the next update changes the
+    weights.
+    """
     for number in range(index + 1, len(decisions)):
         decision = decisions[number]
         if isinstance(decision, Release):

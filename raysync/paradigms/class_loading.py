@@ -47,7 +47,7 @@ def without_imports() -> Iterator[None]:
 
 
 def may_import() -> bool:
-    """Whether the file that is being read is the user's program, and not a record."""
+    """Say whether the file that is being read is the user's program, and not a record."""
     return _may_import.get()
 
 

@@ -113,7 +113,7 @@ class Decoupled:
         return StageMachines(self._sync, self.modules, workload_samples)
 
     def infeasible_reason(self, workers: int) -> str:
-        """As `Paradigm.infeasible_reason`."""
+        """See `Paradigm.infeasible_reason`."""
         needed = self.modules * self.groups
         return (
             ""
@@ -125,7 +125,7 @@ class Decoupled:
         )
 
     def phases(self) -> tuple[str, ...]:
-        """As `Paradigm.phases`."""
+        """See `Paradigm.phases`."""
         return self._sync().phases()
 
     @property

@@ -30,7 +30,7 @@ from raysync.core.roster import Roster
 
 
 def is_late(roster: Roster, push: Push) -> bool:
-    """Whether newer weights than those of the push are published."""
+    """Say whether newer weights than those of the push are published."""
     return roster.buffered[push].base < roster.published
 
 

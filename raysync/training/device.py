@@ -37,7 +37,7 @@ def refuse_without_kernels(name: str) -> None:
 
 
 def has_kernels(capability: tuple[int, int], built_for: Sequence[str]) -> bool:
-    """Whether a GPU can run the code that torch was built with.
+    """Say whether a GPU can run the code that torch was built with.
 
     Args:
         capability: the compute capability of the GPU, (major, minor).

@@ -68,19 +68,19 @@ class OneStore:
         )
 
     def apply(self, plan: ApplyPlan, vectors: Sequence[Any]) -> None:
-        """As `Exchange.apply`; after `combine` the vectors are the norms of all shards."""
+        """See `Exchange.apply`; after `combine` the vectors are the norms of all shards."""
         self.store.step(plan.progress, vectors if plan.combined else [self.combine(plan, vectors)])
 
     def weights(self, replica: int) -> Tensor:
-        """As `Exchange.weights`; the same for every replica."""
+        """See `Exchange.weights`; the same for every replica."""
         return self.store.publish()
 
     def mean(self) -> Tensor:
-        """As `Exchange.mean`."""
+        """See `Exchange.mean`."""
         return self.store.publish()
 
     def forget(self, worker: str) -> None:
-        """As `Exchange.forget`."""
+        """See `Exchange.forget`."""
         self.store.forget(worker)
 
 
@@ -98,7 +98,7 @@ class ModelServer:
         self._broken: Exception | None = None
 
     def combine(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> float:
-        """As `OneStore.combine`."""
+        """See `OneStore.combine`."""
         assert isinstance(self.exchange, OneStore), "only a server with one optimizer has shards"
         with self._sound(plan.version - 1):
             return self.exchange.combine(plan, vectors)
@@ -122,7 +122,7 @@ class ModelServer:
             return self.exchange.mean() if replica == MEAN else self.exchange.weights(replica)
 
     def forget(self, worker: str) -> None:
-        """As `Exchange.forget`."""
+        """See `Exchange.forget`."""
         with self._sound(self.version):
             self.exchange.forget(worker)
 

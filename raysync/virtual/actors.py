@@ -50,7 +50,7 @@ class WorkerActor:
         """A vector (P + Q,) whose end is its latest statistics."""
 
     def cost(self, method: str, fields: list[Any], inputs: Sequence[Any]) -> Cost:
-        """As `Actor.cost`."""
+        """See `Actor.cost`."""
         if len(fields) == 2:
             clock, size = fields
             busy_s = self._step_time.seconds(clock, 1.0, size / self._batch_size)
@@ -60,7 +60,7 @@ class WorkerActor:
         return busy_s, 0.0, added_s, added_s, (None, busy_s)
 
     def compute(self, method: str, fields: list[Any], inputs: list[Any], answer: Any) -> Computed:
-        """As `Actor.compute`."""
+        """See `Actor.compute`."""
         if inputs:
             [self._weights] = inputs
         assert self._trainer is not None, "nothing to train with"
@@ -96,13 +96,13 @@ class ServerActor:
         self._server = server
 
     def cost(self, method: str, fields: list[Any], inputs: Sequence[Any]) -> Cost:
-        """As `Actor.cost`: only updates take time."""
+        """See `Actor.cost`: only updates take time."""
         if inputs:
             return self._update_s, len(inputs) // self._vectors * self._reading_s, 0.0, 0.0, None
         return NO_COST
 
     def compute(self, method: str, fields: list[Any], inputs: list[Any], answer: Any) -> Computed:
-        """As `Actor.compute`."""
+        """See `Actor.compute`."""
         server = self._server
         assert server is not None, "nothing to train with"
         match method:
@@ -133,9 +133,9 @@ class EvaluatorActor:
         self._evaluate = evaluate
 
     def cost(self, method: str, fields: list[Any], inputs: Sequence[Any]) -> Cost:
-        """As `Actor.cost`."""
+        """See `Actor.cost`."""
         return NO_COST
 
     def compute(self, method: str, fields: list[Any], inputs: list[Any], answer: Any) -> Computed:
-        """As `Actor.compute`."""
+        """See `Actor.compute`."""
         return (), self._evaluate(fields[0], inputs)

@@ -73,7 +73,7 @@ class VirtualCall:
     """The computed values; not set where nothing is computed."""
 
     def value(self, index: int) -> VirtualCall | OtherValue:
-        """As `Call.value`."""
+        """See `Call.value`."""
         return self if index == 0 else OtherValue(self, index)
 
     @property
@@ -98,7 +98,7 @@ class OtherValue:
 
     @property
     def computed(self) -> Any:
-        """As `VirtualCall.computed`."""
+        """See `VirtualCall.computed`."""
         return self._call.values[self._index]
 
 
@@ -133,7 +133,7 @@ class VirtualBackend:
         """
         self.computes = computes
         self.delivers = False
-        """As `Backend.delivers`: nothing travels before the call that needs it."""
+        """See `Backend.delivers`: nothing travels before the call that needs it."""
         self._paths = paths
         self._make = make
         self._ends = {actor: list(each) for actor, each in (ends or {}).items()}
@@ -142,15 +142,15 @@ class VirtualBackend:
         self._queue: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._scheduled = 0
         self.now = 0.0
-        """As `Backend.now`."""
+        """See `Backend.now`."""
 
     def schedule(self, at: float, happens: Callable[[Any], None], argument: Any) -> None:
-        """As `Backend.schedule`."""
+        """See `Backend.schedule`."""
         self._scheduled += 1
         heappush(self._queue, (at, self._scheduled, happens, argument))
 
     def wait(self) -> None:
-        """As `Backend.wait`; where nothing is computed, several events at once."""
+        """See `Backend.wait`; where nothing is computed, several events at once."""
         queue = self._queue
         assert queue, "the event queue is empty"
         for _ in range(1 if self.computes else min(REPORT_EVERY, len(queue))):
@@ -158,11 +158,11 @@ class VirtualBackend:
             happens(argument)
 
     def is_report_due(self, lines: int) -> bool:
-        """As `Backend.is_report_due`: virtual seconds pass unwatched, but lines are few."""
+        """See `Backend.is_report_due`: virtual seconds pass unwatched, but lines are few."""
         return lines >= REPORT_EVERY
 
     def call(self, actor: str, method: str, fields: list[Any], *inputs: Any) -> VirtualCall:
-        """As `Backend.call`."""
+        """See `Backend.call`."""
         performer = self._actors.get(actor) or self._start(actor)
         begin = now = self.now
         if performer.free_at > begin:
@@ -187,35 +187,35 @@ class VirtualBackend:
         return call
 
     def watch(self, call: VirtualCall, then: Callable[[Any], None], argument: Any) -> None:
-        """As `Backend.watch`."""
+        """See `Backend.watch`."""
         if call.at < inf:
             self._scheduled += 1
             heappush(self._queue, (call.at, self._scheduled, then, argument))
 
     def deliver(self, value: Any, actor: str) -> tuple[()]:
-        """As `Backend.deliver`: nothing travels before the call that needs it."""
+        """See `Backend.deliver`: nothing travels before the call that needs it."""
         return ()
 
     def is_done(self, call: VirtualCall) -> bool:
-        """As `Backend.is_done`."""
+        """See `Backend.is_done`."""
         return call.at <= self.now
 
     def failure(self, call: VirtualCall, patience_s: float) -> Failure | None:
-        """As `Backend.failure`."""
+        """See `Backend.failure`."""
         if call.at > self.now + patience_s:
             raise TimeoutError(f"it is done at {call.at:g} s")
         return call.answer if isinstance(call.answer, Failure) else None
 
     def spawn(self, worker: str) -> VirtualCall:
-        """As `Backend.spawn`; it is ready at once."""
+        """See `Backend.spawn`; it is ready at once."""
         return self._ready()
 
     def kill(self, actor: str) -> None:
-        """As `Backend.kill`."""
+        """See `Backend.kill`."""
         self._actors.pop(actor, None)
 
     def restart(self, actor: str) -> VirtualCall:
-        """As `Backend.restart`; it is ready at once."""
+        """See `Backend.restart`; it is ready at once."""
         self._actors.pop(actor, None)
         if self._ends.get(actor):
             del self._ends[actor][0]

@@ -66,7 +66,7 @@ class StageActor:
         """The seconds of computing since its last push."""
 
     def cost(self, method: str, fields: list[Any], inputs: Sequence[Any]) -> Cost:
-        """As `Actor.cost`."""
+        """See `Actor.cost`."""
         forward_s, backward_s = (self._seconds(fields, part) for part in self._parts(method))
         self._busy_s += forward_s
         self._busy_s += backward_s
@@ -91,7 +91,7 @@ class StageActor:
         return 0.0, 1 - FORWARD + (FORWARD if self._plan.paradigm.weights == "latest" else 0.0)
 
     def compute(self, method: str, fields: list[Any], inputs: list[Any], answer: Any) -> Computed:
-        """As `Actor.compute`."""
+        """See `Actor.compute`."""
         assert self._work is not None, "nothing to train with"
         data = self._plan.task.data
         if method == "forward":
