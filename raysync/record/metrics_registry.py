@@ -7,7 +7,7 @@ them and `_total` behind counters (`Metric.exported`). Every series carries the 
 only those of one experiment are worth comparing. `worker` is a slot without the number of its life
 (`fast-2`), so that a worker that comes back continues its series. No label has values whose number
 grows with the length of a run. When a run ends, its gauges of live workers and phases become 0 and
-its other gauges keep their values, until Ray forgets them all (`raysync.cluster.metrics_export`);
+its other gauges keep their values, until Ray forgets them all (`raysync.cluster.monitoring`);
 counters stay.
 """
 

@@ -78,7 +78,7 @@ def _bytes(file, random):
             file.write_bytes(data[:at])
             return f"cut at {at}"
         case 2:
-            # Deeper YAML: tests/unit/test_reading.py.
+            # Deeper YAML: tests/unit/test_yaml_reading.py.
             deep = b"[" * (100_000 if file.suffix != ".yaml" else 100)
             file.write_bytes(
                 random.choice([b"", b"\0" * 100, b"\xff\xfe", deep, b"null\n", b"3\n", b"[]\n"])
