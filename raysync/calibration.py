@@ -30,7 +30,7 @@ from raysync.runner import Engine, run_in
 from raysync.training.cost import step_flops, step_s
 from raysync.training.data import DataSet, data_set
 from raysync.training.parameter_store import ParameterStore
-from raysync.training.task import Task, prepare
+from raysync.training.preparation import TrainingPlan, prepare
 
 SMALL_BYTES = 4_000
 LARGE_BYTES = 4_000_000
@@ -54,30 +54,35 @@ class Measured:
     update_bytes_per_s: float
 
 
-def calibrate(engine: Engine, task: Task) -> Measured:
-    """Measure the costs that the virtual engine needs for a task.
+def calibrate(engine: Engine, training: TrainingPlan) -> Measured:
+    """Measure the costs that the virtual engine needs for a training.
 
     Args:
         engine: a session of the Ray engine.
-        task: the task whose model, batch size and update are measured.
+        training: the training whose model, batch size and update are measured.
     """
-    seconds = step_s(task.model, task.experiment.batch_size)
+    seconds = step_s(training.model, training.experiment.batch_size)
     one_s, eight_s = (
-        _update_s(task.vector_bytes, count, task.experiment.update) for count in (1, GRADIENTS)
+        _update_s(training.vector_bytes, count, training.experiment.update)
+        for count in (1, GRADIENTS)
     )
     reading_s = max(1e-9, (eight_s - one_s) / (GRADIENTS - 1))
     update_s = max(0.0, one_s - reading_s)
-    small_s = _between_s(engine, SMALL_BYTES) - _update_s(SMALL_BYTES, 1, task.experiment.update)
-    large_bytes = max(task.vector_bytes, LARGE_BYTES)
-    large_s = _between_s(engine, large_bytes) - _update_s(large_bytes, 1, task.experiment.update)
+    small_s = _between_s(engine, SMALL_BYTES) - _update_s(
+        SMALL_BYTES, 1, training.experiment.update
+    )
+    large_bytes = max(training.vector_bytes, LARGE_BYTES)
+    large_s = _between_s(engine, large_bytes) - _update_s(
+        large_bytes, 1, training.experiment.update
+    )
     bandwidth = 2 * (large_bytes - SMALL_BYTES) / (large_s - small_s) if large_s > small_s else None
     return Measured(
         step_s=seconds,
-        flops_per_s=step_flops(task.model, task.experiment.batch_size) / seconds,
+        flops_per_s=step_flops(training.model, training.experiment.batch_size) / seconds,
         latency_s=max(0.0, small_s / 2),
         bandwidth_bytes_per_s=bandwidth,
         update_s=update_s,
-        update_bytes_per_s=task.vector_bytes / reading_s,
+        update_bytes_per_s=training.vector_bytes / reading_s,
     )
 
 
@@ -144,10 +149,10 @@ def _between_s(engine: Engine, vector_bytes: int) -> float:
                 "evaluation": {"marks": 1},
             }
         )
-        task = prepare(
+        training = prepare(
             experiment, nn.Sequential(nn.Flatten(), nn.Linear(features, 10)), _noise(features)
         )
-        pushes = run_in(engine, task, experiment.paradigm).pushes
+        pushes = run_in(engine, training, experiment.paradigm).pushes
     between = pushes.pushed_at_s - pushes.released_at_s - pushes.busy_s
     return float(median(between[pushes.clock >= WARM]))
 

@@ -23,7 +23,7 @@ from raysync.record.uploader import Uploader
 from raysync.record.writer import RecordWriter, folder_name, make_folder
 from raysync.training.data import DataSet
 from raysync.training.models import ModelSource
-from raysync.training.task import Task, prepare
+from raysync.training.preparation import TrainingPlan, prepare
 
 Watch = Callable[[Measures], None]
 Notify = Callable[[str], None]
@@ -37,7 +37,7 @@ class Engine(Protocol):
         """Actor -> a dataclass that says where it ran, in the latest run."""
 
     def run(
-        self, task: Task, paradigm: AnyParadigm, labels: RunLabels | None = None
+        self, training: TrainingPlan, paradigm: AnyParadigm, labels: RunLabels | None = None
     ) -> Iterator[list[Line]]:
         """Train, and yield the lines of the journal in order; the last one is an `Ended`. Metrics
         are published under the labels.
@@ -115,16 +115,21 @@ def run(
         experiment = config.load(Path(experiment))
     elif not isinstance(experiment, Experiment):
         experiment = config.validate(experiment)
-    task = prepare(experiment, model, data)
+    training = prepare(experiment, model, data)
     with engine_for(experiment, notify) as engine:
         return run_in(
-            engine, task, experiment.paradigm, watch=watch, notify=notify, tensorboard=tensorboard
+            engine,
+            training,
+            experiment.paradigm,
+            watch=watch,
+            notify=notify,
+            tensorboard=tensorboard,
         )
 
 
 def run_in(
     engine: Engine,
-    task: Task,
+    training: TrainingPlan,
     choice: ParadigmChoice,
     *,
     watch: Watch = _quiet,
@@ -132,21 +137,21 @@ def run_in(
     tensorboard: bool = False,
     sweep: str = "",
 ) -> RunRecord:
-    """Train a task under a paradigm on an engine that can serve further runs; see `run`. For a
+    """Train under a paradigm on an engine that can serve further runs; see `run`. For a
     trial, `sweep` is the name of its sweep.
     """
     began = datetime.now()
-    experiment = task.experiment.model_copy(update={"paradigm": choice})
+    experiment = training.experiment.model_copy(update={"paradigm": choice})
     measures = Measures(
-        task.workload_samples,
+        training.workload_samples,
         experiment.target_accuracy,
         experiment.target_loss,
-        task.chance_accuracy,
+        training.chance_accuracy,
     )
     check(join(experiment.output, experiment.name))
     folder = folder_name(experiment.output, experiment.name, choice.label)
     name = f"{sweep}/{experiment.name}" if sweep else experiment.name
-    stream = engine.run(task, choice.make(), RunLabels(name, folder.name, choice.label))
+    stream = engine.run(training, choice.make(), RunLabels(name, folder.name, choice.label))
     first = next(stream)  # an impossible experiment raises here, before there is a record of it
     make_folder(folder)
     path = display_name(folder)
@@ -157,7 +162,7 @@ def run_in(
             experiment.to_yaml(),
             choice.make(),
             measures,
-            _about(task, choice),
+            _about(training, choice),
             began,
             {name: asdict(place) for name, place in engine.places.items()},
         ) as writer,
@@ -217,8 +222,8 @@ def _end(writer: RecordWriter, status: str, error: str) -> None:
     writer.close()
 
 
-def _about(task: Task, choice: ParadigmChoice) -> dict[str, Any]:
-    experiment = task.experiment
+def _about(training: TrainingPlan, choice: ParadigmChoice) -> dict[str, Any]:
+    experiment = training.experiment
     return {
         "engine": experiment.engine,
         "timing": experiment.timing,
@@ -226,13 +231,13 @@ def _about(task: Task, choice: ParadigmChoice) -> dict[str, Any]:
         "paradigm": choice.name,
         "paradigm_label": choice.label,
         "paradigm_parameters": choice.make().parameters(),
-        "model": task.model.name,
-        "parameters": task.parameters,
-        "dataset": task.data.name,
-        "tokens": task.data.tokens,
+        "model": training.model.name,
+        "parameters": training.parameters,
+        "dataset": training.data.name,
+        "tokens": training.data.tokens,
         "workers": experiment.worker_count,
         "seed": experiment.seed,
         "target_accuracy": experiment.target_accuracy,
         "target_loss": experiment.target_loss,
-        "chance_accuracy": task.chance_accuracy,
+        "chance_accuracy": training.chance_accuracy,
     }

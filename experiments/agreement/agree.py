@@ -26,7 +26,7 @@ from labtables import finished  # noqa: E402
 from raysync import config  # noqa: E402
 from raysync.calibration import calibrate, profile  # noqa: E402
 from raysync.runner import engine_for, run_in  # noqa: E402
-from raysync.training.task import prepare  # noqa: E402
+from raysync.training.preparation import prepare  # noqa: E402
 
 SEEDS = (0, 1, 2)
 BEGIN, END = "<!-- agree.py: begin -->\n", "<!-- agree.py: end -->\n"
@@ -40,13 +40,13 @@ def experiment(times: int, *overrides: str) -> config.Experiment:
 
 def summaries(described: config.Experiment) -> dict[str, list[dict]]:
     """Return the label of the paradigm -> the summary of each seed."""
-    task = prepare(described)
+    training = prepare(described)
     by_label = {choice.label: [] for choice in described.paradigms}
     with engine_for(described) as engine:
         for seed in SEEDS:
             for choice in described.paradigms:
                 by_label[choice.label].append(
-                    finished(run_in(engine, task.with_seed(seed), choice)).summary
+                    finished(run_in(engine, training.with_seed(seed), choice)).summary
                 )
     return by_label
 

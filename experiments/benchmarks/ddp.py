@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 from raysync import config
 from raysync.cluster.session import Session
 from raysync.runner import run_in
-from raysync.training.task import prepare
+from raysync.training.preparation import prepare
 
 ROUNDS_OF = {100_000: 200, 2_500_000: 100, 25_000_000: 40}
 """Parameters -> rounds of one measurement."""

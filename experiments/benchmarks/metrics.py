@@ -23,7 +23,7 @@ from raysync import config
 from raysync.cluster.session import Session
 from raysync.results.statistics import paired_ratio
 from raysync.runner import run_in
-from raysync.training.task import Task, prepare
+from raysync.training.preparation import TrainingPlan, prepare
 
 PAIRS, WORKERS, ITERATIONS, BATCH = 10, 4, 125, 32
 TURNS = (True, False, False, True, False, True, True, False)
@@ -37,22 +37,24 @@ def busy_s() -> float:
     return sum(each.user + each.system for each in times)
 
 
-def measured(session: Session, task: Task, metrics: bool) -> tuple[float, float]:
+def measured(session: Session, training: TrainingPlan, metrics: bool) -> tuple[float, float]:
     """Return the seconds of a run from the first release to the last publication, and its processor
     seconds.
     """
-    cluster = task.experiment.cluster.model_copy(update={"metrics": metrics})
-    task = replace(task, experiment=task.experiment.model_copy(update={"cluster": cluster}))
+    cluster = training.experiment.cluster.model_copy(update={"metrics": metrics})
+    training = replace(
+        training, experiment=training.experiment.model_copy(update={"cluster": cluster})
+    )
     before_s = busy_s()
-    summary = finished(run_in(session, task, config.ParadigmChoice(name="asp"))).summary
+    summary = finished(run_in(session, training, config.ParadigmChoice(name="asp"))).summary
     return summary["seconds"], busy_s() - before_s
 
 
-def measured_pair(session: Session, task: Task) -> dict[bool, tuple[float, float]]:
+def measured_pair(session: Session, training: TrainingPlan) -> dict[bool, tuple[float, float]]:
     """Return, with metrics and without, pushes a second and processor seconds a push."""
     runs: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
     for metrics in TURNS:
-        runs[metrics].append(measured(session, task, metrics))
+        runs[metrics].append(measured(session, training, metrics))
     totals = {
         metrics: [sum(column) for column in zip(*each, strict=True)]
         for metrics, each in runs.items()
@@ -78,7 +80,7 @@ def measure() -> str:
     """Measure, and return the table."""
     measurements: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
     with tempfile.TemporaryDirectory() as output, Session() as session:
-        task = prepare(
+        training = prepare(
             config.validate(
                 {
                     "model": "lenet",
@@ -95,9 +97,9 @@ def measure() -> str:
                 }
             )
         )
-        measured(session, task, metrics=True)  # to start the actors
+        measured(session, training, metrics=True)  # to start the actors
         for _ in range(PAIRS):
-            pair = measured_pair(session, task)
+            pair = measured_pair(session, training)
             for metrics, (pushes_per_s, used_s) in pair.items():
                 measurements[metrics].append((pushes_per_s, used_s))
                 what = "with" if metrics else "without"

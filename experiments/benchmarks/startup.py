@@ -24,7 +24,7 @@ from report import interval, main, markdown, measured_on
 from raysync import config
 from raysync.cluster.session import Session
 from raysync.runner import run_in
-from raysync.training.task import prepare
+from raysync.training.preparation import prepare
 
 STARTS, WORKERS, MIB = 5, 4, 2**20
 PADDINGS = {"convnet": 1, "convnet + 2.5 M": 2_500_000, "convnet + 25 M": 25_000_000}

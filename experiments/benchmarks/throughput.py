@@ -26,7 +26,7 @@ from raysync import config
 from raysync.cluster.session import Session
 from raysync.runner import run_in
 from raysync.training.models import convnet
-from raysync.training.task import Task, prepare
+from raysync.training.preparation import TrainingPlan, prepare
 
 WORKERS, ITERATIONS, BATCH, LR, TURNS = 5, 500, 128, 0.01, 7
 GRADIENTS = WORKERS * ITERATIONS
@@ -160,16 +160,16 @@ def example_asynchronous(server: object, workers: list, gradients: int) -> None:
 # ---- raysync ----
 
 
-def ours(session: Session, task: Task, paradigm: str) -> float:
+def ours(session: Session, training: TrainingPlan, paradigm: str) -> float:
     """Return the gradients per second of a run, from the first release to the last publication."""
-    record = finished(run_in(session, task, config.ParadigmChoice(name=paradigm)))
+    record = finished(run_in(session, training, config.ParadigmChoice(name=paradigm)))
     return GRADIENTS / record.summary["seconds"]
 
 
 def measure() -> str:
     """Measure, and return the tables."""
     with tempfile.TemporaryDirectory() as output, Session() as session:
-        task = prepare(
+        training = prepare(
             config.validate(
                 {
                     "model": "convnet",
@@ -185,12 +185,12 @@ def measure() -> str:
         )
         contenders = {
             "the floor": floor,
-            "raysync, bsp": lambda: ours(session, task, "bsp"),
-            "raysync, asp": lambda: ours(session, task, "asp"),
+            "raysync, bsp": lambda: ours(session, training, "bsp"),
+            "raysync, asp": lambda: ours(session, training, "asp"),
             "Ray's example, synchronous": lambda: example(synchronous=True),
             "Ray's example, asynchronous": lambda: example(synchronous=False),
         }
-        ours(session, task, "bsp")  # to start the actors
+        ours(session, training, "bsp")  # to start the actors
         rates: dict[str, list[float]] = {name: [] for name in contenders}
         for turn in range(TURNS):
             for name in list(contenders)[:: 1 if turn % 2 else -1]:

@@ -28,7 +28,7 @@ from report import finished, interval, main, markdown, measured_on
 from raysync import config
 from raysync.core.ids import WorkerId
 from raysync.runner import engine_for, run_in
-from raysync.training.task import Task, prepare
+from raysync.training.preparation import TrainingPlan, prepare
 from raysync.virtual.engine import VirtualEngine
 
 SIZES, PUSHES, ROUNDS = (8, 100, 1_000, 10_000), 100_000, 5
@@ -54,7 +54,7 @@ import virtual; print(virtual.recorded_peak_mib({folder!r}))
 """
 
 
-def timing_task(paradigm: str, workers: int, pushes: int = PUSHES, **more: object) -> Task:
+def timing_task(paradigm: str, workers: int, pushes: int = PUSHES, **more: object) -> TrainingPlan:
     """Return a task with exponential step times of mean one second, in which nothing is trained."""
     group = {
         "name": "w",
@@ -77,10 +77,10 @@ def timing_task(paradigm: str, workers: int, pushes: int = PUSHES, **more: objec
     )
 
 
-def virtual_run(task: Task) -> tuple[float, float]:
+def virtual_run(training: TrainingPlan) -> tuple[float, float]:
     """Return the processor seconds and virtual seconds of a run without a record."""
     began = time.process_time()
-    for lines in VirtualEngine().run(task, task.experiment.paradigm.make()):
+    for lines in VirtualEngine().run(training, training.experiment.paradigm.make()):
         last = lines[-1]
     return time.process_time() - began, last.at
 
@@ -92,8 +92,8 @@ def scale() -> str:
         tasks = {workers: timing_task(paradigm, workers) for workers in SIZES}
         rates: dict[int, list[float]] = {workers: [] for workers in SIZES}
         for _ in range(ROUNDS):
-            for workers, task in tasks.items():
-                rates[workers].append(PUSHES / virtual_run(task)[0])
+            for workers, training in tasks.items():
+                rates[workers].append(PUSHES / virtual_run(training)[0])
         ratios = [
             large / small for small, large in zip(rates[SIZES[0]], rates[SIZES[-1]], strict=True)
         ]
@@ -187,11 +187,11 @@ def beside_simpy() -> str:
     rows = []
     for network in (False, True):
         for workers in (SIZES[0], SIZES[-1]):
-            task = timing_task("ssp", workers, **({"network": LINK} if network else {}))
+            training = timing_task("ssp", workers, **({"network": LINK} if network else {}))
             ours, theirs = [], []
             for _ in range(ROUNDS):
-                ours.append(virtual_run(task))
-                theirs.append(simpy_run(workers, network, task.vector_bytes))
+                ours.append(virtual_run(training))
+                theirs.append(simpy_run(workers, network, training.vector_bytes))
             ratios = [
                 simpy_s / our_s for (our_s, _), (simpy_s, _) in zip(ours, theirs, strict=True)
             ]
@@ -225,22 +225,22 @@ def with_gradients() -> str:
     """Measure a run beside the same gradients in a plain loop: the same batches, forward and
     backward, nothing else.
     """
-    task = prepare(config.validate(LENET))
+    training = prepare(config.validate(LENET))
     evaluations = 2
     torch.set_num_threads(1)
     ratios, whole, plain = [], [], []
     for _ in range(ROUNDS):
-        with TemporaryDirectory() as folder, engine_for(task.experiment) as engine:
-            placed = task.experiment.model_copy(
+        with TemporaryDirectory() as folder, engine_for(training.experiment) as engine:
+            placed = training.experiment.model_copy(
                 update={"output": config.validate({"output": folder}).output}
             )
             began = time.process_time()
             pushes = finished(
-                run_in(engine, replace(task, experiment=placed), task.experiment.paradigm)
+                run_in(engine, replace(training, experiment=placed), training.experiment.paradigm)
             ).pushes
             whole.append(time.process_time() - began)
         plain.append(
-            _plain_loop(task, list(zip(pushes.worker, pushes.clock, strict=True)), evaluations)
+            _plain_loop(training, list(zip(pushes.worker, pushes.clock, strict=True)), evaluations)
         )
         ratios.append(whole[-1] / plain[-1])
     return (
@@ -250,10 +250,10 @@ def with_gradients() -> str:
     )
 
 
-def _plain_loop(task: Task, pushes: list[tuple[str, int]], evaluations: int) -> float:
+def _plain_loop(training: TrainingPlan, pushes: list[tuple[str, int]], evaluations: int) -> float:
     """Return the processor seconds of the same batches, forward and backward, and evaluations."""
-    module, data = task.model.build(), task.data
-    batches = {slot: task.batches(slot) for slot in task.groups}
+    module, data = training.model.build(), training.data
+    batches = {slot: training.batches(slot) for slot in training.groups}
     began = time.process_time()
     for worker, clock in pushes:
         x, y = batches[WorkerId(worker).slot].draw(data, clock, BATCH)
@@ -270,11 +270,11 @@ def recorded_peak_mib(folder: str) -> str:
     """Measure peak memory and seconds of a recorded run of a million pushes of 10,000 workers; this
     takes a process of its own.
     """
-    task = timing_task("ssp", SIZES[-1], pushes=1_000_000, output=folder)
+    training = timing_task("ssp", SIZES[-1], pushes=1_000_000, output=folder)
     base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     began = time.perf_counter()
-    with engine_for(task.experiment) as engine:
-        record = finished(run_in(engine, task, task.experiment.paradigm))
+    with engine_for(training.experiment) as engine:
+        record = finished(run_in(engine, training, training.experiment.paradigm))
     size = sum(file.stat().st_size for file in record.path.iterdir()) / 2**20
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return (

@@ -23,7 +23,7 @@ from report import main, markdown, measured_on
 from raysync import config
 from raysync.cluster.session import Session
 from raysync.runner import run_in
-from raysync.training.task import prepare
+from raysync.training.preparation import prepare
 
 WORKERS, ITERATIONS, BATCH, SECONDS = 5, 1500, 128, 6
 KINDS = {"Worker": WORKERS, "Server": 1, "Controller": 1}
@@ -109,7 +109,7 @@ def measure() -> str:
             samples[kind] = sampled(processes[0].pid)
 
     with tempfile.TemporaryDirectory() as output, Session() as session:
-        task = prepare(
+        training = prepare(
             config.validate(
                 {
                     "model": "convnet",
@@ -123,15 +123,18 @@ def measure() -> str:
             )
         )
         asp = config.ParadigmChoice(name="asp")
-        run_in(session, task, asp)
+        run_in(session, training, asp)
         before = {kind: sum(map(busy_s, processes)) for kind, processes in actors().items()}
-        run_in(session, task, asp)
+        run_in(session, training, asp)
         used = {
             kind: sum(map(busy_s, processes)) - before[kind] for kind, processes in actors().items()
         }
         observer = threading.Thread(target=look)  # in a run of its own: sampling costs time, too
         run_in(
-            session, task, asp, watch=lambda measures: None if observer.ident else observer.start()
+            session,
+            training,
+            asp,
+            watch=lambda measures: None if observer.ident else observer.start(),
         )
         observer.join()
     rows = []

@@ -34,7 +34,7 @@ from raysync import config  # noqa: E402
 from raysync.config import Schedule  # noqa: E402
 from raysync.core.ids import WorkerId  # noqa: E402
 from raysync.decoupled.plan import DecoupledPlan, plan_of  # noqa: E402
-from raysync.training.task import prepare  # noqa: E402
+from raysync.training.preparation import prepare  # noqa: E402
 
 MARKS = [250 * 2**doubling for doubling in range(6)]
 """The norm is kept after these updates."""
@@ -48,21 +48,24 @@ def again(plan: DecoupledPlan) -> Iterator[tuple[list[float], float, float]]:
     """Train by the formula; yield for each update the losses of its batches, its step, and
     |gradient|^2 (nan: not measured).
     """
-    paradigm, task, size = plan.paradigm, plan.task, plan.task.experiment.batch_size
-    parts, update = plan.parts(), plan.task.experiment.update
+    paradigm, training, size = plan.paradigm, plan.training, plan.training.experiment.batch_size
+    parts, update = plan.parts(), plan.training.experiment.update
     whole = nn.Sequential(*parts)
     delays = [max(1, 2 * (paradigm.modules - module)) for module in range(1, paradigm.modules + 1)]
     histories = [
         deque([list(part.parameters())], maxlen=delay)
         for part, delay in zip(parts, delays, strict=True)
     ]
-    everything, labels = task.data.samples(task.data.train_x), torch.from_numpy(task.data.train_y)
+    everything, labels = (
+        training.data.samples(training.data.train_x),
+        torch.from_numpy(training.data.train_y),
+    )
     draws = [plan.draws(group) for group in range(paradigm.groups)]
     for batch in range(1, plan.batches // paradigm.groups + 1):
         step = update.lr / sqrt(batch) if update.schedule.name == "inverse-sqrt" else update.lr
         stale = [history[0] for history in histories]
         computed = [
-            gradient_at(whole, stale, *each.draw(task.data, batch - 1, size)) for each in draws
+            gradient_at(whole, stale, *each.draw(training.data, batch - 1, size)) for each in draws
         ]
         for index, history in enumerate(histories):
             replicas = zip(*(gradients[index] for _, gradients in computed), strict=True)
@@ -106,7 +109,7 @@ def measure(modules: int, schedule: str, seed: int) -> list[dict]:
         lr = base.update.lr if schedule == "inverse-sqrt" else CONSTANT
         update = base.update.model_copy(update={"schedule": Schedule(name=schedule), "lr": lr})
         experiment = base.model_copy(update={"update": update})
-        task = prepare(experiment)
+        training = prepare(experiment)
         pushes = finished(raysync.run(experiment)).pushes
     of_last = pushes[
         pushes.worker.map(lambda worker: WorkerId(worker).stage) == modules
@@ -114,7 +117,7 @@ def measure(modules: int, schedule: str, seed: int) -> list[dict]:
     recorded = of_last.groupby("clock").loss.mean()
     rows, measured, weights, error = [], [], [], 0.0
     for batch, (losses, step, norm2) in enumerate(
-        again(plan_of(task, experiment.paradigm.make())), 1
+        again(plan_of(training, experiment.paradigm.make())), 1
     ):
         error = max(error, abs(sum(losses) / len(losses) - recorded[batch - 1]))
         if norm2 == norm2:

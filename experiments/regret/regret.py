@@ -40,7 +40,7 @@ from raysync.core.decisions import Note  # noqa: E402
 from raysync.core.ids import WorkerId  # noqa: E402
 from raysync.core.journal import Entry  # noqa: E402
 from raysync.training.convex import LIPSCHITZ_OF_UNIT_NORM as L  # noqa: E402
-from raysync.training.task import Task, prepare  # noqa: E402
+from raysync.training.preparation import TrainingPlan, prepare  # noqa: E402
 
 MARKS = [250 * 2**doubling for doubling in range(7)]
 """The T at which regret is measured."""
@@ -64,33 +64,33 @@ def described(choice: ParadigmChoice, seed: int, radius: float, folder: str) -> 
     return base.model_copy(update={"paradigm": choice, "update": update})
 
 
-def features(task: Task) -> Array:
+def features(training: TrainingPlan) -> Array:
     """Return (x, 1) / |(x, 1)| of every training sample, (N, D): the model computes the same from
     its input.
     """
     x = (
-        task.data.samples(task.data.train_x)
+        training.data.samples(training.data.train_x)
         .numpy()
         .astype(np.float64)
-        .reshape(len(task.data.train_x), -1)
+        .reshape(len(training.data.train_x), -1)
     )
     x = np.hstack([x, np.ones((len(x), 1))])
     return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
 def again(
-    task: Task, x: Array, pushes: pd.DataFrame, batches: list[Array]
+    training: TrainingPlan, x: Array, pushes: pd.DataFrame, batches: list[Array]
 ) -> Iterator[tuple[float, float, float]]:
     """Repeat projected SGD in float64; yield for each push its loss, the norm of its gradient, and
     |w| after its update.
     """
-    update = task.experiment.update
+    update = training.experiment.update
     history = deque(
-        [np.zeros(task.data.classes * x.shape[1])], maxlen=int(pushes.staleness.max()) + 1
+        [np.zeros(training.data.classes * x.shape[1])], maxlen=int(pushes.staleness.max()) + 1
     )
     for count, (indices, staleness) in enumerate(zip(batches, pushes.staleness, strict=True), 1):
         even = np.full(len(indices), 1 / len(indices))
-        batch = Objective(x[indices], task.data.train_y[indices], task.data.classes, even)
+        batch = Objective(x[indices], training.data.train_y[indices], training.data.classes, even)
         loss, gradient = batch(history[-1 - staleness])
         w = history[-1] - update.lr / sqrt(count) * gradient
         w *= min(1.0, update.project_radius / np.linalg.norm(w))
@@ -103,7 +103,7 @@ def measure(choice: ParadigmChoice, seed: int, radius: float) -> tuple[list[dict
     torch.set_num_threads(1)  # a tiny model
     with TemporaryDirectory() as folder, threadpool_limits(1):
         experiment = described(choice, seed, radius, folder)
-        record, task = finished(raysync.run(experiment)), prepare(experiment)
+        record, training = finished(raysync.run(experiment)), prepare(experiment)
         pushes = record.pushes.query("outcome == 'applied'").sort_values("version")
         granted = [
             decision.values["extra"]
@@ -112,7 +112,7 @@ def measure(choice: ParadigmChoice, seed: int, radius: float) -> tuple[list[dict
             for decision in line.decisions
             if isinstance(decision, Note) and decision.kind == "controller"
         ]
-        rows, facts = analysed(task, pushes)
+        rows, facts = analysed(training, pushes)
         common = {
             "paradigm": choice.label,
             "s": staleness_bound(choice),
@@ -131,23 +131,25 @@ def measure(choice: ParadigmChoice, seed: int, radius: float) -> tuple[list[dict
     return [common | row for row in rows], common | facts | summary | calls | about
 
 
-def analysed(task: Task, pushes: pd.DataFrame) -> tuple[list[dict], dict]:
+def analysed(training: TrainingPlan, pushes: pd.DataFrame) -> tuple[list[dict], dict]:
     """Return the regret at the marks, and the values that the theorems' constants bound."""
-    x, update, size = features(task), task.experiment.update, task.experiment.batch_size
-    source = {slot: task.batches(slot) for slot in task.groups}
+    x, update, size = features(training), training.experiment.update, training.experiment.batch_size
+    source = {slot: training.batches(slot) for slot in training.groups}
     batches = [
         source[WorkerId(worker).slot].indices(clock, size)
         for worker, clock in zip(pushes.worker, pushes.clock, strict=True)
     ]
-    losses, gradients, norms = map(np.array, zip(*again(task, x, pushes, batches), strict=True))
+    losses, gradients, norms = map(np.array, zip(*again(training, x, pushes, batches), strict=True))
     radius, kappa = (
         update.project_radius,
-        2 * (staleness_bound(task.experiment.paradigm) + 1) * len(task.groups),
+        2 * (staleness_bound(training.experiment.paradigm) + 1) * len(training.groups),
     )
     delays, rows = delay_bound(pushes, update.lr, sqrt(2) * radius), []
     for mark in MARKS:
         weights = np.bincount(np.concatenate(batches[:mark]), minlength=len(x)) / (mark * size)
-        best = best_in_ball(Objective(x, task.data.train_y, task.data.classes, weights), radius)
+        best = best_in_ball(
+            Objective(x, training.data.train_y, training.data.classes, weights), radius
+        )
         rows.append(
             {
                 "T": mark,
@@ -155,7 +157,7 @@ def analysed(task: Task, pushes: pd.DataFrame) -> tuple[list[dict], dict]:
                 "gap": mark * best.gap,  # the regret is at most that much larger
                 "bound": 4 * sqrt(2) * radius * L * sqrt(kappa * mark),
                 "delay_bound": delays[mark - 1],
-                "never_learning": mark * (log(task.data.classes) - best.value),
+                "never_learning": mark * (log(training.data.classes) - best.value),
                 "lead_max": pushes.lead[:mark].max(),
                 "best_norm": np.linalg.norm(best.w),
             }

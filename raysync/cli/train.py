@@ -38,7 +38,7 @@ from raysync.record.storage import join, local_copy
 
 if TYPE_CHECKING:
     from raysync.runner import Engine
-    from raysync.training.task import Task
+    from raysync.training.preparation import TrainingPlan
 
 TensorBoard = Annotated[
     bool,
@@ -94,19 +94,19 @@ def calibrate(
     """
     from raysync import calibration
     from raysync.runner import engine_for
-    from raysync.training.task import prepare
+    from raysync.training.preparation import prepare
 
     if profile.suffix != ".yaml":
         raise ConfigError(f"{profile}: the path of a profile must end in .yaml.")
     if not profile.absolute().parent.is_dir():
         raise ConfigError(f"{profile}: there is no folder {profile.parent}.")
     experiment = load_experiment(file, [*settings, "engine=ray", "timing=with-gradients"])
-    task = prepare(experiment)
+    training = prepare(experiment)
     with engine_for(experiment, say, os.environ.get("RAY_ADDRESS")) as engine:
-        measured = calibration.calibrate(engine, task)
+        measured = calibration.calibrate(engine, training)
     about = (
         f"Measured by raysync calibrate on {platform.node() or 'this machine'} ({os.cpu_count()}"
-        f" cores), {datetime.now():%Y-%m-%d}, with {task.model.name} and batches of"
+        f" cores), {datetime.now():%Y-%m-%d}, with {training.model.name} and batches of"
         f" {experiment.batch_size}."
     )
     profile.write_text(calibration.profile(experiment, measured, about), encoding="utf-8")
@@ -166,25 +166,25 @@ def _train(
     """Train each paradigm with each seed in one session, and print the table and the path of the
     records.
     """
-    from raysync.decoupled.plan import check_task
+    from raysync.decoupled.plan import check_training
     from raysync.runner import engine_for
-    from raysync.training.task import prepare
+    from raysync.training.preparation import prepare
 
-    task = prepare(experiment)
+    training = prepare(experiment)
     for choice in choices:  # all are checked before the first one trains
-        check_task(task, choice.make())
+        check_training(training, choice.make())
     if experiment.engine == "ray":
         say_that_ray_starts(
             experiment, f"{experiment.worker_count} worker{'s' * (experiment.worker_count > 1)}"
         )
     with engine_for(experiment, say, os.environ.get("RAY_ADDRESS")) as engine:
-        done = _train_all(engine, task, choices, seeds, tensorboard)
+        done = _train_all(engine, training, choices, seeds, tensorboard)
         # before the shutdown of Ray, which takes seconds, or more where Ray is stuck
         summaries = {
             label: [record.summary if record else None for record in runs]
             for label, runs in done.items()
         }
-        print_table(summaries, experiment, seeds, task.data.tokens)
+        print_table(summaries, experiment, seeds, training.data.tokens)
         records = masked(str(join(experiment.output, experiment.name)))
         console.print_plain(f"Records: {records}")
     if any(record is None for runs in done.values() for record in runs):
@@ -193,7 +193,7 @@ def _train(
 
 def _train_all(
     engine: Engine,
-    task: Task,
+    training: TrainingPlan,
     choices: Sequence[ParadigmChoice],
     seeds: Sequence[int],
     tensorboard: bool,
@@ -202,9 +202,9 @@ def _train_all(
     from raysync.runner import run_in
 
     done: dict[str, list[RunRecord | None]] = {choice.label: [] for choice in choices}
-    with run_lines(task.data.tokens, task.experiment.timing == "only") as lines:
-        warn_of_the_jobs_folder(task.experiment)
-        for group, step_s in task.estimated_s.items():
+    with run_lines(training.data.tokens, training.experiment.timing == "only") as lines:
+        warn_of_the_jobs_folder(training.experiment)
+        for group, step_s in training.estimated_s.items():
             say(
                 f"No step time is given for {group!r}: {step_s:.2g} s, from its floating-point"
                 " operations."
@@ -214,7 +214,7 @@ def _train_all(
             try:
                 record = run_in(
                     engine,
-                    task.with_seed(seed),
+                    training.with_seed(seed),
                     choice,
                     watch=lines.follow(label),
                     notify=say,

@@ -16,7 +16,7 @@ from raysync.decoupled.plan import DecoupledPlan, placed_as, plan_of
 from raysync.decoupled.topology import server_of
 from raysync.engine.topology import SERVER, DataParallelPlan
 from raysync.paradigms.decoupled import Decoupled
-from raysync.training.task import Task
+from raysync.training.preparation import TrainingPlan
 
 
 class Layout(Protocol):
@@ -65,7 +65,7 @@ class Layout(Protocol):
         """Return the plan of each worker, in the order of the slots."""
 
 
-def layout_of(task: Task, paradigm: AnyParadigm) -> Layout:
+def layout_of(training: TrainingPlan, paradigm: AnyParadigm) -> Layout:
     """Return the actors of a run.
 
     Raises:
@@ -73,8 +73,8 @@ def layout_of(task: Task, paradigm: AnyParadigm) -> Layout:
             not go with it.
     """
     if isinstance(paradigm, Decoupled):
-        return PipelinedLayout(plan_of(task, paradigm))
-    return DataParallelLayout(task, paradigm)
+        return PipelinedLayout(plan_of(training, paradigm))
+    return DataParallelLayout(training, paradigm)
 
 
 class DataParallelLayout:
@@ -85,39 +85,40 @@ class DataParallelLayout:
     stays_after: Sequence[str] = ("finished", "diverged")
     delivers = True
 
-    def __init__(self, task: Task, paradigm: AnyParadigm) -> None:
+    def __init__(self, training: TrainingPlan, paradigm: AnyParadigm) -> None:
         assert isinstance(paradigm, Paradigm), f"{paradigm.name} is another kind of run"
-        self.experiment = task.experiment
-        self.slots: Sequence[str] = list(task.groups)
+        self.experiment = training.experiment
+        self.slots: Sequence[str] = list(training.groups)
         self.servers: Mapping[str, Sequence[int]] = {
-            SERVER: range(task.experiment.cluster.server_shards)
+            SERVER: range(training.experiment.cluster.server_shards)
         }
-        self.topology = DataParallelPlan(paradigm, task.workload_samples)
-        self.assembly = WholeModel(task.model)
-        self._task = task
+        self.topology = DataParallelPlan(paradigm, training.workload_samples)
+        self.assembly = WholeModel(training.model)
+        self._training = training
 
     def server_plans(self) -> Sequence[Any]:
         """See `Layout.server_plans`."""
-        task, shards = self._task, self.experiment.cluster.server_shards
+        training, shards = self._training, self.experiment.cluster.server_shards
         return [
-            ShardPlan(task.model, self.experiment.update, shard, shards) for shard in range(shards)
+            ShardPlan(training.model, self.experiment.update, shard, shards)
+            for shard in range(shards)
         ]
 
     def worker_plans(self) -> Sequence[WorkerPlan]:
         """See `Layout.worker_plans`."""
-        task, experiment = self._task, self.experiment
+        training, experiment = self._training, self.experiment
         return [
             WorkerPlan(
                 slot,
                 group,
-                task.model,
-                task.batches(slot),
+                training.model,
+                training.batches(slot),
                 experiment.batch_size,
                 experiment.seed,
-                task.vector_bytes,
+                training.vector_bytes,
                 experiment.cluster.server_shards,
             )
-            for slot, group in task.groups.items()
+            for slot, group in training.groups.items()
         ]
 
 
@@ -131,32 +132,32 @@ class PipelinedLayout:
     delivers = False  # no stage is lost but with the run
 
     def __init__(self, plan: DecoupledPlan) -> None:
-        self.experiment = placed_as(plan.task.experiment, plan.paradigm)
+        self.experiment = placed_as(plan.training.experiment, plan.paradigm)
         self.slots: Sequence[str] = [plan.name(stage_id) for stage_id in plan.slots]
         self.servers: Mapping[str, Sequence[int]] = {
             server_of(stage): [stage - 1] for stage in plan.shares
         }
         self.topology = plan.topology()
-        self.assembly = Stages(plan.task.model, plan.paradigm)
+        self.assembly = Stages(plan.training.model, plan.paradigm)
         self._plan = plan
 
     def server_plans(self) -> Sequence[Any]:
         """See `Layout.server_plans`."""
-        task, paradigm = self._plan.task, self._plan.paradigm
+        training, paradigm = self._plan.training, self._plan.paradigm
         return [
-            StageServerPlan(task.model, paradigm, task.experiment.update, stage)
+            StageServerPlan(training.model, paradigm, training.experiment.update, stage)
             for stage in self._plan.shares
         ]
 
     def worker_plans(self) -> Sequence[StagePlan]:
         """See `Layout.worker_plans`."""
-        plan, experiment = self._plan, self._plan.task.experiment
+        plan, experiment = self._plan, self._plan.training.experiment
         return [
             StagePlan(
                 stage_id,
                 slot,
                 plan.group(stage_id),
-                plan.task.model,
+                plan.training.model,
                 plan.paradigm,
                 plan.draws(stage_id[0]),
                 experiment.batch_size,

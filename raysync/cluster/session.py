@@ -29,7 +29,7 @@ from raysync.core.paradigm import AnyParadigm
 from raysync.errors import ConfigError, RunFailed
 from raysync.record.metrics_registry import RunLabels
 from raysync.training.data import DataSet
-from raysync.training.task import Task
+from raysync.training.preparation import TrainingPlan
 
 SILENCE_S = 60.0
 """The silence after which a controller counts as frozen: it reports about every second, even if
@@ -73,13 +73,13 @@ class Session:
         self.close()
 
     def run(
-        self, task: Task, paradigm: AnyParadigm, labels: RunLabels | None = None
+        self, training: TrainingPlan, paradigm: AnyParadigm, labels: RunLabels | None = None
     ) -> Iterator[list[Line]]:
-        """Train a task under a paradigm, and yield what happens, in order; the last line is an
+        """Train under a paradigm, and yield what happens, in order; the last line is an
         `Ended`.
 
         Args:
-            task: what to train.
+            training: what to train.
             paradigm: a fresh one.
             labels: what names the run in logs and metrics; None: no metrics are published.
 
@@ -87,9 +87,9 @@ class Session:
             ConfigError: there is no such cluster, or it cannot hold the experiment.
             RunFailed: the actors do not start, or the controller died.
         """
-        layout = layout_of(task, paradigm)
+        layout = layout_of(training, paradigm)
         self._connection.open(layout.experiment.cluster, cpus(layout.experiment))
-        actor_group, plan = self._ready(task, layout, labels)
+        actor_group, plan = self._ready(training, layout, labels)
         actor_group.whole = False  # until this run has ended well
         ended, lost = None, False
         for lines in _reports(
@@ -135,7 +135,7 @@ class Session:
     # ---- actors ----
 
     def _ready(
-        self, task: Task, layout: Layout, labels: RunLabels | None
+        self, training: TrainingPlan, layout: Layout, labels: RunLabels | None
     ) -> tuple[ActorGroup, RunPlan]:
         """Return actors that have begun the run.
 
@@ -144,7 +144,7 @@ class Session:
         kept = self._actor_group
         try:
             actor_group = self._actor_group_for(layout)
-            return actor_group, self._begin(actor_group, task, layout, labels)
+            return actor_group, self._begin(actor_group, training, layout, labels)
         except (ActorDiedError, ActorUnavailableError, TimeoutError) as error:
             replaces = kept is None or self._actor_group is not kept
             self._shutdown()
@@ -152,7 +152,7 @@ class Session:
                 raise RunFailed(f"the actors did not start: {error}") from error
         except RayError as error:
             raise RunFailed(f"the actors did not start: {error}") from error
-        return self._ready(task, layout, labels)
+        return self._ready(training, layout, labels)
 
     def _actor_group_for(self, layout: Layout) -> ActorGroup:
         experiment = layout.experiment
@@ -215,10 +215,18 @@ class Session:
         return tuple(threads), server_threads(asked, cores) if private else None
 
     def _begin(
-        self, actor_group: ActorGroup, task: Task, layout: Layout, labels: RunLabels | None
+        self,
+        actor_group: ActorGroup,
+        training: TrainingPlan,
+        layout: Layout,
+        labels: RunLabels | None,
     ) -> RunPlan:
         """Give each actor its plan in this run, and wait until all have begun it."""
-        experiment, data, cluster = task.experiment, self.shared(task.data), task.experiment.cluster
+        experiment, data, cluster = (
+            training.experiment,
+            self.shared(training.data),
+            training.experiment.cluster,
+        )
         published = labels if cluster.metrics else None
         resets = {
             f"server-{number}": server.reset.remote(plan, published)

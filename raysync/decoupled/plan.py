@@ -24,7 +24,7 @@ from raysync.training.data import Array, Batches, shards
 from raysync.training.flat import FlatModel
 from raysync.training.model_server import Exchange
 from raysync.training.models import ModelPlan
-from raysync.training.task import Task
+from raysync.training.preparation import TrainingPlan
 
 FLOAT_BYTES = 4
 
@@ -33,7 +33,7 @@ FLOAT_BYTES = 4
 class DecoupledPlan:
     """The plan of a decoupled run, which both engines need. Built by `plan_of`."""
 
-    task: Task
+    training: TrainingPlan
     paradigm: Decoupled
     slots: dict[StageId, str]
     """Stage k of group s -> worker slot s K + k - 1, in the order of the experiment file."""
@@ -56,25 +56,25 @@ class DecoupledPlan:
 
     def group(self, stage_id: StageId) -> WorkerGroup:
         """Return the settings of the stage's device; `step_s` is that of the whole network."""
-        return self.task.groups[self.slots[stage_id]]
+        return self.training.groups[self.slots[stage_id]]
 
     def draws(self, group: int) -> Batches:
         """Return the batches of a group: those of the worker that its first stage is on."""
-        slot, experiment = self.slots[group, 1], self.task.experiment
+        slot, experiment = self.slots[group, 1], self.training.experiment
         return Batches(self.shards[slot], experiment.seed, slot, experiment.data.augment)
 
     def topology(self) -> PipelinedPlan:
         """Return the plan of the topology, without torch."""
         slots = {stage_id: (self.name(stage_id), slot) for stage_id, slot in self.slots.items()}
-        return PipelinedPlan(self.paradigm, self.task.workload_samples, self.batches, slots)
+        return PipelinedPlan(self.paradigm, self.training.workload_samples, self.batches, slots)
 
     def parts(self) -> list[nn.Sequential]:
         """Build the stages' modules with the run's initial weights."""
-        return parts_of(self.task.model, self.paradigm)
+        return parts_of(self.training.model, self.paradigm)
 
     def exchange(self, part: nn.Module) -> Exchange:
         """Build the updates of a stage."""
-        return exchange_of(self.paradigm, self.task.experiment.update, part)
+        return exchange_of(self.paradigm, self.training.experiment.update, part)
 
 
 def parts_of(model: ModelPlan, paradigm: Decoupled) -> list[nn.Sequential]:
@@ -88,15 +88,15 @@ def parts_of(model: ModelPlan, paradigm: Decoupled) -> list[nn.Sequential]:
     )
 
 
-def plan_of(task: Task, paradigm: Decoupled) -> DecoupledPlan:
+def plan_of(training: TrainingPlan, paradigm: Decoupled) -> DecoupledPlan:
     """Cut the network and place the stages.
 
     Raises:
         ConfigError: the network cannot be cut like that, or a setting of the experiment is refused.
     """
-    experiment = task.experiment
+    experiment = training.experiment
     check(experiment, paradigm)
-    parts = parts_of(task.model, paradigm)
+    parts = parts_of(training.model, paradigm)
     models = [FlatModel(part) for part in parts]
     slots = {
         (index // paradigm.modules, index % paradigm.modules + 1): slot
@@ -106,12 +106,12 @@ def plan_of(task: Task, paradigm: Decoupled) -> DecoupledPlan:
     dealt = (
         {}
         if experiment.timing == "only"
-        else shards(experiment.data, task.data.train_y, firsts, experiment.seed)
+        else shards(experiment.data, training.data.train_y, firsts, experiment.seed)
     )
-    costs, outputs = _costs(parts, _samples(task.model))
-    rounds = -(-task.workload_samples // (paradigm.groups * experiment.batch_size))
+    costs, outputs = _costs(parts, _samples(training.model))
+    rounds = -(-training.workload_samples // (paradigm.groups * experiment.batch_size))
     return DecoupledPlan(
-        task,
+        training,
         paradigm,
         slots,
         dealt,
@@ -135,14 +135,14 @@ def placed_as(experiment: Experiment, paradigm: AnyParadigm) -> Experiment:
     return experiment.model_copy(update={"cluster": cluster})
 
 
-def check_task(task: Task, paradigm: AnyParadigm) -> None:
+def check_training(training: TrainingPlan, paradigm: AnyParadigm) -> None:
     """Refuse before any run what its beginning would refuse.
 
     Raises:
         ConfigError: it names the setting, or says why the network cannot be cut.
     """
     if isinstance(paradigm, Decoupled):
-        plan_of(task, paradigm)
+        plan_of(training, paradigm)
 
 
 def check(experiment: Experiment, paradigm: AnyParadigm) -> None:

@@ -47,7 +47,7 @@ class StepTime:
         Args:
             group: describes the device: a step takes `step_s` or `trace` (or, without them,
                 `computed_s`) / `speed` x jitter. Its `flops_per_s` has already been converted to
-                `step_s` (`raysync.training.task`).
+                `step_s` (`raysync.training.preparation`).
             seed: the seed of the run.
             slot: the worker's slot.
         """

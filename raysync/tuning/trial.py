@@ -148,18 +148,18 @@ def train(point: Point, trials: Trials) -> None:
     """Run a trial; Tune calls this in a process of its own."""
     import torch
 
-    from raysync.training.task import prepare
+    from raysync.training.preparation import prepare
 
     with chdir(trials.home) if trials.home.is_dir() else nullcontext():
         experiment = trials.experiment(point, name_of(point, tune.get_context().get_trial_id()))
         if experiment.engine == "virtual":
             torch.set_num_threads(1)  # it has one CPU
-        task = prepare(experiment)
+        training = prepare(experiment)
         try:
             with _engine(trials, experiment) as engine:
                 run_in(
                     engine,
-                    task,
+                    training,
                     experiment.paradigm,
                     watch=_Reporter(experiment.timing == "only"),
                     notify=print,

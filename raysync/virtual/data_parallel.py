@@ -24,7 +24,7 @@ from raysync.engine.topology import SERVER, DataParallel
 from raysync.training.evaluation import evaluate
 from raysync.training.flat import FlatModel
 from raysync.training.model_server import ModelServer, shard_of
-from raysync.training.task import Task
+from raysync.training.preparation import TrainingPlan
 from raysync.virtual.actors import EvaluatorActor, ServerActor, WorkerActor
 from raysync.virtual.backend import Actor, VirtualBackend
 from raysync.virtual.network import Path, Paths, SharedLink
@@ -34,22 +34,24 @@ from raysync.virtual.trainer import Trainer, device_of
 class DataParallelRun:
     """One run whose workers have the whole model."""
 
-    def __init__(self, task: Task, paradigm: AnyParadigm) -> None:
+    def __init__(self, training: TrainingPlan, paradigm: AnyParadigm) -> None:
         assert isinstance(paradigm, Paradigm), f"{paradigm.name} is another kind of run"
-        self._task, self._paradigm = task, paradigm
-        self._trains = task.experiment.timing == "with-gradients"
-        self._trainer = Trainer(task) if self._trains else None
+        self._training, self._paradigm = training, paradigm
+        self._trains = training.experiment.timing == "with-gradients"
+        self._trainer = Trainer(training) if self._trains else None
 
     def paths(self) -> Paths:
         """Return the links between the workers and the server."""
         return server_paths(
-            self._task.experiment, self._task.groups, self._task.vector_bytes, SERVER
+            self._training.experiment, self._training.groups, self._training.vector_bytes, SERVER
         )
 
     def topology(self, backend: VirtualBackend, faults: FaultPlan) -> DataParallel:
         """Return the topology of the run."""
-        task = self._task
-        return DataParallel(backend, self._paradigm, task.experiment, task.workload_samples, faults)
+        training = self._training
+        return DataParallel(
+            backend, self._paradigm, training.experiment, training.workload_samples, faults
+        )
 
     def actor(self, name: str) -> Actor:
         """Return a fresh actor of that id."""
@@ -58,25 +60,27 @@ class DataParallelRun:
         if name == EVALUATOR:
             return self._evaluator()
         slot = str(WorkerId(name).slot)
-        return WorkerActor(slot, self._task.groups[slot], self._task.experiment, self._trainer)
+        return WorkerActor(
+            slot, self._training.groups[slot], self._training.experiment, self._trainer
+        )
 
     def _server(self) -> ServerActor:
-        task, experiment = self._task, self._task.experiment
+        training, experiment = self._training, self._training.experiment
         vectors = 2 if experiment.update.delay_compensation is not None else 1
         server = (
-            ModelServer(shard_of(FlatModel(task.model.build()), experiment.update))
+            ModelServer(shard_of(FlatModel(training.model.build()), experiment.update))
             if self._trains
             else None
         )
-        return server_actor(SERVER, experiment, task.vector_bytes, vectors, server)
+        return server_actor(SERVER, experiment, training.vector_bytes, vectors, server)
 
     def _evaluator(self) -> EvaluatorActor:
-        task, plan = self._task, self._task.experiment.evaluation
-        model = FlatModel(task.model.build().to(device_of(task)))
+        training, plan = self._training, self._training.experiment.evaluation
+        model = FlatModel(training.model.build().to(device_of(training)))
 
         def on_test_set(on_all: bool, weights: list[Tensor]) -> tuple[float, float]:
             return evaluate(
-                model, weights[0], task.data, plan.batch_size, None if on_all else plan.samples
+                model, weights[0], training.data, plan.batch_size, None if on_all else plan.samples
             )
 
         return EvaluatorActor(on_test_set)

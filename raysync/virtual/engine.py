@@ -12,7 +12,7 @@ from raysync.engine.driver import Driver
 from raysync.engine.faults import FaultPlan
 from raysync.paradigms.decoupled import Decoupled
 from raysync.record.metrics_registry import RunLabels
-from raysync.training.task import Task
+from raysync.training.preparation import TrainingPlan
 from raysync.virtual.backend import VirtualBackend
 from raysync.virtual.data_parallel import DataParallelRun
 from raysync.virtual.pipelined import PipelinedRun
@@ -26,24 +26,24 @@ class VirtualEngine:
         """The places of actors: none, since all are in this process."""
 
     def run(
-        self, task: Task, paradigm: AnyParadigm, labels: RunLabels | None = None
+        self, training: TrainingPlan, paradigm: AnyParadigm, labels: RunLabels | None = None
     ) -> Iterator[list[Line]]:
-        """Train a task under a paradigm, and yield the lines of the journal in order; the last line
+        """Train under a paradigm, and yield the lines of the journal in order; the last line
         is an `Ended`.
 
         Virtual seconds cannot be watched as they pass, so no metrics are published under the
         labels.
         """
-        return driver_of(task, paradigm).run()
+        return driver_of(training, paradigm).run()
 
 
-def driver_of(task: Task, paradigm: AnyParadigm) -> Driver:
+def driver_of(training: TrainingPlan, paradigm: AnyParadigm) -> Driver:
     """Return the driver of a run that has not begun."""
-    experiment = task.experiment
+    experiment = training.experiment
     run = (
-        PipelinedRun(plan_of(task, paradigm))
+        PipelinedRun(plan_of(training, paradigm))
         if isinstance(paradigm, Decoupled)
-        else DataParallelRun(task, paradigm)
+        else DataParallelRun(training, paradigm)
     )
     faults = FaultPlan(experiment)
     trains = experiment.timing == "with-gradients"

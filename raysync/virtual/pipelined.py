@@ -51,7 +51,7 @@ class StageActor:
         self.free_at = 0.0
         self._plan, (self._group, self._stage) = plan, stage_id
         self._step_time = StepTime(
-            plan.group(stage_id), plan.task.experiment.seed, plan.slots[stage_id]
+            plan.group(stage_id), plan.training.experiment.seed, plan.slots[stage_id]
         )
         self._work = None
         if computation is not None:
@@ -60,7 +60,7 @@ class StageActor:
                 self._stage,
                 plan.paradigm.modules,
                 plan.draws(self._group),
-                plan.task.experiment.batch_size,
+                plan.training.experiment.batch_size,
             )
         self._busy_s = 0.0
         """The seconds of computing since its last push."""
@@ -93,7 +93,7 @@ class StageActor:
     def compute(self, method: str, fields: list[Any], inputs: list[Any], answer: Any) -> Computed:
         """See `Actor.compute`."""
         assert self._work is not None, "nothing to train with"
-        data = self._plan.task.data
+        data = self._plan.training.data
         if method == "forward":
             return (self._work.forward(fields[0], data, inputs),), None
         loss, gradient, dx = self._work.backward(fields[0], data, inputs)
@@ -105,13 +105,13 @@ class PipelinedRun:
 
     def __init__(self, plan: DecoupledPlan) -> None:
         self._plan = plan
-        self._trains = plan.task.experiment.timing == "with-gradients"
+        self._trains = plan.training.experiment.timing == "with-gradients"
         self._parts = plan.parts() if self._trains else []
         self._stages = {plan.name(stage_id): stage_id for stage_id in plan.slots}
 
     def paths(self) -> Paths:
         """Return the links between stages and their servers, and between a stage and the next."""
-        plan, experiment = self._plan, self._plan.task.experiment
+        plan, experiment = self._plan, self._plan.training.experiment
         paths: dict[str, dict[str, Path]] = {}
         for stage in plan.shares:
             groups = {
@@ -129,7 +129,7 @@ class PipelinedRun:
         return paths
 
     def _between(self, stage_id: StageId, following: StageId) -> Path:
-        plan, experiment = self._plan, self._plan.task.experiment
+        plan, experiment = self._plan, self._plan.training.experiment
         size = round(plan.output_bytes[stage_id[1]] * experiment.batch_size)
         links = [experiment.network.link, plan.group(stage_id).link, plan.group(following).link]
         return Path(
@@ -139,7 +139,7 @@ class PipelinedRun:
 
     def topology(self, backend: VirtualBackend, faults: FaultPlan) -> Pipelined:
         """Return the topology of the run."""
-        return self._plan.topology().topology(backend, self._plan.task.experiment, faults)
+        return self._plan.topology().topology(backend, self._plan.training.experiment, faults)
 
     def actor(self, name: str) -> Actor:
         """Return a fresh actor of that id."""
@@ -151,7 +151,7 @@ class PipelinedRun:
                     ModelServer(self._plan.exchange(self._part(stage))) if self._trains else None
                 )
                 return server_actor(
-                    name, self._plan.task.experiment, self._plan.vector_bytes[stage], 1, server
+                    name, self._plan.training.experiment, self._plan.vector_bytes[stage], 1, server
                 )
         stage_id, paradigm = self._stages[WorkerId(name).slot], self._plan.paradigm
         computation = (
@@ -165,7 +165,7 @@ class PipelinedRun:
         return copy.deepcopy(self._parts[stage - 1])
 
     def _evaluator(self) -> EvaluatorActor:
-        task, plan = self._plan.task, self._plan.task.experiment.evaluation
+        training, plan = self._plan.training, self._plan.training.experiment.evaluation
         parts = [self._part(stage) for stage in self._plan.shares]
         sizes = [FlatModel(copy.deepcopy(part)).size for part in parts]
         whole = FlatModel(nn.Sequential(*(item for part in parts for item in part)))
@@ -174,7 +174,7 @@ class PipelinedRun:
             return evaluate(
                 whole,
                 joined(means, sizes),
-                task.data,
+                training.data,
                 plan.batch_size,
                 None if on_all else plan.samples,
             )

@@ -13,12 +13,12 @@ from raysync.config import WorkerGroup
 from raysync.training.device import refuse_without_kernels
 from raysync.training.flat import FlatModel
 from raysync.training.gradient import GradientComputation
-from raysync.training.task import Task
+from raysync.training.preparation import TrainingPlan
 
 
-def device_of(task: Task) -> str:
+def device_of(training: TrainingPlan) -> str:
     """Return the device of a virtual run: the GPU if its workers have any and there is one."""
-    has_gpu = any(group.gpus for group in task.groups.values()) and torch.cuda.is_available()
+    has_gpu = any(group.gpus for group in training.groups.values()) and torch.cuda.is_available()
     if has_gpu:
         refuse_without_kernels("cuda:0")
     return "cuda:0" if has_gpu else "cpu"
@@ -32,13 +32,13 @@ class Trainer:
     each replica keeps its own.)
     """
 
-    def __init__(self, task: Task) -> None:
-        self._task = task
-        self._device = device_of(task)
-        flat = FlatModel(task.model.build())
+    def __init__(self, training: TrainingPlan) -> None:
+        self._training = training
+        self._device = device_of(training)
+        flat = FlatModel(training.model.build())
         self._size = flat.size
         self._initial = flat.initial()  # (P + Q,)
-        self._batches = {slot: task.batches(slot) for slot in task.groups}
+        self._batches = {slot: training.batches(slot) for slot in training.groups}
         self._computations: dict[tuple[int, str], GradientComputation] = {}
 
     def compute(
@@ -56,7 +56,7 @@ class Trainer:
         Returns:
             The loss, and the gradient with the buffers behind it, (P + Q,).
         """
-        computation = self._computation(self._task.groups[slot])
+        computation = self._computation(self._training.groups[slot])
         computation.read_weights([weights])
         computation.read_buffers(self._initial if buffers is None else buffers)
         with torch.random.fork_rng(devices=[0] if self._device != "cpu" else []):
@@ -72,8 +72,8 @@ class Trainer:
         key = (group.devices, group.precision)
         if key not in self._computations:
             devices = [self._device] * group.devices
-            module = self._task.model.build()
+            module = self._training.model.build()
             self._computations[key] = GradientComputation(
-                module, self._task.data, devices, group.precision
+                module, self._training.data, devices, group.precision
             )
         return self._computations[key]

@@ -15,7 +15,7 @@ from raysync.core.journal import Entry, encode, header
 from raysync.core.replay import replay
 from raysync.paradigms import make, rebuild
 from raysync.training.apply_plan import MEAN
-from raysync.training.task import prepare
+from raysync.training.preparation import prepare
 from raysync.virtual.engine import VirtualEngine, driver_of
 
 SMALL = nn.Linear(3, 4)
@@ -31,24 +31,24 @@ def timed(**settings):
     return prepare(config.validate(TIMING | settings), SMALL, DATA)
 
 
-def run(task, paradigm="bsp", **parameters):
+def run(training, paradigm="bsp", **parameters):
     """All lines of a run."""
     choice = (
         paradigm
         if isinstance(paradigm, ParadigmChoice)
         else ParadigmChoice(name=paradigm, **parameters)
     )
-    return [line for lines in VirtualEngine().run(task, choice.make()) for line in lines]
+    return [line for lines in VirtualEngine().run(training, choice.make()) for line in lines]
 
 
-def learn(task, paradigm="bsp", **parameters):
+def learn(training, paradigm="bsp", **parameters):
     """All lines of a run that trains, and its driver as the run left it: see `weights_of`."""
     choice = (
         paradigm
         if isinstance(paradigm, ParadigmChoice)
         else ParadigmChoice(name=paradigm, **parameters)
     )
-    driver = driver_of(task, choice.make())
+    driver = driver_of(training, choice.make())
     return [line for lines in driver.run() for line in lines], driver
 
 
@@ -91,11 +91,11 @@ def slot_of(worker):
     return worker.rpartition("#")[0]
 
 
-def replayed(task, lines, choice):
+def replayed(training, lines, choice):
     """The journal of a run, fed to a fresh machine."""
     return replay(
         [
-            header(choice.make(), task.workload_samples) + "\n",
+            header(choice.make(), training.workload_samples) + "\n",
             *(encode(line) + "\n" for line in lines),
         ],
         partial(rebuild, trust=True),
@@ -128,9 +128,9 @@ def cut_task(modules, groups, **settings):
     return prepare(config.validate(settings), deep, DATA)
 
 
-def ran(task, paradigm):
-    return [line for lines in VirtualEngine().run(task, paradigm) for line in lines]
+def ran(training, paradigm):
+    return [line for lines in VirtualEngine().run(training, paradigm) for line in lines]
 
 
-def decoupled(task, modules, groups, **settings):
-    return ran(task, make("decoupled", modules=modules, groups=groups, **settings))
+def decoupled(training, modules, groups, **settings):
+    return ran(training, make("decoupled", modules=modules, groups=groups, **settings))

@@ -5,7 +5,7 @@ import pytest
 from raysync import config
 from raysync.cluster.session import Session
 from raysync.runner import run_in
-from raysync.training.task import prepare
+from raysync.training.preparation import prepare
 from tests.builders.cluster import TINY
 
 

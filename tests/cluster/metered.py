@@ -11,7 +11,7 @@ import ray
 from raysync import config
 from raysync.cluster.session import Session
 from raysync.runner import run_in
-from raysync.training.task import prepare
+from raysync.training.preparation import prepare
 
 
 def main(experiments):

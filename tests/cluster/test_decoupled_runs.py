@@ -13,7 +13,7 @@ from raysync.core.replay import replay
 from raysync.errors import RunFailed
 from raysync.paradigms import rebuild
 from raysync.runner import run_in
-from raysync.training.task import prepare
+from raysync.training.preparation import prepare
 from raysync.virtual.engine import VirtualEngine
 from tests.builders.models import breaks_at_a_gradient
 
@@ -51,11 +51,13 @@ def losses(lines):
 )
 def test_ray_learns_what_virtual_time_learns(session, tmp_path, settings):
     choice = config.ParadigmChoice(name="decoupled", modules=2, groups=2, **settings)
-    task = prepare(
+    training = prepare(
         config.validate(TINY | {"output": str(tmp_path), "paradigm": choice.model_dump()})
     )
-    record = run_in(session, task, choice)
-    expected = losses(line for lines in VirtualEngine().run(task, choice.make()) for line in lines)
+    record = run_in(session, training, choice)
+    expected = losses(
+        line for lines in VirtualEngine().run(training, choice.make()) for line in lines
+    )
     got = losses(record.journal())
     assert got.keys() == expected.keys()
     assert [got[push] for push in expected] == pytest.approx(list(expected.values()), abs=1e-5)
@@ -74,7 +76,7 @@ def test_ray_learns_what_virtual_time_learns(session, tmp_path, settings):
 
 def test_an_evaluator_that_dies_ends_no_decoupled_run(session, tmp_path):
     choice = config.ParadigmChoice(name="decoupled", modules=2, groups=2)
-    task = prepare(
+    training = prepare(
         config.validate(TINY | {"output": str(tmp_path), "paradigm": choice.model_dump()})
     )
     killed = []
@@ -85,7 +87,7 @@ def test_an_evaluator_that_dies_ends_no_decoupled_run(session, tmp_path):
                 session._actor_group.evaluator.__ray_call__.remote(lambda self: os._exit(1))
             )
 
-    record = run_in(session, task, choice, watch=watch)
+    record = run_in(session, training, choice, watch=watch)
     assert killed
     assert record.summary["status"] == "finished"
     assert record.evaluations.mark.tolist() == [0, 0.5, 1]

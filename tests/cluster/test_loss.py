@@ -17,7 +17,7 @@ from raysync.errors import ConfigError, RunFailed
 from raysync.paradigms import rebuild
 from raysync.record.reader import load
 from raysync.runner import run_in
-from raysync.training.task import prepare
+from raysync.training.preparation import prepare
 from raysync.virtual.engine import VirtualEngine
 from tests.builders.cluster import LONGER, TINY, pid_of, rss_mib
 
@@ -249,7 +249,7 @@ class Befallen:
 
     def __init__(self, ray, output):
         link = {"latency_s": 0.01, "bandwidth_bytes_per_s": 1e7}
-        self.task = task_of(
+        self.training = task_of(
             output,
             faults=list(self.FAULTS),
             workload={"samples": 560},
@@ -258,7 +258,7 @@ class Befallen:
         self.said = []
         with Session() as session:
             self.record = run_in(
-                session, self.task, config.ParadigmChoice(name="asp"), notify=self.said.append
+                session, self.training, config.ParadigmChoice(name="asp"), notify=self.said.append
             )
             self.group = session._actor_group.group
             self.processes = {
@@ -283,7 +283,7 @@ def test_faults_befall_real_workers_and_a_crashed_one_comes_back(befallen):
     """One worker dies as it begins its sixth iteration; the other is killed after a second: the run
     waits for the first.
     """
-    record, task = befallen.record, befallen.task
+    record, training = befallen.record, befallen.training
     pushes, summary = record.pushes.set_index(["worker", "clock"]).sort_index(), record.summary
     assert summary["status"] == "finished"
     assert [worker for worker, _ in left(record)] == ["w-0#1", "w-1#1"]
@@ -296,7 +296,7 @@ def test_faults_befall_real_workers_and_a_crashed_one_comes_back(befallen):
         assert replay(file, rebuild).difference is None
     slowed = pushes.loc["w-0#1"].busy_s
     assert slowed.loc[[2, 3]].min() >= 4 * 0.05 > slowed.drop([2, 3]).min()
-    way_s = 0.01 + task.vector_bytes / 1e7
+    way_s = 0.01 + training.vector_bytes / 1e7
     between = pushes.pushed_at_s - pushes.released_at_s - pushes.busy_s
     assert between.min() >= 2 * way_s
     assert (
@@ -338,7 +338,7 @@ def test_a_run_with_crashes_and_a_comeback_is_the_one_in_virtual_time(ray_cluste
         {"kind": "crash", "worker": "w-1", "at_clock": 3},
         {"kind": "crash", "worker": "w-0", "at_clock": 5, "rejoin_after_s": 0.1},
     ]
-    task = task_of(
+    training = task_of(
         tmp_path,
         faults=faults,
         workload={"samples": 160},
@@ -346,8 +346,8 @@ def test_a_run_with_crashes_and_a_comeback_is_the_one_in_virtual_time(ray_cluste
     )
     bsp = config.ParadigmChoice(name="bsp")
     with Session() as session:
-        got = story(run_in(session, task, bsp).journal())
-    expected = story(line for lines in VirtualEngine().run(task, bsp.make()) for line in lines)
+        got = story(run_in(session, training, bsp).journal())
+    expected = story(line for lines in VirtualEngine().run(training, bsp.make()) for line in lines)
     for slot in ("w-0", "w-1"):
         of_both = [
             [event for event in events if event[0].startswith(slot)] for events in (got, expected)

@@ -10,7 +10,7 @@ from raysync.cluster.monitoring import BEGINS, Exporter, RunMetrics, UpdateSecon
 from raysync.config import validate
 from raysync.record.collector import Collector
 from raysync.record.metrics_registry import REGISTRY, RunLabels
-from raysync.training.task import prepare
+from raysync.training.preparation import prepare
 from raysync.virtual.engine import VirtualEngine
 from tests.builders.cluster import TINY
 from tests.cluster.prometheus import needs_prometheus

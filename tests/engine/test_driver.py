@@ -21,7 +21,7 @@ from raysync.engine import driver as engine_driver
 from raysync.engine.evaluations import TRIES
 from raysync.engine.faults import NO_FAULT, FaultPlan
 from raysync.paradigms import make
-from raysync.training.task import prepare
+from raysync.training.preparation import prepare
 from tests.builders.paradigms import VARIANTS, lead_bound
 from tests.builders.plans import plans
 from tests.builders.virtual import DATA, TIMING, deep, replayed
@@ -47,8 +47,8 @@ def task_of(**given):
     return prepare(config.validate(TIMING | defaults | given), deep, DATA)
 
 
-def rule_of(task):
-    return task.experiment.paradigm.make()
+def rule_of(training):
+    return training.experiment.paradigm.make()
 
 
 def of(lines, kind):
@@ -174,8 +174,8 @@ def test_every_step_gets_the_weights_of_the_version_that_was_decided(paradigm):
     """Also those that stay published while updates go on; evaluated are the newest, whatever is
     published.
     """
-    task = task_of(paradigm=paradigm, evaluation={"marks": 20})
-    driver, lines = run_in(task, rule_of(task))
+    training = task_of(paradigm=paradigm, evaluation={"marks": 20})
+    driver, lines = run_in(training, rule_of(training))
     pulls = {(one.worker, one.clock): one.version for one in decided(lines, Release) if one.pull}
     got = {
         (who, fields[0]): inputs[0]
@@ -217,8 +217,8 @@ def test_an_update_knows_what_each_gradient_was_computed_on(paradigm, update):
     """Staleness, phase, progress, who is still there and, if delays are compensated, the very
     weights; also without a pull, and after a crash."""
     crashes = [COMES_BACK, {"kind": "crash", "worker": "w-1", "at_s": 2.2, "rejoin_after_s": 1.0}]
-    task = task_of(paradigm=paradigm, update=update, faults=crashes)
-    driver, lines = run_in(task, rule_of(task))
+    training = task_of(paradigm=paradigm, update=update, faults=crashes)
+    driver, lines = run_in(training, rule_of(training))
     server = driver.backend.servers["server"]
     base = {
         (one.event.worker, one.event.clock): one.event.base
@@ -263,9 +263,9 @@ def test_only_a_step_that_is_befallen_is_sent_its_hardship():
         },
         {"kind": "slow-down", "start_clock": 4, "lasts_clocks": 2, "factor": 3},
     ]
-    task = task_of(faults=faults)
-    driver, _ = run_in(task, make("bsp"))
-    asked = FaultPlan(task.experiment)
+    training = task_of(faults=faults)
+    driver, _ = run_in(training, make("bsp"))
+    asked = FaultPlan(training.experiment)
     steps = [
         (who.partition("#")[0], fields)
         for _, who, method, fields in driver.backend.calls
@@ -294,10 +294,10 @@ def test_only_a_step_that_is_befallen_is_sent_its_hardship():
 )
 def test_an_evaluator_that_fails_repeats_its_evaluation(ends):
     """None is missing, none is made twice, and they tell the same."""
-    task = task_of(evaluation={"marks": 8, "deadline_s": 30.0})
-    whole, _ = run_in(task, make("bsp"), "evaluations take 0.1 s"), None
+    training = task_of(evaluation={"marks": 8, "deadline_s": 30.0})
+    whole, _ = run_in(training, make("bsp"), "evaluations take 0.1 s"), None
     driver, lines = run_in(
-        task, make("bsp"), "evaluations take 0.1 s", *(f"evaluator {end}" for end in ends)
+        training, make("bsp"), "evaluations take 0.1 s", *(f"evaluator {end}" for end in ends)
     )
     assert lines[-1].status == "finished"
     assert of(lines, Evaluation) == of(whole[1], Evaluation)
@@ -311,11 +311,11 @@ def test_an_evaluator_that_fails_repeats_its_evaluation(ends):
 
 @pytest.mark.parametrize("end", ["dies at 2.5", "freezes at 2.5"])
 def test_nothing_is_published_for_an_evaluator_that_was_given_up(end):
-    task = task_of(
+    training = task_of(
         workers=[{"name": "w", "step_s": 1}], evaluation={"marks": 30, "deadline_s": 1.0}
     )
     driver, lines = run_in(
-        task, make("asp"), "evaluations take 0.25 s", *[f"evaluator {end}"] * TRIES
+        training, make("asp"), "evaluations take 0.25 s", *[f"evaluator {end}"] * TRIES
     )
     assert lines[-1].status == "finished"
     *_, last = of(lines, Remark)
@@ -361,14 +361,14 @@ def test_a_run_ends_whatever_befalls_it_and_every_push_is_accounted_for(plan, pa
         for index in range(group["count"])
     ]
     plan["cluster"] |= NO_DEADLINE
-    task, choice = task_of(**plan), ParadigmChoice(name=name, **parameters)
+    training, choice = task_of(**plan), ParadigmChoice(name=name, **parameters)
     happens = data.draw(befalls(lives, "evaluator", "server"))
-    driver, lines = run_in(task, choice.make(), "evaluations take 0.3 s", *happens)
+    driver, lines = run_in(training, choice.make(), "evaluations take 0.3 s", *happens)
     event(lines[-1].status)
     checker = Checker(name, lead_bound(name, parameters), 60)
     for entry in of(lines, Entry):
         checker.feed(entry)
-    again = replayed(task, lines, choice)
+    again = replayed(training, lines, choice)
     assert again.difference is None
     roster = again.machine.roster
     assert roster.received == roster.applied + roster.dropped + len(roster.buffered)
@@ -419,14 +419,14 @@ def test_what_ends_a_pipeline_is_named(shape, weights, locked, sync, data):
     }
     slots = [f"m{index % modules + 1}/w-{index}#1" for index in range(modules * groups)]
     servers = [f"server of stage {number + 1}" for number in range(modules)]
-    task = task_of(
+    training = task_of(
         workers=[{"name": "w", "count": modules * groups, "step_s": 0.5, "jitter": JITTER}],
         paradigm=paradigm,
         cluster={"step_deadline_s": 20.0},
     )
     who = data.draw(st.sampled_from([*slots, *servers]))
     how, at = data.draw(st.sampled_from(["dies", "freezes"])), data.draw(st.floats(0, 12))
-    _, lines = run_in(task, rule_of(task), f"{who} {how} at {at}")
+    _, lines = run_in(training, rule_of(training), f"{who} {how} at {at}")
     ended = lines[-1]
     event(f"{ended.status} {who[:6]} {how}")
     assert ended.status in ("finished", "failed")
@@ -441,21 +441,21 @@ def test_what_ends_a_pipeline_is_named(shape, weights, locked, sync, data):
             one for one in decided(lines, Apply) if one.pushes[0][0].startswith(f"m{modules}/")
         ]
         assert (last.mark, last.version) == (1, len(updates)), "that of the last stage"
-    assert replayed(task, lines, task.experiment.paradigm).difference is None
+    assert replayed(training, lines, training.experiment.paradigm).difference is None
 
 
 def test_what_a_server_is_known_to_have_done_is_forgotten():
     """A step that answers shows it; no evaluation does here, for there is no evaluator."""
-    task = task_of()
-    driver, lines = run_in(task, make("asp"), *["evaluator dies at 0"] * TRIES)
+    training = task_of()
+    driver, lines = run_in(training, make("asp"), *["evaluator dies at 0"] * TRIES)
     assert lines[-1].status == "finished"
     assert len(driver.backend.servers["server"].plans) == 60
     assert len(driver.topology.servers[0]._sent) <= 6
 
 
 def test_a_report_without_lines_is_no_report_of_the_virtual_clock():
-    task = task_of()
-    driver = driver_in(task, make("asp"), Misfortunes())
+    training = task_of()
+    driver = driver_in(training, make("asp"), Misfortunes())
     *reports, last = driver.run()
     assert all(reports)
     assert isinstance(last[-1], Ended)

@@ -19,7 +19,7 @@ from raysync import config
 from raysync.core.decisions import Apply, Drop, Hold, Release, SetTimer, Switch
 from raysync.core.events import Joined, Left, Pushed, TimerFired
 from raysync.core.journal import Ended, Entry, Evaluation, Remark
-from raysync.training.task import prepare
+from raysync.training.preparation import prepare
 from tests.builders.virtual import DATA, TIMING, deep, replayed
 from tests.engine.world import run_in
 from tests.virtual.checker import Checker
@@ -43,12 +43,12 @@ def read(text):
 def play(text):
     """The script with what happens in place of what it says."""
     settings, befalls = read(text)
-    task = task_of(**settings)
-    choice = task.experiment.paradigm
-    driver, lines = run_in(task, choice.make(), *befalls)
-    assert replayed(task, lines, choice).difference is None
+    training = task_of(**settings)
+    choice = training.experiment.paradigm
+    driver, lines = run_in(training, choice.make(), *befalls)
+    assert replayed(training, lines, choice).difference is None
     if choice.name != "decoupled":
-        checker = Checker(choice.name, None, task.workload_samples)
+        checker = Checker(choice.name, None, training.workload_samples)
         for line in lines:
             if isinstance(line, Entry):
                 checker.feed(line)

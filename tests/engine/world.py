@@ -218,14 +218,14 @@ class World:
         return Performer(self, name, actor, self._misfortunes.raises_at.get(name))
 
 
-def driver_in(task, paradigm, misfortunes):
+def driver_in(training, paradigm, misfortunes):
     """A driver that has not begun, and its world as `driver.backend`."""
-    experiment = task.experiment
+    experiment = training.experiment
     assert experiment.timing == "only", "nothing is trained here"
     run = (
-        PipelinedRun(plan_of(task, paradigm))
+        PipelinedRun(plan_of(training, paradigm))
         if isinstance(paradigm, Decoupled)
-        else DataParallelRun(task, paradigm)
+        else DataParallelRun(training, paradigm)
     )
     faults, world = FaultPlan(experiment), World(run, misfortunes)
     return Driver(
@@ -237,7 +237,7 @@ def driver_in(task, paradigm, misfortunes):
     )
 
 
-def run_in(task, paradigm, *befalls):
+def run_in(training, paradigm, *befalls):
     """The driver of a run that has ended, and its lines."""
-    driver = driver_in(task, paradigm, Misfortunes(befalls))
+    driver = driver_in(training, paradigm, Misfortunes(befalls))
     return driver, [line for lines in driver.run() for line in lines]

@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from raysync import config
-from raysync.training.task import prepare
+from raysync.training.preparation import prepare
 from tests.builders.virtual import learn, weights_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -27,24 +27,24 @@ SETTINGS = {
 }
 
 
-def train(task, name):
+def train(training, name):
     """The parameters after a run on the virtual engine."""
-    lines, driver = learn(task, name)
+    lines, driver = learn(training, name)
     assert lines[-1].status == "finished"
     return weights_of(driver)
 
 
-def train_alone(task):
+def train_alone(training):
     """torch, one process, one batch made of the workers' batches."""
-    module = task.model.build()
+    module = training.model.build()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
     scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones=[ROUNDS // 2])
-    batches = [task.batches(slot) for slot in task.shards]
+    batches = [training.batches(slot) for slot in training.shards]
     for clock in range(ROUNDS):
         indices = [index for one in batches for index in one.indices(clock, BATCH)]
         optimizer.zero_grad()
-        logits = module(task.data.samples(task.data.train_x[indices]))
-        cross_entropy(logits, torch.from_numpy(task.data.train_y[indices])).backward()
+        logits = module(training.data.samples(training.data.train_x[indices]))
+        cross_entropy(logits, torch.from_numpy(training.data.train_y[indices])).backward()
         optimizer.step()
         scheduler.step()
     return torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()])
@@ -56,22 +56,22 @@ def test_bsp_equals_the_n_fold_batch():
     A model without batch-norm: that normalises each worker's batch by itself, so no data-parallel
     system equals it.
     """
-    task = prepare(config.validate(SETTINGS))
-    assert (train(task, "bsp") - train_alone(task)).abs().max().item() < 1e-5
+    training = prepare(config.validate(SETTINGS))
+    assert (train(training, "bsp") - train_alone(training)).abs().max().item() < 1e-5
 
 
 def test_asp_is_something_else():
     """The test above can fail: with stale gradients the models differ."""
-    task = prepare(config.validate(SETTINGS))
-    assert (train(task, "asp") - train_alone(task)).abs().max().item() > 1e-3
+    training = prepare(config.validate(SETTINGS))
+    assert (train(training, "asp") - train_alone(training)).abs().max().item() > 1e-3
 
 
 def test_a_worker_alone_is_plain_sgd_under_every_paradigm():
-    task = prepare(
+    training = prepare(
         config.validate(
             SETTINGS
             | {"workers": [{"step_s": 1}], "workload": {"iterations_per_worker": WORKERS * ROUNDS}}
         )
     )
-    results = [train(task, name) for name in ("bsp", "asp", "ssp", "lagtuner")]
+    results = [train(training, name) for name in ("bsp", "asp", "ssp", "lagtuner")]
     assert all(torch.equal(result, results[0]) for result in results)

@@ -12,7 +12,7 @@ from raysync.training.device import Device, has_kernels, refuse_without_kernels
 from raysync.training.evaluation import evaluate
 from raysync.training.gradient import GradientComputation
 from raysync.training.models import ModelPlan
-from raysync.training.task import prepare
+from raysync.training.preparation import prepare
 
 SETTINGS = {
     "data": {"name": "digits", "train_samples": 200},
@@ -25,14 +25,14 @@ needs_gpu = pytest.mark.skipif(
 
 
 def gradient(devices, precision="float32", model=None, batch_size=30, clocks=1):
-    task = prepare(config.validate(SETTINGS), model=model)
-    computation = GradientComputation(task.model.build(), task.data, devices, precision)
+    training = prepare(config.validate(SETTINGS), model=model)
+    computation = GradientComputation(training.model.build(), training.data, devices, precision)
     torch.manual_seed(0)
     computation.read_weights(
         [0.1 * torch.randn(computation.model.size + computation.model.buffer_size)]
     )
     losses = [
-        computation.compute(task.batches("w-0"), clock, batch_size) for clock in range(clocks)
+        computation.compute(training.batches("w-0"), clock, batch_size) for clock in range(clocks)
     ]
     return losses[-1], computation.outgoing().clone(), computation
 
@@ -106,12 +106,12 @@ def losses_of_one_batch(name, device, precision):
     were drawn.
     """
     data = {"name": "synthetic", "parameters": {"shape": [3, 32, 32], "train": 300}}
-    task = prepare(config.validate(SETTINGS | {"data": data}))
+    training = prepare(config.validate(SETTINGS | {"data": data}))
     module = ModelPlan(name, {}, (3, 32, 32), 10, 0).build()
-    computation = GradientComputation(module, task.data, [device], precision)
+    computation = GradientComputation(module, training.data, [device], precision)
     losses = []
     for _ in range(5):
-        losses.append(computation.compute(task.batches("w-0"), 0, 16))
+        losses.append(computation.compute(training.batches("w-0"), 0, 16))
         computation.read_weights([computation.model.initial() - 0.05 * computation.outgoing()])
     return losses
 
@@ -158,10 +158,10 @@ def test_float32_is_what_it_says_also_after_others_have_computed(tf32, precision
     *_, computation = gradient(["cpu"], precision=precision)
     *_, other = gradient(["cpu"], precision="float32" if allowed else "tf32")
     assert tf32() == {not allowed}
-    task = prepare(config.validate(SETTINGS))
-    computation.compute(task.batches("w-0"), 0, 30)
+    training = prepare(config.validate(SETTINGS))
+    computation.compute(training.batches("w-0"), 0, 30)
     assert tf32() == {allowed}
-    evaluate(other.model, other.model.initial(), task.data, 50)
+    evaluate(other.model, other.model.initial(), training.data, 50)
     assert tf32() == {False}
 
 

@@ -10,7 +10,7 @@ from raysync import calibration, config
 from raysync.calibration import Measured, calibrate, profile
 from raysync.cli import listing, train
 from raysync.errors import ConfigError
-from raysync.training.task import prepare
+from raysync.training.preparation import prepare
 from raysync.virtual.engine import VirtualEngine
 
 LATENCY_S, BANDWIDTH = 0.02, 5e7
@@ -21,12 +21,12 @@ class Known:
 
     places = {}
 
-    def run(self, task, paradigm, title=None):
+    def run(self, training, paradigm, title=None):
         network = config.Network(
             link=config.Link(latency_s=LATENCY_S, bandwidth_bytes_per_s=BANDWIDTH)
         )
-        experiment = task.experiment.model_copy(update={"network": network})
-        return VirtualEngine().run(replace(task, experiment=experiment), paradigm)
+        experiment = training.experiment.model_copy(update={"network": network})
+        return VirtualEngine().run(replace(training, experiment=experiment), paradigm)
 
 
 def test_a_known_network_is_found(one_thread):

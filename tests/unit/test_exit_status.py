@@ -13,7 +13,7 @@ from ray import cloudpickle
 
 from raysync import cli
 from raysync.runner import run_in
-from raysync.training.task import prepare
+from raysync.training.preparation import prepare
 from raysync.tuning import sweep
 from raysync.tuning.progress import SweepProgress
 from raysync.virtual.engine import VirtualEngine

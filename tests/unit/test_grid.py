@@ -11,7 +11,7 @@ from raysync import config
 from raysync.config import Sweep
 from raysync.errors import ConfigError, RunFailed
 from raysync.runner import run_in
-from raysync.training.task import prepare
+from raysync.training.preparation import prepare
 from raysync.tuning import grid
 from raysync.tuning.sweep import plan
 from raysync.tuning.trial import Trials
@@ -218,7 +218,7 @@ def test_a_trial_is_watched_under_the_name_of_its_sweep(written):
     class Engine:
         places = {}
 
-        def run(self, task, paradigm, title):
+        def run(self, training, paradigm, title):
             raise RunFailed(title.experiment)
 
     for sweep, named in ((trials.name, "mine/00000"), ("", "00000")):

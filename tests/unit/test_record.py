@@ -22,7 +22,7 @@ from raysync.record.writer import RecordWriter, folder_name
 from raysync.runner import run
 from raysync.testing.drive import SAMPLES
 from raysync.training.data import data_set
-from raysync.training.task import prepare
+from raysync.training.preparation import prepare
 from tests.builders.journals import FAST, SLOW, journal
 from tests.builders.schedules import joins, simulate
 

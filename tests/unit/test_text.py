@@ -21,7 +21,7 @@ from raysync.training.flat import FlatModel
 from raysync.training.gradient import GradientComputation
 from raysync.training.models import ModelPlan, listed
 from raysync.training.parameter_store import ParameterStore
-from raysync.training.task import prepare
+from raysync.training.preparation import prepare
 from raysync.training.text import (
     ENTROPY_RATE,
     PROBABILITIES,
@@ -142,8 +142,10 @@ def test_a_part_needs_one_window_and_the_token_after_it(tmp_path):
 
 
 def test_batches_of_text_are_tokens_with_the_next_as_label():
-    task = prepare(config.validate({"model": "char-lm", "data": "text", "workers": [{"count": 3}]}))
-    x, y = task.batches("worker-0").draw(task.data, 0, 6)
+    training = prepare(
+        config.validate({"model": "char-lm", "data": "text", "workers": [{"count": 3}]})
+    )
+    x, y = training.batches("worker-0").draw(training.data, 0, 6)
     assert x.shape == y.shape == (6, 64)
     assert x.dtype == y.dtype == torch.int64
     assert torch.equal(x[:, 1:], y[:, :-1])
@@ -380,7 +382,7 @@ def test_evaluation_is_the_mean_over_all_tokens():
 def test_adamw_with_warm_up_lowers_the_loss(tmp_path):
     """A text that repeats is learned nearly by heart; warm-up starts at a step of nothing."""
     (tmp_path / "t").write_text("the quick brown fox. " * 100)
-    task = prepare(
+    training = prepare(
         config.validate(
             {
                 "model": {"name": "char-lm", "width": 32},
@@ -397,24 +399,24 @@ def test_adamw_with_warm_up_lowers_the_loss(tmp_path):
             }
         )
     )
-    computation = GradientComputation(task.model.build(), task.data)
+    computation = GradientComputation(training.model.build(), training.data)
     flat = computation.model
-    store = ParameterStore(flat.initial(), flat.size, task.experiment.update)
-    before = evaluate(flat, store.publish(), task.data, 100)[1]
+    store = ParameterStore(flat.initial(), flat.size, training.experiment.update)
+    before = evaluate(flat, store.publish(), training.data, 100)[1]
     moved, steps = [], 40
     for clock in range(steps):
         old = store.publish().clone()
         flat.read_weights(old)
         flat.module.train()
-        computation.compute(task.batches("w-0"), clock, 8)
+        computation.compute(training.batches("w-0"), clock, 8)
         store.apply([flat.outgoing], [8], ["w-0"], clock / steps)
         moved.append((store.publish() - old).norm().item())
     assert moved[0] == 0
     assert 0 < moved[1] < moved[8]
-    assert before == pytest.approx(log(task.data.classes), rel=0.15), (
+    assert before == pytest.approx(log(training.data.classes), rel=0.15), (
         "before training, every character is as likely"
     )
-    assert evaluate(flat, store.publish(), task.data, 100)[1] < before / 4
+    assert evaluate(flat, store.publish(), training.data, 100)[1] < before / 4
 
 
 # ---- measures and tables ----

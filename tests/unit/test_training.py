@@ -17,7 +17,7 @@ from raysync.training.evaluation import evaluate
 from raysync.training.flat import FlatModel
 from raysync.training.gradient import GradientComputation
 from raysync.training.models import MODELS, ModelPlan
-from raysync.training.task import prepare
+from raysync.training.preparation import prepare
 from tests.builders.models import half
 
 MNIST, CIFAR, DIGITS = (1, 28, 28), (3, 32, 32), (1, 8, 8)
@@ -363,7 +363,7 @@ def test_only_images_are_augmented():
 
 def test_a_resnet_trains():
     """The shortcut without parameters carries gradients: the loss of a small batch falls."""
-    task = prepare(
+    training = prepare(
         config.validate(
             {
                 "model": "resnet20",
@@ -375,10 +375,10 @@ def test_a_resnet_trains():
             }
         )
     )
-    computation = GradientComputation(task.model.build(), task.data)
+    computation = GradientComputation(training.model.build(), training.data)
     losses = []
     for _ in range(8):
-        losses.append(computation.compute(task.batches("w-0"), 0, 32))
+        losses.append(computation.compute(training.batches("w-0"), 0, 32))
         computation.model.weights -= 0.1 * computation.model.gradient
     assert losses[-1] < losses[0] / 2
 
@@ -429,15 +429,15 @@ def test_a_step_of_unknown_length_is_that_of_a_cpu_core_on_the_virtual_engine_al
     }
     expected = flops("mlp", batch_size=8)
     for engine in ("virtual", "ray"):
-        task = prepare(config.validate(settings | {"engine": engine}))
+        training = prepare(config.validate(settings | {"engine": engine}))
         silent = expected / 1e11 if engine == "virtual" else None
         assert [
-            task.groups[slot].step_s
+            training.groups[slot].step_s
             for slot in ("silent-0", "silent-1", "rated-0", "timed-0", "traced-0")
         ] == [silent, silent, expected / 1e9, 3, None]
-        assert task.estimated_s == ({"silent": silent} if silent else {})
+        assert training.estimated_s == ({"silent": silent} if silent else {})
         assert (
-            StepTime(task.groups["rated-0"], 0, "rated-0").seconds(0, computed_s=99)
+            StepTime(training.groups["rated-0"], 0, "rated-0").seconds(0, computed_s=99)
             == expected / 1e9
         )
-        assert task.groups["silent-0"].speed == 0.5
+        assert training.groups["silent-0"].speed == 0.5

@@ -15,7 +15,7 @@ from raysync import config
 from raysync.config import Data
 from raysync.errors import ConfigError
 from raysync.training import data
-from raysync.training.task import prepare
+from raysync.training.preparation import prepare
 
 X, Y = np.zeros((8, 4), np.float32), np.arange(8) % 2
 GOOD = (X, Y)

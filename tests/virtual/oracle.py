@@ -21,9 +21,9 @@ class Oracle:
     update.
     """
 
-    def __init__(self, task):
-        self.task = task
-        first = task.model.build()
+    def __init__(self, training):
+        self.training = training
+        first = training.model.build()
         self.versions = [[p.detach().clone() for p in first.parameters()]]
         self.modules = {}  # worker -> its own module, for its batch-norm statistics
         self.fresh = first
@@ -50,20 +50,20 @@ class Oracle:
 
     def compute(self, event):
         """Forward and backward in as many parts as the worker has devices."""
-        task, slot = self.task, slot_of(event.worker)
+        training, slot = self.training, slot_of(event.worker)
         module = self.modules.setdefault(event.worker, copy.deepcopy(self.fresh)).train()
         with torch.no_grad():
             for parameter, value in zip(
                 module.parameters(), self.versions[event.base], strict=True
             ):
                 parameter.copy_(value)
-        indices = task.batches(slot).indices(event.clock, event.samples)
+        indices = training.batches(slot).indices(event.clock, event.samples)
         x, y = (
-            task.data.samples(task.data.train_x[indices]),
-            torch.from_numpy(task.data.train_y[indices]),
+            training.data.samples(training.data.train_x[indices]),
+            torch.from_numpy(training.data.train_y[indices]),
         )
         module.zero_grad()
-        loss, devices, after = 0.0, task.groups[slot].devices, []
+        loss, devices, after = 0.0, training.groups[slot].devices, []
         before = [buffer.clone() for buffer in module.buffers()]
         for part_x, part_y in zip(x.tensor_split(devices), y.tensor_split(devices), strict=True):
             for buffer, value in zip(module.buffers(), before, strict=True):
@@ -81,7 +81,7 @@ class Oracle:
 
     def step(self, pushes, phase):
         """The sample-weighted mean, at lr times the number of pushes."""
-        update, taken = self.task.experiment.update, [self.pending.pop(push) for push in pushes]
+        update, taken = self.training.experiment.update, [self.pending.pop(push) for push in pushes]
         lr = update.phases[phase].lr if phase in update.phases else update.lr
         rate = lr * len(taken) / sum(samples for _, samples, _, _ in taken)
         strength = update.delay_compensation.strength if update.delay_compensation else 0

@@ -6,15 +6,15 @@ from pathlib import Path
 
 from raysync import config
 from raysync.config import ParadigmChoice
-from raysync.training.task import prepare
+from raysync.training.preparation import prepare
 from raysync.virtual.engine import VirtualEngine
 
 FILE = Path(__file__).parents[2] / "experiments/architectures/architectures.yaml"
 
 
 def seconds(model, paradigm):
-    task = prepare(config.load(FILE, [f"model={model}", "workload.samples=50000"]))
-    *_, lines = VirtualEngine().run(task, ParadigmChoice(name=paradigm).make())
+    training = prepare(config.load(FILE, [f"model={model}", "workload.samples=50000"]))
+    *_, lines = VirtualEngine().run(training, ParadigmChoice(name=paradigm).make())
     return lines[-1].at
 
 

@@ -35,8 +35,8 @@ UNEQUAL = [{"name": "fast", "step_s": 1}, {"name": "slow", "step_s": 3}]
     ids=lambda value: value["name"] if isinstance(value, dict) else None,
 )
 def test_two_workers_of_constant_speed(paradigm, pushes, fast, slow):
-    task = timed(workers=UNEQUAL, workload={"samples": pushes})
-    lines = run(task, paradigm.pop("name"), **paradigm)
+    training = timed(workers=UNEQUAL, workload={"samples": pushes})
+    lines = run(training, paradigm.pop("name"), **paradigm)
     assert push_times(lines) == {"fast-0": fast, "slow-0": slow}
     assert (lines[-1].status, lines[-1].at) == ("finished", max(fast[-1], slow[-1]))
 
@@ -46,7 +46,7 @@ def test_a_cycle_is_compute_two_ways_and_the_update(paradigm):
     """Latency 0.25 s and 0.125 s, the slower of two bandwidths (64 bytes in 0.5 s), 2 s an update
     and 1 s to read it.
     """
-    task = timed(
+    training = timed(
         workers=[{"step_s": 1, "link": {"latency_s": 0.125, "bandwidth_bytes_per_s": 10 * BYTES}}],
         network={
             "link": {"latency_s": 0.25, "bandwidth_bytes_per_s": 2 * BYTES},
@@ -56,7 +56,7 @@ def test_a_cycle_is_compute_two_ways_and_the_update(paradigm):
         workload={"samples": 4},
     )
     way_s, server_s = 0.375 + 0.5, 2 + 1
-    lines = run(task, paradigm)
+    lines = run(training, paradigm)
     cycle_s = 1 + 2 * way_s + server_s
     assert push_times(lines) == {"worker-0": [way_s + 1 + n * cycle_s for n in range(4)]}
     assert lines[-1].at == way_s + 1 + 3 * cycle_s + way_s + server_s, (
@@ -69,20 +69,20 @@ def test_weights_that_stay_published_are_there_while_an_update_goes_on():
     """Every second update is published: 10 s of waiting after those, none after the others, which
     the next one waits for.
     """
-    task = timed(workers=[{"step_s": 1}], network={"update_s": 10}, workload={"samples": 6})
-    lines = run(task, "hybrid", pull_interval=2, snapshot="global")
+    training = timed(workers=[{"step_s": 1}], network={"update_s": 10}, workload={"samples": 6})
+    lines = run(training, "hybrid", pull_interval=2, snapshot="global")
     assert push_times(lines) == {"worker-0": [1, 12, 13, 33, 34, 54]}
     assert lines[-1].at == 64
-    assert push_times(run(task, "hybrid")) == {"worker-0": [1 + 11 * n for n in range(6)]}
+    assert push_times(run(training, "hybrid")) == {"worker-0": [1 + 11 * n for n in range(6)]}
 
 
 def test_sixteen_that_push_at_once_take_the_servers_link_sixteen_times_as_long():
-    task = timed(
+    training = timed(
         workers=[{"count": 16, "step_s": 1}],
         network={"server_bandwidth_bytes_per_s": BYTES},
         workload={"samples": 48},
     )
-    times = push_times(run(task, "bsp"))
+    times = push_times(run(training, "bsp"))
     # A round: the last download ends at 16 s, all have pushed at 17 s, uploads take 16 s.
     for turn in range(16):
         [first, second, third] = times[f"worker-{turn}"]
@@ -98,16 +98,16 @@ def test_uploads_do_not_disturb_downloads():
     """A vector takes 4 s. b's first download (4 s to 8 s) and a's first upload (5 s to 9 s) go past
     each other.
     """
-    task = timed(
+    training = timed(
         workers=[{"name": "a", "step_s": 1}, {"name": "b", "step_s": 1}],
         network={"server_bandwidth_bytes_per_s": BYTES / 4},
         workload={"samples": 4},
     )
-    assert push_times(run(task, "asp")) == {"a-0": [5, 9 + 4 + 1], "b-0": [9, 13 + 4 + 1]}
+    assert push_times(run(training, "asp")) == {"a-0": [5, 9 + 4 + 1], "b-0": [9, 13 + 4 + 1]}
 
 
 def test_a_slow_link_of_ones_own_delays_nobody_else():
-    task = timed(
+    training = timed(
         workers=[
             {"name": "near", "step_s": 1},
             {
@@ -119,7 +119,7 @@ def test_a_slow_link_of_ones_own_delays_nobody_else():
         network={"server_bandwidth_bytes_per_s": 2 * BYTES},
         workload={"samples": 8},
     )
-    times = push_times(run(task, "asp"))
+    times = push_times(run(training, "asp"))
     assert times["near-0"][0] == 0.5 + 1
     assert times["far-0"][0] == 2 + 1 + 1, (
         "its own link is the slower one; it does not wait behind near's half second"
@@ -131,20 +131,20 @@ def test_an_update_waits_for_the_one_before_it():
     """Two gradients arrive at 1 s; each update takes 2 s: the second one's weights are there at 5
     s.
     """
-    task = timed(
+    training = timed(
         workers=[{"count": 2, "step_s": 1}], network={"update_s": 2}, workload={"samples": 4}
     )
-    assert push_times(run(task, "asp")) == {"worker-0": [1, 3 + 1], "worker-1": [1, 5 + 1]}
+    assert push_times(run(training, "asp")) == {"worker-0": [1, 3 + 1], "worker-1": [1, 5 + 1]}
 
 
 def test_under_bsp_an_update_reads_all_gradients_and_waits_for_the_last():
-    task = timed(
+    training = timed(
         workers=[{"name": "a", "step_s": 1}, {"name": "b", "step_s": 1, "link": {"latency_s": 3}}],
         network={"update_s": 0.5, "update_bytes_per_s": BYTES},
         workload={"samples": 4},
     )
     updated_at = 3 + 1 + 3 + 0.5 + 2  # b pulls, computes and uploads; then two gradients are read
-    assert push_times(run(task, "bsp")) == {
+    assert push_times(run(training, "bsp")) == {
         "a-0": [1, updated_at + 1],
         "b-0": [4, updated_at + 3 + 1],
     }
@@ -163,22 +163,22 @@ def test_under_bsp_an_update_reads_all_gradients_and_waits_for_the_last():
 )
 def test_servers_share_the_bytes_and_those_at_home_do_not_travel(servers, placement, first, other):
     """Two workers, a vector in 4 s over a server's link."""
-    task = timed(
+    training = timed(
         workers=[{"count": 2, "step_s": 1}],
         network={"server_bandwidth_bytes_per_s": BYTES / 4},
         cluster={"server_shards": servers, "server_placement": placement},
         workload={"samples": 2},
     )
-    assert push_times(run(task, "bsp")) == {"worker-0": [first + 1], "worker-1": [other + 1]}
+    assert push_times(run(training, "bsp")) == {"worker-0": [first + 1], "worker-1": [other + 1]}
 
 
 def test_a_worker_beside_the_only_server_has_no_latency_to_it():
-    task = timed(
+    training = timed(
         workers=[{"step_s": 1, "link": {"latency_s": 1, "bandwidth_bytes_per_s": BYTES}}],
         cluster={"server_placement": "with-workers"},
         workload={"samples": 3},
     )
-    assert push_times(run(task, "asp")) == {"worker-0": [1, 2, 3]}
+    assert push_times(run(training, "asp")) == {"worker-0": [1, 2, 3]}
 
 
 def test_servers_at_workers_share_the_slowest_link_of_those():
@@ -186,7 +186,7 @@ def test_servers_at_workers_share_the_slowest_link_of_those():
     half that goes there.
     """
     links = [{"bandwidth_bytes_per_s": BYTES * 8}, {"bandwidth_bytes_per_s": BYTES / 8}, {}]
-    task = timed(
+    training = timed(
         workers=[
             {"name": name, "step_s": 1, "link": link}
             for name, link in zip("abc", links, strict=True)
@@ -194,32 +194,32 @@ def test_servers_at_workers_share_the_slowest_link_of_those():
         cluster={"server_shards": 2, "server_placement": "with-workers"},
         workload={"samples": 3},
     )
-    assert push_times(run(task, "bsp")) == {"a-0": [2 + 1], "b-0": [4 + 1], "c-0": [8 + 1]}
+    assert push_times(run(training, "bsp")) == {"a-0": [2 + 1], "b-0": [4 + 1], "c-0": [8 + 1]}
 
 
 def test_servers_read_their_parts_of_a_gradient_at_the_same_time():
-    task = timed(
+    training = timed(
         workers=[{"step_s": 1}],
         network={"update_s": 0.5, "update_bytes_per_s": BYTES},
         cluster={"server_shards": 4},
         workload={"samples": 2},
     )
-    assert push_times(run(task, "asp")) == {"worker-0": [1, 1 + 0.5 + 0.25 + 1]}
+    assert push_times(run(training, "asp")) == {"worker-0": [1, 1 + 0.5 + 0.25 + 1]}
 
 
 def test_a_step_longer_than_the_deadline_counts_its_worker_as_gone():
-    task = timed(
+    training = timed(
         workers=[{"name": "a", "step_s": 1}, {"name": "b", "step_s": 8}],
         cluster={"step_deadline_s": 7.5},
         workload={"samples": 9},
     )
-    lines = run(task, "bsp")
+    lines = run(training, "bsp")
     assert push_times(lines) == {"a-0": [1, 8.5, 9.5, 10.5, 11.5, 12.5, 13.5, 14.5, 15.5]}
     assert lines[-1].status == "finished"
 
 
 def test_speed_divides_what_step_s_or_a_trace_says_and_jitter_multiplies_it():
-    task = timed(
+    training = timed(
         workers=[
             {"name": "a", "step_s": 3, "speed": 2},
             {"name": "b", "trace": [3, 6], "speed": 3},
@@ -227,7 +227,7 @@ def test_speed_divides_what_step_s_or_a_trace_says_and_jitter_multiplies_it():
         ],
         workload={"samples": 6},
     )
-    steps = busy(run(task, "bsp"))
+    steps = busy(run(training, "bsp"))
     assert [steps[f"{name}-0#1", clock] for clock in (0, 1) for name in "abc"] == [
         1.5,
         1,
@@ -239,8 +239,8 @@ def test_speed_divides_what_step_s_or_a_trace_says_and_jitter_multiplies_it():
 
 
 def test_workers_of_one_trace_begin_at_different_places():
-    task = timed(workers=[{"count": 2, "trace": [1, 2, 3, 4, 5]}], workload={"samples": 12})
-    steps = busy(run(task, "bsp"))
+    training = timed(workers=[{"count": 2, "trace": [1, 2, 3, 4, 5]}], workload={"samples": 12})
+    steps = busy(run(training, "bsp"))
     assert [steps["worker-0#1", clock] for clock in range(6)] == [1, 2, 3, 4, 5, 1]
     assert [steps["worker-1#1", clock] for clock in range(6)] == [3, 4, 5, 1, 2, 3], (
         "the second of two: half the way"

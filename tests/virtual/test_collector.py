@@ -217,9 +217,9 @@ def test_decoupled_modules():
     """Progress and versions are the last module's; everything of a worker has the module in its
     name.
     """
-    task = cut_task(2, 2, faults=[{"kind": "slow-down", "workers": ["gpu-1"], "factor": 3}])
-    lines = decoupled(task, 2, 2)
-    published = Published(task.workload_samples).take(lines[:40])
+    training = cut_task(2, 2, faults=[{"kind": "slow-down", "workers": ["gpu-1"], "factor": 3}])
+    lines = decoupled(training, 2, 2)
+    published = Published(training.workload_samples).take(lines[:40])
     assert published.now("raysync_workers_live") == {"its rule": 4}
     assert set(published.now("raysync_worker_lead_clocks")) == {
         "m1/gpu-0",
@@ -228,9 +228,9 @@ def test_decoupled_modules():
         "m2/gpu-3",
     }
     published.take(lines[40:])
-    check_against_the_record(published, lines, task.workload_samples)
+    check_against_the_record(published, lines, training.workload_samples)
     check_an_ended_run(published)
-    summary, _ = summed_up(lines, task.workload_samples)
+    summary, _ = summed_up(lines, training.workload_samples)
     assert published.now("raysync_accuracy_ratio") == {"its rule": summary["final_accuracy"]}
     assert published.now("raysync_evaluation_loss_nats") == {"its rule": summary["final_loss"]}
 

@@ -32,21 +32,21 @@ def crash(worker, **when):
 
 def test_a_slow_down_multiplies_computing_and_nothing_else():
     slow = {"kind": "slow-down", "factor": 3, "workers": ["a"], "start_clock": 1, "lasts_clocks": 1}
-    task = timed(
+    training = timed(
         workers=TWO, faults=[slow], network={"link": {"latency_s": 0.5}}, workload={"samples": 6}
     )
-    lines = run(task, "bsp")
+    lines = run(training, "bsp")
     assert [busy(lines)["a-0#1", clock] for clock in range(3)] == [1, 3, 1]
     assert push_times(lines)["a-0"] == [1.5, 3 + 0.5 + 3, 7 + 0.5 + 1]
 
 
 def test_latency_is_added_to_both_ways():
-    task = timed(
+    training = timed(
         workers=[{"step_s": 1}],
         faults=[{"kind": "latency", "added_s": 0.25, "start_clock": 1}],
         workload={"samples": 3},
     )
-    assert push_times(run(task, "asp")) == {"worker-0": [1, 2.25, 3.75]}
+    assert push_times(run(training, "asp")) == {"worker-0": [1, 2.25, 3.75]}
 
 
 def test_a_step_suffers_what_holds_at_its_release():
@@ -61,12 +61,12 @@ def test_a_step_suffers_what_holds_at_its_release():
 
 def test_faults_by_clock_befall_the_same_steps_under_every_paradigm():
     slow = {"kind": "slow-down", "factor": 10, "mean_gap_clocks": 4, "lasts_clocks": 2}
-    task = timed(
+    training = timed(
         workers=[{"name": "a", "count": 3, "step_s": 1}, {"name": "b", "step_s": 2}],
         faults=[slow],
         workload={"samples": 80},
     )
-    met = [busy(run(task, name)) for name in PARADIGMS]
+    met = [busy(run(training, name)) for name in PARADIGMS]
     for other in met[1:]:
         common = met[0].keys() & other.keys()
         assert len(common) > 40
@@ -79,10 +79,10 @@ def test_a_crash_at_a_time_and_a_rejoin():
     """b dies at 5 s in its third step (4 s to 6 s), comes back at 6.5 s at a's clock, the
     slowest's.
     """
-    task = timed(
+    training = timed(
         workers=TWO, faults=[crash("b-0", at_s=5, rejoin_after_s=1.5)], workload={"samples": 14}
     )
-    lines = run(task, "asp")
+    lines = run(training, "asp")
     assert churn(lines) == [("Left", "b-0#1", 5), ("Joined", "b-0#2", 6.5)]
     assert push_times(lines) == {"a-0": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], "b-0": [2, 4, 8.5, 10.5]}
     assert [clock for worker, clock in busy(lines) if worker == "b-0#2"] == [6, 7]
@@ -95,31 +95,31 @@ def test_a_crash_at_a_time_and_a_rejoin():
 
 def test_a_crash_at_a_clock_comes_as_the_iteration_begins():
     """It comes at the Release, before the weights have come; the push of clock 1 was applied."""
-    task = timed(
+    training = timed(
         workers=TWO,
         faults=[crash("a-0", at_clock=2)],
         network={"link": {"latency_s": 0.5}},
         workload={"samples": 5},
     )
-    lines = run(task, "asp")
+    lines = run(training, "asp")
     assert push_times(lines) == {"a-0": [1.5, 3.5], "b-0": [2.5, 5.5, 8.5]}
     assert churn(lines) == [("Left", "a-0#1", 3.5)]
 
 
 def test_a_crash_at_the_very_start():
-    task = timed(
+    training = timed(
         workers=TWO,
         faults=[crash("a-0", at_s=0, rejoin_after_s=3), crash("b-0", at_clock=0)],
         workload={"samples": 2},
     )
-    lines = run(task, "asp")
+    lines = run(training, "asp")
     assert churn(lines) == [("Left", "a-0#1", 0), ("Left", "b-0#1", 0), ("Joined", "a-0#2", 3)]
     assert push_times(lines) == {"a-0": [4, 5]}
 
 
 def test_a_worker_may_crash_again_and_again():
     """Each crash meets the life that is there; one that finds the slot empty is never met."""
-    task = timed(
+    training = timed(
         workers=TWO,
         workload={"samples": 30},
         faults=[
@@ -129,7 +129,7 @@ def test_a_worker_may_crash_again_and_again():
             crash("b-0", at_s=10.5, rejoin_after_s=2),
         ],
     )
-    lines = run(task, "asp")
+    lines = run(training, "asp")
     assert churn(lines) == [
         ("Left", "b-0#1", 2),
         ("Joined", "b-0#2", 3),
@@ -143,36 +143,36 @@ def test_a_worker_may_crash_again_and_again():
 
 @pytest.mark.parametrize("paradigm", PARADIGMS)
 def test_all_may_go_if_one_comes_back(paradigm):
-    task = timed(
+    training = timed(
         workers=TWO,
         workload={"samples": 12},
         faults=[crash("a-0", at_s=3.5), crash("b-0", at_s=3.75, rejoin_after_s=10)],
     )
-    lines = run(task, paradigm)
+    lines = run(training, paradigm)
     assert churn(lines) == [
         ("Left", "a-0#1", 3.5),
         ("Left", "b-0#1", 3.75),
         ("Joined", "b-0#2", 13.75),
     ]
     assert lines[-1].status == "finished"
-    checked(lines, paradigm, LEADS[paradigm], task.workload_samples)
+    checked(lines, paradigm, LEADS[paradigm], training.workload_samples)
 
 
 @pytest.mark.parametrize("paradigm", PARADIGMS)
 def test_all_but_one_may_go(paradigm):
     workers = [{"name": "a", "count": 5, "step_s": 1}, {"name": "b", "step_s": 1.5}]
-    task = timed(
+    training = timed(
         workers=workers,
         workload={"samples": 60},
         faults=[crash(f"a-{n}", at_clock=n) for n in range(5)],
     )
-    lines = run(task, paradigm)
+    lines = run(training, paradigm)
     assert {worker for _, worker, _ in churn(lines)} == {f"a-{n}#1" for n in range(5)}
     assert [clock for worker, clock in busy(lines) if worker == "b-0#1"] == list(range(50)), (
         "those of a made 10"
     )
-    checked(lines, paradigm, LEADS[paradigm], task.workload_samples)
-    assert replayed(task, lines, ParadigmChoice(name=paradigm)).difference is None
+    checked(lines, paradigm, LEADS[paradigm], training.workload_samples)
+    assert replayed(training, lines, ParadigmChoice(name=paradigm)).difference is None
 
 
 @pytest.mark.parametrize("paradigm", PARADIGMS)
@@ -197,10 +197,10 @@ def test_a_leavers_push_counts_under_bsp_and_its_successor_enters_the_round():
     """a pushes at 1 s and dies at 1.5 s: the round of 2 s has its push; its next life is in it,
     too, until 2.75 s.
     """
-    task = timed(
+    training = timed(
         workers=TWO, workload={"samples": 5}, faults=[crash("a-0", at_s=1.5, rejoin_after_s=0.25)]
     )
-    lines = run(task, "bsp")
+    lines = run(training, "bsp")
     updates = [
         d.pushes for e in lines if isinstance(e, Entry) for d in e.decisions if isinstance(d, Apply)
     ]

@@ -20,7 +20,7 @@ from raysync.core.decisions import Apply, Release
 from raysync.core.events import Pushed
 from raysync.core.journal import Evaluation
 from raysync.core.paradigm import Paradigm
-from raysync.training.task import prepare
+from raysync.training.preparation import prepare
 from raysync.virtual.engine import VirtualEngine
 from tests.builders.virtual import DATA, entries, learn, push_times, replayed, weights_of
 from tests.virtual.oracle import Oracle
@@ -70,18 +70,18 @@ def test_a_run_is_what_plain_torch_makes_of_its_journal(paradigm, devices):
     """Gradients of version `base` exactly, updates, and batch-norm statistics that stay with their
     worker.
     """
-    task = task_of(
+    training = task_of(
         faults=[CRASH],
         workers=[
             group | {"devices_per_worker": count}
             for group, count in zip(SETTINGS["workers"], devices, strict=True)
         ],
     )
-    lines, driver = learn(task, paradigm)
+    lines, driver = learn(training, paradigm)
     assert lines[-1].status == "finished", lines[-1]
-    oracle = Oracle(task).follow(lines)
+    oracle = Oracle(training).follow(lines)
     assert (weights_of(driver) - oracle.vector()).abs().max().item() < 1e-5
-    assert replayed(task, lines, ParadigmChoice(name=paradigm)).difference is None
+    assert replayed(training, lines, ParadigmChoice(name=paradigm)).difference is None
     stale = [
         entry
         for entry in entries(lines, Pushed)
@@ -121,12 +121,12 @@ def test_stale_gradients_and_phases_are_treated_as_the_update_says(paradigm):
         "staleness_scaling": "inverse",
         "delay_compensation": {"strength": 20},
     } | phases
-    task = task_of(
+    training = task_of(
         plain, faults=[CRASH], update=update, **({"paradigm": paradigm} if switches else {})
     )
-    lines, driver = learn(task, paradigm)
+    lines, driver = learn(training, paradigm)
     assert lines[-1].status == "finished", lines[-1]
-    assert (weights_of(driver) - Oracle(task).follow(lines).vector()).abs().max().item() < 1e-5
+    assert (weights_of(driver) - Oracle(training).follow(lines).vector()).abs().max().item() < 1e-5
     assert not driver._pushed, "what was applied or dropped is not kept"
 
 
@@ -146,12 +146,12 @@ def test_gradients_are_of_the_weights_that_were_published(name, parameters):
     is the newest.
     """
     choice = ParadigmChoice(name=name, **parameters)
-    task = task_of(faults=[] if name.endswith("Twice") else [CRASH], evaluation={"marks": 20})
-    lines, driver = learn(task, choice)
+    training = task_of(faults=[] if name.endswith("Twice") else [CRASH], evaluation={"marks": 20})
+    lines, driver = learn(training, choice)
     assert lines[-1].status == "finished", lines[-1]
-    oracle = Oracle(task).follow(lines)
+    oracle = Oracle(training).follow(lines)
     assert (weights_of(driver) - oracle.vector()).abs().max().item() < 1e-5
-    assert replayed(task, lines, choice).difference is None
+    assert replayed(training, lines, choice).difference is None
     decisions = [decision for entry in entries(lines, object) for decision in entry.decisions]
     kept = [one.version for one in decisions if isinstance(one, Apply) and not one.publish]
     assert bool(kept) == ("snapshot" in parameters or name.endswith("Twice"))
@@ -164,10 +164,10 @@ def test_gradients_are_of_the_weights_that_were_published(name, parameters):
 @pytest.mark.parametrize(("name", "parameters"), FAMILY[:2])
 def test_every_evaluation_is_of_the_newest_model(name, parameters):
     """Of the version that it says, whether that is published or not."""
-    task = task_of(plain, evaluation={"marks": 20})
-    lines, _ = learn(task, ParadigmChoice(name=name, **parameters))
-    versions = Oracle(task).follow(lines).versions
-    x, y = task.data.samples(task.data.test_x), torch.from_numpy(task.data.test_y)
+    training = task_of(plain, evaluation={"marks": 20})
+    lines, _ = learn(training, ParadigmChoice(name=name, **parameters))
+    versions = Oracle(training).follow(lines).versions
+    x, y = training.data.samples(training.data.test_x), torch.from_numpy(training.data.test_y)
     evaluations = [line for line in lines if isinstance(line, Evaluation)]
     assert len({line.version for line in evaluations}) > 9
     for line in evaluations:
@@ -182,19 +182,19 @@ def test_the_last_weights_are_evaluated_as_they_are():
     """An independent evaluation of the oracle's model: accuracy, and the loss with the mean of the
     workers' statistics.
     """
-    task = task_of()
-    lines, _ = learn(task, "asp")
-    oracle = Oracle(task).follow(lines)
-    module, rest = task.model.build().eval(), oracle.vector()
+    training = task_of()
+    lines, _ = learn(training, "asp")
+    oracle = Oracle(training).follow(lines)
+    module, rest = training.model.build().eval(), oracle.vector()
     with torch.no_grad():
         for value in [*module.parameters(), *module.buffers()]:
             value.copy_(rest[: value.numel()].view_as(value))
             rest = rest[value.numel() :]
-        logits = module(task.data.samples(task.data.test_x))
+        logits = module(training.data.samples(training.data.test_x))
     evaluations = [line for line in lines if isinstance(line, Evaluation)]
     assert [one.mark for one in evaluations] == [0, 0.5, 1]
     assert [one.progress for one in evaluations] == [0, 0.5, 1]
-    y = torch.from_numpy(task.data.test_y)
+    y = torch.from_numpy(training.data.test_y)
     assert evaluations[-1].loss == pytest.approx(
         nn.functional.cross_entropy(logits, y).item(), abs=1e-5
     )
@@ -216,12 +216,12 @@ def test_each_group_computes_in_its_own_precision():
 
 
 def test_an_evaluation_has_the_time_of_its_publication():
-    task = task_of(
+    training = task_of(
         workers=[{"step_s": 1}],
         network={"link": {"latency_s": 0.5}, "update_s": 2},
         evaluation={"marks": 20},
     )
-    lines, _ = learn(task, "asp")
+    lines, _ = learn(training, "asp")
     assert [line.at for line in lines if isinstance(line, Evaluation)] == [0.0] + [
         4.0 * (n + 1) for n in range(20)
     ]
@@ -309,8 +309,8 @@ def test_the_same_experiment_is_the_same_run_bit_for_bit(tmp_path):
 @pytest.mark.parametrize("paradigm", PARADIGMS)
 def test_final_weights_are_the_same_bit_for_bit(paradigm):
     def final(**settings):
-        task = task_of(lambda: net(dropout=0.3), faults=[CRASH], **settings)
-        lines, driver = learn(task, paradigm)
+        training = task_of(lambda: net(dropout=0.3), faults=[CRASH], **settings)
+        lines, driver = learn(training, paradigm)
         return lines, weights_of(driver)
 
     (lines, weights), (again, same), (_, other) = final(), final(), final(seed=1)
@@ -324,17 +324,17 @@ def test_jitter_is_a_function_of_slot_and_clock_under_every_paradigm():
     seen = {}
     for timing in ("only", "with-gradients"):
         for paradigm in PARADIGMS:
-            task = task_of(
+            training = task_of(
                 timing=timing, workers=[{"count": 3, "step_s": 1, "jitter": {"sigma": 0.5}}]
             )
             if timing == "only":
                 lines = [
                     line
-                    for batch in VirtualEngine().run(task, ParadigmChoice(name=paradigm).make())
+                    for batch in VirtualEngine().run(training, ParadigmChoice(name=paradigm).make())
                     for line in batch
                 ]
             else:
-                lines, _ = learn(task, paradigm)
+                lines, _ = learn(training, paradigm)
             for entry in entries(lines, Pushed):
                 key = (entry.event.worker, entry.event.clock)
                 assert seen.setdefault(key, entry.event.busy_s) == entry.event.busy_s
@@ -424,8 +424,8 @@ def test_a_paradigm_that_breaks_fails_the_run_and_says_at_which_event(tmp_path):
 
 
 def test_timers_drops_and_batch_sizes_of_a_users_paradigm():
-    task = task_of(plain)
-    lines, driver = learn(task, "tests.builders.paradigms:Patient")
+    training = task_of(plain)
+    lines, driver = learn(training, "tests.builders.paradigms:Patient")
     times = push_times(lines)
     assert lines[-1].status == "finished", lines[-1]
     assert times["a-0"] == [1, *(0.5 + 10 * n for n in range(1, len(times["c-0"])))], (
@@ -434,10 +434,10 @@ def test_timers_drops_and_batch_sizes_of_a_users_paradigm():
     assert times["c-0"] == [4, *(2 + 10 * n for n in range(1, len(times["c-0"])))]
     assert not driver._pushed, "what was applied or dropped is not kept"
     assert {entry.event.samples for entry in entries(lines, Pushed) if entry.event.clock} == {4}
-    assert (weights_of(driver) - Oracle(task).follow(lines).vector()).abs().max().item() < 1e-5
+    assert (weights_of(driver) - Oracle(training).follow(lines).vector()).abs().max().item() < 1e-5
     assert (
         replayed(
-            task, lines, ParadigmChoice(name="tests.builders.paradigms:Patient")
+            training, lines, ParadigmChoice(name="tests.builders.paradigms:Patient")
         ).machine.roster.dropped
         > 3
     )

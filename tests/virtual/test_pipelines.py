@@ -23,7 +23,7 @@ from raysync.paradigms import make
 from raysync.record.push_rows import PushRows
 from raysync.training.apply_plan import ApplyPlan
 from raysync.training.model_server import OneStore
-from raysync.training.task import prepare
+from raysync.training.preparation import prepare
 from raysync.virtual.engine import driver_of
 from tests.builders.virtual import DATA, cut_task, decoupled, entries, ran, replayed, slot_of
 
@@ -43,9 +43,9 @@ def rows_of(lines, samples):
 @pytest.mark.parametrize("groups", [1, 3])
 def test_one_module_is_bsp_of_as_many_workers(groups):
     """Bit by bit, and at the same times."""
-    task = cut_task(1, groups)
-    expected = ran(task, make("bsp"))
-    lines = decoupled(task, 1, groups)
+    training = cut_task(1, groups)
+    expected = ran(training, make("bsp"))
+    lines = decoupled(training, 1, groups)
     assert evaluated(lines) == evaluated(expected)
     assert lines[-1].at == expected[-1].at
     losses = [[entry.report["loss"] for entry in entries(run, Pushed)] for run in (lines, expected)]
@@ -76,11 +76,11 @@ def test_one_module_under_a_paradigm_is_that_paradigm(sync):
         {"name": "fast", "count": 3, "step_s": 0.1, "jitter": {"sigma": 0.2}},
         {"name": "slow", "step_s": 0.25},
     ]
-    task = cut_task(
+    training = cut_task(
         1, 4, workers=unequal, network={"link": {"latency_s": 0.004}, "update_s": 0.001}
     )
-    whole = ran(task, make(sync, **SYNCS[sync]))
-    cut = decoupled(task, 1, 4, sync={"name": sync, **SYNCS[sync]})
+    whole = ran(training, make(sync, **SYNCS[sync]))
+    cut = decoupled(training, 1, 4, sync={"name": sync, **SYNCS[sync]})
     pushes, expected = (
         [
             (
@@ -102,10 +102,12 @@ def test_one_module_under_a_paradigm_is_that_paradigm(sync):
 @pytest.mark.parametrize("sync", SYNCS)
 def test_delays_are_those_of_the_schedule_under_every_paradigm(sync):
     """In ticks 2(K - k), whoever waits for whom; in versions, of one group, one less."""
-    task = cut_task(
+    training = cut_task(
         3, 2, workers=[{"name": "gpu", "count": 6, "step_s": 0.12, "jitter": {"sigma": 0.3}}]
     )
-    rows = rows_of(decoupled(task, 3, 2, sync={"name": sync, **SYNCS[sync]}), task.workload_samples)
+    rows = rows_of(
+        decoupled(training, 3, 2, sync={"name": sync, **SYNCS[sync]}), training.workload_samples
+    )
     assert {(WorkerId(row.worker).stage, row.delay_ticks) for row in rows} == {
         (1, 4),
         (2, 2),
@@ -141,9 +143,9 @@ def test_delays_are_those_of_the_schedule(modules, groups):
     """In ticks 2(K - k); in versions one less, for the update comes before the next forward pass;
     the last module: 0.
     """
-    task = cut_task(modules, groups)
-    lines = decoupled(task, modules, groups)
-    rows = rows_of(lines, task.workload_samples)
+    training = cut_task(modules, groups)
+    lines = decoupled(training, modules, groups)
+    rows = rows_of(lines, training.workload_samples)
     assert len(rows) == modules * groups * 30
     for row in rows:
         delay = 2 * (modules - WorkerId(row.worker).stage)
@@ -153,7 +155,7 @@ def test_delays_are_those_of_the_schedule(modules, groups):
     assert lines[-1].status == "finished"
     assert (
         replayed(
-            task, lines, ParadigmChoice(name="decoupled", modules=modules, groups=groups)
+            training, lines, ParadigmChoice(name="decoupled", modules=modules, groups=groups)
         ).difference
         is None
     )
@@ -163,10 +165,10 @@ def test_every_module_learns_from_every_batch_and_its_labels_are_the_batches():
     """At a rate of nothing every loss is that of the initial network on the batch's own samples and
     labels.
     """
-    task = cut_task(3, 2, update={"lr": 1e-12})
-    plan = plan_of(task, make("decoupled", modules=3, groups=2))
+    training = cut_task(3, 2, update={"lr": 1e-12})
+    plan = plan_of(training, make("decoupled", modules=3, groups=2))
     whole = nn.Sequential(*plan.parts())
-    lines = ran(task, plan.paradigm)
+    lines = ran(training, plan.paradigm)
     slots = {slot: group for (group, _), slot in plan.slots.items()}
     losses = {
         (slots[slot_of(entry.event.worker).partition("/")[2]], entry.event.clock): entry.report[
@@ -194,12 +196,12 @@ def test_a_delayed_gradient_is_that_of_the_weights_of_its_forward_pass():
     """Two modules by hand: module 1 learns from batch b at its weights of then, with the dy of
     module 2 at its own.
     """
-    task = cut_task(2, 1, update={"lr": 0.1}, workload={"samples": 4 * 6})
-    plan = plan_of(task, make("decoupled", modules=2, groups=1, at=["4"]))
+    training = cut_task(2, 1, update={"lr": 0.1}, workload={"samples": 4 * 6})
+    plan = plan_of(training, make("decoupled", modules=2, groups=1, at=["4"]))
     first, second = plan.parts()
     losses = [
         entry.report["loss"]
-        for entry in entries(ran(task, plan.paradigm), Pushed)
+        for entry in entries(ran(training, plan.paradigm), Pushed)
         if "loss" in entry.report
     ]
     # Weights of module 1 by version.
@@ -233,9 +235,9 @@ def test_a_delayed_gradient_is_that_of_the_weights_of_its_forward_pass():
 
 @pytest.mark.parametrize("modules", [1, 3])
 def test_gradients_and_weights_may_be_mixed_alike_for_sgd(modules):
-    task = cut_task(modules, 2, update={"lr": 0.1})
+    training = cut_task(modules, 2, update={"lr": 0.1})
     server, grad, weight = (
-        evaluated(decoupled(task, modules, 2, **settings))
+        evaluated(decoupled(training, modules, 2, **settings))
         for settings in (
             {},
             {"mix": "grad", "topology": [[0.5, 0.5], [0.5, 0.5]]},
@@ -304,15 +306,17 @@ def test_any_paradigm_holds_replicas_together(sync, bound):
         {"name": "slow", "count": 2, "step_s": 0.4},
         {"name": "fast", "count": 4, "step_s": 0.1},
     ]
-    task = cut_task(2, 3, workers=groups, network={"link": {"latency_s": 0.002}})
-    lines = decoupled(task, 2, 3, sync=sync)
+    training = cut_task(2, 3, workers=groups, network={"link": {"latency_s": 0.002}})
+    lines = decoupled(training, 2, 3, sync=sync)
     assert lines[-1].status == "finished", lines[-1]
-    again = replayed(task, lines, ParadigmChoice(name="decoupled", modules=2, groups=3, sync=sync))
+    again = replayed(
+        training, lines, ParadigmChoice(name="decoupled", modules=2, groups=3, sync=sync)
+    )
     assert again.difference is None
     restored = make("decoupled", modules=2, groups=3, sync=sync).machine(None)
     restored.restore(again.machine.snapshot())
     assert restored.snapshot() == again.machine.snapshot()
-    rows = rows_of(lines, task.workload_samples)
+    rows = rows_of(lines, training.workload_samples)
     if bound is not None:
         assert max(row.lead for row in rows) == bound or max(row.lead for row in rows) < bound
     trained = {
@@ -334,15 +338,15 @@ def test_the_pipeline_overlaps():
     """Four equal modules: once it is full a batch leaves every quarter of a step, and a little for
     the servers.
     """
-    task = cut_task(4, 1, timing="only")
+    training = cut_task(4, 1, timing="only")
     alone = cut_task(1, 1, timing="only")
-    lines, whole = decoupled(task, 4, 1), decoupled(alone, 1, 1)
+    lines, whole = decoupled(training, 4, 1), decoupled(alone, 1, 1)
     times = [
         entry.event.at
         for entry in entries(lines, Pushed)
         if WorkerId(entry.event.worker).stage == 4
     ]
-    shares = plan_of(task, make("decoupled", modules=4, groups=1)).shares
+    shares = plan_of(training, make("decoupled", modules=4, groups=1)).shares
     assert max(shares.values()) == pytest.approx(0.25, abs=0.02)
     periods = [later - earlier for earlier, later in pairwise(times[8:])]
     assert periods == pytest.approx([0.12 * max(shares.values())] * len(periods))
@@ -350,12 +354,12 @@ def test_the_pipeline_overlaps():
 
 
 def test_running_forward_again_takes_longer_and_uses_the_present_weights():
-    task = cut_task(3, 1, update={"lr": 0.2})
-    stash, latest = (decoupled(task, 3, 1, weights=weights) for weights in ("stash", "latest"))
+    training = cut_task(3, 1, update={"lr": 0.2})
+    stash, latest = (decoupled(training, 3, 1, weights=weights) for weights in ("stash", "latest"))
     assert latest[-1].at > stash[-1].at
     assert evaluated(latest)[0] == evaluated(stash)[0]
     assert evaluated(latest)[-1] != evaluated(stash)[-1]
-    rows = [row for row in rows_of(latest, task.workload_samples) if row.clock > 4]
+    rows = [row for row in rows_of(latest, training.workload_samples) if row.clock > 4]
     assert {row.staleness for row in rows} == {0}, (
         "what is computed on the present weights is not stale"
     )
@@ -376,8 +380,8 @@ def test_no_more_is_in_flight_than_the_delay():
 
 
 def test_a_network_that_diverges_says_so():
-    task = cut_task(2, 1, update={"lr": 1e38})
-    assert decoupled(task, 2, 1)[-1].status == "diverged"
+    training = cut_task(2, 1, update={"lr": 1e38})
+    assert decoupled(training, 2, 1)[-1].status == "diverged"
 
 
 def test_buffers_are_their_modules_own_and_are_evaluated():
@@ -392,8 +396,8 @@ def test_buffers_are_their_modules_own_and_are_evaluated():
             nn.Linear(8, 4),
         )
 
-    task = prepare(cut_task(2, 2).experiment, normed, DATA)
-    lines = decoupled(task, 2, 2)
+    training = prepare(cut_task(2, 2).experiment, normed, DATA)
+    lines = decoupled(training, 2, 2)
     assert evaluated(lines)[0][2] > 0
     assert lines[-1].status == "finished"
 

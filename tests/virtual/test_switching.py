@@ -30,10 +30,10 @@ def decided(lines, kind):
 
 def switched(faults, online, fraction=0.5, **parameters):
     """The lines of a run, and when BSP had done its share."""
-    task = timed(workers=FOUR, workload={"samples": 400}, faults=faults)
+    training = timed(workers=FOUR, workload={"samples": 400}, faults=faults)
     choice = ParadigmChoice(name="sync-switch", fraction=fraction, online=online, **parameters)
-    lines = run(task, choice)
-    assert replayed(task, lines, choice).difference is None
+    lines = run(training, choice)
+    assert replayed(training, lines, choice).difference is None
     [done] = [at for at, switch in decided(lines, Switch) if switch.why.startswith("bsp has done")]
     assert isinstance(lines[-1], Ended)
     return lines, done
@@ -93,12 +93,12 @@ def test_every_run_ends_whatever_happens(plan, name, pushes):
     """Random clusters and faults: it finishes unless every slot was taken away, and its journal
     replays.
     """
-    task, choice = (
+    training, choice = (
         timed(**plan, workload={"samples": pushes}),
         ParadigmChoice(name="sync-switch", **SWITCHES[name]),
     )
-    lines = run(task, choice)
-    again = replayed(task, lines, choice)
+    lines = run(training, choice)
+    again = replayed(training, lines, choice)
     assert again.difference is None
     for kind in {note.kind for _, note in decided(lines, Note)} | {
         each.to for _, each in decided(lines, Switch)

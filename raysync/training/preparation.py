@@ -1,4 +1,4 @@
-"""The task of an experiment: its data, model and shards, checked before an engine starts."""
+"""What an experiment trains: its data, model and shards, checked before an engine starts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ one core of a CPU."""
 
 
 @dataclass(frozen=True)
-class Task:
+class TrainingPlan:
     """Everything about the training that both engines need."""
 
     experiment: Experiment
@@ -41,8 +41,8 @@ class Task:
         """Return the batches of a worker slot."""
         return Batches(self.shards[slot], self.experiment.seed, slot, self.experiment.data.augment)
 
-    def with_seed(self, seed: int) -> Task:
-        """Return the same task with other randomness: initial weights, shards and batches."""
+    def with_seed(self, seed: int) -> TrainingPlan:
+        """Return the same training with other randomness: initial weights, shards and batches."""
         experiment = self.experiment.model_copy(update={"seed": seed})
         model, dealt = replace(self.model, seed=seed), _deal(experiment, self.data)
         return replace(self, experiment=experiment, model=model, shards=dealt)
@@ -77,7 +77,7 @@ class Task:
 
 def prepare(
     experiment: Experiment, model: ModelSource | None = None, data: DataSet | None = None
-) -> Task:
+) -> TrainingPlan:
     """Load the data, build the model once, and deal the samples out.
 
     Args:
@@ -118,7 +118,7 @@ def prepare(
             "data": experiment.data.model_copy(update={"name": loaded.name}),
         }
         experiment = experiment.model_copy(update=named)
-    return Task(
+    return TrainingPlan(
         experiment,
         loaded,
         plan,
