@@ -36,4 +36,5 @@ from .errors import (
 from .record.reader import RunRecord as RunRecord, load as load
 from .record.sweeps import SweepRecord as SweepRecord, load_sweep as load_sweep
 from .runner import run as run
-from .training.data import DataSet as DataSet, data_set as data_set
+from .training.data import DataSet as DataSet, LazyDataSet as LazyDataSet, data_set as data_set
+from .training.task import Average as Average, Task as Task

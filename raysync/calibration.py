@@ -28,7 +28,7 @@ from raysync.config import Experiment, Update
 from raysync.core.ids import worker_id, worker_slot
 from raysync.runner import Engine, run_in
 from raysync.training.cost import step_flops, step_s
-from raysync.training.data import DataSet, data_set
+from raysync.training.data import Labelled, data_set
 from raysync.training.parameter_store import ParameterStore
 from raysync.training.preparation import TrainingPlan, prepare
 
@@ -157,7 +157,7 @@ def _between_s(engine: Engine, vector_bytes: int) -> float:
     return float(median(between[pushes.clock >= WARM]))
 
 
-def _noise(features: int) -> DataSet:
+def _noise(features: int) -> Labelled:
     """Return a few samples of that many features."""
     x, y = np.zeros((10, features), np.float32), np.arange(10)
     return data_set("noise", (x, y), (x, y), classes=10)

@@ -21,9 +21,10 @@ from raysync.record.reader import RunRecord, load
 from raysync.record.storage import check, display_name, join
 from raysync.record.uploader import Uploader
 from raysync.record.writer import RecordWriter, folder_name, make_folder
-from raysync.training.data import DataSet
+from raysync.training.data import Labelled
 from raysync.training.models import ModelSource
 from raysync.training.preparation import TrainingPlan, prepare
+from raysync.training.task import Task
 
 Watch = Callable[[Measures], None]
 Notify = Callable[[str], None]
@@ -74,7 +75,8 @@ def run(
     experiment: Experiment | Mapping[str, Any] | str | Path,
     *,
     model: ModelSource | None = None,
-    data: DataSet | None = None,
+    data: Labelled | None = None,
+    task: Task | None = None,
     watch: Watch = _quiet,
     notify: Notify = _quiet,
     tensorboard: bool = False,
@@ -87,7 +89,8 @@ def run(
         model: an nn.Module, or a function returning one, in place of the experiment's model. A
             function receives `input_shape` and `classes` if it has parameters of these names.
         data: a `raysync.DataSet` in place of the experiment's data set; `raysync.data_set` makes
-            one of arrays.
+            one of arrays, or of torch's data sets.
+        task: a `raysync.Task`, with a model and data of its own, in place of all that.
         watch: receives the measures so far, a few times a second.
         notify: receives sentences that the user should read.
         tensorboard: also write TensorBoard's event file into the record, while the run goes on.
@@ -115,7 +118,7 @@ def run(
         experiment = config.load(Path(experiment))
     elif not isinstance(experiment, Experiment):
         experiment = config.validate(experiment)
-    training = prepare(experiment, model, data)
+    training = prepare(experiment, model, data, task)
     with engine_for(experiment, notify) as engine:
         return run_in(
             engine,
@@ -231,10 +234,10 @@ def _about(training: TrainingPlan, choice: ParadigmChoice) -> dict[str, Any]:
         "paradigm": choice.name,
         "paradigm_label": choice.label,
         "paradigm_parameters": choice.make().parameters(),
-        "model": training.model.name,
+        "model": training.task.model_name,
         "parameters": training.parameters,
-        "dataset": training.data.name,
-        "tokens": training.data.tokens,
+        "dataset": training.task.data_name,
+        "tokens": training.tokens,
         "workers": experiment.worker_count,
         "seed": experiment.seed,
         "target_accuracy": experiment.target_accuracy,

@@ -133,10 +133,7 @@ def title(experiment: Experiment, seeds: Sequence[int]) -> str:
     repeats = f"seed {seeds[0]}"
     if len(seeds) > 1:
         repeats = f"mean ± half of the 95% interval over seeds {', '.join(map(str, seeds))}"
-    return (
-        f"{experiment.model.name} on {experiment.data.name}, workers {workers_text(experiment)},"
-        f" {repeats}"
-    )
+    return f"{experiment.subject}, workers {workers_text(experiment)}, {repeats}"
 
 
 def cell(values: Sequence[float | None], form: Form, *, interval: bool) -> str:

@@ -106,7 +106,7 @@ def calibrate(
         measured = calibration.calibrate(engine, training)
     about = (
         f"Measured by raysync calibrate on {platform.node() or 'this machine'} ({os.cpu_count()}"
-        f" cores), {datetime.now():%Y-%m-%d}, with {training.model.name} and batches of"
+        f" cores), {datetime.now():%Y-%m-%d}, with {training.task.model_name} and batches of"
         f" {experiment.batch_size}."
     )
     profile.write_text(calibration.profile(experiment, measured, about), encoding="utf-8")
@@ -184,7 +184,7 @@ def _train(
             label: [record.summary if record else None for record in runs]
             for label, runs in done.items()
         }
-        print_table(summaries, experiment, seeds, training.data.tokens)
+        print_table(summaries, experiment, seeds, training.tokens)
         records = masked(str(join(experiment.output, experiment.name)))
         console.print_plain(f"Records: {records}")
     if any(record is None for runs in done.values() for record in runs):
@@ -202,7 +202,7 @@ def _train_all(
     from raysync.runner import run_in
 
     done: dict[str, list[RunRecord | None]] = {choice.label: [] for choice in choices}
-    with run_lines(training.data.tokens, training.experiment.timing == "only") as lines:
+    with run_lines(training.tokens, training.experiment.timing == "only") as lines:
         warn_of_the_jobs_folder(training.experiment)
         for group, step_s in training.estimated_s.items():
             say(

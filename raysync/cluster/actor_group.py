@@ -157,12 +157,12 @@ class ActorGroup:
             "num_gpus": gpus,
         }
 
-    def worker_spec(self, number: int, plan: Any, data: Any) -> WorkerSpec:
+    def worker_spec(self, number: int, plan: Any, model: Any) -> WorkerSpec:
         """Return what starts the n-th worker anew."""
         index, group, role = self.plan.workers[number], plan.group, self.roles[number]
         options = self.options(role, index, group.cpus, group.gpus)
         return WorkerSpec(
-            self.spec.worker, options, self.spec.threads[index], plan, data, self.name, role
+            self.spec.worker, options, self.spec.threads[index], plan, model, self.name, role
         )
 
     def shutdown(self, *, keeps_group: bool) -> None:

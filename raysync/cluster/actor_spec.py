@@ -70,9 +70,9 @@ class WorkerSpec:
     """Ray's options of the actor: its bundle, and its share of that."""
     threads: int
     plan: Any
-    """What its `reset` takes beside the data."""
-    data: Any
-    """A reference to the data set."""
+    """What its `reset` takes beside the model."""
+    model: Any
+    """A reference to the task and its model."""
     actor_group: str
     role: Role
     """The role of its first life."""
@@ -86,4 +86,4 @@ class WorkerSpec:
         role = replace(self.role, life=life)
         options = self.options | {"name": role.name(self.actor_group)}
         worker = ray.remote(self.cls).options(**options).remote(self.threads, role)
-        return worker, worker.reset.remote(self.plan, self.data)
+        return worker, worker.reset.remote(self.plan, self.model)

@@ -13,18 +13,16 @@ from raysync.cluster.actor_errors import signed
 from raysync.cluster.actor_spec import Role
 from raysync.cluster.devices import Place, devices_of_actor, here
 from raysync.cluster.transport import Payload, incoming
-from raysync.config import EvaluationPlan
-from raysync.training.data import DataSet
-from raysync.training.evaluation import evaluate
-from raysync.training.flat import FlatModel
-from raysync.training.models import ModelPlan
+from raysync.config import Experiment
+from raysync.training.evaluation import ModelEvaluation
+from raysync.training.initial_model import InitialModel
 
 
 class Assembly(Protocol):
     """How the evaluated model is put together from what the servers publish."""
 
-    def model(self) -> nn.Module:
-        """Return the whole model."""
+    def module(self, model: InitialModel) -> nn.Module:
+        """Return the whole module of a model."""
 
     def vector(self, weights: Sequence[Tensor]) -> Tensor:
         """Return its weights (P + Q,) from the vectors of all servers, or their shards."""
@@ -34,11 +32,11 @@ class Assembly(Protocol):
 class WholeModel:
     """The model of one server, whose shards have a part of the vector each."""
 
-    plan: ModelPlan
+    seed: int
 
-    def model(self) -> nn.Module:
-        """See `Assembly.model`."""
-        return self.plan.build()
+    def module(self, model: InitialModel) -> nn.Module:
+        """See `Assembly.module`."""
+        return model.build(self.seed)
 
     def vector(self, weights: Sequence[Tensor]) -> Tensor:
         """See `Assembly.vector`."""
@@ -51,32 +49,30 @@ class Evaluator:
     def __init__(self, threads: int, role: Role) -> None:
         torch.set_num_threads(threads)
         self._role = role
-        self._model: FlatModel | None = None
+        self._evaluation: ModelEvaluation | None = None
 
     def __repr__(self) -> str:
         return str(self._role)
 
-    def reset(self, assembly: Assembly, plan: EvaluationPlan, data: DataSet) -> Place:
+    def reset(self, assembly: Assembly, experiment: Experiment, model: InitialModel) -> Place:
         """Begin a run."""
         [device] = devices_of_actor()
-        self._model, self._assembly = FlatModel(assembly.model().to(device)), assembly
-        self._data, self._plan = data, plan
+        self._assembly = assembly
+        self._evaluation = ModelEvaluation(
+            model.task,
+            assembly.module(model).to(device),
+            experiment,
+            experiment.data.loader_workers,
+        )
         return here([device])
 
     @signed()
-    def evaluate(self, fields: list[bool], *weights: Payload) -> tuple[float, float]:
-        """Return accuracy (a fraction of 1) and mean cross-entropy (nats) of published weights.
+    def evaluate(self, fields: list[bool], *weights: Payload) -> dict[str, float]:
+        """Return the metrics of published weights.
 
         Args:
-            fields: whether to use the whole test set, or as much of it as the plan says.
+            fields: whether the training is over.
             weights: what the servers published, in a part a shard.
         """
-        assert self._model is not None, "evaluate before reset"
-        samples = None if fields[0] else self._plan.samples
-        return evaluate(
-            self._model,
-            self._assembly.vector(incoming(*weights)),
-            self._data,
-            self._plan.batch_size,
-            samples,
-        )
+        assert self._evaluation is not None, "evaluate before reset"
+        return self._evaluation.measure(self._assembly.vector(incoming(*weights)), fields[0])

@@ -93,14 +93,14 @@ class DataParallelLayout:
             SERVER: range(training.experiment.cluster.server_shards)
         }
         self.topology = DataParallelPlan(paradigm, training.workload_samples)
-        self.assembly = WholeModel(training.model)
+        self.assembly = WholeModel(training.experiment.seed)
         self._training = training
 
     def server_plans(self) -> Sequence[Any]:
         """See `Layout.server_plans`."""
-        training, shards = self._training, self.experiment.cluster.server_shards
+        shards = self.experiment.cluster.server_shards
         return [
-            ShardPlan(training.model, self.experiment.update, shard, shards)
+            ShardPlan(self.experiment.seed, self.experiment.update, shard, shards)
             for shard in range(shards)
         ]
 
@@ -111,8 +111,9 @@ class DataParallelLayout:
             WorkerPlan(
                 slot,
                 group,
-                training.model,
                 training.batches(slot),
+                experiment.data.loader_workers,
+                experiment.micro_batch,
                 experiment.batch_size,
                 experiment.seed,
                 training.vector_bytes,
@@ -138,14 +139,14 @@ class PipelinedLayout:
             server_of(stage): [stage - 1] for stage in plan.shares
         }
         self.topology = plan.topology()
-        self.assembly = Stages(plan.training.model, plan.paradigm)
+        self.assembly = Stages(plan.training.experiment.seed, plan.paradigm)
         self._plan = plan
 
     def server_plans(self) -> Sequence[Any]:
         """See `Layout.server_plans`."""
-        training, paradigm = self._plan.training, self._plan.paradigm
+        experiment, paradigm = self._plan.training.experiment, self._plan.paradigm
         return [
-            StageServerPlan(training.model, paradigm, training.experiment.update, stage)
+            StageServerPlan(experiment.seed, paradigm, experiment.update, stage)
             for stage in self._plan.shares
         ]
 
@@ -157,9 +158,9 @@ class PipelinedLayout:
                 stage_id,
                 slot,
                 plan.group(stage_id),
-                plan.training.model,
                 plan.paradigm,
-                plan.draws(stage_id[0]),
+                plan.batches_of(stage_id[0]),
+                experiment.data.loader_workers,
                 experiment.batch_size,
                 experiment.seed,
                 plan.shares[stage_id[1]],

@@ -17,14 +17,14 @@ from raysync.config import Update
 from raysync.record.metrics_registry import RunLabels
 from raysync.training.apply_plan import ApplyPlan
 from raysync.training.flat import FlatModel
+from raysync.training.initial_model import InitialModel
 from raysync.training.model_server import Exchange, ModelServer, shard_of
-from raysync.training.models import ModelPlan
 
 
 class ServerPlan(Protocol):
     """The part of the model that a server keeps in one run."""
 
-    def exchange(self) -> Exchange:
+    def exchange(self, model: InitialModel) -> Exchange:
         """Return that part with its initial weights and its update."""
 
 
@@ -32,14 +32,15 @@ class ServerPlan(Protocol):
 class ShardPlan:
     """The whole model, or an even part of it."""
 
-    model: ModelPlan
+    seed: int
     update: Update
     shard: int
     shards: int
 
-    def exchange(self) -> Exchange:
+    def exchange(self, model: InitialModel) -> Exchange:
         """See `ServerPlan.exchange`."""
-        return shard_of(FlatModel(self.model.build()), self.update, self.shard, self.shards)
+        whole = FlatModel(model.build(self.seed))
+        return shard_of(whole, self.update, self.shard, self.shards)
 
 
 class Server:
@@ -57,11 +58,11 @@ class Server:
     def __repr__(self) -> str:
         return str(self._role)
 
-    def reset(self, plan: ServerPlan, labels: RunLabels | None) -> Place:
+    def reset(self, plan: ServerPlan, model: InitialModel, labels: RunLabels | None) -> Place:
         """Begin a run with fresh weights and a fresh optimizer; metrics are published under the
         labels, if there are any.
         """
-        self._model = ModelServer(plan.exchange())
+        self._model = ModelServer(plan.exchange(model))
         self._seconds = UpdateSeconds(self._exporter, labels)
         return here(["cpu"])
 

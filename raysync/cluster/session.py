@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from pickle import PicklingError
 from typing import Any
 
 import ray
@@ -28,7 +29,7 @@ from raysync.core.journal import Ended, Entry, Line
 from raysync.core.paradigm import AnyParadigm
 from raysync.errors import ConfigError, RunFailed
 from raysync.record.metrics_registry import RunLabels
-from raysync.training.data import DataSet
+from raysync.training.initial_model import InitialModel
 from raysync.training.preparation import TrainingPlan
 
 SILENCE_S = 60.0
@@ -64,7 +65,7 @@ class Session:
         self.places: dict[str, Place] = {}
         """Where the actors of the latest run sit: `server-0`, `evaluator`, and the worker slots."""
         self._actor_group: ActorGroup | None = None
-        self._data: tuple[DataSet, Any] | None = None
+        self._model: tuple[InitialModel, Any] | None = None
 
     def __enter__(self) -> Session:
         return self
@@ -130,7 +131,7 @@ class Session:
             self._shutdown()
         finally:
             self._connection.close()
-            self._data = None
+            self._model = None
 
     # ---- actors ----
 
@@ -222,24 +223,24 @@ class Session:
         labels: RunLabels | None,
     ) -> RunPlan:
         """Give each actor its plan in this run, and wait until all have begun it."""
-        experiment, data, cluster = (
+        experiment, model, cluster = (
             training.experiment,
-            self.shared(training.data),
+            self.shared(training.model),
             training.experiment.cluster,
         )
         published = labels if cluster.metrics else None
         resets = {
-            f"server-{number}": server.reset.remote(plan, published)
+            f"server-{number}": server.reset.remote(plan, model, published)
             for number, (server, plan) in enumerate(
                 zip(actor_group.servers, layout.server_plans(), strict=True),
                 start=layout.first_server,
             )
         }
-        evaluator_setup = (ray.put(layout.assembly), ray.put(experiment.evaluation), data)
+        evaluator_setup = (ray.put(layout.assembly), ray.put(experiment), model)
         resets["evaluator"] = actor_group.evaluator.reset.remote(*evaluator_setup)
         plans = dict(zip(layout.slots, layout.worker_plans(), strict=True))
         resets |= {
-            slot: worker.reset.remote(plans[slot], data)
+            slot: worker.reset.remote(plans[slot], model)
             for slot, worker in zip(layout.slots, actor_group.workers, strict=True)
         }
         # A kept worker may still compute its last step.
@@ -259,7 +260,7 @@ class Session:
             if isinstance(crash, Crash) and crash.rejoin_after_s is not None
         }
         respawns = {
-            slot: actor_group.worker_spec(number, plans[slot], data)
+            slot: actor_group.worker_spec(number, plans[slot], model)
             for number, slot in enumerate(layout.slots)
             if slot in comebacks
         }
@@ -282,11 +283,21 @@ class Session:
             labels,
         )
 
-    def shared(self, data: DataSet) -> Any:
-        """Return a reference to the data set, of which each node has one copy."""
-        if self._data is None or self._data[0] is not data:
-            self._data = (data, ray.put(data))
-        return self._data[1]
+    def shared(self, model: InitialModel) -> Any:
+        """Return a reference to the task and its model; each node has one copy of its arrays.
+
+        Raises:
+            ConfigError: the task cannot be pickled.
+        """
+        if self._model is None or self._model[0] is not model:
+            try:
+                self._model = (model, ray.put(model))
+            except (TypeError, PicklingError, AttributeError) as error:
+                raise ConfigError(
+                    f"task {model.task.name}: it cannot be sent to the actors, because it cannot"
+                    f" be pickled ({error})."
+                ) from error
+        return self._model[1]
 
     def _shutdown(self) -> None:
         """End the actors, unless Ray is stuck."""

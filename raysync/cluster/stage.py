@@ -34,11 +34,12 @@ from raysync.decoupled.plan import parts_of
 from raysync.decoupled.stage import StageComputation, StageWork
 from raysync.engine.step_time import StepTime, one_way_s
 from raysync.paradigms.decoupled import Decoupled
-from raysync.training.data import Batches, DataSet
+from raysync.training.batch_reader import BatchReader
+from raysync.training.batches import Batches
 from raysync.training.device import Device, use_tf32
 from raysync.training.flat import FlatModel
+from raysync.training.initial_model import InitialModel
 from raysync.training.model_server import Exchange
-from raysync.training.models import ModelPlan
 
 Activation = npt.NDArray[Any]
 """A tensor of shape (N, ...), as a payload."""
@@ -51,10 +52,11 @@ class StagePlan:
     stage_id: StageId
     slot: str
     group: WorkerGroup
-    model: ModelPlan
     paradigm: Decoupled
     batches: Batches
     """The batches of its group."""
+    loader_workers: int
+    """The processes that read its samples ahead, where these are read one by one."""
     batch_size: int
     seed: int
     share: float
@@ -67,33 +69,32 @@ class StagePlan:
 class StageServerPlan:
     """The stage whose weights a server keeps in one run."""
 
-    model: ModelPlan
+    seed: int
     paradigm: Decoupled
     update: Update
     stage: int
 
-    def exchange(self) -> Exchange:
+    def exchange(self, model: InitialModel) -> Exchange:
         """See `ServerPlan.exchange`."""
-        return exchange_of(
-            self.paradigm, self.update, parts_of(self.model, self.paradigm)[self.stage - 1]
-        )
+        part = parts_of(model, self.seed, self.paradigm)[self.stage - 1]
+        return exchange_of(self.paradigm, self.update, part)
 
 
 @dataclass(slots=True)
 class Stages:
     """The whole network, put together from its stages."""
 
-    plan: ModelPlan
+    seed: int
     paradigm: Decoupled
     sizes: list[int] = field(default_factory=list)
     """The number of parameters of each, known once the model is built."""
 
-    def model(self) -> nn.Module:
-        """See `Assembly.model`."""
-        self.sizes = [FlatModel(part).size for part in parts_of(self.plan, self.paradigm)]
-        return nn.Sequential(
-            *(item for part in parts_of(self.plan, self.paradigm) for item in part)
-        )
+    def module(self, model: InitialModel) -> nn.Module:
+        """See `Assembly.module`."""
+        parts = parts_of(model, self.seed, self.paradigm)
+        self.sizes = [FlatModel(part).size for part in parts]
+        fresh = parts_of(model, self.seed, self.paradigm)
+        return nn.Sequential(*(item for part in fresh for item in part))
 
     def vector(self, weights: Sequence[Tensor]) -> Tensor:
         """See `Assembly.vector`."""
@@ -113,21 +114,30 @@ class StageActor:
     def __repr__(self) -> str:
         return str(self._role)
 
-    def reset(self, plan: StagePlan, data: DataSet) -> Place:
+    def reset(self, plan: StagePlan, model: InitialModel) -> Place:
         """Begin a run."""
         [name] = devices_of_actor()
         use_tf32(False)
         stage, paradigm = plan.stage_id[1], plan.paradigm
-        self._plan, self._data, self._device, self._busy_s = plan, data, Device(name), 0.0
+        self._plan, self._device, self._busy_s = plan, Device(name), 0.0
         self._step_time = StepTime(plan.group, plan.seed, plan.slot)
         computation = StageComputation(
-            parts_of(plan.model, paradigm)[stage - 1].to(name), paradigm.weights, paradigm.shrink
+            parts_of(model, plan.seed, paradigm)[stage - 1].to(name),
+            paradigm.weights,
+            paradigm.shrink,
         )
+        task = model.task
         self._work = StageWork(
-            computation, stage, paradigm.modules, plan.batches, plan.batch_size, self._device
+            computation,
+            stage,
+            paradigm.modules,
+            task,
+            BatchReader(task.train_set(), task.collate, plan.batches, plan.loader_workers),
+            plan.batch_size,
+            self._device,
         )
         place = here([name])
-        log_ready(f"stage {stage} of {plan.model.name}", place.devices)
+        log_ready(f"stage {stage} of {model.name}", place.devices)
         return place
 
     @signed()
@@ -142,9 +152,7 @@ class StageActor:
         """
         plan = self._ready
         with self._timed(fields, 1 / 3, plan.stage_id[1] > 1):
-            y = self._device.download(
-                self._work.forward(int(fields[0]), self._data, _tensors(arrived))
-            )
+            y = self._device.download(self._work.forward(int(fields[0]), _tensors(arrived)))
         return y.numpy()
 
     @signed()
@@ -164,7 +172,7 @@ class StageActor:
         last, alone = plan.stage_id[1] == plan.paradigm.modules, plan.paradigm.modules == 1
         again = plan.paradigm.weights == "latest" and not last
         with self._timed(fields, 1.0 if last or again else 2 / 3, not alone):
-            loss, vector, dx = self._work.backward(int(fields[0]), self._data, _tensors(arrived))
+            loss, vector, dx = self._work.backward(int(fields[0]), _tensors(arrived))
             gradient = outgoing(self._device.download(vector))[0]
             back = (
                 self._device.download(dx).numpy()

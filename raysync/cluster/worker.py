@@ -14,9 +14,10 @@ from raysync.cluster.monitoring import log_ready, log_to_stderr
 from raysync.cluster.transport import Payload, incoming, outgoing
 from raysync.config import WorkerGroup
 from raysync.engine.step_time import StepTime, one_way_s
-from raysync.training.data import Batches, DataSet
+from raysync.training.batch_reader import BatchReader
+from raysync.training.batches import Batches
 from raysync.training.gradient import GradientComputation
-from raysync.training.models import ModelPlan
+from raysync.training.initial_model import InitialModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +26,11 @@ class WorkerPlan:
 
     slot: str
     group: WorkerGroup
-    model: ModelPlan
     batches: Batches
+    loader_workers: int
+    """The processes that read its samples ahead, where these are read one by one."""
+    micro_batch: int | None
+    """The largest number of samples that a device computes at once; None: all of a batch."""
     batch_size: int
     """The experiment's own batch size, for which an emulated step is described."""
     seed: int
@@ -49,15 +53,19 @@ class Worker:
     def __repr__(self) -> str:
         return str(self._role)
 
-    def reset(self, plan: WorkerPlan, data: DataSet) -> Place:
+    def reset(self, plan: WorkerPlan, model: InitialModel) -> Place:
         """Begin a run."""
         devices = devices_of_actor(plan.group.devices)
         self._plan, self._step_time = plan, StepTime(plan.group, plan.seed, plan.slot)
+        task = model.task
         self._gradient = GradientComputation(
-            plan.model.build(), data, devices, plan.group.precision
+            model.build(plan.seed), task, devices, plan.group.precision, plan.micro_batch
+        )
+        self._reader = BatchReader(
+            task.train_set(), task.collate, plan.batches, plan.loader_workers
         )
         place = here(devices)
-        log_ready(plan.model.name, place.devices)
+        log_ready(model.name, place.devices)
         return place
 
     @signed()
@@ -87,7 +95,7 @@ class Worker:
         began_s = now_s()
         if weights:
             gradient.read_weights(incoming(*weights))
-        loss = gradient.compute(plan.batches, clock, batch_size)
+        loss = gradient.compute(self._reader, clock, batch_size)
         computed_s = now_s() - began_s
         share = batch_size / plan.batch_size
         sleep_s(self._step_time.seconds(clock, factor, share, computed_s) - computed_s)

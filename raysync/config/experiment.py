@@ -27,6 +27,11 @@ STANDARD_COMPARISON = (
 )
 
 
+BUILT_IN_TASKS = ("classification", "language-model", "regression")
+"""The tasks that go with any `model` and `data`; `training.supervised` has them."""
+GIVEN = "given:"
+"""How the name of a task begins in the record of a run that got it as a Python object."""
+
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
@@ -55,6 +60,14 @@ class Experiment(Strict):
             "only: nothing is trained, to see which workers wait for which; virtual engine only"
         ),
     )
+    task: Annotated[Named | None, BeforeValidator(by_name)] = Field(
+        None,
+        description=(
+            "what is trained: classification, language-model or regression, of `model` and `data`;"
+            " or yours, with a model and data of its own: package.module:Class; default: the one"
+            " of the three that goes with `data`"
+        ),
+    )
     model: Choice = Field(
         Named(name="mlp"),
         description="a registered name (`raysync list models`), or yours: package.module:function",
@@ -70,6 +83,14 @@ class Experiment(Strict):
     update: Update = Update()
     workload: Workload = Workload(epochs=1)
     batch_size: int = Field(32, gt=0, description="samples of one worker's iteration")
+    micro_batch: int | None = Field(
+        None,
+        gt=0,
+        description=(
+            "the samples that a device computes at once; their gradients are added up to that of"
+            " its batch; default: all"
+        ),
+    )
     profile: str | None = Field(
         None,
         description=(
@@ -203,6 +224,23 @@ class Experiment(Strict):
                         f"faults[{index}]: count: {fault.count} of {most} worker{'s' * (most > 1)}"
                     )
         return self
+
+    @property
+    def names_a_task(self) -> bool:
+        """Whether the task is the user's own, with a model and data of its own."""
+        return self.task is not None and self.task.name not in BUILT_IN_TASKS
+
+    @property
+    def subject(self) -> str:
+        """What is trained, in a few words: `mlp on digits`, or the name of the user's own task."""
+        if self.task is not None and self.names_a_task:
+            return self.task.name.removeprefix(GIVEN)
+        return f"{self.model.name} on {self.data.name}"
+
+    @property
+    def trains(self) -> bool:
+        """Whether gradients are computed, and not only times."""
+        return self.timing == "with-gradients"
 
     @property
     def worker_count(self) -> int:

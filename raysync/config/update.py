@@ -34,6 +34,14 @@ class Data(Strict):
     test_samples: int | None = Field(
         None, gt=0, description="use only the first that many test samples"
     )
+    loader_workers: int = Field(
+        0,
+        ge=0,
+        description=(
+            "processes of each worker, and of the evaluator, that read samples ahead, where these"
+            " are read one by one; on Ray (virtual runs read in their own process)"
+        ),
+    )
     parameters: dict[str, Any] = Field(
         default_factory=dict, description="passed to the data set's function"
     )

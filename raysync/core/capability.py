@@ -26,6 +26,8 @@ class Capability(Enum):
     """The parameters of the model are split evenly among several servers."""
     SEVERAL_DEVICES = auto()
     """A worker computes on several devices."""
+    MICRO_BATCHES = auto()
+    """A worker computes the gradient of a batch piece by piece."""
     PRECISION = auto()
     """A worker computes in a precision other than float32."""
     WHOLE_NORM = auto()

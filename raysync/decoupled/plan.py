@@ -20,11 +20,15 @@ from raysync.engine.demands import refuse
 from raysync.errors import ConfigError
 from raysync.paradigms.decoupled import Decoupled
 from raysync.paradigms.registry import make_inner
-from raysync.training.data import Array, Batches, shards
+from raysync.training.batch_reader import BatchReader
+from raysync.training.batches import Array, Batches
 from raysync.training.flat import FlatModel
+from raysync.training.initial_model import InitialModel
 from raysync.training.model_server import Exchange
-from raysync.training.models import ModelPlan
 from raysync.training.preparation import TrainingPlan
+from raysync.training.supervised import Supervised
+from raysync.training.task import Task
+from raysync.training.task_checks import first_batch
 
 FLOAT_BYTES = 4
 
@@ -58,10 +62,15 @@ class DecoupledPlan:
         """Return the settings of the stage's device; `step_s` is that of the whole network."""
         return self.training.groups[self.slots[stage_id]]
 
-    def draws(self, group: int) -> Batches:
+    def batches_of(self, group: int) -> Batches:
         """Return the batches of a group: those of the worker that its first stage is on."""
-        slot, experiment = self.slots[group, 1], self.training.experiment
-        return Batches(self.shards[slot], experiment.seed, slot, experiment.data.augment)
+        slot = self.slots[group, 1]
+        return Batches(self.shards[slot], self.training.experiment.seed, slot)
+
+    def reader(self, group: int) -> BatchReader:
+        """Return the batches of a group, read by this process."""
+        task = self.training.task
+        return BatchReader(task.train_set(), task.collate, self.batches_of(group))
 
     def topology(self) -> PipelinedPlan:
         """Return the plan of the topology, without torch."""
@@ -70,21 +79,26 @@ class DecoupledPlan:
 
     def parts(self) -> list[nn.Sequential]:
         """Build the stages' modules with the run's initial weights."""
-        return parts_of(self.training.model, self.paradigm)
+        return parts_of(self.training.model, self.training.experiment.seed, self.paradigm)
 
     def exchange(self, part: nn.Module) -> Exchange:
         """Build the updates of a stage."""
         return exchange_of(self.paradigm, self.training.experiment.update, part)
 
 
-def parts_of(model: ModelPlan, paradigm: Decoupled) -> list[nn.Sequential]:
+def parts_of(model: InitialModel, seed: int, paradigm: Decoupled) -> list[nn.Sequential]:
     """Build a model and cut it as the paradigm says.
 
     Raises:
         ConfigError: the model cannot be cut like that.
     """
     return cut(
-        model.build(), paradigm.modules, _samples(model), paradigm.balance, paradigm.at, model.name
+        model.build(seed),
+        paradigm.modules,
+        _example(model.task),
+        paradigm.balance,
+        paradigm.at,
+        model.name,
     )
 
 
@@ -96,25 +110,26 @@ def plan_of(training: TrainingPlan, paradigm: Decoupled) -> DecoupledPlan:
     """
     experiment = training.experiment
     check(experiment, paradigm)
-    parts = parts_of(training.model, paradigm)
+    if not training.task.can_be_cut:
+        raise ConfigError(
+            f"paradigm: {paradigm.name}: the task {training.task.name} has a `loss` of its own, of"
+            " the whole model; stages need one of the model's output: give the task `inputs` and"
+            " `criterion` in its place."
+        )
+    parts = parts_of(training.model, experiment.seed, paradigm)
     models = [FlatModel(part) for part in parts]
     slots = {
         (index // paradigm.modules, index % paradigm.modules + 1): slot
         for index, slot in enumerate(experiment.slots())
     }
     firsts = [slots[group, 1] for group in range(paradigm.groups)]
-    dealt = (
-        {}
-        if experiment.timing == "only"
-        else shards(experiment.data, training.data.train_y, firsts, experiment.seed)
-    )
-    costs, outputs = _costs(parts, _samples(training.model))
+    costs, outputs = _costs(parts, _example(training.task))
     rounds = -(-training.workload_samples // (paradigm.groups * experiment.batch_size))
     return DecoupledPlan(
         training,
         paradigm,
         slots,
-        dealt,
+        training.deal(firsts),
         {index: cost / sum(costs) for index, cost in enumerate(costs, start=1)},
         {
             index: FLOAT_BYTES * (model.size + model.buffer_size)
@@ -163,10 +178,17 @@ def check(experiment: Experiment, paradigm: AnyParadigm) -> None:
         raise ConfigError(f"paradigm: {paradigm.name}: update.combine: sum: a matrix mixes means.")
 
 
-def _samples(model: ModelPlan) -> Tensor:
-    if model.tokens:
-        return torch.zeros(2, *model.input_shape, dtype=torch.int64)
-    return torch.zeros(2, *model.input_shape)
+def _example(task: Task) -> Tensor:
+    """Return what the model is called with for two samples."""
+    if isinstance(task, Supervised):
+        return task.plan.example
+    inputs = task.inputs(first_batch(task, [0, 1]))
+    if not isinstance(inputs, Tensor):
+        raise ConfigError(
+            f"paradigm: decoupled: the inputs of the task {task.name} are"
+            f" {type(inputs).__name__}; the first stage needs one tensor."
+        )
+    return inputs
 
 
 @torch.no_grad()

@@ -7,19 +7,20 @@ batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.functional import cross_entropy
 
-from raysync.training.data import Batches, DataSet
+from raysync.training.batch_reader import BatchReader
+from raysync.training.batch_structure import batch_to
 from raysync.training.device import Device
 from raysync.training.flat import FlatModel
+from raysync.training.task import Task
 
 Weights = Literal["stash", "latest"]
 
@@ -130,21 +131,21 @@ class StageComputation:
         return self._gradients(stashed, self._shrink * dy)
 
     def learn(
-        self, batch: int, x: Tensor, labels: Tensor, seed: int
+        self, batch: int, x: Tensor, criterion: Callable[[Tensor], Tensor], seed: int
     ) -> tuple[float, Tensor, Tensor | None]:
         """Run a batch forward, through the loss and backward in the last stage.
 
         Args:
             batch: the number of the batch.
             x: (N, ...).
-            labels: (N,), or (N, T).
+            criterion: the mean loss of an output.
             seed: as in `forward`.
 
         Returns:
-            The mean cross-entropy in nats, and what `backward` returns.
+            The loss, and what `backward` returns.
         """
         x = x.detach().requires_grad_(x.is_floating_point())
-        loss = cross_entropy(self._run(x, seed), labels)
+        loss = criterion(self._run(x, seed))
         outgoing, dx = self._gradients(_Stashed(x, seed, loss, self._weights), torch.ones(()))
         return loss.item(), outgoing, dx
 
@@ -178,7 +179,8 @@ class StageWork:
         computation: StageComputation,
         stage: int,
         stages: int,
-        draws: Batches,
+        task: Task,
+        reader: BatchReader,
         batch_size: int,
         device: Device | None = None,
     ) -> None:
@@ -187,36 +189,36 @@ class StageWork:
             computation: the computation of the stage.
             stage: its number, from 1.
             stages: the number of stages.
-            draws: the batches of its group.
+            task: gives inputs and loss.
+            reader: has the batches of its group.
             batch_size: in samples.
             device: where it computes; None means where the tensors are.
         """
-        self._computation, self._draws, self._batch_size = computation, draws, batch_size
+        self._computation, self._task = computation, task
+        self._reader, self._batch_size = reader, batch_size
         self._is_first, self._is_last = stage == 1, stage == stages
         self._upload = device.upload if device is not None else _unchanged
 
-    def forward(self, batch: int, data: DataSet, inputs: Sequence[Tensor]) -> Tensor:
+    def forward(self, batch: int, inputs: Sequence[Tensor]) -> Tensor:
         """Run a batch forward; return the activation for the next stage, (N, ...).
 
         Args:
             batch: the number of the batch.
-            data: the first stage draws its samples from it.
             inputs: weights (P + Q,) if they are new, and then the activation of the stage before;
                 the first stage gets none.
         """
         x = self._read(inputs, expected=0 if self._is_first else 1)
         if x is None:
-            x = self._drawn(batch, data)[0]
-        return self._computation.forward(batch, x, self._draws.seed(batch - 1))
+            x = self._task.inputs(self._drawn(batch))
+        return self._computation.forward(batch, x, self._reader.seed(batch - 1))
 
     def backward(
-        self, batch: int, data: DataSet, inputs: Sequence[Tensor]
+        self, batch: int, inputs: Sequence[Tensor]
     ) -> tuple[float | None, Tensor, Tensor | None]:
         """Run a batch backward; the last stage runs it forward first.
 
         Args:
             batch: the number of the batch.
-            data: the last stage draws its labels from it.
             inputs: weights (P + Q,) if they are new, and then the gradient by the stage's output
                 or, for the last stage, the activation of the stage before; an only stage gets none.
 
@@ -228,13 +230,18 @@ class StageWork:
         if not self._is_last:
             assert arrived is not None, "a backward pass without a gradient"
             return None, *self._computation.backward(batch, arrived)
-        drawn, labels = self._drawn(batch, data)
-        x = drawn if arrived is None else arrived
-        return self._computation.learn(batch, x, labels, self._draws.seed(batch - 1))
+        drawn = self._drawn(batch)
+        x = self._task.inputs(drawn) if arrived is None else arrived
+        return self._computation.learn(
+            batch,
+            x,
+            lambda output: self._task.criterion(output, drawn),
+            self._reader.seed(batch - 1),
+        )
 
-    def _drawn(self, batch: int, data: DataSet) -> tuple[Tensor, Tensor]:
-        x, labels = self._draws.draw(data, batch - 1, self._batch_size)
-        return self._upload(x), self._upload(labels)
+    def _drawn(self, batch: int) -> Any:
+        """Return the batch of the task, which all stages of a group read."""
+        return batch_to(self._reader.read(batch - 1, [self._batch_size])[0], self._upload)
 
     def _read(self, inputs: Sequence[Tensor], expected: int) -> Tensor | None:
         """Take new weights if there are any, and return the other input."""

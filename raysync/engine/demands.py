@@ -23,6 +23,8 @@ def demands_of(experiment: Experiment) -> Iterator[Demand]:
         yield Capability.CORRECT_STALENESS, f"update.staleness_scaling: {update.staleness_scaling}"
     if experiment.cluster.server_shards > 1:
         yield Capability.SHARD_SERVERS, f"cluster.server_shards: {experiment.cluster.server_shards}"
+    if experiment.micro_batch is not None:
+        yield Capability.MICRO_BATCHES, f"micro_batch: {experiment.micro_batch}"
     for fault in experiment.faults:
         if fault.kind == "crash":
             yield Capability.LOSE_WORKERS, "faults: crash"

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from raysync.config import Experiment
 from raysync.core.journal import Evaluation, Line, Remark
@@ -165,7 +166,7 @@ class Evaluations:
         answer = self._answer(call)
         if answer is None:
             return
-        accuracy, loss = answer
+        accuracy, loss = answer["accuracy"], answer["loss"]
         publication = self._waiting.popleft()
         self._failures = 0
         assert publication.at is not None, "evaluated before it was published"
@@ -190,7 +191,7 @@ class Evaluations:
             self._must_restart = False
             self._begin()
 
-    def _answer(self, call: Call) -> Sequence[float] | None:
+    def _answer(self, call: Call) -> Any:
         """Return the answer of the call under way; None if it failed or is no longer waited for.
 
         Raises:

@@ -26,11 +26,7 @@ def title(collection: Collection) -> str:
     scenarios is left out.
     """
     experiment, varied = collection.runs[0].record.config, _varied(collection)
-    parts = (
-        []
-        if "model" in varied or "data" in varied
-        else [f"{experiment.model.name} on {experiment.data.name}"]
-    )
+    parts = [] if "model" in varied or "data" in varied else [experiment.subject]
     if not {"workers", "profile", "network"} & varied:
         parts.append(_workers(collection))
     if "engine" not in varied:

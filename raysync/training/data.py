@@ -1,4 +1,6 @@
-"""Data sets in memory: uint8 samples, normalised a batch at a time, or rows of tokens."""
+"""Data sets: in memory (uint8 samples, normalised a batch at a time, rows of tokens, numbers), or
+read sample by sample.
+"""
 
 from __future__ import annotations
 
@@ -10,39 +12,39 @@ from typing import Any
 from urllib.error import URLError
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from numpy.random import default_rng
 from torch import Tensor
+from torch.utils.data import Dataset, Subset
 
 from raysync.config import Data
 from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.class_loading import call, load_reference
-from raysync.randomness import hashed_seed
 from raysync.training.augment import crop_and_flip
+from raysync.training.batch_reader import SeededSamples, generators_restored
+from raysync.training.batches import Array
+from raysync.training.samples import check_samples
 from raysync.training.text import read_text, split, synthetic_text, token_ids
 from raysync.training.torchvision_import import torchvision
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """A classification data set as NumPy arrays, so that the workers of a node share one copy on
-    Ray.
+    """Samples with labels as NumPy arrays, so that the workers of a node share one copy on Ray.
 
-    Shape legend: N = samples, C = channels (or features), T = tokens of a sample.
+    Shape legend: N = samples, C = channels (or features), T = tokens of a sample, K = numbers to
+    predict for a sample.
     """
 
     name: str
     train_x: Array
     """(N, C, ...) uint8, or float32 that is used unchanged; with `tokens` (N, T) int64."""
     train_y: Array
-    """(N,) int64, from 0 to classes - 1; with `tokens` (N, T)."""
+    """(N,) int64, from 0 to classes - 1; with `tokens` (N, T); for a regression (N, K) float32."""
     test_x: Array
     test_y: Array
     classes: int
-    """The number of classes; with `tokens` the size of the vocabulary."""
+    """The number of classes; with `tokens` the size of the vocabulary; for a regression K."""
     mean: Array
     """(C,) float32, subtracted from uint8 samples."""
     std: Array
@@ -50,11 +52,29 @@ class DataSet:
     tokens: bool = False
     """Whether samples are rows of tokens, for a language model: each token has a label of the same
     vocabulary, the one to predict there."""
+    validation_x: Array | None = None
+    """Samples for evaluations while the model is trained; None: these use the test set."""
+    validation_y: Array | None = None
 
     @property
     def input_shape(self) -> tuple[int, ...]:
         """The shape of one sample."""
         return self.train_x.shape[1:]
+
+    @property
+    def regression(self) -> bool:
+        """Whether labels are numbers to predict, not classes."""
+        return self.train_y.dtype.kind == "f"
+
+    @property
+    def train_labels(self) -> Array:
+        """The labels of the training samples."""
+        return self.train_y
+
+    def part(self, part: str, augment: str = "none") -> ArraySamples | None:
+        """Return `train`, `validation` (None if there is none) or `test` as a torch data set."""
+        x, y = getattr(self, f"{part}_x"), getattr(self, f"{part}_y")
+        return None if x is None else ArraySamples(self, x, y, augment)
 
     def samples(self, x: Array) -> Tensor:
         """Return normalised float32 samples, or int64 tokens, of a slice of `train_x` or
@@ -68,25 +88,99 @@ class DataSet:
         )
 
 
+class ArraySamples(Dataset[tuple[Tensor, Tensor]]):
+    """One part of a `DataSet` as a torch data set that reads whole batches at once."""
+
+    def __init__(self, data: DataSet, x: Array, y: Array, augment: str = "none") -> None:
+        """
+        Args:
+            data: normalises the samples.
+            x: its samples of that part.
+            y: their labels.
+            augment: as in `config.Data`.
+        """
+        self._data, self._x, self._y, self._augment = data, x, y, augment
+
+    def __len__(self) -> int:
+        return len(self._x)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        """Return a normalised sample and its label."""
+        x, y = self.read_batch(np.array([index]), None)
+        return x[0], y[0]
+
+    def read_batch(self, indices: Array, seed: int | None) -> tuple[Tensor, Tensor]:
+        """Return the samples (n, C, ...) and labels (n,) of these indices; tokens and their labels
+        are (n, T). The seed determines the augmentation; None: there is none.
+        """
+        x = self._x[indices]
+        if self._augment == "crop-flip" and seed is not None:
+            x = crop_and_flip(torch.from_numpy(x), seed).numpy()
+        return self._data.samples(x), torch.from_numpy(self._y[indices])
+
+
+@dataclass(frozen=True)
+class LazyDataSet:
+    """Samples with labels that are read one by one, as they are needed: torch's map-style data
+    sets of pairs (x, y).
+    """
+
+    name: str
+    train: Dataset[Any]
+    test: Dataset[Any]
+    classes: int
+    """The number of classes; for a regression the numbers to predict for a sample."""
+    input_shape: tuple[int, ...]
+    """The shape of one sample."""
+    regression: bool
+    """Whether labels are numbers to predict, not classes."""
+    validation: Dataset[Any] | None = None
+    tokens: bool = False
+
+    def part(self, part: str, augment: str = "none") -> Dataset[Any] | None:
+        """Return `train`, `validation` (None if there is none) or `test`."""
+        assert augment == "none", "augmentation of what is read lazily"
+        samples: Dataset[Any] | None = getattr(self, part)
+        return samples
+
+    @property
+    def train_labels(self) -> Array:
+        """The labels of the training samples: the attribute `targets` of the data set or, without
+        one, of its samples, which are then all read.
+        """
+        targets = getattr(self.train, "targets", None)
+        if targets is not None:
+            return np.asarray(targets)
+        with generators_restored():
+            return np.array([int(self.train[index][1]) for index in range(len(self.train))])  # type: ignore[arg-type]
+
+
+Labelled = DataSet | LazyDataSet
+
+
 def data_set(
     name: str,
-    train: tuple[Any, Any],
-    test: tuple[Any, Any],
+    train: tuple[Any, Any] | Dataset[Any],
+    test: tuple[Any, Any] | Dataset[Any],
     classes: int | None = None,
     *,
     tokens: bool = False,
-) -> DataSet:
-    """Build a data set of (samples, labels) pairs: arrays or tensors, samples first.
+    validation: tuple[Any, Any] | Dataset[Any] | None = None,
+) -> Labelled:
+    """Build a data set of (samples, labels) pairs: arrays or tensors, samples first; or of torch's
+    map-style data sets, which are read sample by sample.
 
     Args:
         name: the name in records.
         train: samples (N, C, ...), uint8 (normalised per channel) or floating point (used
             unchanged), and integer labels (N,). With `tokens`: integers from 0 (N, T), and labels
-            (N, T), the token to predict at each of them.
+            (N, T), the token to predict at each of them. For a regression: floating-point labels
+            (N,) or (N, K). Or a `torch.utils.data.Dataset` of pairs (x, y).
         test: likewise.
         classes: the number of classes, or the size of the vocabulary; by default the largest label
-            (or token) plus 1.
+            (or token) plus 1, which a `Dataset` must have in its attribute `targets`.
         tokens: whether samples are rows of tokens, for a language model.
+        validation: like `test`: evaluations then use it, and the test set only once, at the end.
 
     Raises:
         ConfigError: a value is no array, or sizes, shapes, types or labels do not fit.
@@ -99,47 +193,126 @@ def data_set(
         raise ConfigError(
             f"data {name}: classes must be a whole number from 1, got {classes!r:.100}."
         )
+    parts = {"train": train, "validation": validation, "test": test}
+    if validation is None:
+        del parts["validation"]
+    lazy = [part for part, value in parts.items() if isinstance(value, Dataset)]
+    if lazy:
+        if len(lazy) < len(parts):
+            raise ConfigError(f"data {name}: {lazy[0]} is a torch Dataset, so all parts must be.")
+        return _lazy(name, parts, classes, tokens)
+    return _in_memory(name, parts, classes, tokens)
+
+
+def _in_memory(name: str, parts: dict[str, Any], classes: int | None, tokens: bool) -> DataSet:
     checked = _tokens if tokens else _samples
-    train_x, train_y = _pair(name, "train", train, checked)
-    test_x, test_y = _pair(name, "test", test, checked)
-    for part, x, y in (("train", train_x, train_y), ("test", test_x, test_y)):
+    arrays = {part: _pair(name, part, pair, checked) for part, pair in parts.items()}
+    train_x, train_y = arrays["train"]
+    regression = train_y.dtype.kind == "f" and not tokens
+    for part, (x, y) in arrays.items():
         if y.ndim == 0 or len(x) != len(y) or len(x) == 0:
             labels = len(y) if y.ndim else "no"
             raise ConfigError(
                 f"data {name}: {part} has {len(x)} samples and {labels} labels; there must "
                 "be as many labels as samples, and at least 1."
             )
+        if regression:
+            continue
         if y.shape != (x.shape if tokens else x.shape[:1]) or not _counts_from_0(y):
             each = "token" if tokens else "sample"
             raise ConfigError(
                 f"data {name}: labels of {part} must be whole numbers from 0, one a {each}."
             )
-    if train_x.shape[1:] != test_x.shape[1:]:
-        raise ConfigError(
-            f"data {name}: train samples are {train_x.shape[1:]}, test samples {test_x.shape[1:]}."
-        )
-    largest = int(
-        max(
-            part.max()
-            for part in ((train_y, test_y, train_x, test_x) if tokens else (train_y, test_y))
-        )
+    for part, (x, _) in arrays.items():
+        if train_x.shape[1:] != x.shape[1:]:
+            raise ConfigError(
+                f"data {name}: train samples are {train_x.shape[1:]}, {part} samples {x.shape[1:]}."
+            )
+    if regression:
+        arrays = {part: (x, _numbers(name, part, y)) for part, (x, y) in arrays.items()}
+        count = _same_width(name, arrays, classes)
+    else:
+        count = _class_count(name, arrays, classes, tokens)
+        arrays = {part: (x, y.astype(np.int64)) for part, (x, y) in arrays.items()}
+    mean, std = _channel_moments(train_x)
+    return DataSet(
+        name,
+        *arrays["train"],
+        *arrays["test"],
+        count,
+        mean,
+        std,
+        tokens,
+        *arrays.get("validation", (None, None)),
     )
+
+
+def _class_count(
+    name: str, arrays: dict[str, tuple[Array, Array]], classes: int | None, tokens: bool
+) -> int:
+    counted = [part for x, y in arrays.values() for part in ((x, y) if tokens else (y,))]
+    largest = int(max(part.max() for part in counted))
     if classes is not None and largest >= classes:
         what, size = (
             ("token", "size of the vocabulary") if tokens else ("label", "number of classes")
         )
         raise ConfigError(f"data {name}: {what} {largest} is not below {classes}, the {size}.")
-    mean, std = _channel_moments(train_x)
-    return DataSet(
+    return classes or largest + 1
+
+
+def _numbers(name: str, part: str, y: Array) -> Array:
+    """Return the labels of a regression as (N, K) float32."""
+    if y.dtype.kind != "f" or y.ndim > 2 or not np.isfinite(y).all():
+        raise ConfigError(
+            f"data {name}: labels of {part} must be finite numbers (N,) or (N, K), as those of"
+            f" train are numbers; got {y.dtype} {y.shape}."
+        )
+    return np.ascontiguousarray(y.reshape(len(y), -1), np.float32)
+
+
+def _same_width(name: str, arrays: dict[str, tuple[Array, Array]], classes: int | None) -> int:
+    widths = {part: int(y.shape[1]) for part, (_, y) in arrays.items()}
+    if len(set(widths.values())) > 1 or classes not in (None, widths["train"]):
+        raise ConfigError(
+            f"data {name}: a regression has equally many numbers to predict in each part, and"
+            f" `classes`, if it is given, says how many; got {widths} and classes: {classes}."
+        )
+    return widths["train"]
+
+
+def _lazy(name: str, parts: dict[str, Any], classes: int | None, tokens: bool) -> LazyDataSet:
+    for part, samples in parts.items():
+        check_samples(f"data {name}: {part}", samples)
+    train = parts["train"]
+    with generators_restored():
+        first = SeededSamples(train)[0, 0]
+    if not isinstance(first, tuple | list) or len(first) != 2:
+        raise ConfigError(
+            f"data {name}: samples of train must be pairs (x, y), got {type(first).__name__}; for"
+            " any other structure write a task (raysync.Task)."
+        )
+    x, y = first
+    if not isinstance(x, Tensor | np.ndarray):
+        raise ConfigError(
+            f"data {name}: the x of a sample must be a tensor or an array, got {type(x).__name__}."
+        )
+    label = np.asarray(y)
+    regression = label.dtype.kind == "f"
+    if classes is None and not regression:
+        targets = getattr(train, "targets", None)
+        if targets is None:
+            raise ConfigError(
+                f"data {name}: say how many classes there are: the training set has no attribute"
+                " `targets` to see it from."
+            )
+        classes = int(np.max(np.asarray(targets))) + 1
+    return LazyDataSet(
         name,
-        train_x,
-        train_y.astype(np.int64),
-        test_x,
-        test_y.astype(np.int64),
-        classes or largest + 1,
-        mean,
-        std,
-        tokens,
+        **parts,
+        classes=classes or max(1, label.size),
+        input_shape=tuple(x.shape),
+        regression=regression,
+        tokens=tokens,
     )
 
 
@@ -149,8 +322,8 @@ def _pair(
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         what = f"{len(pair)} things" if isinstance(pair, tuple | list) else type(pair).__name__
         raise ConfigError(
-            f"data {name}: {part} must be a pair (samples, labels) of arrays or tensors, got "
-            f"{what}; a torch Dataset has them in attributes such as data and targets."
+            f"data {name}: {part} must be a pair (samples, labels) of arrays or tensors, or a torch"
+            f" Dataset of such pairs; got {what}."
         )
     x = _array(f"data {name}: samples of {part}", pair[0])
     return checked(f"data {name}: {part}", x), _array(f"data {name}: labels of {part}", pair[1])
@@ -209,7 +382,7 @@ def _channel_moments(x: Array) -> tuple[Array, Array]:
     return mean, std
 
 
-def digits() -> DataSet:
+def digits() -> Labelled:
     """scikit-learn's 8x8 digits: 1,797 images, the last 360 for testing. Comes with raysync's
     dependencies.
     """
@@ -223,6 +396,22 @@ def digits() -> DataSet:
     return data_set("digits", (x[:-360], y[:-360]), (x[-360:], y[-360:]), classes=10)
 
 
+def diabetes() -> Labelled:
+    """scikit-learn's diabetes: the progress of 442 patients a year after ten measures were taken,
+    the last 88 for testing. A regression; all numbers are standardised by the training set. Comes
+    with raysync's dependencies.
+    """
+    from sklearn.datasets import load_diabetes
+
+    bunch = load_diabetes(scaled=False)
+    order = default_rng(0).permutation(len(bunch.target))
+    numbers = np.column_stack([bunch.data, bunch.target])[order]
+    train = numbers[:-88]
+    numbers = (numbers - train.mean(axis=0)) / train.std(axis=0)
+    x, y = numbers[:, :-1], numbers[:, -1]
+    return data_set("diabetes", (x[:-88], y[:-88]), (x[-88:], y[-88:]))
+
+
 def synthetic(
     *,
     shape: tuple[int, ...] = (1, 28, 28),
@@ -230,7 +419,7 @@ def synthetic(
     train: int = 10_000,
     test: int = 2_000,
     noise: float = 64.0,
-) -> DataSet:
+) -> Labelled:
     """One random image a class with noise on it (standard deviation `noise` of 255): any size, no
     download.
     """
@@ -252,7 +441,7 @@ def synthetic(
     return data_set("synthetic", draw(train), draw(test), classes)
 
 
-def text(*, file: str | None = None, context: int = 64, test_share: float = 0.1) -> DataSet:
+def text(*, file: str | None = None, context: int = 64, test_share: float = 0.1) -> Labelled:
     """Characters of a UTF-8 text, each to be predicted from those before it; by default a Markov
     chain of perplexity 3.364.
 
@@ -290,8 +479,8 @@ FILES = {
 """The folder below `data_dir` in which torchvision looks for a data set, and the files in it."""
 
 
-def _from_torchvision(name: str, cls: str, classes: int) -> Callable[[Path | None], DataSet]:
-    def load(data_dir: Path | None) -> DataSet:
+def _from_torchvision(name: str, cls: str, classes: int) -> Callable[[Path | None], Labelled]:
+    def load(data_dir: Path | None) -> Labelled:
         if data_dir is None:
             raise ConfigError(
                 f"data {name}: needs data.data_dir, the folder that holds it or that it is"
@@ -351,8 +540,9 @@ def _channels_first(images: Array) -> Array:
     return images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
 
 
-DATASETS: dict[str, Callable[..., DataSet]] = {
+DATASETS: dict[str, Callable[..., Labelled]] = {
     "digits": digits,
+    "diabetes": diabetes,
     "synthetic": synthetic,
     "text": text,
     "mnist": _from_torchvision("mnist", "MNIST", 10),
@@ -362,11 +552,11 @@ DATASETS: dict[str, Callable[..., DataSet]] = {
 }
 
 
-def load(data: Data) -> DataSet:
+def load(data: Data) -> Labelled:
     """Load the data set that an experiment names.
 
-    The user's own `package.module:function` gets `data.parameters` and returns a `DataSet` (see
-    `data_set`).
+    The user's own `package.module:function` gets `data.parameters` and returns what `data_set`
+    returns.
 
     Raises:
         ConfigError: the name or a parameter is unknown, or the files are missing and cannot be
@@ -379,16 +569,18 @@ def load(data: Data) -> DataSet:
         whole = call(DATASETS[data.name], where, data.parameters, {"data_dir": data.data_dir})
     else:
         raise unknown_name("data set", data.name, DATASETS)
-    if not isinstance(whole, DataSet):
+    if not isinstance(whole, DataSet | LazyDataSet):
         raise ConfigError(
             f"data {data.name}: must return a raysync.DataSet, got {type(whole).__name__}."
         )
     return subset(whole, data)
 
 
-def subset(whole: DataSet, data: Data) -> DataSet:
+def subset(whole: Labelled, data: Data) -> Labelled:
     """Return a data set with only the first `train_samples` and `test_samples`."""
     train, test = data.train_samples, data.test_samples
+    if isinstance(whole, LazyDataSet):
+        return replace(whole, train=first_of(whole.train, train), test=first_of(whole.test, test))
     return replace(
         whole,
         train_x=whole.train_x[:train],
@@ -398,107 +590,12 @@ def subset(whole: DataSet, data: Data) -> DataSet:
     )
 
 
-def shards(data: Data, labels: Array, slots: list[str], seed: int) -> dict[str, Array]:
-    """Deal the training samples out to the worker slots.
-
-    Args:
-        data: `partition` `iid` deals a shuffled set out evenly; `dirichlet` draws, for each class,
-            the shares of the slots from Dir(alpha) (Hsu et al. 2019, "Measuring the effects of
-            non-identical data distribution"); `shared` gives all samples to every slot.
-        labels: (N,); with tokens (N, T).
-        slots: the slots in the order of the experiment.
-        seed: the seed of the run.
-
-    Returns:
-        Slot -> indices, int64; none is empty.
-
-    Raises:
-        ConfigError: there are more slots than samples, alpha is so small that in each of 100 draws
-            a slot gets no sample, or `dirichlet` meets samples with more than one label.
-    """
-    rng = default_rng(hashed_seed(seed, "partition"))
-    if len(labels) < len(slots):
-        raise ConfigError(
-            f"data: {len(labels)} training samples cannot be dealt out to {len(slots)} workers."
-        )
-    if data.partition == "shared":
-        return {slot: np.arange(len(labels)) for slot in slots}
-    if data.partition == "iid":
-        order = rng.permutation(len(labels))
-        return {slot: order[index :: len(slots)] for index, slot in enumerate(slots)}
-    if labels.ndim > 1:
-        raise ConfigError(
-            "data.partition: dirichlet deals samples out by their class; these have a label for"
-            " each token.\nAllowed: iid, shared."
-        )
-    for _ in range(100):
-        parts: list[list[Array]] = [[] for _ in slots]
-        for label in np.unique(labels):
-            members = rng.permutation(np.flatnonzero(labels == label))
-            cuts = np.cumsum(rng.dirichlet([data.alpha] * len(slots)))[:-1] * len(members)
-            for part, piece in zip(parts, np.split(members, cuts.astype(int)), strict=True):
-                part.append(piece)
-        dealt = [np.concatenate(part) for part in parts]
-        if all(len(part) for part in dealt):
-            return dict(zip(slots, dealt, strict=True))
-    raise ConfigError(
-        f"data.alpha: {data.alpha} leaves a worker without samples in each of 100 draws; use a"
-        " larger one."
-    )
-
-
-class Batches:
-    """The batches of one slot: a function of (seed, slot, clock, batch size) alone.
-
-    The slot's shard is shuffled anew for each pass; batch c takes samples c * size to (c + 1) *
-    size - 1 of the endless sequence of passes, so each pass has every sample once.
-    """
-
-    def __init__(self, shard: Array, seed: int, slot: str, augment: str = "none") -> None:
-        """
-        Args:
-            shard: the indices of the slot's training samples.
-            seed: the seed of the run.
-            slot: the worker's slot.
-            augment: as in `config.Data`.
-        """
-        self._shard = shard
-        self._augment = augment
-        self._seed = seed
-        self._slot = slot
-        self._pass = -1
-        self._order = shard
-
-    def seed(self, clock: int) -> int:
-        """Return the seed of what the model itself draws when it computes that batch."""
-        return hashed_seed(self._seed, "step", self._slot, clock) >> 1
-
-    def draw(self, data: DataSet, clock: int, size: int) -> tuple[Tensor, Tensor]:
-        """Return samples (size, C, ...) and labels (size,) of one batch; the same key always gives
-        the same augmentation.
-
-        Samples are normalised; tokens and their labels are (size, T).
-        """
-        indices = self.indices(clock, size)
-        x = data.train_x[indices]
-        if self._augment == "crop-flip":
-            seed = hashed_seed(self._seed, "augment", self._slot, clock) >> 1
-            x = crop_and_flip(torch.from_numpy(x), seed).numpy()
-        return data.samples(x), torch.from_numpy(data.train_y[indices])
-
-    def indices(self, clock: int, size: int) -> Array:
-        """Return the training-set indices of one batch, (size,)."""
-        start, pieces, missing = clock * size, [], size
-        while missing:
-            number, offset = divmod(start, len(self._shard))
-            piece = self._passed(number)[offset : offset + missing]
-            pieces.append(piece)
-            start += len(piece)
-            missing -= len(piece)
-        return np.concatenate(pieces)
-
-    def _passed(self, number: int) -> Array:
-        if number != self._pass:
-            rng = default_rng(hashed_seed(self._seed, "batch", self._slot, number))
-            self._pass, self._order = number, rng.permutation(self._shard)
-        return self._order
+def first_of(samples: Dataset[Any], count: int | None) -> Dataset[Any]:
+    """Return the first samples of a data set; all of them if there are no more, or for None."""
+    size = len(samples)  # type: ignore[arg-type]
+    if count is None or count >= size:
+        return samples
+    part = Subset(samples, range(count))
+    if (targets := getattr(samples, "targets", None)) is not None:
+        part.targets = targets[:count]  # type: ignore[attr-defined]
+    return part

@@ -1,44 +1,138 @@
-"""Accuracy and loss of a published model on the test set."""
+"""The metrics of a published model on the test set, or on the validation set."""
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-from torch.nn.functional import cross_entropy
+from collections.abc import Mapping
+from typing import Any
 
-from raysync.training.data import DataSet
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from raysync.config import Experiment
+from raysync.training.batch_reader import read_in_order
+from raysync.training.batch_structure import batch_to
 from raysync.training.device import use_tf32
 from raysync.training.flat import FlatModel
+from raysync.training.task import Average, Task, is_torchmetric, torchmetrics_of
+
+OF_THE_TEST_SET = "test_"
+"""What the names of metrics on the test set begin with, where there is a validation set, too."""
+
+
+class ModelEvaluation:
+    """The evaluations of one run: the same for an actor on Ray and one in virtual time."""
+
+    def __init__(
+        self, task: Task, module: nn.Module, experiment: Experiment, workers: int = 0
+    ) -> None:
+        """
+        Args:
+            task: gives the data sets and the metrics.
+            module: the whole model, on its device.
+            experiment: says on how many samples, and how many at once.
+            workers: the number of processes that read samples ahead, where these are read one by
+                one.
+        """
+        self.model = FlatModel(module)
+        self._task, self._workers = task, workers
+        self._settings, self._test_samples = experiment.evaluation, experiment.data.test_samples
+        self._test, self._validation = task.test_set(), task.validation_set()
+        for metric in torchmetrics_of(task):
+            metric.to(self.model.weights.device)
+
+    def measure(self, weights: Tensor, is_last: bool) -> dict[str, float]:
+        """Return the metrics of weights (P + Q,).
+
+        Args:
+            weights: parameters and buffers.
+            is_last: whether the training is over: then all samples are used; with a validation set
+                the test set is measured, too, for this once.
+        """
+        limit = None if is_last else self._settings.samples
+        if self._validation is None:
+            return self._measured(weights, self._test, limit)
+        metrics = self._measured(weights, self._validation, limit)
+        if is_last:
+            last = self._measured(weights, self._test, None)
+            metrics |= {f"{OF_THE_TEST_SET}{name}": value for name, value in last.items()}
+        return metrics
+
+    def _measured(
+        self, weights: Tensor, samples: Dataset[Any], limit: int | None
+    ) -> dict[str, float]:
+        if samples is self._test and self._test_samples is not None:
+            limit = min(self._test_samples, limit or self._test_samples)
+        return evaluate(
+            self.model,
+            weights,
+            self._task,
+            samples,
+            self._settings.batch_size,
+            limit,
+            self._workers,
+        )
 
 
 @torch.no_grad()
 def evaluate(
-    model: FlatModel, weights: Tensor, data: DataSet, batch_size: int, samples: int | None = None
-) -> tuple[float, float]:
-    """Evaluate on the test set.
+    model: FlatModel,
+    weights: Tensor,
+    task: Task,
+    samples: Dataset[Any],
+    batch_size: int,
+    limit: int | None = None,
+    workers: int = 0,
+) -> dict[str, float]:
+    """Measure weights on samples.
 
     Args:
         model: takes the weights.
         weights: parameters and buffers, (P + Q,).
-        data: its test set is used.
+        task: gives the metrics.
+        samples: what to measure on.
         batch_size: the samples of a forward pass.
-        samples: use only so many, from the first of the test set on; None means all.
+        limit: use only so many samples, from the first on; None means all.
+        workers: the number of processes that read samples ahead.
 
     Returns:
-        Accuracy (a fraction of 1) and mean cross-entropy (nats) over all labels: one for each
-        sample, or one for each token.
+        Name -> value: means over all samples (of an `Average`: over what it counts), and what
+        objects of torchmetrics compute; `loss` is always among them.
     """
     use_tf32(False)
     model.read_weights(weights)
     model.read_buffers(weights)
     model.module.eval()
+    for metric in torchmetrics_of(task):
+        metric.reset()
     device = model.weights.device
-    correct, loss = 0, 0.0
-    test_x, test_y = data.test_x[:samples], data.test_y[:samples]
-    for start in range(0, len(test_x), batch_size):
-        part = slice(start, start + batch_size)
-        y = torch.tensor(test_y[part]).to(device)
-        logits = model.module(data.samples(test_x[part]).to(device))
-        correct += int((logits.argmax(dim=1) == y).sum())
-        loss += float(cross_entropy(logits, y, reduction="sum"))
-    return correct / test_y.size, loss / test_y.size
+    size = len(samples)  # type: ignore[arg-type]
+    totals: dict[str, list[Any]] = {}
+    for batch, count in read_in_order(
+        samples, task.collate, batch_size, min(size, limit or size), workers
+    ):
+        batch = batch_to(batch, lambda tensor: tensor.to(device))
+        values = dict(task.metrics(model.module, batch))
+        if "loss" not in values:
+            values["loss"] = task.loss(model.module, batch)
+        for name, value in values.items():
+            totals.setdefault(name, []).append(_weighted(value, count))
+    return {key: each for name, parts in totals.items() for key, each in _joined(name, parts)}
+
+
+def _weighted(value: Any, count: int) -> Any:
+    """Return an `Average`; of an object of torchmetrics itself."""
+    if isinstance(value, Average) or is_torchmetric(value):
+        return value
+    return Average(float(value) * count, count)
+
+
+def _joined(name: str, parts: list[Any]) -> list[tuple[str, float]]:
+    """Return the value of a metric over all batches; several if torchmetrics computes several."""
+    if not isinstance(parts[0], Average):
+        value = parts[0].compute()
+        if isinstance(value, Mapping):
+            return [(str(key), float(each)) for key, each in value.items()]
+        return [(name, float(value))]
+    count = sum(part.count for part in parts)
+    return [(name, sum(part.total for part in parts) / count if count else float("nan"))]

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.class_loading import call, load_reference
-from raysync.randomness import hashed_seed
 from raysync.training import resnet
 from raysync.training.convex import logistic_regression
 from raysync.training.transformer import char_lm
@@ -166,7 +165,9 @@ _MISFITS = (RuntimeError, ValueError, TypeError, IndexError, AssertionError)
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """The plan by which every actor of a run builds the same module."""
+    """How a module is built for the samples of a data set. A module that is given as an object
+    keeps its weights.
+    """
 
     source: ModelSource
     """The source of the model. A function gets `input_shape` and `classes` if it has parameters of
@@ -177,9 +178,6 @@ class ModelPlan:
     """The shape of one sample."""
     classes: int
     """The number of logits that the module must return for each label."""
-    seed: int
-    """The seed of the run, which determines the initial weights. A module that is given as an
-    object keeps its weights."""
     tokens: bool = False
     """Whether samples are rows of int64 tokens (N, T), each with a label; otherwise they are
     float32 with one label each."""
@@ -192,25 +190,30 @@ class ModelPlan:
         return getattr(self.source, "__name__", type(self.source).__name__)
 
     def build(self) -> nn.Module:
-        """Build a fresh module and check it on two samples.
+        """Build a fresh module, with the present state of torch's generator, and check it on two
+        samples.
 
         Raises:
             ConfigError: the name or a parameter is unknown, the model does not take the samples, or
                 its output has another shape.
         """
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(hashed_seed(self.seed, "init") >> 1)
-            module = (
-                copy.deepcopy(self.source)
-                if isinstance(self.source, nn.Module)
-                else self._call(self.source)
+        module = (
+            copy.deepcopy(self.source)
+            if isinstance(self.source, nn.Module)
+            else self._call(self.source)
+        )
+        if not isinstance(module, nn.Module):
+            raise ConfigError(
+                f"model {self.name}: it returned {type(module).__name__}, not an nn.Module."
             )
-            if not isinstance(module, nn.Module):
-                raise ConfigError(
-                    f"model {self.name}: it returned {type(module).__name__}, not an nn.Module."
-                )
-            self._check(module)
+        self._check(module)
         return module
+
+    @property
+    def example(self) -> Tensor:
+        """Two samples: of zeros, or of the vocabulary's last token."""
+        shape = (2, *self.input_shape)
+        return torch.full(shape, self.classes - 1) if self.tokens else torch.zeros(shape)
 
     def _call(self, source: str | Callable[..., nn.Module]) -> Any:
         where = f"model {self.name}"
@@ -240,19 +243,15 @@ class ModelPlan:
             raise ConfigError(f"{where}: cannot be built for {self._samples} ({error}).") from error
 
     def _check(self, module: nn.Module) -> None:
-        """Check that two samples (of zeros, or of the vocabulary's last token) give `classes`
-        logits for each label.
+        """Check that two samples give `classes` outputs for each label.
 
         Classes are the second dimension, as `cross_entropy` has them: (2, classes), or (2, classes,
         T).
         """
-        samples = torch.zeros(2, *self.input_shape)
-        if self.tokens:
-            samples = torch.full((2, *self.input_shape), self.classes - 1)
         was_training = module.training
         try:
             with torch.no_grad():
-                output = module.eval()(samples)
+                output = module.eval()(self.example)
         except _MISFITS as error:
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise ConfigError(
@@ -282,5 +281,5 @@ def listed(name: str) -> ModelPlan:
     tokens.
     """
     return ModelPlan(
-        name, {}, MADE_FOR.get(name, (3, 32, 32)), classes=10, seed=0, tokens=name in FOR_TOKENS
+        name, {}, MADE_FOR.get(name, (3, 32, 32)), classes=10, tokens=name in FOR_TOKENS
     )

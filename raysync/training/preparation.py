@@ -1,19 +1,30 @@
-"""What an experiment trains: its data, model and shards, checked before an engine starts."""
+"""What an experiment trains: its task, model and shards, checked before an engine starts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+from torch.utils.data import Dataset
 
-from raysync.config import Experiment, Named, WorkerGroup
-from raysync.errors import ConfigError
+from raysync.config import Data, Experiment, Named, WorkerGroup
+from raysync.config.experiment import GIVEN
+from raysync.errors import ConfigError, unknown_name
+from raysync.paradigms.class_loading import call, load_reference
 from raysync.paradigms.syncswitch import SyncSwitch
+from raysync.training.batch_reader import BatchReader
+from raysync.training.batches import Array, Batches, shards
 from raysync.training.cost import step_flops
-from raysync.training.data import Array, Batches, DataSet, load, shards, subset
+from raysync.training.data import DataSet, Labelled, LazyDataSet, load, subset
 from raysync.training.flat import FlatModel
+from raysync.training.initial_model import InitialModel
 from raysync.training.models import ModelPlan, ModelSource
+from raysync.training.samples import check_samples
+from raysync.training.supervised import TASKS, Classification, LanguageModel, Supervised
+from raysync.training.task import Task
+from raysync.training.task_checks import TRIED, try_task
 
 CORE_FLOPS_PER_S = 1e11
 """The assumed speed, on the virtual engine, of a worker without step_s, flops_per_s or trace: about
@@ -25,8 +36,8 @@ class TrainingPlan:
     """Everything about the training that both engines need."""
 
     experiment: Experiment
-    data: DataSet
-    model: ModelPlan
+    model: InitialModel
+    """The task, and its model; what actors share."""
     parameters: int
     """The number of trainable parameters of the model."""
     vector_bytes: int
@@ -37,26 +48,55 @@ class TrainingPlan:
     """Worker slot -> the indices of its training samples; empty if nothing is trained."""
     workload_samples: int
 
+    @property
+    def task(self) -> Task:
+        """The task."""
+        return self.model.task
+
+    @property
+    def data(self) -> Any:
+        """The data set of a built-in task."""
+        assert isinstance(self.task, Supervised), f"{self.task.name} has data of its own"
+        return self.task.data
+
+    @property
+    def tokens(self) -> bool:
+        """Whether the loss is one of tokens, so that its exponential is a perplexity."""
+        return isinstance(self.task, LanguageModel)
+
+    def deal(self, slots: list[str]) -> dict[str, Array]:
+        """Deal the training samples out to some slots."""
+        if self.experiment.timing == "only":
+            return {}
+        return _deal(self.experiment, self.task, slots)
+
     def batches(self, slot: str) -> Batches:
-        """Return the batches of a worker slot."""
-        return Batches(self.shards[slot], self.experiment.seed, slot, self.experiment.data.augment)
+        """Return which samples a worker slot meets in which batch."""
+        return Batches(self.shards[slot], self.experiment.seed, slot)
+
+    def reader(self, slot: str, samples: Dataset[Any]) -> BatchReader:
+        """Return the batches of a worker slot, read by this process from the training set."""
+        return BatchReader(samples, self.task.collate, self.batches(slot))
 
     def with_seed(self, seed: int) -> TrainingPlan:
         """Return the same training with other randomness: initial weights, shards and batches."""
-        experiment = self.experiment.model_copy(update={"seed": seed})
-        model, dealt = replace(self.model, seed=seed), _deal(experiment, self.data)
-        return replace(self, experiment=experiment, model=model, shards=dealt)
+        seeded = replace(self, experiment=self.experiment.model_copy(update={"seed": seed}))
+        return replace(seeded, shards=seeded.deal(list(self.groups)))
 
     @cached_property
     def chance_accuracy(self) -> float | None:
-        """The accuracy of the best constant guess at the test labels; None if nothing is trained.
+        """The accuracy of the best constant guess at the test labels; None if nothing is trained,
+        or if these are not in memory.
 
         Evaluations during the run may use only the first part of the test set; the larger of the
         guess's accuracies there and on the whole set counts.
         """
-        experiment, labels = self.experiment, self.data.test_y
-        if experiment.timing == "only":
+        experiment, task = self.experiment, self.task
+        if experiment.timing == "only" or not isinstance(task, Classification):
             return None
+        if not isinstance(task.data, DataSet):
+            return None
+        labels = task.data.test_y
         parts = (labels, labels[: experiment.evaluation.samples])
         return max(
             float(np.unique(part, return_counts=True)[1].max()) / part.size for part in parts
@@ -76,61 +116,191 @@ class TrainingPlan:
 
 
 def prepare(
-    experiment: Experiment, model: ModelSource | None = None, data: DataSet | None = None
+    experiment: Experiment,
+    model: ModelSource | None = None,
+    data: Labelled | None = None,
+    task: Task | None = None,
 ) -> TrainingPlan:
     """Load the data, build the model once, and deal the samples out.
 
     Args:
-        experiment: names data and model.
+        experiment: names the task, or data and model.
         model: replaces the experiment's model if it is given.
         data: replaces the experiment's data set if it is given.
+        task: replaces all of that if it is given.
 
     Raises:
-        ConfigError: data or model do not exist or do not fit.
+        ConfigError: task, data or model do not exist or do not fit.
     """
-    if data is not None and not isinstance(data, DataSet):
+    if task is not None:
+        task, experiment = _given(experiment, task, model, data)
+    elif experiment.names_a_task:
+        task = _named(experiment)
+        _refuse_settings_of_others(experiment, task)
+    else:
+        task, experiment = _built_in(experiment, model, data)
+    initial = InitialModel(task)
+    count = _train_count(experiment.data, task)
+    _check_batches(experiment, task, count)
+    module = initial.build(experiment.seed)
+    flat = FlatModel(module)
+    size = flat.size
+    if experiment.cluster.server_shards > size:
+        raise ConfigError(
+            f"cluster.server_shards: {experiment.cluster.server_shards} servers cannot share the"
+            f" {size} parameters that {initial.name} has."
+        )
+    dealt = _deal(experiment, task, list(experiment.slots())) if experiment.trains else {}
+    training = TrainingPlan(
+        experiment,
+        initial,
+        size,
+        4 * (size + flat.buffer_size),
+        {},
+        dealt,
+        experiment.workload_samples(count),
+    )
+    if not isinstance(task, Supervised) or isinstance(task.data, LazyDataSet):
+        first = Batches(np.arange(count), experiment.seed, "tried")
+        try_task(task, module, first.indices(0, min(experiment.batch_size, TRIED)).tolist())
+    return replace(training, groups=_timed(experiment, initial))
+
+
+def _given(
+    experiment: Experiment, task: object, model: object, data: object
+) -> tuple[Task, Experiment]:
+    """Return a task that was given as an object, and the experiment with its name.
+
+    Raises:
+        ConfigError: it is no task, or a model or data are given as well.
+    """
+    if not isinstance(task, Task):
+        raise ConfigError(
+            f"task: must be an object of a class that derives from raysync.Task, got"
+            f" {type(task).__name__}."
+        )
+    if model is not None or data is not None:
+        other = "model" if model is not None else "data"
+        raise ConfigError(f"task: {task.name} builds its own model and data; leave {other} out.")
+    named = experiment.model_copy(update={"task": Named(name=f"{GIVEN}{task.name}")})
+    _refuse_settings_of_others(named, task)
+    return task, named
+
+
+def _named(experiment: Experiment) -> Task:
+    """Make the task of the user's own that an experiment names.
+
+    Raises:
+        ConfigError: it does not exist, its parameters do not fit, or it is no task.
+    """
+    choice = experiment.task
+    assert choice is not None, "an experiment without a task"
+    where = f"task {choice.name}"
+    if choice.name.startswith(GIVEN):
+        raise ConfigError(
+            f"{where}: it was an object in a Python program, from which alone it can be run again:"
+            " raysync.run(..., task=...)."
+        )
+    if ":" not in choice.name:
+        raise unknown_name("task", choice.name, [*TASKS, "package.module:Class"], where="task")
+    made = call(load_reference(choice.name, where), where, choice.parameters, {})
+    if not isinstance(made, Task):
+        raise ConfigError(
+            f"{where}: must be a class that derives from raysync.Task, or a function that returns"
+            f" such an object; got {type(made).__name__}."
+        )
+    return made
+
+
+def _refuse_settings_of_others(experiment: Experiment, task: Task) -> None:
+    """Refuse settings of the built-in tasks beside a task with model and data of its own.
+
+    Raises:
+        ConfigError: it names the setting.
+    """
+    default, given = Data(), experiment.data
+    settings = [
+        f"data.{name}"
+        for name in ("name", "data_dir", "parameters", "augment")
+        if getattr(given, name) != getattr(default, name)
+    ]
+    if experiment.model != Experiment().model:
+        settings.insert(0, "model")
+    if settings:
+        raise ConfigError(
+            f"{settings[0]}: the task {task.name} builds its own model and reads its own data;"
+            " leave this setting out."
+        )
+
+
+def _built_in(
+    experiment: Experiment, model: ModelSource | None, data: Labelled | None
+) -> tuple[Task, Experiment]:
+    """Return the built-in task for a model and a data set, and the experiment with their names.
+
+    Raises:
+        ConfigError: one of them does not exist, or they do not go together.
+    """
+    if data is not None and not isinstance(data, DataSet | LazyDataSet):
         raise ConfigError(
             "data: must be a raysync.DataSet, as raysync.data_set returns it, got "
             f"{type(data).__name__}."
         )
     loaded = load(experiment.data) if data is None else subset(data, experiment.data)
-    _check_batches(experiment, loaded)
-    if experiment.data.augment != "none" and loaded.train_x.ndim != 4:
+    augment, shape = experiment.data.augment, loaded.input_shape
+    if augment != "none" and isinstance(loaded, LazyDataSet):
         raise ConfigError(
-            f"data.augment: {experiment.data.augment} is for images (C, H, W); {loaded.name} has"
-            f" samples of shape {loaded.input_shape}."
+            f"data.augment: {augment} is for data in memory; the samples of {loaded.name} are read"
+            " one by one: augment them there."
+        )
+    if augment != "none" and len(shape) != 3:
+        raise ConfigError(
+            f"data.augment: {augment} is for images (C, H, W); {loaded.name} has"
+            f" samples of shape {shape}."
         )
     choice = experiment.model
     source, parameters = (choice.name, choice.parameters) if model is None else (model, {})
-    plan = ModelPlan(
-        source, parameters, loaded.input_shape, loaded.classes, experiment.seed, loaded.tokens
-    )
-    flat = FlatModel(plan.build())
-    size = flat.size
-    if experiment.cluster.server_shards > size:
-        raise ConfigError(
-            f"cluster.server_shards: {experiment.cluster.server_shards} servers cannot share the"
-            f" {size} parameters that {plan.name} has."
-        )
+    plan = ModelPlan(source, parameters, shape, loaded.classes, loaded.tokens)
     if model is not None or data is not None:  # the record names the objects that were given
         named = {
             "model": experiment.model if model is None else Named(name=plan.name),
             "data": experiment.data.model_copy(update={"name": loaded.name}),
         }
         experiment = experiment.model_copy(update=named)
-    return TrainingPlan(
-        experiment,
-        loaded,
-        plan,
-        size,
-        4 * (size + flat.buffer_size),
-        _timed(experiment, plan),
-        _deal(experiment, loaded),
-        experiment.workload_samples(len(loaded.train_x)),
+    return TASKS[_kind(experiment, loaded)](plan, loaded, augment), experiment
+
+
+def _kind(experiment: Experiment, data: Labelled) -> str:
+    """Return the name of the built-in task that suits the labels.
+
+    Raises:
+        ConfigError: the experiment asks for another one.
+    """
+    kind = (
+        "regression" if data.regression else "language-model" if data.tokens else "classification"
     )
+    if experiment.task is not None and experiment.task.name != kind:
+        raise ConfigError(
+            f"task: {experiment.task.name} does not go with the labels of {data.name}, which are"
+            f" those of a {kind}."
+        )
+    if experiment.task is not None and experiment.task.parameters:
+        raise ConfigError(
+            f"task: {kind} has no parameter {next(iter(experiment.task.parameters))!r}."
+        )
+    return kind
 
 
-def _check_batches(experiment: Experiment, data: DataSet) -> None:
+def _train_count(data: Data, task: Task) -> int:
+    """Return the number of training samples that are used, after all parts have been checked."""
+    count = check_samples(f"task {task.name}: train_set", task.train_set())
+    check_samples(f"task {task.name}: test_set", task.test_set())
+    if (validation := task.validation_set()) is not None:
+        check_samples(f"task {task.name}: validation_set", validation)
+    return min(count, data.train_samples or count)
+
+
+def _check_batches(experiment: Experiment, task: Task, limit: int) -> None:
     """Refuse batches that are larger than the training set.
 
     A worker's own share of it may be smaller than its batch, which then repeats samples.
@@ -138,7 +308,7 @@ def _check_batches(experiment: Experiment, data: DataSet) -> None:
     Raises:
         ConfigError: it names both sizes.
     """
-    limit, sizes = len(data.train_x), {"batch_size": experiment.batch_size}
+    sizes = {"batch_size": experiment.batch_size}
     for choice in (experiment.paradigm, *experiment.paradigms):
         paradigm = choice.make()
         if isinstance(paradigm, SyncSwitch):
@@ -147,17 +317,29 @@ def _check_batches(experiment: Experiment, data: DataSet) -> None:
     for where, size in sizes.items():
         if size > limit:
             raise ConfigError(
-                f"{where}: {size:,} is more than the {limit:,} training samples of {data.name}."
+                f"{where}: {size:,} is more than the {limit:,} training samples of"
+                f" {task.data_name}."
             )
 
 
-def _deal(experiment: Experiment, data: DataSet) -> dict[str, Array]:
-    if experiment.timing == "only":
-        return {}
-    return shards(experiment.data, data.train_y, list(experiment.slots()), experiment.seed)
+def _deal(experiment: Experiment, task: Task, slots: list[str]) -> dict[str, Array]:
+    samples = task.train_set()
+    count = min(len(samples), experiment.data.train_samples or len(samples))  # type: ignore[arg-type]
+
+    def labels() -> Array:
+        values = np.asarray(task.labels(samples))[:count]
+        if values.ndim > 1 or (isinstance(task, Supervised) and task.data.regression):
+            raise ConfigError(
+                "data.partition: dirichlet deals samples out by their class; these have"
+                f" {'a label for each token' if values.ndim > 1 else 'numbers to predict'}.\n"
+                "Allowed: iid, shared."
+            )
+        return values
+
+    return shards(experiment.data, count, labels, slots, experiment.seed)
 
 
-def _timed(experiment: Experiment, plan: ModelPlan) -> dict[str, WorkerGroup]:
+def _timed(experiment: Experiment, model: InitialModel) -> dict[str, WorkerGroup]:
     """Return the group of each slot, with the seconds of a step where a rate is given; the virtual
     engine needs them for all.
     """
@@ -166,7 +348,7 @@ def _timed(experiment: Experiment, plan: ModelPlan) -> dict[str, WorkerGroup]:
         group.name: group.flops_per_s or (None if group.emulates_steps else silent)
         for group in experiment.workers
     }
-    flops = max(1.0, step_flops(plan, experiment.batch_size)) if any(rates.values()) else 0.0
+    flops = max(1.0, step_flops(model, experiment.batch_size)) if any(rates.values()) else 0.0
     steps_s = {name: flops / rate for name, rate in rates.items() if rate}
     timed = {
         group.name: group.model_copy(

@@ -3,12 +3,12 @@ run trains.
 
 worker      step(clock, size[, factor, latency]; [weights])      -> gradient; loss and seconds
 server      apply, apply_and_publish, publish, forget            see `training.model_server`
-evaluator   evaluate(on_all; weights...)                         accuracy and loss
+evaluator   evaluate(is_last; weights...)                        metrics
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -123,14 +123,14 @@ class EvaluatorActor:
 
     site = "evaluator"
 
-    def __init__(self, evaluate: Callable[[bool, list[Tensor]], tuple[float, float]]) -> None:
+    def __init__(self, measure: Callable[[bool, list[Tensor]], Mapping[str, float]]) -> None:
         """
         Args:
-            evaluate: called with whether to use the whole test set, and the weights of each server;
-                returns accuracy (a fraction of 1) and mean loss.
+            measure: called with whether the training is over, and the weights of each server;
+                returns the metrics.
         """
         self.free_at = 0.0
-        self._evaluate = evaluate
+        self._measure = measure
 
     def cost(self, method: str, fields: list[Any], inputs: Sequence[Any]) -> Cost:
         """See `Actor.cost`."""
@@ -138,4 +138,4 @@ class EvaluatorActor:
 
     def compute(self, method: str, fields: list[Any], inputs: list[Any], answer: Any) -> Computed:
         """See `Actor.compute`."""
-        return (), self._evaluate(fields[0], inputs)
+        return (), self._measure(fields[0], inputs)

@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from torch import Tensor
-
 from raysync.config import Experiment, WorkerGroup
 from raysync.core.ids import WorkerId
 from raysync.core.paradigm import AnyParadigm, Paradigm
@@ -21,7 +19,7 @@ from raysync.engine.evaluations import EVALUATOR
 from raysync.engine.faults import FaultPlan
 from raysync.engine.step_time import one_way_s
 from raysync.engine.topology import SERVER, DataParallel
-from raysync.training.evaluation import evaluate
+from raysync.training.evaluation import ModelEvaluation
 from raysync.training.flat import FlatModel
 from raysync.training.model_server import ModelServer, shard_of
 from raysync.training.preparation import TrainingPlan
@@ -68,22 +66,19 @@ class DataParallelRun:
         training, experiment = self._training, self._training.experiment
         vectors = 2 if experiment.update.delay_compensation is not None else 1
         server = (
-            ModelServer(shard_of(FlatModel(training.model.build()), experiment.update))
+            ModelServer(
+                shard_of(FlatModel(training.model.build(experiment.seed)), experiment.update)
+            )
             if self._trains
             else None
         )
         return server_actor(SERVER, experiment, training.vector_bytes, vectors, server)
 
     def _evaluator(self) -> EvaluatorActor:
-        training, plan = self._training, self._training.experiment.evaluation
-        model = FlatModel(training.model.build().to(device_of(training)))
-
-        def on_test_set(on_all: bool, weights: list[Tensor]) -> tuple[float, float]:
-            return evaluate(
-                model, weights[0], training.data, plan.batch_size, None if on_all else plan.samples
-            )
-
-        return EvaluatorActor(on_test_set)
+        training, experiment = self._training, self._training.experiment
+        module = training.model.build(experiment.seed).to(device_of(training))
+        evaluation = ModelEvaluation(training.task, module, experiment)
+        return EvaluatorActor(lambda is_last, weights: evaluation.measure(weights[0], is_last))
 
 
 def server_actor(

@@ -12,7 +12,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from raysync.core.ids import WorkerId
 from raysync.decoupled.cut import joined
@@ -23,7 +23,7 @@ from raysync.decoupled.topology import Pipelined, server_of
 from raysync.engine.evaluations import EVALUATOR
 from raysync.engine.faults import FaultPlan
 from raysync.engine.step_time import StepTime, one_way_s
-from raysync.training.evaluation import evaluate
+from raysync.training.evaluation import ModelEvaluation
 from raysync.training.flat import FlatModel
 from raysync.training.model_server import ModelServer
 from raysync.virtual.actors import Computed, EvaluatorActor
@@ -59,7 +59,8 @@ class StageActor:
                 computation,
                 self._stage,
                 plan.paradigm.modules,
-                plan.draws(self._group),
+                plan.training.task,
+                plan.reader(self._group),
                 plan.training.experiment.batch_size,
             )
         self._busy_s = 0.0
@@ -93,10 +94,9 @@ class StageActor:
     def compute(self, method: str, fields: list[Any], inputs: list[Any], answer: Any) -> Computed:
         """See `Actor.compute`."""
         assert self._work is not None, "nothing to train with"
-        data = self._plan.training.data
         if method == "forward":
-            return (self._work.forward(fields[0], data, inputs),), None
-        loss, gradient, dx = self._work.backward(fields[0], data, inputs)
+            return (self._work.forward(fields[0], inputs),), None
+        loss, gradient, dx = self._work.backward(fields[0], inputs)
         return (gradient.clone(), dx), (loss, answer[1])
 
 
@@ -165,18 +165,11 @@ class PipelinedRun:
         return copy.deepcopy(self._parts[stage - 1])
 
     def _evaluator(self) -> EvaluatorActor:
-        training, plan = self._plan.training, self._plan.training.experiment.evaluation
+        training = self._plan.training
         parts = [self._part(stage) for stage in self._plan.shares]
         sizes = [FlatModel(copy.deepcopy(part)).size for part in parts]
-        whole = FlatModel(nn.Sequential(*(item for part in parts for item in part)))
-
-        def on_test_set(on_all: bool, means: list[Tensor]) -> tuple[float, float]:
-            return evaluate(
-                whole,
-                joined(means, sizes),
-                training.data,
-                plan.batch_size,
-                None if on_all else plan.samples,
-            )
-
-        return EvaluatorActor(on_test_set)
+        whole = nn.Sequential(*(item for part in parts for item in part))
+        evaluation = ModelEvaluation(training.task, whole, training.experiment)
+        return EvaluatorActor(
+            lambda is_last, means: evaluation.measure(joined(means, sizes), is_last)
+        )

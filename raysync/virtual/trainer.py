@@ -35,10 +35,11 @@ class Trainer:
     def __init__(self, training: TrainingPlan) -> None:
         self._training = training
         self._device = device_of(training)
-        flat = FlatModel(training.model.build())
+        flat = FlatModel(training.model.build(training.experiment.seed))
         self._size = flat.size
         self._initial = flat.initial()  # (P + Q,)
-        self._batches = {slot: training.batches(slot) for slot in training.groups}
+        samples = training.task.train_set()
+        self._readers = {slot: training.reader(slot, samples) for slot in training.groups}
         self._computations: dict[tuple[int, str], GradientComputation] = {}
 
     def compute(
@@ -60,7 +61,7 @@ class Trainer:
         computation.read_weights([weights])
         computation.read_buffers(self._initial if buffers is None else buffers)
         with torch.random.fork_rng(devices=[0] if self._device != "cpu" else []):
-            loss = computation.compute(self._batches[slot], clock, batch_size)
+            loss = computation.compute(self._readers[slot], clock, batch_size)
         return loss, computation.outgoing().clone()
 
     @property
@@ -71,9 +72,12 @@ class Trainer:
     def _computation(self, group: WorkerGroup) -> GradientComputation:
         key = (group.devices, group.precision)
         if key not in self._computations:
-            devices = [self._device] * group.devices
-            module = self._training.model.build()
+            training, experiment = self._training, self._training.experiment
             self._computations[key] = GradientComputation(
-                module, self._training.data, devices, group.precision
+                training.model.build(experiment.seed),
+                training.task,
+                [self._device] * group.devices,
+                group.precision,
+                experiment.micro_batch,
             )
         return self._computations[key]

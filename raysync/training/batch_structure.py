@@ -1,0 +1,57 @@
+"""Batches of any structure: tensors in tuples, lists and mappings, moved and split alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def batch_to(batch: Any, move: Callable[[Tensor], Tensor]) -> Any:
+    """Return a batch whose tensors have been moved.
+
+    Args:
+        batch: a tensor, or tuples, lists and mappings of tensors and of other values, which stay
+            as they are.
+        move: called with each tensor.
+    """
+    if isinstance(batch, Tensor):
+        return move(batch)
+    if isinstance(batch, Mapping):
+        moved = {key: batch_to(value, move) for key, value in batch.items()}
+        return moved if type(batch) is dict else _like(batch, moved)
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(batch_to(value, move) for value in batch))
+    if isinstance(batch, tuple | list):
+        return type(batch)(batch_to(value, move) for value in batch)
+    return batch
+
+
+def _like(batch: Mapping[Any, Any], moved: dict[Any, Any]) -> Any:
+    """Return a mapping of the batch's own type, such as transformers' BatchEncoding, if it can be
+    made of a dict.
+    """
+    try:
+        return type(batch)(moved)  # type: ignore[call-arg]
+    except TypeError:
+        return moved
+
+
+def split_batch(batch: Any, sizes: Sequence[int]) -> list[Any]:
+    """Split every tensor of a batch along its first dimension.
+
+    Args:
+        batch: as for `batch_to`.
+        sizes: the number of samples of each part.
+    """
+    if isinstance(batch, Tensor):
+        return list(torch.split(batch, list(sizes)))
+    if isinstance(batch, Mapping):
+        parts = {key: split_batch(value, sizes) for key, value in batch.items()}
+        return [{key: part[index] for key, part in parts.items()} for index in range(len(sizes))]
+    if isinstance(batch, tuple | list):
+        columns = [split_batch(value, sizes) for value in batch]
+        return [type(batch)(column[index] for column in columns) for index in range(len(sizes))]
+    return [batch for _ in sizes]

@@ -1,0 +1,110 @@
+"""Which samples a worker meets in which batch: its share of the training set, and their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numpy.random import default_rng
+
+from raysync.config import Data
+from raysync.errors import ConfigError
+from raysync.randomness import hashed_seed
+
+Array = npt.NDArray[Any]
+
+
+def shards(
+    data: Data, count: int, labels: Callable[[], Array], slots: Sequence[str], seed: int
+) -> dict[str, Array]:
+    """Deal the training samples out to the worker slots.
+
+    Args:
+        data: `partition` `iid` deals a shuffled set out evenly; `dirichlet` draws, for each class,
+            the shares of the slots from Dir(alpha) (Hsu et al. 2019, "Measuring the effects of
+            non-identical data distribution"); `shared` gives all samples to every slot.
+        count: N, the number of samples.
+        labels: returns the class of each, (N,); called for `dirichlet` only.
+        slots: the slots in the order of the experiment.
+        seed: the seed of the run.
+
+    Returns:
+        Slot -> indices, int64; none is empty.
+
+    Raises:
+        ConfigError: there are more slots than samples, alpha is so small that in each of 100 draws
+            a slot gets no sample, or `dirichlet` meets samples with more than one label.
+    """
+    rng = default_rng(hashed_seed(seed, "partition"))
+    if count < len(slots):
+        raise ConfigError(
+            f"data: {count} training samples cannot be dealt out to {len(slots)} workers."
+        )
+    if data.partition == "shared":
+        return {slot: np.arange(count) for slot in slots}
+    if data.partition == "iid":
+        order = rng.permutation(count)
+        return {slot: order[index :: len(slots)] for index, slot in enumerate(slots)}
+    classes = labels()
+    for _ in range(100):
+        parts: list[list[Array]] = [[] for _ in slots]
+        for label in np.unique(classes):
+            members = rng.permutation(np.flatnonzero(classes == label))
+            cuts = np.cumsum(rng.dirichlet([data.alpha] * len(slots)))[:-1] * len(members)
+            for part, piece in zip(parts, np.split(members, cuts.astype(int)), strict=True):
+                part.append(piece)
+        dealt = [np.concatenate(part) for part in parts]
+        if all(len(part) for part in dealt):
+            return dict(zip(slots, dealt, strict=True))
+    raise ConfigError(
+        f"data.alpha: {data.alpha} leaves a worker without samples in each of 100 draws; use a"
+        " larger one."
+    )
+
+
+class Batches:
+    """The batches of one slot: a function of (seed, slot, clock, batch size) alone.
+
+    The slot's shard is shuffled anew for each pass; batch c takes samples c * size to (c + 1) *
+    size - 1 of the endless sequence of passes, so each pass has every sample once.
+    """
+
+    def __init__(self, shard: Array, seed: int, slot: str) -> None:
+        """
+        Args:
+            shard: the indices of the slot's training samples.
+            seed: the seed of the run.
+            slot: the worker's slot.
+        """
+        self._shard = shard
+        self._seed = seed
+        self._slot = slot
+        self._pass = -1
+        self._order = shard
+
+    def seed(self, clock: int) -> int:
+        """Return the seed of what the model itself draws when it computes that batch."""
+        return hashed_seed(self._seed, "step", self._slot, clock) >> 1
+
+    def augmentation_seed(self, clock: int) -> int:
+        """Return the seed of the augmentation of that batch."""
+        return hashed_seed(self._seed, "augment", self._slot, clock) >> 1
+
+    def indices(self, clock: int, size: int) -> Array:
+        """Return the training-set indices of one batch, (size,)."""
+        start, pieces, missing = clock * size, [], size
+        while missing:
+            number, offset = divmod(start, len(self._shard))
+            piece = self._passed(number)[offset : offset + missing]
+            pieces.append(piece)
+            start += len(piece)
+            missing -= len(piece)
+        return np.concatenate(pieces)
+
+    def _passed(self, number: int) -> Array:
+        if number != self._pass:
+            rng = default_rng(hashed_seed(self._seed, "batch", self._slot, number))
+            self._pass, self._order = number, rng.permutation(self._shard)
+        return self._order
