@@ -252,11 +252,11 @@ def with_gradients() -> str:
 
 def _plain_loop(training: TrainingPlan, pushes: list[tuple[str, int]], evaluations: int) -> float:
     """Return the processor seconds of the same batches, forward and backward, and evaluations."""
-    module, data = training.model.build(), training.data
-    batches = {slot: training.batches(slot) for slot in training.groups}
+    module, data = training.build(), training.data
+    batches = {slot: training.reader(slot) for slot in training.groups}
     began = time.process_time()
     for worker, clock in pushes:
-        x, y = batches[WorkerId(worker).slot].draw(data, clock, BATCH)
+        x, y = batches[WorkerId(worker).slot].read(clock, [BATCH])[0]
         module.zero_grad()
         torch.nn.functional.cross_entropy(module(x), y).backward()
     module.eval()

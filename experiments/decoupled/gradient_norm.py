@@ -60,13 +60,11 @@ def again(plan: DecoupledPlan) -> Iterator[tuple[list[float], float, float]]:
         training.data.samples(training.data.train_x),
         torch.from_numpy(training.data.train_y),
     )
-    draws = [plan.draws(group) for group in range(paradigm.groups)]
+    draws = [plan.reader(group) for group in range(paradigm.groups)]
     for batch in range(1, plan.batches // paradigm.groups + 1):
         step = update.lr / sqrt(batch) if update.schedule.name == "inverse-sqrt" else update.lr
         stale = [history[0] for history in histories]
-        computed = [
-            gradient_at(whole, stale, *each.draw(training.data, batch - 1, size)) for each in draws
-        ]
+        computed = [gradient_at(whole, stale, *each.read(batch - 1, [size])[0]) for each in draws]
         for index, history in enumerate(histories):
             replicas = zip(*(gradients[index] for _, gradients in computed), strict=True)
             means = [torch.stack(each).mean(dim=0) for each in replicas]

@@ -165,6 +165,7 @@ def data_set(
     classes: int | None = None,
     *,
     tokens: bool = False,
+    regression: bool = False,
     validation: tuple[Any, Any] | Dataset[Any] | None = None,
 ) -> Labelled:
     """Build a data set of (samples, labels) pairs: arrays or tensors, samples first; or of torch's
@@ -174,12 +175,13 @@ def data_set(
         name: the name in records.
         train: samples (N, C, ...), uint8 (normalised per channel) or floating point (used
             unchanged), and integer labels (N,). With `tokens`: integers from 0 (N, T), and labels
-            (N, T), the token to predict at each of them. For a regression: floating-point labels
-            (N,) or (N, K). Or a `torch.utils.data.Dataset` of pairs (x, y).
+            (N, T), the token to predict at each of them. With `regression`: numbers (N,) or
+            (N, K). Or a `torch.utils.data.Dataset` of pairs (x, y).
         test: likewise.
         classes: the number of classes, or the size of the vocabulary; by default the largest label
             (or token) plus 1, which a `Dataset` must have in its attribute `targets`.
         tokens: whether samples are rows of tokens, for a language model.
+        regression: whether labels are numbers to predict.
         validation: like `test`: evaluations then use it, and the test set only once, at the end.
 
     Raises:
@@ -200,15 +202,16 @@ def data_set(
     if lazy:
         if len(lazy) < len(parts):
             raise ConfigError(f"data {name}: {lazy[0]} is a torch Dataset, so all parts must be.")
-        return _lazy(name, parts, classes, tokens)
-    return _in_memory(name, parts, classes, tokens)
+        return _lazy(name, parts, classes, tokens, regression)
+    return _in_memory(name, parts, classes, tokens, regression)
 
 
-def _in_memory(name: str, parts: dict[str, Any], classes: int | None, tokens: bool) -> DataSet:
+def _in_memory(
+    name: str, parts: dict[str, Any], classes: int | None, tokens: bool, regression: bool
+) -> DataSet:
     checked = _tokens if tokens else _samples
     arrays = {part: _pair(name, part, pair, checked) for part, pair in parts.items()}
-    train_x, train_y = arrays["train"]
-    regression = train_y.dtype.kind == "f" and not tokens
+    train_x, _ = arrays["train"]
     for part, (x, y) in arrays.items():
         if y.ndim == 0 or len(x) != len(y) or len(x) == 0:
             labels = len(y) if y.ndim else "no"
@@ -221,7 +224,8 @@ def _in_memory(name: str, parts: dict[str, Any], classes: int | None, tokens: bo
         if y.shape != (x.shape if tokens else x.shape[:1]) or not _counts_from_0(y):
             each = "token" if tokens else "sample"
             raise ConfigError(
-                f"data {name}: labels of {part} must be whole numbers from 0, one a {each}."
+                f"data {name}: labels of {part} must be whole numbers from 0, one a {each}; for"
+                " numbers to predict say regression=True."
             )
     for part, (x, _) in arrays.items():
         if train_x.shape[1:] != x.shape[1:]:
@@ -262,10 +266,9 @@ def _class_count(
 
 def _numbers(name: str, part: str, y: Array) -> Array:
     """Return the labels of a regression as (N, K) float32."""
-    if y.dtype.kind != "f" or y.ndim > 2 or not np.isfinite(y).all():
+    if y.ndim > 2 or not np.isfinite(y).all():
         raise ConfigError(
-            f"data {name}: labels of {part} must be finite numbers (N,) or (N, K), as those of"
-            f" train are numbers; got {y.dtype} {y.shape}."
+            f"data {name}: labels of {part} must be finite numbers (N,) or (N, K), got {y.shape}."
         )
     return np.ascontiguousarray(y.reshape(len(y), -1), np.float32)
 
@@ -280,7 +283,9 @@ def _same_width(name: str, arrays: dict[str, tuple[Array, Array]], classes: int 
     return widths["train"]
 
 
-def _lazy(name: str, parts: dict[str, Any], classes: int | None, tokens: bool) -> LazyDataSet:
+def _lazy(
+    name: str, parts: dict[str, Any], classes: int | None, tokens: bool, regression: bool
+) -> LazyDataSet:
     for part, samples in parts.items():
         check_samples(f"data {name}: {part}", samples)
     train = parts["train"]
@@ -296,8 +301,6 @@ def _lazy(name: str, parts: dict[str, Any], classes: int | None, tokens: bool) -
         raise ConfigError(
             f"data {name}: the x of a sample must be a tensor or an array, got {type(x).__name__}."
         )
-    label = np.asarray(y)
-    regression = label.dtype.kind == "f"
     if classes is None and not regression:
         targets = getattr(train, "targets", None)
         if targets is None:
@@ -309,7 +312,7 @@ def _lazy(name: str, parts: dict[str, Any], classes: int | None, tokens: bool) -
     return LazyDataSet(
         name,
         **parts,
-        classes=classes or max(1, label.size),
+        classes=classes or max(1, np.asarray(y).size),
         input_shape=tuple(x.shape),
         regression=regression,
         tokens=tokens,
@@ -409,7 +412,7 @@ def diabetes() -> Labelled:
     train = numbers[:-88]
     numbers = (numbers - train.mean(axis=0)) / train.std(axis=0)
     x, y = numbers[:, :-1], numbers[:, -1]
-    return data_set("diabetes", (x[:-88], y[:-88]), (x[-88:], y[-88:]))
+    return data_set("diabetes", (x[:-88], y[:-88]), (x[-88:], y[-88:]), regression=True)
 
 
 def synthetic(

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from torch import nn
 from torch.utils.data import Dataset
 
 from raysync.config import Data, Experiment, Named, WorkerGroup
@@ -74,8 +75,13 @@ class TrainingPlan:
         """Return which samples a worker slot meets in which batch."""
         return Batches(self.shards[slot], self.experiment.seed, slot)
 
-    def reader(self, slot: str, samples: Dataset[Any]) -> BatchReader:
+    def build(self) -> nn.Module:
+        """Build the model with the initial weights of the run."""
+        return self.model.build(self.experiment.seed)
+
+    def reader(self, slot: str, samples: Dataset[Any] | None = None) -> BatchReader:
         """Return the batches of a worker slot, read by this process from the training set."""
+        samples = self.task.train_set() if samples is None else samples
         return BatchReader(samples, self.task.collate, self.batches(slot))
 
     def with_seed(self, seed: int) -> TrainingPlan:

@@ -66,9 +66,7 @@ class DataParallelRun:
         training, experiment = self._training, self._training.experiment
         vectors = 2 if experiment.update.delay_compensation is not None else 1
         server = (
-            ModelServer(
-                shard_of(FlatModel(training.model.build(experiment.seed)), experiment.update)
-            )
+            ModelServer(shard_of(FlatModel(training.build()), experiment.update))
             if self._trains
             else None
         )
@@ -76,7 +74,7 @@ class DataParallelRun:
 
     def _evaluator(self) -> EvaluatorActor:
         training, experiment = self._training, self._training.experiment
-        module = training.model.build(experiment.seed).to(device_of(training))
+        module = training.build().to(device_of(training))
         evaluation = ModelEvaluation(training.task, module, experiment)
         return EvaluatorActor(lambda is_last, weights: evaluation.measure(weights[0], is_last))
 

@@ -35,7 +35,7 @@ class Trainer:
     def __init__(self, training: TrainingPlan) -> None:
         self._training = training
         self._device = device_of(training)
-        flat = FlatModel(training.model.build(training.experiment.seed))
+        flat = FlatModel(training.build())
         self._size = flat.size
         self._initial = flat.initial()  # (P + Q,)
         samples = training.task.train_set()
@@ -74,7 +74,7 @@ class Trainer:
         if key not in self._computations:
             training, experiment = self._training, self._training.experiment
             self._computations[key] = GradientComputation(
-                training.model.build(experiment.seed),
+                training.build(),
                 training.task,
                 [self._device] * group.devices,
                 group.precision,

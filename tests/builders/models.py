@@ -1,6 +1,16 @@
-"""Models of a user."""
+"""Models of a user, and models alone: without a data set that they learn from."""
 
 from torch import nn
+
+from raysync.training.initial_model import InitialModel
+from raysync.training.models import ModelPlan
+from raysync.training.supervised import Classification
+
+
+def built(source, shape, classes, seed=0, tokens=False, **parameters):
+    """A registered model, or a user's own, with the initial weights of that seed."""
+    plan = ModelPlan(source, parameters, shape, classes, tokens)
+    return InitialModel(Classification(plan, None)).build(seed)
 
 
 def half(classes):

@@ -36,7 +36,7 @@ def train(training, name):
 
 def train_alone(training):
     """torch, one process, one batch made of the workers' batches."""
-    module = training.model.build()
+    module = training.build()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
     scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones=[ROUNDS // 2])
     batches = [training.batches(slot) for slot in training.shards]

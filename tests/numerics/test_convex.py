@@ -21,8 +21,8 @@ from raysync.config import Update
 from raysync.errors import ConfigError
 from raysync.training.convex import LIPSCHITZ_OF_UNIT_NORM
 from raysync.training.flat import FlatModel
-from raysync.training.models import ModelPlan
 from raysync.training.parameter_store import ParameterStore
+from tests.builders.models import built
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -34,11 +34,7 @@ weights = arrays(np.float32, SIZE, elements=st.floats(-50, 50, width=32))
 
 
 def flat(unit_norm=True):
-    return FlatModel(
-        ModelPlan(
-            "logistic-regression", {"unit_norm": unit_norm}, (FEATURES,), CLASSES, seed=0
-        ).build()
-    )
+    return FlatModel(built("logistic-regression", (FEATURES,), CLASSES, unit_norm=unit_norm))
 
 
 def loss_and_gradient(model, w, x, y):

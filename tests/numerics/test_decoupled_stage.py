@@ -40,7 +40,7 @@ def through(stages, x, y, batch=1):
     """A batch through all stages; the loss and the concatenated gradients."""
     for stage in stages[:-1]:
         x = stage.forward(batch, x, 0)
-    loss, outgoing, dy = stages[-1].learn(batch, x, y, 0)
+    loss, outgoing, dy = stages[-1].learn(batch, x, lambda output: cross_entropy(output, y), 0)
     gradients = [outgoing[: stages[-1].size].clone()]
     for stage in reversed(stages[:-1]):
         outgoing, dy = stage.backward(batch, dy)
@@ -215,6 +215,6 @@ def test_what_cannot_be_cut(module, arguments, says):
 
 
 def test_a_registered_model_that_cannot_be_cut_says_so():
-    plan = ModelPlan("char-lm", {}, (8,), 10, 0, tokens=True)
+    plan = ModelPlan("char-lm", {}, (8,), 10, tokens=True)
     with pytest.raises(ConfigError, match="cannot be cut"):
         cut(plan.build(), 2, torch.zeros(2, 8, dtype=torch.int64), name="char-lm")

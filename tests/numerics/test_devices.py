@@ -11,8 +11,8 @@ from raysync.errors import ConfigError
 from raysync.training.device import Device, has_kernels, refuse_without_kernels
 from raysync.training.evaluation import evaluate
 from raysync.training.gradient import GradientComputation
-from raysync.training.models import ModelPlan
 from raysync.training.preparation import prepare
+from tests.builders.models import built
 
 SETTINGS = {
     "data": {"name": "digits", "train_samples": 200},
@@ -26,13 +26,13 @@ needs_gpu = pytest.mark.skipif(
 
 def gradient(devices, precision="float32", model=None, batch_size=30, clocks=1):
     training = prepare(config.validate(SETTINGS), model=model)
-    computation = GradientComputation(training.model.build(), training.data, devices, precision)
+    computation = GradientComputation(training.build(), training.task, devices, precision)
     torch.manual_seed(0)
     computation.read_weights(
         [0.1 * torch.randn(computation.model.size + computation.model.buffer_size)]
     )
     losses = [
-        computation.compute(training.batches("w-0"), clock, batch_size) for clock in range(clocks)
+        computation.compute(training.reader("w-0"), clock, batch_size) for clock in range(clocks)
     ]
     return losses[-1], computation.outgoing().clone(), computation
 
@@ -107,11 +107,11 @@ def losses_of_one_batch(name, device, precision):
     """
     data = {"name": "synthetic", "parameters": {"shape": [3, 32, 32], "train": 300}}
     training = prepare(config.validate(SETTINGS | {"data": data}))
-    module = ModelPlan(name, {}, (3, 32, 32), 10, 0).build()
-    computation = GradientComputation(module, training.data, [device], precision)
+    module = built(name, (3, 32, 32), 10)
+    computation = GradientComputation(module, training.task, [device], precision)
     losses = []
     for _ in range(5):
-        losses.append(computation.compute(training.batches("w-0"), 0, 16))
+        losses.append(computation.compute(training.reader("w-0"), 0, 16))
         computation.read_weights([computation.model.initial() - 0.05 * computation.outgoing()])
     return losses
 
@@ -159,9 +159,10 @@ def test_float32_is_what_it_says_also_after_others_have_computed(tf32, precision
     *_, other = gradient(["cpu"], precision="float32" if allowed else "tf32")
     assert tf32() == {not allowed}
     training = prepare(config.validate(SETTINGS))
-    computation.compute(training.batches("w-0"), 0, 30)
+    computation.compute(training.reader("w-0"), 0, 30)
     assert tf32() == {allowed}
-    evaluate(other.model, other.model.initial(), training.data, 50)
+    task = training.task
+    evaluate(other.model, other.model.initial(), task, task.test_set(), 50)
     assert tf32() == {False}
 
 

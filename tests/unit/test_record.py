@@ -22,7 +22,9 @@ from raysync.record.writer import RecordWriter, folder_name
 from raysync.runner import run
 from raysync.testing.drive import SAMPLES
 from raysync.training.data import data_set
+from raysync.training.initial_model import InitialModel
 from raysync.training.preparation import prepare
+from raysync.training.supervised import LanguageModel
 from tests.builders.journals import FAST, SLOW, journal
 from tests.builders.schedules import joins, simulate
 
@@ -226,7 +228,9 @@ def test_chance_is_the_share_of_the_most_frequent_label():
     words = data_set(
         "words", (labels[None], labels[None]), (labels[None], labels[None]), tokens=True
     )
-    assert replace(prepare(config.validate(settings), data=data), data=words).chance_accuracy == 0.5
+    prepared = prepare(config.validate(settings), data=data)
+    of_words = replace(prepared, model=InitialModel(LanguageModel(None, words)))
+    assert of_words.chance_accuracy == 0.5
 
 
 def test_a_run_that_never_learns_has_no_converged_accuracy_in_record_and_journal(tmp_path):

@@ -14,14 +14,15 @@ from raysync.config import Data
 from raysync.core.journal import Evaluation
 from raysync.errors import ConfigError
 from raysync.record.measures import Measures
-from raysync.training.cost import step_s
+from raysync.training.cost import on_random_samples, step_s
 from raysync.training.data import data_set, load
 from raysync.training.evaluation import evaluate
 from raysync.training.flat import FlatModel
 from raysync.training.gradient import GradientComputation
-from raysync.training.models import ModelPlan, listed
+from raysync.training.models import listed
 from raysync.training.parameter_store import ParameterStore
 from raysync.training.preparation import prepare
+from raysync.training.supervised import LanguageModel
 from raysync.training.text import (
     ENTROPY_RATE,
     PROBABILITIES,
@@ -30,6 +31,7 @@ from raysync.training.text import (
     token_ids,
     windows,
 )
+from tests.builders.models import built
 
 LETTERS = 10
 
@@ -41,7 +43,7 @@ def text(path, words, **parameters):
 
 
 def build(source="char-lm", shape=(8,), classes=5, tokens=True, **parameters):
-    return ModelPlan(source, parameters, shape, classes, 0, tokens).build()
+    return built(source, shape, classes, tokens=tokens, **parameters)
 
 
 # ---- the synthetic text ----
@@ -145,7 +147,7 @@ def test_batches_of_text_are_tokens_with_the_next_as_label():
     training = prepare(
         config.validate({"model": "char-lm", "data": "text", "workers": [{"count": 3}]})
     )
-    x, y = training.batches("worker-0").draw(training.data, 0, 6)
+    x, y = training.reader("worker-0").read(0, [6])[0]
     assert x.shape == y.shape == (6, 64)
     assert x.dtype == y.dtype == torch.int64
     assert torch.equal(x[:, 1:], y[:, :-1])
@@ -346,7 +348,7 @@ def test_dirichlet_and_augmentation_are_not_for_text():
 
 def test_a_step_of_char_lm_can_be_timed():
     assert listed("char-lm").tokens
-    assert step_s(listed("char-lm")) > 0
+    assert step_s(on_random_samples(listed("char-lm"))) > 0
 
 
 # ---- training and evaluation ----
@@ -369,14 +371,14 @@ def test_evaluation_is_the_mean_over_all_tokens():
         def forward(self, tokens):
             return self.table(tokens).transpose(1, 2)
 
-    accuracy, loss = evaluate(
-        FlatModel(Bigrams()), torch.tensor(table).reshape(-1), mine, batch_size=3
-    )
+    task = LanguageModel(None, mine)
+    weights = torch.tensor(table).reshape(-1)
+    got = evaluate(FlatModel(Bigrams()), weights, task, task.test_set(), batch_size=3)
     shares = np.exp(table[x]) / np.exp(table[x]).sum(axis=-1, keepdims=True)
-    assert loss == pytest.approx(
+    assert got["loss"] == pytest.approx(
         -np.log(np.take_along_axis(shares, y[..., None], axis=-1)).mean(), rel=1e-5
     )
-    assert accuracy == pytest.approx((table[x].argmax(axis=-1) == y).mean())
+    assert got["accuracy"] == pytest.approx((table[x].argmax(axis=-1) == y).mean())
 
 
 def test_adamw_with_warm_up_lowers_the_loss(tmp_path):
@@ -399,16 +401,20 @@ def test_adamw_with_warm_up_lowers_the_loss(tmp_path):
             }
         )
     )
-    computation = GradientComputation(training.model.build(), training.data)
+    computation = GradientComputation(training.build(), training.task)
     flat = computation.model
     store = ParameterStore(flat.initial(), flat.size, training.experiment.update)
-    before = evaluate(flat, store.publish(), training.data, 100)[1]
+
+    def loss_of(weights):
+        return evaluate(flat, weights, training.task, training.task.test_set(), 100)["loss"]
+
+    before = loss_of(store.publish())
     moved, steps = [], 40
     for clock in range(steps):
         old = store.publish().clone()
         flat.read_weights(old)
         flat.module.train()
-        computation.compute(training.batches("w-0"), clock, 8)
+        computation.compute(training.reader("w-0"), clock, 8)
         store.apply([flat.outgoing], [8], ["w-0"], clock / steps)
         moved.append((store.publish() - old).norm().item())
     assert moved[0] == 0
@@ -416,7 +422,7 @@ def test_adamw_with_warm_up_lowers_the_loss(tmp_path):
     assert before == pytest.approx(log(training.data.classes), rel=0.15), (
         "before training, every character is as likely"
     )
-    assert evaluate(flat, store.publish(), training.data, 100)[1] < before / 4
+    assert loss_of(store.publish()) < before / 4
 
 
 # ---- measures and tables ----

@@ -11,20 +11,27 @@ from raysync.engine.step_time import StepTime
 from raysync.errors import ConfigError
 from raysync.training import data
 from raysync.training.augment import crop_and_flip
-from raysync.training.cost import step_flops, step_s
-from raysync.training.data import Batches, data_set, load, shards
+from raysync.training.batch_reader import BatchReader
+from raysync.training.batches import Batches, shards
+from raysync.training.cost import on_random_samples, step_flops, step_s
+from raysync.training.data import data_set, load
 from raysync.training.evaluation import evaluate
 from raysync.training.flat import FlatModel
 from raysync.training.gradient import GradientComputation
 from raysync.training.models import MODELS, ModelPlan
 from raysync.training.preparation import prepare
-from tests.builders.models import half
+from raysync.training.supervised import Classification
+from tests.builders.models import built, half
 
 MNIST, CIFAR, DIGITS = (1, 28, 28), (3, 32, 32), (1, 8, 8)
 
 
 def build(source, shape=MNIST, classes=10, seed=0, **parameters):
-    return ModelPlan(source, parameters, shape, classes, seed).build()
+    return built(source, shape, classes, seed, **parameters)
+
+
+def dealt_out(data, labels, slots, seed):
+    return shards(data, len(labels), lambda: labels, slots, seed)
 
 
 def not_a_module():
@@ -250,32 +257,32 @@ def test_ones_own_floats_are_used_as_they_are():
 
 def test_iid_deals_everything_out_once():
     labels = np.arange(103) % 10
-    dealt = shards(Data(), labels, ["a", "b", "c"], seed=1)
+    dealt = dealt_out(Data(), labels, ["a", "b", "c"], 1)
     assert sorted(np.concatenate(list(dealt.values()))) == list(range(103))
     assert max(map(len, dealt.values())) - min(map(len, dealt.values())) <= 1
-    assert not np.array_equal(dealt["a"], shards(Data(), labels, ["a", "b", "c"], seed=2)["a"])
+    assert not np.array_equal(dealt["a"], dealt_out(Data(), labels, ["a", "b", "c"], 2)["a"])
 
 
 def test_dirichlet_deals_everything_out_once_and_unevenly():
     labels = np.arange(2000) % 10
-    dealt = shards(Data(partition="dirichlet", alpha=0.1), labels, ["a", "b", "c", "d"], seed=1)
+    dealt = dealt_out(Data(partition="dirichlet", alpha=0.1), labels, ["a", "b", "c", "d"], 1)
     assert sorted(np.concatenate(list(dealt.values()))) == list(range(2000))
     share = np.bincount(labels[dealt["a"]], minlength=10) / len(dealt["a"])
-    even = shards(Data(partition="dirichlet", alpha=1000.0), labels, ["a", "b", "c", "d"], seed=1)
+    even = dealt_out(Data(partition="dirichlet", alpha=1000.0), labels, ["a", "b", "c", "d"], 1)
     even_share = np.bincount(labels[even["a"]], minlength=10) / len(even["a"])
     assert share.max() > 2 * even_share.max()
 
 
 def test_shared_gives_everything_to_everybody():
-    dealt = shards(Data(partition="shared"), np.arange(9), ["a", "b"], seed=0)
+    dealt = dealt_out(Data(partition="shared"), np.arange(9), ["a", "b"], 0)
     assert [list(shard) for shard in dealt.values()] == [list(range(9))] * 2
 
 
 def test_partitions_that_cannot_be():
     with pytest.raises(ConfigError, match="cannot be dealt out"):
-        shards(Data(), np.arange(2), ["a", "b", "c"], seed=0)
+        dealt_out(Data(), np.arange(2), ["a", "b", "c"], 0)
     with pytest.raises(ConfigError, match="use a larger one"):
-        shards(Data(partition="dirichlet", alpha=1e-6), np.zeros(50, int), ["a", "b", "c"], seed=0)
+        dealt_out(Data(partition="dirichlet", alpha=1e-6), np.zeros(50, int), ["a", "b", "c"], 0)
 
 
 def test_batches_are_a_function_of_seed_slot_and_clock():
@@ -304,9 +311,10 @@ def test_evaluation_counts_the_whole_test_set():
     x = np.eye(3, dtype=np.float32)[[0, 1, 2, 2, 1]]
     mine = data_set("mine", (x, np.array([0, 1, 2, 2, 0])), (x, np.array([0, 1, 2, 2, 0])))
     flat = FlatModel(nn.Linear(3, 3, bias=False))
-    accuracy, loss = evaluate(flat, torch.eye(3).reshape(-1) * 10, mine, batch_size=2)
-    assert accuracy == 0.8
-    assert loss == pytest.approx((4 * 9e-5 + 10) / 5, rel=1e-2)
+    task = Classification(None, mine)
+    got = evaluate(flat, torch.eye(3).reshape(-1) * 10, task, task.test_set(), batch_size=2)
+    assert got["accuracy"] == 0.8
+    assert got["loss"] == pytest.approx((4 * 9e-5 + 10) / 5, rel=1e-2)
 
 
 def test_torchvision_works_beside_a_cpu_torch():
@@ -345,7 +353,8 @@ def test_augmentation_is_a_function_of_seed_slot_and_clock():
     digits = load(Data(name="digits"))
 
     def draw(clock, augment="crop-flip"):
-        return Batches(np.arange(100), 0, "a", augment).draw(digits, clock, 16)
+        samples = digits.part("train", augment)
+        return BatchReader(samples, None, Batches(np.arange(100), 0, "a")).read(clock, [16])[0]
 
     (x, y), (again, _), (plain, labels) = draw(3), draw(3), draw(3, augment="none")
     assert torch.equal(x, again)
@@ -375,17 +384,19 @@ def test_a_resnet_trains():
             }
         )
     )
-    computation = GradientComputation(training.model.build(), training.data)
+    computation = GradientComputation(training.build(), training.task)
     losses = []
     for _ in range(8):
-        losses.append(computation.compute(training.batches("w-0"), 0, 32))
+        losses.append(computation.compute(training.reader("w-0"), 0, 32))
         computation.model.weights -= 0.1 * computation.model.gradient
     assert losses[-1] < losses[0] / 2
 
 
 def test_a_larger_model_costs_more_a_step():
     """A hundredfold of arithmetic: no measurement is that unlucky."""
-    small, large = (step_s(ModelPlan(name, {}, CIFAR, 10, 0)) for name in ("lenet", "resnet20"))
+    small, large = (
+        step_s(on_random_samples(ModelPlan(name, {}, CIFAR, 10))) for name in ("lenet", "resnet20")
+    )
     assert 0 < small < large
 
 
@@ -398,7 +409,7 @@ def test_more_server_shards_than_parameters():
 
 
 def flops(model, batch_size=6, shape=DIGITS, **parameters):
-    return step_flops(ModelPlan(model, parameters, shape, classes=10, seed=0), batch_size)
+    return step_flops(on_random_samples(ModelPlan(model, parameters, shape, 10)), batch_size)
 
 
 def test_floating_point_operations_of_a_step_against_the_closed_form():

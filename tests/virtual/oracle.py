@@ -23,7 +23,7 @@ class Oracle:
 
     def __init__(self, training):
         self.training = training
-        first = training.model.build()
+        first = training.build()
         self.versions = [[p.detach().clone() for p in first.parameters()]]
         self.modules = {}  # worker -> its own module, for its batch-norm statistics
         self.fresh = first

@@ -185,7 +185,7 @@ def test_the_last_weights_are_evaluated_as_they_are():
     training = task_of()
     lines, _ = learn(training, "asp")
     oracle = Oracle(training).follow(lines)
-    module, rest = training.model.build().eval(), oracle.vector()
+    module, rest = training.build().eval(), oracle.vector()
     with torch.no_grad():
         for value in [*module.parameters(), *module.buffers()]:
             value.copy_(rest[: value.numel()].view_as(value))

@@ -179,7 +179,7 @@ def test_every_module_learns_from_every_batch_and_its_labels_are_the_batches():
     }
     assert len(losses) == 60
     for (group, clock), loss in losses.items():
-        x, y = plan.draws(group).draw(DATA, clock, 4)
+        x, y = plan.reader(group).read(clock, [4])[0]
         assert loss == pytest.approx(cross_entropy(whole(x), y).item(), abs=1e-6)
     clocks = {
         stage: [
@@ -215,7 +215,7 @@ def test_a_delayed_gradient_is_that_of_the_weights_of_its_forward_pass():
 
     outputs, got = {}, []
     for batch in range(6):
-        x, y = plan.draws(0).draw(DATA, batch, 4)
+        x, y = plan.reader(0).read(batch, [4])[0]
         outputs[batch] = forward(first, old[max(0, batch - 1)], x), old[max(0, batch - 1)]
         h = outputs[batch][0].detach().requires_grad_()
         loss = cross_entropy(forward(second, now, h), y)
