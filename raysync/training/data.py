@@ -19,13 +19,13 @@ from torch.utils.data import Dataset, Subset
 
 from raysync.config import Data
 from raysync.errors import ConfigError, unknown_name
-from raysync.paradigms.class_loading import call, load_reference
+from raysync.paradigms.class_loading import call
 from raysync.training.augment import crop_and_flip
 from raysync.training.batch_reader import SeededSamples, generators_restored
 from raysync.training.batches import Array
 from raysync.training.samples import check_samples
 from raysync.training.text import read_text, split, synthetic_text, token_ids
-from raysync.training.torchvision_import import torchvision
+from raysync.training.torchvision_import import load_beside_torchvision, torchvision
 
 
 @dataclass(frozen=True)
@@ -567,7 +567,7 @@ def load(data: Data) -> Labelled:
     """
     where = f"data {data.name}"
     if ":" in data.name:
-        whole = call(load_reference(data.name, where), where, data.parameters, {})
+        whole = call(load_beside_torchvision(data.name, where), where, data.parameters, {})
     elif data.name in DATASETS:
         whole = call(DATASETS[data.name], where, data.parameters, {"data_dir": data.data_dir})
     else:

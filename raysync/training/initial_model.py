@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
@@ -10,6 +11,7 @@ from torch import nn
 from raysync.errors import ConfigError
 from raysync.randomness import hashed_seed
 from raysync.training.task import Task
+from raysync.training.torchvision_import import OperatorsDeclared
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,6 +21,11 @@ class InitialModel:
     """
 
     task: Task
+    operators: OperatorsDeclared = field(default_factory=OperatorsDeclared)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what makes the task's module importable before the task."""
+        return _unpickled, (self.operators, self.task)
 
     @property
     def name(self) -> str:
@@ -40,3 +47,7 @@ class InitialModel:
                 " nn.Module."
             )
         return module
+
+
+def _unpickled(operators: OperatorsDeclared, task: Task) -> InitialModel:
+    return InitialModel(task, operators)

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from raysync.errors import ConfigError, unknown_name
-from raysync.paradigms.class_loading import call, load_reference
+from raysync.paradigms.class_loading import call
 from raysync.training import resnet
 from raysync.training.convex import logistic_regression
+from raysync.training.torchvision_import import load_beside_torchvision
 from raysync.training.transformer import char_lm
 
 Shape = tuple[int, ...]
@@ -225,7 +226,7 @@ class ModelPlan:
                 )
             function: Callable[..., Any] = source
         elif ":" in source:
-            function = load_reference(source, where)
+            function = load_beside_torchvision(source, where)
         elif source in MODELS:
             function = MODELS[source]
         else:

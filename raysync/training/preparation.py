@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 from raysync.config import Data, Experiment, Named, WorkerGroup
 from raysync.config.experiment import GIVEN
 from raysync.errors import ConfigError, unknown_name
-from raysync.paradigms.class_loading import call, load_reference
+from raysync.paradigms.class_loading import call
 from raysync.paradigms.syncswitch import SyncSwitch
 from raysync.training.batch_reader import BatchReader
 from raysync.training.batches import Array, Batches, shards
@@ -26,6 +26,7 @@ from raysync.training.samples import check_samples
 from raysync.training.supervised import TASKS, Classification, LanguageModel, Supervised
 from raysync.training.task import Task
 from raysync.training.task_checks import TRIED, try_task
+from raysync.training.torchvision_import import load_beside_torchvision
 
 CORE_FLOPS_PER_S = 1e11
 """The assumed speed, on the virtual engine, of a worker without step_s, flops_per_s or trace: about
@@ -209,7 +210,7 @@ def _named(experiment: Experiment) -> Task:
         )
     if ":" not in choice.name:
         raise unknown_name("task", choice.name, [*TASKS, "package.module:Class"], where="task")
-    made = call(load_reference(choice.name, where), where, choice.parameters, {})
+    made = call(load_beside_torchvision(choice.name, where), where, choice.parameters, {})
     if not isinstance(made, Task):
         raise ConfigError(
             f"{where}: must be a class that derives from raysync.Task, or a function that returns"
@@ -334,10 +335,11 @@ def _deal(experiment: Experiment, task: Task, slots: list[str]) -> dict[str, Arr
 
     def labels() -> Array:
         values = np.asarray(task.labels(samples))[:count]
-        if values.ndim > 1 or (isinstance(task, Supervised) and task.data.regression):
+        numbers = isinstance(task, Supervised) and task.data.regression
+        if numbers or values.ndim > 1:
+            what = "numbers to predict" if numbers else "a label for each token"
             raise ConfigError(
-                "data.partition: dirichlet deals samples out by their class; these have"
-                f" {'a label for each token' if values.ndim > 1 else 'numbers to predict'}.\n"
+                f"data.partition: dirichlet deals samples out by their class; these have {what}.\n"
                 "Allowed: iid, shared."
             )
         return values

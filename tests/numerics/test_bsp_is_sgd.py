@@ -6,6 +6,7 @@ from torch.nn.functional import cross_entropy
 
 from raysync import config
 from raysync.training.preparation import prepare
+from tests.builders.tasks import Sums
 from tests.builders.virtual import learn, weights_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -58,6 +59,25 @@ def test_bsp_equals_the_n_fold_batch():
     """
     training = prepare(config.validate(SETTINGS))
     assert (train(training, "bsp") - train_alone(training)).abs().max().item() < 1e-5
+
+
+@pytest.mark.parametrize("micro_batch", [None, 2])
+def test_a_users_task_is_trained_as_a_plain_loop_trains_it(micro_batch):
+    """Dicts of padded sequences, read one by one with noise, with a loss of the task's own."""
+    settings = {key: value for key, value in SETTINGS.items() if key != "data"}
+    settings |= {"batch_size": 5, "micro_batch": micro_batch}
+    training = prepare(config.validate(settings), task=Sums(samples=60))
+    module = training.build()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
+    scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones=[ROUNDS // 2])
+    for clock in range(ROUNDS):
+        batches = [training.reader(slot).read(clock, [5])[0] for slot in training.shards]
+        optimizer.zero_grad()
+        (sum(training.task.loss(module, batch) for batch in batches) / WORKERS).backward()
+        optimizer.step()
+        scheduler.step()
+    alone = torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()])
+    assert (train(training, "bsp") - alone).abs().max().item() < 1e-5
 
 
 def test_asp_is_something_else():
