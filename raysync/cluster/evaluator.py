@@ -17,14 +17,21 @@ from raysync.config import EvaluationPlan
 from raysync.training.data import DataSet
 from raysync.training.evaluation import evaluate
 from raysync.training.flat import FlatModel
+from raysync.training.model_file import encoded
 from raysync.training.models import ModelPlan
 
 
 class Assembly(Protocol):
     """How the evaluated model is put together from what the servers publish."""
 
-    def model(self) -> nn.Module:
-        """Return the whole model."""
+    @property
+    def plan(self) -> ModelPlan:
+        """The plan by which the model is built."""
+
+    def modules(self) -> tuple[nn.Module, nn.Module]:
+        """Return the whole model as it is evaluated, and the module as its author named it, which
+        has the same tensors.
+        """
 
     def vector(self, weights: Sequence[Tensor]) -> Tensor:
         """Return its weights (P + Q,) from the vectors of all servers, or their shards."""
@@ -36,9 +43,10 @@ class WholeModel:
 
     plan: ModelPlan
 
-    def model(self) -> nn.Module:
-        """See `Assembly.model`."""
-        return self.plan.build()
+    def modules(self) -> tuple[nn.Module, nn.Module]:
+        """See `Assembly.modules`."""
+        module = self.plan.build()
+        return module, module
 
     def vector(self, weights: Sequence[Tensor]) -> Tensor:
         """See `Assembly.vector`."""
@@ -59,7 +67,8 @@ class Evaluator:
     def reset(self, assembly: Assembly, plan: EvaluationPlan, data: DataSet) -> Place:
         """Begin a run."""
         [device] = devices_of_actor()
-        self._model, self._assembly = FlatModel(assembly.model().to(device)), assembly
+        whole, self._module = assembly.modules()
+        self._model, self._assembly = FlatModel(whole.to(device)), assembly
         self._data, self._plan = data, plan
         return here([device])
 
@@ -80,3 +89,15 @@ class Evaluator:
             self._plan.batch_size,
             samples,
         )
+
+    @signed()
+    def state_dict(self, fields: list[bool], *weights: Payload) -> bytes:
+        """Return a model with published weights as the contents of a safetensors file.
+
+        Args:
+            fields: none.
+            weights: what the servers published, in a part a shard.
+        """
+        assert self._model is not None, "a model before reset"
+        vector = self._assembly.vector(incoming(*weights))
+        return encoded(self._model, vector, self._module, self._assembly.plan)

@@ -27,10 +27,10 @@ from raysync.cluster.devices import Place, devices_of_actor, here
 from raysync.cluster.monitoring import log_ready, log_to_stderr
 from raysync.cluster.transport import Payload, incoming, outgoing
 from raysync.config import Update, WorkerGroup
-from raysync.decoupled.cut import joined
+from raysync.decoupled.cut import joined, trainable
 from raysync.decoupled.gossip import exchange_of
 from raysync.decoupled.pipelines import StageId
-from raysync.decoupled.plan import parts_of
+from raysync.decoupled.plan import cut_model, parts_of
 from raysync.decoupled.stage import StageComputation, StageWork
 from raysync.engine.step_time import StepTime, one_way_s
 from raysync.paradigms.decoupled import Decoupled
@@ -88,12 +88,11 @@ class Stages:
     sizes: list[int] = field(default_factory=list)
     """The number of parameters of each, known once the model is built."""
 
-    def model(self) -> nn.Module:
-        """See `Assembly.model`."""
-        self.sizes = [FlatModel(part).size for part in parts_of(self.plan, self.paradigm)]
-        return nn.Sequential(
-            *(item for part in parts_of(self.plan, self.paradigm) for item in part)
-        )
+    def modules(self) -> tuple[nn.Module, nn.Module]:
+        """See `Assembly.modules`."""
+        module, parts = cut_model(self.plan, self.paradigm)
+        self.sizes = [trainable(part) for part in parts]
+        return nn.Sequential(*(item for part in parts for item in part)), module
 
     def vector(self, weights: Sequence[Tensor]) -> Tensor:
         """See `Assembly.vector`."""

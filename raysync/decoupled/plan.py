@@ -83,9 +83,20 @@ def parts_of(model: ModelPlan, paradigm: Decoupled) -> list[nn.Sequential]:
     Raises:
         ConfigError: the model cannot be cut like that.
     """
-    return cut(
-        model.build(), paradigm.modules, _samples(model), paradigm.balance, paradigm.at, model.name
+    return cut_model(model, paradigm)[1]
+
+
+def cut_model(model: ModelPlan, paradigm: Decoupled) -> tuple[nn.Module, list[nn.Sequential]]:
+    """Build a model and cut it; return the whole module, too, whose tensors are those of the parts.
+
+    Raises:
+        ConfigError: the model cannot be cut like that.
+    """
+    module = model.build()
+    parts = cut(
+        module, paradigm.modules, _samples(model), paradigm.balance, paradigm.at, model.name
     )
+    return module, parts
 
 
 def plan_of(training: TrainingPlan, paradigm: Decoupled) -> DecoupledPlan:

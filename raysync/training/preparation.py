@@ -13,6 +13,7 @@ from raysync.paradigms.syncswitch import SyncSwitch
 from raysync.training.cost import step_flops
 from raysync.training.data import Array, Batches, DataSet, load, shards, subset
 from raysync.training.flat import FlatModel
+from raysync.training.model_file import check_savable
 from raysync.training.models import ModelPlan, ModelSource
 
 CORE_FLOPS_PER_S = 1e11
@@ -105,7 +106,10 @@ def prepare(
     plan = ModelPlan(
         source, parameters, loaded.input_shape, loaded.classes, experiment.seed, loaded.tokens
     )
-    flat = FlatModel(plan.build())
+    module = plan.build()
+    if experiment.keep != "none":
+        check_savable(module, plan.name)
+    flat = FlatModel(module)
     size = flat.size
     if experiment.cluster.server_shards > size:
         raise ConfigError(

@@ -4,6 +4,7 @@ run trains.
 worker      step(clock, size[, factor, latency]; [weights])      -> gradient; loss and seconds
 server      apply, apply_and_publish, publish, forget            see `training.model_server`
 evaluator   evaluate(on_all; weights...)                         accuracy and loss
+            state_dict(; weights...)                             the file of the model
 """
 
 from __future__ import annotations
@@ -123,14 +124,20 @@ class EvaluatorActor:
 
     site = "evaluator"
 
-    def __init__(self, evaluate: Callable[[bool, list[Tensor]], tuple[float, float]]) -> None:
+    def __init__(
+        self,
+        evaluate: Callable[[bool, list[Tensor]], tuple[float, float]],
+        encode: Callable[[list[Tensor]], bytes],
+    ) -> None:
         """
         Args:
             evaluate: called with whether to use the whole test set, and the weights of each server;
                 returns accuracy (a fraction of 1) and mean loss.
+            encode: called with the weights of each server; returns the contents of the model's
+                safetensors file.
         """
         self.free_at = 0.0
-        self._evaluate = evaluate
+        self._evaluate, self._encode = evaluate, encode
 
     def cost(self, method: str, fields: list[Any], inputs: Sequence[Any]) -> Cost:
         """See `Actor.cost`."""
@@ -138,4 +145,6 @@ class EvaluatorActor:
 
     def compute(self, method: str, fields: list[Any], inputs: list[Any], answer: Any) -> Computed:
         """See `Actor.compute`."""
+        if method == "state_dict":
+            return (), self._encode(inputs)
         return (), self._evaluate(fields[0], inputs)

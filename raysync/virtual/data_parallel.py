@@ -23,6 +23,7 @@ from raysync.engine.step_time import one_way_s
 from raysync.engine.topology import SERVER, DataParallel
 from raysync.training.evaluation import evaluate
 from raysync.training.flat import FlatModel
+from raysync.training.model_file import encoded
 from raysync.training.model_server import ModelServer, shard_of
 from raysync.training.preparation import TrainingPlan
 from raysync.virtual.actors import EvaluatorActor, ServerActor, WorkerActor
@@ -83,7 +84,10 @@ class DataParallelRun:
                 model, weights[0], training.data, plan.batch_size, None if on_all else plan.samples
             )
 
-        return EvaluatorActor(on_test_set)
+        def file_of(weights: list[Tensor]) -> bytes:
+            return encoded(model, weights[0], model.module, training.model)
+
+        return EvaluatorActor(on_test_set, file_of)
 
 
 def server_actor(

@@ -15,9 +15,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from raysync.core.ids import WorkerId
-from raysync.decoupled.cut import joined
+from raysync.decoupled.cut import joined, trainable
 from raysync.decoupled.pipelines import StageId
-from raysync.decoupled.plan import DecoupledPlan
+from raysync.decoupled.plan import DecoupledPlan, cut_model
 from raysync.decoupled.stage import StageComputation, StageWork
 from raysync.decoupled.topology import Pipelined, server_of
 from raysync.engine.evaluations import EVALUATOR
@@ -25,6 +25,7 @@ from raysync.engine.faults import FaultPlan
 from raysync.engine.step_time import StepTime, one_way_s
 from raysync.training.evaluation import evaluate
 from raysync.training.flat import FlatModel
+from raysync.training.model_file import encoded
 from raysync.training.model_server import ModelServer
 from raysync.virtual.actors import Computed, EvaluatorActor
 from raysync.virtual.backend import Actor, Cost, VirtualBackend
@@ -166,8 +167,8 @@ class PipelinedRun:
 
     def _evaluator(self) -> EvaluatorActor:
         training, plan = self._plan.training, self._plan.training.experiment.evaluation
-        parts = [self._part(stage) for stage in self._plan.shares]
-        sizes = [FlatModel(copy.deepcopy(part)).size for part in parts]
+        module, parts = cut_model(training.model, self._plan.paradigm)
+        sizes = [trainable(part) for part in parts]
         whole = FlatModel(nn.Sequential(*(item for part in parts for item in part)))
 
         def on_test_set(on_all: bool, means: list[Tensor]) -> tuple[float, float]:
@@ -179,4 +180,7 @@ class PipelinedRun:
                 None if on_all else plan.samples,
             )
 
-        return EvaluatorActor(on_test_set)
+        def file_of(means: list[Tensor]) -> bytes:
+            return encoded(whole, joined(means, sizes), module, training.model)
+
+        return EvaluatorActor(on_test_set, file_of)
