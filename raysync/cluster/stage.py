@@ -36,7 +36,6 @@ from raysync.engine.step_time import StepTime, one_way_s
 from raysync.paradigms.decoupled import Decoupled
 from raysync.training.data import Batches, DataSet
 from raysync.training.device import Device, use_tf32
-from raysync.training.flat import FlatModel
 from raysync.training.model_server import Exchange
 from raysync.training.models import ModelPlan
 
