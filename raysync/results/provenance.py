@@ -11,6 +11,7 @@ import yaml
 
 from raysync.config import Experiment
 from raysync.record.storage import display_name
+from raysync.record.writer import MODEL_FILES
 from raysync.results.collection import Collection
 from raysync.results.columns import target_text
 from raysync.results.grouping import setting_text, workers_text
@@ -98,7 +99,9 @@ def dates(collection: Collection) -> str:
 
 
 def commands(collection: Collection) -> list[str]:
-    """Return the commands that repeat the runs, then the one that writes the report again."""
+    """Return the commands that repeat the runs, then the one that writes the report again; and for
+    a single run the one that writes its trained model to a file.
+    """
     report = shlex.join(["raysync", "report", *map(display_name, collection.paths)])
     if collection.sweep is not None:
         command = "sweep" if collection.sweep.experiment.switch_search is None else "switch-search"
@@ -109,7 +112,14 @@ def commands(collection: Collection) -> list[str]:
     typed = dict.fromkeys(
         filter(None, (_command(run.record.environment.get("command")) for run in collection.runs))
     )
-    return [*(typed or _runs_again(collection)), report]
+    return [*(typed or _runs_again(collection)), report, *_exports(collection)]
+
+
+def _exports(collection: Collection) -> list[str]:
+    [record, *others] = [run.record for run in collection.runs]
+    if others or not (record.path / MODEL_FILES["final"]).is_file():
+        return []
+    return [shlex.join(["raysync", "export", display_name(record.path), "model.safetensors"])]
 
 
 def _runs_again(collection: Collection) -> list[str]:
