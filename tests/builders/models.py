@@ -1,6 +1,22 @@
-"""Models of a user."""
+"""Models of a user, and how the trained one is measured."""
 
 from torch import nn
+
+from raysync.training.evaluation import evaluate
+from raysync.training.flat import FlatModel
+from raysync.training.preparation import prepare
+
+
+def measured(module, record, data=None, *, on_all=True):
+    """Accuracy and loss of a module, evaluated as the run of that record did."""
+    loaded = prepare(record.config).data if data is None else data
+    flat, plan = FlatModel(module), record.config.evaluation
+    return evaluate(flat, flat.initial(), loaded, plan.batch_size, None if on_all else plan.samples)
+
+
+def last_measured(record):
+    """Accuracy and loss of the last evaluation."""
+    return tuple(record.evaluations.iloc[-1][["accuracy", "loss"]])
 
 
 def half(classes):
