@@ -43,8 +43,8 @@ class RunRecord:
 
     path: Path
     trust: bool = False
-    """Whether a paradigm that does not come with raysync may be imported from the module that the
-    record names."""
+    """Whether a paradigm or a model that does not come with raysync may be imported from the module
+    that the record names."""
 
     @cached_property
     def config(self) -> Experiment:
@@ -264,8 +264,8 @@ def load(path: str | Path, *, trust: bool = False) -> RunRecord:
 
     Args:
         path: its folder, or a URI. A URI is downloaded; the copy is removed when this process ends.
-        trust: whether a paradigm of the user's own that the record names may be imported, which
-            runs its code.
+        trust: whether a paradigm or a model of the user's own that the record names may be
+            imported, which runs its code.
 
     Raises:
         ConfigError: no record is there.

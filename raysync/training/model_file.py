@@ -124,6 +124,8 @@ def rebuilt(
         return plan.build()
     except NotTrusted as reference:
         raise not_trusted(str(reference)) from None
+    except RuntimeError as error:  # no memory, for a shape that no data ever had
+        raise ConfigError(f"{where}: the model {name} cannot be built ({error}).") from error
 
 
 @contextmanager

@@ -7,11 +7,11 @@ from raysync.training.flat import FlatModel
 from raysync.training.preparation import prepare
 
 
-def measured(module, record, data=None, *, on_all=True):
-    """Accuracy and loss of a module, evaluated as the run of that record did."""
+def measured(module, record, data=None):
+    """Accuracy and loss of a module on the whole test set, evaluated as that record's run did."""
     loaded = prepare(record.config).data if data is None else data
-    flat, plan = FlatModel(module), record.config.evaluation
-    return evaluate(flat, flat.initial(), loaded, plan.batch_size, None if on_all else plan.samples)
+    flat = FlatModel(module)
+    return evaluate(flat, flat.initial(), loaded, record.config.evaluation.batch_size)
 
 
 def last_measured(record):
