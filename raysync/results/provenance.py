@@ -116,10 +116,10 @@ def commands(collection: Collection) -> list[str]:
 
 
 def _exports(collection: Collection) -> list[str]:
-    [record, *others] = [run.record for run in collection.runs]
-    if others or not (record.path / MODEL_FILES["final"]).is_file():
+    paths = [run.record.path for run in collection.runs]
+    if len(paths) != 1 or not (paths[0] / MODEL_FILES["final"]).is_file():
         return []
-    return [shlex.join(["raysync", "export", display_name(record.path), "model.safetensors"])]
+    return [shlex.join(["raysync", "export", display_name(paths[0]), "model.safetensors"])]
 
 
 def _runs_again(collection: Collection) -> list[str]:

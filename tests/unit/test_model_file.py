@@ -257,6 +257,8 @@ def test_a_model_that_was_an_object_is_filled(ran):
     assert measured(record.model(nn.Linear(3, 4)), record, DATA) == last_measured(record)
     with pytest.raises(ConfigError, match=r"does not fit this module: .* size mismatch for weight"):
         record.model(nn.Linear(4, 4))
+    with pytest.raises(ConfigError, match=r"Unexpected key\(s\) in state_dict: .bias"):
+        record.model(nn.Linear(3, 4, bias=False))
     with pytest.raises(ConfigError, match=r"fills an nn.Module, not int\.$"):
         record.model(3)
 
@@ -330,3 +332,13 @@ def test_what_cannot_be_exported(ran, tmp_path):
         assert why in str(export(record.path, file).exception)
     assert "keep: final" in str(export(record.path, tmp_path / "a.pt", "--which", "best").exception)
     assert not list(tmp_path.glob("*.pt*"))
+
+
+def test_a_person_finds_the_file(ran):
+    """Below the table of a run, and in its report."""
+    record = ran()
+    done = CliRunner().invoke(app, ["run", str(record.path / "config.yaml")])
+    [line] = [line for line in done.output.splitlines() if line.startswith("Model: ")]
+    assert load_file(line.removeprefix("Model: ")).keys() == record.state_dict().keys()
+    done = CliRunner().invoke(app, ["report", str(record.path), "--format", "md"])
+    assert f"raysync export {record.path} model.safetensors\n" in done.output
