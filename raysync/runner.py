@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from datetime import datetime
@@ -13,6 +13,7 @@ from raysync import config
 from raysync.config import Experiment, ParadigmChoice
 from raysync.core.journal import Ended, Line
 from raysync.core.paradigm import AnyParadigm
+from raysync.engine.kept_models import SavedModel
 from raysync.errors import ConfigError, RunFailed
 from raysync.record.event_text import texts_of
 from raysync.record.measures import Measures
@@ -26,6 +27,8 @@ from raysync.training.models import ModelSource
 from raysync.training.preparation import TrainingPlan, prepare
 from raysync.training.task import Task
 
+KEPT_AFTER = ("finished", "diverged")
+"""The ends of a run that leaves its model."""
 Watch = Callable[[Measures], None]
 Notify = Callable[[str], None]
 
@@ -36,6 +39,10 @@ class Engine(Protocol):
     @property
     def places(self) -> Mapping[str, Any]:
         """Actor -> a dataclass that says where it ran, in the latest run."""
+
+    @property
+    def models(self) -> Sequence[SavedModel]:
+        """The models that the latest run left; they are there before its last line."""
 
     def run(
         self, training: TrainingPlan, paradigm: AnyParadigm, labels: RunLabels | None = None
@@ -176,6 +183,9 @@ def run_in(
             _write(writer, first, watches, notify)
             for lines in stream:
                 _write(writer, lines, watches, notify)
+            if measures.ended is not None and measures.ended.status in KEPT_AFTER:
+                for model in engine.models:
+                    writer.write_model(model.which, model.data)
         except RunFailed as failure:
             _end(writer, "failed", str(failure))
         except BaseException as error:

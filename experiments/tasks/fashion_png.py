@@ -18,16 +18,9 @@ MEAN, STD = 0.286, 0.353
 def folder(*, path: str) -> DataSet | LazyDataSet:
     """Return the images in a folder: shifted and mirrored at random for training."""
     datasets, transforms = torchvision("datasets"), torchvision("transforms")
-    plain = [
-        transforms.Grayscale(),
-        transforms.ToTensor(),
-        transforms.Normalize(MEAN, STD),
-    ]
+    plain = [transforms.Grayscale(), transforms.ToTensor(), transforms.Normalize(MEAN, STD)]
     augmented = [transforms.RandomCrop(28, padding=2), transforms.RandomHorizontalFlip(), *plain]
-    parts = {
-        "train": transforms.Compose(augmented),
-        "test": transforms.Compose(plain),
-    }
+    parts = {"train": transforms.Compose(augmented), "test": transforms.Compose(plain)}
     train, test = (
         datasets.ImageFolder(str(Path(path) / part), transform=transform)
         for part, transform in parts.items()

@@ -1,5 +1,5 @@
-"""The command line: `raysync run`, `compare`, `sweep`, `switch-search`, `report`, `dashboards`,
-`list` and more.
+"""The command line: `raysync run`, `compare`, `sweep`, `switch-search`, `report`, `export`,
+`dashboards`, `list` and more.
 
 One file a group of commands.
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from raysync.cli import (  # noqa: F401 - their commands
     dashboards,
+    export_command,
     listing,
     reports,
     sweep_command,
@@ -30,6 +31,7 @@ ORDER = (
     "sweep",
     "switch-search",
     "report",
+    "export",
     "dashboards",
     "calibrate",
     "list",

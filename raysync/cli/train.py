@@ -34,7 +34,8 @@ from raysync.core.replay import replay as replay_journal
 from raysync.errors import ConfigError, RunFailed
 from raysync.paradigms import rebuild
 from raysync.record.reader import RunRecord, legible
-from raysync.record.storage import join, local_copy
+from raysync.record.storage import display_name, join, local_copy
+from raysync.record.writer import MODEL_FILES
 
 if TYPE_CHECKING:
     from raysync.runner import Engine
@@ -187,8 +188,16 @@ def _train(
         print_table(summaries, experiment, seeds, training.tokens)
         records = masked(str(join(experiment.output, experiment.name)))
         console.print_plain(f"Records: {records}")
+        _say_where_the_model_is([record for runs in done.values() for record in runs])
     if any(record is None for runs in done.values() for record in runs):
         raise typer.Exit(1)
+
+
+def _say_where_the_model_is(records: Sequence[RunRecord | None]) -> None:
+    """Print the path of the trained model, if there was only one run and it left one."""
+    [record, *others] = records
+    if record is not None and not others and (record.path / MODEL_FILES["final"]).is_file():
+        console.print_plain(f"Model: {display_name(record.model_file())}")
 
 
 def _train_all(

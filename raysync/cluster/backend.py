@@ -178,7 +178,9 @@ class RayBackend:
             report, *values = shards.call(method, fields, parts)
             return RayCall(self, report, *values)
         remote = (
-            self._evaluator.evaluate.remote if actor == EVALUATOR else self._remote(actor, method)
+            getattr(self._evaluator, method).remote
+            if actor == EVALUATOR
+            else self._remote(actor, method)
         )
         returned = remote(fields, *(part for each in parts for part in each))
         match method:

@@ -21,6 +21,7 @@ from raysync.core.paradigm import AnyParadigm
 from raysync.engine.backend import Backend
 from raysync.engine.driver import Driver
 from raysync.engine.faults import FaultPlan
+from raysync.engine.kept_models import SavedModel
 from raysync.engine.topology import Topology
 from raysync.record.metrics_registry import RunLabels
 
@@ -75,9 +76,9 @@ class Controller:
 
     def run(
         self, plan: RunPlan, servers: list[Any], evaluator: Any, workers: list[Any]
-    ) -> Iterator[list[Line]]:
+    ) -> Iterator[list[Line] | SavedModel]:
         """Train to the end of the workload, and report as it happens; the last line is an
-        `Ended`.
+        `Ended`. The models that the run leaves come before that.
         """
         experiment, topology = plan.experiment, plan.topology
         log_begin(topology.paradigm, experiment, topology.workload_samples, plan.labels)
@@ -88,10 +89,13 @@ class Controller:
             topology.paradigm.phase,
             topology.workload_samples,
         )
-        for lines in driver_of(plan, servers, evaluator, workers).run():
+        driver = driver_of(plan, servers, evaluator, workers)
+        for lines in driver.run():
             log_events(lines)
             if metrics is not None:
                 metrics.take(lines)
+            while driver.models:
+                yield driver.models.pop(0)
             yield lines
 
 

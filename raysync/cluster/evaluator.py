@@ -16,13 +16,16 @@ from raysync.cluster.transport import Payload, incoming
 from raysync.config import Experiment
 from raysync.training.evaluation import ModelEvaluation
 from raysync.training.initial_model import InitialModel
+from raysync.training.model_file import encoded
 
 
 class Assembly(Protocol):
     """How the evaluated model is put together from what the servers publish."""
 
-    def module(self, model: InitialModel) -> nn.Module:
-        """Return the whole module of a model."""
+    def modules(self, model: InitialModel) -> tuple[nn.Module, nn.Module]:
+        """Return the whole model as it is evaluated, and the module as its author named it, which
+        has the same tensors.
+        """
 
     def vector(self, weights: Sequence[Tensor]) -> Tensor:
         """Return its weights (P + Q,) from the vectors of all servers, or their shards."""
@@ -34,9 +37,10 @@ class WholeModel:
 
     seed: int
 
-    def module(self, model: InitialModel) -> nn.Module:
-        """See `Assembly.module`."""
-        return model.build(self.seed)
+    def modules(self, model: InitialModel) -> tuple[nn.Module, nn.Module]:
+        """See `Assembly.modules`."""
+        module = model.build(self.seed)
+        return module, module
 
     def vector(self, weights: Sequence[Tensor]) -> Tensor:
         """See `Assembly.vector`."""
@@ -58,11 +62,9 @@ class Evaluator:
         """Begin a run."""
         [device] = devices_of_actor()
         self._assembly = assembly
+        whole, self._module = assembly.modules(model)
         self._evaluation = ModelEvaluation(
-            model.task,
-            assembly.module(model).to(device),
-            experiment,
-            experiment.data.loader_workers,
+            model.task, whole.to(device), experiment, experiment.data.loader_workers
         )
         return here([device])
 
@@ -76,3 +78,15 @@ class Evaluator:
         """
         assert self._evaluation is not None, "evaluate before reset"
         return self._evaluation.measure(self._assembly.vector(incoming(*weights)), fields[0])
+
+    @signed()
+    def state_dict(self, fields: list[bool], *weights: Payload) -> bytes:
+        """Return a model with published weights as the contents of a safetensors file.
+
+        Args:
+            fields: none.
+            weights: what the servers published, in a part a shard.
+        """
+        assert self._evaluation is not None, "a model before reset"
+        vector = self._assembly.vector(incoming(*weights))
+        return encoded(self._evaluation.model, vector, self._module, self._evaluation.task)

@@ -27,6 +27,7 @@ from raysync.core.events import Left
 from raysync.core.ids import worker_id
 from raysync.core.journal import Ended, Entry, Line
 from raysync.core.paradigm import AnyParadigm
+from raysync.engine.kept_models import SavedModel
 from raysync.errors import ConfigError, RunFailed
 from raysync.record.metrics_registry import RunLabels
 from raysync.training.initial_model import InitialModel
@@ -64,6 +65,8 @@ class Session:
         self._within = within
         self.places: dict[str, Place] = {}
         """Where the actors of the latest run sit: `server-0`, `evaluator`, and the worker slots."""
+        self.models: list[SavedModel] = []
+        """The models that the latest run left, which are there before its last report."""
         self._actor_group: ActorGroup | None = None
         self._model: tuple[InitialModel, Any] | None = None
 
@@ -93,18 +96,21 @@ class Session:
         actor_group, plan = self._ready(training, layout, labels)
         actor_group.whole = False  # until this run has ended well
         ended, lost = None, False
-        for lines in _reports(
+        self.models = []
+        for report in _reports(
             actor_group.controller.run.remote(
                 plan, actor_group.servers, actor_group.evaluator, actor_group.workers
             )
         ):
-            if lines:
-                ended = lines[-1] if isinstance(lines[-1], Ended) else None
-                lost = lost or any(_is_loss(line) for line in lines)
+            if isinstance(report, SavedModel):
+                self.models.append(report)
+            elif report:
+                ended = report[-1] if isinstance(report[-1], Ended) else None
+                lost = lost or any(_is_loss(line) for line in report)
                 actor_group.whole = (
                     ended is not None and ended.status in layout.stays_after and not lost
                 )
-                yield lines
+                yield report
         assert ended is not None, "a run without an end"
 
     def await_reset(self, resets: Mapping[str, Any], busy_s: float = 0.0) -> None:
@@ -310,20 +316,20 @@ class Session:
             self._notify(f"Ray is stuck: it did not end the actors within {TEARDOWN_S:g} s.")
 
 
-def _reports(stream: Iterator[Any]) -> Iterator[list[Line]]:
+def _reports(stream: Iterator[Any]) -> Iterator[list[Line] | SavedModel]:
     """Yield what a controller reports, to its end.
 
     Raises:
         RunFailed: the controller died, or is silent.
     """
 
-    def next_report() -> list[Line] | None:
+    def next_report() -> list[Line] | SavedModel | None:
         reference = next(stream, None)
         return None if reference is None else ray.get(reference)
 
     while True:
         try:
-            lines = within(SILENCE_S, next_report)
+            report = within(SILENCE_S, next_report)
         except RayError as error:
             raise RunFailed(f"the controller: {error}") from error
         except TimeoutError as error:
@@ -331,9 +337,9 @@ def _reports(stream: Iterator[Any]) -> Iterator[list[Line]]:
                 f"the controller has not reported for {SILENCE_S:g} s: it is frozen, or cannot be "
                 "reached"
             ) from error
-        if lines is None:
+        if report is None:
             return
-        yield lines
+        yield report
 
 
 def server_threads(asked: Plan, cores: int) -> int:

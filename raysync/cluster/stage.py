@@ -27,17 +27,16 @@ from raysync.cluster.devices import Place, devices_of_actor, here
 from raysync.cluster.monitoring import log_ready, log_to_stderr
 from raysync.cluster.transport import Payload, incoming, outgoing
 from raysync.config import Update, WorkerGroup
-from raysync.decoupled.cut import joined
+from raysync.decoupled.cut import joined, trainable
 from raysync.decoupled.gossip import exchange_of
 from raysync.decoupled.pipelines import StageId
-from raysync.decoupled.plan import parts_of
+from raysync.decoupled.plan import cut_model, parts_of
 from raysync.decoupled.stage import StageComputation, StageWork
 from raysync.engine.step_time import StepTime, one_way_s
 from raysync.paradigms.decoupled import Decoupled
 from raysync.training.batch_reader import BatchReader
 from raysync.training.batches import Batches
 from raysync.training.device import Device, use_tf32
-from raysync.training.flat import FlatModel
 from raysync.training.initial_model import InitialModel
 from raysync.training.model_server import Exchange
 
@@ -89,12 +88,11 @@ class Stages:
     sizes: list[int] = field(default_factory=list)
     """The number of parameters of each, known once the model is built."""
 
-    def module(self, model: InitialModel) -> nn.Module:
-        """See `Assembly.module`."""
-        parts = parts_of(model, self.seed, self.paradigm)
-        self.sizes = [FlatModel(part).size for part in parts]
-        fresh = parts_of(model, self.seed, self.paradigm)
-        return nn.Sequential(*(item for part in fresh for item in part))
+    def modules(self, model: InitialModel) -> tuple[nn.Module, nn.Module]:
+        """See `Assembly.modules`."""
+        module, parts = cut_model(model, self.seed, self.paradigm)
+        self.sizes = [trainable(part) for part in parts]
+        return nn.Sequential(*(item for part in parts for item in part)), module
 
     def vector(self, weights: Sequence[Tensor]) -> Tensor:
         """See `Assembly.vector`."""

@@ -102,6 +102,14 @@ class Experiment(Strict):
     network: Network = Network()
     faults: tuple[Fault, ...] = Field((), description="slow-downs, latency and crashes to inject")
     evaluation: EvaluationPlan = EvaluationPlan()
+    keep: Literal["final", "best", "none"] = Field(
+        "final",
+        description=(
+            "which trained model the record keeps; final: that of the last evaluation, in"
+            " `model.safetensors`; best: also the one with the best accuracy, in"
+            " `model-best.safetensors`"
+        ),
+    )
     target_accuracy: float | None = Field(
         None, gt=0, le=1, description="for the time to accuracy; a fraction of 1"
     )

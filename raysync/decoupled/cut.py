@@ -65,11 +65,14 @@ def _opened(module: nn.Sequential, path: str = "") -> dict[str, nn.Module]:
     return items
 
 
+def trainable(item: nn.Module) -> int:
+    """Return the number of trainable parameters of an item or a part."""
+    return sum(parameter.numel() for parameter in item.parameters() if parameter.requires_grad)
+
+
 def by_parameters(item: nn.Module, _: Tensor) -> float:
     """Return the number of trainable parameters of an item."""
-    return float(
-        sum(parameter.numel() for parameter in item.parameters() if parameter.requires_grad)
-    )
+    return float(trainable(item))
 
 
 def by_operations(item: nn.Module, x: Tensor) -> float:

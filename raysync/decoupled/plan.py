@@ -92,14 +92,22 @@ def parts_of(model: InitialModel, seed: int, paradigm: Decoupled) -> list[nn.Seq
     Raises:
         ConfigError: the model cannot be cut like that.
     """
-    return cut(
-        model.build(seed),
-        paradigm.modules,
-        _example(model.task),
-        paradigm.balance,
-        paradigm.at,
-        model.name,
+    return cut_model(model, seed, paradigm)[1]
+
+
+def cut_model(
+    model: InitialModel, seed: int, paradigm: Decoupled
+) -> tuple[nn.Module, list[nn.Sequential]]:
+    """Build a model and cut it; return the whole module, too, whose tensors are those of the parts.
+
+    Raises:
+        ConfigError: the model cannot be cut like that.
+    """
+    module = model.build(seed)
+    parts = cut(
+        module, paradigm.modules, _example(model.task), paradigm.balance, paradigm.at, model.name
     )
+    return module, parts
 
 
 def plan_of(training: TrainingPlan, paradigm: Decoupled) -> DecoupledPlan:

@@ -98,8 +98,17 @@ class Driver:
         self._survives = Capability.LOSE_WORKERS not in topology.refusals
         self._deadline_s = experiment.cluster.step_deadline_s
         self._evaluations = Evaluations(
-            backend, topology.servers, experiment, marks, START_DEADLINE_S, self._take_evaluations
+            backend,
+            topology.servers,
+            experiment,
+            marks,
+            START_DEADLINE_S,
+            self._take_evaluations,
+            primary="accuracy",
+            higher_is_better=True,
         )
+        self.models = self._evaluations.models.saved
+        """The models that the run leaves, which are there before its last report."""
         self._comebacks = Comebacks(backend, START_DEADLINE_S, self._join, self._give_up)
         # bound once: each step under way would hold one more object
         self._on_answer = self._stepped
@@ -164,7 +173,9 @@ class Driver:
 
     @property
     def goes_on(self) -> bool:
-        """Whether the training, an evaluation, or the last update of a server is under way."""
+        """Whether the training, an evaluation, the saving of a model, or the last update of a
+        server is under way.
+        """
         return not self.status or self._evaluations.is_pending or bool(self._settling)
 
     def _take_lines(self) -> list[Line]:
@@ -183,6 +194,7 @@ class Driver:
         self.status = status
         self._steps.clear()
         self._comebacks.cancel()
+        self._evaluations.save_models()
 
     def _settled(self, server: ParameterServer) -> None:
         assert server.last is not None, "an update that was never sent"

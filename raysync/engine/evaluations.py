@@ -5,18 +5,23 @@ The death of an evaluator, or a deadline that it misses, does not end the run, s
 measures. It is started anew, and its evaluation is repeated: the weights are still held here. After
 `TRIES` failures in a row it is given up, and a remark names the marks that are missing. An error
 that the user's model or data raise in an evaluation does end the run, with its message.
+
+When the training has ended and everything is evaluated, the evaluator makes files of the models
+that the run keeps, from the weights that it evaluated. If it is given up, or cannot make them, the
+run leaves no model, and a remark says so.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from raysync.config import Experiment
 from raysync.core.journal import Evaluation, Line, Remark
 from raysync.engine.backend import Backend, Call, Failure
+from raysync.engine.kept_models import KeptModels
 from raysync.engine.parameter_server import ParameterServer
 from raysync.errors import RunFailed
 
@@ -42,10 +47,11 @@ class Publication:
 
 
 class Evaluations:
-    """The publications that wait until the evaluator is free.
+    """The publications that wait until the evaluator is free, and the models that are kept of them.
 
     Only references wait: on Ray, to weights in the object store, which are spilled to disk when it
-    is full, or, below 100 KiB, in this process; there is at most one for each mark.
+    is full, or, below 100 KiB, in this process; there is at most one for each mark, and one for
+    each model to keep.
     """
 
     def __init__(
@@ -56,6 +62,9 @@ class Evaluations:
         marks: Sequence[float],
         start_deadline_s: float,
         write: Callable[[list[Line]], None],
+        *,
+        primary: str,
+        higher_is_better: bool,
     ) -> None:
         """
         Args:
@@ -65,7 +74,12 @@ class Evaluations:
             marks: the progress at which to evaluate, rising.
             start_deadline_s: how long the evaluator may take to start anew.
             write: called with the lines to write into the journal.
+            primary: the metric by which a model is the best.
+            higher_is_better: whether that is the model with its largest value.
         """
+        self.models = KeptModels(experiment.keep, higher_is_better=higher_is_better)
+        """The models that the run leaves."""
+        self._primary = primary
         self._backend, self._servers = backend, servers
         self._marks = list(reversed(marks))
         self._publication_deadline_s = experiment.cluster.step_deadline_s
@@ -75,6 +89,7 @@ class Evaluations:
         self._waiting: deque[Publication] = deque()
         self._under_way: Call | None = None
         self._must_restart = False
+        self._are_models_due = False
         self._failures = 0
         """The number of failures in a row."""
         self.published_at = 0.0
@@ -84,8 +99,8 @@ class Evaluations:
 
     @property
     def is_pending(self) -> bool:
-        """Whether an evaluation is under way, or will be."""
-        return bool(self._waiting)
+        """Whether an evaluation is under way, or will be, or a model is still to be saved."""
+        return bool(self._waiting) or self._model_is_next
 
     def take_marks(self, progress: float) -> tuple[float, ...]:
         """Return the marks that have been passed since the last call."""
@@ -142,9 +157,27 @@ class Evaluations:
             if not self._backend.is_done(call):
                 raise RunFailed(f"{server.actor}: no answer for {self._publication_deadline_s:g} s")
 
+    def save_models(self) -> None:
+        """Note that the training has ended: save the models once everything is evaluated."""
+        self._are_models_due = True
+        self._begin()
+
+    @property
+    def _model_is_next(self) -> bool:
+        """Whether nothing is left to evaluate, and a model to be saved."""
+        is_due = self._are_models_due and not self._waiting
+        return is_due and self.models.next_weights is not None
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether the evaluator is free, and there is nothing that it can do yet."""
+        if self._waiting:
+            return self._waiting[0].at is None
+        return not self._model_is_next
+
     def _begin(self) -> None:
-        """If nothing is under way, begin the next evaluation, or the restart before it."""
-        if self._under_way is not None or not self._waiting or self._waiting[0].at is None:
+        """If nothing is under way, begin what is next, or the restart before it."""
+        if self._under_way is not None or self._is_idle:
             return
         if self._must_restart:
             call, then, limit_s = (
@@ -152,6 +185,9 @@ class Evaluations:
                 self._restarted,
                 self._start_deadline_s,
             )
+        elif self._model_is_next:
+            call = self._backend.call(EVALUATOR, "state_dict", [], *self.models.next_weights or ())
+            then, limit_s = self._saved, self._deadline_s
         else:
             publication = self._waiting[0]
             call = self._backend.call(
@@ -170,6 +206,8 @@ class Evaluations:
         publication = self._waiting.popleft()
         self._failures = 0
         assert publication.at is not None, "evaluated before it was published"
+        metrics: Mapping[str, float] = {"accuracy": accuracy, "loss": loss}
+        self.models.take(publication.weights, metrics[self._primary])
         self._write(
             [
                 Evaluation(
@@ -185,6 +223,23 @@ class Evaluations:
         )
         publication.weights = ()
         self._begin()
+
+    def _saved(self, call: Call) -> None:
+        """Take in the file of a model. A model that cannot be saved does not undo the training."""
+        if self._under_way is call and _is_raised(call.answer):
+            self._under_way = None
+            self._lose_models(f"The evaluator cannot save the model ({call.answer.reason})")
+            return
+        data = self._answer(call)
+        if data is not None:
+            self._failures = 0
+            self.models.save(data)
+            self._begin()
+
+    def _lose_models(self, why: str) -> None:
+        self._write(
+            [Remark(self._backend.now, f"{why}: the run leaves no {self.models.give_up()} model.")]
+        )
 
     def _restarted(self, call: Call) -> None:
         if self._answer(call) is not None:
@@ -203,7 +258,7 @@ class Evaluations:
         if not isinstance(answer, Failure):
             self._under_way = None
             return answer or ()
-        if answer.kind == "raised":
+        if _is_raised(answer):
             raise RunFailed(f"evaluator: {answer.reason}")
         self._fail(answer.reason)
         return None
@@ -225,16 +280,17 @@ class Evaluations:
         self._failures += 1
         self._under_way, self._must_restart = None, True
         if self._failures < TRIES:
+            repeated = (
+                "the model is saved then" if self._model_is_next else "its evaluation is repeated"
+            )
             self._write(
-                [
-                    Remark(
-                        at,
-                        f"The evaluator failed ({why}); it is started anew, and its "
-                        "evaluation is repeated.",
-                    )
-                ]
+                [Remark(at, f"The evaluator failed ({why}); it is started anew, and {repeated}.")]
             )
             self._begin()
+            return
+        given_up = f"The evaluator failed {TRIES} times in a row ({why}) and is given up"
+        if self._model_is_next:
+            self._lose_models(given_up)
             return
         waiting = [mark for publication in self._waiting for mark in publication.marks]
         missing = [*waiting, *reversed(self._marks)]
@@ -242,12 +298,19 @@ class Evaluations:
         self._marks.clear()
         self.next_mark = float("inf")
         names = ", ".join(f"{mark:g}" for mark in missing)
+        no_model = ", and leaves no model" if self.models.are_wanted else ""
+        self.models.give_up()
         self._write(
             [
                 Remark(
                     at,
-                    f"The evaluator failed {TRIES} times in a row ({why}) and is given "
-                    f"up: the run goes on without the evaluations at progress {names}.",
+                    f"{given_up}: the run goes on without the evaluations at progress"
+                    f" {names}{no_model}.",
                 )
             ]
         )
+
+
+def _is_raised(answer: Any) -> bool:
+    """Say whether a call failed by an error of the user's model or data."""
+    return isinstance(answer, Failure) and answer.kind == "raised"

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pyarrow as pa
@@ -21,13 +21,16 @@ import pyarrow as pa
 from raysync import config
 from raysync.config import Experiment
 from raysync.core.journal import Evaluation, Line, read
-from raysync.errors import ConfigError
+from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.class_loading import without_imports
 from raysync.record.measures import Measures
 from raysync.record.push_rows import PushRow
 from raysync.record.schemas import Environment, Summary, checked, frame_in, mapping_in
 from raysync.record.storage import display_name, local_copy
-from raysync.record.writer import ROWS_PER_GROUP, schema_of
+from raysync.record.writer import MODEL_FILES, ROWS_PER_GROUP, schema_of
+
+if TYPE_CHECKING:
+    from raysync.training.model_file import Module, StateDict
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,8 @@ class RunRecord:
 
     path: Path
     trust: bool = False
-    """Whether a paradigm that does not come with raysync may be imported from the module that the
-    record names."""
+    """Whether a paradigm or a model that does not come with raysync may be imported from the module
+    that the record names."""
 
     @cached_property
     def config(self) -> Experiment:
@@ -84,6 +87,64 @@ class RunRecord:
             rows = [asdict(evaluation) for evaluation in self._measured[1].evaluations]
             frame: pd.DataFrame = pa.Table.from_pylist(rows, schema_of(Evaluation)).to_pandas()
             return frame
+
+    def state_dict(self, which: str = "final") -> StateDict:
+        """Return the weights and buffers of the trained model, as they were evaluated, by their
+        names in the `state_dict()` of the module.
+
+        Args:
+            which: `final`, the model of the last evaluation, or `best`, which a run keeps with
+                `keep: best`.
+
+        Raises:
+            ConfigError: the record has no such model, or its file is damaged.
+        """
+        from raysync.training.model_file import read as read_model
+
+        file = self.model_file(which)
+        return read_model(file, display_name(file))
+
+    def model(self, module: Module | None = None, *, which: str = "final") -> Module:
+        """Return the trained model as a module in evaluation mode.
+
+        Args:
+            module: is filled with the weights; None: the experiment's model is built anew, without
+                its data. A model of the user's own is imported only for a trusted record.
+            which: as in `state_dict`.
+
+        Raises:
+            ConfigError: the record has no such model, or its file is damaged; or the model cannot
+                be built anew, or has other tensors.
+        """
+        from raysync.training.model_file import fill, rebuilt
+
+        tensors, file = self.state_dict(which), self.model_file(which)
+        where = display_name(file)
+        if module is None:
+            with nullcontext() if self.trust else without_imports():
+                module = rebuilt(file, where, self.config)
+        return fill(module, tensors, where)
+
+    def model_file(self, which: str = "final") -> Path:
+        """Return the path of the file of a trained model.
+
+        Raises:
+            ConfigError: the record has no such model.
+        """
+        if which not in MODEL_FILES:
+            raise unknown_name("model", which, MODEL_FILES)
+        file = self.path / MODEL_FILES[which]
+        if not file.is_file():
+            raise ConfigError(f"{display_name(self.path)}: no {file.name}: {self._why_none(which)}")
+        return file
+
+    def _why_none(self, which: str) -> str:
+        keep, status = self.config.keep, self.summary["status"]
+        if status not in ("finished", "diverged"):
+            return f"a run leaves its model when it has finished, and this one is {status}."
+        if keep == "none" or (which == "best" and keep != "best"):
+            return f"the run was made with keep: {keep}."
+        return "the file was removed, or a remark in the journal says why."
 
     @property
     def complete(self) -> bool:
@@ -202,8 +263,8 @@ def load(path: str | Path, *, trust: bool = False) -> RunRecord:
 
     Args:
         path: its folder, or a URI. A URI is downloaded; the copy is removed when this process ends.
-        trust: whether a paradigm of the user's own that the record names may be imported, which
-            runs its code.
+        trust: whether a paradigm or a model of the user's own that the record names may be
+            imported, which runs its code.
 
     Raises:
         ConfigError: no record is there.

@@ -39,6 +39,8 @@ ROWS_PER_GROUP = 10_000
 NEW = ".new"
 """The suffix of a file that is not complete."""
 PUSHES = "pushes.parquet"
+MODEL_FILES = {"final": "model.safetensors", "best": "model-best.safetensors"}
+"""Which model -> its file."""
 PACKAGES = ("raysync", "ray", "torch", "torchvision", "numpy", "pandas")
 _TYPES = {"str": pa.string(), "int": pa.int64(), "float": pa.float64()}
 
@@ -202,6 +204,19 @@ class RecordWriter:
                 )
             if len(self._rows) >= ROWS_PER_GROUP:
                 self._flush_rows()
+
+    def write_model(self, which: str, data: bytes) -> None:
+        """Write the file of a trained model.
+
+        Args:
+            which: `final` or `best`.
+            data: the contents of its safetensors file.
+
+        Raises:
+            RunFailed: it cannot be written.
+        """
+        with self._keeping_failure(), completed(self.folder / MODEL_FILES[which]) as new:
+            new.write_bytes(data)
 
     def close(self) -> None:
         """Complete the record; `failure` has the reason if that is impossible."""

@@ -11,6 +11,7 @@ import yaml
 
 from raysync.config import Experiment
 from raysync.record.storage import display_name
+from raysync.record.writer import MODEL_FILES
 from raysync.results.collection import Collection
 from raysync.results.columns import target_text
 from raysync.results.grouping import setting_text, workers_text
@@ -94,7 +95,9 @@ def dates(collection: Collection) -> str:
 
 
 def commands(collection: Collection) -> list[str]:
-    """Return the commands that repeat the runs, then the one that writes the report again."""
+    """Return the commands that repeat the runs, then the one that writes the report again; and for
+    a single run the one that writes its trained model to a file.
+    """
     report = shlex.join(["raysync", "report", *map(display_name, collection.paths)])
     if collection.sweep is not None:
         command = "sweep" if collection.sweep.experiment.switch_search is None else "switch-search"
@@ -105,7 +108,14 @@ def commands(collection: Collection) -> list[str]:
     typed = dict.fromkeys(
         filter(None, (_command(run.record.environment.get("command")) for run in collection.runs))
     )
-    return [*(typed or _runs_again(collection)), report]
+    return [*(typed or _runs_again(collection)), report, *_exports(collection)]
+
+
+def _exports(collection: Collection) -> list[str]:
+    paths = [run.record.path for run in collection.runs]
+    if len(paths) != 1 or not (paths[0] / MODEL_FILES["final"]).is_file():
+        return []
+    return [shlex.join(["raysync", "export", display_name(paths[0]), "model.safetensors"])]
 
 
 def _runs_again(collection: Collection) -> list[str]:

@@ -35,7 +35,7 @@ class ModelEvaluation:
                 one.
         """
         self.model = FlatModel(module)
-        self._task, self._workers = task, workers
+        self.task, self._workers = task, workers
         self._settings, self._test_samples = experiment.evaluation, experiment.data.test_samples
         self._test, self._validation = task.test_set(), task.validation_set()
         for metric in torchmetrics_of(task):
@@ -64,13 +64,7 @@ class ModelEvaluation:
         if samples is self._test and self._test_samples is not None:
             limit = min(self._test_samples, limit or self._test_samples)
         return evaluate(
-            self.model,
-            weights,
-            self._task,
-            samples,
-            self._settings.batch_size,
-            limit,
-            self._workers,
+            self.model, weights, self.task, samples, self._settings.batch_size, limit, self._workers
         )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,8 +40,7 @@ class InitialModel:
         Raises:
             ConfigError: the task does not return a module, or refuses its settings.
         """
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(hashed_seed(seed, "init") >> 1)
+        with seeded(seed):
             module = self.task.build_model()
         if not isinstance(module, nn.Module):
             raise ConfigError(
@@ -47,6 +48,14 @@ class InitialModel:
                 " nn.Module."
             )
         return module
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Draw the initial weights of a run with that seed within the block."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(hashed_seed(seed, "init") >> 1)
+        yield
 
 
 def _unpickled(operators: OperatorsDeclared, task: Task) -> InitialModel:

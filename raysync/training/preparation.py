@@ -12,8 +12,7 @@ from torch.utils.data import Dataset
 
 from raysync.config import Data, Experiment, Named, WorkerGroup
 from raysync.config.experiment import GIVEN
-from raysync.errors import ConfigError, unknown_name
-from raysync.paradigms.class_loading import call
+from raysync.errors import ConfigError
 from raysync.paradigms.syncswitch import SyncSwitch
 from raysync.training.batch_reader import BatchReader
 from raysync.training.batches import Array, Batches, shards
@@ -21,12 +20,13 @@ from raysync.training.cost import step_flops
 from raysync.training.data import DataSet, Labelled, LazyDataSet, load, subset
 from raysync.training.flat import FlatModel
 from raysync.training.initial_model import InitialModel
+from raysync.training.model_file import check_savable
 from raysync.training.models import ModelPlan, ModelSource
 from raysync.training.samples import check_samples
 from raysync.training.supervised import TASKS, Classification, LanguageModel, Supervised
 from raysync.training.task import Task
 from raysync.training.task_checks import TRIED, try_task
-from raysync.training.torchvision_import import load_beside_torchvision
+from raysync.training.task_loading import load_task
 
 CORE_FLOPS_PER_S = 1e11
 """The assumed speed, on the virtual engine, of a worker without step_s, flops_per_s or trace: about
@@ -142,7 +142,8 @@ def prepare(
     if task is not None:
         task, experiment = _given(experiment, task, model, data)
     elif experiment.names_a_task:
-        task = _named(experiment)
+        assert experiment.task is not None, "an experiment without a task"
+        task = load_task(experiment.task)
         _refuse_settings_of_others(experiment, task)
     else:
         task, experiment = _built_in(experiment, model, data)
@@ -150,6 +151,8 @@ def prepare(
     count = _train_count(experiment.data, task)
     _check_batches(experiment, task, count)
     module = initial.build(experiment.seed)
+    if experiment.keep != "none":
+        check_savable(module, initial.name)
     flat = FlatModel(module)
     size = flat.size
     if experiment.cluster.server_shards > size:
@@ -192,31 +195,6 @@ def _given(
     named = experiment.model_copy(update={"task": Named(name=f"{GIVEN}{task.name}")})
     _refuse_settings_of_others(named, task)
     return task, named
-
-
-def _named(experiment: Experiment) -> Task:
-    """Make the task of the user's own that an experiment names.
-
-    Raises:
-        ConfigError: it does not exist, its parameters do not fit, or it is no task.
-    """
-    choice = experiment.task
-    assert choice is not None, "an experiment without a task"
-    where = f"task {choice.name}"
-    if choice.name.startswith(GIVEN):
-        raise ConfigError(
-            f"{where}: it was an object in a Python program, from which alone it can be run again:"
-            " raysync.run(..., task=...)."
-        )
-    if ":" not in choice.name:
-        raise unknown_name("task", choice.name, [*TASKS, "package.module:Class"], where="task")
-    made = call(load_beside_torchvision(choice.name, where), where, choice.parameters, {})
-    if not isinstance(made, Task):
-        raise ConfigError(
-            f"{where}: must be a class that derives from raysync.Task, or a function that returns"
-            f" such an object; got {type(made).__name__}."
-        )
-    return made
 
 
 def _refuse_settings_of_others(experiment: Experiment, task: Task) -> None:

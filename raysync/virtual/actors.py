@@ -4,6 +4,7 @@ run trains.
 worker      step(clock, size[, factor, latency]; [weights])      -> gradient; loss and seconds
 server      apply, apply_and_publish, publish, forget            see `training.model_server`
 evaluator   evaluate(is_last; weights...)                        metrics
+            state_dict(; weights...)                             the file of the model
 """
 
 from __future__ import annotations
@@ -123,14 +124,20 @@ class EvaluatorActor:
 
     site = "evaluator"
 
-    def __init__(self, measure: Callable[[bool, list[Tensor]], Mapping[str, float]]) -> None:
+    def __init__(
+        self,
+        measure: Callable[[bool, list[Tensor]], Mapping[str, float]],
+        encode: Callable[[list[Tensor]], bytes],
+    ) -> None:
         """
         Args:
             measure: called with whether the training is over, and the weights of each server;
                 returns the metrics.
+            encode: called with the weights of each server; returns the contents of the model's
+                safetensors file.
         """
         self.free_at = 0.0
-        self._measure = measure
+        self._measure, self._encode = measure, encode
 
     def cost(self, method: str, fields: list[Any], inputs: Sequence[Any]) -> Cost:
         """See `Actor.cost`."""
@@ -138,4 +145,6 @@ class EvaluatorActor:
 
     def compute(self, method: str, fields: list[Any], inputs: list[Any], answer: Any) -> Computed:
         """See `Actor.compute`."""
+        if method == "state_dict":
+            return (), self._encode(inputs)
         return (), self._measure(fields[0], inputs)

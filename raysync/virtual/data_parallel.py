@@ -21,6 +21,7 @@ from raysync.engine.step_time import one_way_s
 from raysync.engine.topology import SERVER, DataParallel
 from raysync.training.evaluation import ModelEvaluation
 from raysync.training.flat import FlatModel
+from raysync.training.model_file import encoded
 from raysync.training.model_server import ModelServer, shard_of
 from raysync.training.preparation import TrainingPlan
 from raysync.virtual.actors import EvaluatorActor, ServerActor, WorkerActor
@@ -76,7 +77,10 @@ class DataParallelRun:
         training, experiment = self._training, self._training.experiment
         module = training.build().to(device_of(training))
         evaluation = ModelEvaluation(training.task, module, experiment)
-        return EvaluatorActor(lambda is_last, weights: evaluation.measure(weights[0], is_last))
+        return EvaluatorActor(
+            lambda is_last, weights: evaluation.measure(weights[0], is_last),
+            lambda weights: encoded(evaluation.model, weights[0], module, training.task),
+        )
 
 
 def server_actor(

@@ -10,6 +10,7 @@ from raysync.core.paradigm import AnyParadigm
 from raysync.decoupled.plan import plan_of
 from raysync.engine.driver import Driver
 from raysync.engine.faults import FaultPlan
+from raysync.engine.kept_models import SavedModel
 from raysync.paradigms.decoupled import Decoupled
 from raysync.record.metrics_registry import RunLabels
 from raysync.training.preparation import TrainingPlan
@@ -24,6 +25,8 @@ class VirtualEngine:
     def __init__(self) -> None:
         self.places: dict[str, Any] = {}
         """The places of actors: none, since all are in this process."""
+        self.models: list[SavedModel] = []
+        """The models that the latest run left, which are there before its last report."""
 
     def run(
         self, training: TrainingPlan, paradigm: AnyParadigm, labels: RunLabels | None = None
@@ -34,7 +37,9 @@ class VirtualEngine:
         Virtual seconds cannot be watched as they pass, so no metrics are published under the
         labels.
         """
-        return driver_of(training, paradigm).run()
+        driver = driver_of(training, paradigm)
+        self.models = driver.models
+        return driver.run()
 
 
 def driver_of(training: TrainingPlan, paradigm: AnyParadigm) -> Driver:

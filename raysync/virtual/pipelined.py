@@ -15,16 +15,16 @@ from typing import Any
 from torch import nn
 
 from raysync.core.ids import WorkerId
-from raysync.decoupled.cut import joined
+from raysync.decoupled.cut import joined, trainable
 from raysync.decoupled.pipelines import StageId
-from raysync.decoupled.plan import DecoupledPlan
+from raysync.decoupled.plan import DecoupledPlan, cut_model
 from raysync.decoupled.stage import StageComputation, StageWork
 from raysync.decoupled.topology import Pipelined, server_of
 from raysync.engine.evaluations import EVALUATOR
 from raysync.engine.faults import FaultPlan
 from raysync.engine.step_time import StepTime, one_way_s
 from raysync.training.evaluation import ModelEvaluation
-from raysync.training.flat import FlatModel
+from raysync.training.model_file import encoded
 from raysync.training.model_server import ModelServer
 from raysync.virtual.actors import Computed, EvaluatorActor
 from raysync.virtual.backend import Actor, Cost, VirtualBackend
@@ -165,11 +165,12 @@ class PipelinedRun:
         return copy.deepcopy(self._parts[stage - 1])
 
     def _evaluator(self) -> EvaluatorActor:
-        training = self._plan.training
-        parts = [self._part(stage) for stage in self._plan.shares]
-        sizes = [FlatModel(copy.deepcopy(part)).size for part in parts]
+        training, paradigm = self._plan.training, self._plan.paradigm
+        module, parts = cut_model(training.model, training.experiment.seed, paradigm)
+        sizes = [trainable(part) for part in parts]
         whole = nn.Sequential(*(item for part in parts for item in part))
         evaluation = ModelEvaluation(training.task, whole, training.experiment)
         return EvaluatorActor(
-            lambda is_last, means: evaluation.measure(joined(means, sizes), is_last)
+            lambda is_last, means: evaluation.measure(joined(means, sizes), is_last),
+            lambda means: encoded(evaluation.model, joined(means, sizes), module, training.task),
         )

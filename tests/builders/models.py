@@ -1,9 +1,14 @@
-"""Models of a user, and models alone: without a data set that they learn from."""
+"""Models of a user, models alone (without a data set that they learn from), and how a trained one
+is measured.
+"""
 
 from torch import nn
 
+from raysync.training.evaluation import evaluate
+from raysync.training.flat import FlatModel
 from raysync.training.initial_model import InitialModel
 from raysync.training.models import ModelPlan
+from raysync.training.preparation import prepare
 from raysync.training.supervised import Classification
 
 
@@ -11,6 +16,19 @@ def built(source, shape, classes, seed=0, tokens=False, **parameters):
     """A registered model, or a user's own, with the initial weights of that seed."""
     plan = ModelPlan(source, parameters, shape, classes, tokens)
     return InitialModel(Classification(plan, None)).build(seed)
+
+
+def measured(module, record, data=None):
+    """Accuracy and loss of a module on the whole test set, evaluated as that record's run did."""
+    task = prepare(record.config).task if data is None else Classification(None, data)
+    flat, batch_size = FlatModel(module), record.config.evaluation.batch_size
+    metrics = evaluate(flat, flat.initial(), task, task.test_set(), batch_size)
+    return metrics["accuracy"], metrics["loss"]
+
+
+def last_measured(record):
+    """Accuracy and loss of the last evaluation."""
+    return tuple(record.evaluations.iloc[-1][["accuracy", "loss"]])
 
 
 def half(classes):

@@ -15,7 +15,7 @@ from raysync.paradigms import rebuild
 from raysync.runner import run_in
 from raysync.training.preparation import prepare
 from raysync.virtual.engine import VirtualEngine
-from tests.builders.models import breaks_at_a_gradient
+from tests.builders.models import breaks_at_a_gradient, last_measured, measured
 
 pytestmark = pytest.mark.ray
 
@@ -72,6 +72,7 @@ def test_ray_learns_what_virtual_time_learns(session, tmp_path, settings):
     assert record.evaluations.mark.tolist() == [0, 0.5, 1]
     assert record.evaluations["at"].is_monotonic_increasing
     assert (pushes.busy_s > 0).all()
+    assert measured(record.model(), record) == pytest.approx(last_measured(record), rel=1e-6)
 
 
 def test_an_evaluator_that_dies_ends_no_decoupled_run(session, tmp_path):

@@ -16,7 +16,7 @@ from raysync.core.journal import Ended, Entry
 from raysync.core.replay import replay
 from raysync.paradigms import rebuild
 from tests.builders.cluster import TINY, UNEQUAL, pid_of
-from tests.builders.models import line
+from tests.builders.models import last_measured, line, measured
 
 pytestmark = pytest.mark.ray
 
@@ -50,6 +50,7 @@ def test_shards_devices_and_precision_change_where_it_is_computed_not_what(run, 
     split = raysync.run(TINY | settings | sharded)
     assert np.allclose(split.evaluations.loss, whole.evaluations.loss, atol=1e-4)
     assert whole.evaluations.loss.iloc[-1] < whole.evaluations.loss.iloc[0] - 0.1
+    assert measured(split.model(), split) == pytest.approx(last_measured(split), rel=1e-6)
     places = json.loads((split.path / "environment.json").read_text())["places"]
     assert list(places) == ["server-0", "server-1", "evaluator", "fast-0", "fast-1", "slow-0"]
     assert places["slow-0"]["devices"] == ["cpu", "cpu"]
@@ -215,6 +216,8 @@ def test_a_model_by_reference_and_batch_norm_buffers(run):
     assert record.summary["final_accuracy"] > 0.5, (
         "evaluated with the means of the workers' statistics"
     )
+    got = measured(record.model(), record)
+    assert got == pytest.approx(last_measured(record), rel=1e-6), "and these are kept"
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(run):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+import yaml
 from hypothesis import event, given, settings, strategies as st
 from mypy import api
 
@@ -20,6 +21,7 @@ from raysync.core.paradigm import Paradigm
 from raysync.engine import driver as engine_driver
 from raysync.engine.evaluations import TRIES
 from raysync.engine.faults import NO_FAULT, FaultPlan
+from raysync.engine.kept_models import KeptModels
 from raysync.paradigms import make
 from raysync.training.preparation import prepare
 from tests.builders.paradigms import VARIANTS, lead_bound
@@ -301,8 +303,8 @@ def test_an_evaluator_that_fails_repeats_its_evaluation(ends):
     )
     assert lines[-1].status == "finished"
     assert of(lines, Evaluation) == of(whole[1], Evaluation)
-    calls = [actor for _, actor, _, _ in driver.backend.calls if actor == "evaluator"]
-    assert len(calls) == 9 + len(ends)
+    calls = [method for _, actor, method, _ in driver.backend.calls if actor == "evaluator"]
+    assert calls == ["evaluate"] * (9 + len(ends)) + ["state_dict"]
     remarks = [line.text for line in of(lines, Remark)]
     assert len(remarks) == len(ends) == driver.backend.restarts
     assert all("is started anew, and its evaluation is repeated" in text for text in remarks)
@@ -320,9 +322,88 @@ def test_nothing_is_published_for_an_evaluator_that_was_given_up(end):
     assert lines[-1].status == "finished"
     *_, last = of(lines, Remark)
     assert len(of(lines, Remark)) == TRIES
-    assert last.text.endswith(f"progress {', '.join(f'{mark / 30:g}' for mark in range(2, 31))}.")
+    names = ", ".join(f"{mark / 30:g}" for mark in range(2, 31))
+    assert last.text.endswith(f"progress {names}, and leaves no model.")
+    assert not driver.models
     published = [at for at, _, method, _ in driver.backend.calls if method == "publish"]
     assert published[-1] <= last.at < 8 < lines[-1].at
+
+
+# ---- the models that are kept ----
+
+SAVING = ["evaluations take 0.5 s", "saving a model takes 1 s"]
+
+
+def kept(driver):
+    """Which model -> the versions of the weights, a server each, that it was made of."""
+    return {model.which: yaml.safe_load(model.data) for model in driver.models}
+
+
+@pytest.mark.parametrize("keep", ["final", "best", "none"])
+@pytest.mark.parametrize("paradigm", ["asp", {"name": "decoupled", "modules": 2, "groups": 2}])
+def test_the_weights_of_the_last_evaluation_are_kept_and_of_equals_the_first(keep, paradigm):
+    four = [{"name": "w", "count": 4, "step_s": 0.5, "jitter": JITTER}]
+    training = task_of(workers=four, paradigm=paradigm, evaluation={"marks": 3}, keep=keep)
+    driver, lines = run_in(training, rule_of(training), *SAVING)
+    evaluated = [inputs for _, method, _, inputs in driver.backend.log if method == "evaluate"]
+    expected = {"final": evaluated[-1], "best": evaluated[0]}
+    wanted = {"final": ["final"], "best": ["final", "best"], "none": []}[keep]
+    assert kept(driver) == {which: expected[which] for which in wanted}
+    assert len(evaluated) == 4
+    assert evaluated[0] != evaluated[-1]
+    assert not of(lines, Remark)
+
+
+@pytest.mark.parametrize("keep", ["final", "best"])
+@pytest.mark.parametrize(
+    "ends", [["dies"], ["freezes"], ["dies", "freezes"], ["dies", "freezes", "dies"]]
+)
+def test_an_evaluator_that_fails_as_it_saves_a_model_saves_it_again(ends, keep):
+    training = task_of(evaluation={"marks": 3, "deadline_s": 5.0}, keep=keep)
+    calls = run_in(training, make("bsp"), *SAVING)[0].backend.calls
+    begins = next(at for at, _, method, _ in calls if method == "state_dict")
+    happens = [f"evaluator {how} at {begins + 0.5}" for how in ends]
+    driver, lines = run_in(training, make("bsp"), *SAVING, *happens)
+    last, remarks = of(lines, Evaluation)[-1], [line.text for line in of(lines, Remark)]
+    assert (lines[-1].status, last.mark) == ("finished", 1)
+    assert [text for text in remarks if "anew, and the model is saved then" in text] == remarks[:2]
+    assert len(remarks) == len(ends)
+    if len(ends) == TRIES:
+        names = "final" if keep == "final" else "final and best"
+        assert remarks[-1].endswith(f"is given up: the run leaves no {names} model.")
+        assert not driver.models
+    else:
+        assert kept(driver)["final"] == [last.version]
+
+
+def test_a_model_that_cannot_be_saved_does_not_undo_the_training():
+    training = task_of(evaluation={"marks": 1})
+    over = run_in(training, make("bsp"), *SAVING)[0].backend.now
+    raises = f"evaluator raises an error from {over} on"
+    driver, lines = run_in(training, make("bsp"), *SAVING, raises)
+    [remark] = of(lines, Remark)
+    assert remark.text == (
+        "The evaluator cannot save the model (ValueError: the user's own): the run leaves no final"
+        " model."
+    )
+    assert lines[-1].status == "finished"
+    assert not driver.models
+
+
+@given(st.lists(st.floats(width=16), min_size=1, max_size=6), st.booleans())
+def test_the_best_model_is_the_first_of_those_with_the_best_value(values, higher_is_better):
+    models = KeptModels("best", higher_is_better=higher_is_better)
+    for number, value in enumerate(values):
+        models.take((number,), value)
+    saved = {}
+    while models.next_weights is not None:
+        saved_weights = models.next_weights
+        models.save(b"")
+        saved[models.saved[-1].which] = saved_weights
+    known = [value for value in values if value == value]
+    assert saved.pop("final") == (len(values) - 1,)
+    best = (max if higher_is_better else min)(known, default=None)
+    assert saved == ({"best": (values.index(best),)} if known else {})
 
 
 # ---- random worlds ----

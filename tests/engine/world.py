@@ -69,6 +69,8 @@ class Performer:
         match method:
             case "evaluate":
                 return (), (0.5, 0.7)
+            case "state_dict":
+                return (), str([int(each) for each in inputs]).encode()
             case "step":
                 [self._weights] = inputs or [self._weights]
                 return (self._weights,), (0.5, answer[1])
@@ -82,11 +84,11 @@ class Evaluator:
 
     site, free_at = "evaluator", 0.0
 
-    def __init__(self, takes_s):
-        self._takes_s = takes_s
+    def __init__(self, takes_s, saving_s):
+        self._takes_s = {"evaluate": takes_s, "state_dict": saving_s}
 
     def cost(self, method, fields, inputs):
-        return self._takes_s, 0.0, 0.0, 0.0, None
+        return self._takes_s[method], 0.0, 0.0, 0.0, None
 
 
 class Misfortunes:
@@ -96,6 +98,7 @@ class Misfortunes:
         self.ends = defaultdict(list)
         self.raises_at, self.uploads_s, self.lost, self.starts = {}, {}, set(), {}
         self.shards, self.lost_updates, self.evaluation_s = {}, set(), 0.0
+        self.saving_s = 0.0
         for line in lines:
             self._read(line)
 
@@ -131,6 +134,7 @@ PHRASES = {
         {who: Failure("died", "its actor died", who)}
     ),
     r"evaluations take (\S+) s": lambda it, s: setattr(it, "evaluation_s", float(s)),
+    r"saving a model takes (\S+) s": lambda it, s: setattr(it, "saving_s", float(s)),
 }
 
 
@@ -208,7 +212,7 @@ class World:
 
     def _make(self, name):
         actor = (
-            Evaluator(self._misfortunes.evaluation_s)
+            Evaluator(self._misfortunes.evaluation_s, self._misfortunes.saving_s)
             if name == EVALUATOR
             else self._run.actor(name)
         )

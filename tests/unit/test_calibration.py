@@ -19,7 +19,7 @@ LATENCY_S, BANDWIDTH = 0.02, 5e7
 class Known:
     """An engine whose links are known."""
 
-    places = {}
+    places, models = {}, ()
 
     def run(self, training, paradigm, title=None):
         network = config.Network(

@@ -33,6 +33,7 @@ WHOLE = {
     "environment.json",
     "evaluations.parquet",
     "journal.jsonl",
+    "model.safetensors",
     "pushes.parquet",
     "summary.json",
 }
