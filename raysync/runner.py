@@ -12,8 +12,9 @@ from typing import Any, Protocol
 from raysync import config
 from raysync.config import Experiment, ParadigmChoice
 from raysync.core.journal import Ended, Line
+from raysync.core.metrics import known
 from raysync.core.paradigm import AnyParadigm
-from raysync.errors import ConfigError, RunFailed
+from raysync.errors import ConfigError, RunFailed, unknown_name
 from raysync.record.event_text import texts_of
 from raysync.record.measures import Measures
 from raysync.record.metrics_registry import RunLabels
@@ -141,11 +142,12 @@ def run_in(
     trial, `sweep` is the name of its sweep.
     """
     began = datetime.now()
+    check_target(training)
     experiment = training.experiment.model_copy(update={"paradigm": choice})
     measures = Measures(
         training.workload_samples,
-        experiment.target_accuracy,
-        experiment.target_loss,
+        experiment.target,
+        training.primary,
         training.chance_accuracy,
     )
     check(join(experiment.output, experiment.name))
@@ -188,6 +190,17 @@ def run_in(
         kept = f"The record up to then: {path}" if folder.exists() else ""
         raise RunFailed("\n".join(dict.fromkeys(filter(None, (why, writer.failure, kept)))))
     return load(folder, trust=True)  # the user's own record
+
+
+def check_target(training: TrainingPlan) -> None:
+    """Refuse a target of a metric that the task does not have, where its metrics are known.
+
+    Raises:
+        ConfigError: the message has the nearest name.
+    """
+    target, metrics = training.experiment.target, training.metrics
+    if target is not None and metrics is not None and target.metric not in known(metrics):
+        raise unknown_name("metric", target.metric, known(metrics), where="target.metric")
 
 
 def _event_log(folder: Path, began: datetime, enabled: bool) -> AbstractContextManager[Watch]:
@@ -237,7 +250,8 @@ def _about(training: TrainingPlan, choice: ParadigmChoice) -> dict[str, Any]:
         "tokens": training.data.tokens,
         "workers": experiment.worker_count,
         "seed": experiment.seed,
-        "target_accuracy": experiment.target_accuracy,
-        "target_loss": experiment.target_loss,
+        "metric": training.primary.name,
+        "metric_mode": training.primary.mode,
+        "target": None if experiment.target is None else experiment.target.plain(),
         "chance_accuracy": training.chance_accuracy,
     }

@@ -64,8 +64,8 @@ class Evaluator:
         return here([device])
 
     @signed()
-    def evaluate(self, fields: list[bool], *weights: Payload) -> tuple[float, float]:
-        """Return accuracy (a fraction of 1) and mean cross-entropy (nats) of published weights.
+    def evaluate(self, fields: list[bool], *weights: Payload) -> dict[str, float]:
+        """Return the metrics of published weights: name -> value.
 
         Args:
             fields: whether to use the whole test set, or as much of it as the plan says.

@@ -10,11 +10,12 @@ that the user's model or data raise in an evaluation does end the run, with its 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from raysync.config import Experiment
 from raysync.core.journal import Evaluation, Line, Remark
+from raysync.core.metrics import refusal, value_of
 from raysync.engine.backend import Backend, Call, Failure
 from raysync.engine.parameter_server import ParameterServer
 from raysync.errors import RunFailed
@@ -60,7 +61,7 @@ class Evaluations:
         Args:
             backend: has the evaluator.
             servers: publish the weights, in the order of the stages.
-            experiment: the deadlines of publications and evaluations.
+            experiment: the deadlines of publications and evaluations, and the target.
             marks: the progress at which to evaluate, rising.
             start_deadline_s: how long the evaluator may take to start anew.
             write: called with the lines to write into the journal.
@@ -69,6 +70,7 @@ class Evaluations:
         self._marks = list(reversed(marks))
         self._publication_deadline_s = experiment.cluster.step_deadline_s
         self._deadline_s = experiment.evaluation.deadline_s
+        self._target = experiment.target
         self._start_deadline_s = start_deadline_s
         self._write = write
         self._waiting: deque[Publication] = deque()
@@ -165,7 +167,7 @@ class Evaluations:
         answer = self._answer(call)
         if answer is None:
             return
-        accuracy, loss = answer
+        self._check(answer)
         publication = self._waiting.popleft()
         self._failures = 0
         assert publication.at is not None, "evaluated before it was published"
@@ -176,8 +178,7 @@ class Evaluations:
                     progress=publication.progress,
                     version=publication.version,
                     at=publication.at,
-                    accuracy=accuracy,
-                    loss=loss,
+                    metrics=answer,
                 )
                 for mark in publication.marks
             ]
@@ -185,13 +186,29 @@ class Evaluations:
         publication.weights = ()
         self._begin()
 
+    def _check(self, metrics: Mapping[str, float]) -> None:
+        """Check what the user's task has returned.
+
+        Raises:
+            RunFailed: these are no metrics, or that of the target is missing.
+        """
+        why, target = refusal(metrics), self._target
+        if why:
+            raise RunFailed(f"evaluator: {why}")
+        if target is not None and value_of(metrics, target.metric) is None:
+            raise RunFailed(
+                f"target.metric: {target.metric!r} is not among the metrics of the task:"
+                f" {', '.join(metrics)}"
+            )
+
     def _restarted(self, call: Call) -> None:
         if self._answer(call) is not None:
             self._must_restart = False
             self._begin()
 
-    def _answer(self, call: Call) -> Sequence[float] | None:
-        """Return the answer of the call under way; None if it failed or is no longer waited for.
+    def _answer(self, call: Call) -> Mapping[str, float] | None:
+        """Return the answer of the call under way; None if it failed or is no longer waited for. A
+        restart has an empty one.
 
         Raises:
             RunFailed: the user's model or data raised an error.
@@ -201,7 +218,7 @@ class Evaluations:
         answer = call.answer
         if not isinstance(answer, Failure):
             self._under_way = None
-            return answer or ()
+            return answer or {}
         if answer.kind == "raised":
             raise RunFailed(f"evaluator: {answer.reason}")
         self._fail(answer.reason)

@@ -1,4 +1,4 @@
-"""Accuracy and loss of a published model on the test set."""
+"""Metrics of a published model on the test set."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raysync.training.flat import FlatModel
 @torch.no_grad()
 def evaluate(
     model: FlatModel, weights: Tensor, data: DataSet, batch_size: int, samples: int | None = None
-) -> tuple[float, float]:
+) -> dict[str, float]:
     """Evaluate on the test set.
 
     Args:
@@ -25,8 +25,8 @@ def evaluate(
         samples: use only so many, from the first of the test set on; None means all.
 
     Returns:
-        Accuracy (a fraction of 1) and mean cross-entropy (nats) over all labels: one for each
-        sample, or one for each token.
+        Metric -> value: `accuracy` (a fraction of 1) and `loss`, the mean cross-entropy (nats),
+        over all labels: one for each sample, or one for each token.
     """
     use_tf32(False)
     model.read_weights(weights)
@@ -41,4 +41,4 @@ def evaluate(
         logits = model.module(data.samples(test_x[part]).to(device))
         correct += int((logits.argmax(dim=1) == y).sum())
         loss += float(cross_entropy(logits, y, reduction="sum"))
-    return correct / test_y.size, loss / test_y.size
+    return {"accuracy": correct / test_y.size, "loss": loss / test_y.size}

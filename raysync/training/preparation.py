@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from raysync.config import Experiment, Named, WorkerGroup
+from raysync.core.metrics import ACCURACY, LOSS, PERPLEXITY, PrimaryMetric
 from raysync.errors import ConfigError
 from raysync.paradigms.syncswitch import SyncSwitch
 from raysync.training.cost import step_flops
@@ -18,6 +19,21 @@ from raysync.training.models import ModelPlan, ModelSource
 CORE_FLOPS_PER_S = 1e11
 """The assumed speed, on the virtual engine, of a worker without step_s, flops_per_s or trace: about
 one core of a CPU."""
+
+LABEL_METRICS = (ACCURACY.name, LOSS)
+"""The metrics of the built-in tasks."""
+
+
+def primary_of(experiment: Experiment) -> PrimaryMetric:
+    """Return the primary metric of an experiment before its data are loaded."""
+    return PERPLEXITY if experiment.data.name == "text" else ACCURACY
+
+
+def metrics_of(experiment: Experiment) -> tuple[str, ...] | None:
+    """Return the names of the metrics that an experiment's task returns; None where they are not
+    known before the first evaluation.
+    """
+    return LABEL_METRICS
 
 
 @dataclass(frozen=True)
@@ -46,6 +62,18 @@ class TrainingPlan:
         experiment = self.experiment.model_copy(update={"seed": seed})
         model, dealt = replace(self.model, seed=seed), _deal(experiment, self.data)
         return replace(self, experiment=experiment, model=model, shards=dealt)
+
+    @property
+    def primary(self) -> PrimaryMetric:
+        """The metric that the task's models are judged by."""
+        return PERPLEXITY if self.data.tokens else ACCURACY
+
+    @property
+    def metrics(self) -> tuple[str, ...] | None:
+        """The names of the metrics that the task returns; None where they are not known before
+        the first evaluation.
+        """
+        return metrics_of(self.experiment)
 
     @cached_property
     def chance_accuracy(self) -> float | None:

@@ -26,6 +26,7 @@ from raysync.config import Experiment, Known, ParadigmChoice, Sweep, SwitchSearc
 from raysync.config.secret_masking import masked
 from raysync.errors import ConfigError, RunFailed
 from raysync.paradigms.syncswitch import SyncSwitch
+from raysync.record import older
 from raysync.record.storage import is_uri
 from raysync.record.sweeps import FILE, VARIED, load_sweep, notes, write_table
 from raysync.record.writer import folder_name
@@ -286,7 +287,7 @@ def _folder(experiment: Experiment, source: str) -> tuple[Path, str]:
 def _searched(folder: Path) -> Experiment | None:
     """Return the experiment of an earlier search; None: it cannot be read."""
     try:
-        return config.load(folder / FILE)
+        return config.load(folder / FILE, translate=older.settings_of)
     except ConfigError:
         return None
 

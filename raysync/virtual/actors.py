@@ -3,7 +3,7 @@ run trains.
 
 worker      step(clock, size[, factor, latency]; [weights])      -> gradient; loss and seconds
 server      apply, apply_and_publish, publish, forget            see `training.model_server`
-evaluator   evaluate(on_all; weights...)                         accuracy and loss
+evaluator   evaluate(on_all; weights...)                         the metrics
 """
 
 from __future__ import annotations
@@ -123,11 +123,11 @@ class EvaluatorActor:
 
     site = "evaluator"
 
-    def __init__(self, evaluate: Callable[[bool, list[Tensor]], tuple[float, float]]) -> None:
+    def __init__(self, evaluate: Callable[[bool, list[Tensor]], dict[str, float]]) -> None:
         """
         Args:
             evaluate: called with whether to use the whole test set, and the weights of each server;
-                returns accuracy (a fraction of 1) and mean loss.
+                returns the metrics, name -> value.
         """
         self.free_at = 0.0
         self._evaluate = evaluate

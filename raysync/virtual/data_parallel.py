@@ -78,7 +78,7 @@ class DataParallelRun:
         training, plan = self._training, self._training.experiment.evaluation
         model = FlatModel(training.model.build().to(device_of(training)))
 
-        def on_test_set(on_all: bool, weights: list[Tensor]) -> tuple[float, float]:
+        def on_test_set(on_all: bool, weights: list[Tensor]) -> dict[str, float]:
             return evaluate(
                 model, weights[0], training.data, plan.batch_size, None if on_all else plan.samples
             )

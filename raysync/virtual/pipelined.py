@@ -170,7 +170,7 @@ class PipelinedRun:
         sizes = [FlatModel(copy.deepcopy(part)).size for part in parts]
         whole = FlatModel(nn.Sequential(*(item for part in parts for item in part)))
 
-        def on_test_set(on_all: bool, means: list[Tensor]) -> tuple[float, float]:
+        def on_test_set(on_all: bool, means: list[Tensor]) -> dict[str, float]:
             return evaluate(
                 whole,
                 joined(means, sizes),
