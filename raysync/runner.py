@@ -145,10 +145,7 @@ def run_in(
     check_target(training)
     experiment = training.experiment.model_copy(update={"paradigm": choice})
     measures = Measures(
-        training.workload_samples,
-        experiment.target,
-        training.primary,
-        training.chance_accuracy,
+        training.workload_samples, experiment.target, training.primary, training.chance_accuracy
     )
     check(join(experiment.output, experiment.name))
     folder = folder_name(experiment.output, experiment.name, choice.label)

@@ -167,10 +167,11 @@ def _train(
     records.
     """
     from raysync.decoupled.plan import check_training
-    from raysync.runner import engine_for
+    from raysync.runner import check_target, engine_for
     from raysync.training.preparation import prepare
 
     training = prepare(experiment)
+    check_target(training)
     for choice in choices:  # all are checked before the first one trains
         check_training(training, choice.make())
     if experiment.engine == "ray":
@@ -184,7 +185,7 @@ def _train(
             label: [record.summary if record else None for record in runs]
             for label, runs in done.items()
         }
-        print_table(summaries, experiment, seeds, training.data.tokens)
+        print_table(summaries, experiment, seeds, training.primary)
         records = masked(str(join(experiment.output, experiment.name)))
         console.print_plain(f"Records: {records}")
     if any(record is None for runs in done.values() for record in runs):
@@ -202,7 +203,7 @@ def _train_all(
     from raysync.runner import run_in
 
     done: dict[str, list[RunRecord | None]] = {choice.label: [] for choice in choices}
-    with run_lines(training.data.tokens, training.experiment.timing == "only") as lines:
+    with run_lines(training.experiment.timing == "only") as lines:
         warn_of_the_jobs_folder(training.experiment)
         for group, step_s in training.estimated_s.items():
             say(

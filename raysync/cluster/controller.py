@@ -17,6 +17,7 @@ from raysync.cluster.monitoring import Exporter, log_begin, log_events, log_to_s
 from raysync.cluster.shards import Shards
 from raysync.config import Experiment
 from raysync.core.journal import Line
+from raysync.core.metrics import ACCURACY, PrimaryMetric
 from raysync.core.paradigm import AnyParadigm
 from raysync.engine.backend import Backend
 from raysync.engine.driver import Driver
@@ -60,6 +61,8 @@ class RunPlan:
     """References to the arguments of the evaluator's `reset`."""
     labels: RunLabels | None = None
     """What names the run in the log and the metrics; None: no metrics are published."""
+    primary: PrimaryMetric = ACCURACY
+    """The metric that the task's models are judged by."""
 
 
 class Controller:
@@ -87,6 +90,7 @@ class Controller:
             experiment,
             topology.paradigm.phase,
             topology.workload_samples,
+            plan.primary,
         )
         for lines in driver_of(plan, servers, evaluator, workers).run():
             log_events(lines)

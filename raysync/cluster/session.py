@@ -280,6 +280,7 @@ class Session:
             layout.delivers,
             evaluator_setup,
             labels,
+            training.primary,
         )
 
     def shared(self, data: DataSet) -> Any:

@@ -56,8 +56,8 @@ class Target(Strict):
 
     @property
     def words(self) -> str:
-        """The bound in words: `at_least 0.9`."""
-        return f"at_{'least' if self.rises else 'most'} {self.value:g}"
+        """The target in words: `accuracy at least 0.9`."""
+        return f"{self.metric} at {'least' if self.rises else 'most'} {self.value:g}"
 
     def is_met(self, value: float | None) -> bool:
         """Say whether a value of the metric meets the target; NaN and None do not."""

@@ -130,7 +130,8 @@ def encode(line: Line) -> str:
             if report:
                 data["report"] = report
         case Evaluation(metrics=metrics):
-            data = {"evaluation": {name: getattr(line, name) for name in RESERVED} | metrics}
+            marked = {name: getattr(line, name) for name in RESERVED}
+            data = {"evaluation": {**marked, **metrics}}
         case Remark():
             data = {"remark": _plain(line)}
         case Ended():

@@ -13,16 +13,16 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from raysync import config
 from raysync.config import Experiment, Target
 from raysync.core.journal import Line, read
-from raysync.core.metrics import Mode, PrimaryMetric
+from raysync.core.metrics import PrimaryMetric
 from raysync.errors import ConfigError
 from raysync.paradigms.class_loading import without_imports
 from raysync.record.measures import Measures
@@ -204,9 +204,9 @@ def measures_of(head: Mapping[str, Any]) -> Measures:
     name, mode = about["metric"], about.get("metric_mode")
     with suppress(ValidationError):
         goal = None if target is None else Target.model_validate(target)
-        is_known = chance is None or type(chance) in (int, float)
-        if samples is not None and is_known and type(name) is str and mode in get_args(Mode):
-            return Measures(samples, goal, PrimaryMetric(name, mode), chance)
+        primary = TypeAdapter(PrimaryMetric).validate_python({"name": name, "mode": mode})
+        if samples is not None and (chance is None or type(chance) in (int, float)):
+            return Measures(samples, goal, primary, chance)
     raise ConfigError("the header of the journal is damaged.")
 
 

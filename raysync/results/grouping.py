@@ -29,7 +29,6 @@ COMPARED = (
     "update",
     "faults",
     "evaluation",
-    "target",
 )
 """The settings that define a scenario: all but paradigm, seed, names, and the folders of files."""
 
@@ -130,7 +129,7 @@ def _flat(experiment: Experiment) -> dict[str, Any]:
 
     for name in COMPARED:
         enter(name, experiment.model_dump(mode="json", include={name})[name])
-    return flat
+    return flat | {"target": None if experiment.target is None else experiment.target.words}
 
 
 def _short(key: str) -> str:

@@ -20,18 +20,16 @@ from raysync import config
 from raysync.cluster.placement import Plan, asked_of_ray, infeasible_together, placed
 from raysync.config import Experiment
 from raysync.core.journal import Evaluation
+from raysync.core.metrics import LARGEST_EXPONENT, PERPLEXITY
 from raysync.decoupled.plan import check, placed_as
 from raysync.errors import ConfigError
-from raysync.record.measures import LARGEST_EXPONENT, Measures
+from raysync.record.measures import Measures
 from raysync.record.storage import clean, join
 from raysync.record.sweeps import RECORDS, trial_name
 from raysync.runner import Engine, run_in
 from raysync.tuning.grid import Point, override
 
 REPORTED = (
-    "accuracy",
-    "loss",
-    "perplexity",
     "progress",
     "seconds",
     "samples",
@@ -40,8 +38,8 @@ REPORTED = (
     "staleness_max",
     "lead_max",
 )
-"""The metrics that a trial reports to Tune at every evaluation: the evaluation itself, and the
-measures of its run so far."""
+"""The measures of its run so far that a trial reports to Tune at every evaluation, beside the
+metrics of the evaluation."""
 
 
 @dataclass(frozen=True)
@@ -229,10 +227,11 @@ def _report_of(measures: Measures) -> dict[str, float]:
 
 def _report_of_evaluation(evaluation: Evaluation, measures: Measures) -> dict[str, float]:
     """Describe an evaluation with its own time: several can be reported together."""
+    perplexity = evaluation.value(PERPLEXITY.name)
+    assert perplexity is not None, "an evaluation without a loss"
     return {
-        "accuracy": evaluation.accuracy,
-        "loss": evaluation.loss,
-        "perplexity": exp(min(evaluation.loss, LARGEST_EXPONENT)),
+        **evaluation.metrics,
+        PERPLEXITY.name: min(perplexity, exp(LARGEST_EXPONENT)),
         "progress": evaluation.progress,
         "samples": round(evaluation.progress * measures.workload_samples),
         "seconds": max(0.0, evaluation.at - (measures.started_at or 0.0)),
