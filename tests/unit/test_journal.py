@@ -24,6 +24,7 @@ from raysync.core.decisions import (
 from raysync.core.events import Joined, Left, Pushed, TimerFired
 from raysync.core.journal import Ended, Entry, Evaluation, Remark, decode, encode, header, read
 from raysync.core.machine import Machine, decide
+from raysync.core.metrics import RESERVED
 from raysync.core.replay import replay
 from raysync.errors import ConfigError, ProtocolViolation, RunFailed
 from raysync.paradigms import make, rebuild
@@ -67,8 +68,11 @@ lines = st.one_of(
         mark=numbers,
         progress=numbers,
         version=wholes,
-        accuracy=numbers,
-        loss=numbers,
+        metrics=st.builds(
+            lambda metrics, loss: metrics | {"loss": loss},
+            st.dictionaries(text.filter(lambda name: name and name not in RESERVED), numbers),
+            numbers,
+        ),
     ),
     st.builds(Remark, seconds, text),
     st.builds(Ended, text, seconds, text, st.lists(text, max_size=2).map(tuple)),
@@ -135,7 +139,11 @@ def test_evaluations_remarks_and_the_end_are_for_readers():
     _, text = journal("asp")
     text.insert(
         3,
-        encode(Evaluation(mark=0.5, progress=0.5, version=1, at=1.0, accuracy=0.5, loss=1.0))
+        encode(
+            Evaluation(
+                mark=0.5, progress=0.5, version=1, at=1.0, metrics={"accuracy": 0.5, "loss": 1.0}
+            )
+        )
         + "\n",
     )
     text.insert(4, encode(Remark(1.0, "So it is.")) + "\n")

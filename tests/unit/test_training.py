@@ -304,9 +304,9 @@ def test_evaluation_counts_the_whole_test_set():
     x = np.eye(3, dtype=np.float32)[[0, 1, 2, 2, 1]]
     mine = data_set("mine", (x, np.array([0, 1, 2, 2, 0])), (x, np.array([0, 1, 2, 2, 0])))
     flat = FlatModel(nn.Linear(3, 3, bias=False))
-    accuracy, loss = evaluate(flat, torch.eye(3).reshape(-1) * 10, mine, batch_size=2)
-    assert accuracy == 0.8
-    assert loss == pytest.approx((4 * 9e-5 + 10) / 5, rel=1e-2)
+    found = evaluate(flat, torch.eye(3).reshape(-1) * 10, mine, batch_size=2)
+    assert found["accuracy"] == 0.8
+    assert found["loss"] == pytest.approx((4 * 9e-5 + 10) / 5, rel=1e-2)
 
 
 def test_torchvision_works_beside_a_cpu_torch():
