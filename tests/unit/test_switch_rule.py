@@ -36,7 +36,7 @@ class World:
 
 
 def accuracies(runs):
-    return [run.accuracy for run in runs if run.accuracy is not None]
+    return [run.value for run in runs if run.value is not None]
 
 
 @given(
@@ -44,9 +44,7 @@ def accuracies(runs):
     WORLDS,
     st.one_of(
         st.none(),
-        st.builds(
-            Known, accuracy=st.floats(0, 1), seconds=st.one_of(st.none(), st.floats(0.1, 100))
-        ),
+        st.builds(Known, value=st.floats(0, 1), seconds=st.one_of(st.none(), st.floats(0.1, 100))),
     ),
 )
 def test_the_search(paradigm, runs, known):
@@ -58,7 +56,7 @@ def test_the_search(paradigm, runs, known):
         assert world.asked == [(1.0, paradigm.first_repeats)]
         return
     found = search(paradigm, world, known)
-    accuracy = known.accuracy if known else fmean(accuracies(first))
+    accuracy = known.value if known else fmean(accuracies(first))
 
     # it asks for one fraction after the other, each half the last, and stops at the first that
     # fails
@@ -84,9 +82,7 @@ def test_the_search(paradigm, runs, known):
 
     # the formulas of the reference, where all runs came to an end
     unit = (
-        known.seconds
-        if known
-        else fmean([run.seconds for run in first if run.accuracy is not None])
+        known.seconds if known else fmean([run.seconds for run in first if run.value is not None])
     )
     assert found.first_seconds == unit
     if unit is None:
@@ -152,5 +148,5 @@ def test_what_diverged_fails_and_costs_what_it_took():
         ).cost
         == 1
     )
-    free = search(paradigm, lambda fraction, repeats: [], Known(accuracy=0.9, seconds=10.0))
+    free = search(paradigm, lambda fraction, repeats: [], Known(value=0.9, seconds=10.0))
     assert (free.cost, free.effective, free.fraction) == (0, None, 1.0)
