@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from datetime import datetime
@@ -142,7 +142,7 @@ def run_in(
     trial, `sweep` is the name of its sweep.
     """
     began = datetime.now()
-    check_target(training)
+    check_target(training.experiment, training.metrics)
     experiment = training.experiment.model_copy(update={"paradigm": choice})
     measures = Measures(
         training.workload_samples, experiment.target, training.primary, training.chance_accuracy
@@ -189,13 +189,17 @@ def run_in(
     return load(folder, trust=True)  # the user's own record
 
 
-def check_target(training: TrainingPlan) -> None:
-    """Refuse a target of a metric that the task does not have, where its metrics are known.
+def check_target(experiment: Experiment, metrics: Sequence[str] | None) -> None:
+    """Refuse a target of a metric that the task does not have.
+
+    Args:
+        experiment: has the target.
+        metrics: the metrics of the task; None: they are not known before the first evaluation.
 
     Raises:
         ConfigError: the message has the nearest name.
     """
-    target, metrics = training.experiment.target, training.metrics
+    target = experiment.target
     if target is not None and metrics is not None and target.metric not in known(metrics):
         raise unknown_name("metric", target.metric, known(metrics), where="target.metric")
 

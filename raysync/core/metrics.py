@@ -75,8 +75,8 @@ def refusal(metrics: Any) -> str:
     if not isinstance(metrics, Mapping):
         return f"the metrics must be a mapping of names to numbers, got {type(metrics).__name__}"
     for name, value in metrics.items():
-        if not isinstance(name, str) or not name:
-            return f"the name of a metric must be a text, got {name!r:.40}"
+        if not isinstance(name, str) or not name or not name.isprintable():
+            return f"the name of a metric must be a text that can be printed, got {name!r:.40}"
         if name in RESERVED:
             return f"a metric cannot be called {name!r}: {', '.join(RESERVED)} are reserved"
         if isinstance(value, bool) or not isinstance(value, int | float):

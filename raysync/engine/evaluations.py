@@ -178,7 +178,7 @@ class Evaluations:
                     progress=publication.progress,
                     version=publication.version,
                     at=publication.at,
-                    metrics=answer,
+                    metrics={name: float(value) for name, value in answer.items()},
                 )
                 for mark in publication.marks
             ]

@@ -26,7 +26,8 @@ from raysync.errors import ConfigError
 from raysync.record.measures import Measures
 from raysync.record.storage import clean, join
 from raysync.record.sweeps import RECORDS, trial_name
-from raysync.runner import Engine, run_in
+from raysync.runner import Engine, check_target, run_in
+from raysync.training.preparation import metrics_of, prepare
 from raysync.tuning.grid import Point, override
 
 REPORTED = (
@@ -97,10 +98,11 @@ class Trials:
 
         Raises:
             ConfigError: the file with these settings is no valid experiment, or the paradigm would
-                ignore a setting.
+                ignore a setting, or the task does not have the metric of the target.
         """
         experiment = self.experiment(point)
         check(experiment, experiment.paradigm.make())
+        check_target(experiment, metrics_of(experiment))
 
     def find_impossible(self, points: Iterable[Point]) -> None:
         """Try to place each trial while nothing runs yet: later, a trial that cannot be placed
@@ -145,8 +147,6 @@ class Trials:
 def train(point: Point, trials: Trials) -> None:
     """Run a trial; Tune calls this in a process of its own."""
     import torch
-
-    from raysync.training.preparation import prepare
 
     with chdir(trials.home) if trials.home.is_dir() else nullcontext():
         experiment = trials.experiment(point, name_of(point, tune.get_context().get_trial_id()))

@@ -3,18 +3,26 @@ the report.
 """
 
 import json
-from math import sqrt
+from math import nan, sqrt
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 import yaml
+from hypothesis import given, strategies as st
 
 import raysync
 from raysync import config
 from raysync.config import Target
-from raysync.core.metrics import PrimaryMetric
+from raysync.core.journal import Evaluation
+from raysync.core.metrics import RESERVED, PrimaryMetric
 from raysync.errors import ConfigError, RunFailed
+from raysync.record.measures import Measures
 from raysync.record.older import settings_of, summary_of
+from raysync.record.schemas import evaluations_in
+from raysync.record.writer import evaluations_table
 from raysync.results.collection import collect
 from raysync.results.markdown import markdown
 from raysync.results.page import figures_in, write_html
@@ -127,7 +135,8 @@ def test_a_metric_that_is_not_returned(own_task, tmp_path, monkeypatch):
         ({"loss": 1.0, "at": 2.0}, "a metric cannot be called 'at': mark, progress, version, at"),
         ({"rmse": 1.0}, "the metrics lack 'loss'"),
         ({"loss": 1.0, "rmse": "low"}, "metric 'rmse' must be a number, got 'low'"),
-        ({"loss": 1.0, 3: 1.0}, "the name of a metric must be a text, got 3"),
+        ({"loss": 1.0, 3: 1.0}, "the name of a metric must be a text that can be printed, got 3"),
+        ({"loss": 1.0, "a\nb": 1.0}, r"the name of a metric must be a text .* got 'a\\nb'"),
         ((0.5, 1.0), "the metrics must be a mapping of names to numbers, got tuple"),
     ],
 )
@@ -189,3 +198,26 @@ def test_of_two_older_targets_that_counts_by_which_runs_were_judged():
     assert Target(**digits["target"]).words == "accuracy at least 0.5"
     assert digits["time_to_target_s"] == 1.0
     assert (digits["metric"], words["metric"]) == ("accuracy", "perplexity")
+
+
+NAMES = st.text(min_size=1).filter(lambda name: name.isprintable() and name not in RESERVED)
+METRICS = st.dictionaries(NAMES, st.floats(), max_size=4)
+
+
+@given(st.lists(METRICS, max_size=3), st.lists(st.floats(), min_size=3, max_size=3))
+def test_any_metrics_go_to_parquet_and_back(evaluations, losses):
+    """A column a metric, whatever it is called; what an evaluation lacks is NaN."""
+    measures = Measures(100)
+    for number, (metrics, loss) in enumerate(zip(evaluations, losses, strict=False)):
+        line = Evaluation(0.5, 0.5, number, 1.0, metrics | {"loss": loss})
+        assert list(measures.feed(line)) == []
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "evaluations.parquet"
+        pq.write_table(evaluations_table(measures), file)
+        frame = evaluations_in(file)
+    assert list(frame) == [*RESERVED, *measures.metrics]
+    for line, row in zip(measures.evaluations, frame.to_dict("records"), strict=True):
+        expected = dict.fromkeys(measures.metrics, nan) | dict(line.metrics)
+        assert {name: row[name] for name in measures.metrics} == pytest.approx(
+            expected, rel=0, abs=0, nan_ok=True
+        )

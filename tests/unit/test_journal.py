@@ -55,6 +55,13 @@ events = st.one_of(
     ),
     st.builds(TimerFired, at=seconds, key=text),
 )
+
+
+def is_name(name):
+    """Whether a metric can be called that."""
+    return name and name.isprintable() and name not in RESERVED
+
+
 lines = st.one_of(
     st.builds(
         Entry,
@@ -70,7 +77,7 @@ lines = st.one_of(
         version=wholes,
         metrics=st.builds(
             lambda metrics, loss: metrics | {"loss": loss},
-            st.dictionaries(text.filter(lambda name: name and name not in RESERVED), numbers),
+            st.dictionaries(text.filter(is_name), numbers),
             numbers,
         ),
     ),

@@ -1,5 +1,6 @@
 """The rule of the search for the switch point, and its costs, over random worlds."""
 
+from dataclasses import replace
 from math import isclose
 from statistics import fmean
 
@@ -104,6 +105,19 @@ def test_the_search(paradigm, runs, known):
         assert isclose(found.amortisation * (1 - ratio), found.cost)
     else:
         assert found.amortisation is None
+
+
+@given(RULES, WORLDS)
+def test_where_less_is_better_all_is_the_mirror_image(rules, runs):
+    def mirrored(run):
+        return replace(run, value=None if run.value is None else -run.value)
+
+    if accuracies(runs[0][: rules.first_repeats]):
+        falling = [[mirrored(run) for run in some] for some in runs]
+        found = search(rules, World(runs))
+        other = search(rules, World(falling), rises=False)
+        assert other.value == -found.value
+        assert (other.fraction, other.cost) == (found.fraction, found.cost)
 
 
 def test_the_formulas_of_the_reference():
