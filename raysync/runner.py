@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from raysync import config
 from raysync.config import Experiment, ParadigmChoice
 from raysync.core.journal import Ended, Line
-from raysync.core.metrics import known
+from raysync.core.metrics import PrimaryMetric, known
 from raysync.core.paradigm import AnyParadigm
 from raysync.errors import ConfigError, RunFailed, unknown_name
 from raysync.record.event_text import texts_of
@@ -142,7 +142,7 @@ def run_in(
     trial, `sweep` is the name of its sweep.
     """
     began = datetime.now()
-    check_target(training.experiment, training.metrics)
+    check_target(training.experiment, training.metrics, training.primary)
     experiment = training.experiment.model_copy(update={"paradigm": choice})
     measures = Measures(
         training.workload_samples, experiment.target, training.primary, training.chance_accuracy
@@ -189,12 +189,15 @@ def run_in(
     return load(folder, trust=True)  # the user's own record
 
 
-def check_target(experiment: Experiment, metrics: Sequence[str] | None) -> None:
-    """Refuse a target of a metric that the task does not have.
+def check_target(
+    experiment: Experiment, metrics: Sequence[str] | None, primary: PrimaryMetric
+) -> None:
+    """Refuse a target of a metric that the task does not have, or in its worse direction.
 
     Args:
         experiment: has the target.
         metrics: the metrics of the task; None: they are not known before the first evaluation.
+        primary: its primary metric.
 
     Raises:
         ConfigError: the message has the nearest name.
@@ -202,6 +205,11 @@ def check_target(experiment: Experiment, metrics: Sequence[str] | None) -> None:
     target = experiment.target
     if target is not None and metrics is not None and target.metric not in known(metrics):
         raise unknown_name("metric", target.metric, known(metrics), where="target.metric")
+    if target is not None and target.metric == primary.name and target.rises != primary.rises:
+        better, bound = ("larger", "at_least") if primary.rises else ("smaller", "at_most")
+        raise ConfigError(
+            f"target: a {better} {primary.name} is better: give {bound}; got {target.words}."
+        )
 
 
 def _event_log(folder: Path, began: datetime, enabled: bool) -> AbstractContextManager[Watch]:

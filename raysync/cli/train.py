@@ -171,7 +171,7 @@ def _train(
     from raysync.training.preparation import prepare
 
     training = prepare(experiment)
-    check_target(experiment, training.metrics)
+    check_target(experiment, training.metrics, training.primary)
     for choice in choices:  # all are checked before the first one trains
         check_training(training, choice.make())
     if experiment.engine == "ray":

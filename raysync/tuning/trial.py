@@ -27,7 +27,7 @@ from raysync.record.measures import Measures
 from raysync.record.storage import clean, join
 from raysync.record.sweeps import RECORDS, trial_name
 from raysync.runner import Engine, check_target, run_in
-from raysync.training.preparation import metrics_of, prepare
+from raysync.training.preparation import metrics_of, prepare, primary_of
 from raysync.tuning.grid import Point, override
 
 REPORTED = (
@@ -102,7 +102,7 @@ class Trials:
         """
         experiment = self.experiment(point)
         check(experiment, experiment.paradigm.make())
-        check_target(experiment, metrics_of(experiment))
+        check_target(experiment, metrics_of(experiment), primary_of(experiment))
 
     def find_impossible(self, points: Iterable[Point]) -> None:
         """Try to place each trial while nothing runs yet: later, a trial that cannot be placed

@@ -125,6 +125,10 @@ def test_a_metric_that_is_not_returned(own_task, tmp_path, monkeypatch):
     monkeypatch.setattr(TrainingPlan, "metrics", ("accuracy", "loss"))
     with pytest.raises(ConfigError, match=r"target.metric: .*'f1'\nAllowed: accuracy, loss, perp"):
         raysync.run(settings)
+    monkeypatch.setattr(TrainingPlan, "metrics", None)
+    with pytest.raises(ConfigError, match="target: a smaller rmse is better: give at_most"):
+        raysync.run(settings | {"target": {"metric": "rmse", "at_least": 0.5}})
+    monkeypatch.setattr(TrainingPlan, "metrics", ("accuracy", "loss"))
     with pytest.raises(ConfigError, match="did you mean 'accuracy'"):
         raysync.run(settings | {"target": {"metric": "acuracy", "at_least": 0.5}})
 
