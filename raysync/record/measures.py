@@ -274,7 +274,7 @@ class Measures:
         return next((max(0.0, each.at - began) for each in met), None)
 
     def _modes(self) -> dict[str, PrimaryMetric]:
-        """Return the metrics of which it is known which direction is better."""
+        """Return the metrics of which it is known which direction is better, by their names."""
         known = {name: PrimaryMetric(name, mode) for name, mode in MODES.items()}
         if self.target is not None:
             name = self.target.metric
@@ -293,11 +293,14 @@ class Measures:
             if name in modes:
                 found[f"best_{name}"] = modes[name].best(values)
             if name == ACCURACY.name:
-                # one value a version: an update can pass several marks
-                of_versions = {each.version: each.metrics.get(name) for each in self.evaluations}
-                steady = [value for value in of_versions.values() if value is not None]
-                found["converged_accuracy"] = converged(steady, self.chance_accuracy)
+                found["converged_accuracy"] = self._converged_accuracy()
         return found
+
+    def _converged_accuracy(self) -> float | None:
+        # one value a version: an update can pass several marks
+        of_versions = {each.version: each.value(ACCURACY.name) for each in self.evaluations}
+        accuracies = [value for value in of_versions.values() if value is not None]
+        return converged(accuracies, self.chance_accuracy)
 
     def summary(self) -> dict[str, Any]:
         """Return the measures under the keys of `summary.json`."""

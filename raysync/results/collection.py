@@ -70,7 +70,7 @@ class Run:
         """Return a number of `summary.json`.
 
         It is None where the run has none: a target that was not reached, or a result (a final
-        accuracy, the seconds of the whole training) of a run that did not finish, which did less
+        metric, the seconds of the whole training) of a run that did not finish, which did less
         work than the others.
         """
         if key.startswith(OF_FINISHED_RUNS) and self.status != "finished":

@@ -47,7 +47,7 @@ def overall(rankings: Sequence[Ranking]) -> str:
 
 
 def answer(ranking: Ranking) -> str:
-    """Say which paradigm reaches the target first, by how much, at what accuracy; or why that
+    """Say which paradigm reaches the target first, by how much, how good its model is; or why that
     cannot be said.
 
     Without a target, and where no repeat reached it: which model is best after the same work, and
