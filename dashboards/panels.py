@@ -58,23 +58,28 @@ class Panel:
         title: what is shown.
         unit: one of Grafana's list (`s`, `percentunit`, `short`, `bytes`), or `suffix:...`.
         queries: legend -> expression in PromQL; for a table, column -> expression.
-        kind: lines; numbers (the latest); names (the legends, now); bars (the latest, by name);
+        kind: lines; numbers (the latest); named numbers (their legends,
+            too); names (the legends, now); bars (the latest, by name);
             heat (buckets over time); states (over time); table (a column an expression).
         note: how to read it; the help of its metrics in the registry is added to it.
         empty: the text shown while there is no data; if empty, Grafana's own "No data".
         top: the upper end of the axis.
         dashed: a regular expression for the legends whose lines are dashed.
+        percent: a regular expression for the legends whose values are fractions of 1.
         stacked: whether lines are stacked.
     """
 
     title: str
     unit: str
     queries: Mapping[str, str]
-    kind: Literal["lines", "numbers", "names", "bars", "heat", "states", "table"] = "lines"
+    kind: Literal[
+        "lines", "numbers", "named numbers", "names", "bars", "heat", "states", "table"
+    ] = "lines"
     note: str = ""
     empty: str = ""
     top: float | None = None
     dashed: str = ""
+    percent: str = ""
     stacked: bool = False
     units: Mapping[str, str] = field(default_factory=dict)
     """The units of the columns of a table that have another than the panel."""
@@ -235,6 +240,9 @@ def _drawn(panel: Panel, number: int, width: int, height: int) -> Builder[models
             return _completed(_lines(panel), panel, number, width, height)
         case "numbers":
             return _completed(_numbers(looks.BigValueTextMode.VALUE), panel, number, width, height)
+        case "named numbers":
+            text = looks.BigValueTextMode.VALUE_AND_NAME
+            return _completed(_numbers(text), panel, number, width, height)
         case "names":
             return _completed(_numbers(looks.BigValueTextMode.NAME), panel, number, width, height)
         case "bars":
@@ -256,6 +264,8 @@ def _completed(drawn: Drawn, panel: Panel, number: int, width: int, height: int)
         drawn.unit(panel.unit)
     if panel.empty:
         drawn.no_value(panel.empty)
+    if panel.percent:
+        drawn.override_by_regexp(panel.percent, [models.DynamicConfigValue("unit", "percentunit")])
     for reference, (legend, expression) in zip(_references(), panel.queries.items(), strict=False):
         query = (
             prometheus.Dataquery()

@@ -1,5 +1,5 @@
-"""The dashboard of one run: progress, accuracy, which workers wait, staleness, and what the
-controller decided.
+"""The dashboard of one run: progress, the primary metric, which workers wait, staleness, and what
+the controller decided.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def board() -> Board:
         uid="raysync-run",
         title="raysync: one run",
         about=(
-            "One run: progress, accuracy, which workers wait, staleness, decisions. A run is named"
-            " after its record."
+            "One run: progress, the primary metric, which workers wait, staleness, decisions. A run"
+            " is named after its record."
         ),
         variables=[
             Variable(
@@ -63,6 +63,11 @@ def board() -> Board:
 def _of_run(name: str) -> str:
     """Return a gauge of the run: one value, whichever process published it."""
     return f"max ({series(name, RUN)})"
+
+
+def _primary() -> str:
+    """Return the metric that the run's models are judged by."""
+    return f"max by (metric, mode) ({series('raysync_primary_metric', RUN)})"
 
 
 def _of_workers(name: str) -> str:
@@ -86,10 +91,11 @@ def _now() -> Row:
                 "numbers",
             ),
             Panel(
-                "Accuracy",
-                "percentunit",
-                {"accuracy": _of_run("raysync_accuracy_ratio")},
-                "numbers",
+                "Primary metric",
+                "short",
+                {"{{metric}}": _primary()},
+                "named numbers",
+                percent="accuracy",
                 empty="Not evaluated yet",
             ),
             Panel(
@@ -143,13 +149,13 @@ def _now() -> Row:
 
 def _learning() -> Row:
     return Row(
-        "Progress, accuracy, throughput",
+        "Progress, primary metric, throughput",
         [
             Panel(
-                "Accuracy of the evaluations",
-                "percentunit",
-                {"accuracy": _of_run("raysync_accuracy_ratio")},
-                top=1,
+                "Primary metric of the evaluations",
+                "short",
+                {"{{metric}} ({{mode}})": _primary()},
+                percent="accuracy.*",
                 empty="Not evaluated yet",
             ),
             Panel(

@@ -21,6 +21,7 @@ EXPERIMENT = 'experiment=~"$experiment(/.+)?"'
 RUNS = f'{EXPERIMENT}, run=~"$run", paradigm=~"$paradigm"'
 RUN = "experiment, run, paradigm"
 LEGEND = "{{paradigm}} ({{run}})"
+METRIC = "{{metric}} ({{mode}})"
 OVER = "Runs that are over count with their last value within the time shown."
 
 
@@ -30,7 +31,7 @@ def board() -> Board:
         uid="raysync-sweep",
         title="raysync: runs side by side",
         about=(
-            "The runs of a sweep, of `raysync compare`, or any others: accuracy, progress,"
+            "The runs of a sweep, of `raysync compare`, or any others: primary metric, progress,"
             " throughput, waiting, by run and by paradigm. Two that are compared in time must have"
             " had the cluster to themselves; means are of one experiment, or say nothing."
         ),
@@ -108,10 +109,9 @@ def _table() -> Row:
                 {
                     "progress": _last("raysync_progress_ratio"),
                     "trained for": per(samples, speed),
-                    "accuracy": _last("raysync_accuracy_ratio"),
+                    "primary metric": _last("raysync_primary_metric", f"{RUN}, metric, mode"),
                     "evaluation loss (nats)": _last("raysync_evaluation_loss_nats"),
-                    "to the target accuracy": _last("raysync_time_to_accuracy_seconds"),
-                    "to the target loss": _last("raysync_time_to_loss_seconds"),
+                    "to the target": _last("raysync_time_to_target_seconds"),
                     "samples/s": speed,
                     "waited": _waited(RUN),
                     "staleness, 95 %": whole(f"histogram_quantile(0.95, {stale})"),
@@ -122,14 +122,13 @@ def _table() -> Row:
                 },
                 "table",
                 link="run",
-                units=dict.fromkeys(("progress", "accuracy", "waited"), "percentunit")
-                | dict.fromkeys(
-                    ("trained for", "to the target accuracy", "to the target loss"), "s"
-                ),
+                units=dict.fromkeys(("progress", "waited"), "percentunit")
+                | dict.fromkeys(("trained for", "to the target"), "s"),
                 note=(
-                    f"{OVER} A click on a run opens its dashboard. The times to the targets are"
-                    " what paradigms are chosen by; they stay empty where an experiment has no"
-                    " target, or a run has not reached it. Workers: all that took part."
+                    f"{OVER} A click on a run opens its dashboard. The time to the target is"
+                    " what paradigms are chosen by; it stays empty where an experiment has no"
+                    " target, or a run has not reached it. Mode: max where more of the metric is"
+                    " better, min where less is. Workers: all that took part."
                 ),
             )
         ],
@@ -145,10 +144,15 @@ def _curves() -> Row:
         "By run",
         [
             Panel(
-                "Accuracy of the evaluations",
-                "percentunit",
-                {LEGEND: _of_runs("raysync_accuracy_ratio")},
-                top=1,
+                "Primary metric of the evaluations",
+                "short",
+                {
+                    f"{METRIC}, {LEGEND}": (
+                        "max by (run, paradigm, metric, mode)"
+                        f" ({series('raysync_primary_metric', RUNS)})"
+                    )
+                },
+                percent="accuracy.*",
                 empty="Not evaluated yet",
             ),
             Panel(
@@ -220,16 +224,17 @@ def _paradigms() -> Row:
         "By paradigm: means of its runs",
         [
             Panel(
-                "Accuracy at the end",
-                "percentunit",
+                "Primary metric at the end",
+                "short",
                 {
-                    "{{paradigm}}": (
-                        f"avg by (paradigm) ({_last('raysync_accuracy_ratio')} and on (run) "
+                    f"{METRIC}, {{{{paradigm}}}}": (
+                        "avg by (paradigm, metric, mode)"
+                        f" ({_last('raysync_primary_metric', f'{RUN}, metric, mode')} and on (run) "
                         f"{_last('raysync_progress_ratio')} >= 1)"
                     )
                 },
                 "bars",
-                top=1,
+                percent="accuracy.*",
                 empty="No run has come to its end yet",
                 note=(
                     "Only of runs that went through their whole workload: the table shows which"

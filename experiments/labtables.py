@@ -34,6 +34,8 @@ from raysync.results.columns import Form, ratio_text, with_interval
 from raysync.results.statistics import Estimate, estimate, paired_difference, paired_ratio
 
 NOT_REACHED = "not reached"
+OLDER = {"target_accuracy": "target_at_least", "time_to_accuracy_s": "time_to_target_s"}
+"""Column of results that an older raysync measured -> its name today."""
 
 
 # ---- which runs count ----
@@ -104,7 +106,7 @@ def _trials(folder: Path, sweep: str) -> pd.DataFrame:
     """Return the trials of a sweep that count, in a table that must not be changed."""
     table = counted(
         pd.read_csv(folder / "results" / f"{sweep}.csv"), config.load(folder / f"{sweep}.yaml")
-    )
+    ).rename(columns=OLDER)
     return table.assign(
         label=table["config/paradigm"].map(label_of)
         if "config/paradigm" in table

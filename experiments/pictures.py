@@ -82,7 +82,7 @@ def draw_curves(
         )
         panels[1].plot(means.index, means.accuracy, color=colours[name], linewidth=1.2)
     for panel, label in zip(panels, ("seconds (virtual)", "share of the work"), strict=True):
-        panel.axhline(trials.target_accuracy.iloc[0], color="black", linestyle=":", linewidth=0.8)
+        panel.axhline(trials.target_at_least.iloc[0], color="black", linestyle=":", linewidth=0.8)
         panel.set_xlabel(label)
     panels[0].set_ylabel("accuracy, mean over the seeds")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=columns)

@@ -12,9 +12,10 @@ from typing import Any, Protocol
 from raysync import config
 from raysync.config import Experiment, ParadigmChoice
 from raysync.core.journal import Ended, Line
+from raysync.core.metrics import PrimaryMetric, known
 from raysync.core.paradigm import AnyParadigm
 from raysync.engine.kept_models import SavedModel
-from raysync.errors import ConfigError, RunFailed
+from raysync.errors import ConfigError, RunFailed, unknown_name
 from raysync.record.event_text import texts_of
 from raysync.record.measures import Measures
 from raysync.record.metrics_registry import RunLabels
@@ -151,12 +152,10 @@ def run_in(
     trial, `sweep` is the name of its sweep.
     """
     began = datetime.now()
+    check_target(training.experiment, training.metrics, training.primary)
     experiment = training.experiment.model_copy(update={"paradigm": choice})
     measures = Measures(
-        training.workload_samples,
-        experiment.target_accuracy,
-        experiment.target_loss,
-        training.chance_accuracy,
+        training.workload_samples, experiment.target, training.primary, training.chance_accuracy
     )
     check(join(experiment.output, experiment.name))
     folder = folder_name(experiment.output, experiment.name, choice.label)
@@ -201,6 +200,29 @@ def run_in(
         kept = f"The record up to then: {path}" if folder.exists() else ""
         raise RunFailed("\n".join(dict.fromkeys(filter(None, (why, writer.failure, kept)))))
     return load(folder, trust=True)  # the user's own record
+
+
+def check_target(
+    experiment: Experiment, metrics: Sequence[str] | None, primary: PrimaryMetric
+) -> None:
+    """Refuse a target of a metric that the task does not have, or in its worse direction.
+
+    Args:
+        experiment: has the target.
+        metrics: the metrics of the task; None: they are not known before the first evaluation.
+        primary: its primary metric.
+
+    Raises:
+        ConfigError: the message has the nearest name.
+    """
+    target = experiment.target
+    if target is not None and metrics is not None and target.metric not in known(metrics):
+        raise unknown_name("metric", target.metric, known(metrics), where="target.metric")
+    if target is not None and target.metric == primary.name and target.rises != primary.rises:
+        better, bound = ("larger", "at_least") if primary.rises else ("smaller", "at_most")
+        raise ConfigError(
+            f"target: a {better} {primary.name} is better: give {bound}; got {target.words}."
+        )
 
 
 def _event_log(folder: Path, began: datetime, enabled: bool) -> AbstractContextManager[Watch]:
@@ -250,7 +272,8 @@ def _about(training: TrainingPlan, choice: ParadigmChoice) -> dict[str, Any]:
         "tokens": training.tokens,
         "workers": experiment.worker_count,
         "seed": experiment.seed,
-        "target_accuracy": experiment.target_accuracy,
-        "target_loss": experiment.target_loss,
+        "metric": training.primary.name,
+        "metric_mode": training.primary.mode,
+        "target": None if experiment.target is None else experiment.target.plain(),
         "chance_accuracy": training.chance_accuracy,
     }

@@ -114,7 +114,7 @@ def draw(results: Results, sweeps: Mapping[str, SweepRecord]) -> None:
             zip(SHOWN.values(), ("#636363", "#756bb1", "#31a354", "#e6550d"), strict=True)
         )
         draw_curves(
-            four.assign(target_accuracy=four.target),
+            four.assign(target_at_least=four.target),
             results.curves("factors"),
             HERE / "four.svg",
             colours,

@@ -25,7 +25,7 @@ from raysync.results.statistics import Estimate, paired_ratio
 
 HERE = Path(__file__).parent
 JITTER, SPEED = "config/workers.*.jitter.sigma", "config/workers.1.speed"
-TIME = "time_to_accuracy_s"
+TIME = "time_to_target_s"
 HARD, LITERAL = "lagtuner(bound=hard)", "lagtuner(bound=literal)"
 PROFILE_SPEED = 2.77
 LATE, AROUND_70 = 5, slice(12, 17)
@@ -238,7 +238,7 @@ def paced(trials: pd.DataFrame) -> str:
 
 def target_of(trials: pd.DataFrame) -> str:
     """Return the target accuracy as headings have it."""
-    return f"{trials.target_accuracy.iloc[0]:.0%}"
+    return f"{trials.target_at_least.iloc[0]:.0%}"
 
 
 def largest(repeats: pd.DataFrame) -> str:

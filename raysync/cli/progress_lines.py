@@ -19,9 +19,10 @@ from rich.progress import (
 )
 
 from raysync.cli.console import VisibleConsole, errors
-from raysync.cli.table import perplexity_text, rate_text
+from raysync.cli.table import rate_text
 from raysync.errors import ConfigError
 from raysync.record.measures import Measures
+from raysync.results.columns import metric_text
 
 if TYPE_CHECKING:
     from raysync.tuning.progress import SweepProgress
@@ -37,18 +38,16 @@ class RunLines:
     """
 
     def __init__(
-        self, console: VisibleConsole, progress: Progress, tokens: bool, timing_only: bool = False
+        self, console: VisibleConsole, progress: Progress, timing_only: bool = False
     ) -> None:
         """
         Args:
             console: prints where there is no terminal.
             progress: draws the lines on a terminal.
-            tokens: show perplexity in place of accuracy, for a language model.
             timing_only: nothing is learned, so show nothing about the model.
         """
         self._console = console
         self._progress = progress
-        self._tokens = tokens
         self._timing_only = timing_only
 
     def follow(self, label: str) -> Callable[[Measures], None]:
@@ -61,7 +60,7 @@ class RunLines:
             if measures.ended is None and time.monotonic() < shown_s + SHOW_EVERY_S:
                 return
             shown_s = time.monotonic()
-            facts = facts_of(measures, tokens=self._tokens, timing_only=self._timing_only)
+            facts = facts_of(measures, timing_only=self._timing_only)
             status = measures.ended.status if measures.ended else ""
             if status not in ("", "finished"):
                 facts += f"  {status}"
@@ -73,7 +72,7 @@ class RunLines:
         return watch
 
 
-def facts_of(measures: Measures, *, tokens: bool, timing_only: bool) -> str:
+def facts_of(measures: Measures, *, timing_only: bool) -> str:
     """Describe how good the model is, how fast it learns, and which share of their time the workers
     wait.
     """
@@ -81,15 +80,13 @@ def facts_of(measures: Measures, *, tokens: bool, timing_only: bool) -> str:
     pace = f"{rate:>6} samples/s │ wait {measures.wait_fraction:3.0%}"
     if timing_only:
         return pace
-    if tokens:
-        perplexity = "-" if measures.perplexity is None else perplexity_text(measures.perplexity)
-        return f"perplexity {perplexity:>5} │ {pace}"
-    accuracy = "-" if measures.accuracy is None else f"{measures.accuracy:.1%}"
-    return f"accuracy {accuracy:>5} │ {pace}"
+    metric, quality = measures.primary.name, measures.quality
+    value = "-" if quality is None else metric_text(metric, quality)
+    return f"{metric} {value:>5} │ {pace}"
 
 
 @contextmanager
-def run_lines(tokens: bool, timing_only: bool = False) -> Iterator[RunLines]:
+def run_lines(timing_only: bool = False) -> Iterator[RunLines]:
     """Show progress lines below the log; see `RunLines`."""
     columns = (
         TextColumn("{task.description}"),
@@ -99,7 +96,7 @@ def run_lines(tokens: bool, timing_only: bool = False) -> Iterator[RunLines]:
     )
     with Progress(*columns, console=errors, disable=not errors.is_terminal) as progress:
         try:
-            yield RunLines(errors, progress, tokens, timing_only)
+            yield RunLines(errors, progress, timing_only)
         except ConfigError:
             for task in progress.task_ids:  # nothing ran, and the error says everything
                 progress.remove_task(task)

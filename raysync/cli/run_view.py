@@ -18,6 +18,7 @@ from rich.text import Text
 
 from raysync.cli.progress_lines import facts_of
 from raysync.record.event_text import EventText, seconds
+from raysync.record.measures import OF_LABELS
 from raysync.record.run_status import RunStatus, WorkerRow
 
 NUMBERS = ("clock", "lead", "pushes", "wait", "stale-\nness", "\nmax")
@@ -136,10 +137,9 @@ def _progress(status: RunStatus, about: Mapping[str, Any], *, is_quiet: bool) ->
 
 def _facts(status: RunStatus, about: Mapping[str, Any]) -> list[str]:
     measures, timing_only = status.measures, about.get("timing") == "only"
-    facts = facts_of(measures, tokens=bool(about.get("tokens")), timing_only=timing_only).split(
-        " │ "
-    )
-    losses = [f"{measures.evaluations[-1].loss:.3f} nats"] if measures.evaluations else []
+    facts = facts_of(measures, timing_only=timing_only).split(" │ ")
+    unit = " nats" if measures.primary in OF_LABELS else ""
+    losses = [f"{measures.evaluations[-1].loss:.3f}{unit}"] if measures.evaluations else []
     if status.batch_loss is not None:
         losses.append(f"of the last batch {status.batch_loss:.3f}")
     if losses and not timing_only:

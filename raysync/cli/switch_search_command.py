@@ -39,7 +39,7 @@ def switch_search(
         bool,
         typer.Option(
             "--recurring",
-            help="Train nothing with the first phase alone: `known` gives its accuracy.",
+            help="Train nothing with the first phase alone: `known` gives its target.",
         ),
     ] = False,
     verbose: Annotated[
@@ -97,28 +97,29 @@ def _print_table(plan: SearchPlan, result: SearchResult) -> None:
     known = [
         f"1 ({_first(plan)} alone)",
         "known",
-        f"{result.accuracy:.2%}",
+        _value(plan, result.value),
         "",
         _seconds(result.first_seconds),
         _ratio(result.ratio(result.first)),
     ]
     table.add_row(
-        *(known if plan.known else _row(result, result.first, f"1 ({_first(plan)} alone)", ""))
+        *(known if plan.known else _row(plan, result, result.first, f"1 ({_first(plan)} alone)"))
     )
     for candidate in result.candidates:
         passes = "yes" if candidate.passes else "[red]no[/red]"
-        table.add_row(*_row(result, candidate, f"{candidate.fraction:g}", passes))
+        table.add_row(*_row(plan, result, candidate, f"{candidate.fraction:g}", passes))
     console.print(table)
 
 
-def _row(result: SearchResult, candidate: Candidate, name: str, passes: str) -> list[str]:
+def _row(
+    plan: SearchPlan, result: SearchResult, candidate: Candidate, name: str, passes: str = ""
+) -> list[str]:
     whys = Counter(training.why for training in candidate.trainings if training.why)
     marks = [f"[red]{count} {why}[/red]" for why, count in whys.items()]
-    accuracy = "-" if candidate.accuracy is None else f"{candidate.accuracy:.2%}"
     return [
         " ".join([name, *marks]),
         str(len(candidate.trainings)),
-        accuracy,
+        _value(plan, candidate.value),
         passes,
         _seconds(candidate.seconds),
         _ratio(result.ratio(candidate)),
@@ -126,7 +127,8 @@ def _row(result: SearchResult, candidate: Candidate, name: str, passes: str) -> 
 
 
 def _answer(plan: SearchPlan, result: SearchResult) -> str:
-    least = f"at least {result.accuracy - plan.search.threshold:.2%}"
+    bound = result.value - plan.search.threshold * (1 if plan.rises else -1)
+    least = f"at {'least' if plan.rises else 'most'} {_value(plan, bound)}"
     if result.answer is result.first:
         return f"Stay with {_first(plan)}: no fraction that was tried has {least}."
     ratio = result.ratio(result.answer)
@@ -151,7 +153,7 @@ def _costs(result: SearchResult) -> str:
     if result.cost is None:
         return (
             f"Search cost: {seconds_text(result.seconds)} s of training. To compare it with the"
-            " first phase alone, give known: {accuracy: ..., seconds: ...}."
+            " first phase alone, give known: {value: ..., seconds: ...}."
         )
     paid = (
         "never paid back: nothing is saved"
@@ -168,6 +170,13 @@ def _costs(result: SearchResult) -> str:
 def _first(plan: SearchPlan) -> str:
     """Return the name of the first phase."""
     return plan.experiment.paradigm.make().phases()[0]
+
+
+def _value(plan: SearchPlan, value: float | None) -> str:
+    """Return a value of the target as text."""
+    if value is None:
+        return "-"
+    return f"{value:.2%}" if plan.search.metric == "accuracy" else f"{value:.4g}"
 
 
 def _seconds(value: float | None) -> str:

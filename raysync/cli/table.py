@@ -15,14 +15,14 @@ from rich.table import Table
 
 from raysync.cli.console import console
 from raysync.config import Experiment
+from raysync.core.metrics import PrimaryMetric
 from raysync.results.collection import Success
 from raysync.results.columns import (
-    FINAL_ACCURACY,
-    FINAL_PERPLEXITY,
     OF_EVERY_RUN,
     WHOLE_WORK,
     Form,
     Measure,
+    final_measure,
     time_measure,
     with_interval,
 )
@@ -53,7 +53,7 @@ def print_table(
     rows: dict[str, list[dict[str, Any] | None]],
     experiment: Experiment,
     seeds: Sequence[int],
-    tokens: bool,
+    metric: PrimaryMetric,
 ) -> None:
     """Print a row for each paradigm: means over the seeds, with the interval of the results.
 
@@ -61,9 +61,9 @@ def print_table(
         rows: paradigm -> the summary of each seed's run; None for a run that failed.
         experiment: the experiment that was run.
         seeds: the seeds, as many as each row has summaries.
-        tokens: whether the model predicts tokens.
+        metric: the metric that the models are judged by.
     """
-    results = result_columns(experiment, tokens)
+    results = result_columns(experiment, metric)
     others = [
         replace(measure, heading=NARROW[measure.key][0], form=NARROW[measure.key][1])
         for measure in OF_EVERY_RUN
@@ -80,7 +80,7 @@ def print_table(
         marks = [f"[red]{status} {count} of {len(seeds)}[/red]" for status, count in bad.items()]
         cells = [
             cell(
-                [summary[measure.key] if summary else None for summary in summaries],
+                [summary.get(measure.key) if summary else None for summary in summaries],
                 measure.form,
                 interval=measure in results,
             )
@@ -91,24 +91,19 @@ def print_table(
     console.print(table)
 
 
-def result_columns(experiment: Experiment, tokens: bool) -> list[Measure]:
-    """Return the columns that say how good the model became, and how soon it met the targets."""
+def result_columns(experiment: Experiment, metric: PrimaryMetric) -> list[Measure]:
+    """Return the columns that say how good the model became, and how soon it met the target."""
     if experiment.timing == "only":
         return [replace(WHOLE_WORK, form=seconds_form)]
-    accuracy, loss = experiment.target_accuracy, experiment.target_loss
-    final = FINAL_PERPLEXITY if tokens else FINAL_ACCURACY
-    columns = [replace(final, heading=final.heading.replace(" ", "\n"))]
-    if accuracy or not loss:
-        columns.append(_time_column(Success("accuracy", accuracy, "accuracy")))
-    if loss:
-        columns.append(_time_column(Success("accuracy", loss, "loss")))
-    return columns
-
-
-def _time_column(success: Success) -> Measure:
-    measure = time_measure(success)
-    heading = "s to target" if success.target is None else measure.heading
-    return replace(measure, heading=heading.replace("s to ", "s to\n"), form=seconds_form)
+    success = Success(metric, experiment.target)
+    final, time = final_measure(success), time_measure(success)
+    assert final is not None, "a model was trained"
+    if experiment.target is None:
+        time = replace(time, key="time_to_target_s", heading="s to target")
+    return [
+        replace(final, heading=final.heading.replace(" ", "\n")),
+        replace(time, heading=time.heading.replace("s to ", "s to\n"), form=seconds_form),
+    ]
 
 
 def seconds_text(value: float) -> str:
@@ -119,11 +114,6 @@ def seconds_text(value: float) -> str:
 def rate_text(value: float) -> str:
     """Return a rate as the table shows it."""
     return format(value, rate_form(value))
-
-
-def perplexity_text(value: float) -> str:
-    """Return a perplexity as the table shows it."""
-    return FINAL_PERPLEXITY.show(value)
 
 
 def title(experiment: Experiment, seeds: Sequence[int]) -> str:

@@ -168,10 +168,11 @@ def _train(
     records.
     """
     from raysync.decoupled.plan import check_training
-    from raysync.runner import engine_for
+    from raysync.runner import check_target, engine_for
     from raysync.training.preparation import prepare
 
     training = prepare(experiment)
+    check_target(experiment, training.metrics, training.primary)
     for choice in choices:  # all are checked before the first one trains
         check_training(training, choice.make())
     if experiment.engine == "ray":
@@ -185,7 +186,7 @@ def _train(
             label: [record.summary if record else None for record in runs]
             for label, runs in done.items()
         }
-        print_table(summaries, experiment, seeds, training.tokens)
+        print_table(summaries, experiment, seeds, training.primary)
         records = masked(str(join(experiment.output, experiment.name)))
         console.print_plain(f"Records: {records}")
         _say_where_the_model_is([record for runs in done.values() for record in runs])
@@ -211,7 +212,7 @@ def _train_all(
     from raysync.runner import run_in
 
     done: dict[str, list[RunRecord | None]] = {choice.label: [] for choice in choices}
-    with run_lines(training.tokens, training.experiment.timing == "only") as lines:
+    with run_lines(training.experiment.timing == "only") as lines:
         warn_of_the_jobs_folder(training.experiment)
         for group, step_s in training.estimated_s.items():
             say(

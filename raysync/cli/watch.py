@@ -182,7 +182,6 @@ class Watcher:
         lines = RunLines(
             self._console,
             Progress(console=self._console, disable=True),
-            tokens=bool(self._about.get("tokens")),
             timing_only=self._about.get("timing") == "only",
         )
         return lines.follow(self._paradigm)

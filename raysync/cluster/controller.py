@@ -17,6 +17,7 @@ from raysync.cluster.monitoring import Exporter, log_begin, log_events, log_to_s
 from raysync.cluster.shards import Shards
 from raysync.config import Experiment
 from raysync.core.journal import Line
+from raysync.core.metrics import PrimaryMetric
 from raysync.core.paradigm import AnyParadigm
 from raysync.engine.backend import Backend
 from raysync.engine.driver import Driver
@@ -55,6 +56,8 @@ class RunPlan:
     """Slot -> what starts its worker anew, for those that come back after a crash."""
     names: Mapping[str, str]
     """Ray's id of an actor -> its id here, of workers and servers."""
+    primary: PrimaryMetric
+    """The metric that the task's models are judged by."""
     delivers: bool
     """Whether gradients are brought to their server before an update needs them."""
     evaluator_setup: tuple[Any, ...] = ()
@@ -88,6 +91,7 @@ class Controller:
             experiment,
             topology.paradigm.phase,
             topology.workload_samples,
+            plan.primary,
         )
         driver = driver_of(plan, servers, evaluator, workers)
         for lines in driver.run():
@@ -119,4 +123,5 @@ def driver_of(
     )
     faults = FaultPlan(experiment)
     topology = plan.topology.topology(backend, experiment, faults)
-    return Driver(topology, backend, experiment, faults, experiment.evaluation.progress_marks())
+    marks = experiment.evaluation.progress_marks()
+    return Driver(topology, backend, experiment, faults, marks, plan.primary)

@@ -70,7 +70,7 @@ class Evaluator:
 
     @signed()
     def evaluate(self, fields: list[bool], *weights: Payload) -> dict[str, float]:
-        """Return the metrics of published weights.
+        """Return the metrics of published weights: name -> value.
 
         Args:
             fields: whether the training is over.

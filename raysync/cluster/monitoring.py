@@ -32,6 +32,7 @@ from ray.util import metrics
 from raysync.cluster.clock import now_s
 from raysync.config import Experiment
 from raysync.core.journal import Line
+from raysync.core.metrics import PrimaryMetric
 from raysync.core.paradigm import AnyParadigm
 from raysync.record.collector import Collected, Collector
 from raysync.record.event_text import texts_of
@@ -203,15 +204,13 @@ def run_metrics(
     experiment: Experiment,
     phase: str,
     workload_samples: int,
+    primary: PrimaryMetric,
 ) -> RunMetrics | None:
     """Return the metrics of a run; None: it has no labels, or its experiment turns them off."""
     if labels is None or not experiment.cluster.metrics:
         return None
     return RunMetrics(
-        exporter,
-        Collector(
-            labels, phase, workload_samples, experiment.target_accuracy, experiment.target_loss
-        ),
+        exporter, Collector(labels, phase, workload_samples, experiment.target, primary)
     )
 
 

@@ -284,6 +284,7 @@ class Session:
             list(workers.values()),
             respawns,
             names,
+            training.primary,
             layout.delivers,
             evaluator_setup,
             labels,

@@ -14,6 +14,7 @@ from raysync.config.files import load, parse, validate
 from raysync.config.profiles import profiles
 from raysync.config.sweep import Distribution, Published, Sweep
 from raysync.config.switch_search import Known, SwitchSearch
+from raysync.config.target import Target
 from raysync.config.update import (
     Data,
     DelayCompensation,
@@ -51,6 +52,7 @@ __all__ = [
     "SlowDown",
     "Sweep",
     "SwitchSearch",
+    "Target",
     "Update",
     "WorkerGroup",
     "Workload",

@@ -13,6 +13,7 @@ from raysync.config.faults import Crash, Fault
 from raysync.config.secret_masking import masked
 from raysync.config.sweep import Published, Sweep
 from raysync.config.switch_search import SwitchSearch
+from raysync.config.target import Target
 from raysync.config.update import Data, EvaluationPlan, Update, Workload
 from raysync.config.workers import Cluster, Network, WorkerGroup
 from raysync.core.ids import worker_slot
@@ -106,15 +107,12 @@ class Experiment(Strict):
         "final",
         description=(
             "which trained model the record keeps; final: that of the last evaluation, in"
-            " `model.safetensors`; best: also the one with the best accuracy, in"
+            " `model.safetensors`; best: also the one that is best by the task's primary metric, in"
             " `model-best.safetensors`"
         ),
     )
-    target_accuracy: float | None = Field(
-        None, gt=0, le=1, description="for the time to accuracy; a fraction of 1"
-    )
-    target_loss: float | None = Field(
-        None, gt=0, description="for the time to loss; mean cross-entropy in nats"
+    target: Target | None = Field(
+        None, description="for the time to the target: `{metric: accuracy, at_least: 0.9}`"
     )
     cluster: Cluster = Cluster()
     sweep: Sweep | None = Field(None, description="what `raysync sweep` varies")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -18,7 +18,12 @@ LONGEST_SHOWN = 300
 """The most characters of a value that an error message shows; a list can have thousands."""
 
 
-def load(path: Path, overrides: Iterable[str] = ()) -> Experiment:
+Translate = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def load(
+    path: Path, overrides: Iterable[str] = (), *, translate: Translate | None = None
+) -> Experiment:
     """Read an experiment file.
 
     Args:
@@ -35,11 +40,16 @@ def load(path: Path, overrides: Iterable[str] = ()) -> Experiment:
         raise ConfigError(
             f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'not a text file'})."
         ) from error
-    return parse(text, overrides, source=str(path))
+    return parse(text, overrides, source=str(path), translate=translate)
 
 
 def parse(
-    text: str, overrides: Iterable[str] = (), *, source: str, said: str = "--set"
+    text: str,
+    overrides: Iterable[str] = (),
+    *,
+    source: str,
+    said: str = "--set",
+    translate: Translate | None = None,
 ) -> Experiment:
     """Validate the experiment in a YAML text. In errors, `source` names the text, and `said` the
     origin of the overrides.
@@ -56,6 +66,8 @@ def parse(
         raise ConfigError(
             f"{source}: an experiment file is a mapping of settings, got {type(settings).__name__}."
         )
+    if translate is not None:
+        settings = translate(settings)
     overrides = list(overrides)
     chosen = [override for override in overrides if override.startswith("profile=")]
     for override in chosen:

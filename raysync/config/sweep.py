@@ -77,12 +77,19 @@ class Sweep(Strict):
     scheduler: Choice | None = Field(
         None, description="a scheduler of ray.tune by name, with its parameters: asha, ..."
     )
-    metric: str = Field(
-        "accuracy",
-        description="the metric, of those that trials report, for searcher and scheduler",
+    metric: str | None = Field(
+        None,
+        description=(
+            "the metric, of those that trials report, for searcher and scheduler; default: the"
+            " primary metric of the task"
+        ),
     )
-    mode: Literal["max", "min"] = Field(
-        "max", description="max: a larger metric is better; min: a smaller one"
+    mode: Literal["max", "min"] | None = Field(
+        None,
+        description=(
+            "max: a larger metric is better; min: a smaller one; default: the direction of the"
+            " primary metric, of accuracy, loss and perplexity"
+        ),
     )
     stop: dict[str, float] = Field(
         default_factory=dict, description="metric -> value at which a trial is stopped"

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
-
 from pydantic import Field, model_validator
 
 from raysync.config.base import Strict
 
-Target = Literal["final_accuracy", "converged_accuracy", "best_accuracy"]
+CONVERGED = "converged_accuracy"
+RESULTS = ("final_", "best_")
+"""How the keys of `summary.json` begin that have the results of a metric."""
 
 
 class Known(Strict):
     """The results of earlier runs of the first phase alone."""
 
-    accuracy: float = Field(
-        ge=0, le=1, description="mean of the search's target over these runs; a fraction of 1"
+    value: float = Field(
+        description="mean of the search's target over these runs; an accuracy as a fraction of 1"
     )
     seconds: float | None = Field(
         None, gt=0, description="mean duration of these runs; costs are multiples of it"
@@ -23,19 +23,20 @@ class Known(Strict):
 
 
 class SwitchSearch(Strict):
-    """Search for the smallest share of the work under `first` that keeps the accuracy; Sync-Switch,
-    section IV-B1.
+    """Search for the smallest share of the work under `first` that keeps the quality of the model;
+    Sync-Switch, section IV-B1.
     """
 
-    target: Target = Field(
-        description="the accuracy that must not get worse; a run without it, diverged or never "
-        "converged, fails its fraction"
+    target: str = Field(
+        description="the result that must not get worse: `converged_accuracy`, or `final_METRIC` or"
+        " `best_METRIC` of a metric of the task, such as `final_accuracy`; a run without it,"
+        " diverged or never converged, fails its fraction"
     )
     threshold: float = Field(
         0.01,
         ge=0,
-        lt=1,
-        description="how far the target can be below that of `first` alone; a fraction of 1",
+        description="how much worse the target can be than that of `first` alone, in its own unit;"
+        " of an accuracy, below 1: a fraction of 1",
     )
     first_repeats: int = Field(
         3, ge=1, description="runs of `first` alone, with seeds `seed`, `seed + 1`, ..."
@@ -58,8 +59,32 @@ class SwitchSearch(Strict):
     @classmethod
     def _aims(cls, value: object) -> object:
         if isinstance(value, dict) and "target" not in value:
-            *others, last = get_args(Target)
             raise ValueError(
-                f"give its target, which must not get worse: {', '.join(others)} or {last}."
+                "give its target, which must not get worse: final_accuracy, converged_accuracy,"
+                " best_accuracy, or final_ or best_ and another metric of the task."
             )
         return value
+
+    @model_validator(mode="after")
+    def _in_its_unit(self) -> SwitchSearch:
+        if not self.metric:
+            raise ValueError(
+                "target: must be converged_accuracy, or final_ or best_ and a metric of the task,"
+                f" such as final_accuracy; got {self.target!r}"
+            )
+        if self.metric == "accuracy":
+            if self.threshold >= 1:
+                raise ValueError(f"threshold: must be below 1, as accuracies; got {self.threshold}")
+            if self.known is not None and not 0 <= self.known.value <= 1:
+                raise ValueError(
+                    f"known.value: an accuracy is a fraction of 1; got {self.known.value}"
+                )
+        return self
+
+    @property
+    def metric(self) -> str:
+        """The metric of the target; "" if it names none."""
+        if self.target == CONVERGED:
+            return "accuracy"
+        prefix = next((each for each in RESULTS if self.target.startswith(each)), None)
+        return "" if prefix is None else self.target.removeprefix(prefix)

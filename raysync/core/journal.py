@@ -4,7 +4,7 @@ event with its decisions.
     {"journal": 2, "paradigm": {"class": ..., "parameters": ...}, "workload_samples": ..., ...}
     {"event": "Pushed", "at": 1.5, "worker": "fast-0#1", ...,
      "decisions": [{"do": "Apply", ...}, ...], "report": {...}}
-    {"evaluation": {...}}
+    {"evaluation": {"mark": 0.5, "progress": ..., "version": ..., "at": ..., METRIC: ..., ...}}
     {"remark": {"at": 7.5, "text": ...}}
     {"ended": {"status": "finished", "at": 20.1}}
 
@@ -28,6 +28,7 @@ from raysync.core.decisions import DROP_REASONS, Decision
 from raysync.core.events import Event
 from raysync.core.json_values import is_native, is_whole
 from raysync.core.machine import describe
+from raysync.core.metrics import LOSS, RESERVED, refusal, value_of
 from raysync.core.paradigm import AnyParadigm
 from raysync.errors import ConfigError
 
@@ -59,10 +60,20 @@ class Evaluation:
     version: int
     at: float
     """Seconds since the run began: when the weights were published."""
-    accuracy: float
-    """A fraction of 1."""
-    loss: float
-    """The mean cross-entropy per label (of a sample, or of a token), in nats."""
+    metrics: Mapping[str, float]
+    """Metric -> its value on the test set; `loss`, what training minimises, is always among them.
+    In the text they stand beside the other values."""
+
+    @property
+    def loss(self) -> float:
+        """The metric `loss`; of classification and language models the mean cross-entropy per
+        label (of a sample, or of a token), in nats.
+        """
+        return self.metrics[LOSS]
+
+    def value(self, metric: str) -> float | None:
+        """Return a metric by its name, or a perplexity by the loss; None if there is none."""
+        return value_of(self.metrics, metric)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +129,9 @@ def encode(line: Line) -> str:
             }
             if report:
                 data["report"] = report
-        case Evaluation():
-            data = {"evaluation": _plain(line)}
+        case Evaluation(metrics=metrics):
+            marked = {name: getattr(line, name) for name in RESERVED}
+            data = {"evaluation": {**marked, **metrics}}
         case Remark():
             data = {"remark": _plain(line)}
         case Ended():
@@ -141,7 +153,7 @@ def decode(text: str) -> Line:
             raise ValueError("it is no JSON object")
         line: Line
         if "evaluation" in data:
-            line = _checked(Evaluation, data["evaluation"])
+            line = _evaluation(data["evaluation"])
         elif "remark" in data:
             line = _checked(Remark, data["remark"])
         elif "ended" in data:
@@ -282,6 +294,7 @@ _FITS: dict[str, Callable[[Any], bool]] = {
     "tuple[Push, ...]": lambda pushes: all(map(_is_push, pushes)),
     "tuple[str, ...]": lambda texts: all(map(_is_text, texts)),
     "Mapping[str, Any]": is_mapping,
+    "Mapping[str, float]": is_mapping,
 }
 """Type of a field, as annotated in the dataclasses -> whether a value has that type."""
 
@@ -295,6 +308,7 @@ _CHECKS = {
     }
     for cls in (*_CLASSES, Evaluation, Remark, Ended)
 }
+assert tuple(_CHECKS[Evaluation]) == (*RESERVED, "metrics"), "the fields beside the metrics"
 
 _REPORTED = {
     "loss": _or_none(_is_number),
@@ -311,6 +325,18 @@ def _checked(cls: Any, values: dict[str, Any]) -> Any:
         if not checks[name](value):
             raise ValueError(f"{name}: {value!r:.40}")
     return cls(**values)
+
+
+def _evaluation(values: dict[str, Any]) -> Evaluation:
+    metrics = {name: value for name, value in values.items() if name not in RESERVED}
+    if why := refusal(metrics):
+        raise ValueError(why)
+    for name, value in metrics.items():
+        if not _is_number(value):
+            raise ValueError(f"{name}: {value!r:.40}")
+    marked = {name: values[name] for name in RESERVED}
+    evaluation: Evaluation = _checked(Evaluation, marked | {"metrics": metrics})
+    return evaluation
 
 
 def _decision(values: dict[str, Any]) -> Any:
@@ -334,5 +360,5 @@ def _values(thing: Any) -> dict[str, Any]:
     return {name: getattr(thing, name) for name in _FIELDS[type(thing)]}
 
 
-def _plain(thing: Evaluation | Remark | Ended) -> dict[str, Any]:
+def _plain(thing: Remark | Ended) -> dict[str, Any]:
     return {field.name: getattr(thing, field.name) for field in fields(thing)}

@@ -49,6 +49,7 @@ from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Ended, Entry, Evaluation, Line, Remark
 from raysync.core.machine import decide
+from raysync.core.metrics import ACCURACY, PrimaryMetric
 from raysync.engine.backend import Backend, Call, Failure
 from raysync.engine.evaluations import Evaluations
 from raysync.engine.failure_detection import FailureDetector
@@ -76,6 +77,7 @@ class Driver:
         experiment: Experiment,
         faults: FaultPlan,
         marks: Sequence[float],
+        primary: PrimaryMetric = ACCURACY,
     ) -> None:
         """
         Args:
@@ -84,6 +86,7 @@ class Driver:
             experiment: gives deadlines, and whether there are faults at all.
             faults: the faults of the run.
             marks: the progress at which to evaluate, rising; none if nothing is trained.
+            primary: the metric by which a model is the best.
         """
         self.lines: list[Line] = []
         """The lines since the last report."""
@@ -104,8 +107,7 @@ class Driver:
             marks,
             START_DEADLINE_S,
             self._take_evaluations,
-            primary="accuracy",
-            higher_is_better=True,
+            primary=primary,
         )
         self.models = self._evaluations.models.saved
         """The models that the run leaves, which are there before its last report."""

@@ -20,6 +20,7 @@ from typing import Any
 
 from raysync.config import Experiment
 from raysync.core.journal import Evaluation, Line, Remark
+from raysync.core.metrics import PrimaryMetric, refusal, value_of
 from raysync.engine.backend import Backend, Call, Failure
 from raysync.engine.kept_models import KeptModels
 from raysync.engine.parameter_server import ParameterServer
@@ -63,27 +64,26 @@ class Evaluations:
         start_deadline_s: float,
         write: Callable[[list[Line]], None],
         *,
-        primary: str,
-        higher_is_better: bool,
+        primary: PrimaryMetric,
     ) -> None:
         """
         Args:
             backend: has the evaluator.
             servers: publish the weights, in the order of the stages.
-            experiment: the deadlines of publications and evaluations.
+            experiment: the deadlines of publications and evaluations, and the target.
             marks: the progress at which to evaluate, rising.
             start_deadline_s: how long the evaluator may take to start anew.
             write: called with the lines to write into the journal.
             primary: the metric by which a model is the best.
-            higher_is_better: whether that is the model with its largest value.
         """
-        self.models = KeptModels(experiment.keep, higher_is_better=higher_is_better)
+        self.models = KeptModels(experiment.keep, primary)
         """The models that the run leaves."""
         self._primary = primary
         self._backend, self._servers = backend, servers
         self._marks = list(reversed(marks))
         self._publication_deadline_s = experiment.cluster.step_deadline_s
         self._deadline_s = experiment.evaluation.deadline_s
+        self._target = experiment.target
         self._start_deadline_s = start_deadline_s
         self._write = write
         self._waiting: deque[Publication] = deque()
@@ -202,12 +202,12 @@ class Evaluations:
         answer = self._answer(call)
         if answer is None:
             return
-        accuracy, loss = answer["accuracy"], answer["loss"]
+        self._check(answer)
         publication = self._waiting.popleft()
         self._failures = 0
         assert publication.at is not None, "evaluated before it was published"
-        metrics: Mapping[str, float] = {"accuracy": accuracy, "loss": loss}
-        self.models.take(publication.weights, metrics[self._primary])
+        metrics = {name: float(value) for name, value in answer.items()}
+        self.models.take(publication.weights, value_of(metrics, self._primary.name))
         self._write(
             [
                 Evaluation(
@@ -215,8 +215,7 @@ class Evaluations:
                     progress=publication.progress,
                     version=publication.version,
                     at=publication.at,
-                    accuracy=accuracy,
-                    loss=loss,
+                    metrics=metrics,
                 )
                 for mark in publication.marks
             ]
@@ -241,6 +240,21 @@ class Evaluations:
             [Remark(self._backend.now, f"{why}: the run leaves no {self.models.give_up()} model.")]
         )
 
+    def _check(self, metrics: Mapping[str, float]) -> None:
+        """Check what the user's task has returned.
+
+        Raises:
+            RunFailed: these are no metrics, or that of the target is missing.
+        """
+        why, target = refusal(metrics), self._target
+        if why:
+            raise RunFailed(f"evaluator: {why}")
+        if target is not None and value_of(metrics, target.metric) is None:
+            raise RunFailed(
+                f"target.metric: {target.metric!r} is not among the metrics of the task:"
+                f" {', '.join(metrics)}"
+            )
+
     def _restarted(self, call: Call) -> None:
         if self._answer(call) is not None:
             self._must_restart = False
@@ -257,7 +271,7 @@ class Evaluations:
         answer = call.answer
         if not isinstance(answer, Failure):
             self._under_way = None
-            return answer or ()
+            return answer or {}
         if _is_raised(answer):
             raise RunFailed(f"evaluator: {answer.reason}")
         self._fail(answer.reason)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import isnan
 from typing import Literal
 
+from raysync.core.metrics import PrimaryMetric
 from raysync.engine.backend import Call
 
 Weights = tuple[Call, ...]
@@ -29,16 +30,16 @@ class SavedModel:
 class KeptModels:
     """The weights to keep, and the models that were made of them."""
 
-    def __init__(self, keep: Literal["final", "best", "none"], *, higher_is_better: bool) -> None:
+    def __init__(self, keep: Literal["final", "best", "none"], primary: PrimaryMetric) -> None:
         """
         Args:
             keep: the experiment's setting; `best` keeps the final model, too.
-            higher_is_better: whether the best model has the largest value of the primary metric.
+            primary: the metric by which a model is the best.
         """
         self.saved: list[SavedModel] = []
         """The models, once the evaluator has made files of them."""
         self._keep = keep
-        self._sign = 1 if higher_is_better else -1
+        self._primary = primary
         self._best_value: float | None = None
         self._unsaved: dict[str, Weights] = {}
 
@@ -47,21 +48,21 @@ class KeptModels:
         """Whether the run is to leave a model at all."""
         return self._keep != "none"
 
-    def take(self, weights: Weights, value: float) -> None:
+    def take(self, weights: Weights, value: float | None) -> None:
         """Take in an evaluation: its weights are now the final ones, and perhaps the best. Of
         equally good models the first is the best; one without a value (NaN) never is.
 
         Args:
             weights: what was evaluated.
-            value: that of the primary metric.
+            value: that of the primary metric; None if it was not measured.
         """
         if not self.are_wanted:
             return
         self._unsaved["final"] = weights
-        if self._keep == "best" and not isnan(value):
-            value *= self._sign
-            if self._best_value is None or value > self._best_value:
-                self._best_value, self._unsaved["best"] = value, weights
+        if self._keep != "best" or value is None or isnan(value):
+            return
+        if self._best_value is None or self._primary.is_better(value, self._best_value):
+            self._best_value, self._unsaved["best"] = value, weights
 
     @property
     def next_weights(self) -> Weights | None:

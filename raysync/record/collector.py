@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from raysync.config import Target
 from raysync.core.decisions import Note, Release, Switch
 from raysync.core.events import Left
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Entry, Line
+from raysync.core.metrics import ACCURACY, PrimaryMetric
 from raysync.record.measures import Measures
 from raysync.record.metrics_registry import RunLabels
 from raysync.record.push_rows import PushRow
@@ -54,19 +56,19 @@ class Collector:
         labels: RunLabels,
         phase: str,
         workload_samples: int,
-        target_accuracy: float | None = None,
-        target_loss: float | None = None,
+        target: Target | None = None,
+        primary: PrimaryMetric = ACCURACY,
     ) -> None:
         """
         Args:
             labels: the labels of all series of the run.
             phase: the phase of the paradigm in which the run begins.
             workload_samples: the samples that count as a progress of 1.
-            target_accuracy: a fraction of 1, for the time to accuracy.
-            target_loss: mean cross-entropy in nats, for the time to loss.
+            target: for the time to the target.
+            primary: the metric that the task's models are judged by.
         """
         self._run = labels.values
-        self._measures = Measures(workload_samples, target_accuracy, target_loss)
+        self._measures = Measures(workload_samples, target, primary)
         self._phase = phase
         self._phases = {phase}
         """All phases so far."""
@@ -185,9 +187,7 @@ class Collector:
         for name, value in (
             ("raysync_loss_nats", self._loss),
             ("raysync_evaluation_loss_nats", None if latest is None else latest.loss),
-            ("raysync_accuracy_ratio", measures.accuracy),
-            ("raysync_time_to_accuracy_seconds", measures.time_to_accuracy_s),
-            ("raysync_time_to_loss_seconds", measures.time_to_loss_s),
+            ("raysync_time_to_target_seconds", measures.time_to_target_s),
             ("raysync_progress_ratio", min(1.0, measures.progress)),
             ("raysync_model_versions", measures.updates),
             ("raysync_throughput_samples_per_second", measures.throughput_samples_per_s),
@@ -195,6 +195,9 @@ class Collector:
         ):
             if value is not None:
                 gauges[name, run] = value
+        if (quality := measures.quality) is not None:
+            primary = measures.primary
+            gauges["raysync_primary_metric", (*run, primary.name, primary.mode)] = quality
         for worker, lead in leads.items():
             gauges["raysync_worker_lead_clocks", (*run, WorkerId(worker).slot)] = lead
         for phase in self._phases:

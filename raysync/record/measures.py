@@ -7,8 +7,8 @@ staleness          of a push: versions applied between the one that it was compu
 lead               clocks ahead of the slowest member, at a release; suspended workers take no
                    part, so they have no lead and none is measured from them
 progress           samples in applied pushes / samples of the workload
-time to accuracy   when the first evaluated model at or above the target was published, counted
-                   from the first release; time to loss likewise, at or below
+time to target     when the first evaluated model that met the target was published, counted
+                   from the first release
 perplexity         e to the mean cross-entropy
 chance accuracy    what the best constant guess gets: the share of the most frequent label in
                    the test set
@@ -17,15 +17,16 @@ cost of a switch   seconds from a switch to the first push of a step that began 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from math import exp, inf
 from typing import Any
 
+from raysync.config import Target
 from raysync.core.decisions import Release, Switch
 from raysync.core.events import Left
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Ended, Entry, Evaluation, Line
+from raysync.core.metrics import ACCURACY, LOSS, MODES, PERPLEXITY, PrimaryMetric
 from raysync.record.push_rows import PushRow, PushRows
 
 CONVERGED_SPAN = 5
@@ -33,9 +34,8 @@ CONVERGED_CHANGE = 0.001
 """Sync-Switch, section VI-A: accuracy has converged when it changed by at most 0.1 % over five
 evaluations."""
 
-LARGEST_EXPONENT = 709.0
-"""The largest exponent of e that a float can hold; a model with a loss that large is about to
-diverge."""
+OF_LABELS = (ACCURACY, PERPLEXITY)
+"""The primary metrics of tasks that predict labels: their evaluations have both."""
 
 
 @dataclass(slots=True)
@@ -81,21 +81,21 @@ class Measures:
     def __init__(
         self,
         workload_samples: int,
-        target_accuracy: float | None = None,
-        target_loss: float | None = None,
+        target: Target | None = None,
+        primary: PrimaryMetric = ACCURACY,
         chance_accuracy: float | None = None,
     ) -> None:
         """
         Args:
             workload_samples: the samples that count as a progress of 1.
-            target_accuracy: a fraction of 1, for the time to accuracy.
-            target_loss: mean cross-entropy in nats, for the time to loss.
+            target: for the time to the target.
+            primary: the metric that the task's models are judged by.
             chance_accuracy: the accuracy of the best constant guess; a model that is no better has
                 not converged. None: it is not known, as in the records of an older raysync.
         """
         self.workload_samples = workload_samples
-        self.target_accuracy = target_accuracy
-        self.target_loss = target_loss
+        self.target = target
+        self.primary = primary
         self.chance_accuracy = chance_accuracy
         self.workers: dict[str, WorkerMeasures] = {}
         self.evaluations: list[Evaluation] = []
@@ -243,46 +243,67 @@ class Measures:
             waits[name] += wait_s
         return waits
 
-    @property
-    def accuracy(self) -> float | None:
-        """Accuracy of the latest evaluation, a fraction of 1."""
-        return self.evaluations[-1].accuracy if self.evaluations else None
+    def latest(self, metric: str) -> float | None:
+        """Return a metric of the latest evaluation; None if there is none."""
+        return self.evaluations[-1].value(metric) if self.evaluations else None
 
     @property
-    def perplexity(self) -> float | None:
-        """Perplexity of the latest evaluation: e to its loss, so 1 at best; infinite where a float
-        cannot hold it.
+    def quality(self) -> float | None:
+        """The primary metric of the latest evaluation."""
+        return self.latest(self.primary.name)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The names of the metrics that evaluations have; before the first, those that are known
+        from the primary one.
         """
-        if not self.evaluations:
+        if self.evaluations:
+            return tuple(dict.fromkeys(name for each in self.evaluations for name in each.metrics))
+        first = ACCURACY.name if self.primary in OF_LABELS else self.primary.name
+        return tuple(dict.fromkeys((first, LOSS)))
+
+    @property
+    def time_to_target_s(self) -> float | None:
+        """When the first evaluation that met the target had its weights published; None if none
+        did.
+        """
+        target, began = self.target, self.started_at or 0.0
+        if target is None:
             return None
-        loss = self.evaluations[-1].loss
-        return inf if loss > LARGEST_EXPONENT else exp(loss)
+        met = (each for each in self.evaluations if target.is_met(each.value(target.metric)))
+        return next((max(0.0, each.at - began) for each in met), None)
 
-    @property
-    def time_to_accuracy_s(self) -> float | None:
-        """When the first evaluation at or above the target had its weights published; None if none
-        reached it.
-        """
-        target = self.target_accuracy
-        return None if target is None else self._first_s(lambda each: each.accuracy >= target)
+    def _modes(self) -> dict[str, PrimaryMetric]:
+        """Return the metrics of which it is known which direction is better, by their names."""
+        known = {name: PrimaryMetric(name, mode) for name, mode in MODES.items()}
+        if self.target is not None:
+            name = self.target.metric
+            known[name] = PrimaryMetric(name, "max" if self.target.rises else "min")
+        return known | {self.primary.name: self.primary}
 
-    @property
-    def time_to_loss_s(self) -> float | None:
-        """When the first evaluation at or below the target had its weights published; None if none
-        reached it.
-        """
-        target = self.target_loss
-        return None if target is None else self._first_s(lambda each: each.loss <= target)
+    def _qualities(self) -> dict[str, float | None]:
+        """Return the last and the best value of each metric under its keys of `summary.json`."""
+        names, modes = self.metrics, self._modes()
+        if self.primary in OF_LABELS:
+            names = tuple(dict.fromkeys((*names, PERPLEXITY.name)))
+        found: dict[str, float | None] = {}
+        for name in names:
+            values = [value for each in self.evaluations if (value := each.value(name)) is not None]
+            found[f"final_{name}"] = self.latest(name)
+            if name in modes:
+                found[f"best_{name}"] = modes[name].best(values)
+            if name == ACCURACY.name:
+                found["converged_accuracy"] = self._converged_accuracy()
+        return found
 
-    def _first_s(self, reached: Callable[[Evaluation], bool]) -> float | None:
-        began = self.started_at or 0.0
-        return next((max(0.0, each.at - began) for each in self.evaluations if reached(each)), None)
+    def _converged_accuracy(self) -> float | None:
+        # one value a version: an update can pass several marks
+        of_versions = {each.version: each.value(ACCURACY.name) for each in self.evaluations}
+        accuracies = [value for value in of_versions.values() if value is not None]
+        return converged(accuracies, self.chance_accuracy)
 
     def summary(self) -> dict[str, Any]:
         """Return the measures under the keys of `summary.json`."""
-        accuracies = [each.accuracy for each in self.evaluations]
-        # one value a version: an update can pass several marks
-        of_versions = {each.version: each.accuracy for each in self.evaluations}
         return {
             "status": self.ended.status if self.ended else "unfinished",
             "error": self.ended.error if self.ended else "",
@@ -293,15 +314,9 @@ class Measures:
             "dropped": self.outcomes["dropped"],
             "seconds": self.seconds,
             "throughput_samples_per_s": self.throughput_samples_per_s,
-            "final_accuracy": self.accuracy,
-            "best_accuracy": max(accuracies, default=None),
-            "converged_accuracy": converged(list(of_versions.values()), self.chance_accuracy),
-            "final_loss": self.evaluations[-1].loss if self.evaluations else None,
-            "final_perplexity": self.perplexity,
-            "target_accuracy": self.target_accuracy,
-            "time_to_accuracy_s": self.time_to_accuracy_s,
-            "target_loss": self.target_loss,
-            "time_to_loss_s": self.time_to_loss_s,
+            **self._qualities(),
+            "target": None if self.target is None else self.target.plain(),
+            "time_to_target_s": self.time_to_target_s,
             "wait_fraction": self.wait_fraction,
             "staleness_mean": self.staleness_mean,
             "staleness_max": self.staleness_max,

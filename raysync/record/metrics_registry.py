@@ -117,23 +117,23 @@ REGISTRY = {
         Metric(
             "raysync_loss_nats",
             "gauge",
-            "Mean cross-entropy of the latest batch, at the weights it was computed on.",
+            "Mean loss of the latest batch, at the weights it was computed on; of classification"
+            " and language models a cross-entropy in nats.",
         ),
         Metric(
-            "raysync_evaluation_loss_nats", "gauge", "Mean cross-entropy of the latest evaluation."
+            "raysync_evaluation_loss_nats", "gauge", "Mean loss of the latest evaluation, likewise."
         ),
         Metric(
-            "raysync_accuracy_ratio", "gauge", "Accuracy of the latest evaluation, from 0 to 1."
-        ),
-        Metric(
-            "raysync_time_to_accuracy_seconds",
+            "raysync_primary_metric",
             "gauge",
-            "Training until `target_accuracy` was reached; none before that.",
+            "The metric that the task's models are judged by, of the latest evaluation; mode is max"
+            " where more of it is better, min where less is. An accuracy is from 0 to 1.",
+            (*RUN, "metric", "mode"),
         ),
         Metric(
-            "raysync_time_to_loss_seconds",
+            "raysync_time_to_target_seconds",
             "gauge",
-            "Training until `target_loss` was reached; none before that.",
+            "Training until an evaluation met `target`; none before that.",
         ),
         Metric(
             "raysync_progress_ratio",

@@ -8,7 +8,7 @@ trusted.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import islice
@@ -17,20 +17,31 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pyarrow as pa
+from pydantic import TypeAdapter, ValidationError
 
 from raysync import config
-from raysync.config import Experiment
-from raysync.core.journal import Evaluation, Line, read
+from raysync.config import Experiment, Target
+from raysync.core.journal import Line, read
+from raysync.core.metrics import PrimaryMetric
 from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.class_loading import without_imports
 from raysync.record.measures import Measures
+from raysync.record.older import settings_of, summary_of
 from raysync.record.push_rows import PushRow
-from raysync.record.schemas import Environment, Summary, checked, frame_in, mapping_in
+from raysync.record.schemas import (
+    Environment,
+    Summary,
+    checked,
+    evaluations_in,
+    frame_in,
+    mapping_in,
+)
 from raysync.record.storage import display_name, local_copy
 from raysync.record.writer import MODEL_FILES, ROWS_PER_GROUP, schema_of
 
 if TYPE_CHECKING:
     from raysync.training.model_file import Module, StateDict
+from raysync.record.writer import evaluations_table
 
 
 @dataclass(frozen=True)
@@ -51,7 +62,7 @@ class RunRecord:
         """The resolved experiment. In a record that is not trusted, a paradigm of the user's own is
         known by its name and parameters alone."""
         with legible(self.path, "config"), nullcontext() if self.trust else without_imports():
-            return config.load(self.path / "config.yaml")
+            return config.load(self.path / "config.yaml", translate=settings_of)
 
     @cached_property
     def environment(self) -> dict[str, Any]:
@@ -79,13 +90,12 @@ class RunRecord:
 
     @cached_property
     def evaluations(self) -> pd.DataFrame:
-        """A row for each evaluation: the fields of `raysync.core.journal.Evaluation`."""
+        """A row for each evaluation: mark, progress, version, at, and a column a metric."""
         if self.complete:
             with legible(self.path, "evaluations"):
-                return frame_in(self.path / "evaluations.parquet", Evaluation)
+                return evaluations_in(self.path / "evaluations.parquet")
         with legible(self.path):
-            rows = [asdict(evaluation) for evaluation in self._measured[1].evaluations]
-            frame: pd.DataFrame = pa.Table.from_pylist(rows, schema_of(Evaluation)).to_pandas()
+            frame: pd.DataFrame = evaluations_table(self._measured[1]).to_pandas()
             return frame
 
     def state_dict(self, which: str = "final") -> StateDict:
@@ -174,7 +184,7 @@ class RunRecord:
         disk leaves it.
         """
         try:
-            return mapping_in(self.path / "summary.json", Summary)
+            return checked(summary_of(mapping_in(self.path / "summary.json", Summary)), Summary)
         except (OSError, ValueError):
             return None
 
@@ -191,7 +201,7 @@ class RunRecord:
                     pass
         for _ in measures.close(measures.now):
             pass
-        return head.get("about", {}), measures
+        return summary_of(head.get("about", {})), measures
 
     def _pushes_from_journal(self) -> pd.DataFrame:
         schema = schema_of(PushRow)
@@ -248,14 +258,18 @@ def measures_of(head: Mapping[str, Any]) -> Measures:
     """Create fresh measures for a journal with that header.
 
     Raises:
-        ConfigError: the header is not that of a run: there is no workload, or a target is no
-            number.
+        ConfigError: the header is not that of a run: there is no workload, or target or primary
+            metric are damaged.
     """
-    about, samples = head.get("about", {}), head["workload_samples"]
-    goals = [about.get(key) for key in ("target_accuracy", "target_loss", "chance_accuracy")]
-    if samples is None or not all(goal is None or type(goal) in (int, float) for goal in goals):
-        raise ConfigError("the header of the journal is damaged.")
-    return Measures(samples, *goals)
+    about, samples = summary_of(head.get("about", {})), head["workload_samples"]
+    target, chance = about.get("target"), about.get("chance_accuracy")
+    name, mode = about["metric"], about.get("metric_mode")
+    with suppress(ValidationError):
+        goal = None if target is None else Target.model_validate(target)
+        primary = TypeAdapter(PrimaryMetric).validate_python({"name": name, "mode": mode})
+        if samples is not None and (chance is None or type(chance) in (int, float)):
+            return Measures(samples, goal, primary, chance)
+    raise ConfigError("the header of the journal is damaged.")
 
 
 def load(path: str | Path, *, trust: bool = False) -> RunRecord:

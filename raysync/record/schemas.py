@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 import pyarrow as pa
@@ -16,10 +16,11 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from raysync.core.journal import LONGEST_S, is_mapping
-from raysync.record.writer import schema_of
+from raysync.core.metrics import ACCURACY, LOSS
+from raysync.record.writer import MARKED, schema_of
 
-MAY_BE_NAN = {"loss", "accuracy"}
-"""The columns that can be NaN, because the model diverged."""
+MAY_BE_NAN = {"loss"}
+"""The columns of pushes that can be NaN, because the model diverged."""
 
 
 class _Loose(BaseModel):
@@ -61,6 +62,9 @@ class Summary(_Loose):
     workers: int | None = None
     seed: int | None = None
     tokens: bool = False
+    metric: str = ACCURACY.name
+    metric_mode: Literal["max", "min"] = ACCURACY.mode
+    target: dict[str, Any] | None = None
     paradigm_parameters: dict[str, Any] = {}
     switches: list[_Switch] = []
     per_worker: list[_Worker] = []
@@ -128,19 +132,52 @@ def frame_in(path: Path, row: type) -> pd.DataFrame:
         OSError: the file cannot be read.
         ValueError: columns are missing, or hold something else.
     """
-    table = pq.ParquetFile(path).read()
-    table.validate(full=True)
+    table = _table_in(path)
     schema = schema_of(row)
     for field in fields(row):
-        name, expected = field.name, schema.field(field.name).type
-        if name not in table.column_names:
-            raise ValueError(f"there is no column {name}")
-        column = table.column(name)
-        if column.type != expected:
-            raise ValueError(f"column {name}: {column.type}, not {expected}")
-        if column.null_count and not str(field.type).endswith("| None"):
-            raise ValueError(f"column {name}: some rows have no value")
-        if pa.types.is_floating(column.type) and name not in MAY_BE_NAN:
-            _check_finite(name, column)
+        is_optional = str(field.type).endswith("| None")
+        _check_column(table, field.name, schema.field(field.name).type, is_optional=is_optional)
     frame: pd.DataFrame = table.to_pandas()
     return frame
+
+
+def evaluations_in(path: Path) -> pd.DataFrame:
+    """Read `evaluations.parquet`: the columns of `MARKED`, and metrics, of which one is `loss`.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: columns are missing, or hold something else.
+    """
+    table = _table_in(path)
+    for name, kind in MARKED.items():
+        _check_column(table, name, kind)
+    metrics = [name for name in table.column_names if name not in MARKED]
+    for name in dict.fromkeys((LOSS, *metrics)):
+        _check_column(table, name, pa.float64(), may_be_nan=True)
+    frame: pd.DataFrame = table.to_pandas()
+    return frame
+
+
+def _table_in(path: Path) -> pa.Table:
+    table = pq.ParquetFile(path).read()
+    table.validate(full=True)
+    return table
+
+
+def _check_column(
+    table: pa.Table,
+    name: str,
+    expected: pa.DataType,
+    *,
+    is_optional: bool = False,
+    may_be_nan: bool = False,
+) -> None:
+    if name not in table.column_names:
+        raise ValueError(f"there is no column {name}")
+    column = table.column(name)
+    if column.type != expected:
+        raise ValueError(f"column {name}: {column.type}, not {expected}")
+    if column.null_count and not is_optional:
+        raise ValueError(f"column {name}: some rows have no value")
+    if pa.types.is_floating(column.type) and not may_be_nan and name not in MAY_BE_NAN:
+        _check_finite(name, column)

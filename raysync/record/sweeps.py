@@ -9,7 +9,8 @@
 Columns: `trial` (its number), `record` (folder, relative to SWEEP; null if nothing was recorded),
 `status` (the one in `summary.json`, or failed, or unfinished), `error`, `config/KEY` for each
 setting that was varied (`ray.tune` names such columns like that; a value that is no number is text,
-`{name: ssp, staleness: 3}`), and the scalar keys of `summary.json`.
+`{name: ssp, staleness: 3}`), and the scalar keys of `summary.json`; of its `target` the columns
+`target_metric` and `target_at_least` or `target_at_most`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from raysync.config import Experiment
 from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError
 from raysync.paradigms.class_loading import without_imports
+from raysync.record.older import settings_of
 from raysync.record.reader import RunRecord, legible, load
 from raysync.record.storage import local_copy, upload
 
@@ -56,7 +58,7 @@ class SweepRecord:
     def experiment(self) -> Experiment:
         """The experiment file of the sweep."""
         with legible(self.path, "experiment"), nullcontext() if self.trust else without_imports():
-            return config.load(self.path / FILE)
+            return config.load(self.path / FILE, translate=settings_of)
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -188,11 +190,11 @@ def _row(sweep: Path, note: TrialNote) -> dict[str, Any]:
             "error": note.error,
             **settings,
         }
-    summary = {
-        key: value
-        for key, value in load(newest).summary.items()
-        if not isinstance(value, list | dict)
-    }
+    complete = load(newest).summary
+    summary = {key: value for key, value in complete.items() if not isinstance(value, list | dict)}
+    target = complete.get("target") or {}
+    summary |= {f"target_{key}": value for key, value in target.items()}
+    summary.pop("target", None)
     status, error = summary.pop("status"), summary.pop("error") or note.error
     return {
         "record": str(newest.relative_to(sweep)),

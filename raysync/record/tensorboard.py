@@ -77,8 +77,8 @@ class EventLog:
 
     def _write_evaluation(self, evaluation: Evaluation, workload_samples: int) -> None:
         samples = round(evaluation.progress * workload_samples)
-        self._scalar("evaluation/accuracy", evaluation.accuracy, samples, evaluation.at)
-        self._scalar("evaluation/loss", evaluation.loss, samples, evaluation.at)
+        for name, value in evaluation.metrics.items():
+            self._scalar(f"evaluation/{name}", value, samples, evaluation.at)
 
     def _write_measures(self, measures: Measures) -> None:
         summary = measures.summary()

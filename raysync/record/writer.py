@@ -19,7 +19,7 @@ from dataclasses import asdict, fields
 from datetime import datetime
 from errno import ENOENT
 from importlib.metadata import PackageNotFoundError, version
-from math import isfinite
+from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -29,6 +29,7 @@ import pyarrow.parquet as pq
 
 from raysync.config.secret_masking import masked
 from raysync.core.journal import Evaluation, Line, encode, header
+from raysync.core.metrics import RESERVED
 from raysync.core.paradigm import AnyParadigm
 from raysync.errors import ConfigError, RunFailed
 from raysync.record.measures import Measures
@@ -43,6 +44,8 @@ MODEL_FILES = {"final": "model.safetensors", "best": "model-best.safetensors"}
 """Which model -> its file."""
 PACKAGES = ("raysync", "ray", "torch", "torchvision", "numpy", "pandas")
 _TYPES = {"str": pa.string(), "int": pa.int64(), "float": pa.float64()}
+MARKED = {each.name: _TYPES[str(each.type)] for each in fields(Evaluation) if each.name in RESERVED}
+"""Column of `evaluations.parquet` beside the metrics -> its type."""
 
 
 def schema_of(row: type) -> pa.Schema:
@@ -50,6 +53,19 @@ def schema_of(row: type) -> pa.Schema:
     return pa.schema(
         [(field.name, _TYPES[str(field.type).removesuffix(" | None")]) for field in fields(row)]
     )
+
+
+def evaluations_table(measures: Measures) -> pa.Table:
+    """Return the evaluations as a table: a row a mark; the columns of `MARKED`, then one a metric.
+    A metric that an evaluation lacks is NaN there.
+    """
+    evaluations, columns = measures.evaluations, dict[str, pa.Array]()
+    for name, kind in MARKED.items():
+        columns[name] = pa.array([getattr(each, name) for each in evaluations], kind)
+    for name in measures.metrics:
+        values = [float(each.metrics.get(name, nan)) for each in evaluations]
+        columns[name] = pa.array(values, pa.float64())
+    return pa.table(columns)
 
 
 def folder_name(output: Location, name: str, kind: str) -> Path:
@@ -236,11 +252,8 @@ class RecordWriter:
         self._flush_rows()
         self._pushes.close()
         (self.folder / f"{PUSHES}{NEW}").replace(self.folder / PUSHES)
-        table = pa.Table.from_pylist(
-            [asdict(evaluation) for evaluation in self.measures.evaluations], schema_of(Evaluation)
-        )
         with completed(self.folder / "evaluations.parquet") as new:
-            pq.write_table(table, new)
+            pq.write_table(evaluations_table(self.measures), new)
         summary = {
             **self._about,
             **self.measures.summary(),

@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isfinite
 from pathlib import Path
-from typing import Literal
 
 import pyarrow.parquet as pq
 
-from raysync.config import Experiment, Published
+from raysync.config import Experiment, Published, Target
 from raysync.core.journal import read_header
+from raysync.core.metrics import PrimaryMetric
 from raysync.errors import ConfigError
 from raysync.record.push_rows import PushRow
 from raysync.record.reader import RunRecord, legible, load
@@ -29,16 +29,8 @@ from raysync.record.sweeps import FILE, SweepRecord, load_sweep
 from raysync.record.writer import schema_of
 from raysync.results.grouping import differences, setting_text, trial_paradigm
 
-Quality = Literal["accuracy", "perplexity", "nothing"]
-
-OF_FINISHED_RUNS = (
-    "final_accuracy",
-    "best_accuracy",
-    "converged_accuracy",
-    "final_loss",
-    "final_perplexity",
-    "seconds",
-)
+OF_FINISHED_RUNS = ("final_", "best_", "converged_", "seconds")
+"""How the keys of results begin that only a run has that did all its work."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +70,10 @@ class Run:
         """Return a number of `summary.json`.
 
         It is None where the run has none: a target that was not reached, or a result (a final
-        accuracy, the seconds of the whole training) of a run that did not finish, which did less
+        metric, the seconds of the whole training) of a run that did not finish, which did less
         work than the others.
         """
-        if key in OF_FINISHED_RUNS and self.status != "finished":
+        if key.startswith(OF_FINISHED_RUNS) and self.status != "finished":
             return None
         value = self.record.summary.get(key)
         return float(value) if isinstance(value, int | float) and isfinite(value) else None
@@ -116,23 +108,21 @@ def _label(scenario: str, paradigm: str, seed: int) -> str:
 class Success:
     """What the runs of a scenario are judged by."""
 
-    quality: Quality
-    """How the model is measured; nothing, where none was trained (`timing: only`)."""
-    target: float | None
-    """A fraction of 1, or a loss in nats; None if none was given."""
-    target_kind: Literal["accuracy", "loss"] | None
+    metric: PrimaryMetric | None
+    """The metric that says how good a model is; None, where none was trained (`timing: only`)."""
+    target: Target | None
 
     @property
     def final_key(self) -> str | None:
         """The key in `summary.json` that says how good the model became."""
-        return None if self.quality == "nothing" else f"final_{self.quality}"
+        return None if self.metric is None else f"final_{self.metric.name}"
 
     @property
     def time_key(self) -> str:
         """The key in `summary.json` of the seconds to the target; without one, of the whole
         training.
         """
-        return "seconds" if self.target_kind is None else f"time_to_{self.target_kind}_s"
+        return "seconds" if self.target is None else "time_to_target_s"
 
 
 @dataclass(frozen=True)
@@ -220,22 +210,12 @@ class Collection:
 
 
 def success_of(record: RunRecord) -> Success:
-    """Return what a run is judged by: perplexity and loss where tokens are predicted, otherwise
-    accuracy.
-    """
+    """Return what a run is judged by: the primary metric of its task, and its target."""
     experiment, summary = record.config, record.summary
     if experiment.timing == "only":
-        return Success("nothing", None, None)
-    tokens = bool(summary.get("tokens", experiment.data.name == "text"))
-    targets: dict[Literal["accuracy", "loss"], float | None] = {
-        "accuracy": experiment.target_accuracy,
-        "loss": experiment.target_loss,
-    }
-    order: tuple[Literal["accuracy", "loss"], ...] = (
-        ("loss", "accuracy") if tokens else ("accuracy", "loss")
-    )
-    kind = next((kind for kind in order if targets[kind] is not None), None)
-    return Success("perplexity" if tokens else "accuracy", targets[kind] if kind else None, kind)
+        return Success(None, None)
+    metric = PrimaryMetric(summary["metric"], summary["metric_mode"])
+    return Success(metric, experiment.target)
 
 
 def collect(paths: Sequence[Path]) -> Collection:

@@ -7,11 +7,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import floor, isfinite, log10
+from typing import Literal
 
+from raysync.core.metrics import ACCURACY, PERPLEXITY
 from raysync.results.collection import Success
 
 Form = Callable[[float], str]
 """Takes a value and returns the format specification that shows it."""
+
+
+Comparable = Literal["ratio", "points", "difference"]
 
 
 def seconds_form(value: float) -> str:
@@ -37,6 +42,11 @@ def perplexity_form(value: float) -> str:
     return ".2f" if value < 1000 else ".1e"
 
 
+def digits_form(_: float) -> str:
+    """Show four digits: 0.01234, 1.234, 1.234e+06."""
+    return ".4g"
+
+
 def plain_form(value: float) -> str:
     """Show 1.3, 12.3, 123."""
     return ",.0f" if abs(value) >= 100 else ".1f"
@@ -59,11 +69,11 @@ class Measure:
     """The unit of the number in the data frame; "" for a fraction of 1."""
     about: str = ""
     """What it is, in a line."""
-
-    @property
-    def is_accuracy(self) -> bool:
-        """Whether more is better, and differences are given in points."""
-        return self.key.endswith("_accuracy")
+    rises: bool = False
+    """Whether more is better."""
+    compared_by: Comparable = "ratio"
+    """How two values of it are compared: by their ratio (of times, of perplexities), by the points
+    between two percentages, or by their plain difference."""
 
     def show(self, value: float) -> str:
         """Return a number as text, without its unit."""
@@ -71,14 +81,24 @@ class Measure:
 
 
 OF_LAST = "of the last evaluation"
-FINAL_ACCURACY = Measure("final_accuracy", "final accuracy", percent_form, about=OF_LAST)
+FINAL_ACCURACY = Measure(
+    "final_accuracy",
+    "final accuracy",
+    percent_form,
+    about=OF_LAST,
+    rises=True,
+    compared_by="points",
+)
 FINAL_PERPLEXITY = Measure("final_perplexity", "final perplexity", perplexity_form, about=OF_LAST)
 CONVERGED_ACCURACY = Measure(
     "converged_accuracy",
     "converged accuracy",
     percent_form,
     about="at the first evaluation that ends five within 0.1% of each other and above chance",
+    rises=True,
+    compared_by="points",
 )
+FINALS = {ACCURACY: FINAL_ACCURACY, PERPLEXITY: FINAL_PERPLEXITY}
 WHOLE_WORK = Measure("seconds", "seconds", seconds_form, "s", "of the whole training")
 OF_EVERY_RUN = (
     Measure(
@@ -114,24 +134,44 @@ OF_EVERY_RUN = (
 )
 
 
+def metric_text(metric: str, value: float) -> str:
+    """Return a value of a metric as text: an accuracy in percent, a perplexity with two decimals,
+    others with four digits.
+    """
+    forms = {ACCURACY.name: percent_form, PERPLEXITY.name: perplexity_form}
+    return format(value, forms.get(metric, digits_form)(value))
+
+
 def target_text(success: Success) -> str:
-    """Return the target in words: "95.0%", "loss 1.8"; "" where none was given."""
-    if success.target is None:
+    """Return the target in words: "95.0%", "loss 1.8", "f1 0.9"; "" where none was given."""
+    target = success.target
+    if target is None:
         return ""
-    if success.target_kind == "accuracy":
-        return f"{success.target:.1%}"
-    return f"loss {success.target:g}"
+    if target.metric == ACCURACY.name:
+        return metric_text(target.metric, target.value)
+    return f"{target.metric} {target.value:g}"
 
 
 def final_measure(success: Success) -> Measure | None:
     """Return how good the model became; None where none was trained."""
-    finals = {"accuracy": FINAL_ACCURACY, "perplexity": FINAL_PERPLEXITY, "nothing": None}
-    return finals[success.quality]
+    metric = success.metric
+    if metric is None:
+        return None
+    if metric in FINALS:
+        return FINALS[metric]
+    return Measure(
+        f"final_{metric.name}",
+        f"final {metric.name.replace('_', ' ')}",
+        digits_form,
+        about=OF_LAST,
+        rises=metric.rises,
+        compared_by="difference",
+    )
 
 
 def time_measure(success: Success) -> Measure:
     """Return how soon the target was met; without one, how long the whole work took."""
-    if success.target_kind is None:
+    if success.target is None:
         return WHOLE_WORK
     return Measure(
         success.time_key,
@@ -149,7 +189,7 @@ def measures_for(success: Success) -> tuple[Measure, ...]:
         *([] if final is None else [final]),
         *([] if time is WHOLE_WORK else [time]),
         WHOLE_WORK,
-        *([CONVERGED_ACCURACY] if success.quality == "accuracy" else []),
+        *([CONVERGED_ACCURACY] if success.metric == ACCURACY else []),
         *OF_EVERY_RUN,
     )
 
@@ -164,6 +204,8 @@ def measure_named(key: str) -> Measure:
         form = seconds_form
     elif key.endswith("_max"):
         form = count_form
+    elif key.startswith(("final_", "best_")) and not key.endswith(("_loss", "_perplexity")):
+        form = digits_form
     else:
         form = plain_form
     return Measure(key, key.replace("_", " "), form)

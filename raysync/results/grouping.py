@@ -12,6 +12,7 @@ from raysync.config import Experiment, ParadigmChoice
 from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError
 from raysync.paradigms.class_loading import without_imports
+from raysync.record.older import settings_of
 from raysync.record.reader import RunRecord
 from raysync.record.sweeps import FILE, VARIED, SweepRecord
 
@@ -28,8 +29,6 @@ COMPARED = (
     "update",
     "faults",
     "evaluation",
-    "target_accuracy",
-    "target_loss",
 )
 """The settings that define a scenario: all but paradigm, seed, names, and the folders of files."""
 
@@ -130,7 +129,7 @@ def _flat(experiment: Experiment) -> dict[str, Any]:
 
     for name in COMPARED:
         enter(name, experiment.model_dump(mode="json", include={name})[name])
-    return flat
+    return flat | {"target": None if experiment.target is None else experiment.target.words}
 
 
 def _short(key: str) -> str:
@@ -160,7 +159,9 @@ def trial_paradigm(sweep: SweepRecord, row: Mapping[Any, Any]) -> str:
     ]
     try:
         with without_imports():
-            choice: ParadigmChoice = config.load(sweep.path / FILE, overrides).paradigm
+            choice: ParadigmChoice = config.load(
+                sweep.path / FILE, overrides, translate=settings_of
+            ).paradigm
     except ConfigError:  # this is why the trial failed
         return ", ".join(setting_text(value) for value in chosen.values())
     return choice.label

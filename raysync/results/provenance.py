@@ -74,7 +74,7 @@ def configuration(collection: Collection) -> dict[str, str]:
         "engine": {"timing"},
         "workers": {"profile"},
         "network": {"profile"},
-        "target": {"target_accuracy", "target_loss"},
+        "target": {"target.metric", "target.at_least", "target.at_most"},
     }
     for name in settings:
         if ({name.replace(" ", "_")} | also.get(name, set())) & varied:

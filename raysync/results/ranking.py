@@ -49,8 +49,8 @@ class Comparison:
     other: Ranked
     """The paradigm that is thought to be worse."""
     by: Estimate
-    """The ratio of its times or perplexities to those of the better one; of accuracies, how much
-    lower they are."""
+    """The ratio of its times or perplexities to those of the better one; of other metrics, by how
+    much they are worse."""
     equal: float
     """The value that `by` has between equals: 1 for a ratio, 0 for a difference."""
 
@@ -94,9 +94,10 @@ class Standings:
 
     def compare(self, better: Ranked, worse: Ranked) -> Comparison:
         """Compare two paradigms over their common seeds."""
-        if self.measure.is_accuracy:
-            return Comparison(worse, paired_difference(better.seeds, worse.seeds), 0.0)
-        return Comparison(worse, paired_ratio(worse.seeds, better.seeds), 1.0)
+        if self.measure.compared_by == "ratio":
+            return Comparison(worse, paired_ratio(worse.seeds, better.seeds), 1.0)
+        large, small = (better, worse) if self.measure.rises else (worse, better)
+        return Comparison(worse, paired_difference(large.seeds, small.seeds), 0.0)
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,7 @@ def rank(collection: Collection, scenario: str = "") -> Ranking:
         scenario,
         success,
         to_target=(
-            _standings(collection, scenario, time_measure(success)) if success.target_kind else None
+            _standings(collection, scenario, time_measure(success)) if success.target else None
         ),
         whole_work=_standings(collection, scenario, WHOLE_WORK),
         final=None if final is None else _standings(collection, scenario, final),
@@ -189,7 +190,7 @@ def rank(collection: Collection, scenario: str = "") -> Ranking:
 
 
 def _standings(collection: Collection, scenario: str, measure: Measure) -> Standings:
-    sign = -1.0 if measure.is_accuracy else 1.0
+    sign = -1.0 if measure.rises else 1.0
     ranked = []
     for paradigm, repeats in collection.scenarios()[scenario].items():
         lost = len(collection.failures(scenario, paradigm))

@@ -47,7 +47,7 @@ def overall(rankings: Sequence[Ranking]) -> str:
 
 
 def answer(ranking: Ranking) -> str:
-    """Say which paradigm reaches the target first, by how much, at what accuracy; or why that
+    """Say which paradigm reaches the target first, by how much, how good its model is; or why that
     cannot be said.
 
     Without a target, and where no repeat reached it: which model is best after the same work, and
@@ -115,7 +115,7 @@ def _best_model(final: Standings | None) -> str:
         final,
         wins=f"has the best final {value}",
         leads=f"has a final {value}",
-        amount=_points_less if final.measure.is_accuracy else _times_that,
+        amount=_worse_by(final.measure),
         verb="has",
     )
 
@@ -133,6 +133,7 @@ def _compared(
         amount: shows by how much another is worse.
         verb: what that one does in `amount`.
     """
+    measure = standings.measure
     alike = [versus.other.paradigm for versus in standings.as_often if versus.alike]
     rest = [versus for versus in standings.as_often if not versus.alike]
     doubtful = [versus for versus in rest if not versus.clear and versus.by.low is not None]
@@ -147,9 +148,10 @@ def _compared(
     if rest[0].by.mean is None:
         return f"{text}; {after} is the next, but no seed has a result of both."
     if not doubtful:
-        return f"{text}; {after}, the next, {verb} {_by(rest[0], amount, ' (', ')')}."
+        return f"{text}; {after}, the next, {verb} {_by(rest[0], measure, amount, ' (', ')')}."
     named = ", ".join(
-        f"{versus.other.paradigm} ({_by(versus, amount, ', ')})" for versus in doubtful[:NAMED]
+        f"{versus.other.paradigm} ({_by(versus, measure, amount, ', ')})"
+        for versus in doubtful[:NAMED]
     )
     more = f" and {len(doubtful) - NAMED} more" if len(doubtful) > NAMED else ""
     seeds = _counted(doubtful[0].by.count, "common seed")
@@ -157,14 +159,20 @@ def _compared(
     clear = next((versus for versus in rest if versus.clear), None)
     if clear is None:
         return f"{text}."
-    return f"{text}; {clear.other.paradigm} {verb} {_by(clear, amount, ' (', ')')}."
+    return f"{text}; {clear.other.paradigm} {verb} {_by(clear, measure, amount, ' (', ')')}."
 
 
-def _by(versus: Comparison, amount: Callable[[float], str], opening: str, closing: str = "") -> str:
+def _by(
+    versus: Comparison,
+    measure: Measure,
+    amount: Callable[[float], str],
+    opening: str,
+    closing: str = "",
+) -> str:
     """`1.16 times as long (95% interval 1.05 to 1.28)`."""
     if versus.by.mean is None:
         return "no seed has a result of both"
-    number = ratio_text if versus.equal == 1 else _points
+    number = ratio_text if versus.equal == 1 else _difference(measure)
     interval = interval_text(versus.by.low, versus.by.high, number)
     pairs = "" if versus.by.complete else f"{versus.by.count} of {versus.by.total} common seeds"
     inside = ", ".join(filter(None, (interval, pairs)))
@@ -210,20 +218,22 @@ def _quality_of_first(ranking: Ranking) -> str:
     for other in final.ranked:
         versus = final.compare(other, first)
         if other is not first and versus.clear and versus.by.mean is not None:
-            gap = _times_that(1 / versus.by.mean) if versus.equal else _points_more(versus.by.mean)
+            by = 1 / versus.by.mean if versus.equal else versus.by.mean
+            gap = _better_by(final.measure)(by)
             return f"{text}; {other.paradigm} has {gap}."
     return f"{text}."
 
 
 def _with_interval(value: Estimate, measure: Measure, unit: str = "") -> str:
     """`3.42 s (95% interval 3.10 to 3.74; 2 of 3 repeats)`, with the mean's digits; no time below
-    0, no share above 1.
+    0, no share above 1. Metrics of other tasks can be negative.
     """
     assert value.mean is not None
     form = measure.form(value.mean)
     most = 1.0 if form.endswith("%") else inf
+    least = -inf if measure.compared_by == "difference" else 0.0
     interval = interval_text(
-        value.low, value.high, lambda end: format(min(max(end, 0.0), most), form)
+        value.low, value.high, lambda end: format(min(max(end, least), most), form)
     )
     of = "" if value.complete else f"{value.count} of {_counted(value.total, 'repeat')}"
     inside = "; ".join(filter(None, (interval, of)))
@@ -251,16 +261,30 @@ def _one_seed(ranking: Ranking) -> str:
     return ""
 
 
+def _worse_by(measure: Measure) -> Callable[[float], str]:
+    """Return what says how much worse another model is."""
+    return _amount(measure, "less" if measure.rises else "more")
+
+
+def _better_by(measure: Measure) -> Callable[[float], str]:
+    """Return what says how much better another model is."""
+    return _amount(measure, "more" if measure.rises else "less")
+
+
+def _amount(measure: Measure, direction: str) -> Callable[[float], str]:
+    if measure.compared_by == "ratio":
+        return _times_that
+    number, unit = _difference(measure), " points" * (measure.compared_by == "points")
+    return lambda value: f"{number(value)}{unit} {direction}"
+
+
+def _difference(measure: Measure) -> Callable[[float], str]:
+    """Return what shows the difference of two values."""
+    return _points if measure.compared_by == "points" else measure.show
+
+
 def _points(value: float) -> str:
     return f"{100 * value:.2g}"
-
-
-def _points_less(value: float) -> str:
-    return f"{_points(value)} points less"
-
-
-def _points_more(value: float) -> str:
-    return f"{_points(value)} points more"
 
 
 def _times_that(value: float) -> str:

@@ -139,7 +139,9 @@ def _pairs(
     return [(ours[seed], theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]
 
 
-def median_run(runs: Sequence[Run], key: str = "final_accuracy", lost: int = 0) -> Run | None:
+def median_run(
+    runs: Sequence[Run], key: str = "final_accuracy", lost: int = 0, *, rises: bool = True
+) -> Run | None:
     """Return the run in the middle by its result; None if there are no runs, or if a repeat without
     a record is in the middle.
 
@@ -149,11 +151,11 @@ def median_run(runs: Sequence[Run], key: str = "final_accuracy", lost: int = 0) 
 
     Args:
         runs: the repeats.
-        key: in `summary.json`: an accuracy, where more is better, or else (a loss, a perplexity,
-            seconds) where less is better.
+        key: in `summary.json`.
         lost: how many repeats left no record.
+        rises: whether more of it is better.
     """
-    sign = 1.0 if key.endswith("_accuracy") else -1.0
+    sign = 1.0 if rises else -1.0
 
     def rank(run: Run) -> tuple[float, int]:
         value = run.value(key)

@@ -9,7 +9,15 @@ import pandas as pd
 
 from raysync.config import Published
 from raysync.results.collection import Collection, Run, by_seed
-from raysync.results.columns import Measure, measure_named, measures_for, ratio_text, with_interval
+from raysync.results.columns import (
+    WHOLE_WORK,
+    Measure,
+    final_measure,
+    measure_named,
+    measures_for,
+    ratio_text,
+    with_interval,
+)
 from raysync.results.statistics import Estimate, estimate, median_run, paired_ratio
 
 
@@ -49,14 +57,15 @@ def table(collection: Collection, scenario: str = "", *, median: bool = False) -
         paired over seeds) and `KEY_published_ratio`.
     """
     groups, published = collection.scenarios()[scenario], collection.published
-    final = collection.success(scenario).final_key or "seconds"
+    final = final_measure(collection.success(scenario)) or WHOLE_WORK
     measures = columns(collection, scenario)
     rows: dict[str, dict[str, Any]] = {}
     for paradigm, repeats in groups.items():
         row = _repeats(collection, scenario, paradigm)
         runs = repeats
         if median:
-            middle = median_run(repeats, final, len(collection.failures(scenario, paradigm)))
+            lost = len(collection.failures(scenario, paradigm))
+            middle = median_run(repeats, final.key, lost, rises=final.rises)
             runs = [] if middle is None else [middle]
             row["seed"] = None if middle is None else middle.seed
         for measure in measures:

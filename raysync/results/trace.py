@@ -26,6 +26,7 @@ from raysync.core.ids import WorkerId
 from raysync.core.journal import Ended, Entry, Evaluation, Line, Remark
 from raysync.record.reader import RunRecord
 from raysync.results.collection import label_of
+from raysync.results.columns import metric_text
 
 WORKERS, SERVER, LEAD = 1, 2, 3
 UPDATES, CONTROLLER, EVALUATIONS = 4, 5, 6
@@ -63,7 +64,7 @@ def trace(record: RunRecord) -> TraceEvent:
     events = [
         *_names(tracks, record),
         *_slices(record, tracks, _holds(lines)),
-        *_marks(lines, tracks),
+        *_marks(lines, tracks, record.summary["metric"]),
     ]
     return {
         "displayTimeUnit": "ms",
@@ -181,8 +182,8 @@ def _slice(
         }
 
 
-def _marks(lines: Iterable[Line], tracks: dict[str, int]) -> Iterator[TraceEvent]:
-    """Mark what happened at a moment."""
+def _marks(lines: Iterable[Line], tracks: dict[str, int], metric: str) -> Iterator[TraceEvent]:
+    """Mark what happened at a moment; of an evaluation, name the primary metric."""
     for line in lines:
         match line:
             case Entry(event=event, decisions=decisions):
@@ -194,18 +195,12 @@ def _marks(lines: Iterable[Line], tracks: dict[str, int]) -> Iterator[TraceEvent
                 for decision in decisions:
                     yield from _of_decision(decision, event.at, tracks)
             case Evaluation():
-                args = {
-                    "accuracy": _number(line.accuracy),
-                    "loss": _number(line.loss),
-                    "version": line.version,
-                }
+                args = {name: _number(value) for name, value in line.metrics.items()}
+                args |= {"version": line.version}
+                value = line.value(metric)
+                quality = "" if value is None else f": {metric} {metric_text(metric, value)}"
                 yield _mark(
-                    f"evaluation: accuracy {line.accuracy:.1%}",
-                    "evaluation",
-                    line.at,
-                    SERVER,
-                    EVALUATIONS,
-                    args,
+                    f"evaluation{quality}", "evaluation", line.at, SERVER, EVALUATIONS, args
                 )
             case Remark(at=at, text=text):
                 yield _mark(text, "remark", at, SERVER, CONTROLLER, {})

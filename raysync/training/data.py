@@ -71,6 +71,11 @@ class DataSet:
         """The labels of the training samples."""
         return self.train_y
 
+    @property
+    def kind(self) -> str:
+        """The built-in task that suits the labels."""
+        return _kind(self.tokens, self.regression)
+
     def part(self, part: str, augment: str = "none") -> ArraySamples | None:
         """Return `train`, `validation` (None if there is none) or `test` as a torch data set."""
         x, y = getattr(self, f"{part}_x"), getattr(self, f"{part}_y")
@@ -137,6 +142,11 @@ class LazyDataSet:
     validation: Dataset[Any] | None = None
     tokens: bool = False
 
+    @property
+    def kind(self) -> str:
+        """The built-in task that suits the labels."""
+        return _kind(self.tokens, self.regression)
+
     def part(self, part: str, augment: str = "none") -> Dataset[Any] | None:
         """Return `train`, `validation` (None if there is none) or `test`."""
         assert augment == "none", "augmentation of what is read lazily"
@@ -156,6 +166,12 @@ class LazyDataSet:
 
 
 Labelled = DataSet | LazyDataSet
+
+
+def _kind(tokens: bool, regression: bool) -> str:
+    if regression:
+        return "regression"
+    return "language-model" if tokens else "classification"
 
 
 def data_set(
@@ -542,6 +558,9 @@ def _arrays_of(part: Any) -> tuple[Array, Array]:
 def _channels_first(images: Array) -> Array:
     return images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
 
+
+KINDS = {"text": "language-model", "diabetes": "regression"}
+"""Registered data sets -> their built-in tasks; all others are for classification."""
 
 DATASETS: dict[str, Callable[..., Labelled]] = {
     "digits": digits,

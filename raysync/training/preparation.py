@@ -12,12 +12,14 @@ from torch.utils.data import Dataset
 
 from raysync.config import Data, Experiment, Named, WorkerGroup
 from raysync.config.experiment import GIVEN
+from raysync.core.metrics import PrimaryMetric
 from raysync.errors import ConfigError
 from raysync.paradigms.syncswitch import SyncSwitch
 from raysync.training.batch_reader import BatchReader
 from raysync.training.batches import Array, Batches, shards
 from raysync.training.cost import step_flops
-from raysync.training.data import DataSet, Labelled, LazyDataSet, load, subset
+from raysync.training.data import KINDS, DataSet, Labelled, LazyDataSet, load, subset
+from raysync.training.evaluation import OF_THE_TEST_SET
 from raysync.training.flat import FlatModel
 from raysync.training.initial_model import InitialModel
 from raysync.training.model_file import check_savable
@@ -31,6 +33,37 @@ from raysync.training.task_loading import load_task
 CORE_FLOPS_PER_S = 1e11
 """The assumed speed, on the virtual engine, of a worker without step_s, flops_per_s or trace: about
 one core of a CPU."""
+
+
+def primary_of(experiment: Experiment) -> PrimaryMetric:
+    """Return the primary metric of an experiment before its data are loaded.
+
+    Raises:
+        ConfigError: it names a task of the user's own that does not exist.
+    """
+    if experiment.task is not None and experiment.names_a_task:
+        return _primary(load_task(experiment.task))
+    return _primary(_kind_before_loading(experiment))
+
+
+def metrics_of(experiment: Experiment) -> tuple[str, ...] | None:
+    """Return the names of the metrics that an experiment's task returns, before its data are
+    loaded; None where they are not known before.
+    """
+    return None if experiment.names_a_task else _kind_before_loading(experiment).metric_names
+
+
+def _kind_before_loading(experiment: Experiment) -> type[Supervised]:
+    """Return the built-in task; a data set of the user's own is that of a classification, unless
+    the experiment says otherwise.
+    """
+    if experiment.task is not None:
+        return TASKS[experiment.task.name]
+    return TASKS[KINDS.get(experiment.data.name, "classification")]
+
+
+def _primary(task: Task | type[Task]) -> PrimaryMetric:
+    return PrimaryMetric(task.primary, "max" if task.higher_is_better else "min")
 
 
 @dataclass(frozen=True)
@@ -49,6 +82,9 @@ class TrainingPlan:
     shards: dict[str, Array]
     """Worker slot -> the indices of its training samples; empty if nothing is trained."""
     workload_samples: int
+    metrics: tuple[str, ...] | None
+    """The names of the metrics that the task returns; None where they are not known before the
+    first evaluation."""
 
     @property
     def task(self) -> Task:
@@ -89,6 +125,11 @@ class TrainingPlan:
         """Return the same training with other randomness: initial weights, shards and batches."""
         seeded = replace(self, experiment=self.experiment.model_copy(update={"seed": seed}))
         return replace(seeded, shards=seeded.deal(list(self.groups)))
+
+    @property
+    def primary(self) -> PrimaryMetric:
+        """The metric that the task's models are judged by."""
+        return _primary(self.task)
 
     @cached_property
     def chance_accuracy(self) -> float | None:
@@ -169,10 +210,8 @@ def prepare(
         {},
         dealt,
         experiment.workload_samples(count),
+        _tried_metrics(experiment, task, module, count),
     )
-    if not isinstance(task, Supervised) or isinstance(task.data, LazyDataSet):
-        first = Batches(np.arange(count), experiment.seed, "tried")
-        try_task(task, module, first.indices(0, min(experiment.batch_size, TRIED)).tolist())
     return replace(training, groups=_timed(experiment, initial))
 
 
@@ -261,9 +300,7 @@ def _kind(experiment: Experiment, data: Labelled) -> str:
     Raises:
         ConfigError: the experiment asks for another one.
     """
-    kind = (
-        "regression" if data.regression else "language-model" if data.tokens else "classification"
-    )
+    kind = data.kind
     if experiment.task is not None and experiment.task.name != kind:
         raise ConfigError(
             f"task: {experiment.task.name} does not go with the labels of {data.name}, which are"
@@ -305,6 +342,21 @@ def _check_batches(experiment: Experiment, task: Task, limit: int) -> None:
                 f"{where}: {size:,} is more than the {limit:,} training samples of"
                 f" {task.data_name}."
             )
+
+
+def _tried_metrics(
+    experiment: Experiment, task: Task, module: nn.Module, count: int
+) -> tuple[str, ...] | None:
+    """Try a task whose samples are not checked already, and return the names of its metrics."""
+    if isinstance(task, Supervised) and isinstance(task.data, DataSet):
+        names: tuple[str, ...] | None = task.metric_names
+    else:
+        first = Batches(np.arange(count), experiment.seed, "tried")
+        tried = first.indices(0, min(experiment.batch_size, TRIED))
+        names = try_task(task, module, tried.tolist())
+    if names is None or task.validation_set() is None:
+        return names
+    return (*names, *(f"{OF_THE_TEST_SET}{name}" for name in names))
 
 
 def _deal(experiment: Experiment, task: Task, slots: list[str]) -> dict[str, Array]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +36,8 @@ class Splits(Protocol):
 
 class Supervised(Task):
     """A model, as a plan, and samples (x, y)."""
+
+    metric_names: ClassVar[tuple[str, ...]] = ("accuracy", "loss")
 
     def __init__(self, plan: ModelPlan, data: Splits, augment: str = "none") -> None:
         self.plan, self.data, self._augment = plan, data, augment
@@ -103,6 +105,9 @@ class Classification(Supervised):
 class LanguageModel(Classification):
     """One label a token, the one that follows: means are over tokens."""
 
+    primary = "perplexity"
+    higher_is_better = False
+
     @property
     def name(self) -> str:
         """See `Task.name`."""
@@ -113,6 +118,7 @@ class Regression(Supervised):
     """One number, or several, to predict for a sample; the loss is the mean squared error."""
 
     primary = "mae"
+    metric_names = ("loss", "mae")
 
     @property
     def name(self) -> str:

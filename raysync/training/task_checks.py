@@ -11,23 +11,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from raysync.core.metrics import LOSS, RESERVED, known
 from raysync.errors import ConfigError, unknown_name
 from raysync.training.batch_reader import SeededSamples, generators_restored
 from raysync.training.task import Average, Task, is_torchmetric, torchmetrics_of
 
 TRIED = 32
 """The largest number of samples that are tried."""
-RESERVED = ("mark", "progress", "version", "at")
-"""Names that no metric can have: they are the other columns of an evaluation."""
 
 
-def try_task(task: Task, module: nn.Module, indices: Sequence[int]) -> None:
+def try_task(task: Task, module: nn.Module, indices: Sequence[int]) -> tuple[str, ...] | None:
     """Read a few samples, and compute loss and metrics with a fresh module.
 
     Args:
         task: of the user's own, or with samples that are read one by one.
         module: the task's model; its buffers may change.
         indices: of samples that will be in one batch.
+
+    Returns:
+        The names of the metrics; None if one of them is a collection, which only an evaluation
+        opens.
 
     Raises:
         ConfigError: samples do not collate, the loss is no finite scalar with a gradient, a metric
@@ -37,10 +40,11 @@ def try_task(task: Task, module: nn.Module, indices: Sequence[int]) -> None:
         batch = first_batch(task, indices)
         _try_loss(task, module.train(), batch)
         with torch.no_grad():
-            _try_metrics(task, module.eval(), batch)
+            names = _try_metrics(task, module.eval(), batch)
     for metric in torchmetrics_of(task):
         metric.reset()
     module.train()
+    return names
 
 
 def first_batch(task: Task, indices: Sequence[int]) -> Any:
@@ -95,7 +99,7 @@ def _try_loss(task: Task, module: nn.Module, batch: Any) -> None:
         raise ConfigError(f"{where}: does not depend on any trainable parameter of the model.")
 
 
-def _try_metrics(task: Task, module: nn.Module, batch: Any) -> None:
+def _try_metrics(task: Task, module: nn.Module, batch: Any) -> tuple[str, ...] | None:
     values = _run(task, "metrics", lambda: task.metrics(module, batch))
     where = f"task {task.name}: metrics"
     if not isinstance(values, Mapping):
@@ -110,9 +114,12 @@ def _try_metrics(task: Task, module: nn.Module, batch: Any) -> None:
                 f"{where}: {name}: must be a number or a scalar tensor, a raysync.Average, or an"
                 f" object of torchmetrics; got {type(value).__name__}."
             )
-    names = {"loss", *values}
-    if task.primary not in names:
+    if any(hasattr(value, "items") for value in values.values()):
+        return None
+    names = tuple(dict.fromkeys([*values, LOSS]))
+    if task.primary not in known(names):
         raise unknown_name("metric", task.primary, names, where=f"task {task.name}: primary")
+    return names
 
 
 def _is_measured(value: object) -> bool:

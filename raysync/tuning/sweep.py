@@ -23,6 +23,7 @@ from raysync.cluster.connection import Connection
 from raysync.cluster.placement import cpus
 from raysync.config import Experiment, Sweep
 from raysync.config.secret_masking import masked
+from raysync.core.metrics import LOSS
 from raysync.errors import ConfigError
 from raysync.record.storage import (
     check,
@@ -47,10 +48,11 @@ from raysync.record.sweeps import (
     write_table,
 )
 from raysync.record.writer import folder_name
+from raysync.training.preparation import metrics_of, primary_of
 from raysync.tuning.grid import Point, check_keys, count, examples, points, space
 from raysync.tuning.progress import Notify, Show, TuneCallback
 from raysync.tuning.trial import Trials, as_placed, train
-from raysync.tuning.tune_library import check_metrics, scheduler, searcher
+from raysync.tuning.tune_library import aimed, check_metrics, scheduler, searcher
 
 MOST_UNASKED = 1000
 """The largest number of trials that run without `--yes`."""
@@ -102,7 +104,8 @@ def plan(
             f"{source}: no `sweep:` block in it; write sweep: {{grid: {{seed: [0, 1, 2], ...}}}}."
         )
     check_keys(sweep, source)
-    check_metrics(sweep, source)
+    check_metrics(sweep, metrics_of(experiment), source)
+    sweep = aimed(sweep, primary_of(experiment), source)
     if count(sweep) > MOST_UNASKED and not many:
         raise ConfigError(
             f"{source}: sweep: {count(sweep):,} trials; more than {MOST_UNASKED:,} need --yes."
@@ -251,7 +254,7 @@ def _reporter(sweep: Sweep) -> tune.CLIReporter:
     """Configure Tune's own table: the settings that are varied, and some reported metrics."""
     return tune.CLIReporter(
         parameter_columns=[*sweep.grid, *sweep.sample],
-        metric_columns=["progress", "accuracy", "loss"],
+        metric_columns=list(dict.fromkeys(["progress", sweep.metric, LOSS])),
         max_column_length=40,
     )
 

@@ -26,12 +26,12 @@ ROUNDING = 1e-12
 class Training:
     """One training."""
 
-    accuracy: float | None
-    """The search's target, a fraction of 1."""
+    value: float | None
+    """The search's target: an accuracy is a fraction of 1."""
     seconds: float
     """Its duration, to its end or until it diverged."""
     why: str = ""
-    """Why it has no accuracy: "diverged", "never converged"."""
+    """Why it has no value: "diverged", "never converged"."""
 
 
 Train = Callable[[float, int], Sequence[Training]]
@@ -48,27 +48,27 @@ class Candidate:
     passes: bool
 
     @property
-    def accuracy(self) -> float | None:
-        """Mean accuracy of the trainings that have one."""
-        return _mean([each.accuracy for each in self.trainings if each.accuracy is not None])
+    def value(self) -> float | None:
+        """Mean value of the trainings that have one."""
+        return _mean([each.value for each in self.trainings if each.value is not None])
 
     @property
     def seconds(self) -> float | None:
-        """Mean duration of the trainings that have an accuracy: others may have ended early."""
-        return _mean([each.seconds for each in self.trainings if each.accuracy is not None])
+        """Mean duration of the trainings that have a value: others may have ended early."""
+        return _mean([each.seconds for each in self.trainings if each.value is not None])
 
     @property
     def useful(self) -> int:
-        """The number of trainings that have an accuracy."""
-        return sum(each.accuracy is not None for each in self.trainings)
+        """The number of trainings that have a value."""
+        return sum(each.value is not None for each in self.trainings)
 
 
 @dataclass(frozen=True)
 class SearchResult:
     """The result of a search."""
 
-    accuracy: float
-    """The accuracy of `first` alone."""
+    value: float
+    """The search's target with `first` alone."""
     first_seconds: float | None
     """The duration of a training with `first` alone; None: a recurring search, and it is not given.
     """
@@ -119,7 +119,7 @@ class SearchResult:
     @property
     def effective(self) -> float | None:
         """The number of useful trainings in the search for each training of `first` that it cost;
-        None: it cost nothing, or its cost is not known. Useful trainings have an accuracy, and are
+        None: it cost nothing, or its cost is not known. Useful trainings have a value, and are
         of `first` or of a fraction that passed."""
         if not self.cost:
             return None
@@ -128,47 +128,53 @@ class SearchResult:
         ) / self.cost
 
 
-def search(settings: SwitchSearch, train: Train, known: Known | None = None) -> SearchResult:
-    """Halve the fraction under `first` while the mean accuracy stays within the threshold of that
-    of `first` alone.
+def search(
+    settings: SwitchSearch, train: Train, known: Known | None = None, *, rises: bool = True
+) -> SearchResult:
+    """Halve the fraction under `first` while the mean of the target stays within the threshold of
+    that of `first` alone.
 
     Args:
         settings: threshold, repeats, and how many fractions are tried at most.
         train: trains with `first` alone, then with each fraction in turn.
         known: the results of `first` alone in a recurring job, which is then not trained.
+        rises: whether a larger target is better.
 
     Raises:
-        RunFailed: no training of `first` has an accuracy.
+        RunFailed: no training of `first` has a value.
     """
     trainings = () if known else tuple(train(FIRST_ALONE, settings.first_repeats))
     first = Candidate(FIRST_ALONE, trainings, passes=True)
-    accuracy = known.accuracy if known else first.accuracy
-    if accuracy is None:
+    value = known.value if known else first.value
+    if value is None:
         whys = Counter(training.why for training in trainings)
         outcomes = " and ".join(f"{count} {why}" for why, count in whys.items())
         raise RunFailed(
             f"of {len(trainings)} runs of `first` alone, {outcomes}: there is no {settings.target}"
             " to keep"
         )
-    candidates = tuple(_candidates(settings, train, accuracy - settings.threshold))
-    return SearchResult(accuracy, known.seconds if known else first.seconds, first, candidates)
+    sign = 1 if rises else -1
+    candidates = tuple(_candidates(settings, train, sign * value - settings.threshold, sign))
+    return SearchResult(value, known.seconds if known else first.seconds, first, candidates)
 
 
-def _candidates(settings: SwitchSearch, train: Train, least: float) -> Iterator[Candidate]:
-    """Yield candidates until one fails."""
+def _candidates(
+    settings: SwitchSearch, train: Train, least: float, sign: int
+) -> Iterator[Candidate]:
+    """Yield candidates until one fails: until sign * value is below the least."""
     for halvings in range(1, settings.candidates_max + 1):
         fraction = 0.5**halvings
         trainings = tuple(train(fraction, settings.candidate_repeats))
-        passes = _pass(trainings, least)
+        passes = _pass(trainings, least, sign)
         yield Candidate(fraction, trainings, passes)
         if not passes:
             return
 
 
-def _pass(trainings: Sequence[Training], least: float) -> bool:
-    """Say whether all trainings have an accuracy, and their mean is high enough."""
-    accuracies = [each.accuracy for each in trainings if each.accuracy is not None]
-    return 0 < len(accuracies) == len(trainings) and mean(accuracies) >= least - ROUNDING
+def _pass(trainings: Sequence[Training], least: float, sign: int) -> bool:
+    """Say whether all trainings have a value, and their mean is good enough."""
+    values = [sign * each.value for each in trainings if each.value is not None]
+    return 0 < len(values) == len(trainings) and mean(values) >= least - ROUNDING
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -24,11 +24,14 @@ from raysync import config
 from raysync.cluster.connection import Connection
 from raysync.config import Experiment, Known, ParadigmChoice, Sweep, SwitchSearch
 from raysync.config.secret_masking import masked
-from raysync.errors import ConfigError, RunFailed
+from raysync.core.metrics import MODES, known as known_names
+from raysync.errors import ConfigError, RunFailed, unknown_name
 from raysync.paradigms.syncswitch import SyncSwitch
+from raysync.record import older
 from raysync.record.storage import is_uri
 from raysync.record.sweeps import FILE, VARIED, load_sweep, notes, write_table
 from raysync.record.writer import folder_name
+from raysync.training.preparation import metrics_of, primary_of
 from raysync.tuning.grid import Point
 from raysync.tuning.progress import Notify, Show
 from raysync.tuning.sweep import Plan, cpus_of, train_all
@@ -55,6 +58,8 @@ class SearchPlan:
     trials: Trials
     remark: str
     """What the user should know about earlier searches."""
+    rises: bool
+    """Whether a larger target is better."""
 
 
 def plan(file: Path, settings: Iterable[str] = (), *, recurring: bool = False) -> SearchPlan:
@@ -63,7 +68,7 @@ def plan(file: Path, settings: Iterable[str] = (), *, recurring: bool = False) -
     Args:
         file: an experiment file with a `switch_search:` block and `paradigm: sync-switch`.
         settings: overrides, `key=value`.
-        recurring: take the accuracy of `first` alone from the block's `known`.
+        recurring: take the target of `first` alone from the block's `known`.
 
     Raises:
         ConfigError: the file has no such block or paradigm, its paradigm switches several times,
@@ -78,15 +83,17 @@ def plan(file: Path, settings: Iterable[str] = (), *, recurring: bool = False) -
             " final_accuracy}."
         )
     _check(experiment, source)
+    rises = _rises(experiment, search, source)
     if recurring and search.known is None:
         raise ConfigError(
-            f"{source}: switch_search.known: --recurring needs the accuracy of earlier runs; write "
-            "known: {accuracy: 0.92}."
+            f"{source}: switch_search.known: --recurring needs the target of earlier runs; write "
+            "known: {value: 0.92}."
         )
     folder, remark = _folder(experiment, source)
     trials = Trials(folder, Path.cwd(), source, file.read_text(encoding="utf-8"), settings)
     trials.experiment({FRACTION: BEGIN_WITH})
-    return SearchPlan(experiment, search, search.known if recurring else None, trials, remark)
+    known = search.known if recurring else None
+    return SearchPlan(experiment, search, known, trials, remark, rises)
 
 
 def run(
@@ -111,7 +118,7 @@ def run(
     Raises:
         ConfigError: there is no such cluster.
         KeyboardInterrupt: the user has stopped it; the same call goes on.
-        RunFailed: a training failed, or none of `first` alone has an accuracy.
+        RunFailed: a training failed, or none of `first` alone has a value.
     """
     settings, folder = plan.search, plan.trials.folder
     if plan.remark:
@@ -125,7 +132,7 @@ def run(
             ({} if plan.known else {FIRST_ALONE: settings.first_repeats})
             | {BEGIN_WITH: settings.candidate_repeats}
         )
-        result = search(settings, trainings, plan.known)
+        result = search(settings, trainings, plan.known, rises=plan.rises)
     finally:
         trainings.connection.close()
     (folder / FILE).write_text(plan.experiment.to_yaml(), encoding="utf-8")
@@ -256,8 +263,27 @@ def _check(experiment: Experiment, source: str) -> None:
         )
     if experiment.timing == "only":
         raise ConfigError(
-            f"{source}: timing: only trains nothing, so there is no accuracy to keep."
+            f"{source}: timing: only trains nothing, so there is no model to keep as good."
         )
+
+
+def _rises(experiment: Experiment, search: SwitchSearch, source: str) -> bool:
+    """Say whether a larger target is better.
+
+    Raises:
+        ConfigError: the task has no such metric, or it is not known which direction is better.
+    """
+    metric, metrics, primary = search.metric, metrics_of(experiment), primary_of(experiment)
+    where = f"{source}: switch_search.target"
+    if metrics is not None and metric not in known_names(metrics):
+        raise unknown_name("metric", metric, known_names(metrics), where=where)
+    mode = (MODES | {primary.name: primary.mode}).get(metric)
+    if mode is None:
+        raise ConfigError(
+            f"{where}: {search.target}: it is not known which direction of {metric!r} is better;"
+            f" the primary metric is {primary.name}."
+        )
+    return mode == "max"
 
 
 def _folder(experiment: Experiment, source: str) -> tuple[Path, str]:
@@ -286,7 +312,7 @@ def _folder(experiment: Experiment, source: str) -> tuple[Path, str]:
 def _searched(folder: Path) -> Experiment | None:
     """Return the experiment of an earlier search; None: it cannot be read."""
     try:
-        return config.load(folder / FILE)
+        return config.load(folder / FILE, translate=older.settings_of)
     except ConfigError:
         return None
 
@@ -301,7 +327,7 @@ def _trained(experiment: Experiment) -> Experiment:
 def _training(row: dict[str, Any], target: str) -> Training:
     if row["status"] == "diverged":
         return Training(None, row["seconds"], "diverged")
-    if pd.isna(row[target]):
+    if pd.isna(row.get(target)):
         return Training(None, row["seconds"], "never converged")
     return Training(row[target], row["seconds"])
 
@@ -313,7 +339,7 @@ def _result_json(plan: SearchPlan, result: SearchResult) -> dict[str, Any]:
         return {
             "fraction": candidate.fraction,
             "passes": candidate.passes,
-            "accuracy": candidate.accuracy,
+            "value": candidate.value,
             "seconds": candidate.seconds,
             "ratio": result.ratio(candidate),
             "runs": [asdict(training) for training in candidate.trainings],
@@ -323,7 +349,7 @@ def _result_json(plan: SearchPlan, result: SearchResult) -> dict[str, Any]:
         "target": plan.search.target,
         "threshold": plan.search.threshold,
         "recurring": plan.known is not None,
-        "accuracy": result.accuracy,
+        "value": result.value,
         "fraction": result.fraction,
         "cost": result.cost,
         "amortisation": result.amortisation,

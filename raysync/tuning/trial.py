@@ -20,18 +20,17 @@ from raysync import config
 from raysync.cluster.placement import Plan, asked_of_ray, infeasible_together, placed
 from raysync.config import Experiment
 from raysync.core.journal import Evaluation
+from raysync.core.metrics import LARGEST_EXPONENT, PERPLEXITY
 from raysync.decoupled.plan import check, placed_as
 from raysync.errors import ConfigError
-from raysync.record.measures import LARGEST_EXPONENT, Measures
+from raysync.record.measures import Measures
 from raysync.record.storage import clean, join
 from raysync.record.sweeps import RECORDS, trial_name
-from raysync.runner import Engine, run_in
+from raysync.runner import Engine, check_target, run_in
+from raysync.training.preparation import metrics_of, prepare, primary_of
 from raysync.tuning.grid import Point, override
 
 REPORTED = (
-    "accuracy",
-    "loss",
-    "perplexity",
     "progress",
     "seconds",
     "samples",
@@ -40,8 +39,8 @@ REPORTED = (
     "staleness_max",
     "lead_max",
 )
-"""The metrics that a trial reports to Tune at every evaluation: the evaluation itself, and the
-measures of its run so far."""
+"""The measures of its run so far that a trial reports to Tune at every evaluation, beside the
+metrics of the evaluation."""
 
 
 @dataclass(frozen=True)
@@ -99,10 +98,11 @@ class Trials:
 
         Raises:
             ConfigError: the file with these settings is no valid experiment, or the paradigm would
-                ignore a setting.
+                ignore a setting, or the task does not have the metric of the target.
         """
         experiment = self.experiment(point)
         check(experiment, experiment.paradigm.make())
+        check_target(experiment, metrics_of(experiment), primary_of(experiment))
 
     def find_impossible(self, points: Iterable[Point]) -> None:
         """Try to place each trial while nothing runs yet: later, a trial that cannot be placed
@@ -147,8 +147,6 @@ class Trials:
 def train(point: Point, trials: Trials) -> None:
     """Run a trial; Tune calls this in a process of its own."""
     import torch
-
-    from raysync.training.preparation import prepare
 
     with chdir(trials.home) if trials.home.is_dir() else nullcontext():
         experiment = trials.experiment(point, name_of(point, tune.get_context().get_trial_id()))
@@ -229,10 +227,11 @@ def _report_of(measures: Measures) -> dict[str, float]:
 
 def _report_of_evaluation(evaluation: Evaluation, measures: Measures) -> dict[str, float]:
     """Describe an evaluation with its own time: several can be reported together."""
+    perplexity = evaluation.value(PERPLEXITY.name)
+    assert perplexity is not None, "an evaluation without a loss"
     return {
-        "accuracy": evaluation.accuracy,
-        "loss": evaluation.loss,
-        "perplexity": exp(min(evaluation.loss, LARGEST_EXPONENT)),
+        **evaluation.metrics,
+        PERPLEXITY.name: min(perplexity, exp(LARGEST_EXPONENT)),
         "progress": evaluation.progress,
         "samples": round(evaluation.progress * measures.workload_samples),
         "seconds": max(0.0, evaluation.at - (measures.started_at or 0.0)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from typing import Any
 
@@ -10,6 +10,7 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule
 from ray.tune.search import SEARCH_ALG_IMPORT, Searcher
 
 from raysync.config import Named, Sweep
+from raysync.core.metrics import MODES, PrimaryMetric, known
 from raysync.errors import ConfigError, unknown_name
 from raysync.tuning.trial import REPORTED
 
@@ -27,16 +28,39 @@ SET_BY_SWEEP = {"metric", "mode", "space"}
 """Parameters of searchers and schedulers that the sweep sets."""
 
 
-def check_metrics(sweep: Sweep, source: str) -> None:
+def check_metrics(sweep: Sweep, metrics: Sequence[str] | None, source: str) -> None:
     """Refuse metrics that no trial reports.
+
+    Args:
+        sweep: names metrics.
+        metrics: those of the task; None: they are not known before the trials run.
+        source: the file, for errors.
 
     Raises:
         ConfigError: the message has the nearest name.
     """
-    metrics = (*REPORTED, *TUNE_METRICS)
-    for where, metric in (("metric", sweep.metric), *(("stop", metric) for metric in sweep.stop)):
-        if metric not in metrics:
-            raise unknown_name("metric", metric, metrics, where=f"{source}: sweep.{where}")
+    if metrics is None:
+        return
+    names = (*known(metrics), *REPORTED, *TUNE_METRICS)
+    chosen = [] if sweep.metric is None else [("metric", sweep.metric)]
+    for where, metric in (*chosen, *(("stop", metric) for metric in sweep.stop)):
+        if metric not in names:
+            raise unknown_name("metric", metric, names, where=f"{source}: sweep.{where}")
+
+
+def aimed(sweep: Sweep, primary: PrimaryMetric, source: str) -> Sweep:
+    """Return the sweep with the metric and the mode that searcher and scheduler go by.
+
+    Raises:
+        ConfigError: the sweep names a metric of which it is not known which direction is better.
+    """
+    metric = primary.name if sweep.metric is None else sweep.metric
+    mode = sweep.mode or (MODES | {primary.name: primary.mode}).get(metric)
+    if mode is None and (sweep.search or sweep.scheduler):
+        raise ConfigError(
+            f"{source}: sweep.mode: say which direction of {metric!r} is better: max or min."
+        )
+    return sweep.model_copy(update={"metric": metric, "mode": mode})
 
 
 def scheduler(sweep: Sweep, source: str) -> TrialScheduler | None:

@@ -54,4 +54,6 @@ def driver_of(training: TrainingPlan, paradigm: AnyParadigm) -> Driver:
     trains = experiment.timing == "with-gradients"
     backend = VirtualBackend(run.paths(), run.actor, computes=trains)
     marks = experiment.evaluation.progress_marks() if trains else []
-    return Driver(run.topology(backend, faults), backend, experiment, faults, marks)
+    return Driver(
+        run.topology(backend, faults), backend, experiment, faults, marks, training.primary
+    )

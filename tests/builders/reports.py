@@ -6,6 +6,7 @@ from functools import cache
 
 from raysync import config
 from raysync.core.journal import JOURNAL_SCHEMA
+from raysync.record.older import summary_of
 
 PARADIGMS = ({"name": "bsp"}, {"name": "asp"}, {"name": "lagtuner", "bound": "hard"})
 LABELS = ("bsp", "asp", "lagtuner(bound=hard)")
@@ -13,6 +14,7 @@ LEARNING_RATES = (0.05, 0.2)
 SEEDS = (0, 1, 2)
 DIVERGED, LOST = 18, 19
 """Trials of the sweep beside the grid: one that diverged, one that left no record."""
+TARGET = {"metric": "accuracy", "at_least": 0.9}
 
 BASE = {
     "name": "tiny",
@@ -22,7 +24,7 @@ BASE = {
     "batch_size": 16,
     "workload": {"samples": 1600},
     "evaluation": {"marks": 10},
-    "target_accuracy": 0.6,
+    "target": {"metric": "accuracy", "at_least": 0.6},
     "workers": [
         {"name": "fast", "count": 2, "step_s": 0.02, "jitter": {"sigma": 0.1}},
         {"name": "slow", "step_s": 0.02, "speed": 0.5, "jitter": {"sigma": 0.1}},
@@ -41,7 +43,9 @@ class StandIn:
 
     def __init__(self, settings, summary, path):
         self.config = validated(json.dumps(settings))
-        self.summary = {"status": "finished", "parameters": 10, "profile": None} | summary
+        self.summary = summary_of(
+            {"status": "finished", "parameters": 10, "profile": None} | summary
+        )
         self.environment = {
             "packages": {"raysync": "0"},
             "python": "3",

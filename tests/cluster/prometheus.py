@@ -45,8 +45,7 @@ TINY = {
     "data": {"name": "digits", "train_samples": 320, "test_samples": 50},
     "batch_size": 8,
     "evaluation": {"marks": 4},
-    "target_accuracy": 0.01,  # the initial model has it
-    "target_loss": 100.0,
+    "target": {"metric": "loss", "at_most": 100.0},  # the initial model has it
     "workers": WORKERS,
 }
 RUNS = (

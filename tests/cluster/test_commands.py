@@ -34,7 +34,7 @@ batch_size: 8
 workers: [{name: fast, step_s: 0.005}, {name: slow, step_s: 0.02}]
 paradigms: [bsp, {name: ssp, staleness: 2}]
 seeds: [0, 1]
-target_accuracy: 0.3
+target: {metric: accuracy, at_least: 0.3}
 """
 
 

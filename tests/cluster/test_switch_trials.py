@@ -55,12 +55,12 @@ def test_a_search(ray_cluster, tmp_path, monkeypatch):
         (0.5, 0),
         (0.25, 0),
     ]
-    assert [run.accuracy for run in found.first.trainings] == list(table.best_accuracy[:2])
+    assert [run.value for run in found.first.trainings] == list(table.best_accuracy[:2])
     assert [one.seconds for one in found.candidates] == list(table.seconds[2:])
     assert table.seconds[0] > table.seconds[2] > table.seconds[3], "ASP waits for nobody"
 
     record = raysync.run(config.load(folder / "chosen.yaml"))
-    assert record.summary["best_accuracy"] == found.answer.accuracy
+    assert record.summary["best_accuracy"] == found.answer.value
     assert record.summary["seconds"] == found.answer.seconds
 
     # what an interruption leaves: a trial without a note, nothing found; only that trial is made

@@ -17,6 +17,7 @@ from raysync.core import decisions as core_decisions
 from raysync.core.decisions import Apply, Drop, Release
 from raysync.core.events import Joined, Left, Pushed
 from raysync.core.journal import Ended, Entry, Evaluation, Remark
+from raysync.core.metrics import PrimaryMetric
 from raysync.core.paradigm import Paradigm
 from raysync.engine import driver as engine_driver
 from raysync.engine.evaluations import TRIES
@@ -392,7 +393,8 @@ def test_a_model_that_cannot_be_saved_does_not_undo_the_training():
 
 @given(st.lists(st.floats(width=16), min_size=1, max_size=6), st.booleans())
 def test_the_best_model_is_the_first_of_those_with_the_best_value(values, higher_is_better):
-    models = KeptModels("best", higher_is_better=higher_is_better)
+    primary = PrimaryMetric("accuracy", "max" if higher_is_better else "min")
+    models = KeptModels("best", primary)
     for number, value in enumerate(values):
         models.take((number,), value)
     saved = {}

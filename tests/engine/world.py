@@ -68,7 +68,7 @@ class Performer:
             raise ValueError("the user's own")
         match method:
             case "evaluate":
-                return (), (0.5, 0.7)
+                return (), {"accuracy": 0.5, "loss": 0.7}
             case "state_dict":
                 return (), str([int(each) for each in inputs]).encode()
             case "step":

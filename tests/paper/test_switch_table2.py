@@ -39,7 +39,7 @@ DRAWS = 3000
 
 
 def average(runs):
-    return Training(mean(run.accuracy for run in runs), mean(run.seconds for run in runs))
+    return Training(mean(run.value for run in runs), mean(run.seconds for run in runs))
 
 
 def searched(setup, recurring, n_bsp, n_candidate, draw):
@@ -55,7 +55,7 @@ def searched(setup, recurring, n_bsp, n_candidate, draw):
     return search(
         paradigm,
         lambda fraction, count: draw(rows[fraction], count) if fraction in rows else [],
-        Known(accuracy=bsp.accuracy, seconds=bsp.seconds) if recurring else None,
+        Known(value=bsp.value, seconds=bsp.seconds) if recurring else None,
     )
 
 

@@ -10,7 +10,16 @@ import yaml
 import raysync
 from raysync.record.sweeps import RECORDS, TrialNote, trial_name, write_note, write_table
 from raysync.results.collection import Collection, Failed, Run, collect
-from tests.builders.reports import BASE, DIVERGED, LEARNING_RATES, LOST, PARADIGMS, SEEDS, StandIn
+from tests.builders.reports import (
+    BASE,
+    DIVERGED,
+    LEARNING_RATES,
+    LOST,
+    PARADIGMS,
+    SEEDS,
+    TARGET,
+    StandIn,
+)
 from tests.conftest import single_threaded
 
 
@@ -107,7 +116,7 @@ def made(tmp_path):
                 if summary is None:
                     failed.append(Failed(99, scenario, paradigm, seed, "broke"))
                     continue
-                of_run = {"engine": "virtual", "target_accuracy": 0.9, "seed": seed} | settings
+                of_run = {"engine": "virtual", "target": TARGET, "seed": seed} | settings
                 runs.append(
                     Run(
                         StandIn(of_run, summary, tmp_path / f"{paradigm}-{seed}"),

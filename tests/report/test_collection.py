@@ -7,6 +7,7 @@ import shutil
 import pytest
 import yaml
 
+from raysync.core.metrics import ACCURACY, PERPLEXITY, PrimaryMetric
 from raysync.errors import ConfigError
 from raysync.record.sweeps import TrialNote, write_note, write_table
 from raysync.results.collection import OF_FINISHED_RUNS, Run, collect
@@ -37,7 +38,7 @@ def test_a_sweep_by_scenario_paradigm_and_seed(sweep):
             assert {run.record.config.update.lr for run in runs[:3]} == {lr}
     assert len(sweep.runs) == 19
     assert sweep.name == "tiny"
-    assert sweep.success(SCENARIOS[0]).time_key == "time_to_accuracy_s"
+    assert sweep.success(SCENARIOS[0]).time_key == "time_to_target_s"
 
 
 def test_a_diverged_trial_is_a_run_and_a_lost_one_is_listed(sweep):
@@ -84,6 +85,9 @@ def test_the_newest_of_a_seed_counts(own_copy):
     assert first not in [run.record.path for run in collection.runs]
 
 
+LOSS = {"metric": "loss", "at_most": 0.5}
+
+
 def texts(*settings, profiles=()):
     names = profiles or [None] * len(settings)
     return differences(
@@ -116,7 +120,10 @@ def texts(*settings, profiles=()):
             ({}, {"faults": [{"kind": "drift", "added_s": 1, "period_s": 2}]}),
             ["faults=none", "faults=drift"],
         ),
-        (({"target_accuracy": 0.5}, {}), ["target_accuracy=0.5", "target_accuracy=none"]),
+        (
+            ({"target": {"metric": "f1", "at_least": 0.5}}, {}),
+            ["target=f1 at least 0.5", "target=none"],
+        ),
     ],
 )
 def test_what_sets_records_apart(settings, said):
@@ -152,17 +159,22 @@ def test_values_in_words(value, text):
 @pytest.mark.parametrize(
     ("settings", "summary", "said"),
     [
-        ({}, {}, ("accuracy", 0.9, "time_to_accuracy_s")),
-        ({"target_accuracy": None}, {}, ("accuracy", None, "seconds")),
-        ({"target_accuracy": None, "target_loss": 0.5}, {}, ("accuracy", 0.5, "time_to_loss_s")),
-        ({"target_loss": 0.5}, {"tokens": True}, ("perplexity", 0.5, "time_to_loss_s")),
-        ({"data": "text"}, {}, ("perplexity", 0.9, "time_to_accuracy_s")),
-        ({"timing": "only"}, {}, ("nothing", None, "seconds")),
+        ({}, {}, (ACCURACY, 0.9, "time_to_target_s")),
+        ({"target": None}, {}, (ACCURACY, None, "seconds")),
+        ({"target": LOSS}, {}, (ACCURACY, 0.5, "time_to_target_s")),
+        ({"target": LOSS}, {"tokens": True}, (PERPLEXITY, 0.5, "time_to_target_s")),
+        (
+            {"target": None},
+            {"metric": "rmse", "metric_mode": "min"},
+            (PrimaryMetric("rmse", "min"), None, "seconds"),
+        ),
+        ({"timing": "only"}, {}, (None, None, "seconds")),
     ],
 )
 def test_by_what_runs_are_judged(made, settings, summary, said):
     success = made({"bsp": [summary]}, **settings).success("")
-    assert (success.quality, success.target, success.time_key) == said
+    target = success.target and success.target.value
+    assert (success.metric, target, success.time_key) == said
 
 
 def test_a_number_that_is_none():

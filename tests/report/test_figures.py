@@ -357,7 +357,7 @@ def test_where_nothing_is_learnt_there_is_no_accuracy(tmp_path, torch_of_one_thr
                 "output": str(tmp_path),
                 "timing": "only",
                 "paradigm": "asp",
-                "target_accuracy": None,
+                "target": None,
                 "seed": seed,
             }
         )
@@ -377,8 +377,7 @@ def test_of_tokens_perplexity_falls(tmp_path, torch_of_one_thread):
             "model": {"name": "char-lm", "width": 16, "layers": 1, "heads": 2},
             "data": {"name": "text", "parameters": {"context": 16}},
             "workload": {"samples": 320},
-            "target_accuracy": None,
-            "target_loss": 3.0,
+            "target": {"metric": "loss", "at_most": 3.0},
             "paradigm": "bsp",
             "evaluation": {"marks": 4, "samples": 16},
         }

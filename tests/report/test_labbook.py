@@ -324,7 +324,7 @@ def test_learning_rates_and_targets_are_those_of_the_pre_study():
         for name in names:
             experiment = results.experiment(name)
             assert experiment.update.lr == tables.best_lr(results, study)
-            assert experiment.target_accuracy == pytest.approx(tables.target(results, study))
+            assert experiment.target.value == pytest.approx(tables.target(results, study))
             assert not set(results.trials(name).seed) & set(results.trials(study).seed)
 
 

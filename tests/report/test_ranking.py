@@ -5,13 +5,17 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from raysync.config import Target
+from raysync.core.metrics import ACCURACY, PERPLEXITY, PrimaryMetric
 from raysync.results import sentences
 from raysync.results.collection import Collection, Run, Success, by_seed
 from raysync.results.columns import measures_for, seconds_form, with_interval
 from raysync.results.ranking import rank, rank_all
 from raysync.results.statistics import estimate, paired_ratio
 from raysync.results.tables import cell, columns, table
-from tests.builders.reports import LABELS, StandIn
+from tests.builders.reports import LABELS, TARGET, StandIn
+
+RMSE = PrimaryMetric("rmse", "min")
 
 
 def times(*seconds, accuracy=0.95, **more):
@@ -20,7 +24,7 @@ def times(*seconds, accuracy=0.95, **more):
         (
             None
             if one == "lost"
-            else {"time_to_accuracy_s": one, "final_accuracy": accuracy, "seconds": 100.0} | more
+            else {"time_to_target_s": one, "final_accuracy": accuracy, "seconds": 100.0} | more
         )
         for one in seconds
     ]
@@ -174,7 +178,7 @@ def test_no_target(made):
                 label: [{"final_accuracy": one, "seconds": 10.0 + index} for one in found]
                 for index, (label, found) in enumerate(accuracies.items())
             },
-            target_accuracy=None,
+            target=None,
         )
     )
     assert text.startswith(
@@ -194,7 +198,7 @@ def test_perplexity(made):
         ]
         for label, value in (("bsp", 4.0), ("asp", 3.0))
     }
-    text = answer(made(summaries, target_accuracy=None))
+    text = answer(made(summaries, target=None))
     assert "asp has the best final perplexity of 6.00 (95% interval " in text
     assert "bsp, the next, has 1.33 times that." in text
 
@@ -338,15 +342,15 @@ results = st.dictionaries(
 
 
 @settings(max_examples=50)
-@given(results, st.sampled_from([0.9, None]), st.sampled_from(["with-gradients", "only"]))
+@given(results, st.sampled_from([TARGET, None]), st.sampled_from(["with-gradients", "only"]))
 def test_any_results_have_an_answer(found, target, timing):
-    file = {"engine": "virtual", "target_accuracy": target, "timing": timing}
+    file = {"engine": "virtual", "target": target, "timing": timing}
     runs = [
         Run(
             StandIn(
                 file,
                 {
-                    "time_to_accuracy_s": seconds,
+                    "time_to_target_s": seconds,
                     "final_accuracy": accuracy,
                     "seconds": seconds,
                     "status": status,
@@ -439,9 +443,9 @@ def test_the_median_run_s_table(made):
     )
     frame = table(collection, median=True)
     assert frame.loc["bsp", "seed"] == 0
-    assert frame.loc["bsp", "time_to_accuracy_s"] == 20
-    assert pd.isna(frame.loc["bsp", "time_to_accuracy_s_low"])
-    assert frame.loc["asp", "time_to_accuracy_s_count"] == 0
+    assert frame.loc["bsp", "time_to_target_s"] == 20
+    assert pd.isna(frame.loc["bsp", "time_to_target_s_low"])
+    assert frame.loc["asp", "time_to_target_s_count"] == 0
     assert pd.isna(frame.loc["asp", "seed"])
     to_target = measures_for(collection.success(""))[1]
     assert [cell(frame.loc[label], to_target) for label in ("bsp", "asp")] == ["20.0", "none of 1"]
@@ -449,9 +453,9 @@ def test_the_median_run_s_table(made):
 
 def test_published_beside_measured(made):
     rows = {
-        "bsp": {"time_to_accuracy_s": 100.0, "final_loss": 1.0},
-        "asp": {"time_to_accuracy_s": 50.0},
-        "ssp": {"time_to_accuracy_s": None},
+        "bsp": {"time_to_target_s": 100.0, "final_loss": 1.0},
+        "asp": {"time_to_target_s": 50.0},
+        "ssp": {"time_to_target_s": None},
     }
     measured = {"bsp": times(20, 42, 57), "asp": times(10, 20, 30), "ssp": times(1, 2, 3)}
     published = {"source": "a paper", "rows": rows, "relative_to": "bsp"}
@@ -459,23 +463,23 @@ def test_published_beside_measured(made):
     frame = table(collection)
     ratio = paired_ratio(
         *(
-            by_seed(collection.scenarios()[""][label], "time_to_accuracy_s")
+            by_seed(collection.scenarios()[""][label], "time_to_target_s")
             for label in ("asp", "bsp")
         )
     )
     asp = frame.loc["asp"]
-    assert asp["time_to_accuracy_s_ratio"] == ratio.mean == pytest.approx(1 / 2, rel=0.01)
-    assert (asp["time_to_accuracy_s_ratio_low"], asp["time_to_accuracy_s_ratio_high"]) == (
+    assert asp["time_to_target_s_ratio"] == ratio.mean == pytest.approx(1 / 2, rel=0.01)
+    assert (asp["time_to_target_s_ratio_low"], asp["time_to_target_s_ratio_high"]) == (
         ratio.low,
         ratio.high,
     )
-    assert asp["time_to_accuracy_s_published_ratio"] == 0.5
-    assert frame.loc["bsp", "time_to_accuracy_s_ratio"] == 1
-    assert pd.isna(frame.loc["ssp", "time_to_accuracy_s_published_ratio"])
+    assert asp["time_to_target_s_published_ratio"] == 0.5
+    assert frame.loc["bsp", "time_to_target_s_ratio"] == 1
+    assert pd.isna(frame.loc["ssp", "time_to_target_s_published_ratio"])
     assert "final_loss" in [measure.key for measure in columns(collection)]
     without = table(made(measured, published=published | {"relative_to": None}))
-    assert without["time_to_accuracy_s_published"].tolist()[:2] == [100, 50]
-    assert "time_to_accuracy_s_ratio" not in without
+    assert without["time_to_target_s_published"].tolist()[:2] == [100, 50]
+    assert "time_to_target_s_ratio" not in without
 
 
 @pytest.mark.parametrize(
@@ -507,7 +511,10 @@ def test_columns_of_each_kind():
     def keys(*of):
         return [measure.key for measure in measures_for(Success(*of))]
 
-    assert keys("nothing", None, None)[0] == "seconds"
-    assert keys("perplexity", 1.5, "loss")[:3] == ["final_perplexity", "time_to_loss_s", "seconds"]
-    assert keys("accuracy", None, None)[:3] == ["final_accuracy", "seconds", "converged_accuracy"]
-    assert len(set(keys("accuracy", 0.5, "accuracy"))) == len(keys("accuracy", 0.5, "accuracy"))
+    met = Target(**TARGET)
+    assert keys(None, None)[0] == "seconds"
+    assert keys(PERPLEXITY, met)[:3] == ["final_perplexity", "time_to_target_s", "seconds"]
+    assert keys(ACCURACY, None)[:3] == ["final_accuracy", "seconds", "converged_accuracy"]
+    assert keys(RMSE, met)[:3] == ["final_rmse", "time_to_target_s", "seconds"]
+    assert "converged_accuracy" not in keys(RMSE, met)
+    assert len(set(keys(ACCURACY, met))) == len(keys(ACCURACY, met))

@@ -185,7 +185,7 @@ def test_switches_drops_and_remarks(own_copy):
             (Note("seen", "", {"wait": float("inf"), "all": [1, float("nan")]}),),
         ),
         Remark(2.0, "the sun shines"),
-        Evaluation(1.0, 1.0, 1, 3.0, float("nan"), float("nan")),
+        Evaluation(1.0, 1.0, 1, 3.0, {"accuracy": float("nan"), "loss": float("nan")}),
         Ended("failed", 4.0, "it broke"),
     ]
     journal.write_text("\n".join([header, *map(encode, [*lines, *more])]) + "\n")

@@ -17,6 +17,7 @@ from raysync import cli, config
 from raysync.cli import table
 from raysync.cluster import connection, placement
 from raysync.core.journal import header
+from raysync.core.metrics import ACCURACY
 from raysync.paradigms import make
 from tests.builders.files import write
 
@@ -344,14 +345,14 @@ def test_numbers_are_never_cut(monkeypatch, capsys):
     summary = {
         "status": "finished",
         "final_accuracy": 0.951,
-        "time_to_accuracy_s": 0.0123,
+        "time_to_target_s": 0.0123,
         "throughput_samples_per_s": 1.2e7,
         "wait_fraction": 0.5,
         "staleness_mean": 2.7,
         "staleness_max": 3,
         "lead_max": 1,
     }
-    table.print_table({label: [summary]}, config.validate({}), [0], tokens=False)
+    table.print_table({label: [summary]}, config.validate({}), [0], ACCURACY)
     shown = capsys.readouterr().out
     assert "…" not in shown
     assert "12,000,000" in shown
@@ -370,9 +371,9 @@ def test_a_long_paradigm_takes_no_room_from_the_numbers(monkeypatch):
         "staleness_mean": 1.2,
         "staleness_max": 4,
         "lead_max": 62,
-        "time_to_accuracy_s": 1.5,
+        "time_to_target_s": 1.5,
     }
-    table.print_table({name: [summary]}, config.validate({}), [0], tokens=False)
+    table.print_table({name: [summary]}, config.validate({}), [0], ACCURACY)
     rows = shown.file.getvalue().splitlines()[5:]
     assert rows[0].split()[-7:] == ["98.1%", "1.5", "972", "20%", "1.2", "4", "62"]
     assert " ".join(row[:28].strip() for row in rows).strip() == name

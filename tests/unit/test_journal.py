@@ -24,6 +24,7 @@ from raysync.core.decisions import (
 from raysync.core.events import Joined, Left, Pushed, TimerFired
 from raysync.core.journal import Ended, Entry, Evaluation, Remark, decode, encode, header, read
 from raysync.core.machine import Machine, decide
+from raysync.core.metrics import RESERVED
 from raysync.core.replay import replay
 from raysync.errors import ConfigError, ProtocolViolation, RunFailed
 from raysync.paradigms import make, rebuild
@@ -54,6 +55,13 @@ events = st.one_of(
     ),
     st.builds(TimerFired, at=seconds, key=text),
 )
+
+
+def is_name(name):
+    """Whether a metric can be called that."""
+    return name and name.isprintable() and name not in RESERVED
+
+
 lines = st.one_of(
     st.builds(
         Entry,
@@ -67,8 +75,11 @@ lines = st.one_of(
         mark=numbers,
         progress=numbers,
         version=wholes,
-        accuracy=numbers,
-        loss=numbers,
+        metrics=st.builds(
+            lambda metrics, loss: metrics | {"loss": loss},
+            st.dictionaries(text.filter(is_name), numbers),
+            numbers,
+        ),
     ),
     st.builds(Remark, seconds, text),
     st.builds(Ended, text, seconds, text, st.lists(text, max_size=2).map(tuple)),
@@ -135,7 +146,11 @@ def test_evaluations_remarks_and_the_end_are_for_readers():
     _, text = journal("asp")
     text.insert(
         3,
-        encode(Evaluation(mark=0.5, progress=0.5, version=1, at=1.0, accuracy=0.5, loss=1.0))
+        encode(
+            Evaluation(
+                mark=0.5, progress=0.5, version=1, at=1.0, metrics={"accuracy": 0.5, "loss": 1.0}
+            )
+        )
         + "\n",
     )
     text.insert(4, encode(Remark(1.0, "So it is.")) + "\n")

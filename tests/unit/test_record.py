@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from raysync import config
+from raysync.config import Target
 from raysync.core.decisions import Release, Restore, Suspend, Switch
 from raysync.core.events import Left, Pushed
 from raysync.core.journal import Ended, Entry, Evaluation, encode
@@ -30,14 +31,19 @@ from tests.builders.schedules import joins, simulate
 
 
 def measured(lines, workload=10 * SAMPLES, target=None):
-    measures = Measures(workload, target)
+    goal = None if target is None else Target(metric="accuracy", at_least=target)
+    measures = Measures(workload, goal)
     rows = [row for line in lines for row in measures.feed(line)]
     return measures, rows
 
 
 def score(progress, accuracy, at):
     return Evaluation(
-        mark=progress, progress=progress, version=1, at=at, accuracy=accuracy, loss=1 - accuracy
+        mark=progress,
+        progress=progress,
+        version=1,
+        at=at,
+        metrics={"accuracy": accuracy, "loss": 1 - accuracy},
     )
 
 
@@ -183,7 +189,7 @@ def test_a_switch_that_nothing_follows():
     assert measured(journal("bsp", 6))[0].summary()["switches"] == []
 
 
-def test_time_to_accuracy_is_the_first_evaluation_at_or_above_the_target():
+def test_the_time_to_the_target_is_the_first_evaluation_at_or_above_the_target():
     lines = [
         *journal("asp", 8),
         score(0.2, 0.5, 2.0),
@@ -192,10 +198,10 @@ def test_time_to_accuracy_is_the_first_evaluation_at_or_above_the_target():
         score(1.0, 0.95, 9.0),
     ]
     measures, _ = measured(lines, target=0.9)
-    assert measures.time_to_accuracy_s == 3.5
+    assert measures.time_to_target_s == 3.5
     assert measures.summary()["best_accuracy"] == measures.summary()["final_accuracy"] == 0.95
-    assert measured(lines, target=0.99)[0].time_to_accuracy_s is None
-    assert measured(lines)[0].time_to_accuracy_s is None
+    assert measured(lines, target=0.99)[0].time_to_target_s is None
+    assert measured(lines)[0].time_to_target_s is None
 
 
 def test_converged_accuracy():
@@ -274,8 +280,9 @@ def written(tmp_path):
     folder = folder_name(tmp_path, "test", "lagtuner(bound=hard, s_upper=9)")
     folder.mkdir(parents=True)
     lines = [*journal("ssp", 30), score(1.0, 0.75, 9.0), Ended("finished", 40.0)]
-    about = {"seed": 0, "target_loss": 0.3}
-    measures = Measures(960, target_loss=0.3)
+    target = Target(metric="loss", at_most=0.3)
+    about = {"seed": 0, "metric": "accuracy", "metric_mode": "max", "target": target.plain()}
+    measures = Measures(960, target)
     with RecordWriter(
         folder, experiment.to_yaml(), make("ssp"), measures, about, datetime.now()
     ) as writer:
@@ -291,7 +298,7 @@ def test_a_record_reads_as_frames(written):
     assert list(record.journal()) == lines
     assert record.summary["status"] == "finished"
     assert record.summary["seed"] == 0
-    assert record.summary["time_to_loss_s"] == 9.0
+    assert record.summary["time_to_target_s"] == 9.0
     assert record.summary["wall_seconds"] >= 0
     assert len(record.pushes) == record.summary["pushes"] == 30
     assert record.pushes.samples.sum() == record.summary["samples"]

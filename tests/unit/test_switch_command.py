@@ -18,7 +18,7 @@ name: mine
 engine: virtual
 paradigm: {name: sync-switch, first: bsp, then: asp}
 switch_search: {target: final_accuracy, threshold: 0.015, first_repeats: 2, candidate_repeats: 2,
-                known: {accuracy: 0.9, seconds: 100}}
+                known: {value: 0.9, seconds: 100}}
 """
 
 
@@ -236,8 +236,8 @@ def test_a_recurring_job(call, pretended):
     assert pretended.asked == [*HALF, *QUARTER, *EIGHTH]
     assert result()[1]["cost"] == pytest.approx(2 * (60 + 35 + 22.5) / 100)
     assert "known" in out
-    _, out, _ = call("--recurring", "--set", "switch_search.known={accuracy: 0.9}")
-    assert "give known: {accuracy: ..., seconds: ...}" in out
+    _, out, _ = call("--recurring", "--set", "switch_search.known={value: 0.9}")
+    assert "give known: {value: ..., seconds: ...}" in out
     assert "0.25" in out
     assert result()[1]["cost"] is None
 
@@ -257,16 +257,16 @@ def test_candidates_max(call, pretended):
         ),
         (
             "switch_search={}",
-            "give its target, which must not get worse: final_accuracy, converged_accuracy or ",
+            "give its target, which must not get worse: final_accuracy, converged_accuracy, best_a",
         ),
         (
             "switch_search.target=accuracy",
-            "switch_search.target: Input should be 'final_accuracy', 'converged",
+            "switch_search: target: must be converged_accuracy, or final_ or best_ and a metric of",
         ),
         ("switch_search.treshold=1", "unknown setting 'treshold'; did you mean 'threshold'?"),
         (
             "switch_search.threshold=1",
-            "switch_search.threshold: Input should be less than 1; got 1",
+            "switch_search: threshold: must be below 1, as accuracies; got 1",
         ),
         (
             "switch_search.known=0.9",
@@ -277,10 +277,10 @@ def test_candidates_max(call, pretended):
             "switch_search.threshold: Input should be greater than or equal to 0; got -0.1",
         ),
         ("switch_search.candidate_repeats=0", "switch_search.candidate_repeats"),
-        ("switch_search.known={seconds: 3}", "switch_search.known.accuracy"),
+        ("switch_search.known={seconds: 3}", "switch_search.known.value"),
         (
             "switch_search.known=null",
-            "switch_search.known: --recurring needs the accuracy of earlier runs",
+            "switch_search.known: --recurring needs the target of earlier runs",
         ),
         (
             "paradigm=bsp",

@@ -1,5 +1,6 @@
 """The rule of the search for the switch point, and its costs, over random worlds."""
 
+from dataclasses import replace
 from math import isclose
 from statistics import fmean
 
@@ -36,7 +37,7 @@ class World:
 
 
 def accuracies(runs):
-    return [run.accuracy for run in runs if run.accuracy is not None]
+    return [run.value for run in runs if run.value is not None]
 
 
 @given(
@@ -44,9 +45,7 @@ def accuracies(runs):
     WORLDS,
     st.one_of(
         st.none(),
-        st.builds(
-            Known, accuracy=st.floats(0, 1), seconds=st.one_of(st.none(), st.floats(0.1, 100))
-        ),
+        st.builds(Known, value=st.floats(0, 1), seconds=st.one_of(st.none(), st.floats(0.1, 100))),
     ),
 )
 def test_the_search(paradigm, runs, known):
@@ -58,7 +57,7 @@ def test_the_search(paradigm, runs, known):
         assert world.asked == [(1.0, paradigm.first_repeats)]
         return
     found = search(paradigm, world, known)
-    accuracy = known.accuracy if known else fmean(accuracies(first))
+    accuracy = known.value if known else fmean(accuracies(first))
 
     # it asks for one fraction after the other, each half the last, and stops at the first that
     # fails
@@ -84,9 +83,7 @@ def test_the_search(paradigm, runs, known):
 
     # the formulas of the reference, where all runs came to an end
     unit = (
-        known.seconds
-        if known
-        else fmean([run.seconds for run in first if run.accuracy is not None])
+        known.seconds if known else fmean([run.seconds for run in first if run.value is not None])
     )
     assert found.first_seconds == unit
     if unit is None:
@@ -108,6 +105,19 @@ def test_the_search(paradigm, runs, known):
         assert isclose(found.amortisation * (1 - ratio), found.cost)
     else:
         assert found.amortisation is None
+
+
+@given(RULES, WORLDS)
+def test_where_less_is_better_all_is_the_mirror_image(rules, runs):
+    def mirrored(run):
+        return replace(run, value=None if run.value is None else -run.value)
+
+    if accuracies(runs[0][: rules.first_repeats]):
+        falling = [[mirrored(run) for run in some] for some in runs]
+        found = search(rules, World(runs))
+        other = search(rules, World(falling), rises=False)
+        assert other.value == -found.value
+        assert (other.fraction, other.cost) == (found.fraction, found.cost)
 
 
 def test_the_formulas_of_the_reference():
@@ -152,5 +162,5 @@ def test_what_diverged_fails_and_costs_what_it_took():
         ).cost
         == 1
     )
-    free = search(paradigm, lambda fraction, repeats: [], Known(accuracy=0.9, seconds=10.0))
+    free = search(paradigm, lambda fraction, repeats: [], Known(value=0.9, seconds=10.0))
     assert (free.cost, free.effective, free.fraction) == (0, None, 1.0)

@@ -10,10 +10,12 @@ from torch import nn
 from raysync import config
 from raysync.cli import table
 from raysync.cli.progress_lines import facts_of
-from raysync.config import Data
+from raysync.config import Data, Target
 from raysync.core.journal import Evaluation
+from raysync.core.metrics import ACCURACY, PERPLEXITY
 from raysync.errors import ConfigError
 from raysync.record.measures import Measures
+from raysync.results.columns import metric_text
 from raysync.training.cost import on_random_samples, step_s
 from raysync.training.data import data_set, load
 from raysync.training.evaluation import evaluate
@@ -428,62 +430,63 @@ def test_adamw_with_warm_up_lowers_the_loss(tmp_path):
 # ---- measures and tables ----
 
 
-def measured(*losses, target=None):
-    measures = Measures(100, target_loss=target)
+def measured(*losses, target=None, primary=ACCURACY):
+    goal = None if target is None else Target(metric="loss", at_most=target)
+    measures = Measures(100, goal, primary)
     for index, loss in enumerate(losses):
         list(
             measures.feed(
                 Evaluation(
-                    mark=0, progress=0, version=index, at=1.0 + index, accuracy=0.5, loss=loss
+                    mark=0,
+                    progress=0,
+                    version=index,
+                    at=1.0 + index,
+                    metrics={"accuracy": 0.5, "loss": loss},
                 )
             )
         )
     return measures
 
 
-def test_time_to_loss_is_the_first_evaluation_at_or_below_the_target():
-    assert measured(3.0, 2.0, 1.5, 1.75, 1.0, target=1.5).summary()["time_to_loss_s"] == 3.0
-    assert measured(3.0, nan, 2.0, target=1.5).time_to_loss_s is None
-    assert measured(3.0).time_to_loss_s is None
-    assert measured(3.0, target=2.0).summary()["target_loss"] == 2.0
+def test_the_time_to_a_loss_is_that_of_the_first_evaluation_at_or_below_the_target():
+    assert measured(3.0, 2.0, 1.5, 1.75, 1.0, target=1.5).summary()["time_to_target_s"] == 3.0
+    assert measured(3.0, nan, 2.0, target=1.5).time_to_target_s is None
+    assert measured(3.0).time_to_target_s is None
+    assert measured(3.0, target=2.0).summary()["target"] == {"metric": "loss", "at_most": 2.0}
 
 
 def test_perplexity_is_e_to_the_loss():
     assert measured(5.0, 1.25).summary()["final_perplexity"] == exp(1.25)
     assert measured().summary()["final_perplexity"] is None
-    assert measured(1e6).perplexity == inf
-    assert isnan(measured(nan).perplexity)
+    assert measured(1e6).latest("perplexity") == inf
+    assert isnan(measured(nan).latest("perplexity"))
 
 
 @pytest.mark.parametrize(
-    ("settings", "tokens", "heads"),
+    ("target", "primary", "heads"),
     [
-        ({}, False, ["final accuracy", "s to target"]),
-        ({"target_accuracy": 0.95}, False, ["final accuracy", "s to 95.0%"]),
-        ({"target_loss": 0.3}, False, ["final accuracy", "s to loss 0.3"]),
-        ({"target_loss": 1.5}, True, ["final perplexity", "s to loss 1.5"]),
-        (
-            {"target_loss": 1.5, "target_accuracy": 0.5},
-            True,
-            ["final perplexity", "s to 50.0%", "s to loss 1.5"],
-        ),
+        (None, ACCURACY, ["final accuracy", "s to target"]),
+        ({"metric": "accuracy", "at_least": 0.95}, ACCURACY, ["final accuracy", "s to 95.0%"]),
+        ({"metric": "loss", "at_most": 0.3}, ACCURACY, ["final accuracy", "s to loss 0.3"]),
+        ({"metric": "loss", "at_most": 1.5}, PERPLEXITY, ["final perplexity", "s to loss 1.5"]),
     ],
 )
-def test_the_table_shows_what_fits_the_data_and_the_targets(settings, tokens, heads, capsys):
-    experiment = config.validate(settings)
-    columns = table.result_columns(experiment, tokens)
+def test_the_table_shows_what_fits_the_data_and_the_target(target, primary, heads, capsys):
+    experiment = config.validate({"target": target})
+    columns = table.result_columns(experiment, primary)
     assert [measure.heading.replace("\n", " ") for measure in columns] == heads
     summary = measured(1.25).summary()
     assert all(measure.key in summary for measure in columns)
-    table.print_table({"bsp": [{**summary, "status": "finished"}]}, experiment, [0], tokens)
-    assert ("3.49" if tokens else "50.0%") in capsys.readouterr().out
+    table.print_table({"bsp": [{**summary, "status": "finished"}]}, experiment, [0], primary)
+    assert ("3.49" if primary is PERPLEXITY else "50.0%") in capsys.readouterr().out
 
 
 def test_the_progress_line_shows_perplexity_for_tokens():
-    def shown(tokens, *losses):
-        return facts_of(measured(*losses), tokens=tokens, timing_only=False).partition(" │")[0]
+    def shown(primary, *losses):
+        measures = measured(*losses, primary=primary)
+        return facts_of(measures, timing_only=False).partition(" │")[0]
 
-    assert shown(True, 1.25) == "perplexity  3.49"
-    assert shown(True) == "perplexity     -"
-    assert shown(False, 1.25) == "accuracy 50.0%"
-    assert table.perplexity_text(23456.0) == "2.3e+04"
+    assert shown(PERPLEXITY, 1.25) == "perplexity  3.49"
+    assert shown(PERPLEXITY) == "perplexity     -"
+    assert shown(ACCURACY, 1.25) == "accuracy 50.0%"
+    assert metric_text("perplexity", 23456.0) == "2.3e+04"

@@ -25,6 +25,7 @@ from raysync.core.decisions import Drop, Note
 from raysync.core.events import Joined, Left, Pushed
 from raysync.core.journal import Ended, Entry, Evaluation, Remark, encode, header
 from raysync.core.machine import Machine
+from raysync.core.metrics import PERPLEXITY
 from raysync.errors import ConfigError
 from raysync.paradigms import make
 from raysync.record import storage
@@ -49,7 +50,9 @@ ELASTIC = {
     "window": 2,
     "windows": 1,
 }
-SCORE = Evaluation(mark=0.5, progress=0.5, version=1, at=2.0, accuracy=0.75, loss=0.3)
+SCORE = Evaluation(
+    mark=0.5, progress=0.5, version=1, at=2.0, metrics={"accuracy": 0.75, "loss": 0.3}
+)
 
 
 def driven(name, pushes, churn=(), workers=(FAST, SLOW), workload=None, **parameters):
@@ -560,7 +563,8 @@ def test_decoupled_runs_and_those_of_a_language_model(tmp_path):
     assert "gone" not in text, "who has no batch left is no loss"
     assert "s left" not in text, "a virtual second is nothing to wait for"
     status = standing_of([*lines_of("asp", 2), SCORE])
-    assert "perplexity  1.35" in run_view._facts(status, {"tokens": True})
+    status.measures.primary = PERPLEXITY
+    assert "perplexity  1.35" in run_view._facts(status, {})
 
 
 def test_the_newest_of_several(record, tmp_path):

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 import pytest
 from hypothesis import event, given, settings, strategies as st
 
-from raysync.config import ParadigmChoice
+from raysync.config import ParadigmChoice, Target
 from raysync.core.decisions import DROP_REASONS, Note, Release, Suspend
 from raysync.core.events import Joined, Left, Pushed
 from raysync.core.ids import WorkerId
@@ -231,7 +231,7 @@ def test_decoupled_modules():
     check_against_the_record(published, lines, training.workload_samples)
     check_an_ended_run(published)
     summary, _ = summed_up(lines, training.workload_samples)
-    assert published.now("raysync_accuracy_ratio") == {"its rule": summary["final_accuracy"]}
+    assert published.now("raysync_primary_metric") == {"max": summary["final_accuracy"]}
     assert published.now("raysync_evaluation_loss_nats") == {"its rule": summary["final_loss"]}
 
 
@@ -303,26 +303,34 @@ def test_a_series_begins_with_nothing():
     }
 
 
-def test_times_to_the_targets():
-    """Once they are reached, counted from the first release; as in the summary."""
-    published = Published(10**6, "asp", targets=(0.5, 1.0))
-    for at, accuracy, loss, expected in (
-        (1.0, 0.2, 2.0, (None, None)),
-        (2.0, 0.6, 1.5, (2.0, None)),
-        (3.0, 0.3, 0.9, (2.0, 3.0)),
-    ):
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ({"metric": "accuracy", "at_least": 0.5}, (None, 2.0, 2.0)),
+        ({"metric": "loss", "at_most": 1.0}, (None, None, 3.0)),
+        ({"metric": "rmse", "at_most": 1.0}, (None, None, None)),
+    ],
+)
+def test_the_time_to_the_target(target, expected):
+    """Once it is reached, counted from the first release; as in the summary."""
+    published = Published(10**6, "asp", targets=(Target(**target),))
+    evaluations = ((1.0, 0.2, 2.0), (2.0, 0.6, 1.5), (3.0, 0.3, 0.9))
+    for (at, accuracy, loss), seconds in zip(evaluations, expected, strict=True):
         published.take([*journal("asp", 8)[:1]] if at == 1 else [])
         published.take(
             [
                 Evaluation(
-                    mark=0.1 * at, progress=0.1 * at, version=1, at=at, accuracy=accuracy, loss=loss
+                    mark=0.1 * at,
+                    progress=0.1 * at,
+                    version=1,
+                    at=at,
+                    metrics={"accuracy": accuracy, "loss": loss},
                 )
             ]
         )
-        for name, seconds in zip(("accuracy", "loss"), expected, strict=True):
-            assert published.now(f"raysync_time_to_{name}_seconds") == (
-                {} if seconds is None else {"its rule": seconds}
-            )
+        assert published.now("raysync_time_to_target_seconds") == (
+            {} if seconds is None else {"its rule": seconds}
+        )
 
 
 def test_nothing_new_is_the_gauges_once_more():

@@ -198,7 +198,7 @@ def test_the_last_weights_are_evaluated_as_they_are():
     assert evaluations[-1].loss == pytest.approx(
         nn.functional.cross_entropy(logits, y).item(), abs=1e-5
     )
-    assert evaluations[-1].accuracy == (logits.argmax(dim=1) == y).float().mean().item()
+    assert evaluations[-1].metrics["accuracy"] == (logits.argmax(dim=1) == y).float().mean().item()
     assert evaluations[-1].version == 20
 
 

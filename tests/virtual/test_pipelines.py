@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def evaluated(lines):
-    return [(line.mark, line.accuracy, line.loss) for line in lines if isinstance(line, Evaluation)]
+    return [(line.mark, *line.metrics.values()) for line in lines if isinstance(line, Evaluation)]
 
 
 def rows_of(lines, samples):

@@ -4,13 +4,16 @@ soon it met every target.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import exp
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from raysync.core.metrics import ACCURACY, PERPLEXITY, PrimaryMetric
 from raysync.results.collection import Run, Success
 from raysync.results.figures.downsample import Floats, common, evenly, kept
 from raysync.results.figures.journal_events import workload_of
@@ -40,36 +43,54 @@ class Measure:
     rises: bool
     unit: str
     axis: dict[str, Any]
+    scale: float = 1.0
+    """What values of the metric are multiplied by."""
+    logarithm: str = ""
+    """The metric that is the logarithm of this one, if there is one."""
+
+    @property
+    def key(self) -> str:
+        """The name, as a part of the keys of figures, which become ids and names of files."""
+        return re.sub(r"[^A-Za-z0-9]+", "-", self.name).strip("-").lower() or "metric"
 
     def of(self, evaluations: pd.DataFrame) -> Floats:
-        """Return the accuracy in per cent, or the perplexity."""
-        values = (
-            100 * evaluations.accuracy
-            if self.rises
-            else np.exp(np.minimum(evaluations.loss, 700.0))
-        )
-        return np.asarray(values, dtype=float)
+        """Return the values of the metric; an accuracy in per cent."""
+        if self.name not in evaluations and self.name == PERPLEXITY.name:
+            return np.asarray(np.exp(np.minimum(evaluations.loss, 700.0)), dtype=float)
+        missing = pd.Series(np.nan, evaluations.index)
+        return np.asarray(self.scale * evaluations.get(self.name, missing), dtype=float)
 
     def target(self, success: Success) -> float | None:
         """Return the target of the experiment on this scale, if it is one of this measure."""
-        if success.target is None or (success.target_kind == "accuracy") != self.rises:
+        target = success.target
+        if target is None or target.metric not in (self.name, self.logarithm):
             return None
-        return 100 * success.target if self.rises else float(np.exp(success.target))
+        return self.scale * target.value if target.metric == self.name else float(exp(target.value))
 
 
-ACCURACY = Measure("accuracy", "test accuracy (%)", True, " %", {})
-PERPLEXITY = Measure("perplexity", "test perplexity", False, "", {"type": "log"})
+OF_LABELS = {
+    ACCURACY: Measure("accuracy", "test accuracy (%)", True, " %", {}, scale=100.0),
+    PERPLEXITY: Measure(
+        "perplexity", "test perplexity", False, "", {"type": "log"}, logarithm="loss"
+    ),
+}
+
+
+def measure_of(metric: PrimaryMetric) -> Measure:
+    """Return how the axes show a metric."""
+    plain = Measure(metric.name, f"test {metric.name}", metric.rises, "", {})
+    return OF_LABELS.get(metric, plain)
 
 
 def figures(all_series: Sequence[Series], success: Success) -> list[Figure]:
     """Return the figures of a scenario; where no model was trained or evaluated, only the work
     done.
     """
-    if success.quality == "nothing" or not any(
+    if success.metric is None or not any(
         len(run.record.evaluations) for series in all_series for run in series.runs
     ):
         return [_work_done(all_series)]
-    measure = ACCURACY if success.quality == "accuracy" else PERPLEXITY
+    measure = measure_of(success.metric)
     return [
         _against(all_series, success, measure, "time"),
         _against(all_series, success, measure, "samples"),
@@ -106,14 +127,14 @@ def _against(all_series: Sequence[Series], success: Success, measure: Measure, x
     unit = "seconds since the first release" if x == "time" else "samples applied"
     shapes = _target_line(measure.target(success), "y")
     return Figure(
-        f"{measure.name}-{of}",
+        f"{measure.key}-{of}",
         SECTION,
-        f"{measure.name.capitalize()} against {of}",
+        f"{_title(measure)} against {of}",
         " ".join(
             filter(
                 None,
                 [
-                    f"Test {measure.name}{' in %' if measure.rises else ''} against {unit}.",
+                    f"Test {measure.name}{' in %' if measure.unit else ''} against {unit}.",
                     over_seeds(all_series),
                     (
                         "Dotted, with a cross: a run that did not finish."
@@ -139,9 +160,13 @@ def _against(all_series: Sequence[Series], success: Success, measure: Measure, x
     )
 
 
+def _title(measure: Measure) -> str:
+    return measure.name[0].upper() + measure.name[1:]
+
+
 def _views(all_series: Sequence[Series], measure: Measure, of_axis: str) -> tuple[View, ...]:
-    """Return the views of an accuracy: all, and the upper part, where most evaluations lie and
-    paradigms differ.
+    """Return the views of a metric that rises: all, and the upper part, where most evaluations lie
+    and paradigms differ.
     """
     values = np.concatenate(
         [points(run, measure, "time")[1] for series in all_series for run in series.runs]
@@ -268,7 +293,7 @@ def _time_to(all_series: Sequence[Series], success: Success, measure: Measure) -
     ends = "A curve ends at the best that every seed reached." if over_seeds(all_series) else ""
     return [
         Figure(
-            f"time-to-{measure.name}",
+            f"time-to-{measure.key}",
             SECTION,
             f"Time to {measure.name}, for every target",
             " ".join(
