@@ -14,6 +14,8 @@ from raysync.training.cost import step_flops
 from raysync.training.data import Array, Batches, DataSet, load, shards, subset
 from raysync.training.flat import FlatModel
 from raysync.training.models import ModelPlan, ModelSource
+from raysync.training.optimizers import check_optimizer
+from raysync.training.parameter_groups import check_groups
 
 CORE_FLOPS_PER_S = 1e11
 """The assumed speed, on the virtual engine, of a worker without step_s, flops_per_s or trace: about
@@ -106,6 +108,8 @@ def prepare(
         source, parameters, loaded.input_shape, loaded.classes, experiment.seed, loaded.tokens
     )
     flat = FlatModel(plan.build())
+    check_optimizer(experiment.update)
+    check_groups(experiment.update, flat.parameters)
     size = flat.size
     if experiment.cluster.server_shards > size:
         raise ConfigError(
