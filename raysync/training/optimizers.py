@@ -86,9 +86,7 @@ def arguments_of(kind: type[Optimizer]) -> list[str]:
     for cls in kind.__mro__:
         if "__init__" not in vars(cls):
             continue
-        _, *parameters = inspect.signature(
-            vars(cls)["__init__"]
-        ).parameters.values()  # without self
+        _, *parameters = inspect.signature(vars(cls)["__init__"]).parameters.values()  # _: self
         named = [each.name for each in parameters if each.kind not in _VARIADIC]
         names |= dict.fromkeys(named)
         if not any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
@@ -181,13 +179,15 @@ def _try_out(update: Update, accepted: Collection[str]) -> None:
         ConfigError: the results differ, or a step is not what a server needs.
     """
     kind, lr = update.optimizer.name, update.lr
-    where = f"update.optimizer {kind}"
+    where, strictest = f"update.optimizer {kind}", _strictest(update)
     with torch.random.fork_rng(devices=[]):
         try:
-            whole = _trained(update, WHOLE, SHAPE, [lr] * STEPS)
-            parts = _trained(update, PARTS, (-1,), [lr] * STEPS)
-            later = _trained(update, WHOLE, SHAPE, [lr] + [2 * lr] * (STEPS - 1))
-            kept = optimizer_of(update, [{"params": [nn.Parameter(torch.ones(2))]}]).param_groups[0]
+            whole = _trained(strictest, WHOLE, SHAPE, [lr] * STEPS)
+            parts = _trained(strictest, PARTS, (-1,), [lr] * STEPS)
+            later = _trained(strictest, WHOLE, SHAPE, [lr] + [2 * lr] * (STEPS - 1))
+            kept = optimizer_of(
+                strictest, [{"params": [nn.Parameter(torch.ones(2))]}]
+            ).param_groups[0]
         except ConfigError:
             raise
         except Exception as error:  # anything that the optimizer raises
@@ -207,6 +207,17 @@ def _try_out(update: Update, accepted: Collection[str]) -> None:
         )
 
 
+def _strictest(update: Update) -> Update:
+    """Return the update with the largest weight decay and momentum that it has anywhere: some
+    optimizers are elementwise only without them.
+    """
+    phases = [update.in_phase(name) for name in ("", *update.phases)]
+    decays = [phase.weight_decay for phase in phases]
+    decays += [group.weight_decay or 0.0 for group in update.groups]
+    largest = {"weight_decay": max(decays), "momentum": max(phase.momentum for phase in phases)}
+    return update.model_copy(update=largest)
+
+
 def _changes_lr(update: Update) -> str:
     """Return the path of a setting by which lr may change in a run; empty if there is none."""
     if update.schedule.name != "constant" or update.schedule.warmup:
@@ -223,24 +234,19 @@ def _changes_lr(update: Update) -> str:
 def _trained(
     update: Update, pieces: Sequence[slice], shape: Sequence[int], lrs: Sequence[float]
 ) -> Tensor:
-    """Return the elements after a step with each lr, by an optimizer for each piece.
-
-    Gradients of one piece are much larger, so that whatever couples the two shows.
-    """
+    """Return the elements after a step with each lr, by an optimizer for each piece."""
     generator = torch.Generator().manual_seed(0)
     weights: Tensor = torch.randn(ELEMENTS, generator=generator)
-    gradients, before = torch.randn(len(lrs), ELEMENTS, generator=generator), weights.clone()
+    gradients, before = _trial_gradients(weights, len(lrs), generator), weights.clone()
     for piece in pieces:
         parameter = nn.Parameter(weights[piece].view(*shape))
         optimizer = optimizer_of(update, [{"params": [parameter]}])
         for lr, gradient in zip(lrs, gradients, strict=True):
             given = gradient.clone()
-            given[PARTS[0]] *= 1000
             parameter.grad = given[piece].view(*shape)
-            kept = parameter.grad.clone()
             optimizer.param_groups[0]["lr"] = lr
             optimizer.step()
-            if not torch.equal(given[piece].view(*shape), kept):
+            if not torch.equal(given, gradient):
                 raise ConfigError(
                     f"update.optimizer {update.optimizer.name}: it writes into the gradient, which"
                     " a server must only read."
@@ -251,3 +257,17 @@ def _trained(
             " place."
         )
     return weights
+
+
+def _trial_gradients(weights: Tensor, steps: int, generator: torch.Generator) -> Tensor:
+    """Return gradients (steps, ELEMENTS) that show whatever couples elements.
+
+    Those of one part are much larger, which changes norms. The first gradient is nearly orthogonal
+    to the weights, as gradients of scale-invariant layers are: AdamP and SGDP then project.
+    """
+    gradients = torch.randn(steps, ELEMENTS, generator=generator)
+    gradients[:, PARTS[0]] *= 1000
+    along = weights / torch.linalg.vector_norm(weights)
+    cosine = 0.005 * torch.linalg.vector_norm(gradients[0])
+    gradients[0] += (cosine - gradients[0] @ along) * along
+    return gradients
