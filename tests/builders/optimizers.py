@@ -54,6 +54,13 @@ class Adaptive(SignDescent):
         super().move(parameter, direction, group)
 
 
+class Noisy(SignDescent):
+    """Draws random numbers."""
+
+    def direction(self, gradient):
+        return torch.randn_like(gradient)
+
+
 class Writing(SignDescent):
     """Takes the gradient for its scratch."""
 

@@ -60,7 +60,7 @@ def test_an_optimizer_is_torchs_own(name):
         if changes:
             cosine.step()
         assert (store.publish() - alone.detach()).abs().max().item() < 1e-6
-    assert (alone.detach() - initial).abs().mean().item() > 1e-3
+    assert (alone.detach() - initial).abs().mean().item() > 1e-4
 
 
 def test_fused_kernels_are_used_where_torch_has_them():
@@ -117,6 +117,7 @@ def test_fused_kernels_are_used_where_torch_has_them():
             {"optimizer": f"{OURS}Adaptive", "phases": {"asp": {"weight_decay": 0.1}}},
             "Adaptive: it is not elementwise",
         ),
+        ({"optimizer": f"{OURS}Noisy"}, "Noisy: it is not elementwise"),
         ({"optimizer": f"{OURS}Writing"}, "it writes into the gradient"),
         ({"optimizer": f"{OURS}Replacing"}, "its steps do not change the parameters in place"),
         ({"optimizer": f"{OURS}Forgetful"}, "it does not keep lr in its param_groups"),

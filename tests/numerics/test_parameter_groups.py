@@ -272,19 +272,19 @@ def test_in_a_run_a_factor_of_0_keeps_what_it_matches(paradigm, servers):
     ("groups", "says"),
     [
         (
-            [{"match": ["0.*", "3.wieght"]}],
-            r"update.groups\[0\].match: unknown parameter '3.wieght'; did you mean '3.weight'",
+            [{"match": ["0.*", "2.wieght"]}],
+            r"update.groups\[0\].match: unknown parameter '2.wieght'; did you mean '2.weight'",
         ),
         ([{"match": ["Bias"]}], r"update.groups\[0\].match: unknown parameter 'Bias'"),
         (
-            [{"match": ["*.bias"]}, {"match": ["0.bias", "1.bias"], "lr_factor": 2}],
+            [{"match": ["*.bias"]}, {"match": ["0.bias", "2.bias"], "lr_factor": 2}],
             r"update.groups\[1\]: an earlier group has every parameter",
         ),
     ],
 )
-def test_groups_without_parameters_are_refused(groups, says):
+def test_groups_without_parameters_are_refused_before_the_run(groups, says):
     with pytest.raises(ConfigError, match=says):
-        check_groups(Update(groups=groups), parameters_of(network()))
+        prepare(config.validate({"update": {"groups": groups}}), deep, DATA)
 
 
 def test_a_long_network_is_not_listed_in_full():
