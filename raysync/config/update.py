@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -134,7 +135,20 @@ def _short(choice: Named) -> str | dict[str, Any]:
     return {"name": choice.name, **choice.parameters} if choice.parameters else choice.name
 
 
-Optimizer = Annotated[Named, BeforeValidator(by_name), PlainSerializer(_short)]
+def _with_numbers(value: object) -> object:
+    """Read numbers such as 1e-8, which YAML 1.1 takes for text because they have no point."""
+    if isinstance(value, dict):
+        return {name: _with_numbers(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_with_numbers(inner) for inner in value]
+    if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", value):
+        return float(value)
+    return value
+
+
+Optimizer = Annotated[
+    Named, BeforeValidator(_with_numbers), BeforeValidator(by_name), PlainSerializer(_short)
+]
 
 
 class Phase(Strict):
@@ -181,8 +195,8 @@ class Update(Strict):
         None,
         description=(
             "norm-and-bias: no weight decay for biases, normalisation layers, and all other"
-            " parameters with fewer than two dimensions, which is timm's and nanoGPT's rule; a"
-            " weight decay in `groups` goes before it"
+            " parameters with fewer than two dimensions (timm's rule); a weight decay in `groups`"
+            " takes precedence"
         ),
     )
     groups: tuple[ParameterGroup, ...] = Field(

@@ -136,6 +136,13 @@ def test_what_a_server_cannot_use_is_refused_before_the_run(update, says):
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_a_number_without_a_point_is_a_number():
+    """YAML 1.1 takes 1e-8 for text."""
+    text = "update: {optimizer: {name: Rprop, step_sizes: [1e-6, 5e+1]}}"
+    given = config.parse(text, source="x.yaml")
+    assert given.update.optimizer.parameters == {"step_sizes": [1e-6, 50.0]}
+
+
 def test_the_file_names_an_optimizer_as_briefly_as_can_be():
     plain, rich = Update(optimizer="RMSprop"), Update(optimizer={"name": "RMSprop", "alpha": 0.9})
     assert plain.model_dump(mode="json")["optimizer"] == "RMSprop"
