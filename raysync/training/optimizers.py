@@ -39,6 +39,8 @@ UNFUSED = ("fused", "foreach", "differentiable", "capturable")
 Groups = Sequence[dict[str, Any]]
 """Parameter groups as torch.optim takes them."""
 
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
 
 def class_of(name: str) -> type[Optimizer]:
     """Return the class of an optimizer.
@@ -92,9 +94,6 @@ def arguments_of(kind: type[Optimizer]) -> list[str]:
         if not any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
             break
     return [name for name in names if name not in ("params", "defaults")]
-
-
-_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def is_fused(update: Update) -> bool:
@@ -167,9 +166,12 @@ def _asked_for(update: Update) -> Iterator[tuple[str, str]]:
             yield f"groups[{index}].weight_decay", "weight_decay"
 
 
-ELEMENTS, SHAPE, STEPS = 24, (4, 6), 3
+ELEMENTS, SHAPE = 24, (4, 6)
 WHOLE, PARTS = (slice(0, ELEMENTS),), (slice(0, 10), slice(10, ELEMENTS))
 """The elements that a trial steps on, as one matrix, and as two vectors."""
+
+EVEN, RISING = (0.1, 0.1, 0.1), (0.1, 0.2, 0.2)
+"""The learning rates of a trial's steps."""
 
 
 def _try_out(update: Update, accepted: Collection[str]) -> None:
@@ -178,30 +180,29 @@ def _try_out(update: Update, accepted: Collection[str]) -> None:
     Raises:
         ConfigError: the results differ, or a step is not what a server needs.
     """
-    kind, lr = update.optimizer.name, update.lr
-    where, strictest = f"update.optimizer {kind}", _strictest(update)
+    kind, strictest = update.optimizer.name, _strictest(update)
+    where = f"update.optimizer {kind}"
     with torch.random.fork_rng(devices=[]):
         try:
-            whole = _trained(strictest, WHOLE, SHAPE, [lr] * STEPS)
-            parts = _trained(strictest, PARTS, (-1,), [lr] * STEPS)
-            later = _trained(strictest, WHOLE, SHAPE, [lr] + [2 * lr] * (STEPS - 1))
-            kept = optimizer_of(
-                strictest, [{"params": [nn.Parameter(torch.ones(2))]}]
-            ).param_groups[0]
+            whole = _trained(strictest, WHOLE, SHAPE, EVEN)
+            parts = _trained(strictest, PARTS, (-1,), EVEN)
+            rising = _trained(strictest, WHOLE, SHAPE, RISING)
+            made = optimizer_of(strictest, [{"params": [nn.Parameter(torch.ones(2))]}])
         except ConfigError:
             raise
         except Exception as error:  # anything that the optimizer raises
-            raise ConfigError(f"{where}: {type(error).__name__}: {error}") from error
+            reason = str(error).partition("\n")[0]
+            raise ConfigError(f"{where}: {type(error).__name__}: {reason}") from error
     if not torch.allclose(whole, parts, rtol=1e-4, atol=1e-6, equal_nan=True):
         raise ConfigError(
-            f"{where}: it is not elementwise, as the optimizer of a server must be: {STEPS} steps"
-            " on a matrix differ from those on its elements in two vectors."
+            f"{where}: it is not elementwise, as the optimizer of a server must be: steps on a"
+            " matrix differ from those on its elements in two vectors."
         )
-    if lost := [name for name in CHANGING if name in accepted and name not in kept]:
+    if lost := [name for name in CHANGING if name in accepted and name not in made.param_groups[0]]:
         raise ConfigError(
             f"{where}: it does not keep {lost[0]} in its param_groups, where a run changes it."
         )
-    if torch.equal(whole, later) and (path := _changes_lr(update)):
+    if torch.equal(whole, rising) and (path := _changes_lr(update)):
         raise ConfigError(
             f"update.{path}: {kind} reads lr at its first step only, so no setting may change it."
         )
