@@ -39,7 +39,7 @@ class Plain:
 
     def __init__(self, initial: Tensor, update: Update) -> None:
         self.parameter, self.update = torch.nn.Parameter(initial.clone()), update
-        if update.optimizer == "sgd":
+        if update.optimizer.name == "sgd":
             self.optimizer: torch.optim.Optimizer = torch.optim.SGD(
                 [self.parameter], LR, momentum=update.momentum, weight_decay=update.weight_decay
             )

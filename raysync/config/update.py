@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
-from raysync.config.base import Strict, by_name
+from raysync.config.base import Named, Strict, by_name
 
 
 class Data(Strict):
@@ -115,6 +116,49 @@ class DelayCompensation(Strict):
     decay: Share = Field(0.95, description="for `adaptive`: the decay of MS")
 
 
+class ParameterGroup(Strict):
+    """Parameters of the model whose updates differ from the others'. A parameter belongs to the
+    first group that matches its name.
+    """
+
+    match: tuple[str, ...] = Field(
+        min_length=1,
+        description=(
+            "patterns for names as in `named_parameters()` of the whole model, such as `*.bias`,"
+            " `layers.[01].*`; `*`, `?` and `[...]` as in a shell, and `*` matches dots, too"
+        ),
+    )
+    weight_decay: float | None = Field(
+        None,
+        ge=0,
+        description="holds in every phase; default: as in `no_decay`, `update` and its phases",
+    )
+    lr_factor: float = Field(
+        1.0, ge=0, description="the learning rate is that of the update times this; 0: none"
+    )
+
+
+def _short(choice: Named) -> str | dict[str, Any]:
+    """Write `sgd` where there are no parameters."""
+    return {"name": choice.name, **choice.parameters} if choice.parameters else choice.name
+
+
+def _with_numbers(value: object) -> object:
+    """Read numbers such as 1e-8, which YAML 1.1 takes for text because they have no point."""
+    if isinstance(value, dict):
+        return {name: _with_numbers(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_with_numbers(inner) for inner in value]
+    if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", value):
+        return float(value)
+    return value
+
+
+Optimizer = Annotated[
+    Named, BeforeValidator(_with_numbers), BeforeValidator(by_name), PlainSerializer(_short)
+]
+
+
 class Phase(Strict):
     """The settings that differ in one phase of a paradigm that switches; others stay as they are
     outside of the phase.
@@ -134,17 +178,41 @@ class Phase(Strict):
 class Update(Strict):
     """How the server turns gradients into a new model."""
 
-    optimizer: Literal["sgd", "adam", "adamw"] = Field(
-        "sgd", description="optimizer of the server, as in torch"
+    optimizer: Optimizer = Field(
+        Named(name="sgd"),
+        description=(
+            "optimizer of the server: a class of torch.optim that works elementwise (sgd, adamw,"
+            " RMSprop, ...; capitals do not matter), or yours: package.module:Class; its arguments"
+            " are parameters, except for those that are settings of `update`"
+        ),
     )
     lr: float = Field(0.05, gt=0, description="learning rate of one push")
-    momentum: float = Field(0.0, ge=0, lt=1, description="sgd only")
-    momentum_ramp: Annotated[MomentumRamp | None, BeforeValidator(by_name)] = None
-    nesterov: bool = Field(False, description="sgd only; needs momentum")
-    weight_decay: float = Field(
-        0.0, ge=0, description="weight decay, as torch's optimizer defines it"
+    momentum: float = Field(
+        0.0, ge=0, lt=1, description="for optimizers with such an argument: sgd, rmsprop"
     )
-    betas: tuple[Share, Share] = Field((0.9, 0.999), description="adam and adamw only")
+    momentum_ramp: Annotated[MomentumRamp | None, BeforeValidator(by_name)] = None
+    nesterov: bool = Field(
+        False, description="for optimizers with such an argument: sgd; needs momentum"
+    )
+    weight_decay: float = Field(
+        0.0,
+        ge=0,
+        description="weight decay, as the optimizer defines it, in place of its own default",
+    )
+    no_decay: Literal["norm-and-bias"] | None = Field(
+        None,
+        description=(
+            "norm-and-bias: no weight decay for biases, normalisation layers, and all other"
+            " parameters with fewer than two dimensions (timm's rule); a weight decay in `groups`"
+            " takes precedence"
+        ),
+    )
+    groups: tuple[ParameterGroup, ...] = Field(
+        (), description="parameters with a weight decay or a learning rate of their own"
+    )
+    betas: tuple[Share, Share] | None = Field(
+        None, description="for optimizers with such an argument: adam, adamw, ...; default: its own"
+    )
     schedule: Annotated[Schedule, BeforeValidator(by_name)] = Schedule()
     lr_scaling: Literal["linear", "none"] = Field(
         "linear", description="linear: times the number of pushes in the update"
@@ -200,8 +268,6 @@ class Update(Strict):
     def _infeasible_reason(self) -> str:
         if self.combine == "sum" and self.lr_scaling == "linear":
             return "combine: sum with lr_scaling: linear scales twice; set lr_scaling: none"
-        if self.optimizer != "sgd" and (self.momentum or self.nesterov):
-            return f"momentum and nesterov belong to sgd, not to {self.optimizer}"
         if self.nesterov and not self.momentum:
             return "nesterov needs a momentum above 0"
         if self.momentum_ramp is not None and self.momentum_ramp.start >= self.momentum:

@@ -21,6 +21,14 @@ Cost = Callable[[nn.Module, Tensor], float]
 """The cost of an item and of its forward pass with these samples."""
 
 
+class Part(nn.Sequential):
+    """Consecutive items of a network."""
+
+    names: list[str]
+    """The names of its trainable parameters in the network, as in `named_parameters()`; empty where
+    the network does not list a parameter."""
+
+
 def sequence_of(module: nn.Module, name: str = "model") -> dict[str, nn.Module]:
     """Return the items between which a network can be cut, in their order, by their names in the
     network.
@@ -94,7 +102,7 @@ def cut(
     balance: str = "operations",
     at: Sequence[str] = (),
     name: str = "model",
-) -> list[nn.Sequential]:
+) -> list[Part]:
     """Cut a network into parts that are made of its own items and together compute what it
     computes.
 
@@ -119,9 +127,11 @@ def cut(
         else _balanced(items, stages, samples, balance, name)
     )
     parts = [
-        nn.Sequential(*list(items.values())[begin:end])
-        for begin, end in pairwise([*starts, len(items)])
+        Part(*list(items.values())[begin:end]) for begin, end in pairwise([*starts, len(items)])
     ]
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    for part in parts:
+        part.names = [names.get(id(each), "") for each in part.parameters() if each.requires_grad]
     _check(module, parts, samples, name)
     owners = Counter(id(parameter) for part in parts for parameter in part.parameters())
     if max(owners.values()) > 1:

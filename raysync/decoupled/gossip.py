@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from raysync.config import Update
+from raysync.decoupled.cut import Part
 from raysync.paradigms.decoupled import Decoupled
 from raysync.training.apply_plan import ApplyPlan
 from raysync.training.flat import FlatModel
 from raysync.training.model_server import Exchange, OneStore
+from raysync.training.parameter_groups import ParameterGroup, parameter_groups
 from raysync.training.parameter_store import ParameterStore
 
 
@@ -41,6 +43,7 @@ class Gossip:
         matrix: Sequence[Sequence[float]],
         mix: str,
         every: int,
+        groups: Sequence[ParameterGroup] = (),
     ) -> None:
         """
         Args:
@@ -50,8 +53,10 @@ class Gossip:
             matrix: P, (S, S), doubly stochastic.
             mix: `grad` or `weight`.
             every: H, in rounds.
+            groups: as for the `ParameterStore`.
         """
-        self._stores = [ParameterStore(initial, size, _scaled(update, len(matrix))) for _ in matrix]
+        scaled = _scaled(update, len(matrix))
+        self._stores = [ParameterStore(initial, size, scaled, groups) for _ in matrix]
         self._matrix = torch.tensor(matrix)  # (S, S)
         self._size, self._mix, self._every = size, mix, every
         self._rounds = 0
@@ -93,16 +98,23 @@ class Gossip:
             store.forget(worker)
 
 
-def exchange_of(paradigm: Decoupled, update: Update, part: nn.Module) -> Exchange:
+def exchange_of(paradigm: Decoupled, update: Update, part: Part) -> Exchange:
     """Build the updates of a stage with its initial weights: one optimizer for all replicas, or
     gossip.
     """
-    model = FlatModel(part)
+    model = FlatModel(part, part.names)
+    groups = parameter_groups(update, model.parameters)
     if paradigm.mixes_locally:
         return Gossip(
-            model.initial(), model.size, update, paradigm.matrix, paradigm.mix, paradigm.mix_every
+            model.initial(),
+            model.size,
+            update,
+            paradigm.matrix,
+            paradigm.mix,
+            paradigm.mix_every,
+            groups,
         )
-    return OneStore(model.initial(), model.size, update)
+    return OneStore(model.initial(), model.size, update, groups)
 
 
 def _scaled(update: Update, pushes: int) -> Update:

@@ -4,6 +4,7 @@ costs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from raysync.config import Experiment, WorkerGroup
 from raysync.core.ids import stage_slot
 from raysync.core.paradigm import AnyParadigm
-from raysync.decoupled.cut import COSTS, cut
+from raysync.decoupled.cut import COSTS, Part, cut
 from raysync.decoupled.gossip import exchange_of
 from raysync.decoupled.pipelines import StageId
 from raysync.decoupled.topology import PipelinedPlan, refusals_of
@@ -25,6 +26,7 @@ from raysync.training.batches import Array, Batches
 from raysync.training.flat import FlatModel
 from raysync.training.initial_model import InitialModel
 from raysync.training.model_server import Exchange
+from raysync.training.parameter_groups import check_named
 from raysync.training.preparation import TrainingPlan
 from raysync.training.supervised import Supervised
 from raysync.training.task import Task
@@ -77,16 +79,16 @@ class DecoupledPlan:
         slots = {stage_id: (self.name(stage_id), slot) for stage_id, slot in self.slots.items()}
         return PipelinedPlan(self.paradigm, self.training.workload_samples, self.batches, slots)
 
-    def parts(self) -> list[nn.Sequential]:
+    def parts(self) -> list[Part]:
         """Build the stages' modules with the run's initial weights."""
         return parts_of(self.training.model, self.training.experiment.seed, self.paradigm)
 
-    def exchange(self, part: nn.Module) -> Exchange:
+    def exchange(self, part: Part) -> Exchange:
         """Build the updates of a stage."""
         return exchange_of(self.paradigm, self.training.experiment.update, part)
 
 
-def parts_of(model: InitialModel, seed: int, paradigm: Decoupled) -> list[nn.Sequential]:
+def parts_of(model: InitialModel, seed: int, paradigm: Decoupled) -> list[Part]:
     """Build a model and cut it as the paradigm says.
 
     Raises:
@@ -95,9 +97,7 @@ def parts_of(model: InitialModel, seed: int, paradigm: Decoupled) -> list[nn.Seq
     return cut_model(model, seed, paradigm)[1]
 
 
-def cut_model(
-    model: InitialModel, seed: int, paradigm: Decoupled
-) -> tuple[nn.Module, list[nn.Sequential]]:
+def cut_model(model: InitialModel, seed: int, paradigm: Decoupled) -> tuple[nn.Module, list[Part]]:
     """Build a model and cut it; return the whole module, too, whose tensors are those of the parts.
 
     Raises:
@@ -125,6 +125,7 @@ def plan_of(training: TrainingPlan, paradigm: Decoupled) -> DecoupledPlan:
             " `criterion` in its place."
         )
     parts = parts_of(training.model, experiment.seed, paradigm)
+    check_named(experiment.update, (name for part in parts for name in part.names))
     models = [FlatModel(part) for part in parts]
     slots = {
         (index // paradigm.modules, index % paradigm.modules + 1): slot
@@ -200,7 +201,7 @@ def _example(task: Task) -> Tensor:
 
 
 @torch.no_grad()
-def _costs(parts: list[nn.Sequential], samples: Tensor) -> tuple[list[float], list[float]]:
+def _costs(parts: Sequence[Part], samples: Tensor) -> tuple[list[float], list[float]]:
     """Return the operations of each stage, and the bytes of its output for one sample."""
     costs, outputs, x = [], [], samples
     for part in parts:

@@ -5,10 +5,13 @@ Shape legend: P = trainable parameters, Q = elements of all buffers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from raysync.errors import ConfigError
+from raysync.training.parameter_groups import parameters_of
 
 
 class FlatModel:
@@ -24,10 +27,11 @@ class FlatModel:
           broadcasting); evaluation takes the means.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, names: Sequence[str] | None = None) -> None:
         """
         Args:
             module: on its final device, with trainable parameters of float32.
+            names: those of its trainable parameters in the whole network, if it is a part of one.
 
         Raises:
             ConfigError: there is no trainable parameter, or one is not float32.
@@ -43,6 +47,8 @@ class FlatModel:
             raise ConfigError(
                 f"model: trainable parameters must be float32, got {', '.join(sorted(others))}."
             )
+        self.parameters = parameters_of(module, names)
+        """The trainable parameters by name, in the order of the vector."""
         self.size = sum(parameter.numel() for parameter in self._parameters)
         """P."""
         self.buffer_size = sum(buffer.numel() for buffer in self._buffers)

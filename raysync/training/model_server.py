@@ -13,7 +13,8 @@ from torch import Tensor
 from raysync.config import Update
 from raysync.training.apply_plan import MEAN, ApplyPlan
 from raysync.training.flat import FlatModel
-from raysync.training.parameter_store import ParameterStore, part_of
+from raysync.training.parameter_groups import ParameterGroup, parameter_groups, within
+from raysync.training.parameter_store import ParameterStore, bounds_of, part_of
 
 
 class MissedUpdate(RuntimeError):
@@ -43,14 +44,17 @@ class Exchange(Protocol):
 class OneStore:
     """One optimizer for all workers, which pull the same weights."""
 
-    def __init__(self, initial: Tensor, size: int, update: Update) -> None:
+    def __init__(
+        self, initial: Tensor, size: int, update: Update, groups: Sequence[ParameterGroup] = ()
+    ) -> None:
         """
         Args:
             initial: (P + Q,).
             size: P.
             update: the settings of optimizer, schedule and combination.
+            groups: as for the `ParameterStore`.
         """
-        self.store = ParameterStore(initial, size, update)
+        self.store = ParameterStore(initial, size, update, groups)
 
     def combine(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> float:
         """Do the first half of an update; return this shard's part of the norm, if the gradient is
@@ -86,7 +90,9 @@ class OneStore:
 
 def shard_of(model: FlatModel, update: Update, shard: int = 0, shards: int = 1) -> OneStore:
     """Return a fresh store of a model, or of an even part of it."""
-    return OneStore(*part_of(model, shard, shards), update)
+    groups = parameter_groups(update, model.parameters)
+    own = within(groups, *bounds_of(model, shard, shards))
+    return OneStore(*part_of(model, shard, shards), update, own)
 
 
 class ModelServer:

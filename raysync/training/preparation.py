@@ -24,6 +24,8 @@ from raysync.training.flat import FlatModel
 from raysync.training.initial_model import InitialModel
 from raysync.training.model_file import check_savable
 from raysync.training.models import ModelPlan, ModelSource
+from raysync.training.optimizers import check_optimizer
+from raysync.training.parameter_groups import check_groups
 from raysync.training.samples import check_samples
 from raysync.training.supervised import TASKS, Classification, LanguageModel, Supervised
 from raysync.training.task import Task
@@ -195,6 +197,8 @@ def prepare(
     if experiment.keep != "none":
         check_savable(module, initial.name)
     flat = FlatModel(module)
+    check_optimizer(experiment.update)
+    check_groups(experiment.update, flat.parameters)
     size = flat.size
     if experiment.cluster.server_shards > size:
         raise ConfigError(

@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from raysync.core.ids import WorkerId
-from raysync.decoupled.cut import joined, trainable
+from raysync.decoupled.cut import Part, joined, trainable
 from raysync.decoupled.pipelines import StageId
 from raysync.decoupled.plan import DecoupledPlan, cut_model
 from raysync.decoupled.stage import StageComputation, StageWork
@@ -161,7 +161,7 @@ class PipelinedRun:
         )
         return StageActor(self._plan, stage_id, computation)
 
-    def _part(self, stage: int) -> nn.Sequential:
+    def _part(self, stage: int) -> Part:
         return copy.deepcopy(self._parts[stage - 1])
 
     def _evaluator(self) -> EvaluatorActor:

@@ -23,6 +23,8 @@ UPDATES = {
     "projected": {"project_radius": 50.0},
     "adam": {"optimizer": "adam", "weight_decay": 0.01},
     "adamw": {"optimizer": "adamw", "clip_norm": 1e9},
+    "rmsprop": {"optimizer": "RMSprop", "momentum": 0.9},
+    "nadam": {"optimizer": "NAdam", "weight_decay": 0.01, "clip_norm": 0.5},
     "scaled": {"staleness_scaling": "inverse", "clip_norm": 0.5},
     "constant": {"delay_compensation": "constant", "momentum": 0.9},
     "adaptive": {"delay_compensation": "adaptive", "staleness_scaling": "inverse"},

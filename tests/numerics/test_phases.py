@@ -145,7 +145,7 @@ def test_what_is_not_asked_for_changes_no_bit(given_settings, rounds, neutral):
         "adam": torch.optim.Adam,
         "adamw": torch.optim.AdamW,
     }
-    optimizer = kinds[update.optimizer]([alone], weight_decay=update.weight_decay, fused=True)
+    optimizer = kinds[update.optimizer.name]([alone], weight_decay=update.weight_decay, fused=True)
     for number, pushed in enumerate(rounds):
         vectors = [torch.tensor([g, 2 * g, -g]) for g in pushed]
         mean, seen = vectors[0].clone(), 5

@@ -1,0 +1,274 @@
+"""The optimizer of a server: a class of torch.optim, or of the user's own, that works elementwise.
+
+A server steps on slices of one flat vector, and several servers may share that vector. So a class
+is refused if it computes with whole tensors: with their shape, their norm, or their inner products.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from raysync.config import Update
+from raysync.errors import ConfigError, unknown_name
+from raysync.paradigms.class_loading import load_reference
+
+COUPLED = {
+    "Adafactor": "it keeps the rows and columns of matrices, and divides by norms",
+    "LBFGS": "it needs inner products of whole vectors, and several losses in one step",
+    "Muon": "it makes matrices orthogonal",
+    "SparseAdam": "it takes sparse gradients only",
+}
+"""Classes of torch.optim that do not work elementwise on dense vectors -> the reason."""
+
+SETTINGS = ("lr", "weight_decay", "momentum", "nesterov", "betas")
+"""The arguments that are settings of `update`, for every class that takes them. (A user's own class
+may have more than two betas, and then takes them as a parameter.)"""
+
+CHANGING = ("lr", "weight_decay", "momentum")
+"""Those of them that may change from one update to the next."""
+
+UNFUSED = ("fused", "foreach", "differentiable", "capturable")
+"""The arguments with which a user chooses another implementation than the fused one."""
+
+Groups = Sequence[dict[str, Any]]
+"""Parameter groups as torch.optim takes them."""
+
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def class_of(name: str) -> type[Optimizer]:
+    """Return the class of an optimizer.
+
+    Args:
+        name: that of a class of torch.optim, in capitals or not, or `package.module:Class`.
+
+    Raises:
+        ConfigError: there is no such optimizer, or torch's does not work elementwise.
+    """
+    where = f"update.optimizer {name}"
+    if ":" in name:
+        found = load_reference(name, where)
+        if not (isinstance(found, type) and issubclass(found, Optimizer)):
+            raise ConfigError(f"{where}: it is no class that extends torch.optim.Optimizer.")
+        return found
+    known = {each.__name__.lower(): each for each in _of_torch()}
+    found = known.get(name.lower())
+    elementwise = sorted(each.__name__ for each in known.values() if each.__name__ not in COUPLED)
+    if found is None:
+        shown = [*elementwise, "or yours: package.module:Class"]
+        raise unknown_name("optimizer", name, known, "update.optimizer", shown)
+    if reason := COUPLED.get(found.__name__):
+        raise ConfigError(
+            f"{where}: it is not elementwise, as the optimizer of a server must be: {reason}."
+            f"\nAllowed: {', '.join(elementwise)}, or yours: package.module:Class."
+        )
+    return found
+
+
+def _of_torch() -> list[type[Optimizer]]:
+    return [
+        each
+        for each in vars(torch.optim).values()
+        if isinstance(each, type) and issubclass(each, Optimizer) and each is not Optimizer
+    ]
+
+
+def arguments_of(kind: type[Optimizer]) -> list[str]:
+    """Return the names of the arguments of an optimizer, without the parameters to step on.
+
+    Where a constructor passes on `**` arguments, those of its base class count as well.
+    """
+    names: dict[str, None] = {}
+    for cls in kind.__mro__:
+        if "__init__" not in vars(cls):
+            continue
+        _, *parameters = inspect.signature(vars(cls)["__init__"]).parameters.values()  # _: self
+        named = [each.name for each in parameters if each.kind not in _VARIADIC]
+        names |= dict.fromkeys(named)
+        if not any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
+            break
+    return [name for name in names if name not in ("params", "defaults")]
+
+
+def is_fused(update: Update) -> bool:
+    """Say whether the optimizer makes a step in one pass, by a kernel that torch has for it."""
+    kind, given = class_of(update.optimizer.name), update.optimizer.parameters
+    fuses = kind in _of_torch() and "fused" in arguments_of(kind)
+    return fuses and not any(name in given for name in UNFUSED)
+
+
+def optimizer_of(update: Update, groups: Groups) -> Optimizer:
+    """Create the optimizer of an update.
+
+    Args:
+        update: names the class and its arguments.
+        groups: what it steps on.
+    """
+    kind = class_of(update.optimizer.name)
+    accepted = arguments_of(kind)
+    arguments = {
+        name: value
+        for name in SETTINGS
+        if name in accepted and (value := getattr(update, name)) is not None
+    }
+    if is_fused(update):
+        arguments["fused"] = True
+    make: Any = kind
+    made: Optimizer = make(groups, **arguments, **update.optimizer.parameters)
+    return made
+
+
+def check_optimizer(update: Update) -> None:
+    """Refuse an optimizer that is not elementwise, and settings that it does not have.
+
+    Raises:
+        ConfigError: it names the optimizer, and the setting or the reason.
+    """
+    kind, parameters = class_of(update.optimizer.name), update.optimizer.parameters
+    accepted, where = arguments_of(kind), f"update.optimizer {update.optimizer.name}"
+    own = sorted({*accepted} - {*SETTINGS[:-1]})
+    for name in parameters:
+        if name in SETTINGS and (name != "betas" or update.betas is not None):
+            raise ConfigError(f"{where}: give {name} as update.{name}.")
+        if name not in own:
+            raise unknown_name("argument", name, own, where)
+    if "lr" not in accepted:
+        raise ConfigError(f"{where}: it has no argument lr, which update.lr sets.")
+    for path, name in _asked_for(update):
+        if name not in accepted:
+            raise ConfigError(f"update.{path}: {kind.__name__} has no argument {name}.")
+    if parameters or kind not in PROVEN:
+        _try_out(update, accepted)
+
+
+PROVEN = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
+"""Those that are not tried out: torch's first step imports its compiler, which takes a second."""
+
+
+def _asked_for(update: Update) -> Iterator[tuple[str, str]]:
+    """Yield the path and the argument of every setting that needs one beside lr."""
+    for phase in ("", *update.phases):
+        settings = update.in_phase(phase)
+        changed = update.phases[phase].model_fields_set if phase else {*SETTINGS}
+        for name in SETTINGS[1:]:
+            if name in changed and getattr(settings, name):
+                yield (f"phases.{phase}.{name}" if phase else name), name
+    if update.no_decay is not None:
+        yield "no_decay", "weight_decay"
+    for index, group in enumerate(update.groups):
+        if group.weight_decay:
+            yield f"groups[{index}].weight_decay", "weight_decay"
+
+
+ELEMENTS, SHAPE = 24, (4, 6)
+WHOLE, PARTS = (slice(0, ELEMENTS),), (slice(0, 10), slice(10, ELEMENTS))
+"""The elements that a trial steps on, as one matrix, and as two vectors."""
+
+EVEN, RISING = (0.1, 0.1, 0.1), (0.1, 0.2, 0.2)
+"""The learning rates of a trial's steps."""
+
+
+def _try_out(update: Update, accepted: Collection[str]) -> None:
+    """Make some steps on a matrix, and on its elements in two vectors.
+
+    Raises:
+        ConfigError: the results differ, or a step is not what a server needs.
+    """
+    kind, strictest = update.optimizer.name, _strictest(update)
+    where = f"update.optimizer {kind}"
+    with torch.random.fork_rng(devices=[]):
+        try:
+            whole = _trained(strictest, WHOLE, SHAPE, EVEN)
+            parts = _trained(strictest, PARTS, (-1,), EVEN)
+            rising = _trained(strictest, WHOLE, SHAPE, RISING)
+            made = optimizer_of(strictest, [{"params": [nn.Parameter(torch.ones(2))]}])
+        except ConfigError:
+            raise
+        except Exception as error:  # anything that the optimizer raises
+            reason = str(error).partition("\n")[0]
+            raise ConfigError(f"{where}: {type(error).__name__}: {reason}") from error
+    if not torch.allclose(whole, parts, rtol=1e-4, atol=1e-6, equal_nan=True):
+        raise ConfigError(
+            f"{where}: it is not elementwise, as the optimizer of a server must be: steps on a"
+            " matrix differ from those on its elements in two vectors."
+        )
+    if lost := [name for name in CHANGING if name in accepted and name not in made.param_groups[0]]:
+        raise ConfigError(
+            f"{where}: it does not keep {lost[0]} in its param_groups, where a run changes it."
+        )
+    if torch.equal(whole, rising) and (path := _changes_lr(update)):
+        raise ConfigError(
+            f"update.{path}: {kind} reads lr at its first step only, so no setting may change it."
+        )
+
+
+def _strictest(update: Update) -> Update:
+    """Return the update with the largest weight decay and momentum that it has anywhere: some
+    optimizers are elementwise only without them.
+    """
+    phases = [update.in_phase(name) for name in ("", *update.phases)]
+    decays = [phase.weight_decay for phase in phases]
+    decays += [group.weight_decay or 0.0 for group in update.groups]
+    largest = {"weight_decay": max(decays), "momentum": max(phase.momentum for phase in phases)}
+    return update.model_copy(update=largest)
+
+
+def _changes_lr(update: Update) -> str:
+    """Return the path of a setting by which lr may change in a run; empty if there is none."""
+    if update.schedule.name != "constant" or update.schedule.warmup:
+        return f"schedule: {update.schedule.name}"
+    for name in ("", *update.phases):
+        path, settings = f"phases.{name}." if name else "", update.in_phase(name)
+        if settings.lr != update.lr:
+            return f"{path}lr: {settings.lr:g}"
+        if settings.lr_scaling != "none":
+            return f"{path}lr_scaling: {settings.lr_scaling}"
+    return ""
+
+
+def _trained(
+    update: Update, pieces: Sequence[slice], shape: Sequence[int], lrs: Sequence[float]
+) -> Tensor:
+    """Return the elements after a step with each lr, by an optimizer for each piece."""
+    generator = torch.Generator().manual_seed(0)
+    weights: Tensor = torch.randn(ELEMENTS, generator=generator)
+    gradients, before = _trial_gradients(weights, len(lrs), generator), weights.clone()
+    for piece in pieces:
+        parameter = nn.Parameter(weights[piece].view(*shape))
+        optimizer = optimizer_of(update, [{"params": [parameter]}])
+        for lr, gradient in zip(lrs, gradients, strict=True):
+            given = gradient.clone()
+            parameter.grad = given[piece].view(*shape)
+            optimizer.param_groups[0]["lr"] = lr
+            optimizer.step()
+            if not torch.equal(given, gradient):
+                raise ConfigError(
+                    f"update.optimizer {update.optimizer.name}: it writes into the gradient, which"
+                    " a server must only read."
+                )
+    if torch.equal(weights, before):
+        raise ConfigError(
+            f"update.optimizer {update.optimizer.name}: its steps do not change the parameters in"
+            " place."
+        )
+    return weights
+
+
+def _trial_gradients(weights: Tensor, steps: int, generator: torch.Generator) -> Tensor:
+    """Return gradients (steps, ELEMENTS) that show whatever couples elements.
+
+    Those of one part are much larger, which changes norms. The first gradient is nearly orthogonal
+    to the weights, as gradients of scale-invariant layers are: AdamP and SGDP then project.
+    """
+    gradients = torch.randn(steps, ELEMENTS, generator=generator)
+    gradients[:, PARTS[0]] *= 1000
+    along = weights / torch.linalg.vector_norm(weights)
+    cosine = 0.005 * torch.linalg.vector_norm(gradients[0])
+    gradients[0] += (cosine - gradients[0] @ along) * along
+    return gradients

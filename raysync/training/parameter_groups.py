@@ -1,0 +1,168 @@
+"""Parameter groups: slices of the flat vector with a weight decay and a learning rate of their own.
+
+Shape legend: P = trainable parameters of a whole model, of a stage, or of a shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import accumulate, groupby, pairwise
+
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from raysync.config import Update
+from raysync.errors import ConfigError, unknown_name
+
+NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+"""torch's normalisation layers with parameters; `_NormBase` are batch and instance norms."""
+
+SHOWN = 12
+"""The number of names that an error lists."""
+
+
+@dataclass(frozen=True)
+class NamedParameter:
+    """A parameter of a network, in the order of the flat vector."""
+
+    name: str
+    """Its name in the whole network, as in `named_parameters()`; empty if it has none there."""
+    size: int
+    """The number of its elements."""
+    is_norm_or_bias: bool
+    """Whether `no_decay: norm-and-bias` spares it."""
+
+
+def parameters_of(module: nn.Module, names: Sequence[str] | None = None) -> list[NamedParameter]:
+    """Return the trainable parameters of a module.
+
+    A bias or a parameter of a norm is what timm (`param_groups_weight_decay`) takes for one: it has
+    at most one dimension, or is called `bias`; and, as in Hugging Face's Trainer, all that a
+    normalisation layer has, such as a LayerNorm's weights over several dimensions.
+
+    Args:
+        module: a whole network, or a part of it.
+        names: those of its trainable parameters in the whole network; default: as in the module.
+    """
+    trainable = [each for each in module.named_parameters() if each[1].requires_grad]
+    norms = {
+        id(parameter)
+        for layer in module.modules()
+        if isinstance(layer, NORMS)
+        for parameter in layer.parameters(recurse=False)
+    }
+    called = [name for name, _ in trainable] if names is None else names
+    return [
+        NamedParameter(
+            name,
+            parameter.numel(),
+            parameter.ndim <= 1 or own.split(".")[-1] == "bias" or id(parameter) in norms,
+        )
+        for name, (own, parameter) in zip(called, trainable, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class ParameterGroup:
+    """The slices of a vector (P,) that are updated alike."""
+
+    spans: tuple[slice, ...]
+    """The slices, in their order; two of them do not touch."""
+    weight_decay: float | None = None
+    """The weight decay; None: that of the update, or of its phase."""
+    lr_factor: float = 1.0
+    """The learning rate is that of the update times this."""
+
+    def pieces(self, longest: int) -> Iterator[slice]:
+        """Yield the slices, cut into pieces of at most that length."""
+        for span in self.spans:
+            starts = [*range(span.start, span.stop, longest)] or [span.start]
+            edges = [*starts, span.stop]
+            yield from (slice(begin, end) for begin, end in pairwise(edges))
+
+    def within(self, begin: int, end: int) -> ParameterGroup:
+        """Return the group in the part from `begin` to `end` of the vector."""
+        cut = [slice(max(s.start, begin), min(s.stop, end)) for s in self.spans]
+        spans = tuple(slice(s.start - begin, s.stop - begin) for s in cut if s.start < s.stop)
+        return ParameterGroup(spans, self.weight_decay, self.lr_factor)
+
+
+def parameter_groups(update: Update, parameters: Sequence[NamedParameter]) -> list[ParameterGroup]:
+    """Return the groups of a vector (P,): one of them if `update` asks for no others.
+
+    The first of `update.groups` that matches a parameter's name is its group. What has the same
+    settings is in one group here, as few and as long slices as possible.
+    """
+    ends = [*accumulate((each.size for each in parameters), initial=0)]
+    spans = [slice(*ends) for ends in pairwise(ends)]
+    settings = [_settings(update, each) for each in parameters]
+    found: dict[tuple[float | None, float], list[slice]] = {}
+    for setting, run in groupby(zip(settings, spans, strict=True), key=lambda each: each[0]):
+        first, *others = [span for _, span in run]
+        end = others[-1].stop if others else first.stop
+        found.setdefault(setting, []).append(slice(first.start, end))
+    return [ParameterGroup(tuple(spans), *setting) for setting, spans in found.items()]
+
+
+def _settings(update: Update, parameter: NamedParameter) -> tuple[float | None, float]:
+    spared = update.no_decay is not None and parameter.is_norm_or_bias
+    index = _group_of(update, parameter.name)
+    decay = None if index is None else update.groups[index].weight_decay
+    factor = 1.0 if index is None else update.groups[index].lr_factor
+    return (0.0 if decay is None and spared else decay), factor
+
+
+def _group_of(update: Update, name: str) -> int | None:
+    matches = (
+        index
+        for index, group in enumerate(update.groups)
+        if any(fnmatchcase(name, pattern) for pattern in group.match)
+    )
+    return next(matches, None)
+
+
+def check_groups(update: Update, parameters: Sequence[NamedParameter]) -> None:
+    """Refuse patterns without a parameter, and groups that earlier ones leave nothing to.
+
+    Raises:
+        ConfigError: it names the setting, and the nearest name of a parameter.
+    """
+    names = [parameter.name for parameter in parameters]
+    shown = [*names[:SHOWN], f"... ({len(names)} in all)"] if len(names) > SHOWN else names
+    groups = {_group_of(update, name) for name in names}
+    for index, group in enumerate(update.groups):
+        where = f"update.groups[{index}]"
+        for pattern in group.match:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                raise unknown_name("parameter", pattern, names, f"{where}.match", shown)
+        if index not in groups:
+            raise ConfigError(
+                f"{where}: an earlier group has every parameter that it matches; the first match"
+                " counts."
+            )
+
+
+def check_named(update: Update, names: Iterable[str]) -> None:
+    """Refuse groups for a stage some of whose parameters have no name in the whole network.
+
+    Raises:
+        ConfigError: it says why.
+    """
+    if update.groups and "" in names:
+        raise ConfigError(
+            "update.groups: the model's `sequence` has parameters that are not in its"
+            " named_parameters(), so that no pattern can match them."
+        )
+
+
+def whole(size: int) -> list[ParameterGroup]:
+    """Return the one group of a vector (P,) in which all is updated alike."""
+    return [ParameterGroup((slice(0, size),))]
+
+
+def within(groups: Sequence[ParameterGroup], begin: int, end: int) -> list[ParameterGroup]:
+    """Return the groups in the part from `begin` to `end` of a vector, without empty ones."""
+    cut = [group.within(begin, end) for group in groups]
+    return [group for group in cut if group.spans]

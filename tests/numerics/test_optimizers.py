@@ -1,0 +1,150 @@
+"""Which optimizers a server takes, and that they are those of torch."""
+
+import pytest
+import torch
+
+from raysync import config
+from raysync.config import Update
+from raysync.errors import ConfigError
+from raysync.training.optimizers import check_optimizer, is_fused
+from raysync.training.parameter_store import ParameterStore
+from raysync.training.preparation import prepare
+from tests.builders import optimizers
+
+OURS = "tests.builders.optimizers:"
+ELEMENTWISE = {
+    "ASGD": {"alpha": 0.5},
+    "Adadelta": {"rho": 0.8},
+    "Adagrad": {"lr_decay": 0.1},
+    "Adam": {"amsgrad": True, "eps": 1e-6},
+    "AdamW": {"foreach": True},
+    "Adamax": {"eps": 1e-6},
+    "NAdam": {"momentum_decay": 0.01, "decoupled_weight_decay": True},
+    "RAdam": {"eps": 1e-6},
+    "RMSprop": {"alpha": 0.9, "centered": True},
+    "Rprop": {"etas": [0.4, 1.3]},
+    "SGD": {"maximize": True},
+    f"{OURS}SignDescent": {"shrink": 0.5},
+    f"{OURS}Renamed": {"shrink": 0.5},
+}
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_an_optimizer_is_torchs_own(name):
+    """To 1e-6 and over several pieces, at a learning rate and a momentum that change."""
+    changes = "Rprop" not in name
+    settings = {"weight_decay": 0.01} if changes else {}
+    settings |= {"momentum": 0.9, "nesterov": True} if name == "SGD" else {}
+    settings |= {"momentum": 0.5} if name == "RMSprop" else {}
+    arguments = ELEMENTWISE[name]
+    update = Update(
+        optimizer={"name": name, **arguments},
+        lr=0.05,
+        lr_scaling="none",
+        schedule="cosine" if changes else "constant",
+        **settings,
+    )
+    check_optimizer(update)
+    size = 150_001
+    generator = torch.Generator().manual_seed(0)
+    initial = torch.randn(size, generator=generator)
+    store, alone = ParameterStore(initial, size, update), torch.nn.Parameter(initial.clone())
+    kind = getattr(torch.optim, name, None) or getattr(optimizers, name.rpartition(":")[2])
+    reference = kind([alone], lr=0.05, **settings, **arguments)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(reference, 6)
+    for number in range(5):
+        gradient = torch.randn(size, generator=generator)
+        store.apply([gradient], [8], ["w-0#1"], number / 6)
+        alone.grad = gradient
+        reference.step()
+        if changes:
+            cosine.step()
+        assert (store.publish() - alone.detach()).abs().max().item() < 1e-6
+    assert (alone.detach() - initial).abs().mean().item() > 1e-4
+
+
+def test_fused_kernels_are_used_where_torch_has_them():
+    fused = {name for name in ELEMENTWISE if is_fused(Update(optimizer=name))}
+    assert fused == {"SGD", "Adam", "AdamW", "Adagrad"}
+    assert not is_fused(Update(optimizer={"name": "adamw", "foreach": True}))
+    assert len(ParameterStore(torch.ones(200_000), 200_000, Update())._pieces[0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("update", "says"),
+    [
+        ({"optimizer": "nadma"}, "update.optimizer: unknown optimizer 'nadma'; did you mean 'nada"),
+        ({"optimizer": "LBFGS"}, "LBFGS: it is not elementwise, .* inner products"),
+        ({"optimizer": "muon"}, "muon: it is not elementwise, .* matrices orthogonal"),
+        ({"optimizer": "SparseAdam"}, "sparse gradients only"),
+        ({"optimizer": "Adafactor"}, "Adafactor: it is not elementwise"),
+        ({"optimizer": {"name": "RMSprop", "aplha": 0.9}}, "'aplha'; did you mean 'alpha'"),
+        ({"optimizer": {"name": "RMSprop", "alpha": -1}}, "RMSprop: .*Invalid alpha value: -1"),
+        ({"optimizer": {"name": "sgd", "lr": 0.1}}, "give lr as update.lr"),
+        (
+            {"optimizer": {"name": "adam", "betas": [0.9, 0.99]}, "betas": [0.9, 0.99]},
+            "give betas as update.betas",
+        ),
+        ({"optimizer": "adam", "momentum": 0.9}, "update.momentum: Adam has no argument momentum"),
+        ({"optimizer": "RMSprop", "momentum": 0.9, "nesterov": True}, "update.nesterov: RMSprop"),
+        ({"betas": [0.9, 0.99]}, "update.betas: SGD has no argument betas"),
+        (
+            {"optimizer": "adam", "phases": {"asp": {"momentum": 0.5}}},
+            "update.phases.asp.momentum: Adam has no argument",
+        ),
+        ({"optimizer": "Rprop", "weight_decay": 0.1}, "update.weight_decay: Rprop has no"),
+        ({"optimizer": "Rprop", "no_decay": "norm-and-bias"}, "update.no_decay: Rprop has no"),
+        (
+            {"optimizer": "Rprop", "groups": [{"match": ["*"], "weight_decay": 0.1}]},
+            r"update.groups\[0\].weight_decay: Rprop has no",
+        ),
+        ({"optimizer": "Rprop"}, "update.lr_scaling: linear: Rprop reads lr at its first step"),
+        (
+            {"optimizer": "Rprop", "lr_scaling": "none", "schedule": "cosine"},
+            "update.schedule: cosine: Rprop reads lr",
+        ),
+        (
+            {"optimizer": "Rprop", "lr_scaling": "none", "phases": {"asp": {"lr": 1.0}}},
+            "update.phases.asp.lr: 1: Rprop reads lr",
+        ),
+        ({"optimizer": f"{OURS}Nothing"}, "has no 'Nothing'"),
+        ({"optimizer": "tests.builders.models:deep_cnn"}, "tests.builders.models:deep_cnn: "),
+        ({"optimizer": "torch:nn"}, "torch:nn: it is no class that extends torch.optim.Optimizer"),
+        ({"optimizer": "torch.optim:LBFGS"}, "missing 1 required positional argument: 'closure'"),
+        ({"optimizer": f"{OURS}Normalised"}, "Normalised: it is not elementwise, .* differ from"),
+        ({"optimizer": f"{OURS}ByRows"}, "ByRows: it is not elementwise"),
+        (
+            {"optimizer": f"{OURS}Adaptive", "phases": {"asp": {"weight_decay": 0.1}}},
+            "Adaptive: it is not elementwise",
+        ),
+        ({"optimizer": f"{OURS}Noisy"}, "Noisy: it is not elementwise"),
+        ({"optimizer": f"{OURS}Writing"}, "it writes into the gradient"),
+        ({"optimizer": f"{OURS}Replacing"}, "its steps do not change the parameters in place"),
+        ({"optimizer": f"{OURS}Forgetful"}, "it does not keep lr in its param_groups"),
+        ({"optimizer": f"{OURS}Unpaced"}, "Unpaced: it has no argument lr"),
+        ({"optimizer": {"name": f"{OURS}Renamed", "shrnk": 2}}, "did you mean 'shrink'"),
+    ],
+)
+def test_what_a_server_cannot_use_is_refused_before_the_run(update, says):
+    """Also without an effect on torch's random numbers."""
+    paradigm = {"paradigm": "sync-switch"} if "phases" in update else {}
+    experiment = config.validate({"engine": "virtual", "update": update} | paradigm)
+    before = torch.get_rng_state()
+    with pytest.raises(ConfigError, match=says) as raised:
+        prepare(experiment)
+    assert len(str(raised.value).splitlines()) <= 2
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_number_without_a_point_is_a_number():
+    """YAML 1.1 takes 1e-8 for text."""
+    text = "update: {optimizer: {name: Rprop, step_sizes: [1e-6, 5e+1]}}"
+    given = config.parse(text, source="x.yaml")
+    assert given.update.optimizer.parameters == {"step_sizes": [1e-6, 50.0]}
+
+
+def test_the_file_names_an_optimizer_as_briefly_as_can_be():
+    plain, rich = Update(optimizer="RMSprop"), Update(optimizer={"name": "RMSprop", "alpha": 0.9})
+    assert plain.model_dump(mode="json")["optimizer"] == "RMSprop"
+    assert rich.model_dump(mode="json")["optimizer"] == {"name": "RMSprop", "alpha": 0.9}
+    assert Update(**rich.model_dump(mode="json")) == rich
