@@ -103,6 +103,13 @@ class Experiment(Strict):
     network: Network = Network()
     faults: tuple[Fault, ...] = Field((), description="slow-downs, latency and crashes to inject")
     evaluation: EvaluationPlan = EvaluationPlan()
+    init_from: Path | None = Field(
+        None,
+        description=(
+            "the weights to start from: a safetensors file, one of `torch.save`, or the folder of a"
+            " record, for its final model; default: those that the model is built with"
+        ),
+    )
     keep: Literal["final", "best", "none"] = Field(
         "final",
         description=(

@@ -40,7 +40,8 @@ from raysync.record.storage import display_name, local_copy
 from raysync.record.writer import MODEL_FILES, ROWS_PER_GROUP, schema_of
 
 if TYPE_CHECKING:
-    from raysync.training.model_file import Module, StateDict
+    from raysync.training.model_file import Module
+    from raysync.training.state_dict import StateDict
 from raysync.record.writer import evaluations_table
 
 
@@ -109,7 +110,7 @@ class RunRecord:
         Raises:
             ConfigError: the record has no such model, or its file is damaged.
         """
-        from raysync.training.model_file import read as read_model
+        from raysync.training.state_dict import read as read_model
 
         file = self.model_file(which)
         return read_model(file, display_name(file))
@@ -126,14 +127,15 @@ class RunRecord:
             ConfigError: the record has no such model, or its file is damaged; or the model cannot
                 be built anew, or has other tensors.
         """
-        from raysync.training.model_file import fill, rebuilt
+        from raysync.training.model_file import rebuilt
+        from raysync.training.state_dict import fill
 
         tensors, file = self.state_dict(which), self.model_file(which)
         where = display_name(file)
         if module is None:
             with nullcontext() if self.trust else without_imports():
                 module = rebuilt(file, where, self.config)
-        return fill(module, tensors, where)
+        return fill(module, tensors, where).eval()
 
     def model_file(self, which: str = "final") -> Path:
         """Return the path of the file of a trained model.

@@ -12,6 +12,7 @@ from torch import nn
 
 from raysync.errors import ConfigError
 from raysync.randomness import hashed_seed
+from raysync.training.state_dict import StateDict, fill
 from raysync.training.task import Task
 from raysync.training.torchvision_import import OperatorsDeclared
 
@@ -23,11 +24,13 @@ class InitialModel:
     """
 
     task: Task
+    state: StateDict | None = None
+    """The tensors to begin with; None: those that the task builds."""
     operators: OperatorsDeclared = field(default_factory=OperatorsDeclared)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle what makes the task's module importable before the task."""
-        return _unpickled, (self.operators, self.task)
+        return _unpickled, (self.operators, self.task, self.state)
 
     @property
     def name(self) -> str:
@@ -38,7 +41,8 @@ class InitialModel:
         """Build the module with the initial weights of a run with that seed, on the CPU.
 
         Raises:
-            ConfigError: the task does not return a module, or refuses its settings.
+            ConfigError: the task does not return a module, or refuses its settings; or the tensors
+                to begin with do not fit.
         """
         with seeded(seed):
             module = self.task.build_model()
@@ -47,7 +51,7 @@ class InitialModel:
                 f"task {self.task.name}: build_model returned {type(module).__name__}, not an"
                 " nn.Module."
             )
-        return module
+        return module if self.state is None else fill(module, self.state, "init_from")
 
 
 @contextmanager
@@ -58,5 +62,5 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def _unpickled(operators: OperatorsDeclared, task: Task) -> InitialModel:
-    return InitialModel(task, operators)
+def _unpickled(operators: OperatorsDeclared, task: Task, state: StateDict | None) -> InitialModel:
+    return InitialModel(task, state, operators)

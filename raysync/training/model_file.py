@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save
+from safetensors import safe_open
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from raysync.config import Experiment
@@ -25,13 +25,12 @@ from raysync.paradigms.class_loading import NotTrusted, not_trusted
 from raysync.training.flat import FlatModel
 from raysync.training.initial_model import seeded
 from raysync.training.models import ModelPlan
+from raysync.training.state_dict import legible
 from raysync.training.supervised import Supervised
 from raysync.training.task import Task
 from raysync.training.task_loading import load_task
 
 Module = nn.Module
-StateDict = dict[str, Tensor]
-"""The tensors of a model by their names."""
 OFFERED = "raysync_model"
 """The key of the metadata under which there is what a model's function is offered, as JSON."""
 
@@ -83,20 +82,6 @@ def encoded(model: FlatModel, weights: Tensor, module: nn.Module, task: Task) ->
     return save(tensors, metadata)
 
 
-def read(file: Path, where: str) -> StateDict:
-    """Return the tensors of a file by their names.
-
-    Args:
-        file: a safetensors file.
-        where: the file as a message names it.
-
-    Raises:
-        ConfigError: it cannot be read, or is damaged.
-    """
-    with _legible(where):
-        return load_file(file)
-
-
 def rebuilt(file: Path, where: str, experiment: Experiment) -> nn.Module:
     """Build the module of a file anew, with initial weights.
 
@@ -115,7 +100,7 @@ def rebuilt(file: Path, where: str, experiment: Experiment) -> nn.Module:
         if not name.startswith(GIVEN):
             with _trusted(), seeded(experiment.seed):
                 return load_task(experiment.task).build_model()
-    with _legible(where):
+    with legible(where):
         with safe_open(file, "pt") as opened:
             metadata = opened.metadata() or {}
         offered = json.loads(metadata.get(OFFERED, "null"))
@@ -144,39 +129,8 @@ def _trusted() -> Iterator[None]:
         raise not_trusted(str(reference)) from None
 
 
-@contextmanager
-def _legible(where: str) -> Iterator[None]:
-    """Turn an error in reading a file into a `ConfigError` of one line."""
-    try:
-        yield
-    except (OSError, SafetensorError, ValueError, AttributeError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ConfigError(f"{where}: cannot be read, or is damaged ({reason}).") from error
-
-
 def _are_sizes(shape: Any, classes: Any) -> bool:
     """Say whether what a file says of its model's input and output has the right types."""
     return isinstance(shape, list) and all(
         type(size) is int and size > 0 for size in (*shape, classes)
     )
-
-
-def fill(module: nn.Module, tensors: StateDict, where: str) -> nn.Module:
-    """Load tensors into a module that has just these, and return it in evaluation mode.
-
-    Args:
-        module: to fill.
-        tensors: by their names.
-        where: the file of the tensors, for the error.
-
-    Raises:
-        ConfigError: it is no module, or names or shapes differ, which the message lists.
-    """
-    if not isinstance(module, nn.Module):
-        raise ConfigError(f"{where}: fills an nn.Module, not {type(module).__name__}.")
-    try:
-        module.load_state_dict(tensors)
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())[:600]
-        raise ConfigError(f"{where}: does not fit this module: {reason}") from error
-    return module.eval()

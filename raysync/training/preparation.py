@@ -27,6 +27,7 @@ from raysync.training.models import ModelPlan, ModelSource
 from raysync.training.optimizers import check_optimizer
 from raysync.training.parameter_groups import check_groups
 from raysync.training.samples import check_samples
+from raysync.training.state_dict import read_any
 from raysync.training.supervised import TASKS, Classification, LanguageModel, Supervised
 from raysync.training.task import Task
 from raysync.training.task_checks import TRIED, try_task
@@ -190,7 +191,8 @@ def prepare(
         _refuse_settings_of_others(experiment, task)
     else:
         task, experiment = _built_in(experiment, model, data)
-    initial = InitialModel(task)
+    file = experiment.init_from
+    initial = InitialModel(task, None if file is None else read_any(file, "init_from"))
     count = _train_count(experiment.data, task)
     _check_batches(experiment, task, count)
     module = initial.build(experiment.seed)

@@ -33,13 +33,22 @@ def run(session, tmp_path):
 
     Args:
         model: an object in place of the experiment's model, or a name or settings of one.
-        data: an object in place of its data set.
+        data: an object in place of its data set, or settings of one.
+        given: a task, in place of both.
         strikes: progress -> what is called, once, with the actor group at that progress.
         notify: as that of `raysync.run`.
         settings: of the experiment.
     """
 
-    def run(model=None, data=None, strikes=(), notify=lambda text: None, watch=None, **settings):
+    def run(
+        model=None,
+        data=None,
+        strikes=(),
+        notify=lambda text: None,
+        watch=None,
+        given=None,
+        **settings,
+    ):
         def struck(measures):
             if watch is not None:
                 watch(measures)
@@ -49,10 +58,12 @@ def run(session, tmp_path):
         pending = dict(strikes)
         if isinstance(model, dict):
             model, settings = None, settings | {"model": model}
+        if isinstance(data, dict):
+            data, settings = None, settings | {"data": data}
         experiment = config.validate(TINY | {"output": str(tmp_path)} | settings)
         record = run_in(
             session,
-            prepare(experiment, model, data),
+            prepare(experiment, model, data, given),
             experiment.paradigm,
             watch=struck,
             notify=notify,

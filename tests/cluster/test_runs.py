@@ -17,6 +17,7 @@ from raysync.core.replay import replay
 from raysync.paradigms import rebuild
 from tests.builders.cluster import TINY, UNEQUAL, pid_of
 from tests.builders.models import last_measured, line, measured
+from tests.builders.tasks import SumUp, Validated
 
 pytestmark = pytest.mark.ray
 
@@ -24,6 +25,31 @@ pytestmark = pytest.mark.ray
 def replays(record):
     with (record.path / "journal.jsonl").open() as file:
         return replay(file, partial(rebuild, trust=True))
+
+
+def test_a_users_task_is_read_ahead_by_processes_and_learns_as_in_virtual_time(run, tmp_path):
+    """Dicts of padded sequences with noise, in micro-batches; the same losses and metrics."""
+    settings = {
+        "data": {"loader_workers": 1, "train_samples": 20},
+        "batch_size": 5,
+        "micro_batch": 3,
+        "workload": {"samples": 75},
+        "evaluation": {"marks": 2},
+        "update": {"lr": 0.02, "no_decay": "norm-and-bias", "weight_decay": 0.1},
+    }
+    record = run(given=Validated(), **settings)
+    fresh = TINY | settings | {"output": str(tmp_path), "engine": "virtual"}
+    expected = raysync.run(fresh, task=Validated())
+    got, wanted = (
+        each.pushes.sort_values(["clock", "worker"], ignore_index=True)
+        for each in (record, expected)
+    )
+    assert got.worker.equals(wanted.worker)
+    assert np.allclose(got.loss, wanted.loss, atol=1e-6)
+    assert list(record.evaluations.columns)[4:] == ["mae", "loss", "test_mae", "test_loss"]
+    assert np.allclose(record.evaluations.mae, expected.evaluations.mae, atol=1e-6)
+    assert record.summary["final_test_mae"] == pytest.approx(expected.summary["final_test_mae"])
+    assert record.model(SumUp()).inner.weight.shape == (3, 4)
 
 
 def test_shards_devices_and_precision_change_where_it_is_computed_not_what(run, tmp_path):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
+from safetensors.torch import save_file
 from torch import nn
 from torch.utils.data import Subset, TensorDataset
 
@@ -23,7 +24,7 @@ from raysync.training.flat import FlatModel
 from raysync.training.gradient import GradientComputation
 from raysync.training.preparation import prepare
 from raysync.training.torchvision_import import torchvision
-from tests.builders.tasks import Cut, NoLength, Pairs, Stream, Sums, Validated, Words, padded
+from tests.builders.tasks import Cut, NoLength, Pairs, Stream, Sums, SumUp, Validated, Words, padded
 
 QUICK = {
     "engine": "virtual",
@@ -387,3 +388,63 @@ def test_other_seeds_have_other_weights_and_batches():
     )
     assert not np.array_equal(training.shards["worker-0"], other.shards["worker-0"])
     assert replace(other, experiment=training.experiment).experiment.seed == 0
+
+
+# ---- weights to start from ----
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "pt", "ckpt", "record"])
+def test_a_run_starts_from_a_file_of_weights(suffix, tmp_path):
+    """Its first evaluation is the last one of the run that left them."""
+    first = run(QUICK | {"task": "tests.builders.tasks:Sums"})
+    file, weights = tmp_path / f"w.{suffix}", first.state_dict()
+    match suffix:
+        case "record":
+            file = first.path
+        case "safetensors":
+            save_file(weights, file)
+        case "ckpt":
+            torch.save({"epoch": 3, "state_dict": weights}, file)
+        case _:
+            torch.save(weights, file)
+    second = run(QUICK | {"task": "tests.builders.tasks:Sums", "init_from": str(file)})
+    assert second.evaluations.mae.iloc[0] == first.evaluations.mae.iloc[-1]
+    assert second.evaluations.mae.iloc[-1] != first.evaluations.mae.iloc[-1]
+
+
+class Harmful:
+    def __reduce__(self):
+        return print, ("the pickle was executed",)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            {"inner.weight": torch.zeros(3, 4), "outer.weights": torch.zeros(1, 3)},
+            "it lacks outer.weight, outer.bias; the model has no outer.weights",
+        ),
+        (
+            {name: torch.zeros(2, 2) for name in SumUp().state_dict()},
+            r"it has inner.weight \(2, 2\) in place of \(3, 4\), outer.weight",
+        ),
+        ([1, 2], "holds no state_dict, a mapping of names to tensors"),
+        ({"a": 1}, "holds no state_dict"),
+        (Harmful(), "cannot be read, or is damaged"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(content, message, tmp_path, capsys):
+    torch.save(content, tmp_path / "w.pt")
+    with pytest.raises(ConfigError, match=message) as error:
+        prepared(Sums(), init_from=str(tmp_path / "w.pt"))
+    assert str(error.value).startswith("init_from")
+    assert len(str(error.value)) < 500
+    assert "executed" not in capsys.readouterr().out
+
+
+def test_a_file_of_weights_that_is_missing_or_cut_off(tmp_path):
+    with pytest.raises(ConfigError, match="init_from: .*cannot be read"):
+        prepared(Sums(), init_from=str(tmp_path / "none.safetensors"))
+    (tmp_path / "cut.safetensors").write_bytes(b"\x20\x00")
+    with pytest.raises(ConfigError, match="init_from: .*cannot be read, or is damaged"):
+        prepared(Sums(), init_from=str(tmp_path / "cut.safetensors"))

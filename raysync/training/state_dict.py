@@ -1,0 +1,125 @@
+"""Weights from a file, and into a module: names, shapes and numbers, never a program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from pickle import UnpicklingError
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from raysync.errors import ConfigError
+
+StateDict = dict[str, Tensor]
+"""The tensors of a model by their names."""
+_UNREADABLE = (
+    OSError,
+    SafetensorError,
+    UnpicklingError,
+    RuntimeError,
+    EOFError,
+    ValueError,
+    AttributeError,
+    KeyError,
+)
+"""What safetensors and torch raise for a file that is missing, cut off, or something else."""
+NAMED = 5
+"""The largest number of names that a message lists of a kind."""
+
+
+def read(file: Path, where: str) -> StateDict:
+    """Return the tensors of a safetensors file by their names.
+
+    Args:
+        file: the file.
+        where: the file as a message names it.
+
+    Raises:
+        ConfigError: it cannot be read, or is damaged.
+    """
+    with legible(where):
+        return load_file(file)
+
+
+def read_any(file: Path, where: str) -> StateDict:
+    """Return the tensors of a file of weights by their names.
+
+    Args:
+        file: a safetensors file, or one that `torch.save` made of a `state_dict()` (or of a mapping
+            that has one under `state_dict`, as Lightning's checkpoints do), of which nothing but
+            tensors is read; or the folder of a record, whose final model is read.
+        where: the setting that names it, for the error.
+
+    Raises:
+        ConfigError: it cannot be read, is damaged, or has other things than tensors.
+    """
+    file = file.expanduser()
+    if file.is_dir():
+        file = file / "model.safetensors"
+    where = f"{where}: {file}"
+    if file.suffix not in (".pt", ".pth", ".bin", ".ckpt"):
+        return read(file, where)
+    with legible(where):
+        content = torch.load(file, map_location="cpu", weights_only=True)
+    if isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
+        content = content["state_dict"]
+    if not isinstance(content, Mapping) or not all(
+        isinstance(tensor, Tensor) for tensor in content.values()
+    ):
+        raise ConfigError(f"{where}: holds no state_dict, a mapping of names to tensors.")
+    return dict(content)
+
+
+def fill(module: nn.Module, tensors: Mapping[str, Tensor], where: str) -> nn.Module:
+    """Load tensors into a module that has just these, and return it.
+
+    Args:
+        module: to fill.
+        tensors: by their names.
+        where: the file of the tensors, for the error.
+
+    Raises:
+        ConfigError: it is no module, or names or shapes differ, which the message lists.
+    """
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"{where}: fills an nn.Module, not {type(module).__name__}.")
+    own = module.state_dict()
+    differ = [
+        f"{name} {tuple(tensors[name].shape)} in place of {tuple(tensor.shape)}"
+        for name, tensor in own.items()
+        if name in tensors and tensors[name].shape != tensor.shape
+    ]
+    reasons = [
+        f"{what} {_listed(names)}"
+        for what, names in (
+            ("it lacks", [name for name in own if name not in tensors]),
+            ("the model has no", [name for name in tensors if name not in own]),
+            ("it has", differ),
+        )
+        if names
+    ]
+    if reasons:
+        raise ConfigError(f"{where}: does not fit the model: {'; '.join(reasons)}.")
+    module.load_state_dict(tensors)
+    return module
+
+
+def _listed(names: Iterable[str]) -> str:
+    first, *others = names
+    shown = [first, *others[: NAMED - 1]]
+    more = len(others) + 1 - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
+
+
+@contextmanager
+def legible(where: str) -> Iterator[None]:
+    """Turn an error in reading a file into a `ConfigError` of one line."""
+    try:
+        yield
+    except _UNREADABLE as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ConfigError(f"{where}: cannot be read, or is damaged ({reason}).") from error
