@@ -38,8 +38,8 @@ EXAMPLES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 ENGINES = ("virtual", "ray")
 ROUNDS = 4
-"""The rounds in which BSP is held against a plain loop: after more of them batch-norm and max-pooling
-have amplified the rounding of float32 beyond 1e-5."""
+"""The rounds in which BSP is held against a plain loop: after more of them batch-norm and
+max-pooling have amplified the rounding of float32 beyond 1e-5."""
 CLASSES = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 
 

@@ -35,6 +35,14 @@ class Data(Strict):
     test_samples: int | None = Field(
         None, gt=0, description="use only the first that many test samples"
     )
+    validation_samples: int | None = Field(
+        None,
+        gt=0,
+        description=(
+            "take that many samples out of the training set, for evaluations; the test set is then"
+            " used once, at the end; default: evaluations use the test set"
+        ),
+    )
     loader_workers: int = Field(
         0,
         ge=0,

@@ -20,6 +20,7 @@ from torch.utils.data import Dataset, Subset
 from raysync.config import Data
 from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.class_loading import call
+from raysync.randomness import hashed_seed
 from raysync.training.augment import crop_and_flip
 from raysync.training.batch_reader import SeededSamples, generators_restored
 from raysync.training.batches import Array
@@ -599,16 +600,47 @@ def load(data: Data) -> Labelled:
 
 
 def subset(whole: Labelled, data: Data) -> Labelled:
-    """Return a data set with only the first `train_samples` and `test_samples`."""
+    """Return a data set with only the first `train_samples` and `test_samples`, of whose training
+    samples `validation_samples` have become its validation set.
+
+    Raises:
+        ConfigError: it has a validation set already, too few samples, or is read one by one.
+    """
     train, test = data.train_samples, data.test_samples
     if isinstance(whole, LazyDataSet):
+        if data.validation_samples is not None:
+            raise ConfigError(
+                f"data.validation_samples: the samples of {whole.name} are read one by one, perhaps"
+                " with augmentation; give it a validation set of its own: data_set(validation=...)."
+            )
         return replace(whole, train=first_of(whole.train, train), test=first_of(whole.test, test))
-    return replace(
+    part = replace(
         whole,
         train_x=whole.train_x[:train],
         train_y=whole.train_y[:train],
         test_x=whole.test_x[:test],
         test_y=whole.test_y[:test],
+    )
+    return part if data.validation_samples is None else _validated(part, data.validation_samples)
+
+
+def _validated(whole: DataSet, count: int) -> DataSet:
+    """Take some training samples, always the same ones, for the validation set."""
+    if whole.validation_x is not None:
+        raise ConfigError(f"data.validation_samples: {whole.name} has a validation set already.")
+    if count >= len(whole.train_x):
+        raise ConfigError(
+            f"data.validation_samples: {count:,} of {len(whole.train_x):,} training samples of"
+            f" {whole.name} leave none to train on."
+        )
+    order = default_rng(hashed_seed(0, "validation")).permutation(len(whole.train_x))
+    taken, left = np.sort(order[:count]), np.sort(order[count:])
+    return replace(
+        whole,
+        train_x=whole.train_x[left],
+        train_y=whole.train_y[left],
+        validation_x=whole.train_x[taken],
+        validation_y=whole.train_y[taken],
     )
 
 

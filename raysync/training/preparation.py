@@ -136,8 +136,8 @@ class TrainingPlan:
 
     @cached_property
     def chance_accuracy(self) -> float | None:
-        """The accuracy of the best constant guess at the test labels; None if nothing is trained,
-        or if these are not in memory.
+        """The accuracy of the best constant guess at the labels that evaluations use; None if
+        nothing is trained, or if these are not in memory.
 
         Evaluations during the run may use only the first part of the test set; the larger of the
         guess's accuracies there and on the whole set counts.
@@ -147,7 +147,8 @@ class TrainingPlan:
             return None
         if not isinstance(task.data, DataSet):
             return None
-        labels = task.data.test_y
+        validation = task.data.validation_y
+        labels = task.data.test_y if validation is None else validation
         parts = (labels, labels[: experiment.evaluation.samples])
         return max(
             float(np.unique(part, return_counts=True)[1].max()) / part.size for part in parts
@@ -251,7 +252,7 @@ def _refuse_settings_of_others(experiment: Experiment, task: Task) -> None:
     default, given = Data(), experiment.data
     settings = [
         f"data.{name}"
-        for name in ("name", "data_dir", "parameters", "augment")
+        for name in ("name", "data_dir", "parameters", "augment", "validation_samples")
         if getattr(given, name) != getattr(default, name)
     ]
     if experiment.model != Experiment().model:

@@ -200,6 +200,24 @@ def test_a_validation_set_is_measured_until_the_end_and_the_test_set_once():
     assert isinstance(module, nn.Module)
 
 
+def test_validation_samples_are_taken_out_of_the_training_set():
+    settings = {"data": {"name": "digits", "train_samples": 100, "validation_samples": 30}}
+    training, whole = prepared(**settings), prepared(data={"name": "digits", "train_samples": 100})
+    data = training.task.data
+    rows = np.concatenate([data.train_x, data.validation_x]).reshape(100, -1)
+    assert np.array_equal(
+        np.unique(rows, axis=0), np.unique(whole.task.data.train_x.reshape(100, -1), axis=0)
+    )
+    assert (len(data.train_x), training.workload_samples) == (70, 48)
+    shares = np.bincount(data.validation_y) / 30
+    assert training.chance_accuracy == shares.max()
+    assert training.metrics == ("accuracy", "loss", "test_accuracy", "test_loss")
+    with pytest.raises(ConfigError, match="100 of 100 training samples of digits leave none"):
+        prepared(data={"name": "digits", "train_samples": 100, "validation_samples": 100})
+    with pytest.raises(ConfigError, match="data.validation_samples: the task Sums"):
+        prepared(Sums(), data={"validation_samples": 5})
+
+
 def test_a_task_runs_by_name_and_as_an_object(tmp_path):
     """The same training, the same journal."""
     named = {"name": "tests.builders.tasks:Sums", "width": 5}
