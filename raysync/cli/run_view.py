@@ -89,7 +89,7 @@ class RunView:
 
 def title(paradigm: str, about: Mapping[str, Any]) -> list[str]:
     """Name the paradigm, the model and its data, the number of workers, the seed and the engine."""
-    what = [f"{about[key]}" for key in ("model", "dataset") if key in about]
+    what = [f"{about[key]}" for key in ("model", "dataset") if about.get(key)]
     more = [
         " on ".join(what),
         *(f"{name} {about[name]}" for name in ("workers", "seed", "engine") if name in about),

@@ -70,10 +70,9 @@ def log_begin(
     name = f"{labels.experiment}/{labels.run}" if labels else experiment.name
     parameters = ", ".join(f"{name}={value}" for name, value in paradigm.parameters().items())
     logging.getLogger(LOGGER).info(
-        "%s begins: %s on %s, %d workers, %d samples, seed %d, under %s",
+        "%s begins: %s, %d workers, %d samples, seed %d, under %s",
         name,
-        experiment.model.name,
-        experiment.data.name,
+        experiment.subject,
         experiment.worker_count,
         workload_samples,
         experiment.seed,

@@ -347,7 +347,7 @@ def _check_batches(experiment: Experiment, task: Task, limit: int) -> None:
         if size > limit:
             raise ConfigError(
                 f"{where}: {size:,} is more than the {limit:,} training samples of"
-                f" {task.data_name}."
+                f" {task.data_name or task.name}."
             )
 
 

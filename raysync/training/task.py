@@ -73,8 +73,8 @@ class Task(ABC):
 
     @property
     def data_name(self) -> str:
-        """The name of the data set in records."""
-        return self.name
+        """The name of the data set in records; "" where that of the task says it."""
+        return ""
 
     @abstractmethod
     def build_model(self) -> nn.Module:
