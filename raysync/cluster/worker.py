@@ -49,6 +49,7 @@ class Worker:
         log_to_stderr(str(role))
         self._plan: WorkerPlan | None = None
         self._gradient: GradientComputation | None = None
+        self._reader: BatchReader | None = None
 
     def __repr__(self) -> str:
         return str(self._role)
@@ -84,9 +85,10 @@ class Worker:
             The gradient with the buffers behind it, (P + Q,), in a part a shard; the loss, and the
             seconds of computing, the emulated part included.
         """
-        plan, gradient = self._plan, self._gradient
+        plan, gradient, reader = self._plan, self._gradient, self._reader
         assert plan is not None, "step before reset"
         assert gradient is not None, "step before reset"
+        assert reader is not None, "step before reset"
         clock, batch_size, *fault = batch
         factor, added_s = fault or (1.0, 0.0)
         # The way of the gradient, too: what an actor returns leaves at once.
@@ -95,7 +97,7 @@ class Worker:
         began_s = now_s()
         if weights:
             gradient.read_weights(incoming(*weights))
-        loss = gradient.compute(self._reader, clock, batch_size)
+        loss = gradient.compute(reader, clock, batch_size)
         computed_s = now_s() - began_s
         share = batch_size / plan.batch_size
         sleep_s(self._step_time.seconds(clock, factor, share, computed_s) - computed_s)

@@ -20,8 +20,17 @@ def worker():
         step_s=0.5, link=config.Link(latency_s=0.1, bandwidth_bytes_per_s=2000)
     )
     worker._plan = WorkerPlan(
-        "w-0", group, None, None, batch_size=8, seed=0, vector_bytes=400, shards=1
+        slot="w-0",
+        group=group,
+        batches=None,
+        loader_workers=0,
+        micro_batch=None,
+        batch_size=8,
+        seed=0,
+        vector_bytes=400,
+        shards=1,
     )
+    worker._reader = object()
     worker._step_time = StepTime(group, 0, "w-0")
     return worker
 
