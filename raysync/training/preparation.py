@@ -7,14 +7,16 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 from torch import nn
 from torch.utils.data import Dataset
 
-from raysync.config import Data, Experiment, Named, WorkerGroup
+from raysync.config import Data, Experiment, Named, Update, WorkerGroup
 from raysync.config.experiment import GIVEN
 from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.class_loading import call, load_reference
 from raysync.paradigms.syncswitch import SyncSwitch
+from raysync.training.adapters.registry import task_adapter
 from raysync.training.batch_reader import BatchReader
 from raysync.training.batches import Array, Batches, shards
 from raysync.training.cost import step_flops
@@ -48,6 +50,8 @@ class TrainingPlan:
     shards: dict[str, Array]
     """Worker slot -> the indices of its training samples; empty if nothing is trained."""
     workload_samples: int
+    remarks: tuple[str, ...] = ()
+    """What the user should read before a run: what is taken over from the task, or is not."""
 
     @property
     def task(self) -> Task:
@@ -149,6 +153,7 @@ def prepare(
     count = _train_count(experiment.data, task)
     _check_batches(experiment, task, count)
     module = initial.build(experiment.seed)
+    experiment, remarks = _with_settings_of(task, module, experiment, count)
     flat = FlatModel(module)
     size = flat.size
     if experiment.cluster.server_shards > size:
@@ -165,6 +170,7 @@ def prepare(
         {},
         dealt,
         experiment.workload_samples(count),
+        remarks,
     )
     if not isinstance(task, Supervised) or isinstance(task.data, LazyDataSet):
         first = Batches(np.arange(count), experiment.seed, "tried")
@@ -193,6 +199,29 @@ def _given(
     return task, named
 
 
+def _with_settings_of(
+    task: Task, module: nn.Module, experiment: Experiment, count: int
+) -> tuple[Experiment, tuple[str, ...]]:
+    """Return the experiment with the settings of `update` that its task brings, and remarks.
+
+    Raises:
+        ConfigError: they do not go with those of the experiment file.
+    """
+    file, remarks = experiment.update, list(task.remarks(module))
+    brought = dict(task.update(module, file, experiment.workload_samples(count) / count))
+    if not brought:
+        return experiment, tuple(remarks)
+    text = ", ".join(f"{name}: {value}" for name, value in brought.items())
+    try:
+        update = Update.model_validate(brought | file.model_dump(exclude_unset=True))
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = first.get("ctx", {}).get("error", first["msg"])
+        raise ConfigError(f"task {task.name}: its update ({text}): {reason}.") from error
+    remarks.append(f"Taken over from {task.name} into update: {text}.")
+    return experiment.model_copy(update={"update": update}), tuple(remarks)
+
+
 def _named(experiment: Experiment) -> Task:
     """Make the task of the user's own that an experiment names.
 
@@ -209,7 +238,8 @@ def _named(experiment: Experiment) -> Task:
         )
     if ":" not in choice.name:
         raise unknown_name("task", choice.name, [*TASKS, "package.module:Class"], where="task")
-    made = call(load_reference(choice.name, where), where, choice.parameters, {})
+    make = task_adapter(choice.name) or load_reference(choice.name, where)
+    made = call(make, where, choice.parameters, {})
     if not isinstance(made, Task):
         raise ConfigError(
             f"{where}: must be a class that derives from raysync.Task, or a function that returns"

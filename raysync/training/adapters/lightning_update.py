@@ -1,0 +1,172 @@
+"""The settings of `update` that stand for what a LightningModule's `configure_optimizers` returns."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Iterator
+from math import isclose
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer, lr_scheduler
+
+from raysync.errors import ConfigError
+
+OPTIMIZERS: dict[type[Optimizer], str] = {
+    torch.optim.SGD: "sgd",
+    torch.optim.Adam: "adam",
+    torch.optim.AdamW: "adamw",
+}
+"""Class -> its name in `update.optimizer`. (Extend this, and `SETTINGS`, for further ones.)"""
+SETTINGS = ("lr", "weight_decay", "momentum", "nesterov", "betas")
+"""The arguments of these classes that are settings of `update`; others must have torch's default."""
+SAME_RESULT = ("foreach", "fused", "capturable", "differentiable")
+"""The arguments that choose another implementation of the same computation."""
+OF_THE_OPTIMIZER = {"optimizer", *SETTINGS}
+EPOCHS_TOLERANCE = 1e-6
+
+
+def update_of(
+    where: str, configured: Any, model: nn.Module, named: Collection[str], epochs: float
+) -> dict[str, Any]:
+    """Translate what `configure_optimizers` returned.
+
+    Args:
+        where: the task, for errors.
+        configured: an optimizer; a list with one; both with schedulers, as a tuple or a dict.
+        model: its trainable parameters must all be in the optimizer.
+        named: the settings of `update` that the experiment file names. If `optimizer` is among
+            them, the optimizer is not translated; with `schedule`, the schedule is not.
+        epochs: the passes over the training set that make up the workload, for schedules.
+
+    Returns:
+        Setting -> value.
+
+    Raises:
+        ConfigError: something has no equivalent; the message names the setting that replaces it.
+    """
+    optimizers, schedulers = _parts(configured)
+    if len(optimizers) != 1 or not isinstance(optimizers[0], Optimizer):
+        got = f"{len(optimizers)} optimizers" if optimizers else f"{configured!r:.80}"
+        raise ConfigError(
+            f"{where}: configure_optimizers must return one optimizer, got {got}: the server makes"
+            " one update of all parameters."
+        )
+    settings: dict[str, Any] = {}
+    if "optimizer" not in named:
+        settings |= _optimizer(where, optimizers[0], model)
+    if "schedule" not in named and schedulers:
+        settings |= {"schedule": _schedule(where, schedulers, epochs)}
+    return settings
+
+
+def _parts(configured: Any) -> tuple[list[Any], list[dict[str, Any]]]:
+    """Return optimizers, and schedulers as dicts, in the forms that Lightning documents."""
+    if isinstance(configured, dict):
+        configured = [configured]
+    if isinstance(configured, Optimizer):
+        return [configured], []
+    if not isinstance(configured, list | tuple):
+        return [], []
+    if len(configured) == 2 and isinstance(configured[0], list):
+        optimizers, schedulers = configured
+        schedulers = schedulers if isinstance(schedulers, list) else [schedulers]
+    elif configured and all(isinstance(each, dict) for each in configured):
+        optimizers = [each.get("optimizer") for each in configured]
+        schedulers = [each["lr_scheduler"] for each in configured if "lr_scheduler" in each]
+    else:
+        optimizers, schedulers = list(configured), []
+    return optimizers, [
+        each if isinstance(each, dict) else {"scheduler": each} for each in schedulers
+    ]
+
+
+def _optimizer(where: str, optimizer: Optimizer, model: nn.Module) -> dict[str, Any]:
+    kind = type(optimizer)
+    instead = "Name update.optimizer in the experiment file to train with that one instead."
+    if kind not in OPTIMIZERS:
+        raise ConfigError(
+            f"{where}: configure_optimizers returns {kind.__name__}, which is not among"
+            f" {', '.join(each.__name__ for each in OPTIMIZERS)}. {instead}"
+        )
+    optimized = {id(each) for group in optimizer.param_groups for each in group["params"]}
+    trainable = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    if left := [name for name, each in trainable.items() if id(each) not in optimized]:
+        raise ConfigError(
+            f"{where}: configure_optimizers leaves out {len(left)} of {len(trainable)} trainable"
+            f" parameters ({left[0]}, ...); set their requires_grad to False."
+        )
+    first, *others = [_arguments(group) for group in optimizer.param_groups]
+    if any(other != first for other in others):
+        raise ConfigError(
+            f"{where}: the parameter groups of configure_optimizers have different settings."
+            f" {instead}"
+        )
+    for name, value in first.items():
+        default = inspect.signature(kind).parameters.get(name)
+        if name not in SETTINGS and default is not None and value != default.default:
+            raise ConfigError(
+                f"{where}: {kind.__name__}({name}={value}) is not taken over. {instead}"
+            )
+    settings = {name: value for name, value in first.items() if name in SETTINGS}
+    return {"optimizer": OPTIMIZERS[kind], **settings}
+
+
+def _arguments(group: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a parameter group, with the learning rate before any schedule."""
+    lr = {"lr": float(group.get("initial_lr", group["lr"]))}
+    return {
+        name: value
+        for name, value in (group | lr).items()
+        if name not in ("params", "initial_lr", *SAME_RESULT)
+    }
+
+
+def _schedule(where: str, schedulers: list[dict[str, Any]], epochs: float) -> dict[str, Any]:
+    """Return `update.schedule` for schedulers.
+
+    Raises:
+        ConfigError: there is no exact equivalent.
+    """
+    first = schedulers[0]
+    name = type(first.get("scheduler")).__name__
+    instead = "Name update.schedule in the experiment file to train with that one instead."
+    if len(schedulers) > 1:
+        raise ConfigError(f"{where}: it has {len(schedulers)} learning-rate schedulers. {instead}")
+    if first.get("interval", "epoch") != "epoch" or first.get("frequency", 1) != 1:
+        raise ConfigError(
+            f"{where}: {name} steps once in {first.get('frequency', 1)}"
+            f" {first.get('interval', 'epoch')}s; only a step an epoch has an equivalent, since the"
+            f" number of updates depends on the paradigm. {instead}"
+        )
+    match first.get("scheduler"):
+        case lr_scheduler.MultiStepLR() as scheduler:
+            return _milestones(sorted(scheduler.milestones.elements()), scheduler.gamma, epochs)
+        case lr_scheduler.StepLR() as scheduler:
+            return _milestones(_every(scheduler.step_size, epochs), scheduler.gamma, epochs)
+        case lr_scheduler.CosineAnnealingLR() as scheduler:
+            if scheduler.eta_min == 0 and isclose(
+                scheduler.T_max, epochs, rel_tol=EPOCHS_TOLERANCE
+            ):
+                return {"name": "cosine"}
+            raise ConfigError(
+                f"{where}: CosineAnnealingLR(T_max={scheduler.T_max}, eta_min={scheduler.eta_min})"
+                f" has an equivalent if T_max is the workload's {epochs:g} epochs and eta_min is 0."
+                f" {instead}"
+            )
+    raise ConfigError(
+        f"{where}: {name} has no equivalent; MultiStepLR, StepLR and CosineAnnealingLR have one."
+        f" {instead}"
+    )
+
+
+def _every(step: int, epochs: float) -> Iterator[int]:
+    return iter(range(step, int(epochs) + 1, step))
+
+
+def _milestones(
+    at: Collection[int] | Iterator[int], factor: float, epochs: float
+) -> dict[str, Any]:
+    reached = [epoch / epochs for epoch in at if epoch <= epochs]
+    return {"name": "milestones", "milestones": reached, "factor": factor}
