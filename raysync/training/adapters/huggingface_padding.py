@@ -41,6 +41,7 @@ class NextTokens:
         self._padded = padded
 
     def __call__(self, samples: list[Any]) -> Any:
+        """Return a batch with labels."""
         return self._padded([{"labels": each["input_ids"]} | dict(each) for each in samples])
 
 

@@ -1,4 +1,4 @@
-"""`task: hf:NAME`: a model of Hugging Face's transformers, whole or with adapters of peft (LoRA)."""
+"""`task: hf:NAME`: a model of transformers, whole or with adapters of peft (LoRA)."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class HuggingFaceTask(Task):
         if lora is not None:
             require("peft", "huggingface", self._where)
         load_reference(data, f"{self._where}: data")
-        assert self._config
+        _ = self._config  # a folder or a type that does not exist is refused now
 
     def __getstate__(self) -> dict[str, Any]:
         made_here = ("_config", "_tokenizer", "_parts", "_collate")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,10 +15,7 @@ MEANS = ("mean", "avg")
 
 @contextmanager
 def logged_values(module: nn.Module) -> Iterator[dict[str, Any]]:
-    """Collect what a LightningModule, or one inside it, logs within the block.
-
-    `self.log` would warn and do nothing without a Trainer, so each instance gets another one for
-    the time of the block; `log_dict` calls it.
+    """Collect what a LightningModule logs within the block.
 
     Yields:
         Name -> what `Task.metrics` returns for it; values that only hold for a step
@@ -41,11 +38,27 @@ def logged_values(module: nn.Module) -> Iterator[dict[str, Any]]:
         if on_epoch is not False:
             values[name] = _metric(name, value, reduce_fx, batch_size)
 
+    with _logging_to(module, log):
+        yield values
+
+
+@contextmanager
+def nothing_logged(module: nn.Module) -> Iterator[None]:
+    """Ignore what a LightningModule logs within the block."""
+    with _logging_to(module, lambda *_, **__: None):
+        yield
+
+
+@contextmanager
+def _logging_to(module: nn.Module, log: Callable[..., None]) -> Iterator[None]:
+    """Give a module, and those inside it, another `log` for the time of the block: their own would
+    warn, and do nothing, without a Trainer. Their `log_dict` calls it.
+    """
     modules = [each for each in module.modules() if hasattr(each, "log_dict")]
     for each in modules:
         each.__dict__["log"] = log
     try:
-        yield values
+        yield
     finally:
         for each in modules:
             del each.__dict__["log"]

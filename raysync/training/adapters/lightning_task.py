@@ -13,7 +13,7 @@ from raysync.config import Update
 from raysync.config.base import by_name
 from raysync.errors import ConfigError
 from raysync.paradigms.class_loading import call, load_reference
-from raysync.training.adapters.lightning_log import logged_values, metrics_untouched
+from raysync.training.adapters.lightning_log import logged_values, metrics_untouched, nothing_logged
 from raysync.training.adapters.lightning_update import OF_THE_OPTIMIZER, update_of
 from raysync.training.adapters.packages import alike_in_all_processes, require
 from raysync.training.evaluation import OF_THE_TEST_SET
@@ -94,11 +94,12 @@ class LightningTask(Task):
         self._data = _mapping(by_name(data) or {}, f"{self._where}: data")
         self._metric = _primary(metric, self._where)
         self._prepared = False
-        assert self._module_class and (not self._data or self._data_class)
+        self._module_class()
+        if self._data:
+            self._data_class()
 
     def __getstate__(self) -> dict[str, Any]:
-        made_here = ("_module_class", "_data_class", "_parts")
-        return {name: value for name, value in vars(self).items() if name not in made_here}
+        return {name: value for name, value in vars(self).items() if name != "_parts"}
 
     @property
     def _where(self) -> str:
@@ -129,11 +130,9 @@ class LightningTask(Task):
         """See `Task.higher_is_better`."""
         return self._metric[1] if self._metric else False
 
-    @cached_property
     def _module_class(self) -> type[Any]:
         return self._class_of(self._reference, "LightningModule")
 
-    @cached_property
     def _data_class(self) -> type[Any]:
         return self._class_of(self._data.get("name", ""), "LightningDataModule")
 
@@ -156,7 +155,7 @@ class LightningTask(Task):
             ConfigError: it has no `training_step`, optimizes manually, or has a hook that cannot be
                 carried out.
         """
-        module: nn.Module = self._make(self._module_class, self._arguments, "module")
+        module: nn.Module = self._make(self._module_class(), self._arguments, "module")
         if not _has(module, "training_step"):
             raise ConfigError(f"{self._where}: the module has no training_step.")
         if not module.automatic_optimization:
@@ -206,9 +205,9 @@ class LightningTask(Task):
         """The parts of the data that have a loader."""
         with alike_in_all_processes():
             source = (
-                self._make(self._data_class, _without_name(self._data), "data")
+                self._make(self._data_class(), _without_name(self._data), "data")
                 if self._data
-                else self._make(self._module_class, self._arguments, "module")
+                else self._make(self._module_class(), self._arguments, "module")
             )
             if not self._prepared:
                 run_users_code(source.prepare_data, f"{self._where}: prepare_data")
@@ -281,7 +280,7 @@ class LightningTask(Task):
 
     def loss(self, model: nn.Module, batch: Tagged) -> Tensor:
         """See `Task.loss`: what `training_step` returns; what it logs is not kept."""
-        with logged_values(model), metrics_untouched(model):
+        with nothing_logged(model), metrics_untouched(model):
             returned = _step(model, "training_step", batch)
         loss = _loss_in(returned)
         if loss is None:
@@ -318,7 +317,7 @@ class LightningTask(Task):
 def _has(thing: object, hook: str) -> bool:
     """Say whether a module or a data module defines a hook, and not only lightning for it."""
     own = getattr(type(thing), hook, None)
-    return own is not None and not own.__module__.startswith(PACKAGES)
+    return callable(own) and not own.__module__.startswith(PACKAGES)
 
 
 def _step(model: nn.Module, name: str, batch: Tagged) -> Any:

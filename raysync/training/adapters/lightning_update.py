@@ -1,4 +1,4 @@
-"""The settings of `update` that stand for what a LightningModule's `configure_optimizers` returns."""
+"""What a LightningModule's `configure_optimizers` returns, as settings of `update`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OPTIMIZERS: dict[type[Optimizer], str] = {
 }
 """Class -> its name in `update.optimizer`. (Extend this, and `SETTINGS`, for further ones.)"""
 SETTINGS = ("lr", "weight_decay", "momentum", "nesterov", "betas")
-"""The arguments of these classes that are settings of `update`; others must have torch's default."""
+"""Their arguments that are settings of `update`; others must have torch's default."""
 SAME_RESULT = ("foreach", "fused", "capturable", "differentiable")
 """The arguments that choose another implementation of the same computation."""
 OF_THE_OPTIMIZER = {"optimizer", *SETTINGS}
