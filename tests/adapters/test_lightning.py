@@ -78,6 +78,7 @@ def test_what_is_not_equal_is_seen(training):
     assert (weights_of(driver)[: len(expected)] - expected).abs().max().item() > 1e-3
 
 
+@pytest.mark.filterwarnings("ignore")  # what the Trainer says of its surroundings
 @pytest.mark.parametrize("part", ["validate", "test"])
 def test_metrics_are_those_of_lightnings_own_trainer(training, lightning, tmp_path, part):
     """The same weights; whole numbers of batches are not needed: 32 and 40 samples in batches of

@@ -193,7 +193,7 @@ class HuggingFaceTask(Task):
     def _with_adapters(self, model: Any, settings: Mapping[str, Any]) -> nn.Module:
         peft = require("peft", "huggingface", self._where)
         where = f"{self._where}: lora"
-        arguments = {"task_type": LORA_TASKS.get(self._head)} | settings
+        arguments = {"task_type": LORA_TASKS.get(self._head), **settings}
         config = call(peft.LoraConfig, where, arguments, {})
         adapted: nn.Module = run_users_code(lambda: peft.get_peft_model(model, config), where)
         return adapted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -138,7 +138,7 @@ class LightningTask(Task):
 
     def _class_of(self, reference: str, kind: str) -> type[Any]:
         require("lightning.pytorch", "lightning", self._where)
-        found = load_reference(reference, self._where)
+        found: Any = load_reference(reference, self._where)
         bases = found.mro() if isinstance(found, type) else []
         if not any(
             base.__name__ == kind and base.__module__.startswith(PACKAGES) for base in bases
@@ -146,7 +146,7 @@ class LightningTask(Task):
             raise ConfigError(
                 f"{self._where}: {reference} is no class that derives from lightning's {kind}."
             )
-        return found
+        return found  # type: ignore[no-any-return]
 
     def build_model(self) -> nn.Module:
         """See `Task.build_model`: the LightningModule itself.
@@ -155,7 +155,7 @@ class LightningTask(Task):
             ConfigError: it has no `training_step`, optimizes manually, or has a hook that cannot be
                 carried out.
         """
-        module: nn.Module = self._make(self._module_class(), self._arguments, "module")
+        module: Any = self._make(self._module_class(), self._arguments, "module")
         if not _has(module, "training_step"):
             raise ConfigError(f"{self._where}: the module has no training_step.")
         if not module.automatic_optimization:
@@ -170,8 +170,8 @@ class LightningTask(Task):
             )
         run_users_code(module.configure_model, f"{self._where}: configure_model")
         if _has(module, "setup"):
-            run_users_code(lambda: module.setup("fit"), f"{self._where}: setup")
-        return module
+            run_users_code(partial(module.setup, "fit"), f"{self._where}: setup")
+        return module  # type: ignore[no-any-return]
 
     def remarks(self, model: nn.Module) -> Sequence[str]:
         """See `Task.remarks`: hooks that are not called, and what is taken of loaders."""
@@ -191,7 +191,8 @@ class LightningTask(Task):
         if {"optimizer", "schedule"} <= named or not _has(model, "configure_optimizers"):
             return {}
         configured = run_users_code(
-            model.configure_optimizers, f"{self._where}: configure_optimizers (without a Trainer)"
+            model.configure_optimizers,  # type: ignore[arg-type]
+            f"{self._where}: configure_optimizers (without a Trainer)",
         )
         settings = update_of(self._where, configured, model, named, epochs)
         return {
@@ -216,7 +217,7 @@ class LightningTask(Task):
             for part, hook in LOADERS.items():
                 if part != "validation":
                     stage = "fit" if part == "train" else "test"
-                    run_users_code(lambda stage=stage: source.setup(stage), f"{self._where}: setup")
+                    run_users_code(partial(source.setup, stage), f"{self._where}: setup")
                 loader = self._loader(source, hook)
                 if loader is not None:
                     loaders[part] = TaggedSamples(part, loader)
@@ -288,7 +289,7 @@ class LightningTask(Task):
                 "training_step must return a loss, or a dict with `loss`; got"
                 f" {type(returned).__name__}"
             )
-        return loss
+        return loss  # type: ignore[no-any-return]
 
     def metrics(self, model: nn.Module, batch: Tagged) -> Mapping[str, Any]:
         """See `Task.metrics`: what `validation_step` logs, and what it returns as its loss; for the

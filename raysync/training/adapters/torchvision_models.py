@@ -30,6 +30,9 @@ def build(name: str, /, classes: int, **parameters: Any) -> nn.Module:
     if name not in known:
         shown = ["the names in torchvision.models.list_models(module=torchvision.models)"]
         raise unknown_name("model of torchvision", name, known, "model", shown)
+    weights = models.get_model_weights(name).__members__
+    if isinstance(asked := parameters.get("weights"), str) and asked not in weights:
+        raise unknown_name("weights", asked, weights, where)
     if name in AUXILIARY:
         if parameters.setdefault("aux_logits", False):
             raise ConfigError(f"{where}: aux_logits: must be false: a task has one output.")
