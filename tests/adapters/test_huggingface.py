@@ -151,6 +151,14 @@ def test_loss_and_accuracy_are_means_over_labels(kind, data):
     assert (task.primary, task.higher_is_better) == ("accuracy", True)
 
 
+def test_dirichlet_deals_out_sequences_by_their_labels(sequences):
+    task = sequences.task
+    assert task.labels(task.train_set()) == [each["labels"] for each in task.train_set()]
+    tokens = planned(head="token-classification", data="tagged").task
+    with pytest.raises(ConfigError, match="has no attribute `targets`"):
+        tokens.labels(tokens.train_set())
+
+
 def test_a_language_model_learns_from_its_inputs():
     model = {"vocab_size": 32, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 16}
     quiet = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}

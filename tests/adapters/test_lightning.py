@@ -2,6 +2,7 @@
 
 import pickle
 
+import numpy as np
 import pytest
 import torch
 
@@ -37,6 +38,11 @@ def planned(kind="Classifier", update=None, workload=None, data=None, **paramete
 def configured(update=None, workload=None, **arguments):
     """The update of a module that configures its optimizer so."""
     return planned("Whole", update, workload, module=arguments).experiment.update
+
+
+def name_of(update):
+    """With or without arguments."""
+    return getattr(update.optimizer, "name", update.optimizer)
 
 
 @pytest.fixture(scope="module")
@@ -130,15 +136,15 @@ def test_a_run_has_the_logged_metrics(training):
 
 def test_the_optimizer_is_taken_over_where_the_file_names_none():
     update = planned(data=f"{MODULES}:Points").experiment.update
-    assert (update.optimizer, update.lr, update.momentum) == ("sgd", 0.1, 0.9)
+    assert (name_of(update), update.lr, update.momentum) == ("sgd", 0.1, 0.9)
     update = configured(arguments={"lr": 0.002, "betas": [0.8, 0.99]})
-    assert (update.optimizer, update.lr, update.betas) == ("adam", 0.002, (0.8, 0.99))
+    assert (name_of(update), update.lr, update.betas) == ("adam", 0.002, (0.8, 0.99))
     update = configured(optimizer="AdamW", arguments={"lr": 0.002})
-    assert (update.optimizer, update.weight_decay) == ("adamw", 0.01)  # torch's default
+    assert (name_of(update), update.weight_decay) == ("adamw", 0.01)  # torch's default
     update = configured({"lr": 0.5, "lr_scaling": "none"}, optimizer="AdamW")
-    assert (update.optimizer, update.lr, update.lr_scaling) == ("adamw", 0.5, "none")
+    assert (name_of(update), update.lr, update.lr_scaling) == ("adamw", 0.5, "none")
     update = configured({"optimizer": "sgd"}, optimizer="AdamW")
-    assert (update.optimizer, update.lr, update.weight_decay) == ("sgd", 0.05, 0.0)
+    assert (name_of(update), update.lr, update.weight_decay) == ("sgd", 0.05, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +205,9 @@ def test_the_primary_metric_is_the_first_whose_direction_is_known(training):
         ("StepWithoutLoss", {}, "training_step must return a loss"),
         ("Manual", {}, "optimizes manually"),
         ("TwoOptimizers", {}, "one optimizer, got 2 optimizers"),
-        ("OwnStep", {}, "its hook optimizer_step cannot be carried out"),
+        ("OwnStep", {}, "the hook optimizer_step of OwnStep cannot be carried out"),
+        ("OwnTransfer", {}, "on_after_batch_transfer"),
+        ("Whole", {"data": f"{MODULES}:TransferringPoints"}, "transfer_batch_to_device"),
         ("NeedsTrainer", {}, "not attached to a `Trainer`"),
         ("TwoLoaders", {}, "must return one DataLoader"),
         ("Sums", {}, "SumMetric"),
@@ -229,7 +237,21 @@ def test_a_schedule_without_an_equivalent_is_left_out_if_the_file_names_one():
     assert configured({"schedule": "cosine"}, **arguments).schedule.name == "cosine"
 
 
-def test_dirichlet_deals_out_a_random_split():
-    settings = SETTINGS | {"data": {"partition": "dirichlet"}}
-    with pytest.raises(ConfigError, match="has no attribute `targets`"):
-        prepare(config.validate(settings))
+def test_dirichlet_deals_out_a_random_split_by_its_targets(training):
+    skewed = prepare(config.validate(SETTINGS | {"data": {"partition": "dirichlet", "alpha": 0.1}}))
+    task = skewed.task
+    samples = task.train_set()
+    labels = task.labels(samples)
+    assert labels[5] == int(samples[5].content[1])
+    counts = [np.bincount([labels[index] for index in shard]) for shard in skewed.shards.values()]
+    even = [np.bincount([labels[index] for index in shard]) for shard in training.shards.values()]
+    assert np.std([each.max() / each.sum() for each in counts]) > np.std(
+        [each.max() / each.sum() for each in even]
+    )
+
+
+def test_a_loss_that_is_only_logged_is_the_loss():
+    training = planned("LogsItsLoss")
+    evaluation = ModelEvaluation(training.task, training.build(), training.experiment)
+    metrics = evaluation.measure(evaluation.model.initial(), is_last=True)
+    assert metrics["loss"] == metrics["val_loss"]

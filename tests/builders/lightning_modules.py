@@ -15,7 +15,9 @@ FEATURES, CLASSES = 6, 3
 def points(count, seed):
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(count, FEATURES, generator=generator)
-    return TensorDataset(x, (x[:, 0] > 0).long() + (x[:, 1] > 0).long())
+    samples = TensorDataset(x, (x[:, 0] > 0).long() + (x[:, 1] > 0).long())
+    samples.targets = samples.tensors[1]
+    return samples
 
 
 class Points(L.LightningDataModule):
@@ -152,6 +154,23 @@ class NoTrainingStep(L.LightningModule):
 class StepWithoutLoss(Whole):
     def training_step(self, batch, batch_idx):
         pass
+
+
+class OwnTransfer(Whole):
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        return batch
+
+
+class TransferringPoints(Points):
+    def transfer_batch_to_device(self, batch, device, dataloader_idx):
+        return batch
+
+
+class LogsItsLoss(Whole):
+    """As in Lightning's guide to metrics: nothing is returned."""
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", 2 * F.cross_entropy(self(batch[0]), batch[1]))
 
 
 class TwoLoaders(Whole):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -245,6 +245,13 @@ class HuggingFaceTask(Task):
         which pads to the longest sample of the batch.
         """
         return dict(self._collate(samples))
+
+    def labels(self, samples: Dataset[Any]) -> Sequence[int]:
+        """See `Task.labels`: the `labels` of the samples, all of which are read for that."""
+        if not self._classifies or self._head == "token-classification":
+            return super().labels(samples)
+        each = (samples[index] for index in range(len(samples)))  # type: ignore[arg-type]
+        return [int(sample["labels"]) for sample in each]
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """See `Task.loss`: that of the model's own output.

@@ -23,22 +23,24 @@ from raysync.training.task_checks import run_users_code
 
 LOADERS = {"train": "train_dataloader", "validation": "val_dataloader", "test": "test_dataloader"}
 """Part of the data -> the hook that returns its loader."""
+BATCH_HOOKS = ("on_after_batch_transfer", "on_before_batch_transfer", "transfer_batch_to_device")
+"""The hooks that change a batch, of a module and of a data module."""
 REFUSED_HOOKS = (
     "backward",
     "clip_gradients",
     "configure_gradient_clipping",
     "lr_scheduler_step",
     "on_after_backward",
-    "on_after_batch_transfer",
-    "on_before_batch_transfer",
     "on_before_optimizer_step",
     "optimizer_step",
     "optimizer_zero_grad",
-    "transfer_batch_to_device",
+    *BATCH_HOOKS,
 )
 """The hooks that change a batch, a gradient or an update: without them another model is trained."""
 PACKAGES = ("lightning.", "pytorch_lightning.")
 """What the modules of lightning's own classes begin with, under both names of the library."""
+LOSSES = ("val_loss", "valid_loss", "validation_loss", "val/loss", "test_loss", "test/loss")
+"""The usual names of the loss of an evaluation, where a step does not return it."""
 MODES = {"min": False, "max": True}
 """`metric.mode` -> whether higher is better."""
 
@@ -163,15 +165,19 @@ class LightningTask(Task):
                 f"{self._where}: it optimizes manually (automatic_optimization is False); updates"
                 " are the server's here."
             )
-        if hook := next((hook for hook in REFUSED_HOOKS if _has(module, hook)), None):
-            raise ConfigError(
-                f"{self._where}: its hook {hook} cannot be carried out: gradients are combined and"
-                " applied by the server."
-            )
+        self._refuse(REFUSED_HOOKS, module)
         run_users_code(module.configure_model, f"{self._where}: configure_model")
         if _has(module, "setup"):
             run_users_code(partial(module.setup, "fit"), f"{self._where}: setup")
         return module  # type: ignore[no-any-return]
+
+    def _refuse(self, hooks: Sequence[str], thing: object) -> None:
+        if hook := next((hook for hook in hooks if _has(thing, hook)), None):
+            raise ConfigError(
+                f"{self._where}: the hook {hook} of {type(thing).__name__} cannot be carried out:"
+                " workers compute gradients of batches as they are collated, and the server applies"
+                " them."
+            )
 
     def remarks(self, model: nn.Module) -> Sequence[str]:
         """See `Task.remarks`: hooks that are not called, and what is taken of loaders."""
@@ -210,6 +216,7 @@ class LightningTask(Task):
                 if self._data
                 else self._make(self._module_class(), self._arguments, "module")
             )
+            self._refuse(BATCH_HOOKS, source)
             if not self._prepared:
                 run_users_code(source.prepare_data, f"{self._where}: prepare_data")
                 self._prepared = True  # what it downloads is there for the other processes
@@ -303,8 +310,7 @@ class LightningTask(Task):
             returned = _step(model, step, batch)
         if self._metric is None:
             self._metric = _first_known(values)
-        loss = _loss_in(returned)
-        if "loss" not in values and loss is not None:
+        if "loss" not in values and (loss := _evaluated_loss(values, returned)) is not None:
             values["loss"] = loss
         if batch.part == "test" and "validation" in self._parts:
             return {name.removeprefix(OF_THE_TEST_SET): each for name, each in values.items()}
@@ -330,6 +336,13 @@ def _step(model: nn.Module, name: str, batch: Tagged) -> Any:
 
 def _loss_in(returned: Any) -> Any:
     return returned.get("loss") if isinstance(returned, Mapping) else returned
+
+
+def _evaluated_loss(values: Mapping[str, Any], returned: Any) -> Any:
+    """Return the loss that a step returned, or logged under its usual name."""
+    named = (values[name] for name in LOSSES if name in values)
+    loss = _loss_in(returned)
+    return next(named, None) if loss is None else loss
 
 
 def _first_known(values: Mapping[str, Any]) -> tuple[str, bool] | None:
