@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer, lr_scheduler
 
+from raysync.config import Update
 from raysync.errors import ConfigError
 
 OPTIMIZERS: dict[type[Optimizer], str] = {
@@ -109,7 +110,11 @@ def _optimizer(where: str, optimizer: Optimizer, model: nn.Module) -> dict[str, 
             raise ConfigError(
                 f"{where}: {kind.__name__}({name}={value}) is not taken over. {instead}"
             )
-    settings = {name: value for name, value in first.items() if name in SETTINGS}
+    settings = {
+        name: value
+        for name, value in first.items()
+        if name == "lr" or (name in SETTINGS and value != Update.model_fields[name].default)
+    }
     return {"optimizer": OPTIMIZERS[kind], **settings}
 
 
