@@ -208,12 +208,13 @@ def _with_settings_of(
         ConfigError: they do not go with those of the experiment file.
     """
     file, remarks = experiment.update, list(task.remarks(module))
-    brought = dict(task.update(module, file, experiment.workload_samples(count) / count))
+    settings = task.update(module, file, experiment.workload_samples(count) / count)
+    brought = {name: value for name, value in settings.items() if name not in file.model_fields_set}
     if not brought:
         return experiment, tuple(remarks)
     text = ", ".join(f"{name}: {value}" for name, value in brought.items())
     try:
-        update = Update.model_validate(brought | file.model_dump(exclude_unset=True))
+        update = Update.model_validate(file.model_dump(exclude_unset=True) | brought)
     except ValidationError as error:
         first = error.errors()[0]
         reason = first.get("ctx", {}).get("error", first["msg"])

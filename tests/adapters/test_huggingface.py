@@ -169,7 +169,11 @@ def test_a_language_model_learns_from_its_inputs():
     assert ((batch["labels"] == -100) == (batch["attention_mask"] == 0)).all()
     evaluation = ModelEvaluation(training.task, training.build(), training.experiment)
     _, driver = learn(training, "bsp")
-    before = evaluation.measure(evaluation.model.initial(), is_last=True)["loss"]
+    initial, samples = evaluation.model.initial(), training.task.test_set()
+    before, one_by_one = (
+        evaluate(evaluation.model, initial, training.task, samples, size)["loss"] for size in (8, 1)
+    )
+    assert before == pytest.approx(one_by_one, rel=1e-5)  # a mean over the tokens to predict
     assert evaluation.measure(weights_of(driver), is_last=True)["loss"] < before
 
 
@@ -239,6 +243,7 @@ def test_adapters_are_written_with_the_base_that_they_need(transformers, peft, t
         ({"data": "without_test"}, "returns no 'test'"),
         ({"data": "wrong_part"}, "did you mean 'test'"),
         ({"data": "plain"}, "has no loss: samples need `labels`"),
+        ({"data": "unlabelled_test"}, "metrics: TypeError: the model's output has no loss"),
         ({"data_parameters": {"cuont": 3}}, "cuont"),
         ({"lora": {"rank": 8}}, "rank"),
         ({"lora": {"target_modules": ["nowhere"]}}, "No modules were targeted"),

@@ -106,6 +106,7 @@ def test_metrics_are_those_of_lightnings_own_trainer(training, lightning, tmp_pa
     if part == "test":  # what is not named so by the module gets the prefix
         theirs = {f"test_{name.removeprefix('test_')}": value for name, value in theirs.items()}
     assert len(theirs) == 7
+    assert not any(name.endswith("_last") for name in mine)
     for name, value in theirs.items():
         assert mine[name] == pytest.approx(value, abs=1e-6), name
     assert mine["loss"] == pytest.approx(mine["val_loss"])
@@ -119,6 +120,15 @@ def test_a_second_evaluation_begins_anew(training):
     batch = training.task.collate([training.task.train_set()[index] for index in range(4)])
     training.task.loss(evaluation.model.module.train(), batch)
     assert evaluation.measure(initial, is_last=False) == first
+
+
+def test_what_training_adds_to_torchmetrics_does_not_stay(training):
+    """It would grow for ever: there is no end of an epoch."""
+    module, task = training.build(), training.task
+    before = [value.clone() for value in module.accuracy.metric_state.values()]
+    task.loss(module, task.collate([task.train_set()[index] for index in range(4)]))
+    after = module.accuracy.metric_state.values()
+    assert all(torch.equal(*pair) for pair in zip(before, after, strict=True))
 
 
 def test_two_paradigms_meet_the_same_batches_in_every_process(training):
@@ -205,6 +215,8 @@ def test_the_primary_metric_is_the_first_whose_direction_is_known(training):
         ("StepWithoutLoss", {}, "training_step must return a loss"),
         ("Manual", {}, "optimizes manually"),
         ("TwoOptimizers", {}, "one optimizer, got 2 optimizers"),
+        ("HalfOptimized", {}, "leaves out 2 of 4 trainable parameters (model.2.weight"),
+        ("BatchesOfItsOwn", {}, "batch_size=None"),
         ("OwnStep", {}, "the hook optimizer_step of OwnStep cannot be carried out"),
         ("OwnTransfer", {}, "on_after_batch_transfer"),
         ("Whole", {"data": f"{MODULES}:TransferringPoints"}, "transfer_batch_to_device"),

@@ -79,6 +79,7 @@ class Classifier(L.LightningModule):
         self.log(f"{prefix}_f1", self.f1)
         self.log(f"{prefix}_batch_f1", self.f1(logits, y))
         self.log(f"{prefix}_margin", logits.max(dim=1).values.mean(), batch_size=1)
+        self.log(f"{prefix}_last", loss, on_step=True, on_epoch=False)
         self.seen.update(logits, y)
         self.log_dict(self.seen)
         return loss
@@ -135,6 +136,16 @@ class Manual(Whole):
 class TwoOptimizers(Whole):
     def configure_optimizers(self):
         return [torch.optim.SGD(part.parameters(), 0.1) for part in (self.model[0], self.model[2])]
+
+
+class HalfOptimized(Whole):
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.model[0].parameters(), 0.1)
+
+
+class BatchesOfItsOwn(Whole):
+    def train_dataloader(self):
+        return DataLoader(points(64, seed=1), batch_size=None)
 
 
 class OwnStep(Whole):

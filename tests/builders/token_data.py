@@ -51,6 +51,10 @@ def without_test():
     return {"train": sequences(8, 1, of_sequence)}
 
 
+def unlabelled_test():
+    return {"train": texts()["train"], "test": plain()["test"]}
+
+
 def wrong_part():
     return texts() | {"tset": []}
 

@@ -14,7 +14,7 @@ from raysync.config.base import by_name
 from raysync.errors import ConfigError
 from raysync.paradigms.class_loading import call, load_reference
 from raysync.training.adapters.lightning_log import logged_values, metrics_untouched, nothing_logged
-from raysync.training.adapters.lightning_update import OF_THE_OPTIMIZER, update_of
+from raysync.training.adapters.lightning_update import update_of
 from raysync.training.adapters.packages import alike_in_all_processes, require
 from raysync.training.evaluation import OF_THE_TEST_SET
 from raysync.training.samples import check_samples
@@ -200,12 +200,7 @@ class LightningTask(Task):
             model.configure_optimizers,  # type: ignore[arg-type]
             f"{self._where}: configure_optimizers (without a Trainer)",
         )
-        settings = update_of(self._where, configured, model, named, epochs)
-        return {
-            name: value
-            for name, value in settings.items()
-            if name not in named and not (name in OF_THE_OPTIMIZER and "optimizer" in named)
-        }
+        return update_of(self._where, configured, model, named, epochs)
 
     @cached_property
     def _parts(self) -> dict[str, TaggedSamples]:

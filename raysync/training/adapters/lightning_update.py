@@ -24,7 +24,6 @@ SETTINGS = ("lr", "weight_decay", "momentum", "nesterov", "betas")
 """Their arguments that are settings of `update`; others must have torch's default."""
 SAME_RESULT = ("foreach", "fused", "capturable", "differentiable")
 """The arguments that choose another implementation of the same computation."""
-OF_THE_OPTIMIZER = {"optimizer", *SETTINGS}
 EPOCHS_TOLERANCE = 1e-6
 
 
