@@ -4,27 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import Dataset
 
 from raysync.config import Update
 from raysync.config.base import by_name
 from raysync.errors import ConfigError
 from raysync.paradigms.class_loading import call, load_reference
+from raysync.training.adapters.lightning_data import (
+    BATCH_HOOKS,
+    LOADERS,
+    PACKAGES,
+    Tagged,
+    TaggedSamples,
+    has_hook,
+    parts_of,
+    refuse_hooks,
+    targets_of,
+)
 from raysync.training.adapters.lightning_log import logged_values, metrics_untouched, nothing_logged
 from raysync.training.adapters.lightning_update import update_of
 from raysync.training.adapters.packages import alike_in_all_processes, require
 from raysync.training.evaluation import OF_THE_TEST_SET
-from raysync.training.samples import check_samples
 from raysync.training.task import Task, is_torchmetric
 from raysync.training.task_checks import run_users_code
 
-LOADERS = {"train": "train_dataloader", "validation": "val_dataloader", "test": "test_dataloader"}
-"""Part of the data -> the hook that returns its loader."""
-BATCH_HOOKS = ("on_after_batch_transfer", "on_before_batch_transfer", "transfer_batch_to_device")
-"""The hooks that change a batch, of a module and of a data module."""
 REFUSED_HOOKS = (
     "backward",
     "clip_gradients",
@@ -37,34 +43,10 @@ REFUSED_HOOKS = (
     *BATCH_HOOKS,
 )
 """The hooks that change a batch, a gradient or an update: without them another model is trained."""
-PACKAGES = ("lightning.", "pytorch_lightning.")
-"""What the modules of lightning's own classes begin with, under both names of the library."""
 LOSSES = ("val_loss", "valid_loss", "validation_loss", "val/loss", "test_loss", "test/loss")
 """The usual names of the loss of an evaluation, where a step does not return it."""
 MODES = {"min": False, "max": True}
 """`metric.mode` -> whether higher is better."""
-
-
-class Tagged(NamedTuple):
-    """A sample, or a batch, and the part of the data that it is from: a module has a step, and a
-    `collate_fn`, for each.
-    """
-
-    part: str
-    content: Any
-
-
-class TaggedSamples(Dataset[Tagged]):
-    """The samples of a part of the data."""
-
-    def __init__(self, part: str, loader: DataLoader[Any]) -> None:
-        self.part, self.samples, self.collate = part, loader.dataset, loader.collate_fn
-
-    def __len__(self) -> int:
-        return len(self.samples)  # type: ignore[arg-type]
-
-    def __getitem__(self, index: int) -> Tagged:
-        return Tagged(self.part, self.samples[index])
 
 
 class LightningTask(Task):
@@ -158,26 +140,18 @@ class LightningTask(Task):
                 carried out.
         """
         module: Any = self._make(self._module_class(), self._arguments, "module")
-        if not _has(module, "training_step"):
+        if not has_hook(module, "training_step"):
             raise ConfigError(f"{self._where}: the module has no training_step.")
         if not module.automatic_optimization:
             raise ConfigError(
                 f"{self._where}: it optimizes manually (automatic_optimization is False); updates"
                 " are the server's here."
             )
-        self._refuse(REFUSED_HOOKS, module)
+        refuse_hooks(REFUSED_HOOKS, module, self._where)
         run_users_code(module.configure_model, f"{self._where}: configure_model")
-        if _has(module, "setup"):
+        if has_hook(module, "setup"):
             run_users_code(partial(module.setup, "fit"), f"{self._where}: setup")
         return module  # type: ignore[no-any-return]
-
-    def _refuse(self, hooks: Sequence[str], thing: object) -> None:
-        if hook := next((hook for hook in hooks if _has(thing, hook)), None):
-            raise ConfigError(
-                f"{self._where}: the hook {hook} of {type(thing).__name__} cannot be carried out:"
-                " workers compute gradients of batches as they are collated, and the server applies"
-                " them."
-            )
 
     def remarks(self, model: nn.Module) -> Sequence[str]:
         """See `Task.remarks`: hooks that are not called, and what is taken of loaders."""
@@ -187,14 +161,14 @@ class LightningTask(Task):
             " and order are the experiment's."
         ]
         hooks = [name for name in dir(type(model)) if name.startswith("on_")]
-        if unused := [hook for hook in hooks if _has(model, hook)]:
+        if unused := [hook for hook in hooks if has_hook(model, hook)]:
             lines.append(f"Not called of {self._reference}: {', '.join(unused)}.")
         return lines
 
     def update(self, model: nn.Module, file: Update, epochs: float) -> Mapping[str, Any]:
         """See `Task.update`: what `configure_optimizers` returns."""
         named = file.model_fields_set
-        if {"optimizer", "schedule"} <= named or not _has(model, "configure_optimizers"):
+        if {"optimizer", "schedule"} <= named or not has_hook(model, "configure_optimizers"):
             return {}
         configured = run_users_code(
             model.configure_optimizers,  # type: ignore[arg-type]
@@ -211,40 +185,10 @@ class LightningTask(Task):
                 if self._data
                 else self._make(self._module_class(), self._arguments, "module")
             )
-            self._refuse(BATCH_HOOKS, source)
             if not self._prepared:
                 run_users_code(source.prepare_data, f"{self._where}: prepare_data")
                 self._prepared = True  # what it downloads is there for the other processes
-            loaders = {}
-            for part, hook in LOADERS.items():
-                if part != "validation":
-                    stage = "fit" if part == "train" else "test"
-                    run_users_code(partial(source.setup, stage), f"{self._where}: setup")
-                loader = self._loader(source, hook)
-                if loader is not None:
-                    loaders[part] = TaggedSamples(part, loader)
-        return loaders
-
-    def _loader(self, source: Any, hook: str) -> DataLoader[Any] | None:
-        """Return what a hook returns, if the source has it.
-
-        Raises:
-            ConfigError: it is not one DataLoader of samples.
-        """
-        where = f"{self._where}: {hook}"
-        loader = run_users_code(getattr(source, hook), where) if _has(source, hook) else None
-        if isinstance(loader, list | tuple) and len(loader) == 1:
-            loader = loader[0]
-        if loader is None or loader == []:
-            return None
-        if not isinstance(loader, DataLoader):
-            raise ConfigError(
-                f"{where}: must return one DataLoader of torch, got {type(loader).__name__}."
-            )
-        if loader.batch_sampler is None:
-            raise ConfigError(f"{where}: batch_size=None: its data set must have samples.")
-        check_samples(where, loader.dataset)
-        return loader
+            return parts_of(source, self._where)
 
     def _part(self, part: str, *others: str) -> TaggedSamples:
         for name in (part, *others):
@@ -274,12 +218,9 @@ class LightningTask(Task):
         return Tagged(part, self._parts[part].collate([each.content for each in samples]))
 
     def labels(self, samples: Dataset[Any]) -> Sequence[int]:
-        """See `Task.labels`; torch's `Subset`, which `random_split` makes, is looked through."""
-        inner = samples.samples if isinstance(samples, TaggedSamples) else samples
-        if isinstance(inner, Subset):
-            whole = self.labels(inner.dataset)
-            return [whole[index] for index in inner.indices]
-        return super().labels(inner)
+        """See `Task.labels`: the attribute `targets` of the loader's data set."""
+        targets = targets_of(samples)
+        return super().labels(samples) if targets is None else targets
 
     def loss(self, model: nn.Module, batch: Tagged) -> Tensor:
         """See `Task.loss`: what `training_step` returns; what it logs is not kept."""
@@ -298,8 +239,8 @@ class LightningTask(Task):
         test set `test_step`, if the module has one.
         """
         step = "test_step" if batch.part == "test" else "validation_step"
-        step = step if _has(model, step) else "validation_step"
-        if not _has(model, step):
+        step = step if has_hook(model, step) else "validation_step"
+        if not has_hook(model, step):
             return {}
         with logged_values(model) as values:
             returned = _step(model, step, batch)
@@ -314,12 +255,6 @@ class LightningTask(Task):
     def _make(self, kind: type[Any], arguments: Mapping[str, Any], what: str) -> Any:
         where = f"{self._where}: {what}"
         return run_users_code(lambda: call(kind, where, arguments, {}), where)
-
-
-def _has(thing: object, hook: str) -> bool:
-    """Say whether a module or a data module defines a hook, and not only lightning for it."""
-    own = getattr(type(thing), hook, None)
-    return callable(own) and not own.__module__.startswith(PACKAGES)
 
 
 def _step(model: nn.Module, name: str, batch: Tagged) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable
 from math import isclose
 from typing import Any
 
@@ -25,6 +25,7 @@ SETTINGS = ("lr", "weight_decay", "momentum", "nesterov", "betas")
 SAME_RESULT = ("foreach", "fused", "capturable", "differentiable")
 """The arguments that choose another implementation of the same computation."""
 EPOCHS_TOLERANCE = 1e-6
+"""Relative: a workload in samples or iterations makes a fraction of epochs."""
 
 
 def update_of(
@@ -144,33 +145,28 @@ def _schedule(where: str, schedulers: list[dict[str, Any]], epochs: float) -> di
             f" {first.get('interval', 'epoch')}s; only a step an epoch has an equivalent, since the"
             f" number of updates depends on the paradigm. {instead}"
         )
-    match first.get("scheduler"):
-        case lr_scheduler.MultiStepLR() as scheduler:
-            return _milestones(sorted(scheduler.milestones.elements()), scheduler.gamma, epochs)
-        case lr_scheduler.StepLR() as scheduler:
-            return _milestones(_every(scheduler.step_size, epochs), scheduler.gamma, epochs)
-        case lr_scheduler.CosineAnnealingLR() as scheduler:
-            if scheduler.eta_min == 0 and isclose(
-                scheduler.T_max, epochs, rel_tol=EPOCHS_TOLERANCE
-            ):
-                return {"name": "cosine"}
-            raise ConfigError(
-                f"{where}: CosineAnnealingLR(T_max={scheduler.T_max}, eta_min={scheduler.eta_min})"
-                f" has an equivalent if T_max is the workload's {epochs:g} epochs and eta_min is 0."
-                f" {instead}"
-            )
+    scheduler: Any = first.get("scheduler")
+    kind = type(scheduler)  # a class derived from one of these may do something else
+    if kind is lr_scheduler.MultiStepLR:
+        return _milestones(sorted(scheduler.milestones.elements()), scheduler.gamma, epochs)
+    if kind is lr_scheduler.StepLR:
+        each = scheduler.step_size
+        return _milestones(range(each, int(epochs) + 1, each), scheduler.gamma, epochs)
+    if kind is lr_scheduler.CosineAnnealingLR:
+        if scheduler.eta_min == 0 and isclose(scheduler.T_max, epochs, rel_tol=EPOCHS_TOLERANCE):
+            return {"name": "cosine"}
+        raise ConfigError(
+            f"{where}: CosineAnnealingLR(T_max={scheduler.T_max}, eta_min={scheduler.eta_min}) has"
+            f" an equivalent if T_max is the workload's {epochs:g} epochs and eta_min is 0."
+            f" {instead}"
+        )
     raise ConfigError(
         f"{where}: {name} has no equivalent; MultiStepLR, StepLR and CosineAnnealingLR have one."
         f" {instead}"
     )
 
 
-def _every(step: int, epochs: float) -> Iterator[int]:
-    return iter(range(step, int(epochs) + 1, step))
-
-
-def _milestones(
-    at: Collection[int] | Iterator[int], factor: float, epochs: float
-) -> dict[str, Any]:
+def _milestones(at: Iterable[int], factor: float, epochs: float) -> dict[str, Any]:
+    """Return the schedule that multiplies the learning rate after these epochs."""
     reached = [epoch / epochs for epoch in at if epoch <= epochs]
     return {"name": "milestones", "milestones": reached, "factor": factor}
