@@ -56,7 +56,8 @@ def _first_evaluated(task: Task, size: int) -> Any:
     """Return the first samples that an evaluation meets as a batch."""
     validation = task.validation_set()
     samples, part = (task.test_set(), "test") if validation is None else (validation, "validation")
-    return _batch_of(task, samples, range(min(size, len(samples))), part)  # type: ignore[arg-type]
+    count = min(size, len(samples))  # type: ignore[arg-type]
+    return _batch_of(task, samples, list(range(count)), part)
 
 
 def _batch_of(task: Task, samples: Dataset[Any], indices: Sequence[int], part: str) -> Any:
