@@ -127,6 +127,8 @@ def run(
     elif not isinstance(experiment, Experiment):
         experiment = config.validate(experiment)
     training = prepare(experiment, model, data, task)
+    for remark in training.remarks:
+        notify(remark)
     with engine_for(experiment, notify) as engine:
         return run_in(
             engine,

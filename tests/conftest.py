@@ -67,6 +67,8 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.xdist_group("ray"))
         elif "report" in item.path.parts:
             item.add_marker(pytest.mark.xdist_group("report"))  # its records are made once
+        elif "adapters" in item.path.parts:
+            item.add_marker(pytest.mark.xdist_group("adapters"))  # its libraries are imported once
 
 
 @contextmanager

@@ -74,6 +74,10 @@ def list_(
                 *map(escape, (name, f"{preset.paradigm}: {', '.join(settings)}", preset.about))
             )
     console.print(table)
+    if kind is Kind.models:
+        console.print_plain(
+            "Of other libraries: torchvision:NAME, and with pip install 'raysync[timm]' timm:NAME."
+        )
     console.print("Your own: package.module:Name in the experiment file.")
 
 

@@ -214,6 +214,8 @@ def _train_all(
     done: dict[str, list[RunRecord | None]] = {choice.label: [] for choice in choices}
     with run_lines(training.experiment.timing == "only") as lines:
         warn_of_the_jobs_folder(training.experiment)
+        for remark in training.remarks:
+            say(remark)
         for group, step_s in training.estimated_s.items():
             say(
                 f"No step time is given for {group!r}: {step_s:.2g} s, from its floating-point"

@@ -65,13 +65,17 @@ class Experiment(Strict):
         None,
         description=(
             "what is trained: classification, language-model or regression, of `model` and `data`;"
-            " or yours, with a model and data of its own: package.module:Class; default: the one"
-            " of the three that goes with `data`"
+            " or yours, with a model and data of its own: package.module:Class; or"
+            " lightning:package.module:Class, hf:NAME; default: the one of the three that goes"
+            " with `data`"
         ),
     )
     model: Choice = Field(
         Named(name="mlp"),
-        description="a registered name (`raysync list models`), or yours: package.module:function",
+        description=(
+            "a registered name (`raysync list models`), timm:NAME, torchvision:NAME, or yours:"
+            " package.module:function"
+        ),
     )
     data: Annotated[Data, BeforeValidator(by_name)] = Data()
     paradigm: ParadigmSetting = Field(

@@ -47,7 +47,7 @@ def sequence_of(module: nn.Module, name: str = "model") -> dict[str, nn.Module]:
         items: Iterable[nn.Module] = module.sequence  # type: ignore[assignment]
         return {str(index): item for index, item in enumerate(items)}
     # torchvision's ResNet, recognised without importing torchvision
-    if type(module).__name__ == "ResNet" and hasattr(module, "layer4"):
+    if type(module).__name__ == "ResNet" and hasattr(module, "avgpool"):
         stem = {part: getattr(module, part) for part in ("conv1", "bn1", "relu", "maxpool")}
         layers = nn.Sequential()
         for part in ("layer1", "layer2", "layer3", "layer4"):

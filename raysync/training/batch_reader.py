@@ -31,10 +31,15 @@ class SeededSamples(Dataset[Any]):
     def __getitem__(self, key: Key) -> Any:
         """Return the sample of that index, with the randomness of that seed."""
         seed, index = key
-        torch.default_generator.manual_seed(seed >> 1)
-        np.random.seed(seed % 2**32)
-        random.seed(seed)
+        seed_generators(seed)
         return self._samples[index]
+
+
+def seed_generators(seed: int) -> None:
+    """Seed the global generators of torch (on the CPU), NumPy and Python."""
+    torch.default_generator.manual_seed(seed >> 1)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
 
 
 @contextmanager

@@ -38,7 +38,7 @@ class ModelEvaluation:
         self.task, self._workers = task, workers
         self._settings, self._test_samples = experiment.evaluation, experiment.data.test_samples
         self._test, self._validation = task.test_set(), task.validation_set()
-        for metric in torchmetrics_of(task):
+        for metric in torchmetrics_of(task, module):
             metric.to(self.model.weights.device)
 
     def measure(self, weights: Tensor, is_last: bool) -> dict[str, float]:
@@ -97,7 +97,7 @@ def evaluate(
     model.read_weights(weights)
     model.read_buffers(weights)
     model.module.eval()
-    for metric in torchmetrics_of(task):
+    for metric in torchmetrics_of(task, model.module):
         metric.reset()
     device = model.weights.device
     size = len(samples)  # type: ignore[arg-type]

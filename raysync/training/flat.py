@@ -40,7 +40,8 @@ class FlatModel:
         self._parameters = [
             parameter for parameter in module.parameters() if parameter.requires_grad
         ]
-        self._buffers = list(module.buffers())
+        kept = module.state_dict()  # others, such as position ids, are the same in every process
+        self._buffers = [buffer for name, buffer in module.named_buffers() if name in kept]
         if not self._parameters:
             raise ConfigError("model: it has no trainable parameter.")
         if others := {str(p.dtype) for p in self._parameters if p.dtype != torch.float32}:

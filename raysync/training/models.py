@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.class_loading import call
 from raysync.training import resnet
+from raysync.training.adapters.registry import model_adapter
 from raysync.training.convex import logistic_regression
 from raysync.training.torchvision_import import load_beside_torchvision
 from raysync.training.transformer import char_lm
@@ -22,7 +23,8 @@ Shape = tuple[int, ...]
 """The shape of one sample, (C, H, W) for images, (T,) for tokens."""
 
 ModelSource = str | nn.Module | Callable[..., nn.Module]
-"""A registered name, `package.module:function`, a module, or a function that returns one."""
+"""A registered name, `package.module:function`, `timm:NAME`, `torchvision:NAME`, a module, or a
+function that returns one."""
 
 
 def mlp(input_shape: Shape, classes: int, *, hidden: Sequence[int] = (64,)) -> nn.Module:
@@ -225,6 +227,8 @@ class ModelPlan:
                     f"one, not {type(source).__name__}."
                 )
             function: Callable[..., Any] = source
+        elif (adapter := model_adapter(source)) is not None:
+            function = adapter
         elif ":" in source:
             function = load_beside_torchvision(source, where)
         elif source in MODELS:

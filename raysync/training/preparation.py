@@ -7,10 +7,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 from torch import nn
 from torch.utils.data import Dataset
 
-from raysync.config import Data, Experiment, Named, WorkerGroup
+from raysync.config import Data, Experiment, Named, Update, WorkerGroup
 from raysync.config.experiment import GIVEN
 from raysync.core.metrics import PrimaryMetric
 from raysync.errors import ConfigError
@@ -88,6 +89,8 @@ class TrainingPlan:
     metrics: tuple[str, ...] | None
     """The names of the metrics that the task returns; None where they are not known before the
     first evaluation."""
+    remarks: tuple[str, ...] = ()
+    """What the user should read before a run: what is taken over from the task, or is not."""
 
     @property
     def task(self) -> Task:
@@ -199,6 +202,7 @@ def prepare(
     module = initial.build(experiment.seed)
     if experiment.keep != "none":
         check_savable(module, initial.name)
+    experiment, remarks = _with_settings_of(task, module, experiment, count)
     flat = FlatModel(module)
     check_optimizer(experiment.update)
     check_groups(experiment.update, flat.parameters)
@@ -218,6 +222,7 @@ def prepare(
         dealt,
         experiment.workload_samples(count),
         _tried_metrics(experiment, task, module, count),
+        remarks,
     )
     return replace(training, groups=_timed(experiment, initial))
 
@@ -241,6 +246,30 @@ def _given(
     named = experiment.model_copy(update={"task": Named(name=f"{GIVEN}{task.name}")})
     _refuse_settings_of_others(named, task)
     return task, named
+
+
+def _with_settings_of(
+    task: Task, module: nn.Module, experiment: Experiment, count: int
+) -> tuple[Experiment, tuple[str, ...]]:
+    """Return the experiment with the settings of `update` that its task brings, and remarks.
+
+    Raises:
+        ConfigError: they do not go with those of the experiment file.
+    """
+    file, remarks = experiment.update, list(task.remarks(module))
+    settings = task.update(module, file, experiment.workload_samples(count) / count)
+    brought = {name: value for name, value in settings.items() if name not in file.model_fields_set}
+    if not brought:
+        return experiment, tuple(remarks)
+    text = ", ".join(f"{name}: {value}" for name, value in brought.items())
+    try:
+        update = Update.model_validate(file.model_dump(exclude_unset=True) | brought)
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = first.get("ctx", {}).get("error", first["msg"])
+        raise ConfigError(f"task {task.name}: its update ({text}): {reason}.") from error
+    remarks.append(f"Taken over from {task.name} into update: {text}.")
+    return experiment.model_copy(update={"update": update}), tuple(remarks)
 
 
 def _refuse_settings_of_others(experiment: Experiment, task: Task) -> None:

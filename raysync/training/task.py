@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.data import Dataset, default_collate
 
+from raysync.config import Update
 from raysync.errors import ConfigError
 
 
@@ -149,6 +150,23 @@ class Task(ABC):
         """
         return {}
 
+    def update(self, model: nn.Module, file: Update, epochs: float) -> Mapping[str, Any]:
+        """Return settings of `update` that belong to the task, such as an optimizer and its
+        learning rate. They take the place of defaults: what the experiment file names stays.
+
+        Args:
+            model: as `build_model` returns it.
+            file: the settings of the experiment file; `model_fields_set` has those that it names.
+            epochs: the passes over the training set that make up the workload.
+        """
+        return {}
+
+    def remarks(self, model: nn.Module) -> Sequence[str]:
+        """Return sentences that the user should read before a run, such as what of the task is not
+        carried out.
+        """
+        return ()
+
     @property
     def can_be_cut(self) -> bool:
         """Whether the loss is a function of the model's output, so that stages can compute it."""
@@ -162,6 +180,6 @@ def is_torchmetric(value: object) -> bool:
     )
 
 
-def torchmetrics_of(task: Task) -> list[Any]:
-    """Return the objects of torchmetrics that a task has as attributes."""
-    return [value for value in vars(task).values() if is_torchmetric(value)]
+def torchmetrics_of(task: Task, model: nn.Module) -> list[Any]:
+    """Return the objects of torchmetrics that are attributes of a task, or parts of its model."""
+    return [value for value in (*vars(task).values(), *model.modules()) if is_torchmetric(value)]

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from raysync.core.metrics import LOSS, RESERVED, known
 from raysync.errors import ConfigError, unknown_name
@@ -26,7 +27,7 @@ def try_task(task: Task, module: nn.Module, indices: Sequence[int]) -> tuple[str
     Args:
         task: of the user's own, or with samples that are read one by one.
         module: the task's model; its buffers may change.
-        indices: of samples that will be in one batch.
+        indices: of training samples that will be in one batch.
 
     Returns:
         The names of the metrics; None if one of them is a collection, which only an evaluation
@@ -37,11 +38,11 @@ def try_task(task: Task, module: nn.Module, indices: Sequence[int]) -> tuple[str
             is no number, or the primary metric is missing.
     """
     with generators_restored():
-        batch = first_batch(task, indices)
-        _try_loss(task, module.train(), batch)
+        _try_loss(task, module.train(), first_batch(task, indices))
         with torch.no_grad():
-            names = _try_metrics(task, module.eval(), batch)
-    for metric in torchmetrics_of(task):
+            evaluated = _first_evaluated(task, len(indices))
+            names = _try_metrics(task, module.eval(), evaluated)
+    for metric in torchmetrics_of(task, module):
         metric.reset()
     module.train()
     return names
@@ -53,12 +54,23 @@ def first_batch(task: Task, indices: Sequence[int]) -> Any:
     Raises:
         ConfigError: they do not collate; it names two that do not go together.
     """
-    samples = task.train_set()
+    return _batch_of(task, task.train_set(), indices, "training")
+
+
+def _first_evaluated(task: Task, size: int) -> Any:
+    """Return the first samples that an evaluation meets as a batch."""
+    validation = task.validation_set()
+    samples, part = (task.test_set(), "test") if validation is None else (validation, "validation")
+    count = min(size, len(samples))  # type: ignore[arg-type]
+    return _batch_of(task, samples, list(range(count)), part)
+
+
+def _batch_of(task: Task, samples: Dataset[Any], indices: Sequence[int], part: str) -> Any:
     if (read_batch := getattr(samples, "read_batch", None)) is not None:
         return _run(task, "read_batch", lambda: read_batch(indices, 0))
     seeded = SeededSamples(samples)
     drawn = [
-        _run(task, f"sample {index} of the training set", lambda index=index: seeded[0, index])  # type: ignore[misc]
+        _run(task, f"sample {index} of the {part} set", lambda index=index: seeded[0, index])  # type: ignore[misc]
         for index in indices
     ]
     try:
@@ -70,7 +82,7 @@ def first_batch(task: Task, indices: Sequence[int]) -> Any:
                 pair = f" {first} and {int(index)}"
                 break
         raise ConfigError(
-            f"task {task.name}: training samples{pair} do not collate into a batch"
+            f"task {task.name}: {part} samples{pair} do not collate into a batch"
             f" ({_reason(error)}). Give the task a method `collate`, such as one that pads."
         ) from error
 
@@ -81,6 +93,10 @@ def _collates(task: Task, samples: list[Any]) -> bool:
     except Exception:  # whatever it is, they do not collate
         return False
     return True
+
+
+def _run(task: Task, what: str, function: Callable[[], Any]) -> Any:
+    return run_users_code(function, f"task {task.name}: {what}")
 
 
 def _try_loss(task: Task, module: nn.Module, batch: Any) -> None:
@@ -128,7 +144,7 @@ def _is_measured(value: object) -> bool:
     return isinstance(value, int | float | Average) or is_torchmetric(value)
 
 
-def _run(task: Task, what: str, function: Callable[[], Any]) -> Any:
+def run_users_code(function: Callable[[], Any], where: str) -> Any:
     """Call code of the user's.
 
     Raises:
@@ -140,9 +156,7 @@ def _run(task: Task, what: str, function: Callable[[], Any]) -> Any:
         raise
     except Exception as error:  # anything that the user's code raises
         last = extract_tb(error.__traceback__)[-1]
-        raise ConfigError(
-            f"task {task.name}: {what}: {_reason(error)} ({last.filename}:{last.lineno})."
-        ) from error
+        raise ConfigError(f"{where}: {_reason(error)} ({last.filename}:{last.lineno}).") from error
 
 
 def _reason(error: Exception) -> str:

@@ -6,6 +6,7 @@ from raysync.config import Named
 from raysync.config.experiment import BUILT_IN_TASKS, GIVEN
 from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.class_loading import call
+from raysync.training.adapters.registry import task_adapter
 from raysync.training.task import Task
 from raysync.training.torchvision_import import load_beside_torchvision
 
@@ -26,7 +27,8 @@ def load_task(choice: Named) -> Task:
     if ":" not in choice.name:
         allowed = [*BUILT_IN_TASKS, "package.module:Class"]
         raise unknown_name("task", choice.name, allowed, where="task")
-    made = call(load_beside_torchvision(choice.name, where), where, choice.parameters, {})
+    make = task_adapter(choice.name) or load_beside_torchvision(choice.name, where)
+    made = call(make, where, choice.parameters, {})
     if not isinstance(made, Task):
         raise ConfigError(
             f"{where}: must be a class that derives from raysync.Task, or a function that returns"

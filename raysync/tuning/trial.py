@@ -153,6 +153,8 @@ def train(point: Point, trials: Trials) -> None:
         if experiment.engine == "virtual":
             torch.set_num_threads(1)  # it has one CPU
         training = prepare(experiment)
+        for remark in training.remarks:
+            print(remark)
         try:
             with _engine(trials, experiment) as engine:
                 run_in(

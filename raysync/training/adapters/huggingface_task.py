@@ -1,0 +1,321 @@
+"""`task: hf:NAME`: a model of transformers, whole or with adapters of peft (LoRA)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from raysync.errors import ConfigError, unknown_name
+from raysync.paradigms.class_loading import call, load_reference
+from raysync.training.adapters.huggingface_padding import Collate, collator, padder
+from raysync.training.adapters.packages import alike_in_all_processes, require
+from raysync.training.task import Average, Task
+from raysync.training.task_checks import run_users_code
+
+HEADS = {
+    "causal-lm": "AutoModelForCausalLM",
+    "image-classification": "AutoModelForImageClassification",
+    "masked-lm": "AutoModelForMaskedLM",
+    "question-answering": "AutoModelForQuestionAnswering",
+    "seq2seq-lm": "AutoModelForSeq2SeqLM",
+    "sequence-classification": "AutoModelForSequenceClassification",
+    "token-classification": "AutoModelForTokenClassification",
+}
+"""Name -> the class of transformers that puts this head on a model."""
+CLASSIFY = ("image-classification", "sequence-classification", "token-classification")
+"""The heads whose accuracy is measured."""
+LORA_TASKS = {
+    "causal-lm": "CAUSAL_LM",
+    "question-answering": "QUESTION_ANS",
+    "seq2seq-lm": "SEQ_2_SEQ_LM",
+    "sequence-classification": "SEQ_CLS",
+    "token-classification": "TOKEN_CLS",
+}
+"""Head -> peft's word for it, which makes peft train a fresh head beside the adapters."""
+PARTS = ("train", "test", "validation")
+COLLATE = "collate_fn"
+IGNORED = -100
+"""The label that transformers leaves out of a loss."""
+BASE = "base"
+"""The folder of the base model beside that of adapters, if it was built from a configuration."""
+
+
+class HuggingFaceTask(Task):
+    """A model of transformers with a head, and data of the user's."""
+
+    def __init__(
+        self,
+        source: str,
+        /,
+        *,
+        head: str,
+        data: str,
+        config: Mapping[str, Any] | None = None,
+        data_parameters: Mapping[str, Any] | None = None,
+        lora: Mapping[str, Any] | None = None,
+    ) -> None:
+        """
+        Args:
+            source: a type of model, such as `distilbert`, which is built from its configuration; or
+                a local folder of `save_pretrained`, with a slash: `./folder`.
+            head: a name in `HEADS`.
+            data: `package.module:function`, which returns `{"train": ..., "test": ...}`, perhaps
+                with `validation` and `collate_fn`. Data sets are map-style, and samples are
+                dicts of the model's arguments, with `labels`.
+            config: settings of the model's configuration.
+            data_parameters: arguments of that function.
+            lora: arguments of `peft.LoraConfig`; None: all parameters are trained.
+
+        Raises:
+            ConfigError: one of these does not exist, or a package is missing.
+        """
+        self._source, self._head, self._data = source, head, data
+        if head not in HEADS:
+            raise unknown_name("head", head, HEADS, where=self._where)
+        self._settings = _mapping(config, f"{self._where}: config")
+        self._data_parameters = _mapping(data_parameters, f"{self._where}: data_parameters")
+        self._lora = None if lora is None else _mapping(lora, f"{self._where}: lora")
+        self._folder = Path(source).expanduser().absolute() if "/" in source else None
+        require("transformers", "huggingface", self._where)
+        if lora is not None:
+            require("peft", "huggingface", self._where)
+        load_reference(data, f"{self._where}: data")
+        _ = self._config  # a folder or a type that does not exist is refused now
+
+    def __getstate__(self) -> dict[str, Any]:
+        made_here = ("_config", "_tokenizer", "_parts", "_collate")
+        return {name: value for name, value in vars(self).items() if name not in made_here}
+
+    @property
+    def _where(self) -> str:
+        return f"task {self.name}"
+
+    @property
+    def name(self) -> str:
+        """See `Task.name`."""
+        return f"hf:{self._source}"
+
+    @property
+    def model_name(self) -> str:
+        """See `Task.model_name`."""
+        name = self._folder.name if self._folder else self._source
+        return f"{name} with LoRA" if self._lora is not None else name
+
+    @property
+    def data_name(self) -> str:
+        """See `Task.data_name`."""
+        return self._data.rpartition(":")[2]
+
+    @property
+    def primary(self) -> str:  # type: ignore[override]
+        """See `Task.primary`: accuracy where there are classes, else the loss."""
+        return "accuracy" if self._classifies else "loss"
+
+    @property
+    def higher_is_better(self) -> bool:  # type: ignore[override]
+        """See `Task.higher_is_better`."""
+        return self._classifies
+
+    @property
+    def _classifies(self) -> bool:
+        """Whether there is one class for each label."""
+        if self._head == "token-classification":
+            return True
+        kind = getattr(self._config, "problem_type", None)
+        return (
+            self._head in CLASSIFY
+            and self._config.num_labels > 1
+            and kind in (None, "single_label_classification")
+        )
+
+    @cached_property
+    def _config(self) -> Any:
+        """The configuration of the model."""
+        auto = require("transformers", "huggingface", self._where).AutoConfig
+        if self._folder is None:
+            return self._from_settings(auto)
+        if not (self._folder / "config.json").is_file():
+            what = "has no config.json" if self._folder.is_dir() else "does not exist"
+            raise ConfigError(
+                f"{self._where}: the folder {self._folder} {what}; it must be one that"
+                " save_pretrained wrote."
+            )
+        _refuse_unknown(
+            self._settings, auto.from_pretrained(self._folder, local_files_only=True), self._where
+        )
+        return auto.from_pretrained(self._folder, local_files_only=True, **self._settings)
+
+    def _from_settings(self, auto: Any) -> Any:
+        types = require(
+            "transformers.models.auto.configuration_auto", "huggingface", self._where
+        ).CONFIG_MAPPING
+        if self._source not in types:
+            shown = ["a type of model of transformers, such as bert, distilbert, gpt2", "./FOLDER"]
+            raise unknown_name("type of model", self._source, types, self._where, shown)
+        _refuse_unknown(self._settings, auto.for_model(self._source), self._where)
+        return run_users_code(
+            lambda: auto.for_model(self._source, **self._settings), f"{self._where}: config"
+        )
+
+    def build_model(self) -> nn.Module:
+        """See `Task.build_model`."""
+        transformers = require("transformers", "huggingface", self._where)
+        kind = getattr(transformers, HEADS[self._head])
+        if type(self._config) not in kind._model_mapping:
+            raise ConfigError(
+                f"{self._where}: head: {self._config.model_type} has no {self._head} in"
+                " transformers."
+            )
+        where = f"{self._where}: model"
+        if self._folder is None:
+            model = run_users_code(
+                lambda: kind.from_config(copy.deepcopy(self._config), dtype=torch.float32), where
+            )
+        else:
+            model = run_users_code(
+                lambda: kind.from_pretrained(
+                    self._folder,
+                    config=copy.deepcopy(self._config),
+                    local_files_only=True,
+                    dtype=torch.float32,
+                ),
+                where,
+            )
+        return model if self._lora is None else self._with_adapters(model, self._lora)
+
+    def _with_adapters(self, model: Any, settings: Mapping[str, Any]) -> nn.Module:
+        peft = require("peft", "huggingface", self._where)
+        where = f"{self._where}: lora"
+        arguments = {"task_type": LORA_TASKS.get(self._head), **settings}
+        config = call(peft.LoraConfig, where, arguments, {})
+        adapted: nn.Module = run_users_code(lambda: peft.get_peft_model(model, config), where)
+        return adapted
+
+    @cached_property
+    def _parts(self) -> dict[str, Any]:
+        """What the user's function returns."""
+        where = f"{self._where}: data {self._data}"
+        function = load_reference(self._data, where)
+        with alike_in_all_processes():
+            parts = run_users_code(lambda: call(function, where, self._data_parameters, {}), where)
+        if not isinstance(parts, Mapping):
+            raise ConfigError(
+                f"{where}: must return a mapping with train and test, got {type(parts).__name__}."
+            )
+        for name in parts:
+            if name not in (*PARTS, COLLATE):
+                raise unknown_name("part", name, [*PARTS, COLLATE], where)
+        if missing := [name for name in ("train", "test") if parts.get(name) is None]:
+            raise ConfigError(f"{where}: returns no {missing[0]!r}.")
+        return dict(parts)
+
+    def train_set(self) -> Dataset[Any]:
+        """See `Task.train_set`."""
+        return self._parts["train"]  # type: ignore[no-any-return]
+
+    def test_set(self) -> Dataset[Any]:
+        """See `Task.test_set`."""
+        return self._parts["test"]  # type: ignore[no-any-return]
+
+    def validation_set(self) -> Dataset[Any] | None:
+        """See `Task.validation_set`."""
+        return self._parts.get("validation")
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        """The tokenizer of the folder; without one, what can only pad."""
+        transformers = require("transformers", "huggingface", self._where)
+        if self._folder is not None and (self._folder / "tokenizer_config.json").is_file():
+            return transformers.AutoTokenizer.from_pretrained(self._folder, local_files_only=True)
+        return padder(getattr(self._config, "pad_token_id", None) or 0)
+
+    @cached_property
+    def _collate(self) -> Collate:
+        return self._parts.get(COLLATE) or collator(self._head, self._tokenizer)
+
+    def collate(self, samples: list[Any]) -> Any:
+        """See `Task.collate`: by `collate_fn`, else by the collator of transformers for the head,
+        which pads to the longest sample of the batch.
+        """
+        return dict(self._collate(samples))
+
+    def labels(self, samples: Dataset[Any]) -> Sequence[int]:
+        """See `Task.labels`: the `labels` of the samples, all of which are read for that."""
+        if not self._classifies or self._head == "token-classification":
+            return super().labels(samples)
+        each = (samples[index] for index in range(len(samples)))  # type: ignore[arg-type]
+        return [int(sample["labels"]) for sample in each]
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """See `Task.loss`: that of the model's own output.
+
+        With a label for each token it is the mean over the labels of the batch, not over its
+        samples; see `raysync/training/README.md`.
+        """
+        return _loss_of(model(**batch))
+
+    def metrics(self, model: nn.Module, batch: Any) -> Mapping[str, Any]:
+        """See `Task.metrics`: the loss and, with classes, accuracy; over labels, not samples."""
+        output = model(**batch)
+        loss, labels = float(_loss_of(output)), batch.get("labels")
+        if not isinstance(labels, Tensor):
+            return {"loss": loss}
+        kept = labels[..., 1:] != IGNORED if self._head == "causal-lm" else labels != IGNORED
+        count = int(kept.sum())
+        values = {"loss": Average(loss * count if count else 0.0, count)}
+        if self._classifies:
+            correct = int((output.logits.argmax(-1) == labels)[kept].sum())
+            values["accuracy"] = Average(correct, count)
+        return values
+
+    def save_pretrained(self, model: nn.Module, folder: Path) -> None:
+        """Write a model as `save_pretrained` of its library does.
+
+        With LoRA the folder has the adapters; the base model is in `base` below it, if it was built
+        from a configuration and so is nowhere else.
+
+        Args:
+            model: as `build_model` returns it, with any weights.
+            folder: is made if it does not exist.
+        """
+        saved: Any = model
+        if self._lora is not None and self._folder is None:
+            base = copy.deepcopy(saved).unload()
+            base.save_pretrained(folder / BASE)
+            saved.peft_config["default"].base_model_name_or_path = str(folder / BASE)
+        saved.save_pretrained(folder)
+        if self._folder is not None and (self._folder / "tokenizer_config.json").is_file():
+            self._tokenizer.save_pretrained(folder)
+
+
+def _loss_of(output: Any) -> Tensor:
+    loss = getattr(output, "loss", None)
+    if loss is None:
+        raise TypeError("the model's output has no loss: samples need `labels`")
+    return loss  # type: ignore[no-any-return]
+
+
+def _mapping(value: object, where: str) -> dict[str, Any]:
+    if value is not None and not isinstance(value, Mapping):
+        raise ConfigError(f"{where}: must be settings, {{name: value, ...}}; got {value!r:.80}.")
+    return dict(value or {})
+
+
+def _refuse_unknown(settings: Mapping[str, Any], config: Any, where: str) -> None:
+    """Refuse settings that a configuration does not have; transformers would keep them without
+    using them.
+
+    Raises:
+        ConfigError: it names the nearest setting that exists.
+    """
+    known = [name for name in config.to_dict() if not name.startswith("_")]
+    for name in settings:
+        if not hasattr(config, name):
+            raise unknown_name("setting", name, known, f"{where}: config")

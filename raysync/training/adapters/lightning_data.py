@@ -1,0 +1,110 @@
+"""The data sets of a LightningModule or a LightningDataModule, by their loaders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from torch.utils.data import DataLoader, Dataset, Subset
+
+from raysync.errors import ConfigError
+from raysync.training.samples import check_samples
+from raysync.training.task_checks import run_users_code
+
+LOADERS = {"train": "train_dataloader", "validation": "val_dataloader", "test": "test_dataloader"}
+"""Part of the data -> the hook that returns its loader."""
+BATCH_HOOKS = ("on_after_batch_transfer", "on_before_batch_transfer", "transfer_batch_to_device")
+"""The hooks that change a batch, of a module and of a data module."""
+PACKAGES = ("lightning.", "pytorch_lightning.")
+"""What the modules of lightning's own classes begin with, under both names of the library."""
+
+
+class Tagged(NamedTuple):
+    """A sample, or a batch, and the part of the data that it is from: a module has a step, and a
+    `collate_fn`, for each.
+    """
+
+    part: str
+    content: Any
+
+
+class TaggedSamples(Dataset[Tagged]):
+    """The samples of a part of the data."""
+
+    def __init__(self, part: str, loader: DataLoader[Any]) -> None:
+        self.part, self.samples, self.collate = part, loader.dataset, loader.collate_fn
+
+    def __len__(self) -> int:
+        return len(self.samples)  # type: ignore[arg-type]
+
+    def __getitem__(self, index: int) -> Tagged:
+        return Tagged(self.part, self.samples[index])
+
+
+def parts_of(source: Any, where: str) -> dict[str, TaggedSamples]:
+    """Set a source of data up, and return the parts of the data for which it has a loader.
+
+    Args:
+        source: a LightningModule or a LightningDataModule whose data are prepared.
+        where: the task, for errors.
+
+    Raises:
+        ConfigError: a loader is not one DataLoader of samples, or a hook changes batches.
+    """
+    refuse_hooks(BATCH_HOOKS, source, where)
+    parts = {}
+    for part, hook in LOADERS.items():
+        if part != "validation":
+            stage = "fit" if part == "train" else "test"
+            run_users_code(partial(source.setup, stage), f"{where}: setup")
+        if has_hook(source, hook) and (loader := _loader(source, hook, where)) is not None:
+            parts[part] = TaggedSamples(part, loader)
+    return parts
+
+
+def _loader(source: Any, hook: str, where: str) -> DataLoader[Any] | None:
+    loader = run_users_code(getattr(source, hook), f"{where}: {hook}")
+    if isinstance(loader, list | tuple) and len(loader) == 1:
+        loader = loader[0]
+    if loader is None or loader == []:
+        return None
+    if not isinstance(loader, DataLoader):
+        raise ConfigError(
+            f"{where}: {hook}: must return one DataLoader of torch, got {type(loader).__name__}."
+        )
+    if loader.batch_sampler is None:
+        raise ConfigError(f"{where}: {hook}: batch_size=None: its data set must have samples.")
+    check_samples(f"{where}: {hook}", loader.dataset)
+    return loader
+
+
+def targets_of(samples: Any) -> Any:
+    """Return the attribute `targets` of a data set, also through `Subset`, which `random_split`
+    makes; None if it has none.
+    """
+    if isinstance(samples, TaggedSamples):
+        return targets_of(samples.samples)
+    if isinstance(samples, Subset):
+        whole = targets_of(samples.dataset)
+        return None if whole is None else [whole[index] for index in samples.indices]
+    return getattr(samples, "targets", None)
+
+
+def has_hook(thing: object, hook: str) -> bool:
+    """Say whether a module or a data module defines a hook, and not only lightning for it."""
+    own = getattr(type(thing), hook, None)
+    return callable(own) and not own.__module__.startswith(PACKAGES)
+
+
+def refuse_hooks(hooks: Sequence[str], thing: object, where: str) -> None:
+    """Refuse a module or a data module that defines one of these hooks.
+
+    Raises:
+        ConfigError: it names the hook.
+    """
+    if hook := next((hook for hook in hooks if has_hook(thing, hook)), None):
+        raise ConfigError(
+            f"{where}: the hook {hook} of {type(thing).__name__} cannot be carried out: workers"
+            " compute gradients of batches as they are collated, and the server applies them."
+        )

@@ -1,0 +1,101 @@
+"""What a LightningModule logs, and its torchmetrics objects, without a Trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from raysync.training.task import Average, is_torchmetric
+
+MEANS = ("mean", "avg")
+
+
+@contextmanager
+def logged_values(module: nn.Module) -> Iterator[dict[str, Any]]:
+    """Collect what a LightningModule logs within the block.
+
+    Yields:
+        Name -> what `Task.metrics` returns for it; values that only hold for a step
+        (`on_epoch=False`) are left out.
+    """
+    values: dict[str, Any] = {}
+
+    def log(
+        name: str,
+        value: Any,
+        prog_bar: bool = False,
+        logger: bool | None = None,
+        on_step: bool | None = None,
+        on_epoch: bool | None = None,
+        reduce_fx: Any = "mean",
+        *_: Any,
+        batch_size: int | None = None,
+        **__: Any,
+    ) -> None:
+        if on_epoch is not False:
+            values[name] = _metric(name, value, reduce_fx, batch_size)
+
+    with _logging_to(module, log):
+        yield values
+
+
+@contextmanager
+def nothing_logged(module: nn.Module) -> Iterator[None]:
+    """Ignore what a LightningModule logs within the block."""
+    with _logging_to(module, lambda *_, **__: None):
+        yield
+
+
+@contextmanager
+def _logging_to(module: nn.Module, log: Callable[..., None]) -> Iterator[None]:
+    """Give a module, and those inside it, another `log` for the time of the block: their own would
+    warn, and do nothing, without a Trainer. Their `log_dict` calls it.
+    """
+    modules = [each for each in module.modules() if hasattr(each, "log_dict")]
+    for each in modules:
+        each.__dict__["log"] = log
+    try:
+        yield
+    finally:
+        for each in modules:
+            del each.__dict__["log"]
+
+
+def _metric(name: str, value: Any, reduction: Any, batch_size: int | None) -> Any:
+    """Return a value as `Task.metrics` does: weighted by the samples unless `batch_size` says
+    otherwise.
+    """
+    if is_torchmetric(value):
+        return value
+    if str(getattr(reduction, "__name__", reduction)).lower() not in MEANS:
+        raise ValueError(
+            f"self.log({name!r}, reduce_fx={reduction!r}): only means are taken over; log an object"
+            " of torchmetrics, such as SumMetric, instead"
+        )
+    number = float(value)
+    return number if batch_size is None else Average(number * batch_size, batch_size)
+
+
+@contextmanager
+def metrics_untouched(module: nn.Module) -> Iterator[None]:
+    """Leave the torchmetrics objects of a module after the block as they were before: what
+    `training_step` adds to them would grow without end, and get into evaluations.
+    """
+    metrics = [each for each in module.modules() if hasattr(each, "metric_state")]
+    before = [_copied(each.metric_state) for each in metrics]
+    try:
+        yield
+    finally:
+        for metric, state in zip(metrics, before, strict=True):
+            for name, value in state.items():
+                setattr(metric, name, value)
+
+
+def _copied(state: Any) -> Mapping[str, Any]:
+    return {
+        name: value.clone() if isinstance(value, Tensor) else list(value)
+        for name, value in state.items()
+    }

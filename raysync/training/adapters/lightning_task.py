@@ -1,0 +1,308 @@
+"""`task: lightning:package.module:Class`: a LightningModule, as its documentation writes one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from raysync.config import Update
+from raysync.config.base import by_name
+from raysync.errors import ConfigError
+from raysync.paradigms.class_loading import call, load_reference
+from raysync.training.adapters.lightning_data import (
+    BATCH_HOOKS,
+    LOADERS,
+    PACKAGES,
+    Tagged,
+    TaggedSamples,
+    has_hook,
+    parts_of,
+    refuse_hooks,
+    targets_of,
+)
+from raysync.training.adapters.lightning_log import logged_values, metrics_untouched, nothing_logged
+from raysync.training.adapters.lightning_update import update_of
+from raysync.training.adapters.packages import alike_in_all_processes, require
+from raysync.training.evaluation import OF_THE_TEST_SET
+from raysync.training.task import Task, is_torchmetric
+from raysync.training.task_checks import run_users_code
+
+REFUSED_HOOKS = (
+    "backward",
+    "clip_gradients",
+    "configure_gradient_clipping",
+    "lr_scheduler_step",
+    "on_after_backward",
+    "on_before_optimizer_step",
+    "optimizer_step",
+    "optimizer_zero_grad",
+    *BATCH_HOOKS,
+)
+"""The hooks that change a batch, a gradient or an update: without them another model is trained."""
+LOSSES = ("val_loss", "valid_loss", "validation_loss", "val/loss", "test_loss", "test/loss")
+"""The usual names of the loss of an evaluation, where a step does not return it."""
+MODES = {"min": False, "max": True}
+"""`metric.mode` -> whether higher is better."""
+
+
+class LightningTask(Task):
+    """A LightningModule and its data. Both are made in each process from their names."""
+
+    def __init__(
+        self,
+        reference: str,
+        /,
+        *,
+        module: Mapping[str, Any] | None = None,
+        data: str | Mapping[str, Any] | None = None,
+        metric: Mapping[str, Any] | None = None,
+    ) -> None:
+        """
+        Args:
+            reference: `package.module:Class`, a LightningModule.
+            module: the arguments of its constructor.
+            data: `package.module:Class` of a LightningDataModule, or `{name: ..., argument: ...}`;
+                None: the module's own loaders.
+            metric: the primary metric as `{name: ..., mode: min}`, or `max`; None: the first that
+                is logged whose direction is known.
+
+        Raises:
+            ConfigError: one of these does not exist, or is something else.
+        """
+        self._reference = reference
+        self._arguments = _mapping(module or {}, f"{self._where}: module")
+        self._data = _mapping(by_name(data) or {}, f"{self._where}: data")
+        self._metric = _primary(metric, self._where)
+        self._prepared = False
+        self._module_class()
+        if self._data:
+            self._data_class()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_parts"}
+
+    @property
+    def _where(self) -> str:
+        return f"task {self.name}"
+
+    @property
+    def name(self) -> str:
+        """See `Task.name`."""
+        return f"lightning:{self._reference}"
+
+    @property
+    def model_name(self) -> str:
+        """See `Task.model_name`."""
+        return self._reference.rpartition(":")[2]
+
+    @property
+    def data_name(self) -> str:
+        """See `Task.data_name`."""
+        return str(self._data.get("name", self._reference)).rpartition(":")[2]
+
+    @property
+    def primary(self) -> str:  # type: ignore[override]
+        """See `Task.primary`; before anything was logged, `loss`."""
+        return self._metric[0] if self._metric else "loss"
+
+    @property
+    def higher_is_better(self) -> bool:  # type: ignore[override]
+        """See `Task.higher_is_better`."""
+        return self._metric[1] if self._metric else False
+
+    def _module_class(self) -> type[Any]:
+        return self._class_of(self._reference, "LightningModule")
+
+    def _data_class(self) -> type[Any]:
+        return self._class_of(self._data.get("name", ""), "LightningDataModule")
+
+    def _class_of(self, reference: str, kind: str) -> type[Any]:
+        require("lightning.pytorch", "lightning", self._where)
+        found: Any = load_reference(reference, self._where)
+        bases = found.mro() if isinstance(found, type) else []
+        if not any(
+            base.__name__ == kind and base.__module__.startswith(PACKAGES) for base in bases
+        ):
+            raise ConfigError(
+                f"{self._where}: {reference} is no class that derives from lightning's {kind}."
+            )
+        return found  # type: ignore[no-any-return]
+
+    def build_model(self) -> nn.Module:
+        """See `Task.build_model`: the LightningModule itself.
+
+        Raises:
+            ConfigError: it has no `training_step`, optimizes manually, or has a hook that cannot be
+                carried out.
+        """
+        module: Any = self._make(self._module_class(), self._arguments, "module")
+        if not has_hook(module, "training_step"):
+            raise ConfigError(f"{self._where}: the module has no training_step.")
+        if not module.automatic_optimization:
+            raise ConfigError(
+                f"{self._where}: it optimizes manually (automatic_optimization is False); updates"
+                " are the server's here."
+            )
+        refuse_hooks(REFUSED_HOOKS, module, self._where)
+        run_users_code(module.configure_model, f"{self._where}: configure_model")
+        if has_hook(module, "setup"):
+            run_users_code(partial(module.setup, "fit"), f"{self._where}: setup")
+        return module  # type: ignore[no-any-return]
+
+    def remarks(self, model: nn.Module) -> Sequence[str]:
+        """See `Task.remarks`: hooks that are not called, and what is taken of loaders."""
+        source = self._reference if not self._data else str(self._data["name"])
+        lines = [
+            f"Of the loaders of {source} the data sets and collate functions are used; batch size"
+            " and order are the experiment's."
+        ]
+        hooks = [name for name in dir(type(model)) if name.startswith("on_")]
+        if unused := [hook for hook in hooks if has_hook(model, hook)]:
+            lines.append(f"Not called of {self._reference}: {', '.join(unused)}.")
+        return lines
+
+    def update(self, model: nn.Module, file: Update, epochs: float) -> Mapping[str, Any]:
+        """See `Task.update`: what `configure_optimizers` returns."""
+        named = file.model_fields_set
+        if {"optimizer", "schedule"} <= named or not has_hook(model, "configure_optimizers"):
+            return {}
+        configured = run_users_code(
+            model.configure_optimizers,  # type: ignore[arg-type]
+            f"{self._where}: configure_optimizers (without a Trainer)",
+        )
+        return update_of(self._where, configured, model, named, epochs)
+
+    @cached_property
+    def _parts(self) -> dict[str, TaggedSamples]:
+        """The parts of the data that have a loader."""
+        with alike_in_all_processes():
+            source = (
+                self._make(self._data_class(), _without_name(self._data), "data")
+                if self._data
+                else self._make(self._module_class(), self._arguments, "module")
+            )
+            if not self._prepared:
+                run_users_code(source.prepare_data, f"{self._where}: prepare_data")
+                self._prepared = True  # what it downloads is there for the other processes
+            return parts_of(source, self._where)
+
+    def _part(self, part: str, *others: str) -> TaggedSamples:
+        for name in (part, *others):
+            if name in self._parts:
+                return self._parts[name]
+        hooks = " or ".join(LOADERS[name] for name in (part, *others))
+        raise ConfigError(
+            f"{self._where}: there is no {hooks}; name a LightningDataModule: data:"
+            " package.module:Class."
+        )
+
+    def train_set(self) -> Dataset[Any]:
+        """See `Task.train_set`."""
+        return self._part("train")
+
+    def test_set(self) -> Dataset[Any]:
+        """See `Task.test_set`; without test data, those for validation."""
+        return self._part("test", "validation")
+
+    def validation_set(self) -> Dataset[Any] | None:
+        """See `Task.validation_set`."""
+        return self._parts.get("validation") if "test" in self._parts else None
+
+    def collate(self, samples: list[Tagged]) -> Tagged:
+        """See `Task.collate`: by the `collate_fn` of the samples' loader."""
+        part = samples[0].part
+        return Tagged(part, self._parts[part].collate([each.content for each in samples]))
+
+    def labels(self, samples: Dataset[Any]) -> Sequence[int]:
+        """See `Task.labels`: the attribute `targets` of the loader's data set."""
+        targets = targets_of(samples)
+        return super().labels(samples) if targets is None else targets
+
+    def loss(self, model: nn.Module, batch: Tagged) -> Tensor:
+        """See `Task.loss`: what `training_step` returns; what it logs is not kept."""
+        with nothing_logged(model), metrics_untouched(model):
+            returned = _step(model, "training_step", batch)
+        loss = _loss_in(returned)
+        if loss is None:
+            raise TypeError(
+                "training_step must return a loss, or a dict with `loss`; got"
+                f" {type(returned).__name__}"
+            )
+        return loss  # type: ignore[no-any-return]
+
+    def metrics(self, model: nn.Module, batch: Tagged) -> Mapping[str, Any]:
+        """See `Task.metrics`: what `validation_step` logs, and what it returns as its loss; for the
+        test set `test_step`, if the module has one.
+        """
+        step = "test_step" if batch.part == "test" else "validation_step"
+        step = step if has_hook(model, step) else "validation_step"
+        if not has_hook(model, step):
+            return {}
+        with logged_values(model) as values:
+            returned = _step(model, step, batch)
+        if self._metric is None:
+            self._metric = _first_known(values)
+        if "loss" not in values and (loss := _evaluated_loss(values, returned)) is not None:
+            values["loss"] = loss
+        if batch.part == "test" and "validation" in self._parts:
+            return {name.removeprefix(OF_THE_TEST_SET): each for name, each in values.items()}
+        return values
+
+    def _make(self, kind: type[Any], arguments: Mapping[str, Any], what: str) -> Any:
+        where = f"{self._where}: {what}"
+        return run_users_code(lambda: call(kind, where, arguments, {}), where)
+
+
+def _step(model: nn.Module, name: str, batch: Tagged) -> Any:
+    """Call a step, with 0 for the number of the batch, if it takes that."""
+    step: Callable[..., Any] = getattr(model, name)
+    count = step.__code__.co_argcount - 1 if hasattr(step, "__code__") else 2
+    return step(batch.content) if count == 1 else step(batch.content, 0)
+
+
+def _loss_in(returned: Any) -> Any:
+    return returned.get("loss") if isinstance(returned, Mapping) else returned
+
+
+def _evaluated_loss(values: Mapping[str, Any], returned: Any) -> Any:
+    """Return the loss that a step returned, or logged under its usual name."""
+    named = (values[name] for name in LOSSES if name in values)
+    loss = _loss_in(returned)
+    return next(named, None) if loss is None else loss
+
+
+def _first_known(values: Mapping[str, Any]) -> tuple[str, bool] | None:
+    """Return the first metric whose direction is known: a torchmetrics object says it, and a loss
+    is better if it is lower.
+    """
+    for name, value in values.items():
+        direction = getattr(value, "higher_is_better", None) if is_torchmetric(value) else None
+        if direction is None and "loss" in name.lower():
+            direction = False
+        if direction is not None:
+            return name, direction
+    return None
+
+
+def _mapping(value: object, where: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{where}: must be arguments, {{name: value, ...}}; got {value!r:.80}.")
+    return dict(value)
+
+
+def _without_name(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in data.items() if name != "name"}
+
+
+def _primary(metric: object, where: str) -> tuple[str, bool] | None:
+    if metric is None:
+        return None
+    if not isinstance(metric, Mapping) or set(metric) != {"name", "mode"}:
+        raise ConfigError(f"{where}: metric: write {{name: NAME, mode: min}}, or max.")
+    if metric["mode"] not in MODES:
+        raise ConfigError(f"{where}: metric: mode: must be min or max, got {metric['mode']!r:.80}.")
+    return str(metric["name"]), MODES[metric["mode"]]

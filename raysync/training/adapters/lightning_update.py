@@ -1,0 +1,167 @@
+"""What a LightningModule's `configure_optimizers` returns, as settings of `update`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Iterable
+from math import isclose
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer, lr_scheduler
+
+from raysync.config import Update
+from raysync.errors import ConfigError
+from raysync.training.optimizers import SETTINGS
+
+SAME_RESULT = ("foreach", "fused", "capturable", "differentiable")
+"""The arguments that choose another implementation of the same computation."""
+EPOCHS_TOLERANCE = 1e-6
+"""Relative: a workload in samples or iterations makes a fraction of epochs."""
+
+
+def update_of(
+    where: str, configured: Any, model: nn.Module, named: Collection[str], epochs: float
+) -> dict[str, Any]:
+    """Translate what `configure_optimizers` returned.
+
+    Args:
+        where: the task, for errors.
+        configured: an optimizer; a list with one; both with schedulers, as a tuple or a dict.
+        model: its trainable parameters must all be in the optimizer.
+        named: the settings of `update` that the experiment file names. If `optimizer` is among
+            them, the optimizer is not translated; with `schedule`, the schedule is not.
+        epochs: the passes over the training set that make up the workload, for schedules.
+
+    Returns:
+        Setting -> value.
+
+    Raises:
+        ConfigError: something has no equivalent; the message names the setting that replaces it.
+    """
+    optimizers, schedulers = _parts(configured)
+    if len(optimizers) != 1 or not isinstance(optimizers[0], Optimizer):
+        got = f"{len(optimizers)} optimizers" if optimizers else f"{configured!r:.80}"
+        raise ConfigError(
+            f"{where}: configure_optimizers must return one optimizer, got {got}: the server makes"
+            " one update of all parameters."
+        )
+    settings: dict[str, Any] = {}
+    if "optimizer" not in named:
+        settings |= _optimizer(where, optimizers[0], model)
+    if "schedule" not in named and schedulers:
+        settings |= {"schedule": _schedule(where, schedulers, epochs)}
+    return settings
+
+
+def _parts(configured: Any) -> tuple[list[Any], list[dict[str, Any]]]:
+    """Return optimizers, and schedulers as dicts, in the forms that Lightning documents."""
+    if isinstance(configured, dict):
+        configured = [configured]
+    if isinstance(configured, Optimizer):
+        return [configured], []
+    if not isinstance(configured, list | tuple):
+        return [], []
+    if len(configured) == 2 and isinstance(configured[0], list):
+        optimizers, schedulers = configured
+        schedulers = schedulers if isinstance(schedulers, list) else [schedulers]
+    elif configured and all(isinstance(each, dict) for each in configured):
+        optimizers = [each.get("optimizer") for each in configured]
+        schedulers = [each["lr_scheduler"] for each in configured if "lr_scheduler" in each]
+    else:
+        optimizers, schedulers = list(configured), []
+    return optimizers, [
+        each if isinstance(each, dict) else {"scheduler": each} for each in schedulers
+    ]
+
+
+def _optimizer(where: str, optimizer: Optimizer, model: nn.Module) -> dict[str, Any]:
+    kind = type(optimizer)
+    instead = "Name update.optimizer in the experiment file to train with that one instead."
+    optimized = {id(each) for group in optimizer.param_groups for each in group["params"]}
+    trainable = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    if left := [name for name, each in trainable.items() if id(each) not in optimized]:
+        raise ConfigError(
+            f"{where}: configure_optimizers leaves out {len(left)} of {len(trainable)} trainable"
+            f" parameters ({left[0]}, ...); set their requires_grad to False."
+        )
+    first, *others = [_arguments(group) for group in optimizer.param_groups]
+    if any(other != first for other in others):
+        raise ConfigError(
+            f"{where}: the parameter groups of configure_optimizers have different settings."
+            f" {instead}"
+        )
+    defaults = inspect.signature(kind).parameters
+    settings, arguments = {}, {}
+    for name, value in first.items():
+        usual = defaults[name].default if name in defaults else None
+        if name not in SETTINGS:
+            if name in defaults and value != usual:
+                arguments[name] = value
+            continue
+        present = Update.model_fields[name].default
+        if name == "lr" or value != (usual if present is None else present):
+            settings[name] = value
+    name = _name_of(kind)
+    return {"optimizer": {"name": name, **arguments} if arguments else name, **settings}
+
+
+def _name_of(kind: type[Optimizer]) -> str:
+    """Return the name of a class as `update.optimizer` has it."""
+    is_of_torch = getattr(torch.optim, kind.__name__, None) is kind
+    return kind.__name__.lower() if is_of_torch else f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _arguments(group: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a parameter group, with the learning rate before any schedule."""
+    lr = {"lr": float(group.get("initial_lr", group["lr"]))}
+    return {
+        name: value
+        for name, value in (group | lr).items()
+        if name not in ("params", "initial_lr", *SAME_RESULT)
+    }
+
+
+def _schedule(where: str, schedulers: list[dict[str, Any]], epochs: float) -> dict[str, Any]:
+    """Return `update.schedule` for schedulers.
+
+    Raises:
+        ConfigError: there is no exact equivalent.
+    """
+    first = schedulers[0]
+    name = type(first.get("scheduler")).__name__
+    instead = "Name update.schedule in the experiment file to train with that one instead."
+    if len(schedulers) > 1:
+        raise ConfigError(f"{where}: it has {len(schedulers)} learning-rate schedulers. {instead}")
+    if first.get("interval", "epoch") != "epoch" or first.get("frequency", 1) != 1:
+        raise ConfigError(
+            f"{where}: {name} steps once in {first.get('frequency', 1)}"
+            f" {first.get('interval', 'epoch')}s; only a step an epoch has an equivalent, since the"
+            f" number of updates depends on the paradigm. {instead}"
+        )
+    scheduler: Any = first.get("scheduler")
+    kind = type(scheduler)  # a class derived from one of these may do something else
+    if kind is lr_scheduler.MultiStepLR:
+        return _milestones(sorted(scheduler.milestones.elements()), scheduler.gamma, epochs)
+    if kind is lr_scheduler.StepLR:
+        each = scheduler.step_size
+        return _milestones(range(each, int(epochs) + 1, each), scheduler.gamma, epochs)
+    if kind is lr_scheduler.CosineAnnealingLR:
+        if scheduler.eta_min == 0 and isclose(scheduler.T_max, epochs, rel_tol=EPOCHS_TOLERANCE):
+            return {"name": "cosine"}
+        raise ConfigError(
+            f"{where}: CosineAnnealingLR(T_max={scheduler.T_max}, eta_min={scheduler.eta_min}) has"
+            f" an equivalent if T_max is the workload's {epochs:g} epochs and eta_min is 0."
+            f" {instead}"
+        )
+    raise ConfigError(
+        f"{where}: {name} has no equivalent; MultiStepLR, StepLR and CosineAnnealingLR have one."
+        f" {instead}"
+    )
+
+
+def _milestones(at: Iterable[int], factor: float, epochs: float) -> dict[str, Any]:
+    """Return the schedule that multiplies the learning rate after these epochs."""
+    reached = [epoch / epochs for epoch in at if epoch <= epochs]
+    return {"name": "milestones", "milestones": reached, "factor": factor}

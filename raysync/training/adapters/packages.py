@@ -1,0 +1,44 @@
+"""The import of optional packages, and calls of a user's code that makes data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from types import ModuleType
+
+from raysync.errors import ConfigError
+from raysync.randomness import hashed_seed
+from raysync.training.batch_reader import generators_restored, seed_generators
+from raysync.training.torchvision_import import torchvision
+
+
+def require(module: str, extra: str, where: str) -> ModuleType:
+    """Import a module of an optional package.
+
+    torchvision is imported before: all of these packages import it, and cannot where it was built
+    for another device than torch (see `torchvision_import`).
+
+    Raises:
+        ConfigError: the package is not installed; the message names the extra that has it.
+    """
+    package = module.partition(".")[0]
+    torchvision("models")
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != package:
+            raise  # a package that it needs is missing: its own message says more
+        raise ConfigError(
+            f"{where}: the package {package} is not installed: pip install 'raysync[{extra}]'."
+        ) from error
+
+
+@contextmanager
+def alike_in_all_processes() -> Iterator[None]:
+    """Seed the global generators within the block, which each process of a run enters: so that what
+    a user's code splits at random is split alike in all of them.
+    """
+    with generators_restored():
+        seed_generators(hashed_seed(0, "data of a task"))
+        yield

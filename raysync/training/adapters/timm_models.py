@@ -1,0 +1,39 @@
+"""`model: timm:NAME`: the image classifiers of timm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from raysync.errors import ConfigError, unknown_name
+from raysync.training.adapters.packages import require
+from raysync.training.models import Shape
+
+
+def build(name: str, /, input_shape: Shape, classes: int, **parameters: Any) -> nn.Module:
+    """Build a classifier of timm, without pretrained weights unless `pretrained` asks for them.
+
+    Args:
+        name: one of `timm.list_models()`.
+        input_shape: (C, H, W); C is passed as `in_chans`.
+        classes: the number of logits, passed as `num_classes`.
+        parameters: further arguments of `timm.create_model`.
+
+    Raises:
+        ConfigError: timm is not installed, there is no such model, or its weights cannot be
+            downloaded.
+    """
+    where = f"model timm:{name}"
+    timm = require("timm", "timm", where)
+    known = timm.list_models()
+    if name.partition(".")[0] not in known:  # behind the point: the tag of pretrained weights
+        raise unknown_name(
+            "model of timm", name, known, "model", ["the names in timm.list_models()"]
+        )
+    offered = {"pretrained": False, "num_classes": classes, "in_chans": input_shape[0]}
+    try:
+        model: nn.Module = timm.create_model(name, **offered | parameters)
+    except OSError as error:
+        raise ConfigError(f"{where}: its weights cannot be loaded ({error}).") from error
+    return model
