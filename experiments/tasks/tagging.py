@@ -40,6 +40,6 @@ def tag(before: int, token: int) -> int:
     return NUMBER if token in NUMBERS else OTHER
 
 
-def sentences() -> tuple[Sentences, Sentences]:
+def sentences() -> dict[str, Sentences]:
     """Return the training and the test set."""
-    return Sentences(1200, 0), Sentences(300, 1)
+    return {"train": Sentences(1200, 0), "test": Sentences(300, 1)}

@@ -12,7 +12,8 @@ import typer
 from raysync.cli.app import app
 from raysync.cli.console import console
 from raysync.errors import ConfigError
-from raysync.record.reader import load
+from raysync.paradigms.class_loading import without_imports
+from raysync.record.reader import RunRecord, load
 from raysync.record.writer import completed
 
 SAFETENSORS, TORCH = (".safetensors",), (".pt", ".pth")
@@ -36,20 +37,26 @@ def export(
         typer.Argument(
             metavar="FILE",
             show_default=False,
-            help="The file to write: *.safetensors, or *.pt or *.pth for torch.load.",
+            help=(
+                "The file to write: *.safetensors, or *.pt or *.pth for torch.load; of a Hugging"
+                " Face model also a folder, as save_pretrained writes it."
+            ),
         ),
     ],
     which: Annotated[
         Which,
         typer.Option("--which", help="final: of the last evaluation; best: needs keep: best."),
     ] = Which.final,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite what exists.")] = False,
 ) -> None:
     """Write the trained model of a run to a file: its state_dict, by the names of its tensors."""
     _check(file, force)
     record = load(run)
     tensors = record.state_dict(which.value)
     try:
+        if not file.suffix:
+            _write_folder(record, which, file)
+            return
         with completed(file) as new:
             if file.suffix in SAFETENSORS:
                 shutil.copyfile(record.model_file(which.value), new)
@@ -64,6 +71,28 @@ def export(
     console.print_plain(f"Written: {file} ({len(tensors)} tensors, {size:,} numbers)")
 
 
+def _write_folder(record: RunRecord, which: Which, folder: Path) -> None:
+    """Write the folder that `from_pretrained` of transformers, or of peft, reads.
+
+    Raises:
+        ConfigError: the model is not one of Hugging Face.
+    """
+    from raysync.training.adapters.huggingface_task import HuggingFaceTask
+    from raysync.training.task_loading import load_task
+
+    choice = record.config.task
+    if choice is None or not choice.name.startswith("hf:"):
+        raise ConfigError(
+            f"{folder}: only a model of Hugging Face has a folder of its own; name a file that ends"
+            f" in {' or '.join((*SAFETENSORS, *TORCH))}."
+        )
+    with without_imports():
+        task = load_task(choice)
+    assert isinstance(task, HuggingFaceTask), "another task under that name"
+    task.save_pretrained(record.model(which=which.value), folder)
+    console.print_plain(f"Written: {folder}")
+
+
 def _check(file: Path, force: bool) -> None:
     """Check the file before a record is read, perhaps from far away.
 
@@ -71,11 +100,11 @@ def _check(file: Path, force: bool) -> None:
         ConfigError: no format has that suffix, or the file cannot be written there.
     """
     suffixes = (*SAFETENSORS, *TORCH)
-    if file.suffix not in suffixes:
+    if file.suffix not in ("", *suffixes):
         raise ConfigError(f"{file}: the name of the file must end in {' or '.join(suffixes)}.")
     if not file.absolute().parent.is_dir():
         raise ConfigError(f"{file}: there is no folder {file.parent}.")
-    if file.is_dir():
+    if file.is_dir() and file.suffix:
         raise ConfigError(f"{file}: this is a folder.")
     if file.exists() and not force:
         raise ConfigError(f"{file}: exists already; --force overwrites it.")

@@ -1,12 +1,16 @@
 """Models of transformers, whole and with LoRA: built from configurations, nothing is downloaded."""
 
 import copy
+import sys
 
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
+from typer.testing import CliRunner
 
+import raysync
 from raysync import config
+from raysync.cli import app
 from raysync.errors import ConfigError
 from raysync.training.batch_reader import BatchReader
 from raysync.training.evaluation import ModelEvaluation, evaluate
@@ -225,6 +229,21 @@ def test_adapters_are_written_with_the_base_that_they_need(transformers, peft, t
     batch = training.task.collate(training.task.test_set()[:4])
     assert torch.allclose(theirs(**batch).logits, module(**batch).logits, atol=1e-6)
     assert module(**batch).logits.shape == (4, CLASSES)  # the module is as it was
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_model_of_a_run_is_exported_as_a_folder(transformers, tmp_path, monkeypatch):
+    """The record is not trusted, so the data that it names are not imported for that."""
+    training = planned()
+    record = raysync.run(training.experiment.model_copy(update={"output": tmp_path / "runs"}))
+    monkeypatch.setitem(sys.modules, DATA, None)  # its import would raise an error
+    done = CliRunner().invoke(app, ["export", str(record.path), str(tmp_path / "folder")])
+    assert done.exit_code == 0, done.output
+    auto = transformers.AutoModelForSequenceClassification
+    theirs = auto.from_pretrained(tmp_path / "folder", local_files_only=True)
+    batch = training.task.collate(training.task.test_set()[:4])
+    ours = raysync.load(record.path).model()
+    assert torch.equal(theirs(**batch).logits, ours(**batch).logits)
 
 
 @pytest.mark.parametrize(

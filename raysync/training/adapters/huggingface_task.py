@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from raysync.errors import ConfigError, unknown_name
-from raysync.paradigms.class_loading import call, load_reference
+from raysync.paradigms.class_loading import call, load_reference, may_import
 from raysync.training.adapters.huggingface_padding import Collate, collator, padder
 from raysync.training.adapters.packages import alike_in_all_processes, require
 from raysync.training.task import Average, Task
@@ -86,7 +86,8 @@ class HuggingFaceTask(Task):
         require("transformers", "huggingface", self._where)
         if lora is not None:
             require("peft", "huggingface", self._where)
-        load_reference(data, f"{self._where}: data")
+        if may_import():  # a record's model is built without its data
+            load_reference(data, f"{self._where}: data")
         _ = self._config  # a folder or a type that does not exist is refused now
 
     def __getstate__(self) -> dict[str, Any]:
