@@ -11,63 +11,31 @@ from pydantic import ValidationError
 from torch import nn
 from torch.utils.data import Dataset
 
-from raysync.config import Data, Experiment, Named, Update, WorkerGroup
-from raysync.config.experiment import GIVEN
+from raysync.config import Data, Experiment, Update, WorkerGroup
 from raysync.core.metrics import PrimaryMetric
 from raysync.errors import ConfigError
 from raysync.paradigms.syncswitch import SyncSwitch
 from raysync.training.batch_reader import BatchReader
 from raysync.training.batches import Array, Batches, shards
 from raysync.training.cost import step_flops
-from raysync.training.data import KINDS, DataSet, Labelled, LazyDataSet, load, subset
+from raysync.training.data import DataSet, Labelled
 from raysync.training.evaluation import OF_THE_TEST_SET
 from raysync.training.flat import FlatModel
 from raysync.training.initial_model import InitialModel
 from raysync.training.model_file import check_savable
-from raysync.training.models import ModelPlan, ModelSource
+from raysync.training.models import ModelSource
 from raysync.training.optimizers import check_optimizer
 from raysync.training.parameter_groups import check_groups
 from raysync.training.samples import check_samples
 from raysync.training.state_dict import read_any
-from raysync.training.supervised import TASKS, Classification, LanguageModel, Supervised
+from raysync.training.supervised import Classification, LanguageModel, Supervised
 from raysync.training.task import Task
 from raysync.training.task_checks import TRIED, try_task
-from raysync.training.task_loading import load_task
+from raysync.training.task_loading import primary_metric, task_of
 
 CORE_FLOPS_PER_S = 1e11
 """The assumed speed, on the virtual engine, of a worker without step_s, flops_per_s or trace: about
 one core of a CPU."""
-
-
-def primary_of(experiment: Experiment) -> PrimaryMetric:
-    """Return the primary metric of an experiment before its data are loaded.
-
-    Raises:
-        ConfigError: it names a task of the user's own that does not exist.
-    """
-    if experiment.task is not None and experiment.names_a_task:
-        return _primary(load_task(experiment.task))
-    return _primary(_kind_before_loading(experiment))
-
-
-def metrics_of(experiment: Experiment) -> tuple[str, ...] | None:
-    """Return the names of the metrics that an experiment's task returns, before its data are
-    loaded; None where they are not known before.
-    """
-    return None if experiment.names_a_task else _kind_before_loading(experiment).metric_names
-
-
-def _kind_before_loading(experiment: Experiment) -> type[Supervised]:
-    """Return the built-in task; a data set of the user's own is that of a classification, unless
-    the experiment says otherwise.
-    """
-    if experiment.task is not None:
-        return TASKS[experiment.task.name]
-    return TASKS[KINDS.get(experiment.data.name, "classification")]
-
-
-def _primary(task: Task | type[Task]) -> PrimaryMetric:
-    return PrimaryMetric(task.primary, "max" if task.higher_is_better else "min")
 
 
 @dataclass(frozen=True)
@@ -110,8 +78,6 @@ class TrainingPlan:
 
     def deal(self, slots: list[str]) -> dict[str, Array]:
         """Deal the training samples out to some slots."""
-        if self.experiment.timing == "only":
-            return {}
         return _deal(self.experiment, self.task, slots)
 
     def batches(self, slot: str) -> Batches:
@@ -135,7 +101,7 @@ class TrainingPlan:
     @property
     def primary(self) -> PrimaryMetric:
         """The metric that the task's models are judged by."""
-        return _primary(self.task)
+        return primary_metric(self.task)
 
     @cached_property
     def chance_accuracy(self) -> float | None:
@@ -187,65 +153,46 @@ def prepare(
     Raises:
         ConfigError: task, data or model do not exist or do not fit.
     """
-    if task is not None:
-        task, experiment = _given(experiment, task, model, data)
-    elif experiment.names_a_task:
-        assert experiment.task is not None, "an experiment without a task"
-        task = load_task(experiment.task)
-        _refuse_settings_of_others(experiment, task)
-    else:
-        task, experiment = _built_in(experiment, model, data)
+    task, experiment = task_of(experiment, model, data, task)
     file = experiment.init_from
     initial = InitialModel(task, None if file is None else read_any(file, "init_from"))
     count = _train_count(experiment.data, task)
     _check_batches(experiment, task, count)
     module = initial.build(experiment.seed)
-    if experiment.keep != "none":
-        check_savable(module, initial.name)
     experiment, remarks = _with_settings_of(task, module, experiment, count)
+    flat = _checked(experiment, module, initial.name)
+    metrics = _tried_metrics(experiment, task, module, count)
+    return TrainingPlan(
+        experiment,
+        initial,
+        flat.size,
+        4 * (flat.size + flat.buffer_size),
+        _timed(experiment, initial),
+        _deal(experiment, task, list(experiment.slots())),
+        experiment.workload_samples(count),
+        metrics,
+        remarks,
+    )
+
+
+def _checked(experiment: Experiment, module: nn.Module, name: str) -> FlatModel:
+    """Return the flat model, which the experiment's settings go with.
+
+    Raises:
+        ConfigError: it cannot be saved, has nothing to train, or is too small for its servers; or
+            an optimizer or a parameter group does not go with it.
+    """
+    if experiment.keep != "none":
+        check_savable(module, name)
     flat = FlatModel(module)
     check_optimizer(experiment.update)
     check_groups(experiment.update, flat.parameters)
-    size = flat.size
-    if experiment.cluster.server_shards > size:
+    if experiment.cluster.server_shards > flat.size:
         raise ConfigError(
             f"cluster.server_shards: {experiment.cluster.server_shards} servers cannot share the"
-            f" {size} parameters that {initial.name} has."
+            f" {flat.size} parameters that {name} has."
         )
-    dealt = _deal(experiment, task, list(experiment.slots())) if experiment.trains else {}
-    training = TrainingPlan(
-        experiment,
-        initial,
-        size,
-        4 * (size + flat.buffer_size),
-        {},
-        dealt,
-        experiment.workload_samples(count),
-        _tried_metrics(experiment, task, module, count),
-        remarks,
-    )
-    return replace(training, groups=_timed(experiment, initial))
-
-
-def _given(
-    experiment: Experiment, task: object, model: object, data: object
-) -> tuple[Task, Experiment]:
-    """Return a task that was given as an object, and the experiment with its name.
-
-    Raises:
-        ConfigError: it is no task, or a model or data are given as well.
-    """
-    if not isinstance(task, Task):
-        raise ConfigError(
-            f"task: must be an object of a class that derives from raysync.Task, got"
-            f" {type(task).__name__}."
-        )
-    if model is not None or data is not None:
-        other = "model" if model is not None else "data"
-        raise ConfigError(f"task: {task.name} builds its own model and data; leave {other} out.")
-    named = experiment.model_copy(update={"task": Named(name=f"{GIVEN}{task.name}")})
-    _refuse_settings_of_others(named, task)
-    return task, named
+    return flat
 
 
 def _with_settings_of(
@@ -270,83 +217,6 @@ def _with_settings_of(
         raise ConfigError(f"task {task.name}: its update ({text}): {reason}.") from error
     remarks.append(f"Taken over from {task.name} into update: {text}.")
     return experiment.model_copy(update={"update": update}), tuple(remarks)
-
-
-def _refuse_settings_of_others(experiment: Experiment, task: Task) -> None:
-    """Refuse settings of the built-in tasks beside a task with model and data of its own.
-
-    Raises:
-        ConfigError: it names the setting.
-    """
-    default, given = Data(), experiment.data
-    settings = [
-        f"data.{name}"
-        for name in ("name", "data_dir", "parameters", "augment", "validation_samples")
-        if getattr(given, name) != getattr(default, name)
-    ]
-    if experiment.model != Experiment().model:
-        settings.insert(0, "model")
-    if settings:
-        raise ConfigError(
-            f"{settings[0]}: the task {task.name} builds its own model and reads its own data;"
-            " leave this setting out."
-        )
-
-
-def _built_in(
-    experiment: Experiment, model: ModelSource | None, data: Labelled | None
-) -> tuple[Task, Experiment]:
-    """Return the built-in task for a model and a data set, and the experiment with their names.
-
-    Raises:
-        ConfigError: one of them does not exist, or they do not go together.
-    """
-    if data is not None and not isinstance(data, DataSet | LazyDataSet):
-        raise ConfigError(
-            "data: must be a raysync.DataSet, as raysync.data_set returns it, got "
-            f"{type(data).__name__}."
-        )
-    loaded = load(experiment.data) if data is None else subset(data, experiment.data)
-    augment, shape = experiment.data.augment, loaded.input_shape
-    if augment != "none" and isinstance(loaded, LazyDataSet):
-        raise ConfigError(
-            f"data.augment: {augment} is for data in memory; the samples of {loaded.name} are read"
-            " one by one: augment them there."
-        )
-    if augment != "none" and len(shape) != 3:
-        raise ConfigError(
-            f"data.augment: {augment} is for images (C, H, W); {loaded.name} has"
-            f" samples of shape {shape}."
-        )
-    choice = experiment.model
-    source, parameters = (choice.name, choice.parameters) if model is None else (model, {})
-    plan = ModelPlan(source, parameters, shape, loaded.classes, loaded.tokens)
-    if model is not None or data is not None:  # the record names the objects that were given
-        named = {
-            "model": experiment.model if model is None else Named(name=plan.name),
-            "data": experiment.data.model_copy(update={"name": loaded.name}),
-        }
-        experiment = experiment.model_copy(update=named)
-    return TASKS[_kind(experiment, loaded)](plan, loaded, augment), experiment
-
-
-def _kind(experiment: Experiment, data: Labelled) -> str:
-    """Return the name of the built-in task that suits the labels.
-
-    Raises:
-        ConfigError: the experiment asks for another one.
-    """
-    kind = data.kind
-    if experiment.task is not None and experiment.task.name != kind:
-        raise ConfigError(
-            f"task: {experiment.task.name} does not go with the labels of {data.name}, which are"
-            f" those of a {kind}."
-        )
-    if experiment.task is not None and experiment.task.parameters:
-        raise ConfigError(
-            f"task: {kind} has no parameter {next(iter(experiment.task.parameters))!r}."
-        )
-    return kind
 
 
 def _train_count(data: Data, task: Task) -> int:
@@ -396,6 +266,9 @@ def _tried_metrics(
 
 
 def _deal(experiment: Experiment, task: Task, slots: list[str]) -> dict[str, Array]:
+    """Deal the training samples out; nothing is dealt where nothing is trained."""
+    if not experiment.trains:
+        return {}
     samples = task.train_set()
     count = min(len(samples), experiment.data.train_samples or len(samples))  # type: ignore[arg-type]
 

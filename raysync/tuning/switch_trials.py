@@ -31,7 +31,7 @@ from raysync.record import older
 from raysync.record.storage import is_uri
 from raysync.record.sweeps import FILE, VARIED, load_sweep, notes, write_table
 from raysync.record.writer import folder_name
-from raysync.training.preparation import metrics_of, primary_of
+from raysync.training.task_loading import metrics_of, primary_of
 from raysync.tuning.grid import Point
 from raysync.tuning.progress import Notify, Show
 from raysync.tuning.sweep import Plan, cpus_of, train_all

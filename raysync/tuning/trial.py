@@ -27,7 +27,8 @@ from raysync.record.measures import Measures
 from raysync.record.storage import clean, join
 from raysync.record.sweeps import RECORDS, trial_name
 from raysync.runner import Engine, check_target, run_in
-from raysync.training.preparation import metrics_of, prepare, primary_of
+from raysync.training.preparation import prepare
+from raysync.training.task_loading import metrics_of, primary_of
 from raysync.tuning.grid import Point, override
 
 REPORTED = (
