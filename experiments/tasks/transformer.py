@@ -31,7 +31,7 @@ class LightningTransformer(L.LightningModule):
 class Characters(L.LightningDataModule):
     """Windows of a synthetic text, each with the window one character later."""
 
-    def __init__(self, samples: int = 600, context: int = 35) -> None:
+    def __init__(self, samples: int = 300, context: int = 35) -> None:
         super().__init__()
         self.samples, self.context = samples, context
 
