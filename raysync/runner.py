@@ -14,6 +14,7 @@ from raysync.config import Experiment, ParadigmChoice
 from raysync.core.journal import Ended, Line
 from raysync.core.metrics import PrimaryMetric, known
 from raysync.core.paradigm import AnyParadigm
+from raysync.engine.early_stop import stop_metric
 from raysync.engine.kept_models import SavedModel
 from raysync.errors import ConfigError, RunFailed, unknown_name
 from raysync.record.event_text import texts_of
@@ -152,7 +153,7 @@ def run_in(
     trial, `sweep` is the name of its sweep.
     """
     began = datetime.now()
-    check_target(training.experiment, training.metrics, training.primary)
+    check_metrics(training.experiment, training.metrics, training.primary)
     experiment = training.experiment.model_copy(update={"paradigm": choice})
     measures = Measures(
         training.workload_samples, experiment.target, training.primary, training.chance_accuracy
@@ -202,26 +203,32 @@ def run_in(
     return load(folder, trust=True)  # the user's own record
 
 
-def check_target(
+def check_metrics(
     experiment: Experiment, metrics: Sequence[str] | None, primary: PrimaryMetric
 ) -> None:
-    """Refuse a target of a metric that the task does not have, or in its worse direction.
+    """Refuse a metric of `target` or `stop` that the task does not have, a target in its worse
+    direction, and a metric of `stop` whose direction is not known.
 
     Args:
-        experiment: has the target.
+        experiment: has the settings.
         metrics: the metrics of the task; None: they are not known before the first evaluation.
         primary: its primary metric.
 
     Raises:
         ConfigError: the message has the nearest name.
     """
-    target = experiment.target
-    if target is not None and metrics is not None and target.metric not in known(metrics):
-        raise unknown_name("metric", target.metric, known(metrics), where="target.metric")
+    for where, name in experiment.named_metrics.items():
+        if metrics is not None and name not in known(metrics):
+            raise unknown_name("metric", name, known(metrics), where=where)
+    target, stop = experiment.target, experiment.stop
     if target is not None and target.metric == primary.name and target.rises != primary.rises:
         better, bound = ("larger", "at_least") if primary.rises else ("smaller", "at_most")
         raise ConfigError(
             f"target: a {better} {primary.name} is better: give {bound}; got {target.words}."
+        )
+    if stop is not None and stop_metric(experiment, primary) is None:
+        raise ConfigError(
+            f"stop.mode: say which direction of {stop.metric!r} is better: max or min."
         )
 
 

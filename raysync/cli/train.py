@@ -168,11 +168,11 @@ def _train(
     records.
     """
     from raysync.decoupled.plan import check_training
-    from raysync.runner import check_target, engine_for
+    from raysync.runner import check_metrics, engine_for
     from raysync.training.preparation import prepare
 
     training = prepare(experiment)
-    check_target(experiment, training.metrics, training.primary)
+    check_metrics(experiment, training.metrics, training.primary)
     for choice in choices:  # all are checked before the first one trains
         check_training(training, choice.make())
     if experiment.engine == "ray":

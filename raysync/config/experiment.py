@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from raysync.config.base import Choice, Named, ParadigmChoice, ParadigmSetting, Strict, by_name
 from raysync.config.faults import Crash, Fault
 from raysync.config.secret_masking import masked
+from raysync.config.stop import Stop
 from raysync.config.sweep import Published, Sweep
 from raysync.config.switch_search import SwitchSearch
 from raysync.config.target import Target
@@ -114,6 +115,9 @@ class Experiment(Strict):
     target: Target | None = Field(
         None, description="for the time to the target: `{metric: accuracy, at_least: 0.9}`"
     )
+    stop: Stop | None = Field(
+        None, description="end the run early: `{patience: 5}`, `{at_target: true}`, `{after_s: 60}`"
+    )
     cluster: Cluster = Cluster()
     sweep: Sweep | None = Field(None, description="what `raysync sweep` varies")
     switch_search: SwitchSearch | None = Field(
@@ -209,6 +213,19 @@ class Experiment(Strict):
         return self
 
     @model_validator(mode="after")
+    def _can_stop(self) -> Experiment:
+        if self.stop is None:
+            return self
+        if self.stop.at_target and self.target is None:
+            raise ValueError(
+                "stop.at_target: there is no target; give one, such as target:"
+                " {metric: accuracy, at_least: 0.9}"
+            )
+        if self.stop.needs_evaluations and not self.trains:
+            raise ValueError("stop: nothing is evaluated with timing: only; give after_s alone")
+        return self
+
+    @model_validator(mode="after")
     def _faults_have_workers(self) -> Experiment:
         counts = {group.name: group.count for group in self.workers}
         for index, fault in enumerate(self.faults):
@@ -242,6 +259,14 @@ class Experiment(Strict):
         if self.task is not None and self.names_a_task:
             return self.task.name.removeprefix(GIVEN)
         return f"{self.model.name} on {self.data.name}"
+
+    @property
+    def named_metrics(self) -> dict[str, str]:
+        """The metrics that evaluations must have: the path of the setting -> its metric."""
+        named = {} if self.target is None else {"target.metric": self.target.metric}
+        if self.stop is not None and self.stop.metric is not None:
+            named["stop.metric"] = self.stop.metric
+        return named
 
     @property
     def trains(self) -> bool:

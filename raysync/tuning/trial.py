@@ -26,7 +26,7 @@ from raysync.errors import ConfigError
 from raysync.record.measures import Measures
 from raysync.record.storage import clean, join
 from raysync.record.sweeps import RECORDS, trial_name
-from raysync.runner import Engine, check_target, run_in
+from raysync.runner import Engine, check_metrics, run_in
 from raysync.training.preparation import metrics_of, prepare, primary_of
 from raysync.tuning.grid import Point, override
 
@@ -102,7 +102,7 @@ class Trials:
         """
         experiment = self.experiment(point)
         check(experiment, experiment.paradigm.make())
-        check_target(experiment, metrics_of(experiment), primary_of(experiment))
+        check_metrics(experiment, metrics_of(experiment), primary_of(experiment))
 
     def find_impossible(self, points: Iterable[Point]) -> None:
         """Try to place each trial while nothing runs yet: later, a trial that cannot be placed
