@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from raysync import config
 from raysync.config import Experiment, ParadigmChoice
-from raysync.core.journal import Ended, Line
+from raysync.core.journal import Ended, Line, Remark
 from raysync.core.metrics import PrimaryMetric, known
 from raysync.core.paradigm import AnyParadigm
 from raysync.engine.early_stop import stop_metric
@@ -24,6 +24,9 @@ from raysync.record.reader import RunRecord, load
 from raysync.record.storage import check, display_name, join
 from raysync.record.uploader import Uploader
 from raysync.record.writer import RecordWriter, folder_name, make_folder
+from raysync.tracking.callback import RunStart, callbacks_of, check_callbacks
+from raysync.tracking.observers import Observers
+from raysync.tracking.trackers import trackers_of
 from raysync.training.data import Labelled
 from raysync.training.models import ModelSource
 from raysync.training.preparation import TrainingPlan, prepare
@@ -88,7 +91,7 @@ def run(
     task: Task | None = None,
     watch: Watch = _quiet,
     notify: Notify = _quiet,
-    tensorboard: bool = False,
+    callbacks: Sequence[object] = (),
 ) -> RunRecord:
     """Train one experiment and return its record.
 
@@ -102,7 +105,8 @@ def run(
         task: a `raysync.Task`, with a model and data of its own, in place of all that.
         watch: receives the measures so far, a few times a second.
         notify: receives sentences that the user should read.
-        tensorboard: also write TensorBoard's event file into the record, while the run goes on.
+        callbacks: objects with methods of `raysync.Callback`, which are called here; an error in
+            one of them ends the run as failed.
 
     Raises:
         ConfigError: the experiment asks for something impossible.
@@ -118,6 +122,7 @@ def run(
             raise ConfigError(
                 f"raysync.run: {name} must be a function, got {type(function).__name__}."
             )
+    check_callbacks(callbacks)
     if not isinstance(experiment, Experiment | Mapping | str | Path):
         raise ConfigError(
             "raysync.run: an experiment is settings {name: value, ...}, the path of a file, "
@@ -130,12 +135,7 @@ def run(
     training = prepare(experiment, model, data, task)
     with engine_for(experiment, notify) as engine:
         return run_in(
-            engine,
-            training,
-            experiment.paradigm,
-            watch=watch,
-            notify=notify,
-            tensorboard=tensorboard,
+            engine, training, experiment.paradigm, watch=watch, notify=notify, callbacks=callbacks
         )
 
 
@@ -146,7 +146,7 @@ def run_in(
     *,
     watch: Watch = _quiet,
     notify: Notify = _quiet,
-    tensorboard: bool = False,
+    callbacks: Sequence[object] = (),
     sweep: str = "",
 ) -> RunRecord:
     """Train under a paradigm on an engine that can serve further runs; see `run`. For a
@@ -161,12 +161,16 @@ def run_in(
     check(join(experiment.output, experiment.name))
     folder = folder_name(experiment.output, experiment.name, choice.label)
     name = f"{sweep}/{experiment.name}" if sweep else experiment.name
+    trackers = trackers_of(experiment, notify)
+    callbacks = [*callbacks_of(experiment), *callbacks]
     stream = engine.run(training, choice.make(), RunLabels(name, folder.name, choice.label))
     first = next(stream)  # an impossible experiment raises here, before there is a record of it
     make_folder(folder)
     path = display_name(folder)
+    start = RunStart(folder, sweep or experiment.name, experiment, began)
     with (
         Uploader(folder, notify) as uploader,
+        Observers(start, trackers, callbacks, notify) as observers,
         RecordWriter(
             folder,
             experiment.to_yaml(),
@@ -176,10 +180,14 @@ def run_in(
             began,
             {name: asdict(place) for name, place in engine.places.items()},
         ) as writer,
-        _event_log(folder, began, tensorboard) as log,
     ):
-        watches = (log, uploader, watch)
+
+        def remark(text: str) -> None:
+            _write(writer, [Remark(measures.now, text)], (), notify)
+
+        watches = (observers, uploader, watch)
         try:
+            observers.start(remark)
             _write(writer, first, watches, notify)
             for lines in stream:
                 _write(writer, lines, watches, notify)
@@ -230,14 +238,6 @@ def check_metrics(
         raise ConfigError(
             f"stop.mode: say which direction of {stop.metric!r} is better: max or min."
         )
-
-
-def _event_log(folder: Path, began: datetime, enabled: bool) -> AbstractContextManager[Watch]:
-    if not enabled:
-        return nullcontext(_quiet)
-    from raysync.record.tensorboard import EventLog  # tensorboardX is slow to import
-
-    return EventLog(folder, began)
 
 
 def _write(
