@@ -52,7 +52,7 @@ class Stop(Strict):
             raise ValueError("give patience, at_target: true, or after_s, such as {patience: 5}")
         if self.patience is None:
             for name in ("metric", "mode", "min_delta"):
-                if name in self.model_fields_set:
+                if getattr(self, name):
                     raise ValueError(f"{name} is for patience; give patience, too")
         return self
 

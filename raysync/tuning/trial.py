@@ -99,8 +99,7 @@ class Trials:
 
         Raises:
             ConfigError: the file with these settings is no valid experiment, or the paradigm would
-                ignore a setting, or the task does not have a metric that it names, or a tracker is not
-                installed.
+                ignore a setting, or the task lacks a metric, or a tracker is not installed.
         """
         experiment = self.experiment(point)
         check(experiment, experiment.paradigm.make())
