@@ -48,7 +48,9 @@ def _serve(library: type[LibraryRun], answer: Any) -> None:
         message = json.loads(line)
         if "begin" in message:
             begin, arguments = message["begin"], message["arguments"]
-            os.environ.update(library.environment(begin, arguments))
+            for name, value in library.environment(begin, arguments).items():
+                if name not in os.environ or "dir" in arguments:  # what the user has set holds
+                    os.environ[name] = value
             run = library(begin, arguments)
             if run.notice:
                 answer("notice", run.notice)

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 import raysync
 from raysync import config
 from raysync.config import ParadigmChoice
-from raysync.core.journal import Ended, Evaluation, Remark
+from raysync.core.journal import Evaluation, Remark
 from raysync.core.metrics import PrimaryMetric
 from raysync.core.replay import replay
 from raysync.engine.early_stop import EarlyStop
