@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 from raysync.tracking.library import FAILED, LibraryRun
 
@@ -15,6 +17,13 @@ SQLITE = "sqlite:///"
 LONGEST_PARAMETER = 6000
 """The most characters of a parameter that MLflow keeps."""
 PARAMETERS_AT_ONCE = 100
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / "mlflow.lock"):
+        yield
 
 
 class MlflowRun(LibraryRun):
@@ -29,9 +38,10 @@ class MlflowRun(LibraryRun):
         own = Path(run["folder"]) / "mlflow"
         uri = arguments.get("tracking_uri", f"{SQLITE}{own.absolute() / 'mlflow.db'}")
         folder = Path(uri.removeprefix(SQLITE)).absolute().parent if SQLITE in uri else None
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-        self._client = import_module("mlflow.tracking").MlflowClient(tracking_uri=uri)
+        # the trials of a sweep begin together, and each would create the tables of a new database
+        with nullcontext() if folder is None else _locked(folder):
+            self._client = import_module("mlflow.tracking").MlflowClient(tracking_uri=uri)
+            self._client.search_experiments(max_results=1)
         self._began = float(run["began"])
         name = arguments.get("experiment_name", run["group"])
         location = arguments.get("artifact_location", folder and (folder / "artifacts").as_uri())

@@ -35,11 +35,19 @@ def run(session, tmp_path):
         model: an object in place of the experiment's model, or a name or settings of one.
         data: an object in place of its data set.
         strikes: progress -> what is called, once, with the actor group at that progress.
-        notify: as that of `raysync.run`.
+        notify, watch, callbacks: as those of `raysync.run`.
         settings: of the experiment.
     """
 
-    def run(model=None, data=None, strikes=(), notify=lambda text: None, watch=None, **settings):
+    def run(
+        model=None,
+        data=None,
+        strikes=(),
+        notify=lambda text: None,
+        watch=None,
+        callbacks=(),
+        **settings,
+    ):
         def struck(measures):
             if watch is not None:
                 watch(measures)
@@ -56,6 +64,7 @@ def run(session, tmp_path):
             experiment.paradigm,
             watch=struck,
             notify=notify,
+            callbacks=callbacks,
         )
         assert not pending, "a strike came too late"
         return record
