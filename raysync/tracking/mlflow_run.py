@@ -29,14 +29,17 @@ def _locked(folder: Path) -> Iterator[None]:
 class MlflowRun(LibraryRun):
     """Arguments: `tracking_uri`, `experiment_name` (default: the name of the experiment or sweep),
     `run_name`, `tags` and, for an experiment that is new, `artifact_location`. Without a tracking
-    URI a database is made in the folder of the record: MLflow 3 writes no folders of runs any more.
+    URI, MLflow's own variable for it included, a database is made in the folder of the record:
+    MLflow 3 writes no folders of runs any more.
     """
 
     def __init__(self, run: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
         super().__init__(run, arguments)
         self._entities = import_module("mlflow.entities")
         own = Path(run["folder"]) / "mlflow"
-        uri = arguments.get("tracking_uri", f"{SQLITE}{own.absolute() / 'mlflow.db'}")
+        variables = import_module("mlflow.environment_variables")
+        uri = arguments.get("tracking_uri") or variables.MLFLOW_TRACKING_URI.get()
+        uri = uri or f"{SQLITE}{own.absolute() / 'mlflow.db'}"
         folder = Path(uri.removeprefix(SQLITE)).absolute().parent if SQLITE in uri else None
         # the trials of a sweep begin together, and each would create the tables of a new database
         with nullcontext() if folder is None else _locked(folder):
