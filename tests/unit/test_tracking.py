@@ -392,3 +392,13 @@ def test_a_missing_record_still_closes_the_trackers(settings, tmp_path):
 
     with pytest.raises(RunFailed, match="cannot be written"):
         raysync.run(settings | {"track": "trackio"}, callbacks=[Removes()])
+
+
+def test_the_files_of_a_tracker_are_uploaded_with_the_record(settings, tmp_path):
+    """Also what is only written when the run has ended."""
+    pytest.importorskip("trackio")
+    tracked = settings | {"output": f"file://{tmp_path}/bucket", "track": "trackio"}
+    raysync.run(tracked)
+    [folder] = (tmp_path / "bucket" / "tiny").iterdir()
+    _, _, status, _ = read_trackio(folder / "trackio")
+    assert status == "FINISHED"
