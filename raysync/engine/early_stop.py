@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import isnan
-
 from raysync.config import Experiment
 from raysync.core.journal import Evaluation
 from raysync.core.metrics import MODES, PrimaryMetric
@@ -68,10 +66,9 @@ class EarlyStop:
     def _is_better(self, evaluation: Evaluation, min_delta: float) -> bool:
         value, best = evaluation.value(self._metric.name), self._best
         assert value is not None, "an evaluation without the metric of stop"
-        demanded = best
-        if best is not None and not isnan(best):
+        if best is not None:
             demanded = best + min_delta if self._metric.rises else best - min_delta
-        if demanded is None or self._metric.is_better(value, demanded):
-            self._best = value
-            return True
-        return False
+            if not self._metric.is_better(value, demanded):
+                return False
+        self._best = value
+        return True

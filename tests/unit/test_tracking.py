@@ -1,6 +1,8 @@
 """Trackers: each with its own library, offline, read back by what the library itself has for it."""
 
 import json
+import os
+import shutil
 import struct
 import sys
 from pathlib import Path
@@ -19,7 +21,7 @@ from raysync.tracking.rows import Beginning, Ending
 from raysync.training.preparation import prepare
 from tests.builders.reports import BASE
 
-SETTINGS = BASE | {"paradigm": {"name": "ssp", "staleness": 3}, "evaluation": {"marks": 5}}
+SETTINGS = BASE | {"paradigm": {"name": "ssp", "staleness": 3}, "evaluation": {"marks": 7}}
 OFFLINE = {
     "wandb": {"name": "wandb", "mode": "offline"},
     "mlflow": {"name": "mlflow"},
@@ -187,6 +189,8 @@ def test_one_run_of_ours_is_one_run_of_theirs(library, settings):
     files = {"config.yaml", "journal.jsonl", "summary.json", "evaluations.parquet"}
     assert about.get("files", files) >= files
     assert not any("model" in name for name in about.get("files", ()))
+    for copy in record.path.rglob("*/config.yaml"):
+        os.utime(copy)
     assert newest(Path(settings["output"])).path == record.path, "not a copy within it"
 
 
@@ -201,9 +205,12 @@ def test_a_run_that_diverges_has_failed_there(library, settings):
     assert (status, about["status"]) == ("FAILED", "diverged")
 
 
-def test_trials_are_grouped_under_the_name_of_their_sweep(settings, tmp_path):
-    """As `raysync sweep` runs them, into one folder; the model is in the artifact if wanted."""
+def test_trials_are_grouped_under_the_name_of_their_sweep(settings, tmp_path, monkeypatch):
+    """As `raysync sweep` runs them, into one folder, whatever the environment says; the model is in
+    the artifact if wanted.
+    """
     pytest.importorskip("trackio")
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "elsewhere"))
     tracker = {"name": "trackio", "dir": str(tmp_path / "t"), "project": "p", "log_model": True}
     for name in ("0001", "0002"):
         experiment = config.validate(settings | {"name": name, "track": [tracker]})
@@ -221,6 +228,7 @@ def test_trials_are_grouped_under_the_name_of_their_sweep(settings, tmp_path):
     assert {each["_Group"] for each in configs} == {"lr"}
     assert sorted(each["tags"][-1] for each in configs) == ["0001", "0002"]
     assert not list((tmp_path / "runs").rglob("trackio"))
+    assert not (tmp_path / "elsewhere").exists()
     blobs = {each.stat().st_size for each in (tmp_path / "t").rglob("blobs/**/*")}
     [model, _] = (tmp_path / "runs").rglob("model.safetensors")
     assert model.stat().st_size in blobs
@@ -276,6 +284,24 @@ def test_a_tracker_that_fails_is_turned_off(settings, monkeypatch):
     assert record.evaluations.equals(alone.evaluations)
 
 
+def test_those_behind_a_tracker_that_fails_are_still_told(settings, monkeypatch):
+    def fails(self, run):
+        raise OSError("no\nfile")
+
+    class Started(raysync.Callback):
+        def on_start(self, run):
+            notes.append(run.name)
+
+    notes = []
+    monkeypatch.setattr("raysync.tracking.tensorboard.EventFile.begin", fails)
+    tracked = settings | {"track": "tensorboard"}
+    record = raysync.run(tracked, notify=notes.append, callbacks=[Started()])
+    why = "The tracker tensorboard failed (no file): the run goes on without it."
+    assert remarks(record) == [why]
+    assert notes == [f"After 0.0 s: {why}", record.path.name]
+    assert record.summary["status"] == "finished"
+
+
 def test_a_library_that_hangs_delays_no_run_and_is_ended(settings, monkeypatch):
     """Its pipe is full long before the end."""
     monkeypatch.setattr(process, "PROGRAM", "import signal; signal.pause()  # {path}")
@@ -304,6 +330,8 @@ def test_a_run_that_is_interrupted_says_so(settings):
     class Interrupts(raysync.Callback):
         def on_evaluation(self, evaluation, measures):
             if evaluation.mark >= 0.4:
+                [child] = psutil.Process().children()
+                assert os.getpgid(child.pid) == child.pid, "Ctrl-C would end it, too"
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -383,12 +411,11 @@ def test_secrets_in_arguments_are_in_no_record():
 
 def test_a_missing_record_still_closes_the_trackers(settings, tmp_path):
     """Someone removes the folder of the record while the run goes on."""
-    import shutil
 
     class Removes(raysync.Callback):
         def on_evaluation(self, evaluation, measures):
-            if evaluation.mark == 0.4:
-                shutil.rmtree(tmp_path / "runs")
+            if evaluation.mark > 0.3:
+                shutil.rmtree(tmp_path / "runs", ignore_errors=True)
 
     with pytest.raises(RunFailed, match="cannot be written"):
         raysync.run(settings | {"track": "trackio"}, callbacks=[Removes()])
