@@ -183,9 +183,12 @@ def run_in(
     ):
 
         def remark(text: str) -> None:
-            _write(writer, [Remark(measures.now, text)], (), notify)
+            if measures.ended is None:
+                _write(writer, [Remark(measures.now, text)], (), notify)
+            else:  # nothing follows the end of a journal
+                notify(text)
 
-        watches = (observers, uploader, watch)
+        watches, problem = (observers, uploader, watch), ""
         try:
             observers.start(remark)
             _write(writer, first, watches, notify)
@@ -195,7 +198,8 @@ def run_in(
                 for model in engine.models:
                     writer.write_model(model.which, model.data)
         except RunFailed as failure:
-            _end(writer, "failed", str(failure))
+            problem = str(failure)  # its end may be written already
+            _end(writer, "failed", problem)
         except BaseException as error:
             if measures.ended is None:
                 stopped = not isinstance(error, Exception)  # Ctrl-C, or the end of the process
@@ -204,7 +208,7 @@ def run_in(
             raise
     ended = measures.ended
     assert ended is not None, "a run without an end"
-    why = ended.error if ended.status == "failed" else ""
+    why = ended.error if ended.status == "failed" else problem
     if why or writer.failure:
         kept = f"The record up to then: {path}" if folder.exists() else ""
         raise RunFailed("\n".join(dict.fromkeys(filter(None, (why, writer.failure, kept)))))

@@ -109,6 +109,20 @@ def test_one_that_fails_ends_the_run_and_is_named(method, settings, tmp_path):
     assert len(end.evaluations) == len(raysync.load(folder).evaluations)
 
 
+def test_one_that_fails_at_the_very_end_is_not_forgotten(settings, tmp_path):
+    """The journal is complete then, and stays so."""
+
+    class BreaksAtTheEnd(raysync.Callback):
+        def on_progress(self, measures):
+            if measures.ended is not None:
+                raise ValueError("too late")
+
+    with pytest.raises(RunFailed, match=r"BreaksAtTheEnd\.on_progress: ValueError: too late"):
+        raysync.run(settings, callbacks=[BreaksAtTheEnd()])
+    [folder] = (tmp_path / "tiny").iterdir()
+    assert status(folder) == "finished"
+
+
 def test_an_interrupt_is_no_failure(settings, tmp_path):
     class Interrupts(raysync.Callback):
         def on_evaluation(self, evaluation, measures):

@@ -302,6 +302,16 @@ def test_those_behind_a_tracker_that_fails_are_still_told(settings, monkeypatch)
     assert record.summary["status"] == "finished"
 
 
+def test_nothing_is_written_behind_the_end_of_a_journal(settings, monkeypatch):
+    notes = []
+    few = {"track": "tensorboard", "evaluation": {"marks": 1}, "workload": {"samples": 64}}
+    monkeypatch.setattr("raysync.tracking.tensorboard.EventFile.flush", lambda self: 1 / 0)
+    record = raysync.run(settings | few, notify=notes.append)
+    *_, last = (record.path / "journal.jsonl").read_text().splitlines()
+    assert "ended" in json.loads(last)
+    assert any("division by zero" in note for note in notes)
+
+
 def test_a_library_that_hangs_delays_no_run_and_is_ended(settings, monkeypatch):
     """Its pipe is full long before the end."""
     monkeypatch.setattr(process, "PROGRAM", "import signal; signal.pause()  # {path}")
