@@ -49,8 +49,14 @@ def of(lines, kind):
     return [line for line in lines if isinstance(line, kind)]
 
 
-@pytest.mark.parametrize("stop", STOPS, ids=str)
-@pytest.mark.parametrize("paradigm", PARADIGMS, ids=str)
+@pytest.mark.parametrize(
+    ("paradigm", "stop"),
+    [
+        *((paradigm, STOPS[0]) for paradigm in PARADIGMS),
+        *((PARADIGMS[index], stop) for index in (0, -1) for stop in STOPS[1:]),
+    ],
+    ids=str,
+)
 def test_its_journal_is_the_beginning_of_that_without(paradigm, stop, one_thread):
     """Up to a remark, the evaluation on all samples of the model that it then has, and the end."""
     choice = ParadigmChoice.model_validate(paradigm)
