@@ -22,6 +22,7 @@ from .core.events import (
     Pushed as Pushed,
     TimerFired as TimerFired,
 )
+from .core.journal import Evaluation as Evaluation
 from .core.machine import Machine as Machine
 from .core.paradigm import Paradigm as Paradigm
 from .core.roster import Member as Member, Roster as Roster
@@ -33,8 +34,10 @@ from .errors import (
     RaysyncError as RaysyncError,
     RunFailed as RunFailed,
 )
+from .record.measures import Measures as Measures
 from .record.reader import RunRecord as RunRecord, load as load
 from .record.sweeps import SweepRecord as SweepRecord, load_sweep as load_sweep
 from .runner import run as run
+from .tracking.callback import Callback as Callback, RunStart as RunStart
 from .training.data import DataSet as DataSet, LazyDataSet as LazyDataSet, data_set as data_set
 from .training.task import Average as Average, Task as Task

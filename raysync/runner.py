@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -11,9 +11,10 @@ from typing import Any, Protocol
 
 from raysync import config
 from raysync.config import Experiment, ParadigmChoice
-from raysync.core.journal import Ended, Line
+from raysync.core.journal import Ended, Line, Remark
 from raysync.core.metrics import PrimaryMetric, known
 from raysync.core.paradigm import AnyParadigm
+from raysync.engine.early_stop import stop_metric
 from raysync.engine.kept_models import SavedModel
 from raysync.errors import ConfigError, RunFailed, unknown_name
 from raysync.record.event_text import texts_of
@@ -23,6 +24,9 @@ from raysync.record.reader import RunRecord, load
 from raysync.record.storage import check, display_name, join
 from raysync.record.uploader import Uploader
 from raysync.record.writer import RecordWriter, folder_name, make_folder
+from raysync.tracking.callback import RunStart, callbacks_of, check_callbacks
+from raysync.tracking.observers import Observers
+from raysync.tracking.trackers import trackers_of
 from raysync.training.data import Labelled
 from raysync.training.models import ModelSource
 from raysync.training.preparation import TrainingPlan, prepare
@@ -87,7 +91,7 @@ def run(
     task: Task | None = None,
     watch: Watch = _quiet,
     notify: Notify = _quiet,
-    tensorboard: bool = False,
+    callbacks: Sequence[object] = (),
 ) -> RunRecord:
     """Train one experiment and return its record.
 
@@ -101,7 +105,8 @@ def run(
         task: a `raysync.Task`, with a model and data of its own, in place of all that.
         watch: receives the measures so far, a few times a second.
         notify: receives sentences that the user should read.
-        tensorboard: also write TensorBoard's event file into the record, while the run goes on.
+        callbacks: objects with methods of `raysync.Callback`, which are called here; an error in
+            one of them ends the run as failed.
 
     Raises:
         ConfigError: the experiment asks for something impossible.
@@ -117,6 +122,7 @@ def run(
             raise ConfigError(
                 f"raysync.run: {name} must be a function, got {type(function).__name__}."
             )
+    check_callbacks(callbacks)
     if not isinstance(experiment, Experiment | Mapping | str | Path):
         raise ConfigError(
             "raysync.run: an experiment is settings {name: value, ...}, the path of a file, "
@@ -131,12 +137,7 @@ def run(
         notify(remark)
     with engine_for(experiment, notify) as engine:
         return run_in(
-            engine,
-            training,
-            experiment.paradigm,
-            watch=watch,
-            notify=notify,
-            tensorboard=tensorboard,
+            engine, training, experiment.paradigm, watch=watch, notify=notify, callbacks=callbacks
         )
 
 
@@ -147,14 +148,14 @@ def run_in(
     *,
     watch: Watch = _quiet,
     notify: Notify = _quiet,
-    tensorboard: bool = False,
+    callbacks: Sequence[object] = (),
     sweep: str = "",
 ) -> RunRecord:
     """Train under a paradigm on an engine that can serve further runs; see `run`. For a
     trial, `sweep` is the name of its sweep.
     """
     began = datetime.now()
-    check_target(training.experiment, training.metrics, training.primary)
+    check_metrics(training.experiment, training.metrics, training.primary)
     experiment = training.experiment.model_copy(update={"paradigm": choice})
     measures = Measures(
         training.workload_samples, experiment.target, training.primary, training.chance_accuracy
@@ -162,12 +163,16 @@ def run_in(
     check(join(experiment.output, experiment.name))
     folder = folder_name(experiment.output, experiment.name, choice.label)
     name = f"{sweep}/{experiment.name}" if sweep else experiment.name
+    trackers = trackers_of(experiment, notify)
+    callbacks = [*callbacks_of(experiment), *callbacks]
     stream = engine.run(training, choice.make(), RunLabels(name, folder.name, choice.label))
     first = next(stream)  # an impossible experiment raises here, before there is a record of it
     make_folder(folder)
     path = display_name(folder)
+    start = RunStart(folder, sweep or experiment.name, experiment, began)
     with (
         Uploader(folder, notify) as uploader,
+        Observers(start, trackers, callbacks, notify) as observers,
         RecordWriter(
             folder,
             experiment.to_yaml(),
@@ -177,10 +182,17 @@ def run_in(
             began,
             {name: asdict(place) for name, place in engine.places.items()},
         ) as writer,
-        _event_log(folder, began, tensorboard) as log,
     ):
-        watches = (log, uploader, watch)
+
+        def remark(text: str) -> None:
+            if measures.ended is None:
+                _write(writer, [Remark(measures.now, text)], (), notify)
+            else:  # nothing follows the end of a journal
+                notify(text)
+
+        watches, problem = (observers, uploader, watch), ""
         try:
+            observers.start(remark)
             _write(writer, first, watches, notify)
             for lines in stream:
                 _write(writer, lines, watches, notify)
@@ -188,7 +200,8 @@ def run_in(
                 for model in engine.models:
                     writer.write_model(model.which, model.data)
         except RunFailed as failure:
-            _end(writer, "failed", str(failure))
+            problem = str(failure)  # its end may be written already
+            _end(writer, "failed", problem)
         except BaseException as error:
             if measures.ended is None:
                 stopped = not isinstance(error, Exception)  # Ctrl-C, or the end of the process
@@ -197,42 +210,40 @@ def run_in(
             raise
     ended = measures.ended
     assert ended is not None, "a run without an end"
-    why = ended.error if ended.status == "failed" else ""
+    why = ended.error if ended.status == "failed" else problem
     if why or writer.failure:
         kept = f"The record up to then: {path}" if folder.exists() else ""
         raise RunFailed("\n".join(dict.fromkeys(filter(None, (why, writer.failure, kept)))))
     return load(folder, trust=True)  # the user's own record
 
 
-def check_target(
+def check_metrics(
     experiment: Experiment, metrics: Sequence[str] | None, primary: PrimaryMetric
 ) -> None:
-    """Refuse a target of a metric that the task does not have, or in its worse direction.
+    """Refuse a metric of `target` or `stop` that the task does not have, a target in its worse
+    direction, and a metric of `stop` whose direction is not known.
 
     Args:
-        experiment: has the target.
+        experiment: has the settings.
         metrics: the metrics of the task; None: they are not known before the first evaluation.
         primary: its primary metric.
 
     Raises:
         ConfigError: the message has the nearest name.
     """
-    target = experiment.target
-    if target is not None and metrics is not None and target.metric not in known(metrics):
-        raise unknown_name("metric", target.metric, known(metrics), where="target.metric")
+    for where, name in experiment.named_metrics.items():
+        if metrics is not None and name not in known(metrics):
+            raise unknown_name("metric", name, known(metrics), where=where)
+    target, stop = experiment.target, experiment.stop
     if target is not None and target.metric == primary.name and target.rises != primary.rises:
         better, bound = ("larger", "at_least") if primary.rises else ("smaller", "at_most")
         raise ConfigError(
             f"target: a {better} {primary.name} is better: give {bound}; got {target.words}."
         )
-
-
-def _event_log(folder: Path, began: datetime, enabled: bool) -> AbstractContextManager[Watch]:
-    if not enabled:
-        return nullcontext(_quiet)
-    from raysync.record.tensorboard import EventLog  # tensorboardX is slow to import
-
-    return EventLog(folder, began)
+    if stop is not None and stop_metric(experiment, primary) is None:
+        raise ConfigError(
+            f"stop.mode: say which direction of {stop.metric!r} is better: max or min."
+        )
 
 
 def _write(

@@ -41,27 +41,18 @@ if TYPE_CHECKING:
     from raysync.runner import Engine
     from raysync.training.preparation import TrainingPlan
 
-TensorBoard = Annotated[
-    bool,
-    typer.Option(
-        "--tensorboard",
-        help="Also write TensorBoard's event files into the records, while the runs go on.",
-    ),
-]
-
 
 @app.command()
 def run(
     file: File,
     engine: EngineName = None,
     settings: Settings = [],  # noqa: B006 - typer copies it
-    tensorboard: TensorBoard = False,
 ) -> None:
     """Train one experiment. Its file is a program: the functions and classes that it names are
     imported and called.
     """
     experiment = config.load(file, with_engine(settings, engine))
-    _train(experiment, [experiment.paradigm], [experiment.seed], tensorboard)
+    _train(experiment, [experiment.paradigm], [experiment.seed])
 
 
 @app.command()
@@ -69,14 +60,13 @@ def compare(
     file: OptionalFile = None,
     engine: EngineName = None,
     settings: Settings = [],  # noqa: B006
-    tensorboard: TensorBoard = False,
 ) -> None:
     """Train the same experiment under several paradigms, one after the other, and print one
     table.
     """
     settings = with_engine(settings, engine)
     experiment = load_experiment(file, settings)
-    _train(experiment, experiment.paradigms, experiment.seeds or [experiment.seed], tensorboard)
+    _train(experiment, experiment.paradigms, experiment.seeds or [experiment.seed])
 
 
 @app.command()
@@ -158,21 +148,16 @@ def replay(
         )
 
 
-def _train(
-    experiment: Experiment,
-    choices: Sequence[ParadigmChoice],
-    seeds: Sequence[int],
-    tensorboard: bool,
-) -> None:
+def _train(experiment: Experiment, choices: Sequence[ParadigmChoice], seeds: Sequence[int]) -> None:
     """Train each paradigm with each seed in one session, and print the table and the path of the
     records.
     """
     from raysync.decoupled.plan import check_training
-    from raysync.runner import check_target, engine_for
+    from raysync.runner import check_metrics, engine_for
     from raysync.training.preparation import prepare
 
     training = prepare(experiment)
-    check_target(experiment, training.metrics, training.primary)
+    check_metrics(experiment, training.metrics, training.primary)
     for choice in choices:  # all are checked before the first one trains
         check_training(training, choice.make())
     if experiment.engine == "ray":
@@ -180,7 +165,7 @@ def _train(
             experiment, f"{experiment.worker_count} worker{'s' * (experiment.worker_count > 1)}"
         )
     with engine_for(experiment, say, os.environ.get("RAY_ADDRESS")) as engine:
-        done = _train_all(engine, training, choices, seeds, tensorboard)
+        done = _train_all(engine, training, choices, seeds)
         # before the shutdown of Ray, which takes seconds, or more where Ray is stuck
         summaries = {
             label: [record.summary if record else None for record in runs]
@@ -202,11 +187,7 @@ def _say_where_the_model_is(records: Sequence[RunRecord | None]) -> None:
 
 
 def _train_all(
-    engine: Engine,
-    training: TrainingPlan,
-    choices: Sequence[ParadigmChoice],
-    seeds: Sequence[int],
-    tensorboard: bool,
+    engine: Engine, training: TrainingPlan, choices: Sequence[ParadigmChoice], seeds: Sequence[int]
 ) -> dict[str, list[RunRecord | None]]:
     """Return the records of each paradigm, one for each seed; None for a run that failed."""
     from raysync.runner import run_in
@@ -225,12 +206,7 @@ def _train_all(
             label = choice.label if len(seeds) == 1 else f"{choice.label}, seed {seed}"
             try:
                 record = run_in(
-                    engine,
-                    training.with_seed(seed),
-                    choice,
-                    watch=lines.follow(label),
-                    notify=say,
-                    tensorboard=tensorboard,
+                    engine, training.with_seed(seed), choice, watch=lines.follow(label), notify=say
                 )
             except RunFailed as failure:
                 say(f"{label} failed: {failure}")

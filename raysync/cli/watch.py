@@ -83,7 +83,13 @@ def newest(location: Location) -> RunRecord:
         raise ConfigError(f"{folder}: there is no such folder.")
     if (folder / JOURNAL).is_file():
         return load(folder)
-    configs = [path for path in folder.rglob("config.yaml") if (path.parent / JOURNAL).is_file()]
+    configs = [
+        path
+        for path in folder.rglob("config.yaml")
+        if (path.parent / JOURNAL).is_file()
+        # a tracker keeps a copy of a record within it
+        and not any((above / JOURNAL).is_file() for above in path.parent.parents)
+    ]
     if not configs:
         raise ConfigError(
             f"{folder}: neither the record of a run (no {JOURNAL} in it), nor a folder of such"

@@ -12,6 +12,7 @@ from raysync.config.experiment import STANDARD_COMPARISON, Experiment
 from raysync.config.faults import Crash, Drift, Fault, Latency, SlowDown
 from raysync.config.files import load, parse, validate
 from raysync.config.profiles import profiles
+from raysync.config.stop import Stop
 from raysync.config.sweep import Distribution, Published, Sweep
 from raysync.config.switch_search import Known, SwitchSearch
 from raysync.config.target import Target
@@ -52,6 +53,7 @@ __all__ = [
     "Published",
     "Schedule",
     "SlowDown",
+    "Stop",
     "Sweep",
     "SwitchSearch",
     "Target",

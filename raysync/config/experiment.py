@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BeforeValidator, Field, field_validator, model_validator
@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from raysync.config.base import Choice, Named, ParadigmChoice, ParadigmSetting, Strict, by_name
 from raysync.config.faults import Crash, Fault
 from raysync.config.secret_masking import masked
+from raysync.config.stop import Stop
 from raysync.config.sweep import Published, Sweep
 from raysync.config.switch_search import SwitchSearch
 from raysync.config.target import Target
@@ -33,6 +34,16 @@ BUILT_IN_TASKS = ("classification", "language-model", "regression")
 GIVEN = "given:"
 """How the name of a task begins in the record of a run that got it as a Python object."""
 
+TRACKERS = ("tensorboard", "wandb", "mlflow", "trackio")
+"""Trackers by name; `raysync.tracking` has them."""
+
+
+def _listed(value: object) -> object:
+    """Expand the short form: one choice stands for a list of it."""
+    return [value] if isinstance(value, str | dict) else value
+
+
+Choices = Annotated[tuple[Choice, ...], BeforeValidator(_listed)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
@@ -125,7 +136,24 @@ class Experiment(Strict):
     target: Target | None = Field(
         None, description="for the time to the target: `{metric: accuracy, at_least: 0.9}`"
     )
+    stop: Stop | None = Field(
+        None, description="end the run early: `{patience: 5}`, `{at_target: true}`, `{after_s: 60}`"
+    )
     cluster: Cluster = Cluster()
+    track: Choices = Field(
+        (),
+        description=(
+            "trackers that each run is logged with: tensorboard, wandb, mlflow, trackio, with"
+            " [their arguments](../tracking/README.md)"
+        ),
+    )
+    callbacks: Choices = Field(
+        (),
+        description=(
+            "[callbacks](../tracking/README.md) of your own: package.module:Class, with arguments;"
+            " each run makes its own objects"
+        ),
+    )
     sweep: Sweep | None = Field(None, description="what `raysync sweep` varies")
     switch_search: SwitchSearch | None = Field(
         None, description="what `raysync switch-search` searches for"
@@ -219,6 +247,31 @@ class Experiment(Strict):
                 )
         return self
 
+    @field_validator("track")
+    @classmethod
+    def _trackers_exist(cls, choices: tuple[Named, ...]) -> tuple[Named, ...]:
+        names = [choice.name for choice in choices]
+        for index, name in enumerate(names):
+            if name not in TRACKERS:
+                where = f"track[{index}]"
+                raise unknown_name("tracker", name, TRACKERS, where=where, shown=TRACKERS)
+            if name in names[:index]:
+                raise ValueError(f"{name} is listed twice")
+        return choices
+
+    @model_validator(mode="after")
+    def _can_stop(self) -> Experiment:
+        if self.stop is None:
+            return self
+        if self.stop.at_target and self.target is None:
+            raise ValueError(
+                "stop.at_target: there is no target; give one, such as target:"
+                " {metric: accuracy, at_least: 0.9}"
+            )
+        if self.stop.needs_evaluations and not self.trains:
+            raise ValueError("stop: nothing is evaluated with timing: only; give after_s alone")
+        return self
+
     @model_validator(mode="after")
     def _faults_have_workers(self) -> Experiment:
         counts = {group.name: group.count for group in self.workers}
@@ -253,6 +306,14 @@ class Experiment(Strict):
         if self.task is not None and self.names_a_task:
             return self.task.name.removeprefix(GIVEN)
         return f"{self.model.name} on {self.data.name}"
+
+    @property
+    def named_metrics(self) -> dict[str, str]:
+        """The metrics that evaluations must have: the path of the setting -> its metric."""
+        named = {} if self.target is None else {"target.metric": self.target.metric}
+        if self.stop is not None and self.stop.metric is not None:
+            named["stop.metric"] = self.stop.metric
+        return named
 
     @property
     def trains(self) -> bool:
@@ -292,11 +353,17 @@ class Experiment(Strict):
         assert work.iterations_per_worker is not None
         return self.worker_count * work.iterations_per_worker * self.batch_size
 
-    def to_yaml(self) -> str:
-        """Write the resolved experiment, with the settings of its profile, as a file that `load`
-        takes.
-
-        Secrets in the URI of `output` are masked, because records are passed on.
+    def plain(self) -> dict[str, Any]:
+        """Return the resolved experiment as plain data, with the settings of its profile, for
+        records and trackers. Secrets in URIs are masked, because these are passed on.
         """
         settings = self.model_dump(mode="json", exclude={"profile"})
-        return yaml.safe_dump(settings | {"output": masked(settings["output"])}, sort_keys=False)
+        tracked = [
+            {key: masked(value) if isinstance(value, str) else value for key, value in each.items()}
+            for each in settings["track"]
+        ]
+        return settings | {"output": masked(settings["output"]), "track": tracked}
+
+    def to_yaml(self) -> str:
+        """Write the experiment as a file that `load` takes; see `plain`."""
+        return yaml.safe_dump(self.plain(), sort_keys=False)

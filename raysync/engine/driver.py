@@ -51,6 +51,7 @@ from raysync.core.journal import Ended, Entry, Evaluation, Line, Remark
 from raysync.core.machine import decide
 from raysync.core.metrics import ACCURACY, PrimaryMetric
 from raysync.engine.backend import Backend, Call, Failure
+from raysync.engine.early_stop import EarlyStop
 from raysync.engine.evaluations import Evaluations
 from raysync.engine.failure_detection import FailureDetector
 from raysync.engine.faults import FaultPlan
@@ -98,6 +99,9 @@ class Driver:
         over, when it was done."""
         self.topology, self.backend, self.faults = topology, backend, faults
         self._has_faults = bool(experiment.faults)
+        self._early_stop = EarlyStop(experiment, primary)
+        self._after_s = None if experiment.stop is None else experiment.stop.after_s
+        self._is_evaluated = bool(marks)
         self._survives = Capability.LOSE_WORKERS not in topology.refusals
         self._deadline_s = experiment.cluster.step_deadline_s
         self._evaluations = Evaluations(
@@ -170,6 +174,9 @@ class Driver:
         for index, crash in self.faults.crashes.items():
             if crash.at_s is not None:
                 self.backend.schedule(crash.at_s, self._crash, index)
+        if self._after_s is not None:
+            why = f"{self._after_s:g} s are over"
+            self.backend.schedule(self._after_s, self._stop, why)
         for worker in self.topology.workers:
             self._join(worker)
 
@@ -268,6 +275,15 @@ class Driver:
         if not self.status:
             self._evaluations.add(self._version, self._progress, (self._progress,))
         self._end("diverged")
+
+    def _stop(self, why: str) -> None:
+        """End the run before its workload is done, after a last evaluation of the present model."""
+        if self.status:
+            return
+        self.lines.append(Remark(self.backend.now, f"The run stops early: {why}."))
+        if self._is_evaluated:
+            self._evaluations.add(self._version, self._progress, (self._progress,), is_last=True)
+        self._end("finished")
 
     def _join(self, worker: str) -> None:
         if self.status:
@@ -392,5 +408,9 @@ class Driver:
     def _take_evaluations(self, lines: list[Line]) -> None:
         """Take in the results of an evaluation, or a remark on it."""
         self.lines += lines
-        if any(isinstance(line, Evaluation) and not isfinite(line.loss) for line in lines):
+        evaluations = [line for line in lines if isinstance(line, Evaluation)]
+        if any(not isfinite(evaluation.loss) for evaluation in evaluations):
             self._end("diverged")
+        for evaluation in evaluations:
+            if why := self._early_stop.reason(evaluation):
+                self._stop(why)

@@ -43,6 +43,8 @@ class Publication:
     """One call for each server, in the order of the stages; empty once they are evaluated."""
     missing: int
     """The number of servers that have yet to publish."""
+    is_last: bool
+    """Whether it is the last one of its run, on all test samples."""
     at: float | None = None
     """Seconds since the run began: when the last of the servers had published."""
 
@@ -70,7 +72,8 @@ class Evaluations:
         Args:
             backend: has the evaluator.
             servers: publish the weights, in the order of the stages.
-            experiment: the deadlines of publications and evaluations, and the target.
+            experiment: the deadlines of publications and evaluations, and the metrics that it
+                names.
             marks: the progress at which to evaluate, rising.
             start_deadline_s: how long the evaluator may take to start anew.
             write: called with the lines to write into the journal.
@@ -83,7 +86,7 @@ class Evaluations:
         self._marks = list(reversed(marks))
         self._publication_deadline_s = experiment.cluster.step_deadline_s
         self._deadline_s = experiment.evaluation.deadline_s
-        self._target = experiment.target
+        self._named = experiment.named_metrics
         self._start_deadline_s = start_deadline_s
         self._write = write
         self._waiting: deque[Publication] = deque()
@@ -110,18 +113,22 @@ class Evaluations:
         self.next_mark = self._marks[-1] if self._marks else float("inf")
         return tuple(taken)
 
-    def add(self, version: int, progress: float, marks: tuple[float, ...]) -> None:
+    def add(
+        self, version: int, progress: float, marks: tuple[float, ...], *, is_last: bool = False
+    ) -> None:
         """Publish the weights as they are after all updates so far, and evaluate them.
 
         Args:
             version: of the model.
             progress: of the run.
             marks: the marks that progress has passed; without any, nothing is evaluated.
+            is_last: the run ends with it; that at 1 always is the last.
         """
         if not marks:
             return
+        is_last = is_last or 1 in marks
         calls = [server.newest() for server in self._servers]
-        publication = Publication(version, progress, marks, tuple(calls), len(calls))
+        publication = Publication(version, progress, marks, tuple(calls), len(calls), is_last)
         if self._failures < TRIES:
             self._waiting.append(publication)
         for server, call in zip(self._servers, calls, strict=True):
@@ -191,7 +198,7 @@ class Evaluations:
         else:
             publication = self._waiting[0]
             call = self._backend.call(
-                EVALUATOR, "evaluate", [1 in publication.marks], *publication.weights
+                EVALUATOR, "evaluate", [publication.is_last], *publication.weights
             )
             then, limit_s = self._evaluated, self._deadline_s
         self._under_way = call
@@ -244,16 +251,16 @@ class Evaluations:
         """Check what the user's task has returned.
 
         Raises:
-            RunFailed: these are no metrics, or that of the target is missing.
+            RunFailed: these are no metrics, or one that the experiment names is missing.
         """
-        why, target = refusal(metrics), self._target
+        why = refusal(metrics)
         if why:
             raise RunFailed(f"evaluator: {why}")
-        if target is not None and value_of(metrics, target.metric) is None:
-            raise RunFailed(
-                f"target.metric: {target.metric!r} is not among the metrics of the task:"
-                f" {', '.join(metrics)}"
-            )
+        for where, name in self._named.items():
+            if value_of(metrics, name) is None:
+                raise RunFailed(
+                    f"{where}: {name!r} is not among the metrics of the task: {', '.join(metrics)}"
+                )
 
     def _restarted(self, call: Call) -> None:
         if self._answer(call) is not None:

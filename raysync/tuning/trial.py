@@ -26,7 +26,8 @@ from raysync.errors import ConfigError
 from raysync.record.measures import Measures
 from raysync.record.storage import clean, join
 from raysync.record.sweeps import RECORDS, trial_name
-from raysync.runner import Engine, check_target, run_in
+from raysync.runner import Engine, check_metrics, run_in
+from raysync.tracking.trackers import check_trackers
 from raysync.training.preparation import prepare
 from raysync.training.task_loading import metrics_of, primary_of
 from raysync.tuning.grid import Point, override
@@ -99,11 +100,12 @@ class Trials:
 
         Raises:
             ConfigError: the file with these settings is no valid experiment, or the paradigm would
-                ignore a setting, or the task does not have the metric of the target.
+                ignore a setting, or the task lacks a metric, or a tracker is not installed.
         """
         experiment = self.experiment(point)
         check(experiment, experiment.paradigm.make())
-        check_target(experiment, metrics_of(experiment), primary_of(experiment))
+        check_metrics(experiment, metrics_of(experiment), primary_of(experiment))
+        check_trackers(experiment)
 
     def find_impossible(self, points: Iterable[Point]) -> None:
         """Try to place each trial while nothing runs yet: later, a trial that cannot be placed

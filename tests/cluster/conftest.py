@@ -36,7 +36,7 @@ def run(session, tmp_path):
         data: an object in place of its data set, or settings of one.
         given: a task, in place of both.
         strikes: progress -> what is called, once, with the actor group at that progress.
-        notify: as that of `raysync.run`.
+        notify, watch, callbacks: as those of `raysync.run`.
         settings: of the experiment.
     """
 
@@ -47,6 +47,7 @@ def run(session, tmp_path):
         notify=lambda text: None,
         watch=None,
         given=None,
+        callbacks=(),
         **settings,
     ):
         def struck(measures):
@@ -67,6 +68,7 @@ def run(session, tmp_path):
             experiment.paradigm,
             watch=struck,
             notify=notify,
+            callbacks=callbacks,
         )
         assert not pending, "a strike came too late"
         return record

@@ -181,6 +181,26 @@ def test_evaluations_meet_every_mark_and_the_end(run):
     assert record.summary["seconds"] <= record.summary["wall_seconds"]
 
 
+def test_a_run_that_stops_early(run):
+    """Its callbacks are called here, and its model is what the last evaluation measured."""
+    seen = []
+
+    class Seen(raysync.Callback):
+        def on_evaluation(self, evaluation, measures):
+            seen.append(evaluation.metrics["loss"])
+
+    stop = {"patience": 1, "min_delta": 10.0, "metric": "loss"}
+    record = run(
+        stop=stop, evaluation={"marks": 20}, workload={"samples": 9600}, callbacks=[Seen()]
+    )
+    assert record.summary["status"] == "finished"
+    assert record.summary["samples"] < 9600
+    assert seen == record.evaluations.loss.tolist()
+    assert measured(record.model(), record) == pytest.approx(last_measured(record), rel=1e-6)
+    assert not replays(record).difference
+    assert "stops early: loss was not better" in (record.path / "journal.jsonl").read_text()
+
+
 def test_timers_drops_batch_sizes_and_releases_without_a_pull(run):
     """A user's paradigm that uses what the four do not."""
     record = run(paradigm="tests.builders.paradigms:Ticking", workload={"samples": 240})

@@ -12,6 +12,8 @@ from raysync import cli
 from raysync.record.measures import Measures
 from tests.builders.reports import BASE
 
+TRACKED = {"track": ["tensorboard"]}
+
 
 def scalars(folder):
     """Tag -> (step, wall time, value) in order. The file is TFRecords: length, checksum, event,
@@ -36,7 +38,7 @@ def settings(tmp_path, one_thread):
 
 
 def test_the_numbers_of_the_record(settings):
-    record = raysync.run(settings, tensorboard=True)
+    record = raysync.run(settings | TRACKED)
     found, evaluations, summary = scalars(record.path), record.evaluations, record.summary
     for tag, column in (
         ("evaluation/accuracy", evaluations.accuracy),
@@ -84,7 +86,7 @@ def test_a_long_run_can_be_followed(settings, tmp_path):
             )
         )
 
-    record = raysync.run(settings, tensorboard=True, watch=watch)
+    record = raysync.run(settings | TRACKED, watch=watch)
     assert len(seen) > 5
     assert all(on_disk == made for made, on_disk, _ in seen)
     assert len(scalars(record.path)["run/samples_per_s"]) <= 100 + len(record.evaluations)
@@ -94,7 +96,7 @@ def test_timing_only_and_many_workers(settings):
     """Nothing is evaluated; nobody reads the leads of a hundred workers."""
     workers = [{"name": "many", "count": 100, "step_s": 0.1}]
     much = settings | {"timing": "only", "workers": workers, "workload": {"samples": 16_000}}
-    record = raysync.run(much, tensorboard=True)
+    record = raysync.run(much | TRACKED)
     found = scalars(record.path)
     assert set(found) == {
         "run/samples_per_s",
@@ -107,7 +109,7 @@ def test_timing_only_and_many_workers(settings):
 
 
 def test_without_it_there_is_no_file_and_no_library(settings, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "raysync.record.tensorboard", None)
+    monkeypatch.setitem(sys.modules, "raysync.tracking.tensorboard", None)
     record = raysync.run(settings)
     assert not list(record.path.glob("events*"))
 
@@ -123,7 +125,8 @@ def test_from_the_command_line(settings, tmp_path, monkeypatch, capsys):
                 "raysync",
                 command,
                 str(tmp_path / "x.yaml"),
-                "--tensorboard",
+                "--set",
+                "track=tensorboard",
                 "--set",
                 "paradigms=[bsp]",
                 "--set",

@@ -1,0 +1,62 @@
+"""When a run ends before its workload does."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from raysync.config.base import Strict
+
+
+class Stop(Strict):
+    """End the run before its workload is done, at the first of these conditions. Its status is
+    `finished`: the model that it then has is evaluated on all test samples, and kept.
+    """
+
+    patience: int | None = Field(
+        None,
+        ge=1,
+        description=(
+            "end after that many evaluations in a row whose `metric` was not better than the best"
+            " one before; that of the initial model is the first"
+        ),
+    )
+    metric: str | None = Field(
+        None,
+        min_length=1,
+        description="for `patience`: a metric of the task's evaluations; default: the primary one",
+    )
+    mode: Literal["max", "min"] | None = Field(
+        None,
+        description=(
+            "for `patience`, max: a larger metric is better; min: a smaller one; default: the"
+            " direction of the primary metric, of the target, of accuracy, loss and perplexity"
+        ),
+    )
+    min_delta: float = Field(
+        0.0, ge=0, description="for `patience`: a metric is better only by more than that"
+    )
+    at_target: bool = Field(
+        False, description="true: end at the first evaluation that meets `target`"
+    )
+    after_s: float | None = Field(
+        None,
+        gt=0,
+        description="end that many seconds after the run began: virtual ones on the virtual engine",
+    )
+
+    @model_validator(mode="after")
+    def _possible(self) -> Stop:
+        if self.patience is None and self.after_s is None and not self.at_target:
+            raise ValueError("give patience, at_target: true, or after_s, such as {patience: 5}")
+        if self.patience is None:
+            for name in ("metric", "mode", "min_delta"):
+                if getattr(self, name):
+                    raise ValueError(f"{name} is for patience; give patience, too")
+        return self
+
+    @property
+    def needs_evaluations(self) -> bool:
+        """Whether a condition is about the model, and not only about time."""
+        return self.patience is not None or self.at_target

@@ -1,0 +1,63 @@
+"""The program that calls a tracking library: see `process`. It is the only place that knows these
+libraries, and it writes environment variables, since they read where to write from there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from raysync.tracking.library import LibraryRun
+from raysync.tracking.mlflow_run import MlflowRun
+from raysync.tracking.trackio_run import TrackioRun
+from raysync.tracking.wandb_run import WandbRun
+
+LIBRARIES: dict[str, type[LibraryRun]] = {
+    "wandb": WandbRun,
+    "mlflow": MlflowRun,
+    "trackio": TrackioRun,
+}
+KILLED = {"status": "killed", "samples": 0, "summary": {}, "files": [], "models": []}
+"""The end of a run that did not tell it."""
+
+
+def main() -> None:
+    """Read messages from standard input, and call the library that the first argument names."""
+    sys.stdin.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what the library prints is not for the reader
+
+    def answer(kind: str, text: str) -> None:
+        answers.write(json.dumps({kind: text}) + "\n")
+        answers.flush()
+
+    try:
+        _serve(LIBRARIES[sys.argv[1]], answer)
+    except BaseException as error:
+        lines = str(error).strip().splitlines()
+        answer("error", f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__)
+        os._exit(0)  # without the library's own end, which may wait for what has failed
+
+
+def _serve(library: type[LibraryRun], answer: Any) -> None:
+    run: LibraryRun | None = None
+    has_ended = False
+    for line in sys.stdin:
+        message = json.loads(line)
+        if "begin" in message:
+            begin, arguments = message["begin"], message["arguments"]
+            for name, value in library.environment(begin, arguments).items():
+                if name not in os.environ or "dir" in arguments:  # what the user has set holds
+                    os.environ[name] = value
+            run = library(begin, arguments)
+            if run.notice:
+                answer("notice", run.notice)
+        elif run is not None and "log" in message:
+            run.log(**message["log"])
+        elif run is not None and "end" in message:
+            run.end(message["end"])
+            has_ended = True
+    if run is not None and not has_ended:
+        run.end(KILLED)

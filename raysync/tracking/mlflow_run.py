@@ -1,0 +1,106 @@
+"""A run of MLflow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from raysync.tracking.library import FAILED, LibraryRun
+
+ARGUMENTS = ("tracking_uri", "artifact_location", "experiment_name", "run_name", "tags")
+SQLITE = "sqlite:///"
+LONGEST_PARAMETER = 6000
+"""The most characters of a parameter that MLflow keeps."""
+PARAMETERS_AT_ONCE = 100
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / "mlflow.lock"):
+        yield
+
+
+class MlflowRun(LibraryRun):
+    """Arguments: `tracking_uri`, `experiment_name` (default: the name of the experiment or sweep),
+    `run_name`, `tags` and, for an experiment that is new, `artifact_location`. Without a tracking
+    URI, MLflow's own variable for it included, a database is made in the folder of the record:
+    MLflow 3 writes no folders of runs any more.
+    """
+
+    def __init__(self, run: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+        super().__init__(run, arguments)
+        self._entities = import_module("mlflow.entities")
+        own = Path(run["folder"]) / "mlflow"
+        variables = import_module("mlflow.environment_variables")
+        uri = arguments.get("tracking_uri") or variables.MLFLOW_TRACKING_URI.get()
+        uri = uri or f"{SQLITE}{own.absolute() / 'mlflow.db'}"
+        folder = Path(uri.removeprefix(SQLITE)).absolute().parent if SQLITE in uri else None
+        # the trials of a sweep begin together, and each would create the tables of a new database
+        with nullcontext() if folder is None else _locked(folder):
+            self._client = import_module("mlflow.tracking").MlflowClient(tracking_uri=uri)
+            self._client.search_experiments(max_results=1)
+        self._began = float(run["began"])
+        name = arguments.get("experiment_name", run["group"])
+        location = arguments.get("artifact_location", folder and (folder / "artifacts").as_uri())
+        tags = {"paradigm": run["tags"][0], "engine": run["tags"][1], "group": run["group"]}
+        created = self._client.create_run(
+            self._experiment(name, location),
+            start_time=self._milliseconds(0.0),
+            run_name=arguments.get("run_name", run["name"]),
+            tags=tags | arguments.get("tags", {}),
+        )
+        self._id = created.info.run_id
+        self._log_parameters(run["config"])
+
+    @classmethod
+    def environment(cls, run: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, str]:
+        """See `LibraryRun.environment`: MLflow would report its use to its makers."""
+        return {"MLFLOW_DISABLE_TELEMETRY": "true"}
+
+    def _experiment(self, name: str, location: str | None) -> str:
+        """Return the id of MLflow's experiment of that name, which another run may just create."""
+        with suppress(import_module("mlflow.exceptions").MlflowException):
+            return str(self._client.create_experiment(name, artifact_location=location))
+        found = self._client.get_experiment_by_name(name)
+        if found is None:
+            return str(self._client.create_experiment(name, artifact_location=location))
+        return str(found.experiment_id)
+
+    def _log_parameters(self, config: Mapping[str, Any]) -> None:
+        parameters = [
+            self._entities.Param(key, str(value)[:LONGEST_PARAMETER])
+            for key, value in config.items()
+        ]
+        for first in range(0, len(parameters), PARAMETERS_AT_ONCE):
+            self._client.log_batch(self._id, params=parameters[first : first + PARAMETERS_AT_ONCE])
+
+    def _milliseconds(self, seconds: float) -> int:
+        return int(1000 * (self._began + seconds))
+
+    def log(self, samples: int, seconds: float, metrics: Mapping[str, float]) -> None:
+        """See `LibraryRun.log`."""
+        at = self._milliseconds(seconds)
+        rows = {**metrics, "seconds": seconds}
+        self._client.log_batch(
+            self._id,
+            metrics=[self._entities.Metric(name, rows[name], at, samples) for name in rows],
+        )
+
+    def end(self, run: Mapping[str, Any]) -> None:
+        """See `LibraryRun.end`."""
+        for key, value in run["summary"].items():
+            if isinstance(value, str | bool):
+                self._client.set_tag(self._id, f"summary.{key}", value)
+            else:
+                self._client.log_metric(self._id, f"summary/{key}", value, step=run["samples"])
+        self._client.set_tag(self._id, "status", run["status"])
+        for file in self.files(run):
+            self._client.log_artifact(self._id, file, artifact_path="record")
+        status = "FAILED" if run["status"] in FAILED else "FINISHED"
+        self._client.set_terminated(self._id, "KILLED" if run["status"] == "stopped" else status)

@@ -1,0 +1,174 @@
+"""What trackers are told of a run: its configuration, rows of metrics, and its end. All of it is
+plain data, which can be sent to another process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from raysync.core.journal import Evaluation
+from raysync.record.measures import Measures
+from raysync.record.reader import RunRecord
+from raysync.record.writer import MODEL_FILES
+from raysync.tracking.callback import RunStart
+
+LEADS_SHOWN = 64
+"""With more members than that their leads are left out: so many curves cannot be read."""
+OF_OTHER_RUNS = ("paradigms", "seeds", "sweep", "switch_search", "published")
+"""Settings of a file that do not concern a single run."""
+FILES = (
+    "config.yaml",
+    "environment.json",
+    "journal.jsonl",
+    "pushes.parquet",
+    "evaluations.parquet",
+    "summary.json",
+)
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """The beginning of a run."""
+
+    folder: str
+    """The folder of its record."""
+    name: str
+    """The name of that folder."""
+    group: str
+    """The name of its experiment or sweep."""
+    tags: tuple[str, ...]
+    """The label of its paradigm, the engine and, of a trial, the name of the trial."""
+    config: Mapping[str, Any]
+    """Its settings: dotted key -> value, `workers.0.count`; secrets are masked."""
+    began: float
+    """When it was requested, in seconds since 1970."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Metrics at one moment of a run."""
+
+    samples: int
+    """Samples applied: the step, so that paradigms are compared at the same work."""
+    seconds: float
+    """Seconds since the run began; virtual ones on the virtual engine."""
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The end of a run."""
+
+    status: str
+    """`finished`, `diverged`, `failed` or `stopped`."""
+    samples: int
+    """Samples applied."""
+    summary: Mapping[str, Any]
+    """The texts and numbers in its `summary.json`."""
+    files: Sequence[str]
+    """The paths of the files of its record."""
+    models: Sequence[str]
+    """The paths of the models that it left."""
+
+
+class Sink(Protocol):
+    """What a tracker writes to. Any of its methods may raise any error."""
+
+    def begin(self, run: Beginning) -> None:
+        """Open the run."""
+
+    def log(self, row: Row) -> None:
+        """Take in a row."""
+
+    def flush(self) -> None:
+        """Pass on what has been logged."""
+
+    def end(self, run: Ending) -> None:
+        """Take in the end of the run, and pass on all that is left."""
+
+    def close(self) -> None:
+        """Release what is still open; `end` may not have been called, or may have failed."""
+
+
+def beginning_of(run: RunStart) -> Beginning:
+    """Describe a run that begins."""
+    experiment = run.experiment
+    trial = () if run.group == experiment.name else (experiment.name,)
+    config = {
+        key: value
+        for key, value in experiment.plain().items()
+        if key not in (*OF_OTHER_RUNS, "track", "callbacks")
+    }
+    label = experiment.paradigm.label
+    return Beginning(
+        str(run.folder),
+        run.name,
+        run.group,
+        (label, experiment.engine, *trial),
+        {"paradigm_label": label, **dict(_flat("", config))},
+        run.began.timestamp(),
+    )
+
+
+def _flat(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the dotted key and the value of everything within a mapping or a list."""
+    items = (
+        value.items()
+        if isinstance(value, Mapping)
+        else enumerate(value)
+        if isinstance(value, list | tuple)
+        else None
+    )
+    if items is None:
+        yield path, value
+        return
+    for key, inner in items:
+        yield from _flat(f"{path}.{key}" if path else str(key), inner)
+
+
+def evaluation_row(evaluation: Evaluation, workload_samples: int) -> Row:
+    """Return the metrics of an evaluation, as `evaluation/NAME`."""
+    return Row(
+        round(evaluation.progress * workload_samples),
+        evaluation.at,
+        {f"evaluation/{name}": value for name, value in evaluation.metrics.items()},
+    )
+
+
+def measures_row(measures: Measures) -> Row:
+    """Return the measures of a run so far: throughput, wait share, staleness, leads."""
+    summary, leads = measures.summary(), measures.leads
+    metrics = {
+        tag: summary[key]
+        for tag, key in (
+            ("run/samples_per_s", "throughput_samples_per_s"),
+            ("run/wait_share", "wait_fraction"),
+            ("staleness/mean", "staleness_mean"),
+            ("staleness/max", "staleness_max"),
+            ("lead/max", "lead_max"),
+        )
+        if summary[key] is not None
+    }
+    if len(leads) <= LEADS_SHOWN:
+        metrics |= {
+            f"lead/{worker.replace('#', '.')}": float(lead) for worker, lead in leads.items()
+        }
+    return Row(measures.samples, measures.now, metrics)
+
+
+def ending_of(record: RunRecord) -> Ending:
+    """Describe the end of a run."""
+    summary, folder = record.summary, record.path
+    return Ending(
+        str(summary["status"]),
+        int(summary["samples"]),
+        {
+            key: value
+            for key, value in summary.items()
+            if isinstance(value, str | int | float) and value != ""
+        },
+        [str(folder / name) for name in FILES if (folder / name).is_file()],
+        [str(folder / name) for name in MODEL_FILES.values() if (folder / name).is_file()],
+    )

@@ -1,0 +1,59 @@
+"""A run of Weights & Biases."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from raysync.tracking.library import FAILED, LibraryRun, theirs
+
+
+class WandbRun(LibraryRun):
+    """Arguments are those of `wandb.init`. Metrics have `samples` as their step, not wandb's own
+    count, which must never go back: evaluations may be ready later than what came after them.
+    """
+
+    def __init__(self, run: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+        super().__init__(run, arguments)
+        self._wandb = import_module("wandb")
+        given = theirs(arguments)
+        settings = {"console": "off", "silent": True} | given.pop("settings", {})
+        defaults = {
+            "project": "raysync",
+            "group": run["group"],
+            "name": run["name"],
+            "tags": run["tags"],
+            "dir": run["folder"],
+        }
+        Path(given.get("dir", run["folder"])).mkdir(parents=True, exist_ok=True)
+        self._run = self._wandb.init(
+            **(defaults | given), config=dict(run["config"]), settings=settings
+        )
+        for name in ("seconds", "*"):
+            self._run.define_metric(name, step_metric="samples")
+        self.notice = f"wandb: {self._run.url}" if self._run.url else ""
+
+    @classmethod
+    def environment(cls, run: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, str]:
+        """See `LibraryRun.environment`: wandb would write its logs and artifacts below $HOME."""
+        folder = Path(arguments.get("dir", run["folder"])).absolute() / "wandb"
+        return {"WANDB_CACHE_DIR": str(folder / "cache"), "WANDB_DATA_DIR": str(folder / "data")}
+
+    def log(self, samples: int, seconds: float, metrics: Mapping[str, float]) -> None:
+        """See `LibraryRun.log`."""
+        self._run.log({"samples": samples, "seconds": seconds, **metrics})
+
+    def end(self, run: Mapping[str, Any]) -> None:
+        """See `LibraryRun.end`."""
+        self._run.summary.update({**run["summary"], "status": run["status"]})
+        if files := self.files(run):
+            name = re.sub(r"[^\w.-]+", "-", f"record-{self._run.name}")
+            artifact = self._wandb.Artifact(name, type="raysync-record")
+            for file in files:
+                # the files of a record that has ended do not change: no copy is needed
+                artifact.add_file(file, policy="immutable")
+            self._run.log_artifact(artifact)
+        self._run.finish(exit_code=int(run["status"] in FAILED))

@@ -1,0 +1,216 @@
+"""A run that stops early: the beginning of the run that does not, and a last evaluation."""
+
+from functools import partial
+from math import isnan, nan
+
+import pytest
+from hypothesis import given, strategies as st
+
+import raysync
+from raysync import config
+from raysync.config import ParadigmChoice
+from raysync.core.journal import Evaluation, Remark
+from raysync.core.metrics import PrimaryMetric
+from raysync.core.replay import replay
+from raysync.engine.early_stop import EarlyStop
+from raysync.engine.evaluations import TRIES
+from raysync.errors import ConfigError, RunFailed
+from raysync.paradigms import make, rebuild
+from raysync.runner import check_metrics
+from raysync.training.preparation import prepare
+from tests.builders.models import last_measured, measured
+from tests.builders.reports import BASE
+from tests.builders.virtual import DATA, TIMING, deep, learn, replayed, run
+from tests.engine.world import run_in
+
+JITTER = {"distribution": "lognormal", "sigma": 0.3}
+LEARNS = {
+    "engine": "virtual",
+    "batch_size": 4,
+    "workers": [{"name": "w", "count": 4, "step_s": 0.1, "jitter": JITTER}],
+    "workload": {"samples": 600},
+    "evaluation": {"marks": 30, "samples": 5},
+    "update": {"lr": 0.4},
+    "target": {"metric": "loss", "at_most": 1.26},
+}
+PARADIGMS = (
+    {"name": "bsp"},
+    {"name": "asp"},
+    {"name": "ssp", "staleness": 2},
+    {"name": "hybrid", "k": 2, "staleness_tolerance": 1, "pull_interval": 3, "snapshot": "global"},
+    {"name": "sync-switch", "fraction": 0.2},
+    {"name": "decoupled", "modules": 2, "groups": 2},
+    {"name": "decoupled", "modules": 2, "groups": 2, "sync": "asp"},
+)
+STOPS = ({"patience": 2, "min_delta": 0.01}, {"at_target": True}, {"after_s": 1.55})
+
+
+def of(lines, kind):
+    return [line for line in lines if isinstance(line, kind)]
+
+
+@pytest.mark.parametrize(
+    ("paradigm", "stop"),
+    [
+        *((paradigm, STOPS[0]) for paradigm in PARADIGMS),
+        *((PARADIGMS[index], stop) for index in (0, -1) for stop in STOPS[1:]),
+    ],
+    ids=str,
+)
+def test_its_journal_is_the_beginning_of_that_without(paradigm, stop, one_thread):
+    """Up to a remark, the evaluation on all samples of the model that it then has, and the end."""
+    choice = ParadigmChoice.model_validate(paradigm)
+    whole, _ = learn(prepare(config.validate(LEARNS), deep, DATA), choice)
+    training = prepare(config.validate(LEARNS | {"stop": stop}), deep, DATA)
+    lines, driver = learn(training, choice)
+    *same, remark, last, ended = lines
+    assert same == whole[: len(same)]
+    assert 10 < len(same) < len(whole) - 10
+    assert remark.text.startswith("The run stops early: ")
+    assert isinstance(last, Evaluation)
+    assert last.mark == last.progress < 1
+    assert (ended.status, ended.at) == ("finished", last.at)
+    assert last.version == max(line.version for line in of(lines, Evaluation))
+    assert driver.models, "the model of the last evaluation is kept"
+    result = replayed(training, lines, choice)
+    assert not result.difference
+    assert result.ended
+
+
+@pytest.mark.parametrize("stop", STOPS, ids=str)
+def test_its_record_has_the_last_model(stop, tmp_path, one_thread):
+    settings = BASE | {"stop": stop, "output": str(tmp_path), "paradigm": "asp"}
+    settings |= {"target": {"metric": "accuracy", "at_least": 0.4}, "evaluation": {"samples": 20}}
+    if "after_s" in stop:
+        settings["stop"] = {"after_s": 0.3}
+    record = raysync.run(settings)
+    assert record.summary["status"] == "finished"
+    assert record.summary["samples"] == record.evaluations.progress.iloc[-1] * 1600 < 1600
+    assert measured(record.model(), record) == pytest.approx(last_measured(record), rel=1e-6)
+    with (record.path / "journal.jsonl").open() as journal:
+        assert not replay(journal, partial(rebuild, trust=True)).difference
+
+
+def test_seconds_alone_also_end_a_run_that_trains_nothing():
+    settings = TIMING | {"workers": [{"name": "w", "step_s": 1}], "workload": {"samples": 50}}
+    lines = run(prepare(config.validate(settings | {"stop": {"after_s": 7.5}}), deep, DATA))
+    assert not of(lines, Evaluation)
+    *_, remark, ended = lines
+    assert remark == Remark(7.5, "The run stops early: 7.5 s are over.")
+    assert (ended.status, ended.at) == ("finished", 7)
+
+
+def world(*befalls, **settings):
+    """A run whose model is always as good as at its beginning."""
+    workers = [{"name": "w", "count": 2, "step_s": 0.5}]
+    settings = {"workers": workers, "workload": {"samples": 80}} | settings
+    training = prepare(config.validate(TIMING | settings), deep, DATA)
+    # the world evaluates what is not trained, which no experiment can ask for
+    stop = config.Stop(patience=3)
+    experiment = training.experiment.model_copy(update={"stop": stop})
+    object.__setattr__(training, "experiment", experiment)
+    return run_in(training, make("asp"), *befalls)
+
+
+@pytest.mark.parametrize(
+    "befalls",
+    [
+        [],
+        ["evaluations take 1.2 s"],
+        ["evaluations take 0.3 s", "evaluator dies at 2"],
+        ["evaluations take 0.3 s", "evaluator freezes at 6"],
+    ],
+)
+def test_patience_counts_evaluations_however_late_they_are(befalls):
+    marks = {"marks": 20, "deadline_s": 5.0}
+    driver, lines = world(*befalls, evaluation=marks)
+    *_, last = of(lines, Evaluation)
+    [stops] = [line for line in of(lines, Remark) if "stops early" in line.text]
+    assert len(of(lines[: lines.index(stops)], Evaluation)) == 4
+    assert stops.text.endswith("accuracy was not better than 0.5 for 3 evaluations in a row.")
+    evaluated = [fields for _, _, method, fields in driver.backend.calls if method == "evaluate"]
+    assert evaluated[-1] == [True], "on all samples"
+    assert evaluated.count([True]) == 1
+    assert last.progress < 1
+    assert lines[-1].status == "finished"
+    assert driver.models
+
+
+def test_without_an_evaluator_nothing_stops_the_run():
+    befalls = ["evaluations take 0.3 s", *["evaluator dies at 1"] * TRIES]
+    _, lines = world(*befalls, evaluation={"marks": 20})
+    assert lines[-1].status == "finished"
+    assert not any("stops early" in line.text for line in of(lines, Remark))
+
+
+@given(
+    st.lists(st.sampled_from([0.0, 0.1, 0.2, 0.3, 0.4, nan]), max_size=12),
+    st.integers(1, 4),
+    st.sampled_from([0.0, 0.15]),
+    st.booleans(),
+)
+def test_patience_as_others_have_it(values, patience, min_delta, rises):
+    """Against a dumb oracle: the last `patience` values are all not better than the best before."""
+    stop = {"patience": patience, "min_delta": min_delta}
+    experiment = config.validate({"stop": stop})
+    early = EarlyStop(experiment, PrimaryMetric("score", "max" if rises else "min"))
+    sign, stopped = (1 if rises else -1), None
+    for version, value in enumerate(values):
+        metrics = {"score": value, "loss": 1.0}
+        for _ in range(2):  # two marks that were passed at once are one evaluation
+            line = Evaluation(mark=0.0, progress=0.0, version=version, at=0.0, metrics=metrics)
+            if early.reason(line) and stopped is None:
+                stopped = version
+    best, since, expected = None, 0, None
+    for version, value in enumerate(values):
+        first_number = best is None or (isnan(best) and not isnan(value))
+        if first_number or sign * value > sign * best + min_delta:
+            best, since = value, 0
+        else:
+            since += 1
+        if since == patience and expected is None:
+            expected = version
+    assert stopped == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"stop": {}}, "give patience, at_target: true, or after_s"),
+        ({"stop": {"metric": "loss", "after_s": 1}}, "metric is for patience"),
+        ({"stop": {"patience": 0}}, "stop.patience"),
+        ({"stop": {"after_s": 0}}, "stop.after_s"),
+        ({"stop": {"patient": 3}}, "did you mean 'patience'"),
+        ({"stop": {"at_target": True}}, "stop.at_target: there is no target"),
+        ({"stop": {"patience": 1}, "engine": "virtual", "timing": "only"}, "nothing is evaluated"),
+    ],
+)
+def test_what_cannot_stop_a_run_is_refused(settings, said):
+    with pytest.raises(ConfigError, match=said):
+        config.validate(settings)
+
+
+def test_metrics_are_refused_by_name_where_they_are_known():
+    primary = PrimaryMetric("f1", "max")
+    experiment = config.validate({"stop": {"patience": 1, "metric": "recal"}})
+    with pytest.raises(ConfigError, match=r"stop\.metric: unknown metric 'recal'.*'recall'"):
+        check_metrics(experiment, ("f1", "recall", "loss"), primary)
+    experiment = config.validate({"stop": {"patience": 1, "metric": "recall"}})
+    with pytest.raises(ConfigError, match=r"stop\.mode: say which direction of 'recall'"):
+        check_metrics(experiment, None, primary)
+    experiment = config.validate({"stop": {"patience": 1, "metric": "loss"}})
+    check_metrics(experiment, ("f1", "recall", "loss"), primary)
+
+
+def test_a_metric_that_is_not_returned_ends_the_run(tmp_path, monkeypatch, one_thread):
+    """Where it could not be known before."""
+    monkeypatch.setattr("raysync.runner.check_metrics", lambda *_: None)
+    stop = {"patience": 1, "metric": "f1", "mode": "max"}
+    with pytest.raises(RunFailed, match=r"stop\.metric: 'f1' is not among the metrics of the task"):
+        raysync.run(BASE | {"output": str(tmp_path), "stop": stop})
+    [record] = (tmp_path / "tiny").iterdir()
+    assert of_status(record) == "failed"
+
+
+def of_status(folder):
+    return raysync.load(folder).summary["status"]

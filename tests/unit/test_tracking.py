@@ -1,0 +1,441 @@
+"""Trackers: each with its own library, offline, read back by what the library itself has for it."""
+
+import json
+import os
+import shutil
+import struct
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+import raysync
+from raysync import config
+from raysync.cli.watch import newest
+from raysync.errors import ConfigError, RunFailed
+from raysync.runner import engine_for, run_in
+from raysync.tracking import process, trackers
+from raysync.tracking.rows import Beginning, Ending
+from raysync.training.preparation import prepare
+from tests.builders.reports import BASE
+
+SETTINGS = BASE | {"paradigm": {"name": "ssp", "staleness": 3}, "evaluation": {"marks": 7}}
+OFFLINE = {
+    "wandb": {"name": "wandb", "mode": "offline"},
+    "mlflow": {"name": "mlflow"},
+    "trackio": {"name": "trackio"},
+}
+SLOW = ("wandb", "mlflow")
+LIBRARIES = [
+    pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in OFFLINE
+]
+
+
+@pytest.fixture
+def settings(tmp_path, monkeypatch, one_thread):
+    """Settings of a run, whose home and working directory are empty, and stay so."""
+    for name in ("home", "here"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path / "here")
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    yield SETTINGS | {"output": str(tmp_path / "runs")}
+    after = {child.pid for child in psutil.Process().children(recursive=True)}
+    assert after <= before, "a process is left over"
+    assert not [*(tmp_path / "home").iterdir(), *(tmp_path / "here").iterdir()]
+
+
+# ---- what is in a library's own files: its rows by metric, its settings, its status ----
+
+
+def wandb_records(folder):
+    """The messages in a `.wandb` file: LevelDB's log format, behind a header of seven bytes."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    [file] = folder.glob("**/*.wandb")
+    data, at, part = file.read_bytes(), 7, b""
+    while at < len(data):
+        if 32768 - at % 32768 < 7:
+            at += 32768 - at % 32768  # no header fits into the rest of a block
+            continue
+        _, length, kind = struct.unpack("<IHB", data[at : at + 7])
+        part, at = part + data[at + 7 : at + 7 + length], at + 7 + length
+        if kind in (1, 4):  # whole, or the last part
+            yield Record.FromString(part)
+            part = b""
+
+
+def read_wandb(folder):
+    rows, settings, status, about = {}, {}, "", {}
+    for record in wandb_records(folder):
+        match record.WhichOneof("record_type"):
+            case "run":
+                run = record.run
+                settings |= {one.key: json.loads(one.value_json) for one in run.config.update}
+                about = {"name": run.display_name, "group": run.run_group, "tags": list(run.tags)}
+            case "history":
+                values = {
+                    one.key or ".".join(one.nested_key): json.loads(one.value_json)
+                    for one in record.history.item
+                }
+                for name, value in values.items():
+                    if not name.startswith("_"):
+                        rows.setdefault(name, []).append(
+                            (values["samples"], values["seconds"], value)
+                        )
+            case "summary":
+                for one in record.summary.update:
+                    about[one.key or ".".join(one.nested_key)] = json.loads(one.value_json)
+            case "exit":
+                status = "FAILED" if record.exit.exit_code else "FINISHED"
+            case "artifact":
+                about["files"] = {entry.path for entry in record.artifact.manifest.contents}
+    return rows, settings, status, about
+
+
+def read_mlflow(folder):
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
+    [experiment] = [each for each in client.search_experiments() if each.name != "Default"]
+    [run] = client.search_runs([experiment.experiment_id])
+    history = {name: client.get_metric_history(run.info.run_id, name) for name in run.data.metrics}
+    rows = {
+        name: [(one.step, (one.timestamp - run.info.start_time) / 1000, one.value) for one in each]
+        for name, each in history.items()
+    }
+    tags = run.data.tags
+    about = {
+        "name": run.info.run_name,
+        "group": experiment.name,
+        "tags": [tags["paradigm"], tags["engine"]],
+        "status": tags["status"],
+        "files": {
+            Path(each.path).name for each in client.list_artifacts(run.info.run_id, "record")
+        },
+        **{name.removeprefix("summary/"): value for name, value in run.data.metrics.items()},
+    }
+    settings = {key: yaml.safe_load(value) for key, value in run.data.params.items()}
+    return rows, settings, run.info.status, about
+
+
+def read_trackio(folder):
+    from trackio import utils
+    from trackio.sqlite_storage import SQLiteStorage
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (utils, sys.modules["trackio.sqlite_storage"]):
+            patch.setattr(module, "TRACKIO_DIR", folder)
+        [name] = SQLiteStorage.get_runs("raysync")
+        logs = SQLiteStorage.get_logs("raysync", name)
+        settings = SQLiteStorage.get_run_config("raysync", name)
+        [artifact] = SQLiteStorage.get_artifacts("raysync")
+    *history, last = logs
+    rows = {}
+    for log in history:
+        for key in log.keys() - {"timestamp", "step"}:
+            rows.setdefault(key, []).append((log["step"], log["seconds"], log[key]))
+    about = {"name": name, "group": settings["_Group"], "tags": settings.pop("tags")}
+    about |= {key.removeprefix("summary/"): value for key, value in last.items()}
+    assert artifact["name"] == f"record-{name.replace('=', '-')}"
+    return rows, settings, "FINISHED" if about["status"] == "finished" else "FAILED", about
+
+
+READERS = {"wandb": read_wandb, "mlflow": read_mlflow, "trackio": read_trackio}
+
+
+@pytest.mark.filterwarnings("ignore")  # those of the libraries, when they read
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_one_run_of_ours_is_one_run_of_theirs(library, settings):
+    pytest.importorskip(library)
+    notes = []
+    record = raysync.run(settings | {"track": [OFFLINE[library]]}, notify=notes.append)
+    assert not notes
+    rows, theirs, status, about = READERS[library](record.path / library)
+    evaluations, summary = record.evaluations, record.summary
+    samples = [round(each * 1600) for each in evaluations.progress]
+    for metric in ("accuracy", "loss"):
+        steps, seconds, values = zip(*rows[f"evaluation/{metric}"], strict=True)
+        assert values == tuple(evaluations[metric])
+        assert list(steps) == samples
+        assert seconds == pytest.approx(tuple(evaluations["at"]), abs=2e-3)
+    for name, key in (
+        ("run/samples_per_s", "throughput_samples_per_s"),
+        ("run/wait_share", "wait_fraction"),
+        ("staleness/mean", "staleness_mean"),
+        ("staleness/max", "staleness_max"),
+        ("lead/max", "lead_max"),
+    ):
+        step, _, value = rows[name][-1]
+        assert (step, value) == (summary["samples"], summary[key])
+    assert set(zip(samples, evaluations["at"], strict=True)) <= {
+        (step, value) for step, _, value in rows["seconds"]
+    }
+    expected = {
+        "paradigm_label": "ssp(staleness=3)",
+        "paradigm.staleness": 3,
+        "workers.0.jitter.sigma": 0.1,
+        "data.name": "digits",
+        "seed": 0,
+    }
+    assert theirs.items() >= expected.items()
+    assert not [name for name in theirs if name.startswith(("paradigms", "track"))]
+    assert (about["name"], about["group"]) == (record.path.name, "tiny")
+    assert about["tags"] == ["ssp(staleness=3)", "virtual"]
+    assert (status, about["status"]) == ("FINISHED", "finished")
+    assert about["final_accuracy"] == summary["final_accuracy"]
+    files = {"config.yaml", "journal.jsonl", "summary.json", "evaluations.parquet"}
+    assert about.get("files", files) >= files
+    assert not any("model" in name for name in about.get("files", ()))
+    for copy in record.path.rglob("*/config.yaml"):
+        os.utime(copy)
+    assert newest(Path(settings["output"])).path == record.path, "not a copy within it"
+
+
+@pytest.mark.filterwarnings("ignore")  # those of the libraries, when they read
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_run_that_diverges_has_failed_there(library, settings):
+    pytest.importorskip(library)
+    much = settings | {"update": {"lr": 1e30}, "track": OFFLINE[library] | {"log_record": True}}
+    record = raysync.run(much)
+    assert record.summary["status"] == "diverged"
+    _, _, status, about = READERS[library](record.path / library)
+    assert (status, about["status"]) == ("FAILED", "diverged")
+
+
+def test_trials_are_grouped_under_the_name_of_their_sweep(settings, tmp_path, monkeypatch):
+    """As `raysync sweep` runs them, into one folder, whatever the environment says; the model is in
+    the artifact if wanted.
+    """
+    pytest.importorskip("trackio")
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "elsewhere"))
+    tracker = {"name": "trackio", "dir": str(tmp_path / "t"), "project": "p", "log_model": True}
+    for name in ("0001", "0002"):
+        experiment = config.validate(settings | {"name": name, "track": [tracker]})
+        with engine_for(experiment) as engine:
+            run_in(engine, prepare(experiment), experiment.paradigm, sweep="lr")
+    from trackio import utils
+    from trackio.sqlite_storage import SQLiteStorage
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (utils, sys.modules["trackio.sqlite_storage"]):
+            patch.setattr(module, "TRACKIO_DIR", tmp_path / "t")
+        names = SQLiteStorage.get_runs("p")
+        configs = [SQLiteStorage.get_run_config("p", name) for name in names]
+    assert len(names) == 2
+    assert {each["_Group"] for each in configs} == {"lr"}
+    assert sorted(each["tags"][-1] for each in configs) == ["0001", "0002"]
+    assert not list((tmp_path / "runs").rglob("trackio"))
+    assert not (tmp_path / "elsewhere").exists()
+    blobs = {each.stat().st_size for each in (tmp_path / "t").rglob("blobs/**/*")}
+    [model, _] = (tmp_path / "runs").rglob("model.safetensors")
+    assert model.stat().st_size in blobs
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_runs_that_begin_together_share_a_new_database(settings, tmp_path):
+    """Each would make its tables, and the experiment."""
+    pytest.importorskip("mlflow")
+    uri, notes = f"sqlite:///{tmp_path}/new/mlflow.db", []
+    sinks = [process.LibraryProcess("mlflow", {"tracking_uri": uri}, notes.append) for _ in "abc"]
+    for index, sink in enumerate(sinks):
+        folder = str(tmp_path / str(index))
+        sink.begin(Beginning(folder, f"run-{index}", "together", ("bsp", "virtual"), {}, 0.0))
+    for sink in sinks:
+        sink.end(Ending("finished", 1, {}, [], []))
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name("together")
+    names = {run.info.run_name for run in client.search_runs([experiment.experiment_id])}
+    assert names == {"run-0", "run-1", "run-2"}
+
+
+# ---- what goes wrong ----
+
+
+def remarks(record):
+    lines = (record.path / "journal.jsonl").read_text().splitlines()
+    return [json.loads(line)["remark"]["text"] for line in lines if "remark" in json.loads(line)]
+
+
+def test_a_tracker_that_fails_is_turned_off(settings, monkeypatch):
+    """Its reason is told once, and the run is what it would have been."""
+    pytest.importorskip("trackio")
+    alone = raysync.run(settings)
+    notes = []
+    wrong = {"name": "trackio", "server_url": "nowhere"}
+
+    class Waits(raysync.Callback):
+        def on_evaluation(self, evaluation, measures):
+            if evaluation.mark == 0:  # until the reason has arrived
+                [child] = psutil.Process().children()
+                psutil.wait_procs([child], timeout=60)
+
+    record = raysync.run(settings | {"track": [wrong]}, notify=notes.append, callbacks=[Waits()])
+    [said] = [note for note in notes if "trackio" in note]
+    assert "The tracker trackio failed (ValueError: `server_url` must be a full URL" in said
+    assert said.endswith("the run goes on without it.")
+    assert len(remarks(record)) <= 1, "or it is only known when the journal is closed"
+    assert record.summary["status"] == "finished"
+    assert record.evaluations.equals(alone.evaluations)
+
+
+def test_those_behind_a_tracker_that_fails_are_still_told(settings, monkeypatch):
+    def fails(self, run):
+        raise OSError("no\nfile")
+
+    class Started(raysync.Callback):
+        def on_start(self, run):
+            notes.append(run.name)
+
+    notes = []
+    monkeypatch.setattr("raysync.tracking.tensorboard.EventFile.begin", fails)
+    tracked = settings | {"track": "tensorboard"}
+    record = raysync.run(tracked, notify=notes.append, callbacks=[Started()])
+    why = "The tracker tensorboard failed (no file): the run goes on without it."
+    assert remarks(record) == [why]
+    assert notes == [f"After 0.0 s: {why}", record.path.name]
+    assert record.summary["status"] == "finished"
+
+
+def test_nothing_is_written_behind_the_end_of_a_journal(settings, monkeypatch):
+    notes = []
+    few = {"track": "tensorboard", "evaluation": {"marks": 1}, "workload": {"samples": 64}}
+    monkeypatch.setattr("raysync.tracking.tensorboard.EventFile.flush", lambda self: 1 / 0)
+    record = raysync.run(settings | few, notify=notes.append)
+    *_, last = (record.path / "journal.jsonl").read_text().splitlines()
+    assert "ended" in json.loads(last)
+    assert any("division by zero" in note for note in notes)
+
+
+def test_a_library_that_hangs_delays_no_run_and_is_ended(settings, monkeypatch):
+    """Its pipe is full long before the end."""
+    monkeypatch.setattr(process, "PROGRAM", "import signal; signal.pause()  # {path}")
+    monkeypatch.setattr(process, "END_S", 0.1)
+    monkeypatch.setattr(process.LibraryProcess, "flush", lambda self: self._send({"x": "x" * 9999}))
+    notes = []
+    record = raysync.run(settings | {"track": "trackio"}, notify=notes.append)
+    assert record.summary["status"] == "finished"
+    assert notes == [
+        "The tracker trackio failed (it has not ended after 0.1 s): the run goes on without it."
+    ]
+
+
+def test_a_library_that_dies_is_told_of(settings, monkeypatch):
+    monkeypatch.setattr(process, "PROGRAM", "import os; os._exit(7)  # {path}")
+    notes = []
+    record = raysync.run(settings | {"track": "trackio"}, notify=notes.append)
+    assert record.summary["status"] == "finished"
+    [said] = notes
+    assert "its process exited with 7" in said
+
+
+def test_a_run_that_is_interrupted_says_so(settings):
+    pytest.importorskip("trackio")
+
+    class Interrupts(raysync.Callback):
+        def on_evaluation(self, evaluation, measures):
+            if evaluation.mark >= 0.4:
+                [child] = psutil.Process().children()
+                assert os.getpgid(child.pid) == child.pid, "Ctrl-C would end it, too"
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        raysync.run(settings | {"track": "trackio"}, callbacks=[Interrupts()])
+    [folder] = Path(settings["output"]).glob("tiny/*")
+    _, _, _, about = read_trackio(folder / "trackio")
+    assert about["status"] == "stopped"
+
+
+def test_a_library_whose_run_was_killed_is_told_that_it_failed(settings):
+    """Its messages end without an end."""
+    pytest.importorskip("trackio")
+    sinks = []
+
+    class Killed(process.LibraryProcess):
+        def end(self, run):
+            self._unsent.put("")
+            self._process.wait(60)
+
+        def begin(self, run):
+            sinks.append(self)
+            super().begin(run)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trackers, "LibraryProcess", Killed)
+        record = raysync.run(settings | {"track": "trackio"})
+    from trackio import utils
+    from trackio.sqlite_storage import SQLiteStorage
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (utils, sys.modules["trackio.sqlite_storage"]):
+            patch.setattr(module, "TRACKIO_DIR", record.path / "trackio")
+        *_, last = SQLiteStorage.get_logs("raysync", record.path.name)
+    assert last["summary/status"] == "killed"
+
+
+@pytest.mark.parametrize(
+    ("track", "said"),
+    [
+        ("wandv", r"track\[0\]: unknown tracker 'wandv'; did you mean 'wandb'"),
+        (["tensorboard", "tensorboard"], "tensorboard is listed twice"),
+        ({"name": "tensorboard", "dir": "x"}, r"track\[0\] tensorboard: it takes no arguments"),
+        ({"name": "mlflow", "tracking_url": "x"}, "did you mean 'tracking_uri'"),
+        ({"name": "trackio", "projekt": "x"}, "did you mean 'project'"),
+        ({"name": "wandb", "config": {}}, "unknown argument 'config'"),
+        ({"name": "wandb", "log_model": "yes"}, "log_model must be true or false"),
+    ],
+)
+def test_a_tracker_that_cannot_work_is_refused_before_the_run(track, said, tmp_path, monkeypatch):
+    monkeypatch.setattr(trackers, "_is_installed", lambda package: True)
+    if "wandb" in str(track) or "trackio" in str(track):
+        pytest.importorskip("trackio")
+        pytest.importorskip("wandb")
+    with pytest.raises(ConfigError, match=said):
+        raysync.run(SETTINGS | {"track": track, "output": str(tmp_path / "runs")})
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch):
+    """A folder of that name, as wandb leaves one, is no package."""
+    (tmp_path / "comet").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert not trackers._is_installed("comet")
+    assert not trackers._is_installed("no_such_package")
+    monkeypatch.setattr(trackers, "_is_installed", lambda package: False)
+    with pytest.raises(ConfigError, match=r"not installed: pip install 'raysync\[mlflow\]'"):
+        raysync.run(SETTINGS | {"track": "mlflow", "output": str(tmp_path / "runs")})
+    assert not (tmp_path / "runs").exists()
+
+
+def test_secrets_in_arguments_are_in_no_record():
+    track = {"name": "mlflow", "tracking_uri": "https://me:secret@host/path"}
+    text = config.validate({"track": track}).to_yaml()
+    assert "secret" not in text
+    assert "https://***@host/path" in text
+
+
+def test_a_missing_record_still_closes_the_trackers(settings, tmp_path):
+    """Someone removes the folder of the record while the run goes on."""
+
+    class Removes(raysync.Callback):
+        def on_evaluation(self, evaluation, measures):
+            if evaluation.mark > 0.3:
+                shutil.rmtree(tmp_path / "runs", ignore_errors=True)
+
+    with pytest.raises(RunFailed, match="cannot be written"):
+        raysync.run(settings | {"track": "trackio"}, callbacks=[Removes()])
+
+
+def test_the_files_of_a_tracker_are_uploaded_with_the_record(settings, tmp_path):
+    """Also what is only written when the run has ended."""
+    pytest.importorskip("trackio")
+    tracked = settings | {"output": f"file://{tmp_path}/bucket", "track": "trackio"}
+    raysync.run(tracked)
+    [folder] = (tmp_path / "bucket" / "tiny").iterdir()
+    _, _, status, _ = read_trackio(folder / "trackio")
+    assert status == "FINISHED"
