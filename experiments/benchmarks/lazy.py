@@ -3,7 +3,7 @@
     python experiments/benchmarks/lazy.py            prints the table
     python experiments/benchmarks/lazy.py --write    and puts it into README.md
 
-One worker's steps (read a batch, forward, backward) on images of 28x28, which are PNG files for the
+One worker's steps (read a batch, forward, backward, with one thread) on images of 28x28, which are PNG files for the
 lazy path; each contender is a process of its own in each turn, for its memory. The images are
 random, so they compress badly: reading is dearer than that of real ones.
 """
@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+import torch
 from PIL import Image
 from report import interval, main, markdown, measured_on
 from torch.utils.data import Dataset
@@ -62,6 +63,7 @@ def write(folder: str) -> None:
 
 def measured(folder: str, model: str, workers: int | None) -> dict[str, float]:
     """Return milliseconds a step, and the memory that the training added, in this process."""
+    torch.set_num_threads(1)  # as a worker has it that shares the cores with others
     files = Files(folder)
     before = psutil.Process().memory_info().rss
     if workers is None:

@@ -137,7 +137,9 @@ def results(data: Path, output: str) -> str:
         ],
         proofs,
     )
-    return f"{first}\n\n{second}\n\n{os.cpu_count()} cores, {time.strftime('%Y-%m-%d')}, one seed.\n"
+    return (
+        f"{first}\n\n{second}\n\n{os.cpu_count()} cores, {time.strftime('%Y-%m-%d')}, one seed.\n"
+    )
 
 
 def main() -> None:
