@@ -3,9 +3,9 @@
     python experiments/benchmarks/lazy.py            prints the table
     python experiments/benchmarks/lazy.py --write    and puts it into README.md
 
-One worker's steps (read a batch, forward, backward, with one thread) on images of 28x28, which are PNG files for the
-lazy path; each contender is a process of its own in each turn, for its memory. The images are
-random, so they compress badly: reading is dearer than that of real ones.
+One worker's steps (read a batch, forward, backward, with one thread) on images of 28x28, which are
+PNG files for the lazy path; each contender is a process of its own in each turn, for its memory.
+The images are random, so they compress badly: reading is dearer than that of real ones.
 """
 
 import json
