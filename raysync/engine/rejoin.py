@@ -12,7 +12,7 @@ before its first push has arrived.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from raysync.config import Restarts
@@ -30,7 +30,7 @@ class Comeback:
     """Seconds since the run began: when the slot became empty."""
     attempt: int
     """The number of this attempt in a row; 0: its comeback was planned."""
-    due_at: float = 0.0
+    due_at: float
     """Seconds since the run began: it joins no sooner, however soon it is ready."""
     call: Call | None = None
     """Done when the worker is ready; None while its start is still to come."""
@@ -79,7 +79,8 @@ class Comebacks:
         Returns:
             The seconds until then; None: there have been enough attempts.
         """
-        return self._retry(lost, self._backend.now, self.unproven.get(lost, 0))
+        now = self._backend.now
+        return self._retry(Comeback(lost, now, self.unproven.get(lost, 0), now))
 
     def joined(self, worker: str) -> Mapping[str, Any]:
         """Note that the worker has joined; return what the journal says of it."""
@@ -93,12 +94,14 @@ class Comebacks:
         """Expect none of them any more: the run is over."""
         self._coming.clear()
 
-    def _retry(self, gone: str, gone_at: float, failed: int) -> float | None:
-        if failed >= self._restarts.attempts:
+    def _retry(self, failed: Comeback) -> float | None:
+        if failed.attempt >= self._restarts.attempts:
             return None
-        wait_s = self._restarts.wait_s(failed)
-        comeback = self._expect(Comeback(_next_life(gone), gone_at, failed + 1))
-        self._backend.schedule(self._backend.now + wait_s, self._start, comeback)
+        wait_s = self._restarts.wait_s(failed.attempt)
+        following = replace(
+            failed, worker=_next_life(failed.worker), attempt=failed.attempt + 1, call=None
+        )
+        self._backend.schedule(self._backend.now + wait_s, self._start, self._expect(following))
         return wait_s
 
     def _expect(self, comeback: Comeback) -> Comeback:
@@ -131,8 +134,7 @@ class Comebacks:
     def _fail(self, comeback: Comeback, why: str) -> None:
         self._backend.kill(comeback.worker)
         del self._coming[comeback.worker]
-        again_in_s = self._retry(comeback.worker, comeback.gone_at, comeback.attempt)
-        self._not_started(comeback.worker, why, again_in_s)
+        self._not_started(comeback.worker, why, self._retry(comeback))
 
 
 def _next_life(worker: str) -> str:

@@ -61,10 +61,8 @@ def told(line):
     """One line of a journal in short."""
     match line:
         case Entry(event=event, decisions=decisions, report=report):
-            why = f" ({report['why']})" if "why" in report else ""
-            return (
-                f"{event.at:g} {happened(event)}{why}: {'; '.join(merged(decisions)) or 'nothing'}"
-            )
+            decided = "; ".join(merged(decisions)) or "nothing"
+            return f"{event.at:g} {happened(event)}{reported(report)}: {decided}"
         case Evaluation(mark=mark, progress=progress, version=version, at=at):
             return f"{at:g} evaluated for mark {mark:g}: v{version} at progress {progress:g}"
         case Remark(at=at, text=text):
@@ -78,6 +76,17 @@ def told(line):
                 ]
             )
     raise AssertionError(line)
+
+
+def reported(report):
+    match report:
+        case {"why": why, "restart_in_s": wait_s}:
+            return f" ({why}; anew in {wait_s:g} s)"
+        case {"why": why}:
+            return f" ({why})"
+        case {"away_s": away_s}:
+            return f" (away for {away_s:g} s)"
+    return ""
 
 
 def happened(event):
