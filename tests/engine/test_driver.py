@@ -430,7 +430,7 @@ def befalls(workers, *others):
         st.sampled_from([0.5, 8.0, 130.0]),
     )
     fails = st.builds("{} does not start".format, st.sampled_from(workers))
-    return st.lists(st.one_of(ends, ends, late, lost, starts, fails), max_size=8)
+    return st.lists(st.one_of(ends, ends, ends, late, lost, starts, fails), max_size=10)
 
 
 def follow_restarts(lines, restarts, spawned, over_at):
@@ -468,6 +468,7 @@ def follow_restarts(lines, restarts, spawned, over_at):
                 again = re.search(r"started anew in (\S+) s\.$", text)
                 assert again or text.endswith("; the run goes on without it.")
                 lost(found[1], at, float(again[1]) if again else None)
+    assert all(at <= over_at for at, _ in spawned)
     assert sorted(spawned) == sorted(each for each in due if each in spawned or each[0] < over_at)
     assert {worker for worker in joined if not worker.endswith("#1")} <= {who for _, who in spawned}
 
@@ -510,8 +511,10 @@ def test_a_run_ends_whatever_befalls_it_and_every_push_is_accounted_for(plan, pa
     [ended] = of(lines, Ended)
     spawned = driver.backend.spawned
     event(f"{min(3, len(spawned))} started anew")
-    follow_restarts(lines, restarts, spawned, entry.event.at)
+    over_at = entry.event.at if lines[-1].status == "finished" else driver.backend.now
+    follow_restarts(lines, restarts, spawned, over_at)
     assert ended.status in ("finished", "failed")
+    assert driver._comebacks.unproven.keys() <= roster.live.keys()
     assert not driver._comebacks or ended.error.startswith("server: ")
     if ended.status == "failed":
         has_server = not any(line.startswith("server") for line in happens)

@@ -53,7 +53,9 @@ def play(text):
             if isinstance(line, Entry):
                 checker.feed(line)
     killed = f", having killed {', '.join(driver.backend.killed)}" if driver.backend.killed else ""
-    story = [*map(told, lines), f"over at {driver.backend.now:g}{killed}"]
+    anew = ", ".join(f"{worker} at {at:g}" for at, worker in driver.backend.spawned)
+    started = f", and started {anew}" if anew else ""
+    story = [*map(told, lines), f"over at {driver.backend.now:g}{killed}{started}"]
     return "\n".join([text.partition("----")[0] + "----", *story]) + "\n"
 
 
