@@ -232,17 +232,17 @@ BACKOFF_MAX_S = 60.0
 class Restarts(Strict):
     """How a worker comes back whose process has died or frozen: as the next life of its slot.
 
-    Attempts are counted in a row, not over the run: a push shows that the worker is well, so that a
-    long run survives any number of losses, but not a worker that fails whenever it starts.
+    Attempts are counted in a row, not over the run: a push shows that the worker is well. So a long
+    run survives any number of losses, and a worker that fails whenever it starts is given up.
     """
 
     attempts: int = Field(
         6,
         ge=0,
         description=(
-            "how often a worker is started anew without a push of it that arrives, before the run"
-            " goes on without it; 0: a lost worker stays gone. The loss of a stage of a `decoupled`"
-            " run ends the run all the same"
+            "how often in a row a lost worker is started anew, until the run goes on without it; a"
+            " push of the worker sets the count back; 0: a lost worker stays gone. The loss of a"
+            " stage of a `decoupled` run ends the run all the same"
         ),
     )
     backoff_s: float = Field(

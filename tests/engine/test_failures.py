@@ -46,8 +46,10 @@ def play(text):
     training = task_of(**settings)
     choice = training.experiment.paradigm
     driver, lines = run_in(training, choice.make(), *befalls)
-    assert replayed(training, lines, choice).difference is None
+    again = replayed(training, lines, choice)
+    assert again.difference is None
     if choice.name != "decoupled":
+        assert driver._comebacks.unproven.keys() <= again.machine.roster.live.keys()
         checker = Checker(choice.name, None, training.workload_samples)
         for line in lines:
             if isinstance(line, Entry):
