@@ -139,4 +139,4 @@ class Comebacks:
 
 def _next_life(worker: str) -> str:
     former = WorkerId(worker)
-    return worker_id(former.slot, former.life + 1)
+    return str(worker_id(former.slot, former.life + 1))

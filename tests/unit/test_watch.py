@@ -158,9 +158,10 @@ def test_what_is_rare_is_told_apart():
     texts = {news.kind: news.text for news in told(lines, rare=True)}
     assert texts["left"] == "a-0#1 is gone (its actor died); the run goes on without it"
     assert texts["joined"] == "a-0#2 has joined, in the place of the one that left"
-    [lost] = texts_of(
-        Entry(Left(at=3.0, worker=FAST), (), {"why": "its actor died", "restart_in_s": 1.5})
-    )
+    leave = Entry(Left(at=3.0, worker=FAST), (), {"why": "its actor died", "restart_in_s": 1.5})
+    [row] = standing_of([Entry(Joined(at=0.0, worker=FAST), ()), leave]).rows()
+    assert row.state == "gone after 3.00 s: its actor died, is started anew"
+    [lost] = texts_of(leave)
     assert lost.text == (
         f"{FAST} is gone (its actor died); the run goes on without it, and starts it anew in 1.50 s"
     )
