@@ -26,6 +26,7 @@ from raysync.cluster.evaluator import Evaluator
 from raysync.cluster.layout import Layout
 from raysync.cluster.placement import Plan
 from raysync.cluster.server import Server
+from raysync.config import WorkerGroup
 from raysync.engine.driver import START_DEADLINE_S
 
 TELL_EVERY_S = 5.0
@@ -157,9 +158,16 @@ class ActorGroup:
             "num_gpus": gpus,
         }
 
-    def worker_spec(self, number: int, plan: Any, model: Any) -> WorkerSpec:
-        """Return what starts the n-th worker anew."""
-        index, group, role = self.plan.workers[number], plan.group, self.roles[number]
+    def worker_spec(self, number: int, group: WorkerGroup, plan: Any, model: Any) -> WorkerSpec:
+        """Return what starts the n-th worker anew, of that group of the experiment.
+
+        Args:
+            number: of the worker.
+            group: says what it needs.
+            plan: a reference to what its `reset` takes beside the model.
+            model: a reference to the task and its model.
+        """
+        index, role = self.plan.workers[number], self.roles[number]
         options = self.options(role, index, group.cpus, group.gpus)
         return WorkerSpec(
             self.spec.worker, options, self.spec.threads[index], plan, model, self.name, role

@@ -14,7 +14,7 @@ sweep, or of two jobs that join one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
@@ -59,18 +59,14 @@ def worker_roles(slots: Sequence[str]) -> list[Role]:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """All that it takes to start a worker in the place of one that crashed.
-
-    It holds the class of the actor, so a controller whose run has such comebacks imports torch
-    before the run begins; any other does without.
-    """
+    """All that it takes to start a worker in the place of one that is gone."""
 
     cls: type
     options: dict[str, Any]
     """Ray's options of the actor: its bundle, and its share of that."""
     threads: int
     plan: Any
-    """What its `reset` takes beside the model."""
+    """A reference to what its `reset` takes beside the model."""
     model: Any
     """A reference to the task and its model."""
     actor_group: str
@@ -87,3 +83,30 @@ class WorkerSpec:
         options = self.options | {"name": role.name(self.actor_group)}
         worker = ray.remote(self.cls).options(**options).remote(self.threads, role)
         return worker, worker.reset.remote(self.plan, self.model)
+
+
+class WorkerSpecs:
+    """The specs of a run's workers, which are fetched when the first is needed.
+
+    They hold the class of the actors, and whoever fetches them imports torch, which takes seconds
+    and 200 MB: a controller that loses no worker does without.
+    """
+
+    def __init__(self, reference: Any) -> None:
+        """
+        Args:
+            reference: to a mapping, slot -> `WorkerSpec`.
+        """
+        self._reference = reference
+        self._specs: Mapping[str, WorkerSpec] | None = None
+
+    def fetch(self) -> Mapping[str, WorkerSpec]:
+        """Return slot -> what starts its worker anew."""
+        if self._specs is None:
+            self._specs = ray.get(self._reference)
+        assert self._specs is not None, "no specs"
+        return self._specs
+
+    def spawn(self, slot: str, life: int) -> tuple[Any, Any]:
+        """Start a further life of a slot; see `WorkerSpec.spawn`."""
+        return self.fetch()[slot].spawn(life)

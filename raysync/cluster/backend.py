@@ -41,11 +41,11 @@ SIGN_OF_LIFE_S = 1.0
 silence for a failure."""
 
 
-class Respawn(Protocol):
-    """What starts a worker anew: `actor_spec.WorkerSpec`."""
+class Respawns(Protocol):
+    """What starts workers anew: `actor_spec.WorkerSpecs`."""
 
-    def spawn(self, life: int) -> tuple[Any, Any]:
-        """Start the worker's next life.
+    def spawn(self, slot: str, life: int) -> tuple[Any, Any]:
+        """Start a further life of a slot.
 
         Returns:
             Its handle, and a reference to its `Place`, which is there when it is ready.
@@ -109,7 +109,7 @@ class RayBackend:
         evaluator: Any,
         evaluator_setup: Sequence[Any],
         workers: Mapping[str, Any],
-        respawns: Mapping[str, Respawn],
+        respawns: Respawns,
         names: Mapping[str, str],
         *,
         delivers: bool,
@@ -120,7 +120,7 @@ class RayBackend:
             evaluator: handle of its actor, which Ray may restart.
             evaluator_setup: references to the arguments of the evaluator's `reset`.
             workers: id -> handle of its actor.
-            respawns: slot -> how its worker is started anew, of those that come back.
+            respawns: starts the workers that come back.
             names: Ray's id of an actor -> its id here, of workers and servers.
             delivers: whether gradients are brought to their server before an update needs them.
         """
@@ -228,7 +228,7 @@ class RayBackend:
     def spawn(self, worker: str) -> RayCall:
         """See `Backend.spawn`."""
         next_life = WorkerId(worker)
-        actor, ready = self._respawns[next_life.slot].spawn(next_life.life)
+        actor, ready = self._respawns.spawn(next_life.slot, next_life.life)
         self._workers[worker] = actor
         return _Spawned(self, (ready,), worker)
 
@@ -241,7 +241,9 @@ class RayBackend:
         if actor == EVALUATOR:
             ray.kill(self._evaluator, no_restart=False)
         else:
-            ray.kill(self._workers[actor])
+            ray.kill(self._workers.pop(actor))
+            for method in [key for key in self._methods if key[0] == actor]:
+                del self._methods[method]
 
     def restart(self, actor: str) -> RayCall:
         """See `Backend.restart`."""

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from raysync.cluster.actor_spec import Role, WorkerSpec
+from raysync.cluster.actor_spec import Role, WorkerSpecs
 from raysync.cluster.backend import RayBackend
 from raysync.cluster.monitoring import Exporter, log_begin, log_events, log_to_stderr, run_metrics
 from raysync.cluster.shards import Shards
-from raysync.config import Experiment
+from raysync.config import Crash, Experiment
 from raysync.core.journal import Line
 from raysync.core.metrics import PrimaryMetric
 from raysync.core.paradigm import AnyParadigm
@@ -52,8 +52,8 @@ class RunPlan:
     """Id of a server -> which of the server actors are its shards."""
     workers: Sequence[str]
     """The ids of the workers, in the order of the handles."""
-    respawns: Mapping[str, WorkerSpec]
-    """Slot -> what starts its worker anew, for those that come back after a crash."""
+    respawns: Any
+    """A reference to a mapping, slot -> the `WorkerSpec` that starts its worker anew."""
     names: Mapping[str, str]
     """Ray's id of an actor -> its id here, of workers and servers."""
     primary: PrimaryMetric
@@ -108,6 +108,11 @@ def driver_of(
 ) -> Driver:
     """Return the driver of a run, which has not begun."""
     experiment = plan.experiment
+    respawns = WorkerSpecs(plan.respawns)
+    if any(
+        isinstance(fault, Crash) and fault.rejoin_after_s is not None for fault in experiment.faults
+    ):
+        respawns.fetch()  # before the run begins, so that its planned comebacks are in time
     shards = {
         name: Shards([servers[index] for index in indices], experiment.update.clips)
         for name, indices in plan.servers.items()
@@ -117,7 +122,7 @@ def driver_of(
         evaluator,
         plan.evaluator_setup,
         dict(zip(plan.workers, workers, strict=True)),
-        plan.respawns,
+        respawns,
         plan.names,
         delivers=plan.delivers,
     )

@@ -22,7 +22,7 @@ from raysync.cluster.controller import RunPlan
 from raysync.cluster.devices import Place
 from raysync.cluster.layout import Layout, layout_of
 from raysync.cluster.placement import Plan, cpus, fallbacks, placed, plan, reserve
-from raysync.config import Crash, Experiment
+from raysync.config import Experiment
 from raysync.core.events import Left
 from raysync.core.ids import worker_id
 from raysync.core.journal import Ended, Entry, Line
@@ -245,8 +245,9 @@ class Session:
         evaluator_setup = (ray.put(layout.assembly), ray.put(experiment), model)
         resets["evaluator"] = actor_group.evaluator.reset.remote(*evaluator_setup)
         plans = dict(zip(layout.slots, layout.worker_plans(), strict=True))
+        sent = {slot: ray.put(plan) for slot, plan in plans.items()}
         resets |= {
-            slot: worker.reset.remote(plans[slot], model)
+            slot: worker.reset.remote(sent[slot], model)
             for slot, worker in zip(layout.slots, actor_group.workers, strict=True)
         }
         # A kept worker may still compute its last step.
@@ -260,15 +261,9 @@ class Session:
             self._notify(
                 f"Worker group {name!r} has GPUs, but this torch sees none: it computes on the CPU."
             )
-        comebacks = {
-            crash.worker
-            for crash in experiment.faults
-            if isinstance(crash, Crash) and crash.rejoin_after_s is not None
-        }
         respawns = {
-            slot: actor_group.worker_spec(number, plans[slot], model)
+            slot: actor_group.worker_spec(number, plans[slot].group, sent[slot], model)
             for number, slot in enumerate(layout.slots)
-            if slot in comebacks
         }
         workers = {slot: str(worker_id(slot, 1)) for slot in layout.slots}
         names = {self.places[slot].actor_id: worker for slot, worker in workers.items()}
@@ -282,7 +277,7 @@ class Session:
             layout.topology,
             layout.servers,
             list(workers.values()),
-            respawns,
+            ray.put(respawns),
             names,
             training.primary,
             layout.delivers,
@@ -355,5 +350,9 @@ def server_threads(asked: Plan, cores: int) -> int:
 
 
 def _is_loss(line: Line) -> bool:
-    """Say whether a worker left before its work was done."""
+    """Say whether a worker left before its work was done.
+
+    Even if it came back: the actor in its place belongs to the controller, and the group's handle
+    is that of the dead one. So the next run gets new actors.
+    """
     return isinstance(line, Entry) and isinstance(line.event, Left) and not line.report.get("done")

@@ -27,7 +27,7 @@ from raysync.config.update import (
     Update,
     Workload,
 )
-from raysync.config.workers import Cluster, Jitter, Link, Network, WorkerGroup
+from raysync.config.workers import Cluster, Jitter, Link, Network, Restarts, WorkerGroup
 
 __all__ = [
     "STANDARD_COMPARISON",
@@ -51,6 +51,7 @@ __all__ = [
     "ParameterGroup",
     "Phase",
     "Published",
+    "Restarts",
     "Schedule",
     "SlowDown",
     "Stop",

@@ -225,6 +225,41 @@ class WorkerGroup(Strict):
         )
 
 
+BACKOFF_MAX_S = 60.0
+"""The longest wait before an attempt to start a worker anew, unless the first is longer."""
+
+
+class Restarts(Strict):
+    """How a worker comes back whose process has died or frozen: as the next life of its slot.
+
+    Attempts are counted in a row, not over the run: a push shows that the worker is well. So a long
+    run survives any number of losses, and a worker that fails whenever it starts is given up.
+    """
+
+    attempts: int = Field(
+        6,
+        ge=0,
+        description=(
+            "how often in a row a lost worker is started anew, until the run goes on without it; a"
+            " push of the worker sets the count back; 0: a lost worker stays gone. The loss of a"
+            " stage of a `decoupled` run ends the run all the same"
+        ),
+    )
+    backoff_s: float = Field(
+        1,
+        ge=0,
+        description=(
+            "time between a loss and the first attempt; it doubles with each further attempt in a"
+            f" row, up to {BACKOFF_MAX_S:g} s"
+        ),
+    )
+
+    def wait_s(self, failed: int) -> float:
+        """Return the seconds to wait before the next attempt, after so many in a row failed."""
+        doublings = min(failed, 64)  # far beyond the bound, and no overflow
+        return min(self.backoff_s * 2.0**doublings, max(self.backoff_s, BACKOFF_MAX_S))
+
+
 class Cluster(Strict):
     """Where and how the actors run."""
 
@@ -259,6 +294,9 @@ class Cluster(Strict):
             "a worker whose step takes longer counts as gone; a server "
             "whose update takes longer makes the run fail"
         ),
+    )
+    restarts: Restarts = Field(
+        Restarts(), description="how a worker comes back whose process has died or frozen"
     )
     placement_deadline_s: float = Field(
         20, gt=0, description="how long to wait for resources that are in use"

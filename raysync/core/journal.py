@@ -315,6 +315,8 @@ _REPORTED = {
     "forward_version": is_whole,
     "delay_ticks": _or_none(is_whole),
     "why": _is_text,
+    "restart_in_s": _is_seconds,
+    "away_s": _is_seconds,
 }
 """Checks of the entries of a report that readers use; other entries are only displayed."""
 

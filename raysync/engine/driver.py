@@ -18,6 +18,11 @@ What happens when something is lost:
 * An update that fails ends the run with its own error: every update and publication names its
   version, and a server that has missed one refuses every later call. So no model misses an update
   unnoticed.
+* A lost worker comes back as the next life of its slot (`cluster.restarts`), as if it were new: it
+  joins at the clock of the slowest member, and nothing that its predecessor computed is computed
+  again. While all workers are on their way back the run waits. A worker that a fault has killed
+  comes back only if the fault says so, and an error of a worker's own code ends the run: it would
+  come again.
 * Where a topology cannot go on without a worker, the loss of one ends the run with an error that
   names it.
 * An evaluator only measures: see `evaluations`. The loss of a server ends the run.
@@ -115,7 +120,10 @@ class Driver:
         )
         self.models = self._evaluations.models.saved
         """The models that the run leaves, which are there before its last report."""
-        self._comebacks = Comebacks(backend, START_DEADLINE_S, self._join, self._give_up)
+        self._restarts = experiment.cluster.restarts
+        self._comebacks = Comebacks(
+            backend, self._restarts, START_DEADLINE_S, self._join, self._not_started
+        )
         # bound once: each step under way would hold one more object
         self._on_answer = self._stepped
         self._steps: dict[str, Step] = {}
@@ -253,6 +261,8 @@ class Driver:
         if release.pull:
             step.server.done(release.version)
         self._pushed[worker, clock] = step
+        if self._comebacks.unproven:
+            self._comebacks.unproven.pop(worker, None)
         report = step.report if loss is None else {**step.report, "loss": loss}
         self._handle(
             Pushed(
@@ -289,8 +299,8 @@ class Driver:
         if self.status:
             return
         self._lives[str(WorkerId(worker).slot)] = worker
-        self._comebacks.joined(worker)
-        self._happen(Joined(at=self.backend.now, worker=worker), NO_REPORT)
+        report = self._comebacks.joined(worker)
+        self._happen(Joined(at=self.backend.now, worker=worker), report)
 
     def _crash(self, index: int) -> None:
         if self.status:
@@ -301,22 +311,43 @@ class Driver:
             return  # it has left already
         self.faults.took_effect(index)
         if crash.rejoin_after_s is not None:
-            self._comebacks.start(worker, crash.rejoin_after_s)
-        self._lose(worker, f"crashed: {self.faults.described(index)}")
+            self._comebacks.plan(worker, crash.rejoin_after_s)
+        why = f"crashed: {self.faults.described(index)}"
+        self._remove(worker, {"why": why})
+        self._need_a_worker(f"the last was {worker}: {why}")
 
-    def _give_up(self, worker: str, why: str) -> None:
+    def _not_started(self, worker: str, why: str, again_in_s: float | None) -> None:
         what = f"{worker} did not start: {why}"
-        self.lines.append(Remark(self.backend.now, f"{what}; the run goes on without it."))
+        then = (
+            "the run goes on without it"
+            if again_in_s is None
+            else f"it is started anew in {again_in_s:g} s"
+        )
+        self.lines.append(Remark(self.backend.now, f"{what}; {then}."))
         self._need_a_worker(what)
 
     def _lose(self, worker: str, why: str) -> None:
+        """Go on without a worker that was lost, until it is back."""
         if not self._survives:
             raise RunFailed(f"{worker} was lost ({why}), and its pipeline cannot go on without it")
+        again_in_s = self._comebacks.restart(worker)
+        report = {"why": why} if again_in_s is None else {"why": why, "restart_in_s": again_in_s}
+        self._remove(worker, report)
+        if again_in_s is None and (attempts := self._restarts.attempts) and not self.status:
+            text = (
+                f"{WorkerId(worker).slot} was started anew {attempts} time{'s' * (attempts > 1)} in"
+                " a row, and none of its pushes arrived; the run goes on without it."
+            )
+            self.lines.append(Remark(self.backend.now, text))
+        self._need_a_worker(f"the last was {worker}: {why}")
+
+    def _remove(self, worker: str, report: Mapping[str, Any]) -> None:
+        """End a worker's actor, and let it leave."""
         self.backend.kill(worker)
         self._steps.pop(worker, None)
+        self._comebacks.unproven.pop(worker, None)
         self.topology.left(worker)
-        self._handle(Left(at=self.backend.now, worker=worker), {"why": why})
-        self._need_a_worker(f"the last was {worker}: {why}")
+        self._handle(Left(at=self.backend.now, worker=worker), report)
 
     def _need_a_worker(self, last: str) -> None:
         if not self.status and not self.topology.roster.live and not self._comebacks:

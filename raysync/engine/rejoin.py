@@ -1,23 +1,39 @@
-"""Workers that come back: each starts in the place of one that crashed."""
+"""Workers that come back: each is the next life of the slot of one that is gone.
+
+    planned      an experiment's crash with `rejoin_after_s`: it starts at once, and joins when due
+    restarted    in the place of one that was lost (`cluster.restarts`): it starts after a back-off,
+                 and joins as soon as it is ready
+
+Each attempt to start a worker is a life of its own, also one that fails, so no two of them are ever
+taken for each other. What counts as a failed attempt is a worker that does not start, or is lost
+before its first push has arrived.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
+from raysync.config import Restarts
 from raysync.core.ids import WorkerId, worker_id
 from raysync.engine.backend import Backend, Call, Failure
+from raysync.engine.topology import NO_REPORT
 
 
 @dataclass(slots=True, eq=False)
 class Comeback:
-    """A worker that starts in the place of one that crashed."""
+    """A worker that comes in the place of one that is gone."""
 
     worker: str
-    call: Call
-    """Done when the worker is ready."""
+    gone_at: float
+    """Seconds since the run began: when the slot became empty."""
+    attempt: int
+    """The number of this attempt in a row; 0: its comeback was planned."""
     due_at: float
     """Seconds since the run began: it joins no sooner, however soon it is ready."""
+    call: Call | None = None
+    """Done when the worker is ready; None while its start is still to come."""
 
 
 class Comebacks:
@@ -26,48 +42,83 @@ class Comebacks:
     def __init__(
         self,
         backend: Backend,
+        restarts: Restarts,
         deadline_s: float,
         join: Callable[[str], None],
-        give_up: Callable[[str, str], None],
+        not_started: Callable[[str, str, float | None], None],
     ) -> None:
         """
         Args:
             backend: starts their actors.
+            restarts: how often and how soon.
             deadline_s: how long an actor may take to start.
             join: called with a worker that is ready, when it is due.
-            give_up: called with a worker that did not start, and the reason.
+            not_started: called with a worker that did not start, the reason, and the seconds until
+                the next attempt; None: there is none.
         """
-        self._backend, self._deadline_s = backend, deadline_s
-        self._join, self._give_up = join, give_up
+        self._backend, self._restarts, self._deadline_s = backend, restarts, deadline_s
+        self._join, self._not_started = join, not_started
         self._coming: dict[str, Comeback] = {}
+        self.unproven: dict[str, int] = {}
+        """Member that was restarted, and has not pushed yet -> the attempts in a row so far."""
 
     def __bool__(self) -> bool:
         """Say whether a worker is on its way."""
         return bool(self._coming)
 
-    def start(self, gone: str, after_s: float) -> None:
+    def plan(self, gone: str, after_s: float) -> None:
         """Start the next life of a worker's slot at once, since a process takes seconds to start;
         it joins after so many seconds.
         """
-        former = WorkerId(gone)
-        worker = str(worker_id(former.slot, former.life + 1))
         now = self._backend.now
-        comeback = Comeback(worker, self._backend.spawn(worker), now + after_s)
-        self._coming[worker] = comeback
-        self._backend.watch(comeback.call, self._started, comeback)
-        self._backend.schedule(now + self._deadline_s, self._miss_deadline, comeback)
+        self._start(self._expect(Comeback(_next_life(gone), now, 0, now + after_s)))
 
-    def joined(self, worker: str) -> None:
-        """Note that the worker has joined."""
-        self._coming.pop(worker, None)
+    def restart(self, lost: str) -> float | None:
+        """Start the next life of a lost worker's slot after a back-off.
+
+        Returns:
+            The seconds until then; None: there have been enough attempts.
+        """
+        now = self._backend.now
+        return self._retry(Comeback(lost, now, self.unproven.get(lost, 0), now))
+
+    def joined(self, worker: str) -> Mapping[str, Any]:
+        """Note that the worker has joined; return what the journal says of it."""
+        comeback = self._coming.pop(worker, None)
+        if comeback is None or not comeback.attempt:
+            return NO_REPORT
+        self.unproven[worker] = comeback.attempt
+        return {"away_s": self._backend.now - comeback.gone_at}
 
     def cancel(self) -> None:
         """Expect none of them any more: the run is over."""
         self._coming.clear()
 
+    def _retry(self, failed: Comeback) -> float | None:
+        if failed.attempt >= self._restarts.attempts:
+            return None
+        wait_s = self._restarts.wait_s(failed.attempt)
+        following = replace(
+            failed, worker=_next_life(failed.worker), attempt=failed.attempt + 1, call=None
+        )
+        self._backend.schedule(self._backend.now + wait_s, self._start, self._expect(following))
+        return wait_s
+
+    def _expect(self, comeback: Comeback) -> Comeback:
+        self._coming[comeback.worker] = comeback
+        return comeback
+
+    def _start(self, comeback: Comeback) -> None:
+        if self._coming.get(comeback.worker) is not comeback:
+            return
+        comeback.call = self._backend.spawn(comeback.worker)
+        self._backend.watch(comeback.call, self._started, comeback)
+        self._backend.schedule(self._backend.now + self._deadline_s, self._miss_deadline, comeback)
+
     def _started(self, comeback: Comeback) -> None:
         if self._coming.get(comeback.worker) is not comeback:
             return
+        assert comeback.call is not None, "ready before its start"
         answer = comeback.call.answer
         if isinstance(answer, Failure):
             self._fail(comeback, answer.reason)
@@ -83,4 +134,9 @@ class Comebacks:
     def _fail(self, comeback: Comeback, why: str) -> None:
         self._backend.kill(comeback.worker)
         del self._coming[comeback.worker]
-        self._give_up(comeback.worker, why)
+        self._not_started(comeback.worker, why, self._retry(comeback))
+
+
+def _next_life(worker: str) -> str:
+    former = WorkerId(worker)
+    return str(worker_id(former.slot, former.life + 1))

@@ -16,6 +16,7 @@ from raysync.core.ids import WorkerId
 from raysync.core.journal import Ended, Entry, Line, Remark
 
 PREDICTED = "predicted_wait_s"
+AWAY, RESTART = "away_s", "restart_in_s"
 RARE_NOTES = ("straggler", "recovered")
 """The kinds of notes that do not come with every push; those of a user's own paradigm might."""
 
@@ -55,16 +56,16 @@ def texts_of(line: Line) -> Iterator[EventText]:
 def _membership(event: Event, report: Mapping[str, Any]) -> Iterator[EventText]:
     match event:
         case Joined(at=at, worker=worker) if WorkerId(worker).life != 1:
-            yield EventText(
-                at, "joined", worker, f"{worker} has joined, in the place of the one that left"
-            )
+            back = "has joined, in the place of the one that left"
+            if AWAY in report:
+                back = f"came back {seconds(report[AWAY])} after its slot had lost its worker"
+            yield EventText(at, "joined", worker, f"{worker} {back}")
         case Left(at=at, worker=worker) if not report.get("done"):
-            yield EventText(
-                at,
-                "left",
-                worker,
-                f"{worker} is gone ({report.get('why', 'it left')}); the run goes on without it",
-            )
+            then = "the run goes on without it"
+            if RESTART in report:
+                then += f", and starts it anew in {seconds(report[RESTART])}"
+            why = report.get("why", "it left")
+            yield EventText(at, "left", worker, f"{worker} is gone ({why}); {then}")
 
 
 def _decided(at: float, decision: Decision) -> Iterator[EventText]:

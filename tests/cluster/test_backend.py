@@ -20,13 +20,11 @@ def ray(monkeypatch):
     return FakeRay(monkeypatch)
 
 
-def backend_of(worker=None, servers=1, respawns=()):
+def backend_of(worker=None, servers=1, respawns=None):
     shards = Shards([SimpleNamespace(received=[]) for _ in range(servers)], clips=False)
     for server in shards._servers:
         server.receive = remote(lambda part: Reference(at=5.0))
-    return RayBackend(
-        {"server": shards}, None, (), {"w-0#1": worker}, dict(respawns), IDS, delivers=True
-    )
+    return RayBackend({"server": shards}, None, (), {"w-0#1": worker}, respawns, IDS, delivers=True)
 
 
 def died(actor_id):
@@ -67,9 +65,12 @@ def test_a_failure_names_the_actor_that_it_came_from(ray, error, failure):
 def test_an_actor_that_came_back_is_known_by_its_new_id(ray):
     step = remote(lambda fields: [Reference(), Reference(died("0c"))])
     post = SimpleNamespace(
-        spawn=lambda life: (SimpleNamespace(step=step), Reference(SimpleNamespace(actor_id="0c")))
+        spawn=lambda slot, life: (
+            SimpleNamespace(step=step),
+            Reference(SimpleNamespace(actor_id="0c")),
+        )
     )
-    backend = backend_of(respawns={"w-0": post})
+    backend = backend_of(respawns=post)
     assert not isinstance(backend.spawn("w-0#2").answer, Failure)
     assert backend.call("w-0#2", "step", [0, 8]).answer.actor == "w-0#2"
 

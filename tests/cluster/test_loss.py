@@ -32,30 +32,44 @@ def left(record):
     ]
 
 
-def test_a_worker_that_is_killed_leaves_and_so_does_a_frozen_one_and_the_others_finish(
+def test_workers_that_are_killed_or_frozen_come_back_and_the_run_waits_for_them(
     ray_cluster, session, run
 ):
-    """Ray reports the death, and never the silence."""
-    said, frozen = [], []
+    """Ray reports a death, and never the silence. All are gone at a time, so without those that
+    come back the run could not finish.
+    """
+    said, frozen, kept = [], [], []
 
     def freeze(actor_group):
+        kept.append(actor_group)
         frozen.append(psutil.Process(pid_of(ray_cluster, actor_group.workers[2])))
         frozen[0].suspend()
 
+    def kill(actor_group):
+        for worker in actor_group.workers[:2]:
+            ray_cluster.kill(worker)
+
     record = run(
         **LONGER,
-        cluster={"step_deadline_s": 2.0},
+        cluster={"step_deadline_s": 2.0, "restarts": {"backoff_s": 0.1}},
         notify=said.append,
-        strikes={0.2: lambda actor_group: ray_cluster.kill(actor_group.workers[0]), 0.5: freeze},
+        strikes={0.2: freeze, 0.3: kill},
     )
     assert record.summary["status"] == "finished"
-    assert left(record) == [("fast-0#1", "its actor died"), ("slow-0#1", "no answer for 2 s")]
-    for worker in ("fast-0#1", "slow-0#1"):
-        assert any(f"{worker} is gone" in text for text in said)
+    assert sorted(loss for loss in left(record) if loss[0].endswith("#1")) == [
+        ("fast-0#1", "its actor died"),
+        ("fast-1#1", "its actor died"),
+        ("slow-0#1", "no answer for 2 s"),
+    ]
+    back = [one for one in record.summary["per_worker"] if one["id"].endswith("#2")]
+    assert sum(one["pushes"] for one in back) > 0
+    for event in ("fast-0#1 is gone", "slow-0#1 is gone", "starts it anew in 100 ms", "came back "):
+        assert any(event in text for text in said)
     assert not psutil.wait_procs(frozen, timeout=20)[1], "it must not keep its device"
     with (record.path / "journal.jsonl").open() as file:
         assert replay(file, rebuild).difference is None
     again = run()
+    assert session._actor_group is not kept[0], "whose handles are those of the dead"
     assert len(again.summary["per_worker"]) == 3, "the next run has all its workers"
     assert all(one["pushes"] for one in again.summary["per_worker"])
 

@@ -1,6 +1,7 @@
 """The driver: whole runs in a world where things go wrong, without a tensor. See also `scripts`."""
 
 import re
+from collections import defaultdict
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -27,7 +28,7 @@ from raysync.paradigms import make
 from raysync.training.preparation import prepare
 from tests.builders.paradigms import VARIANTS, lead_bound
 from tests.builders.plans import plans
-from tests.builders.virtual import DATA, TIMING, deep, replayed
+from tests.builders.virtual import DATA, TIMING, deep, replayed, slot_of
 from tests.engine.world import Misfortunes, driver_in, run_in
 from tests.virtual.checker import Checker
 
@@ -428,22 +429,68 @@ def befalls(workers, *others):
         st.sampled_from(workers),
         st.sampled_from([0.5, 8.0, 130.0]),
     )
-    return st.lists(st.one_of(ends, late, lost, starts), max_size=5)
+    fails = st.builds("{} does not start".format, st.sampled_from(workers))
+    return st.lists(st.one_of(ends, ends, ends, late, lost, starts, fails), max_size=10)
 
 
-@settings(max_examples=60)
+def follow_restarts(lines, restarts, spawned, over_at):
+    """Check that each worker was started when it should have been, and no other; from the lines
+    alone.
+    """
+    attempts, backoff_s = restarts["attempts"], restarts["backoff_s"]
+    in_a_row, due, joined = defaultdict(int), [], set()
+
+    def lost(worker, at, wait_s):
+        """It takes part no more, or did not start, and is to be started anew after a while."""
+        slot, _, life = worker.rpartition("#")
+        failed = in_a_row[slot]
+        expected_s = min(backoff_s * 2**failed, max(60, backoff_s)) if failed < attempts else None
+        assert wait_s == expected_s
+        if wait_s is not None:
+            in_a_row[slot] += 1
+            due.append((at + wait_s, f"{slot}#{int(life) + 1}"))
+
+    for line in lines:
+        match line:
+            case Entry(event=Pushed(worker=worker)):
+                in_a_row[slot_of(worker)] = 0
+            case Entry(event=Joined(worker=worker)):
+                joined.add(worker)
+            case Entry(event=Left(at=at, worker=worker), report={"why": why, **report}):
+                if not why.startswith("crashed: "):
+                    lost(worker, at, report.get("restart_in_s"))
+                    continue
+                in_a_row[slot_of(worker)] = 0
+                if "rejoin_after_s" in why:
+                    slot, _, life = worker.rpartition("#")
+                    due.append((at, f"{slot}#{int(life) + 1}"))
+            case Remark(at=at, text=text) if found := re.match(r"(\S+) did not start: ", text):
+                again = re.search(r"started anew in (\S+) s\.$", text)
+                assert again or text.endswith("; the run goes on without it.")
+                lost(found[1], at, float(again[1]) if again else None)
+    assert all(at <= over_at for at, _ in spawned)
+    assert sorted(spawned) == sorted(each for each in due if each in spawned or each[0] < over_at)
+    assert {worker for worker in joined if not worker.endswith("#1")} <= {who for _, who in spawned}
+
+
+@settings(max_examples=80)
 @given(plans(), st.sampled_from(list(VARIANTS)), st.data())
 def test_a_run_ends_whatever_befalls_it_and_every_push_is_accounted_for(plan, paradigm, data):
-    """Without a fault of the server it fails only when every worker is gone; and its journal
-    replays.
+    """Without a fault of the server it fails only when every worker is gone and none is to come;
+    and its journal replays.
     """
     name, parameters = VARIANTS[paradigm]
     lives = [
         f"{group['name']}-{index}#{life}"
-        for group, life in product(plan["workers"], (1, 2))
+        for group, life in product(plan["workers"], (1, 1, 2, 3))
         for index in range(group["count"])
     ]
-    plan["cluster"] |= NO_DEADLINE
+    restarts = data.draw(
+        st.fixed_dictionaries(
+            {"attempts": st.integers(0, 3), "backoff_s": st.sampled_from([0, 0.25, 1.5, 50])}
+        )
+    )
+    plan["cluster"] |= NO_DEADLINE | {"restarts": restarts}
     training, choice = task_of(**plan), ParadigmChoice(name=name, **parameters)
     happens = data.draw(befalls(lives, "evaluator", "server"))
     driver, lines = run_in(training, choice.make(), "evaluations take 0.3 s", *happens)
@@ -462,7 +509,13 @@ def test_a_run_ends_whatever_befalls_it_and_every_push_is_accounted_for(plan, pa
     assert [worker for worker in driver.backend.killed if worker in left] == left
     assert not {drop.push for drop in decided(of(lines, Entry)[:-1], Drop)} & driver._pushed.keys()
     [ended] = of(lines, Ended)
+    spawned = driver.backend.spawned
+    event(f"{min(3, len(spawned))} started anew")
+    over_at = entry.event.at if lines[-1].status == "finished" else driver.backend.now
+    follow_restarts(lines, restarts, spawned, over_at)
     assert ended.status in ("finished", "failed")
+    assert driver._comebacks.unproven.keys() <= roster.live.keys()
+    assert not driver._comebacks or ended.error.startswith("server: ")
     if ended.status == "failed":
         has_server = not any(line.startswith("server") for line in happens)
         assert ended.error.startswith(

@@ -46,14 +46,18 @@ def play(text):
     training = task_of(**settings)
     choice = training.experiment.paradigm
     driver, lines = run_in(training, choice.make(), *befalls)
-    assert replayed(training, lines, choice).difference is None
+    again = replayed(training, lines, choice)
+    assert again.difference is None
     if choice.name != "decoupled":
+        assert driver._comebacks.unproven.keys() <= again.machine.roster.live.keys()
         checker = Checker(choice.name, None, training.workload_samples)
         for line in lines:
             if isinstance(line, Entry):
                 checker.feed(line)
     killed = f", having killed {', '.join(driver.backend.killed)}" if driver.backend.killed else ""
-    story = [*map(told, lines), f"over at {driver.backend.now:g}{killed}"]
+    anew = ", ".join(f"{worker} at {at:g}" for at, worker in driver.backend.spawned)
+    started = f", and started {anew}" if anew else ""
+    story = [*map(told, lines), f"over at {driver.backend.now:g}{killed}{started}"]
     return "\n".join([text.partition("----")[0] + "----", *story]) + "\n"
 
 
@@ -61,10 +65,8 @@ def told(line):
     """One line of a journal in short."""
     match line:
         case Entry(event=event, decisions=decisions, report=report):
-            why = f" ({report['why']})" if "why" in report else ""
-            return (
-                f"{event.at:g} {happened(event)}{why}: {'; '.join(merged(decisions)) or 'nothing'}"
-            )
+            decided = "; ".join(merged(decisions)) or "nothing"
+            return f"{event.at:g} {happened(event)}{reported(report)}: {decided}"
         case Evaluation(mark=mark, progress=progress, version=version, at=at):
             return f"{at:g} evaluated for mark {mark:g}: v{version} at progress {progress:g}"
         case Remark(at=at, text=text):
@@ -78,6 +80,17 @@ def told(line):
                 ]
             )
     raise AssertionError(line)
+
+
+def reported(report):
+    match report:
+        case {"why": why, "restart_in_s": wait_s}:
+            return f" ({why}; anew in {wait_s:g} s)"
+        case {"why": why}:
+            return f" ({why})"
+        case {"away_s": away_s}:
+            return f" (away for {away_s:g} s)"
+    return ""
 
 
 def happened(event):

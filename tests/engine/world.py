@@ -143,12 +143,12 @@ class World:
 
     def __init__(self, run, misfortunes):
         self.calls, self.log, self.killed, self.servers = [], [], [], {}
-        """Calls as they were issued, as they were performed, and who was killed when."""
+        """Calls as they were issued, as they were performed, and who was killed."""
         self._run, self._misfortunes = run, misfortunes
         self._backend = VirtualBackend(
             run.paths(), self._make, computes=True, ends=misfortunes.ends
         )
-        self.restarts = 0
+        self.restarts, self.spawned = 0, []
         self._gradients = {}
         """Call -> its worker and clock."""
         self._dead = set()
@@ -190,6 +190,7 @@ class World:
         return first, arriving(inf)
 
     def spawn(self, worker):
+        self.spawned.append((self.now, worker))
         return self._started(worker, self._backend.spawn(worker))
 
     def restart(self, actor):

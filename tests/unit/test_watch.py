@@ -158,6 +158,15 @@ def test_what_is_rare_is_told_apart():
     texts = {news.kind: news.text for news in told(lines, rare=True)}
     assert texts["left"] == "a-0#1 is gone (its actor died); the run goes on without it"
     assert texts["joined"] == "a-0#2 has joined, in the place of the one that left"
+    leave = Entry(Left(at=3.0, worker=FAST), (), {"why": "its actor died", "restart_in_s": 1.5})
+    [row] = standing_of([Entry(Joined(at=0.0, worker=FAST), ()), leave]).rows()
+    assert row.state == "gone after 3.00 s: its actor died, is started anew"
+    [lost] = texts_of(leave)
+    assert lost.text == (
+        f"{FAST} is gone (its actor died); the run goes on without it, and starts it anew in 1.50 s"
+    )
+    [back] = texts_of(Entry(Joined(at=8.25, worker="a-0#2"), (), {"away_s": 5.25}))
+    assert back.text == "a-0#2 came back 5.25 s after its slot had lost its worker"
     assert texts["switch"] == "switch to asp: bsp has done its 70 % of the work"
     assert texts["straggler"].startswith(
         "slow-0#1 is a straggler: 0.333 pushes a second against a mean of 0.867, "

@@ -207,14 +207,22 @@ def test_servers_read_their_parts_of_a_gradient_at_the_same_time():
     assert push_times(run(training, "asp")) == {"worker-0": [1, 1 + 0.5 + 0.25 + 1]}
 
 
-def test_a_step_longer_than_the_deadline_counts_its_worker_as_gone():
+@pytest.mark.parametrize(
+    ("attempts", "pushes"),
+    [
+        (0, [1, 8.5, 9.5, 10.5, 11.5, 12.5, 13.5, 14.5, 15.5]),
+        (2, [1, 8.5, 16.25, 24.25, 25.25, 26.25, 27.25, 28.25, 29.25]),
+    ],
+)
+def test_a_step_longer_than_the_deadline_counts_its_worker_as_gone(attempts, pushes):
+    """Again at each attempt: it is back after 0.25 s, then after 0.5 s, and then no more."""
     training = timed(
         workers=[{"name": "a", "step_s": 1}, {"name": "b", "step_s": 8}],
-        cluster={"step_deadline_s": 7.5},
+        cluster={"step_deadline_s": 7.5, "restarts": {"attempts": attempts, "backoff_s": 0.25}},
         workload={"samples": 9},
     )
     lines = run(training, "bsp")
-    assert push_times(lines) == {"a-0": [1, 8.5, 9.5, 10.5, 11.5, 12.5, 13.5, 14.5, 15.5]}
+    assert push_times(lines) == {"a-0": pushes}
     assert lines[-1].status == "finished"
 
 

@@ -98,7 +98,7 @@ def _telling(lines: Iterable[str]) -> Iterator[str]:
 def _entry(entry: Entry, at: float) -> Iterator[Happening]:
     match entry.event:
         case Joined(worker=worker):
-            yield Happening(at, "joined", worker)
+            yield Happening(at, "joined", worker, dict(entry.report))
         case Left(worker=worker):
             yield Happening(
                 at, "left", worker, {key: value for key, value in entry.report.items() if value}
