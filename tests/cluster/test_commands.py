@@ -194,6 +194,7 @@ def test_a_run_that_is_stopped_keeps_its_record(tmp_path, nothing_left_behind):
     assert len(record.pushes) == record.summary["pushes"]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_leaves_a_readable_record(tmp_path, cleaned_up):
     code, record = stopped_by(tmp_path, signal.SIGKILL)
     assert code == -signal.SIGKILL

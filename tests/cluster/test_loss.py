@@ -32,6 +32,7 @@ def left(record):
     ]
 
 
+@pytest.mark.slow
 def test_workers_that_are_killed_or_frozen_come_back_and_the_run_waits_for_them(
     ray_cluster, session, run
 ):
@@ -193,6 +194,7 @@ def test_a_cluster_that_is_too_small_says_so_at_once(ray_cluster, tmp_path, grou
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_resources_that_others_use_are_waited_for_up_to_a_deadline(
     ray_cluster, session, run, tmp_path
 ):
