@@ -75,6 +75,7 @@ def test_workers_that_are_killed_or_frozen_come_back_and_the_run_waits_for_them(
     assert all(one["pushes"] for one in again.summary["per_worker"])
 
 
+@pytest.mark.slow
 def test_an_actor_that_died_between_two_runs_is_replaced(ray_cluster, session, run):
     run(paradigm="asp", workload={"samples": 80})
     ray_cluster.kill(session._actor_group.workers[1])
