@@ -64,7 +64,7 @@ class Evaluator:
         self._assembly = assembly
         whole, self._module = assembly.modules(model)
         self._evaluation = ModelEvaluation(
-            model.task, whole.to(device), experiment, experiment.data.loader_workers
+            model, whole.to(device), experiment, experiment.data.loader_workers
         )
         return here([device])
 

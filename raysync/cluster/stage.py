@@ -130,7 +130,7 @@ class StageActor:
             stage,
             paradigm.modules,
             task,
-            BatchReader(task.train_set(), task.collate, plan.batches, plan.loader_workers),
+            BatchReader(model.train_set, task.collate, plan.batches, plan.loader_workers),
             plan.batch_size,
             self._device,
         )

@@ -62,9 +62,7 @@ class Worker:
         self._gradient = GradientComputation(
             model.build(plan.seed), task, devices, plan.group.precision, plan.micro_batch
         )
-        self._reader = BatchReader(
-            task.train_set(), task.collate, plan.batches, plan.loader_workers
-        )
+        self._reader = BatchReader(model.train_set, task.collate, plan.batches, plan.loader_workers)
         place = here(devices)
         log_ready(model.name, place.devices)
         return place

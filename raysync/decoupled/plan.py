@@ -29,7 +29,6 @@ from raysync.training.model_server import Exchange
 from raysync.training.parameter_groups import check_named
 from raysync.training.preparation import TrainingPlan
 from raysync.training.supervised import Supervised
-from raysync.training.task import Task
 from raysync.training.task_checks import first_batch
 
 FLOAT_BYTES = 4
@@ -71,8 +70,8 @@ class DecoupledPlan:
 
     def reader(self, group: int) -> BatchReader:
         """Return the batches of a group, read by this process."""
-        task = self.training.task
-        return BatchReader(task.train_set(), task.collate, self.batches_of(group))
+        model = self.training.model
+        return BatchReader(model.train_set, model.task.collate, self.batches_of(group))
 
     def topology(self) -> PipelinedPlan:
         """Return the plan of the topology, without torch."""
@@ -105,7 +104,7 @@ def cut_model(model: InitialModel, seed: int, paradigm: Decoupled) -> tuple[nn.M
     """
     module = model.build(seed)
     parts = cut(
-        module, paradigm.modules, _example(model.task), paradigm.balance, paradigm.at, model.name
+        module, paradigm.modules, _example(model), paradigm.balance, paradigm.at, model.name
     )
     return module, parts
 
@@ -132,7 +131,7 @@ def plan_of(training: TrainingPlan, paradigm: Decoupled) -> DecoupledPlan:
         for index, slot in enumerate(experiment.slots())
     }
     firsts = [slots[group, 1] for group in range(paradigm.groups)]
-    costs, outputs = _costs(parts, _example(training.task))
+    costs, outputs = _costs(parts, _example(training.model))
     rounds = -(-training.workload_samples // (paradigm.groups * experiment.batch_size))
     return DecoupledPlan(
         training,
@@ -187,11 +186,12 @@ def check(experiment: Experiment, paradigm: AnyParadigm) -> None:
         raise ConfigError(f"paradigm: {paradigm.name}: update.combine: sum: a matrix mixes means.")
 
 
-def _example(task: Task) -> Tensor:
+def _example(model: InitialModel) -> Tensor:
     """Return what the model is called with for two samples."""
+    task = model.task
     if isinstance(task, Supervised):
         return task.plan.example
-    inputs = task.inputs(first_batch(task, [0, 1]))
+    inputs = task.inputs(first_batch(model, [0, 1]))
     if not isinstance(inputs, Tensor):
         raise ConfigError(
             f"paradigm: decoupled: the inputs of the task {task.name} are"

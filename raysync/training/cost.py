@@ -42,7 +42,7 @@ def step_flops(model: InitialModel, batch_size: int) -> float:
 
 def _step(model: InitialModel, batch_size: int) -> dict[str, Any]:
     """Return a computation, and a reader of batches of its training samples."""
-    samples = model.task.train_set()
+    samples = model.train_set
     batches = Batches(np.arange(min(batch_size, len(samples))), 0, "cost")  # type: ignore[arg-type]
     return {
         "compute": GradientComputation(model.build(0), model.task).compute,

@@ -14,6 +14,7 @@ from raysync.training.batch_reader import read_in_order
 from raysync.training.batch_structure import batch_to
 from raysync.training.device import use_tf32
 from raysync.training.flat import FlatModel
+from raysync.training.initial_model import InitialModel
 from raysync.training.task import Average, Task, is_torchmetric, torchmetrics_of
 
 OF_THE_TEST_SET = "test_"
@@ -24,21 +25,21 @@ class ModelEvaluation:
     """The evaluations of one run: the same for an actor on Ray and one in virtual time."""
 
     def __init__(
-        self, task: Task, module: nn.Module, experiment: Experiment, workers: int = 0
+        self, initial: InitialModel, module: nn.Module, experiment: Experiment, workers: int = 0
     ) -> None:
         """
         Args:
-            task: gives the data sets and the metrics.
+            initial: gives the data sets, and the task's metrics.
             module: the whole model, on its device.
             experiment: says on how many samples, and how many at once.
             workers: the number of processes that read samples ahead, where these are read one by
                 one.
         """
         self.model = FlatModel(module)
-        self.task, self._workers = task, workers
+        self.task, self._workers = initial.task, workers
         self._settings, self._test_samples = experiment.evaluation, experiment.data.test_samples
-        self._test, self._validation = task.test_set(), task.validation_set()
-        for metric in torchmetrics_of(task, module):
+        self._test, self._validation = initial.test_set, initial.validation_set
+        for metric in torchmetrics_of(self.task, module):
             metric.to(self.model.weights.device)
 
     def measure(self, weights: Tensor, is_last: bool) -> dict[str, float]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.data import Dataset
 
 from raysync.errors import ConfigError
 from raysync.randomness import hashed_seed
@@ -21,6 +23,9 @@ from raysync.training.torchvision_import import OperatorsDeclared
 class InitialModel:
     """What the actors of a run share: the task, and how its model begins. A node has one copy of
     its arrays.
+
+    The task's data sets are made once in each process, when they are needed: making one may read
+    the names of all files in a folder.
     """
 
     task: Task
@@ -31,6 +36,21 @@ class InitialModel:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle what makes the task's module importable before the task."""
         return _unpickled, (self.operators, self.task, self.state)
+
+    @cached_property
+    def train_set(self) -> Dataset[Any]:
+        """The samples to train on."""
+        return self.task.train_set()
+
+    @cached_property
+    def test_set(self) -> Dataset[Any]:
+        """The samples to evaluate on."""
+        return self.task.test_set()
+
+    @cached_property
+    def validation_set(self) -> Dataset[Any] | None:
+        """The samples to evaluate on while the model is trained; None: those of the test set."""
+        return self.task.validation_set()
 
     @property
     def name(self) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 from torch import nn
-from torch.utils.data import Dataset
 
 from raysync.config import Data, Experiment, Update, WorkerGroup
 from raysync.core.metrics import PrimaryMetric
@@ -78,7 +77,7 @@ class TrainingPlan:
 
     def deal(self, slots: list[str]) -> dict[str, Array]:
         """Deal the training samples out to some slots."""
-        return _deal(self.experiment, self.task, slots)
+        return _deal(self.experiment, self.model, slots)
 
     def batches(self, slot: str) -> Batches:
         """Return which samples a worker slot meets in which batch."""
@@ -88,10 +87,9 @@ class TrainingPlan:
         """Build the model with the initial weights of the run."""
         return self.model.build(self.experiment.seed)
 
-    def reader(self, slot: str, samples: Dataset[Any] | None = None) -> BatchReader:
+    def reader(self, slot: str) -> BatchReader:
         """Return the batches of a worker slot, read by this process from the training set."""
-        samples = self.task.train_set() if samples is None else samples
-        return BatchReader(samples, self.task.collate, self.batches(slot))
+        return BatchReader(self.model.train_set, self.task.collate, self.batches(slot))
 
     def with_seed(self, seed: int) -> TrainingPlan:
         """Return the same training with other randomness: initial weights, shards and batches."""
@@ -156,19 +154,19 @@ def prepare(
     task, experiment = task_of(experiment, model, data, task)
     file = experiment.init_from
     initial = InitialModel(task, None if file is None else read_any(file, "init_from"))
-    count = _train_count(experiment.data, task)
+    count = _train_count(experiment.data, initial)
     _check_batches(experiment, task, count)
     module = initial.build(experiment.seed)
     experiment, remarks = _with_settings_of(task, module, experiment, count)
     flat = _checked(experiment, module, initial.name)
-    metrics = _tried_metrics(experiment, task, module, count)
+    metrics = _tried_metrics(experiment, initial, module, count)
     return TrainingPlan(
         experiment,
         initial,
         flat.size,
         4 * (flat.size + flat.buffer_size),
         _timed(experiment, initial),
-        _deal(experiment, task, list(experiment.slots())),
+        _deal(experiment, initial, list(experiment.slots())),
         experiment.workload_samples(count),
         metrics,
         remarks,
@@ -219,12 +217,13 @@ def _with_settings_of(
     return experiment.model_copy(update={"update": update}), tuple(remarks)
 
 
-def _train_count(data: Data, task: Task) -> int:
+def _train_count(data: Data, model: InitialModel) -> int:
     """Return the number of training samples that are used, after all parts have been checked."""
-    count = check_samples(f"task {task.name}: train_set", task.train_set())
-    check_samples(f"task {task.name}: test_set", task.test_set())
-    if (validation := task.validation_set()) is not None:
-        check_samples(f"task {task.name}: validation_set", validation)
+    where = f"task {model.task.name}"
+    count = check_samples(f"{where}: train_set", model.train_set)
+    check_samples(f"{where}: test_set", model.test_set)
+    if model.validation_set is not None:
+        check_samples(f"{where}: validation_set", model.validation_set)
     return min(count, data.train_samples or count)
 
 
@@ -251,25 +250,26 @@ def _check_batches(experiment: Experiment, task: Task, limit: int) -> None:
 
 
 def _tried_metrics(
-    experiment: Experiment, task: Task, module: nn.Module, count: int
+    experiment: Experiment, model: InitialModel, module: nn.Module, count: int
 ) -> tuple[str, ...] | None:
     """Try a task whose samples are not checked already, and return the names of its metrics."""
+    task = model.task
     if isinstance(task, Supervised) and isinstance(task.data, DataSet):
         names: tuple[str, ...] | None = task.metric_names
     else:
         first = Batches(np.arange(count), experiment.seed, "tried")
         tried = first.indices(0, min(experiment.batch_size, TRIED))
-        names = try_task(task, module, tried.tolist())
-    if names is None or task.validation_set() is None:
+        names = try_task(model, module, tried.tolist())
+    if names is None or model.validation_set is None:
         return names
     return (*names, *(f"{OF_THE_TEST_SET}{name}" for name in names))
 
 
-def _deal(experiment: Experiment, task: Task, slots: list[str]) -> dict[str, Array]:
+def _deal(experiment: Experiment, model: InitialModel, slots: list[str]) -> dict[str, Array]:
     """Deal the training samples out; nothing is dealt where nothing is trained."""
     if not experiment.trains:
         return {}
-    samples = task.train_set()
+    task, samples = model.task, model.train_set
     count = min(len(samples), experiment.data.train_samples or len(samples))  # type: ignore[arg-type]
 
     def labels() -> Array:

@@ -15,18 +15,21 @@ from torch.utils.data import Dataset
 from raysync.core.metrics import LOSS, RESERVED, known
 from raysync.errors import ConfigError, unknown_name
 from raysync.training.batch_reader import SeededSamples, generators_restored
+from raysync.training.initial_model import InitialModel
 from raysync.training.task import Average, Task, is_torchmetric, torchmetrics_of
 
 TRIED = 32
 """The largest number of samples that are tried."""
 
 
-def try_task(task: Task, module: nn.Module, indices: Sequence[int]) -> tuple[str, ...] | None:
+def try_task(
+    model: InitialModel, module: nn.Module, indices: Sequence[int]
+) -> tuple[str, ...] | None:
     """Read a few samples, and compute loss and metrics with a fresh module.
 
     Args:
-        task: of the user's own, or with samples that are read one by one.
-        module: the task's model; its buffers may change.
+        model: its task is the user's own, or has samples that are read one by one.
+        module: as the model builds it; its buffers may change.
         indices: of training samples that will be in one batch.
 
     Returns:
@@ -37,10 +40,11 @@ def try_task(task: Task, module: nn.Module, indices: Sequence[int]) -> tuple[str
         ConfigError: samples do not collate, the loss is no finite scalar with a gradient, a metric
             is no number, or the primary metric is missing.
     """
+    task = model.task
     with generators_restored():
-        _try_loss(task, module.train(), first_batch(task, indices))
+        _try_loss(task, module.train(), first_batch(model, indices))
         with torch.no_grad():
-            evaluated = _first_evaluated(task, len(indices))
+            evaluated = _first_evaluated(model, len(indices))
             names = _try_metrics(task, module.eval(), evaluated)
     for metric in torchmetrics_of(task, module):
         metric.reset()
@@ -48,21 +52,21 @@ def try_task(task: Task, module: nn.Module, indices: Sequence[int]) -> tuple[str
     return names
 
 
-def first_batch(task: Task, indices: Sequence[int]) -> Any:
+def first_batch(model: InitialModel, indices: Sequence[int]) -> Any:
     """Return the training samples of these indices as a batch.
 
     Raises:
         ConfigError: they do not collate; it names two that do not go together.
     """
-    return _batch_of(task, task.train_set(), indices, "training")
+    return _batch_of(model.task, model.train_set, indices, "training")
 
 
-def _first_evaluated(task: Task, size: int) -> Any:
+def _first_evaluated(model: InitialModel, size: int) -> Any:
     """Return the first samples that an evaluation meets as a batch."""
-    validation = task.validation_set()
-    samples, part = (task.test_set(), "test") if validation is None else (validation, "validation")
+    validation = model.validation_set
+    samples, part = (model.test_set, "test") if validation is None else (validation, "validation")
     count = min(size, len(samples))  # type: ignore[arg-type]
-    return _batch_of(task, samples, list(range(count)), part)
+    return _batch_of(model.task, samples, list(range(count)), part)
 
 
 def _batch_of(task: Task, samples: Dataset[Any], indices: Sequence[int], part: str) -> Any:

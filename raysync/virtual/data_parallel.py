@@ -76,7 +76,7 @@ class DataParallelRun:
     def _evaluator(self) -> EvaluatorActor:
         training, experiment = self._training, self._training.experiment
         module = training.build().to(device_of(training))
-        evaluation = ModelEvaluation(training.task, module, experiment)
+        evaluation = ModelEvaluation(training.model, module, experiment)
         return EvaluatorActor(
             lambda is_last, weights: evaluation.measure(weights[0], is_last),
             lambda weights: encoded(evaluation.model, weights[0], module, training.task),

@@ -169,7 +169,7 @@ class PipelinedRun:
         module, parts = cut_model(training.model, training.experiment.seed, paradigm)
         sizes = [trainable(part) for part in parts]
         whole = nn.Sequential(*(item for part in parts for item in part))
-        evaluation = ModelEvaluation(training.task, whole, training.experiment)
+        evaluation = ModelEvaluation(training.model, whole, training.experiment)
         return EvaluatorActor(
             lambda is_last, means: evaluation.measure(joined(means, sizes), is_last),
             lambda means: encoded(evaluation.model, joined(means, sizes), module, training.task),

@@ -38,8 +38,7 @@ class Trainer:
         flat = FlatModel(training.build())
         self._size = flat.size
         self._initial = flat.initial()  # (P + Q,)
-        samples = training.task.train_set()
-        self._readers = {slot: training.reader(slot, samples) for slot in training.groups}
+        self._readers = {slot: training.reader(slot) for slot in training.groups}
         self._computations: dict[tuple[int, str], GradientComputation] = {}
 
     def compute(

@@ -171,7 +171,7 @@ def test_a_language_model_learns_from_its_inputs():
     assert training.task.primary == "loss"
     batch = training.task.collate(training.task.train_set()[:5])
     assert ((batch["labels"] == -100) == (batch["attention_mask"] == 0)).all()
-    evaluation = ModelEvaluation(training.task, training.build(), training.experiment)
+    evaluation = ModelEvaluation(training.model, training.build(), training.experiment)
     _, driver = learn(training, "bsp")
     initial, samples = evaluation.model.initial(), training.task.test_set()
     before, one_by_one = (

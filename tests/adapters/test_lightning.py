@@ -90,7 +90,7 @@ def test_metrics_are_those_of_lightnings_own_trainer(training, lightning, tmp_pa
     """The same weights; whole numbers of batches are not needed: 32 and 40 samples in batches of
     seven."""
     module, task = training.build(), training.task
-    evaluation = ModelEvaluation(task, training.build(), training.experiment)
+    evaluation = ModelEvaluation(training.model, training.build(), training.experiment)
     mine = evaluation.measure(evaluation.model.initial(), is_last=True)
     trainer = lightning.Trainer(
         accelerator="cpu",
@@ -114,7 +114,7 @@ def test_metrics_are_those_of_lightnings_own_trainer(training, lightning, tmp_pa
 
 def test_a_second_evaluation_begins_anew(training):
     """The module's torchmetrics objects are reset, and training does not touch them."""
-    evaluation = ModelEvaluation(training.task, training.build(), training.experiment)
+    evaluation = ModelEvaluation(training.model, training.build(), training.experiment)
     initial = evaluation.model.initial()
     first = evaluation.measure(initial, is_last=False)
     batch = training.task.collate([training.task.train_set()[index] for index in range(4)])
@@ -270,6 +270,6 @@ def test_dirichlet_deals_out_a_random_split_by_its_targets(training):
 
 def test_a_loss_that_is_only_logged_is_the_loss():
     training = planned("LogsItsLoss")
-    evaluation = ModelEvaluation(training.task, training.build(), training.experiment)
+    evaluation = ModelEvaluation(training.model, training.build(), training.experiment)
     metrics = evaluation.measure(evaluation.model.initial(), is_last=True)
     assert metrics["loss"] == metrics["val_loss"]

@@ -239,6 +239,27 @@ def test_only_so_many_samples_are_used():
     assert {index for each in training.shards.values() for index in each} == set(range(10))
 
 
+def test_data_sets_are_made_once_in_a_process():
+    """Making one may read the names of all files in a folder."""
+    made = []
+
+    class Counted(Validated):
+        def train_set(self):
+            made.append("train")
+            return super().train_set()
+
+        def test_set(self):
+            made.append("test")
+            return super().test_set()
+
+        def validation_set(self):
+            made.append("validation")
+            return super().validation_set()
+
+    run(QUICK | {"workers": [{"count": 3}], "data": {"partition": "shared"}}, task=Counted())
+    assert sorted(made) == ["test", "train", "validation"]
+
+
 def test_a_lazy_data_set_learns_as_one_in_memory():
     """The built-in classification, of the same samples: read one by one, or as arrays."""
     rng = np.random.default_rng(0)
