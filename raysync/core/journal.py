@@ -6,11 +6,13 @@ event with its decisions.
      "decisions": [{"do": "Apply", ...}, ...], "report": {...}}
     {"evaluation": {"mark": 0.5, "progress": ..., "version": ..., "at": ..., METRIC: ..., ...}}
     {"remark": {"at": 7.5, "text": ...}}
+    {"checkpointed": {"at": 9.0, "number": 1}}
+    {"resumed": {"at": 9.0, "number": 1, "away_s": 31.0, "lost_s": 4.2, "lost_pushes": 17}}
     {"ended": {"status": "finished", "at": 20.1}}
 
 `report` came with the event and does not influence decisions (the loss of a push, the reason of a
-Left); evaluations, remarks and the closing line are for readers. A replay needs only the header and
-the events. No file is opened here: text in, text out.
+Left); evaluations, remarks and the closing line are for readers. A replay needs only the header,
+the events, and where the run was resumed. No file is opened here: text in, text out.
 
 A journal may be damaged, or come from a stranger, so its types are checked once, here, when it is
 decoded; readers need not check again. Whether its history is possible is another question, which
@@ -99,7 +101,40 @@ class Remark:
     text: str
 
 
-Line = Entry | Evaluation | Remark | Ended
+@dataclass(frozen=True, slots=True)
+class Checkpointed:
+    """The cut of a checkpoint: it has all that the lines before this one tell, and nothing else."""
+
+    at: float
+    """Seconds since the run began."""
+    number: int
+    """The checkpoint's number in its run, from 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The run goes on here from a checkpoint; the line stands directly behind the cut.
+
+    What the journal told between the cut and the loss was lost with it, and is not in the journal
+    any more. All iterations that were under way at the cut are computed again, on the weights that
+    were published then.
+    """
+
+    at: float
+    """Seconds since the run began: the time of the cut. The run's clock stood still since then."""
+    number: int
+    """The checkpoint's number."""
+    away_s: float = 0.0
+    """The seconds from the last sign of life before the loss to the resumption."""
+    lost_s: float = 0.0
+    """The seconds of training after the cut that were lost."""
+    lost_pushes: int = 0
+    """The pushes after the cut that were lost."""
+    exact: bool = False
+    """Whether the iterations under way went on instead, as only those in virtual time can."""
+
+
+Line = Entry | Evaluation | Remark | Checkpointed | Resumed | Ended
 
 
 def header(paradigm: AnyParadigm, workload_samples: int | None, **more: Any) -> str:
@@ -134,6 +169,10 @@ def encode(line: Line) -> str:
             data = {"evaluation": {**marked, **metrics}}
         case Remark():
             data = {"remark": _plain(line)}
+        case Checkpointed():
+            data = {"checkpointed": _plain(line)}
+        case Resumed():
+            data = {"resumed": _plain(line)}
         case Ended():
             data = {"ended": _plain(line)}
         case _:
@@ -156,6 +195,10 @@ def decode(text: str) -> Line:
             line = _evaluation(data["evaluation"])
         elif "remark" in data:
             line = _checked(Remark, data["remark"])
+        elif "checkpointed" in data:
+            line = _checked(Checkpointed, data["checkpointed"])
+        elif "resumed" in data:
+            line = _checked(Resumed, data["resumed"])
         elif "ended" in data:
             ended = data["ended"]
             line = _checked(
@@ -298,7 +341,7 @@ _FITS: dict[str, Callable[[Any], bool]] = {
 }
 """Type of a field, as annotated in the dataclasses -> whether a value has that type."""
 
-_SECONDS = {"at", "busy_s"}
+_SECONDS = {"at", "busy_s", "away_s", "lost_s"}
 _CHECKS = {
     cls: {
         each.name: (
@@ -306,7 +349,7 @@ _CHECKS = {
         )
         for each in fields(cls)
     }
-    for cls in (*_CLASSES, Evaluation, Remark, Ended)
+    for cls in (*_CLASSES, Evaluation, Remark, Checkpointed, Resumed, Ended)
 }
 assert tuple(_CHECKS[Evaluation]) == (*RESERVED, "metrics"), "the fields beside the metrics"
 
@@ -362,5 +405,5 @@ def _values(thing: Any) -> dict[str, Any]:
     return {name: getattr(thing, name) for name in _FIELDS[type(thing)]}
 
 
-def _plain(thing: Remark | Ended) -> dict[str, Any]:
+def _plain(thing: Remark | Checkpointed | Resumed | Ended) -> dict[str, Any]:
     return {field.name: getattr(thing, field.name) for field in fields(thing)}

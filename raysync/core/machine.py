@@ -3,8 +3,8 @@ paradigms.
 
 The Ray engine and the virtual engine drive the same object. Its contract:
 
- 1. Only `handle` changes the state; `snapshot` writes the state down, and `restore` continues from
-    it.
+ 1. Only `handle` and `resume` change the state; `snapshot` writes the state down, and `restore`
+    continues from it.
  2. The same start and the same events give the same decisions. Time is an argument; there is no
     hidden input.
  3. An illegal event raises ProtocolViolation and changes nothing. A push of a worker that has left
@@ -24,7 +24,9 @@ The Ray engine and the virtual engine drive the same object. Its contract:
 10. There is one timer per key.
 11. After `Release(pull=False)` the next push has the base of the last one. A worker's first Release
     pulls.
-12. `handle` costs O(1) amortised in the number of workers, except where a barrier opens.
+12. After `resume` every live worker has the weights that are published now, and those that were
+    computing compute the same iteration again, on these.
+13. `handle` costs O(1) amortised in the number of workers, except where a barrier opens.
 """
 
 from __future__ import annotations
@@ -233,6 +235,21 @@ class Machine:
             self.timers.pop(timer.key, None)
         else:
             self.timers[timer.key] = timer.at
+
+    def resume(self, at: float) -> None:
+        """Take in that the run goes on from a checkpoint, with new processes: all iterations that
+        were under way at the cut are computed again.
+
+        Args:
+            at: seconds since the run began, of the cut.
+
+        Raises:
+            ProtocolViolation: the time is before the latest event.
+        """
+        if not self.roster.now <= at < inf:
+            raise ProtocolViolation(f"time went from {self.roster.now} s to {at} s: it resumes")
+        self.roster.now = at
+        self.roster.resume()
 
     def snapshot(self) -> str:
         """Return the whole state as JSON. `restore(snapshot())` behaves identically from here

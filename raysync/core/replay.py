@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raysync.core.decisions import Decision
-from raysync.core.journal import Ended, Entry, read
+from raysync.core.journal import Ended, Entry, Resumed, read
 from raysync.core.machine import Machine
 from raysync.core.paradigm import AnyParadigm
 from raysync.core.stages import StageMachines, machine_of
@@ -45,6 +45,8 @@ def replay(lines: Iterable[str], rebuild: Rebuild) -> Replayed:
     ended = False
     for line in rest:
         ended = isinstance(line, Ended)
+        if isinstance(line, Resumed) and not line.exact:
+            machine.resume(line.at)
         if not isinstance(line, Entry):
             continue
         events += 1

@@ -375,6 +375,16 @@ class Roster:
         while population and self.slow not in population:
             self.slow += 1
 
+    def resume(self) -> None:
+        """Let every live worker have the published weights, and those that compute begin their
+        iteration again.
+        """
+        for worker, member in self.live.items():
+            member.base = self.published
+            if worker in self.computing or worker in self.outdated:
+                member.version, member.pull = self.published, True
+                member.telemetry.released_at = self.now
+
     def dump(self) -> dict[str, Any]:
         """Return the state as JSON-native data, without what can be recounted."""
         plain = (

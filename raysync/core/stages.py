@@ -72,6 +72,11 @@ class StageMachines:
             for decision in decisions
         ]
 
+    def resume(self, at: float) -> None:
+        """See `Machine.resume`."""
+        for machine in self.machines.values():
+            machine.resume(at)
+
     def snapshot(self) -> str:
         """Return the whole state as JSON."""
         return json.dumps([machine.snapshot() for machine in self.machines.values()])
