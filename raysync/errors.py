@@ -5,6 +5,7 @@
     |- ProtocolViolation                 a history that cannot have happened
     |- IllegalDecision (an assertion)    a paradigm made a decision that cannot be carried out
     `- RunFailed                         a run ended because an actor or the user's own code failed
+       `- RunLost                        it ended because a process was lost: it can be resumed
 
 Our own bugs are plain `assert`s. The command line prints a `ConfigError` without a traceback and
 exits with 2.
@@ -36,6 +37,12 @@ class IllegalDecision(RaysyncError, AssertionError):
 
 class RunFailed(RaysyncError):
     """A run ended as `failed`. Its record is kept."""
+
+
+class RunLost(RunFailed):
+    """A run ended because a process or a node was lost that it cannot do without, and not by an
+    error of anybody's code: from a checkpoint it can go on.
+    """
 
 
 def unknown_name(

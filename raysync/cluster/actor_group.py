@@ -21,7 +21,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from raysync.cluster.actor_spec import Role, WorkerSpec, worker_roles
 from raysync.cluster.clock import ANSWER_S, now_s, within
-from raysync.cluster.controller import Controller
+from raysync.cluster.controller import BESIDE, Controller
 from raysync.cluster.evaluator import Evaluator
 from raysync.cluster.layout import Layout
 from raysync.cluster.placement import Plan
@@ -134,7 +134,12 @@ class ActorGroup:
             max_restarts=-1,
         )
         self.controller = start(
-            Controller, Role("controller"), plan.servers[0], 0, runtime_env={"env_vars": ONE_ARENA}
+            Controller,
+            Role("controller"),
+            plan.servers[0],
+            0,
+            runtime_env={"env_vars": ONE_ARENA},
+            concurrency_groups={BESIDE: 1},
         )
         self.roles = worker_roles(self.spec.slots)
         for role, index, group in zip(

@@ -113,6 +113,7 @@ class RayBackend:
         names: Mapping[str, str],
         *,
         delivers: bool,
+        began_at: float = 0.0,
     ) -> None:
         """
         Args:
@@ -123,6 +124,7 @@ class RayBackend:
             respawns: starts the workers that come back.
             names: Ray's id of an actor -> its id here, of workers and servers.
             delivers: whether gradients are brought to their server before an update needs them.
+            began_at: the time, in seconds since the run began, at which it goes on.
         """
         self.delivers = delivers
         self._servers, self._evaluator, self._evaluator_setup = servers, evaluator, evaluator_setup
@@ -134,7 +136,8 @@ class RayBackend:
         self._watched: dict[Any, list[_Watched]] = {}
         """Reference -> the calls that wait for it, the oldest first."""
         self._queue = EventQueue()
-        self._began_s = self._reported_s = now_s()
+        self._reported_s = now_s()
+        self._began_s = self._reported_s - began_at
 
     # ---- time ----
 
@@ -176,7 +179,7 @@ class RayBackend:
         parts = [each.parts if isinstance(each, RayCall) else each for each in inputs]
         if (shards := self._servers.get(actor)) is not None:
             report, *values = shards.call(method, fields, parts)
-            return RayCall(self, report, *values)
+            return (_Snapshot if method == "snapshot" else RayCall)(self, report, *values)
         remote = (
             getattr(self._evaluator, method).remote
             if actor == EVALUATOR
@@ -277,6 +280,20 @@ class RayBackend:
                 bound = bound.options(num_returns=self._parts + 1)
             self._methods[key] = bound.remote
         return self._methods[key]
+
+
+class _Snapshot(RayCall):
+    """The snapshot of a server; its answer is the list of what its shards returned."""
+
+    __slots__ = ()
+
+    @property
+    def answer(self) -> Any:
+        """See `Call.answer`."""
+        try:
+            return ray.get(list(self.report))
+        except RayError as error:
+            return self._backend.failure_of(error)
 
 
 class _Spawned(RayCall):

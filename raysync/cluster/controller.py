@@ -11,11 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import ray
+
 from raysync.cluster.actor_spec import Role, WorkerSpecs
 from raysync.cluster.backend import RayBackend
 from raysync.cluster.monitoring import Exporter, log_begin, log_events, log_to_stderr, run_metrics
 from raysync.cluster.shards import Shards
 from raysync.config import Crash, Experiment
+from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Line
 from raysync.core.metrics import PrimaryMetric
 from raysync.core.paradigm import AnyParadigm
@@ -25,6 +28,9 @@ from raysync.engine.faults import FaultPlan
 from raysync.engine.kept_models import SavedModel
 from raysync.engine.topology import Topology
 from raysync.record.metrics_registry import RunLabels
+
+BESIDE = "beside"
+"""Ray's concurrency group of the calls that a controller takes while a run is under way."""
 
 
 class TopologyPlan(Protocol):
@@ -62,6 +68,8 @@ class RunPlan:
     """Whether gradients are brought to their server before an update needs them."""
     evaluator_setup: tuple[Any, ...] = ()
     """References to the arguments of the evaluator's `reset`."""
+    checkpoint: Checkpoint | None = None
+    """What the run goes on from, without the files of the servers."""
     labels: RunLabels | None = None
     """What names the run in the log and the metrics; None: no metrics are published."""
 
@@ -71,6 +79,7 @@ class Controller:
 
     def __init__(self, role: Role) -> None:
         self._role = role
+        self._driver: Driver | None = None
         self._exporter = Exporter()
         log_to_stderr(str(role))
 
@@ -79,9 +88,12 @@ class Controller:
 
     def run(
         self, plan: RunPlan, servers: list[Any], evaluator: Any, workers: list[Any]
-    ) -> Iterator[list[Line] | SavedModel]:
+    ) -> Iterator[list[Line] | SavedModel | Checkpoint]:
         """Train to the end of the workload, and report as it happens; the last line is an
-        `Ended`. The models that the run leaves come before that.
+        `Ended`. The models that the run leaves come before that, and a checkpoint after its line.
+
+        Raises:
+            RunLost: see `Driver.run`.
         """
         experiment, topology = plan.experiment, plan.topology
         log_begin(topology.paradigm, experiment, topology.workload_samples, plan.labels)
@@ -93,7 +105,7 @@ class Controller:
             topology.workload_samples,
             plan.primary,
         )
-        driver = driver_of(plan, servers, evaluator, workers)
+        driver = self._driver = driver_of(plan, servers, evaluator, workers)
         for lines in driver.run():
             log_events(lines)
             if metrics is not None:
@@ -101,6 +113,14 @@ class Controller:
             while driver.models:
                 yield driver.models.pop(0)
             yield lines
+            while driver.checkpoints:
+                yield driver.checkpoints.pop(0)
+
+    @ray.method(concurrency_group=BESIDE)  # type: ignore[untyped-decorator]
+    def stop(self) -> None:
+        """Let the run under way end as `stopped`, after a last checkpoint."""
+        if self._driver is not None:
+            self._driver.stop()
 
 
 def driver_of(
@@ -125,8 +145,9 @@ def driver_of(
         respawns,
         plan.names,
         delivers=plan.delivers,
+        began_at=0.0 if plan.checkpoint is None else plan.checkpoint.at,
     )
     faults = FaultPlan(experiment)
     topology = plan.topology.topology(backend, experiment, faults)
     marks = experiment.evaluation.progress_marks()
-    return Driver(topology, backend, experiment, faults, marks, plan.primary)
+    return Driver(topology, backend, experiment, faults, marks, plan.primary, plan.checkpoint)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pickle import PicklingError
 from typing import Any
 
+import numpy as np
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup
@@ -23,12 +25,13 @@ from raysync.cluster.devices import Place
 from raysync.cluster.layout import Layout, layout_of
 from raysync.cluster.placement import Plan, cpus, fallbacks, placed, plan, reserve
 from raysync.config import Experiment
+from raysync.core.checkpoint import Checkpoint
 from raysync.core.events import Left
 from raysync.core.ids import worker_id
 from raysync.core.journal import Ended, Entry, Line
 from raysync.core.paradigm import AnyParadigm
 from raysync.engine.kept_models import SavedModel
-from raysync.errors import ConfigError, RunFailed
+from raysync.errors import ConfigError, RunFailed, RunLost
 from raysync.record.metrics_registry import RunLabels
 from raysync.training.initial_model import InitialModel
 from raysync.training.preparation import TrainingPlan
@@ -77,8 +80,12 @@ class Session:
         self.close()
 
     def run(
-        self, training: TrainingPlan, paradigm: AnyParadigm, labels: RunLabels | None = None
-    ) -> Iterator[list[Line]]:
+        self,
+        training: TrainingPlan,
+        paradigm: AnyParadigm,
+        labels: RunLabels | None = None,
+        checkpoint: Checkpoint | None = None,
+    ) -> Iterator[list[Line] | Checkpoint]:
         """Train under a paradigm, and yield what happens, in order; the last line is an
         `Ended`.
 
@@ -86,14 +93,16 @@ class Session:
             training: what to train.
             paradigm: a fresh one.
             labels: what names the run in logs and metrics; None: no metrics are published.
+            checkpoint: what the run goes on from; None: it begins.
 
         Raises:
             ConfigError: there is no such cluster, or it cannot hold the experiment.
-            RunFailed: the actors do not start, or the controller died.
+            RunFailed: the actors do not start.
+            RunLost: the controller died, or something else that the run cannot do without.
         """
         layout = layout_of(training, paradigm)
         self._connection.open(layout.experiment.cluster, cpus(layout.experiment))
-        actor_group, plan = self._ready(training, layout, labels)
+        actor_group, plan = self._ready(training, layout, labels, checkpoint)
         actor_group.whole = False  # until this run has ended well
         ended, lost = None, False
         self.models = []
@@ -104,6 +113,8 @@ class Session:
         ):
             if isinstance(report, SavedModel):
                 self.models.append(report)
+            elif isinstance(report, Checkpoint):
+                yield report
             elif report:
                 ended = report[-1] if isinstance(report[-1], Ended) else None
                 lost = lost or any(_is_loss(line) for line in report)
@@ -112,6 +123,11 @@ class Session:
                 )
                 yield report
         assert ended is not None, "a run without an end"
+
+    def stop(self) -> None:
+        """Let the run under way end as `stopped`, after a last checkpoint."""
+        assert self._actor_group is not None, "no run is under way"
+        self._actor_group.controller.stop.remote()
 
     def await_reset(self, resets: Mapping[str, Any], busy_s: float = 0.0) -> None:
         """Wait until the actors of a run have begun it: `places` is what their `reset` returns.
@@ -142,7 +158,11 @@ class Session:
     # ---- actors ----
 
     def _ready(
-        self, training: TrainingPlan, layout: Layout, labels: RunLabels | None
+        self,
+        training: TrainingPlan,
+        layout: Layout,
+        labels: RunLabels | None,
+        checkpoint: Checkpoint | None,
     ) -> tuple[ActorGroup, RunPlan]:
         """Return actors that have begun the run.
 
@@ -151,7 +171,7 @@ class Session:
         kept = self._actor_group
         try:
             actor_group = self._actor_group_for(layout)
-            return actor_group, self._begin(actor_group, training, layout, labels)
+            return actor_group, self._begin(actor_group, training, layout, labels, checkpoint)
         except (ActorDiedError, ActorUnavailableError, TimeoutError) as error:
             replaces = kept is None or self._actor_group is not kept
             self._shutdown()
@@ -159,7 +179,7 @@ class Session:
                 raise RunFailed(f"the actors did not start: {error}") from error
         except RayError as error:
             raise RunFailed(f"the actors did not start: {error}") from error
-        return self._ready(training, layout, labels)
+        return self._ready(training, layout, labels, checkpoint)
 
     def _actor_group_for(self, layout: Layout) -> ActorGroup:
         experiment = layout.experiment
@@ -227,6 +247,7 @@ class Session:
         training: TrainingPlan,
         layout: Layout,
         labels: RunLabels | None,
+        checkpoint: Checkpoint | None,
     ) -> RunPlan:
         """Give each actor its plan in this run, and wait until all have begun it."""
         experiment, model, cluster = (
@@ -235,11 +256,13 @@ class Session:
             training.experiment.cluster,
         )
         published = labels if cluster.metrics else None
+        files = _server_files(layout, checkpoint)
         resets = {
-            f"server-{number}": server.reset.remote(plan, model, published)
-            for number, (server, plan) in enumerate(
-                zip(actor_group.servers, layout.server_plans(), strict=True),
-                start=layout.first_server,
+            f"server-{layout.first_server + index}": server.reset.remote(
+                plan, model, published, files.get(index)
+            )
+            for index, (server, plan) in enumerate(
+                zip(actor_group.servers, layout.server_plans(), strict=True)
             )
         }
         evaluator_setup = (ray.put(layout.assembly), ray.put(experiment), model)
@@ -266,6 +289,8 @@ class Session:
             for number, slot in enumerate(layout.slots)
         }
         workers = {slot: str(worker_id(slot, 1)) for slot in layout.slots}
+        if checkpoint is not None:
+            workers |= checkpoint.workers
         names = {self.places[slot].actor_id: worker for slot, worker in workers.items()}
         names |= {
             self.places[f"server-{layout.first_server + index}"].actor_id: server
@@ -282,6 +307,7 @@ class Session:
             training.primary,
             layout.delivers,
             evaluator_setup,
+            None if checkpoint is None else replace(checkpoint, servers={}),
             labels,
         )
 
@@ -312,24 +338,39 @@ class Session:
             self._notify(f"Ray is stuck: it did not end the actors within {TEARDOWN_S:g} s.")
 
 
-def _reports(stream: Iterator[Any]) -> Iterator[list[Line] | SavedModel]:
+def _server_files(layout: Layout, checkpoint: Checkpoint | None) -> dict[int, Any]:
+    """Return number of a server actor -> a reference to its file in the checkpoint."""
+    if checkpoint is None:
+        return {}
+    return {
+        index: ray.put(np.frombuffer(data, np.uint8))
+        for server, indices in layout.servers.items()
+        for index, data in zip(indices, checkpoint.servers[server], strict=True)
+    }
+
+
+def _reports(stream: Iterator[Any]) -> Iterator[list[Line] | SavedModel | Checkpoint]:
     """Yield what a controller reports, to its end.
 
     Raises:
-        RunFailed: the controller died, or is silent.
+        RunLost: the controller died, or is silent, or has lost what the run cannot do without.
     """
 
-    def next_report() -> list[Line] | SavedModel | None:
+    def next_report() -> list[Line] | SavedModel | Checkpoint | None:
         reference = next(stream, None)
         return None if reference is None else ray.get(reference)
 
     while True:
         try:
             report = within(SILENCE_S, next_report)
-        except RayError as error:
+        except RayTaskError as error:
+            if isinstance(error.cause, RunLost):
+                raise error.cause from None
             raise RunFailed(f"the controller: {error}") from error
+        except RayError as error:
+            raise RunLost(f"the controller: {error}") from error
         except TimeoutError as error:
-            raise RunFailed(
+            raise RunLost(
                 f"the controller has not reported for {SILENCE_S:g} s: it is frozen, or cannot be "
                 "reached"
             ) from error

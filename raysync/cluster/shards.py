@@ -64,7 +64,7 @@ class Shards:
             case "publish":
                 weights, acks = zip(*returned, strict=True)
                 return acks, weights
-            case "apply_and_publish":
+            case "apply_and_publish" | "saved" | "statistics":
                 return tuple(returned), tuple(returned)
         return (tuple(returned),)
 

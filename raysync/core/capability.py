@@ -20,6 +20,8 @@ class Capability(Enum):
     """`Release(batch_size=...)`: an iteration whose batch size is not the experiment's."""
     LOSE_WORKERS = auto()
     """The run continues when a worker is lost, and a new life of its slot may join."""
+    TAKE_CHECKPOINTS = auto()
+    """The state of the run is written down between two events, and a run goes on from there."""
     CORRECT_STALENESS = auto()
     """The server corrects gradients for their delay."""
     SHARD_SERVERS = auto()

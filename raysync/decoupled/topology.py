@@ -18,11 +18,12 @@ from typing import Any
 
 from raysync.config import Experiment
 from raysync.core.capability import Capability
-from raysync.core.decisions import Apply, Release
+from raysync.core.decisions import Apply, Push, Release
 from raysync.core.ids import WorkerId, worker_id
 from raysync.core.roster import Roster
 from raysync.decoupled.pipelines import Pass, Pipelines, StageId
 from raysync.engine.backend import Backend, Call, Value
+from raysync.engine.checkpointing import Cut
 from raysync.engine.faults import NO_FAULT, FaultPlan
 from raysync.engine.parameter_server import ParameterServer
 from raysync.engine.topology import NOTHING, Step, apply_plan, released_at
@@ -39,6 +40,9 @@ def refusals_of(paradigm: Decoupled) -> Mapping[Capability, str]:
     refusals = {
         Capability.BATCH_SIZE: "the stages of a network compute batches of one size",
         Capability.LOSE_WORKERS: "a crash ends the pipeline, and the run; no stage comes back",
+        Capability.TAKE_CHECKPOINTS: (
+            "a pipeline's batches are under way at any moment, and cannot be taken up again so far"
+        ),
         Capability.CORRECT_STALENESS: (
             "it is not for delays that are part of the schedule; use shrink"
         ),
@@ -181,6 +185,14 @@ class Pipelined:
         """Do nothing: the loss of a stage ends the run, and the server of a drained stage keeps its
         buffers.
         """
+
+    def state(self, cut: Cut) -> dict[str, Any]:
+        """See `Topology.state`; a run in stages is refused before it begins."""
+        raise AssertionError("a checkpoint of a run in stages")
+
+    def load_state(self, state: Mapping[str, Any], pushed: Mapping[Push, Step]) -> None:
+        """See `Topology.load_state`."""
+        raise AssertionError("a run in stages is not resumed")
 
     def leavers(self, under_way: Collection[str]) -> list[str]:
         """See `Topology.leavers`: a replica without a batch leaves, since the paradigm of the stage

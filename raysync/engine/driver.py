@@ -30,13 +30,16 @@ What happens when something is lost:
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from math import isfinite, nextafter
 from typing import Any, assert_never
 
 from raysync.config import Experiment
 from raysync.core.capability import Capability
+from raysync.core.checkpoint import Checkpoint
 from raysync.core.decisions import (
     Apply,
     Decision,
@@ -56,14 +59,15 @@ from raysync.core.journal import Ended, Entry, Evaluation, Line, Remark
 from raysync.core.machine import decide
 from raysync.core.metrics import ACCURACY, PrimaryMetric
 from raysync.engine.backend import Backend, Call, Failure
+from raysync.engine.checkpointing import Checkpointer, Cut
 from raysync.engine.early_stop import EarlyStop
 from raysync.engine.evaluations import Evaluations
 from raysync.engine.failure_detection import FailureDetector
 from raysync.engine.faults import FaultPlan
 from raysync.engine.parameter_server import ParameterServer
-from raysync.engine.rejoin import Comebacks
+from raysync.engine.rejoin import Comebacks, next_life_of
 from raysync.engine.topology import NO_REPORT, Arriving, Step, Topology, pulls_next
-from raysync.errors import RunFailed
+from raysync.errors import RunFailed, RunLost
 
 START_DEADLINE_S = 120.0
 """The seconds that an actor may take to start: to import torch, to build the model."""
@@ -84,6 +88,7 @@ class Driver:
         faults: FaultPlan,
         marks: Sequence[float],
         primary: PrimaryMetric = ACCURACY,
+        checkpoint: Checkpoint | None = None,
     ) -> None:
         """
         Args:
@@ -93,6 +98,8 @@ class Driver:
             faults: the faults of the run.
             marks: the progress at which to evaluate, rising; none if nothing is trained.
             primary: the metric by which a model is the best.
+            checkpoint: what the run goes on from; None: it begins. The workers of the backend are
+                then those of `Checkpoint.workers`, and its servers have been given their files.
         """
         self.lines: list[Line] = []
         """The lines since the last report."""
@@ -102,6 +109,8 @@ class Driver:
         self.last_at = 0.0
         """Seconds since the run began: when the latest update was sent or, once the training is
         over, when it was done."""
+        self._stops, self._last_asked = False, False
+        """Whether the run is to be stopped, and whether its last checkpoint has been asked for."""
         self.topology, self.backend, self.faults = topology, backend, faults
         self._has_faults = bool(experiment.faults)
         self._early_stop = EarlyStop(experiment, primary)
@@ -120,6 +129,13 @@ class Driver:
         )
         self.models = self._evaluations.models.saved
         """The models that the run leaves, which are there before its last report."""
+        self._former = checkpoint
+        self._checkpointer = Checkpointer(
+            backend, topology.servers, experiment, self._cut, self._write, checkpoint
+        )
+        self.checkpoints = self._checkpointer.done
+        """The checkpoints that are complete, in their order, and not reported yet. What the journal
+        says up to a checkpoint is in the reports up to now."""
         self._restarts = experiment.cluster.restarts
         self._comebacks = Comebacks(
             backend, self._restarts, START_DEADLINE_S, self._join, self._not_started
@@ -132,6 +148,8 @@ class Driver:
         """Push -> its step, while its gradient is neither applied nor dropped."""
         self._lives: dict[str, str] = {}
         """Slot -> the worker that fills it now, or was the last to fill it."""
+        self._stays_away: set[str] = set()
+        """The slots whose worker a fault has killed for good."""
         self._failures = FailureDetector(
             backend, topology, self._deadline_s, self._steps, self._lives, self._lose
         )
@@ -151,6 +169,10 @@ class Driver:
 
         The last line is an `Ended`, even if the run fails. A report without lines is a sign of
         life.
+
+        Raises:
+            RunLost: a process was lost that the run cannot do without, and there is a checkpoint to
+                resume it from: so the journal is left open.
         """
         error = ""
         try:
@@ -158,8 +180,15 @@ class Driver:
             wait, is_report_due = self.backend.wait, self.backend.is_report_due
             while self.goes_on:
                 wait()
+                if self._stops and self._is_stopped():
+                    break
                 if is_report_due(len(self.lines)):
                     yield self._take_lines()
+        except RunLost as loss:
+            if self._checkpointer.exists:
+                yield self._take_lines()
+                raise
+            error = str(loss)
         except RunFailed as failure:
             error = str(failure)
         # In the user's paradigm, or ours: the journal must still be closed.
@@ -176,17 +205,122 @@ class Driver:
         )
         yield self._take_lines()
 
+    def stop(self) -> None:
+        """Let the run end as `stopped`, after a last checkpoint if it takes any; it may be called
+        from another thread.
+        """
+        self._stops = True
+
+    def _is_stopped(self) -> bool:
+        """Ask for the last checkpoint; return whether it is there, or cannot be taken."""
+        if not self._last_asked:
+            self._last_asked = True
+            self._checkpointer.request()
+        if self._checkpointer.is_pending:
+            return False
+        self.status = "stopped"
+        return True
+
     def start(self) -> None:
-        """Evaluate the initial model, and let every worker join."""
-        self._evaluate(0.0)
+        """Evaluate the initial model, and let every worker join; or go on from a checkpoint."""
+        now = self.backend.now
+        if self._former is None:
+            self._evaluate(0.0)
         for index, crash in self.faults.crashes.items():
-            if crash.at_s is not None:
+            if crash.at_s is not None and (self._former is None or crash.at_s > now):
                 self.backend.schedule(crash.at_s, self._crash, index)
         if self._after_s is not None:
             why = f"{self._after_s:g} s are over"
-            self.backend.schedule(self._after_s, self._stop, why)
-        for worker in self.topology.workers:
+            self.backend.schedule(max(now, self._after_s), self._stop, why)
+        if self._former is None:
+            for worker in self.topology.workers:
+                self._join(worker)
+        else:
+            self._resume(self._former.state)
+        self._checkpointer.begin(self._progress)
+
+    def _cut(self) -> Cut | None:
+        """Write the state of the run down, between two events; None: the run is over, or not now,
+        since a worker is about to crash that has been released, and has no step.
+        """
+        roster = self.topology.roster
+        under_way = [*roster.computing, *roster.outdated]
+        if self.status:
+            return None
+        if len(self._steps) != len(under_way):
+            self._checkpointer.request()
+            return None
+        cut = Cut()
+        for push, step in self._pushed.items():
+            cut.keep(_push_name(push), step.server, step.call)
+            if step.weights is not None:
+                cut.keep(_base_name(push), step.server, step.weights)
+        sizes = {worker: self._steps[worker].release.batch_size for worker in under_way}
+        workers, joining = self._next_workers()
+        state = {
+            "topology": self.topology.state(cut),
+            "evaluations": self._evaluations.state(cut),
+            "early_stop": self._early_stop.state(),
+            "comebacks": self._comebacks.state(),
+            "faults": self.faults.state(),
+            "stays_away": sorted(self._stays_away),
+            "lives": self._lives,
+            "workers": workers,
+            "joining": joining,
+            "pushed": [
+                [asdict(step.release), step.samples, step.weights is not None]
+                for step in self._pushed.values()
+            ],
+            "batch_sizes": sizes,
+            "last_at": self.last_at,
+            "progress": self._progress,
+            "version": self._version,
+        }
+        cut.state = json.loads(json.dumps(state))  # as it is now
+        return cut
+
+    def _next_workers(self) -> tuple[dict[str, str], list[str]]:
+        """Return slot -> the worker that fills it when the run is resumed, and those among them
+        that then join: a resumed run has a process for every slot again.
+        """
+        workers, joining = {}, []
+        for slot, worker in self._lives.items():
+            if worker in self.topology.roster.live or slot in self._stays_away:
+                workers[slot] = worker
+            elif coming := self._comebacks.next_life(slot):
+                workers[slot] = coming
+            else:
+                workers[slot] = next_life_of(worker)
+                joining.append(workers[slot])
+        return workers, joining
+
+    def _resume(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `_cut` wrote down: everything that was under way is computed again."""
+        self._lives.update(state["lives"])
+        self._stays_away.update(state["stays_away"])
+        self.last_at = state["last_at"]
+        self._progress, self._version = state["progress"], state["version"]
+        self.faults.load_state(state["faults"])
+        self._early_stop.load_state(state["early_stop"])
+        [server] = self.topology.servers
+        for release, samples, has_base in state["pushed"]:
+            push = release["worker"], release["clock"]
+            base = server.saved(_base_name(push)) if has_base else None
+            call = server.saved(_push_name(push))
+            self._pushed[push] = Step(Release(**release), samples, call, server, base)
+        self.topology.load_state(state["topology"], self._pushed)
+        self._evaluations.load_state(state["evaluations"])
+        for timer in self.topology.machine.timers.items():
+            self.backend.schedule(max(timer[1], self.backend.now), self._fire, timer)
+        for worker, batch_size in state["batch_sizes"].items():
+            member = self.topology.roster.live[worker]
+            self._release(Release(worker, member.clock, member.version, batch_size=batch_size))
+        self._comebacks.load_state(state["comebacks"])
+        for worker in state["joining"]:
             self._join(worker)
+
+    def _write(self, lines: list[Line]) -> None:
+        self.lines += lines
 
     @property
     def goes_on(self) -> bool:
@@ -221,7 +355,7 @@ class Driver:
 
     def _miss_last_update(self, server: ParameterServer) -> None:
         if server in self._settling and not self.backend.is_done(server.last):
-            raise RunFailed(f"{server.actor}: no answer for {self._deadline_s:g} s")
+            raise RunLost(f"{server.actor}: no answer for {self._deadline_s:g} s")
 
     def _stepped(self, step: Step) -> None:
         """Take in that a worker has answered, or that its call has failed."""
@@ -312,6 +446,8 @@ class Driver:
         self.faults.took_effect(index)
         if crash.rejoin_after_s is not None:
             self._comebacks.plan(worker, crash.rejoin_after_s)
+        else:
+            self._stays_away.add(crash.worker)
         why = f"crashed: {self.faults.described(index)}"
         self._remove(worker, {"why": why})
         self._need_a_worker(f"the last was {worker}: {why}")
@@ -410,6 +546,8 @@ class Driver:
             progress = min(progress, BEFORE_THE_END)
         if progress >= self._evaluations.next_mark:
             self._evaluate(progress)
+        if progress >= self._checkpointer.next_progress:
+            self._checkpointer.reached(progress)
         if progress >= 1:
             self._end("finished")
 
@@ -445,3 +583,15 @@ class Driver:
         for evaluation in evaluations:
             if why := self._early_stop.reason(evaluation):
                 self._stop(why)
+
+
+def _push_name(push: Push) -> str:
+    """Name the gradient of a push in a checkpoint."""
+    worker, clock = push
+    return f"push {worker} {clock}"
+
+
+def _base_name(push: Push) -> str:
+    """Name the weights that a push was computed on in a checkpoint."""
+    worker, clock = push
+    return f"base {worker} {clock}"

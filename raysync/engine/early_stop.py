@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from raysync.config import Experiment
 from raysync.core.journal import Evaluation
 from raysync.core.metrics import MODES, PrimaryMetric
@@ -40,6 +43,15 @@ class EarlyStop:
         self._version = -1
         self._not_better = 0
         """The number of evaluations in a row that were not better than the best before them."""
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint needs of it, JSON-native."""
+        return {"best": self._best, "version": self._version, "not_better": self._not_better}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        self._best, self._version = state["best"], state["version"]
+        self._not_better = state["not_better"]
 
     def reason(self, evaluation: Evaluation) -> str:
         """Take in an evaluation, and say in a clause why the run should end; "" if it should not.

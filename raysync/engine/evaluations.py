@@ -14,7 +14,7 @@ run leaves no model, and a remark says so.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,9 +22,10 @@ from raysync.config import Experiment
 from raysync.core.journal import Evaluation, Line, Remark
 from raysync.core.metrics import PrimaryMetric, refusal, value_of
 from raysync.engine.backend import Backend, Call, Failure
-from raysync.engine.kept_models import KeptModels
+from raysync.engine.checkpointing import Cut
+from raysync.engine.kept_models import KeptModels, Weights
 from raysync.engine.parameter_server import ParameterServer
-from raysync.errors import RunFailed
+from raysync.errors import RunFailed, RunLost
 
 EVALUATOR = "evaluator"
 """The id of the evaluator's actor."""
@@ -83,7 +84,7 @@ class Evaluations:
         """The models that the run leaves."""
         self._primary = primary
         self._backend, self._servers = backend, servers
-        self._marks = list(reversed(marks))
+        self._set_marks(reversed(marks))
         self._publication_deadline_s = experiment.cluster.step_deadline_s
         self._deadline_s = experiment.evaluation.deadline_s
         self._named = experiment.named_metrics
@@ -97,6 +98,10 @@ class Evaluations:
         """The number of failures in a row."""
         self.published_at = 0.0
         """Seconds since the run began: when the latest weights for an evaluation were published."""
+
+    def _set_marks(self, marks: Iterable[float]) -> None:
+        """Set the marks that are still to come, falling."""
+        self._marks = list(marks)
         self.next_mark = self._marks[-1] if self._marks else float("inf")
         """The progress at which the next evaluation is due."""
 
@@ -162,7 +167,45 @@ class Evaluations:
             return
         for server, call in zip(self._servers, publication.weights, strict=True):
             if not self._backend.is_done(call):
-                raise RunFailed(f"{server.actor}: no answer for {self._publication_deadline_s:g} s")
+                raise RunLost(f"{server.actor}: no answer for {self._publication_deadline_s:g} s")
+
+    def state(self, cut: Cut) -> dict[str, Any]:
+        """Return what a checkpoint needs of them, JSON-native, and let the cut keep the weights
+        that wait.
+        """
+
+        def keep(name: str, weights: Weights) -> None:
+            for server, call in zip(self._servers, weights, strict=True):
+                cut.keep(name, server, call)
+
+        for index, publication in enumerate(self._waiting):
+            keep(f"evaluation {index}", publication.weights)
+        return {
+            "marks": self._marks,
+            "published_at": self.published_at,
+            "waiting": [
+                [each.version, each.progress, each.marks, each.is_last, each.at]
+                for each in self._waiting
+            ],
+            "models": self.models.state(keep),
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned: what waited waits again."""
+
+        def saved(name: str) -> Weights:
+            return tuple(server.saved(name) for server in self._servers)
+
+        self._set_marks(state["marks"])
+        self.published_at = state["published_at"]
+        for index, (version, progress, marks, is_last, at) in enumerate(state["waiting"]):
+            at = self._backend.now if at is None else at
+            weights = saved(f"evaluation {index}")
+            self._waiting.append(
+                Publication(version, progress, tuple(marks), weights, 0, is_last, at)
+            )
+        self.models.load_state(state["models"], saved)
+        self._begin()
 
     def save_models(self) -> None:
         """Note that the training has ended: save the models once everything is evaluated."""

@@ -14,7 +14,7 @@ from raysync.core.ids import WorkerId
 from raysync.engine.backend import Backend, Failure
 from raysync.engine.parameter_server import VERDICT_S
 from raysync.engine.topology import Step, Topology
-from raysync.errors import RunFailed
+from raysync.errors import RunFailed, RunLost
 
 
 class FailureDetector:
@@ -97,7 +97,7 @@ class FailureDetector:
             self._topology.server_of(worker).check(pulled, late)  # it may still wait for weights
             self._lose(worker, late)
         elif self._backend.is_done(step.arriving.first):  # a shard has not taken its part
-            raise RunFailed(f"{step.server.actor}: {late}")
+            raise RunLost(f"{step.server.actor}: {late}")
         else:
             self._lose(step.release.worker, late)
 
@@ -110,7 +110,8 @@ class FailureDetector:
             if failure.actor in ("", server.actor):
                 version = step.release.version if server is step.server else server.version
                 with suppress(TimeoutError):
-                    if reason := server.failure(version, VERDICT_S / len(servers)):
-                        return RunFailed(f"{server.actor}: {reason}")
-        unknown = f"worker {step.release.worker}" if failure.kind == "raised" else step.server.actor
-        return RunFailed(f"{failure.actor or unknown}: {failure.reason}")
+                    if error := server.failure(version, VERDICT_S / len(servers)):
+                        return error
+        if failure.kind != "raised":
+            return RunLost(f"{failure.actor or step.server.actor}: {failure.reason}")
+        return RunFailed(f"{failure.actor or f'worker {step.release.worker}'}: {failure.reason}")

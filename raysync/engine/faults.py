@@ -9,9 +9,10 @@ end, to the faults that hold at its Release.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf, log
+from typing import Any
 
 import yaml
 
@@ -155,6 +156,18 @@ class FaultPlan:
     def took_effect(self, index: int) -> None:
         """Record that the crash took effect."""
         self._idle.pop(index, None)
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint needs of them, JSON-native."""
+        return {"idle": list(self._idle), "to_come": self._to_come}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        self._idle = dict.fromkeys(state["idle"])
+        self._to_come = {
+            slot: [(clock, index) for clock, index in crashes]
+            for slot, crashes in state["to_come"].items()
+        }
 
     def described(self, index: int) -> str:
         """Return a fault as the experiment file has it."""

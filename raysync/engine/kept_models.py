@@ -6,9 +6,10 @@ since only it knows the model. So no tensor comes here, but the contents of at m
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isnan
-from typing import Literal
+from typing import Any, Literal
 
 from raysync.core.metrics import PrimaryMetric
 from raysync.engine.backend import Call
@@ -63,6 +64,17 @@ class KeptModels:
             return
         if self._best_value is None or self._primary.is_better(value, self._best_value):
             self._best_value, self._unsaved["best"] = value, weights
+
+    def state(self, keep: Callable[[str, Weights], None]) -> dict[str, Any]:
+        """Return what a checkpoint needs of it, JSON-native; `keep` keeps weights under a name."""
+        for which, weights in self._unsaved.items():
+            keep(f"model {which}", weights)
+        return {"best_value": self._best_value, "unsaved": list(self._unsaved)}
+
+    def load_state(self, state: Mapping[str, Any], saved: Callable[[str], Weights]) -> None:
+        """Go on from what `state` returned; `saved` returns what was kept under a name."""
+        self._best_value = state["best_value"]
+        self._unsaved = {which: saved(f"model {which}") for which in state["unsaved"]}
 
     @property
     def next_weights(self) -> Weights | None:

@@ -12,11 +12,14 @@ from typing import Any
 
 from raysync.core.decisions import Push
 from raysync.engine.backend import Backend, Call, Failure, Value
-from raysync.errors import RunFailed
+from raysync.errors import RunFailed, RunLost
 from raysync.training.apply_plan import MEAN
 
 VERDICT_S = 10.0
 """The seconds that a failed call waits for the error of the update that made it fail."""
+
+PUBLISHED = "published"
+"""The name, in a checkpoint, of published weights that are not those of the latest version."""
 
 
 class ParameterServer:
@@ -98,6 +101,24 @@ class ParameterServer:
             self.published = call
         return call
 
+    def resume(self, version: int, published: int) -> None:
+        """Go on at that version, with the weights that were published at the cut.
+
+        Args:
+            version: the number of updates before the cut.
+            published: the version of the weights that releases pulled then.
+        """
+        self.version = version
+        self.published = None if published == version else self.saved(PUBLISHED)
+
+    def saved(self, name: str) -> Call:
+        """Return what the server has kept in its checkpoint under that name; ask for it once."""
+        return self._backend.call(self.actor, "saved", [name])
+
+    def statistics(self, worker: str) -> Call:
+        """Return a vector whose buffers are those of the worker's latest push that was applied."""
+        return self._backend.call(self.actor, "statistics", [worker])
+
     def forget(self, worker: str) -> None:
         """Forget a worker that has left: its buffers no longer count."""
         self._backend.call(self.actor, "forget", [worker])
@@ -108,8 +129,8 @@ class ParameterServer:
         while sent and sent[0][0] <= version:
             sent.popleft()
 
-    def failure(self, version: int, patience_s: float) -> str:
-        """Return the error of the first update up to that version that failed; "" if none did.
+    def failure(self, version: int, patience_s: float) -> RunFailed | None:
+        """Return the error of the first update up to that version that failed; None if none did.
 
         Raises:
             TimeoutError: an update is still under way.
@@ -120,8 +141,18 @@ class ParameterServer:
             failure = self._backend.failure(call, patience_s)
             if failure is not None:
                 lost = failure.kind == "lost"
-                return f"{_describe(number, pushes)}: {failure.reason}" if lost else failure.reason
-        return ""
+                return self.error(failure, f"{_describe(number, pushes)}: " if lost else "")
+        return None
+
+    def error(self, failure: Failure, what: str = "") -> RunFailed:
+        """Return the error of a run in which the server failed.
+
+        Args:
+            failure: of one of its calls.
+            what: begins the reason.
+        """
+        cls = RunFailed if failure.kind == "raised" else RunLost
+        return cls(f"{self.actor}: {what}{failure.reason}")
 
     def check(self, version: int, late: str) -> None:
         """Check at a deadline whether the server has reached that version.
@@ -130,11 +161,11 @@ class ParameterServer:
             RunFailed: the server failed, or has not reached the version; `late` is the reason then.
         """
         try:
-            failure = self.failure(version, 0)
+            error = self.failure(version, 0)
         except TimeoutError:
-            failure = late
-        if failure:
-            raise RunFailed(f"{self.actor}: {failure}")
+            error = RunLost(f"{self.actor}: {late}")
+        if error is not None:
+            raise error
 
     def verify(self, call: Call) -> None:
         """Raise the error of a call that has failed, if it has.
@@ -148,10 +179,10 @@ class ParameterServer:
         if not isinstance(answer, Failure):
             return
         try:
-            reason = self.failure(self.version, VERDICT_S)
+            error = self.failure(self.version, VERDICT_S)
         except TimeoutError:
-            reason = ""
-        raise RunFailed(f"{self.actor}: {reason or answer.reason}")
+            error = None
+        raise error or self.error(answer)
 
     def _publish(self, replica: int) -> Call:
         call = self._backend.call(self.actor, "publish", [self.version, replica])

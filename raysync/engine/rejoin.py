@@ -71,7 +71,7 @@ class Comebacks:
         it joins after so many seconds.
         """
         now = self._backend.now
-        self._start(self._expect(Comeback(_next_life(gone), now, 0, now + after_s)))
+        self._start(self._expect(Comeback(next_life_of(gone), now, 0, now + after_s)))
 
     def restart(self, lost: str) -> float | None:
         """Start the next life of a lost worker's slot after a back-off.
@@ -94,12 +94,36 @@ class Comebacks:
         """Expect none of them any more: the run is over."""
         self._coming.clear()
 
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint needs of them, JSON-native."""
+        return {
+            "coming": [
+                [each.worker, each.gone_at, each.attempt, each.due_at]
+                for each in self._coming.values()
+            ],
+            "unproven": self.unproven,
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned. The processes of a resumed run are new, so all are
+        ready: a worker whose comeback was planned joins when it is due, any other at once.
+        """
+        self.unproven.update(state["unproven"])
+        now = self._backend.now
+        for worker, gone_at, attempt, due_at in state["coming"]:
+            self._expect(Comeback(worker, gone_at, attempt, due_at))
+            self._backend.schedule(max(due_at, now), self._join, worker)
+
+    def next_life(self, slot: str) -> str | None:
+        """Return the worker of that slot that is on its way; None if there is none."""
+        return next((each for each in self._coming if WorkerId(each).slot == slot), None)
+
     def _retry(self, failed: Comeback) -> float | None:
         if failed.attempt >= self._restarts.attempts:
             return None
         wait_s = self._restarts.wait_s(failed.attempt)
         following = replace(
-            failed, worker=_next_life(failed.worker), attempt=failed.attempt + 1, call=None
+            failed, worker=next_life_of(failed.worker), attempt=failed.attempt + 1, call=None
         )
         self._backend.schedule(self._backend.now + wait_s, self._start, self._expect(following))
         return wait_s
@@ -137,6 +161,7 @@ class Comebacks:
         self._not_started(comeback.worker, why, self._retry(comeback))
 
 
-def _next_life(worker: str) -> str:
+def next_life_of(worker: str) -> str:
+    """Return the id of the worker that comes in the place of that one."""
     former = WorkerId(worker)
     return str(worker_id(former.slot, former.life + 1))

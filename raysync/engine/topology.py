@@ -12,15 +12,16 @@ from typing import Any, ClassVar, Protocol
 
 from raysync.config import Experiment
 from raysync.core.capability import Capability
-from raysync.core.decisions import Apply, Decision, Release
+from raysync.core.decisions import Apply, Decision, Push, Release
 from raysync.core.events import Event
 from raysync.core.ids import WorkerId, worker_id
 from raysync.core.machine import Machine
 from raysync.core.paradigm import Paradigm
 from raysync.core.roster import Roster
 from raysync.engine.backend import Backend, Call, Value
+from raysync.engine.checkpointing import Cut
 from raysync.engine.faults import NO_FAULT, FaultPlan
-from raysync.engine.parameter_server import ParameterServer
+from raysync.engine.parameter_server import PUBLISHED, ParameterServer
 from raysync.training.apply_plan import ApplyPlan
 
 SERVER = "server"
@@ -86,6 +87,9 @@ class StateMachine(Protocol):
     def handle(self, event: Event) -> list[Decision]:
         """See `Machine.handle`."""
 
+    def snapshot(self) -> str:
+        """See `Machine.snapshot`."""
+
 
 class Topology(Protocol):
     """Translates decisions into calls; the driver does everything else."""
@@ -135,6 +139,17 @@ class Topology(Protocol):
     def left(self, worker: str) -> None:
         """Forget a worker."""
 
+    def state(self, cut: Cut) -> dict[str, Any]:
+        """Return what a checkpoint needs of it, JSON-native; the cut keeps its values."""
+
+    def load_state(self, state: Mapping[str, Any], pushed: Mapping[Push, Step]) -> None:
+        """Go on from what `state` returned, with new processes; see `Machine.resume`.
+
+        Args:
+            state: JSON-native.
+            pushed: the pushes that are neither applied nor dropped, in the order of their arrival.
+        """
+
     def leavers(self, under_way: Collection[str]) -> list[str]:
         """Return the members that have nothing left to do, given those with a step under way."""
 
@@ -153,10 +168,13 @@ class DataParallelPlan:
 
     paradigm: Paradigm
     workload_samples: int
+    has_buffers: bool
+    """Whether the model has buffers, such as the statistics of batch norm: each worker has its
+    own."""
 
     def topology(self, backend: Backend, experiment: Experiment, faults: FaultPlan) -> DataParallel:
         """Return the topology of a run."""
-        return DataParallel(backend, self.paradigm, experiment, self.workload_samples, faults)
+        return DataParallel(backend, self, experiment, faults)
 
 
 class DataParallel:
@@ -170,25 +188,24 @@ class DataParallel:
     refusals: ClassVar[Mapping[Capability, str]] = {}
 
     def __init__(
-        self,
-        backend: Backend,
-        paradigm: Paradigm,
-        experiment: Experiment,
-        workload_samples: int,
-        faults: FaultPlan,
+        self, backend: Backend, plan: DataParallelPlan, experiment: Experiment, faults: FaultPlan
     ) -> None:
-        self.machine = Machine(paradigm, workload_samples)
+        self.machine = Machine(plan.paradigm, plan.workload_samples)
         self.roster = self.machine.roster
         self.workers = [str(worker_id(slot, 1)) for slot in experiment.slots()]
         self.server = ParameterServer(backend, SERVER)
         self.servers = [self.server]
         self._backend = backend
-        self._workload_samples = workload_samples
+        self._workload_samples = plan.workload_samples
+        self._has_buffers = plan.has_buffers
         self._batch_size = experiment.batch_size
         self._faults = faults if experiment.faults else None
         self._compensates = experiment.update.delay_compensation is not None
         self._pulled: dict[str, Value] = {}
         """Worker -> the weights of its last pull; kept only if delays are compensated."""
+        self._resumed: dict[str, Value] = {}
+        """Worker -> the weights that it counts as having pulled when the run was resumed, until it
+        has really pulled some."""
 
     def roster_of(self, worker: str) -> Roster:
         """See `Topology.roster_of`."""
@@ -213,9 +230,15 @@ class DataParallel:
             call = self._backend.call(worker, "step", fields, weights)
             if self._compensates:
                 base = self._pulled[worker] = weights
+        elif worker in self._resumed:
+            weights = self._resumed[worker]
+            call = self._backend.call(worker, "step", fields, weights)
+            base = self._pulled.get(worker)
         else:
             call = self._backend.call(worker, "step", fields)
             base = self._pulled.get(worker)
+        if self._resumed:
+            self._resumed.pop(worker, None)
         return (Step(release, size, call, self.server, base),)
 
     def applied(self, apply: Apply, steps: Sequence[Step], is_pulled: bool) -> None:
@@ -229,7 +252,31 @@ class DataParallel:
     def left(self, worker: str) -> None:
         """See `Topology.left`."""
         self._pulled.pop(worker, None)
+        self._resumed.pop(worker, None)
         self.server.forget(worker)
+
+    def state(self, cut: Cut) -> dict[str, Any]:
+        """See `Topology.state`."""
+        if self.roster.published < self.roster.version:
+            cut.keep(PUBLISHED, self.server, self.server.published)
+        pushers = [worker for worker, member in self.roster.live.items() if member.base >= 0]
+        return {"machine": self.machine.snapshot(), "pushers": pushers}
+
+    def load_state(self, state: Mapping[str, Any], pushed: Mapping[Push, Step]) -> None:
+        """See `Topology.load_state`."""
+        self.machine = Machine.restore(state["machine"], self.machine.paradigm)
+        self.machine.resume(self._backend.now)
+        self.roster = self.machine.roster
+        self.server.resume(self.roster.version, self.roster.published)
+        if self.roster.live:
+            self._resumed = dict.fromkeys(self.roster.live, self.server.weights())
+        if self._compensates:
+            self._pulled = dict(self._resumed)
+        if self._has_buffers and self._backend.computes:
+            latest = {worker: step.call for (worker, _), step in pushed.items()}
+            for worker in state["pushers"]:
+                statistics = latest.get(worker) or self.server.statistics(worker)
+                self._backend.call(worker, "restore", [], statistics)
 
     def leavers(self, under_way: Collection[str]) -> list[str]:
         """Return no workers: each has something to do until the run ends."""

@@ -32,6 +32,7 @@ from raysync.training.task import Task
 from raysync.training.task_checks import TRIED, try_task
 from raysync.training.task_loading import primary_metric, task_of
 
+FLOAT_BYTES = 4
 CORE_FLOPS_PER_S = 1e11
 """The assumed speed, on the virtual engine, of a worker without step_s, flops_per_s or trace: about
 one core of a CPU."""
@@ -69,6 +70,11 @@ class TrainingPlan:
         """The data set of a built-in task."""
         assert isinstance(self.task, Supervised), f"{self.task.name} has data of its own"
         return self.task.data
+
+    @property
+    def has_buffers(self) -> bool:
+        """Whether the model has buffers, such as the statistics of batch norm."""
+        return self.vector_bytes > FLOAT_BYTES * self.parameters
 
     @property
     def tokens(self) -> bool:
@@ -164,7 +170,7 @@ def prepare(
         experiment,
         initial,
         flat.size,
-        4 * (flat.size + flat.buffer_size),
+        FLOAT_BYTES * (flat.size + flat.buffer_size),
         _timed(experiment, initial),
         _deal(experiment, initial, list(experiment.slots())),
         experiment.workload_samples(count),

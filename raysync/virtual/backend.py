@@ -122,6 +122,7 @@ class VirtualBackend:
         *,
         computes: bool,
         ends: Mapping[str, Sequence[End]] | None = None,
+        began_at: float = 0.0,
     ) -> None:
         """
         Args:
@@ -130,6 +131,7 @@ class VirtualBackend:
             computes: whether calls compute, or only take time.
             ends: actor -> the ends of its successive processes; a process whose end is not given
                 does not end.
+            began_at: the time, in seconds since the run began, at which it goes on.
         """
         self.computes = computes
         self.delivers = False
@@ -141,7 +143,7 @@ class VirtualBackend:
         self._actors: dict[str, Actor] = {}
         self._queue: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._scheduled = 0
-        self.now = 0.0
+        self.now = began_at
         """See `Backend.now`."""
 
     def schedule(self, at: float, happens: Callable[[Any], None], argument: Any) -> None:

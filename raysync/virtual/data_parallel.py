@@ -18,7 +18,7 @@ from raysync.core.paradigm import AnyParadigm, Paradigm
 from raysync.engine.evaluations import EVALUATOR
 from raysync.engine.faults import FaultPlan
 from raysync.engine.step_time import one_way_s
-from raysync.engine.topology import SERVER, DataParallel
+from raysync.engine.topology import SERVER, DataParallel, DataParallelPlan
 from raysync.training.evaluation import ModelEvaluation
 from raysync.training.flat import FlatModel
 from raysync.training.model_file import encoded
@@ -33,7 +33,7 @@ from raysync.virtual.trainer import Trainer, device_of
 class DataParallelRun:
     """One run whose workers have the whole model."""
 
-    def __init__(self, training: TrainingPlan, paradigm: AnyParadigm) -> None:
+    def __init__(self, training: TrainingPlan, paradigm: AnyParadigm, servers={}) -> None:
         assert isinstance(paradigm, Paradigm), f"{paradigm.name} is another kind of run"
         self._training, self._paradigm = training, paradigm
         self._trains = training.experiment.timing == "with-gradients"
@@ -48,9 +48,8 @@ class DataParallelRun:
     def topology(self, backend: VirtualBackend, faults: FaultPlan) -> DataParallel:
         """Return the topology of the run."""
         training = self._training
-        return DataParallel(
-            backend, self._paradigm, training.experiment, training.workload_samples, faults
-        )
+        plan = DataParallelPlan(self._paradigm, training.workload_samples, training.has_buffers)
+        return plan.topology(backend, training.experiment, faults)
 
     def actor(self, name: str) -> Actor:
         """Return a fresh actor of that id."""

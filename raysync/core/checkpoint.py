@@ -23,3 +23,9 @@ class Checkpoint:
     servers: Mapping[str, Sequence[bytes]]
     """Id of a server -> the contents of the safetensors file of each of its shards: weights,
     optimizer, and their parts of the gradients and weights that the driver still needs."""
+
+    @property
+    def workers(self) -> Mapping[str, str]:
+        """Slot -> the id of the worker that fills it when the run is resumed."""
+        workers: Mapping[str, str] = self.state["workers"]
+        return workers
