@@ -108,7 +108,12 @@ class ActorGroup:
             is_worker: bool = False,
             **more: Any,
         ) -> Any:
-            remote = ray.remote(cls).options(**self.options(role, index, cpus, gpus), **more)
+            actor = (
+                ray.remote(concurrency_groups={BESIDE: 1})(cls)
+                if cls is Controller
+                else ray.remote(cls)
+            )
+            remote = actor.options(**self.options(role, index, cpus, gpus), **more)
             arguments = () if cls is Controller else (threads or self.spec.threads[index],)
             return starting.start(
                 nodes[index], lambda: remote.remote(*arguments, role), is_worker=is_worker
@@ -134,12 +139,7 @@ class ActorGroup:
             max_restarts=-1,
         )
         self.controller = start(
-            Controller,
-            Role("controller"),
-            plan.servers[0],
-            0,
-            runtime_env={"env_vars": ONE_ARENA},
-            concurrency_groups={BESIDE: 1},
+            Controller, Role("controller"), plan.servers[0], 0, runtime_env={"env_vars": ONE_ARENA}
         )
         self.roles = worker_roles(self.spec.slots)
         for role, index, group in zip(

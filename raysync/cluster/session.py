@@ -259,7 +259,7 @@ class Session:
         files = _server_files(layout, checkpoint)
         resets = {
             f"server-{layout.first_server + index}": server.reset.remote(
-                plan, model, published, files.get(index)
+                plan, model, published, *files.get(index, ())
             )
             for index, (server, plan) in enumerate(
                 zip(actor_group.servers, layout.server_plans(), strict=True)
@@ -338,12 +338,14 @@ class Session:
             self._notify(f"Ray is stuck: it did not end the actors within {TEARDOWN_S:g} s.")
 
 
-def _server_files(layout: Layout, checkpoint: Checkpoint | None) -> dict[int, Any]:
-    """Return number of a server actor -> a reference to its file in the checkpoint."""
+def _server_files(layout: Layout, checkpoint: Checkpoint | None) -> dict[int, tuple[Any]]:
+    """Return number of a server actor -> a reference to its file in the checkpoint, if there is
+    one.
+    """
     if checkpoint is None:
         return {}
     return {
-        index: ray.put(np.frombuffer(data, np.uint8))
+        index: (ray.put(np.frombuffer(data, np.uint8)),)
         for server, indices in layout.servers.items()
         for index, data in zip(indices, checkpoint.servers[server], strict=True)
     }
