@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import ray
 import torch
 
@@ -58,11 +60,24 @@ class Server:
     def __repr__(self) -> str:
         return str(self._role)
 
-    def reset(self, plan: ServerPlan, model: InitialModel, labels: RunLabels | None) -> Place:
-        """Begin a run with fresh weights and a fresh optimizer; metrics are published under the
-        labels, if there are any.
+    def reset(
+        self,
+        plan: ServerPlan,
+        model: InitialModel,
+        labels: RunLabels | None,
+        data: npt.NDArray[np.uint8] | None = None,
+    ) -> Place:
+        """Begin a run, or go on with one; metrics are published under the labels, if there are any.
+
+        Args:
+            plan: the part of the model that it keeps.
+            model: the task, and how its model begins.
+            labels: those of the run.
+            data: what `snapshot` returned; None: fresh weights and a fresh optimizer.
         """
         self._model = ModelServer(plan.exchange(model))
+        if data is not None:
+            self._model.restore(data.tobytes())
         self._seconds = UpdateSeconds(self._exporter, labels)
         return here(["cpu"])
 
@@ -113,6 +128,29 @@ class Server:
     def forget(self, fields: list[str]) -> None:
         """Forget a worker that has left: its buffers no longer count."""
         self._ready.forget(*fields)
+
+    @signed()
+    def statistics(self, fields: list[str]) -> Payload:
+        """Return its part of the vector whose end are the buffers of a worker."""
+        return outgoing(self._ready.statistics(*fields))[0]
+
+    @signed()
+    def snapshot(self, fields: list[Any], *arrived: Payload) -> npt.NDArray[np.uint8]:
+        """Return its whole state as the contents of a safetensors file: an array, since Ray copies
+        bytes wherever they come.
+
+        Args:
+            fields: the names of the vectors, and perhaps the version that the model must have.
+            arrived: its parts of vectors to be kept with the state.
+        """
+        names, *version = fields
+        data = self._ready.snapshot(names, incoming(*arrived), *version)
+        return np.frombuffer(data, np.uint8)
+
+    @signed()
+    def saved(self, fields: list[str]) -> Payload:
+        """Return its part of a vector that was kept with the state; it can be asked for once."""
+        return outgoing(self._ready.saved(*fields))[0]
 
     @property
     def _ready(self) -> ModelServer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -100,3 +101,11 @@ class Worker:
         share = batch_size / plan.batch_size
         sleep_s(self._step_time.seconds(clock, factor, share, computed_s) - computed_s)
         return *outgoing(gradient.outgoing(), plan.shards), [loss, now_s() - began_s]
+
+    @signed()
+    def restore(self, fields: list[Any], *parts: Payload) -> None:
+        """Take the buffers at the end of a vector (P + Q,), which comes in a part a shard: those
+        that this slot had when the run was interrupted.
+        """
+        assert self._gradient is not None, "restore before reset"
+        self._gradient.read_buffers(torch.cat(incoming(*parts)))

@@ -19,6 +19,7 @@ from raysync.training.flat import FlatModel
 from raysync.training.model_server import Exchange, OneStore
 from raysync.training.parameter_groups import ParameterGroup, parameter_groups
 from raysync.training.parameter_store import ParameterStore
+from raysync.training.state_file import State, check_fits
 
 
 class Gossip:
@@ -96,6 +97,22 @@ class Gossip:
         """See `Exchange.forget`."""
         for store in self._stores:
             store.forget(worker)
+
+    def statistics(self, worker: str) -> Tensor:
+        """See `Exchange.statistics`: a worker pushes to the store of its replica only."""
+        stores = [store for store in self._stores if store.knows(worker)]
+        return (stores or self._stores)[0].statistics(worker)
+
+    def state(self) -> State:
+        """See `Exchange.state`."""
+        return {"stores": [store.state() for store in self._stores], "rounds": self._rounds}
+
+    def restore(self, saved: State) -> None:
+        """See `Exchange.restore`."""
+        check_fits("optimizers of replicas", len(saved["stores"]), len(self._stores))
+        for store, state in zip(self._stores, saved["stores"], strict=True):
+            store.restore(state)
+        self._rounds = saved["rounds"]
 
 
 def exchange_of(paradigm: Decoupled, update: Update, part: Part) -> Exchange:

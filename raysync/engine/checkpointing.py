@@ -151,7 +151,9 @@ class Checkpointer:
     def _snapshot(self, server: ParameterServer, cut: Cut) -> Call:
         kept = cut.values.get(server.actor, [])
         names = [name for name, _ in kept]
-        return self._backend.call(server.actor, "snapshot", [names], *(value for _, value in kept))
+        return self._backend.call(
+            server.actor, "snapshot", [names, server.version], *(value for _, value in kept)
+        )
 
     def _answered(self, pending: _Pending) -> None:
         pending.missing -= 1

@@ -15,6 +15,7 @@ from raysync.training.apply_plan import MEAN, ApplyPlan
 from raysync.training.flat import FlatModel
 from raysync.training.parameter_groups import ParameterGroup, parameter_groups, within
 from raysync.training.parameter_store import ParameterStore, bounds_of, part_of
+from raysync.training.state_file import State, check_fits, decode, encode
 
 
 class MissedUpdate(RuntimeError):
@@ -39,6 +40,15 @@ class Exchange(Protocol):
 
     def forget(self, worker: str) -> None:
         """Forget a worker that has left: its buffers no longer count."""
+
+    def statistics(self, worker: str) -> Tensor:
+        """See `ParameterStore.statistics`."""
+
+    def state(self) -> State:
+        """See `ParameterStore.state`."""
+
+    def restore(self, saved: State) -> None:
+        """See `ParameterStore.restore`."""
 
 
 class OneStore:
@@ -87,6 +97,19 @@ class OneStore:
         """See `Exchange.forget`."""
         self.store.forget(worker)
 
+    def statistics(self, worker: str) -> Tensor:
+        """See `Exchange.statistics`."""
+        return self.store.statistics(worker)
+
+    def state(self) -> State:
+        """See `Exchange.state`."""
+        return {"stores": [self.store.state()]}
+
+    def restore(self, saved: State) -> None:
+        """See `Exchange.restore`."""
+        check_fits("optimizers of replicas", len(saved["stores"]), 1)
+        self.store.restore(saved["stores"][0])
+
 
 def shard_of(model: FlatModel, update: Update, shard: int = 0, shards: int = 1) -> OneStore:
     """Return a fresh store of a model, or of an even part of it."""
@@ -102,6 +125,8 @@ class ModelServer:
         self.exchange = exchange
         self.version = 0
         self._broken: Exception | None = None
+        self._saved: dict[str, Tensor] = {}
+        """The vectors of a snapshot that have not been asked for yet."""
 
     def combine(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> float:
         """See `OneStore.combine`."""
@@ -131,6 +156,46 @@ class ModelServer:
         """See `Exchange.forget`."""
         with self._sound(self.version):
             self.exchange.forget(worker)
+
+    def statistics(self, worker: str) -> Tensor:
+        """Return the buffers of a worker's latest push that was applied, behind zeros, (P + Q,);
+        the initial ones if there was none.
+        """
+        with self._sound(self.version):
+            return self.exchange.statistics(worker)
+
+    def snapshot(
+        self, names: Sequence[str], vectors: Sequence[Tensor], version: int | None = None
+    ) -> bytes:
+        """Return the whole state as the contents of a safetensors file.
+
+        Args:
+            names: the names of the vectors, all different.
+            vectors: what else is to be kept with it: `saved` returns them again.
+            version: the version that the model must have; None: the present one.
+
+        Raises:
+            ConfigError: the optimizer keeps something that such a file cannot hold.
+        """
+        with self._sound(self.version if version is None else version):
+            exchange = self.exchange.state()
+        kept = dict(zip(names, vectors, strict=True))
+        return encode({"version": self.version, "exchange": exchange, "vectors": kept})
+
+    def restore(self, data: bytes) -> None:
+        """Take the state of a snapshot, on a fresh server of the same plan: from then on it is as
+        the other one was, bit by bit.
+
+        Raises:
+            ConfigError: the file is damaged, or is that of another model or optimizer.
+        """
+        state = decode(data)
+        self.exchange.restore(state["exchange"])
+        self.version, self._saved = state["version"], state["vectors"]
+
+    def saved(self, name: str) -> Tensor:
+        """Return a vector of the snapshot; it can be asked for once."""
+        return self._saved.pop(name)
 
     @contextmanager
     def _sound(self, version: int) -> Iterator[None]:

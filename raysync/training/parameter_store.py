@@ -13,11 +13,13 @@ import torch
 from torch import Tensor
 
 from raysync.config import Update
+from raysync.training import optimizer_state
 from raysync.training.flat import FlatModel
 from raysync.training.lr_schedule import learning_rate, momentum
 from raysync.training.optimizers import is_fused, optimizer_of
 from raysync.training.parameter_groups import ParameterGroup, whole
 from raysync.training.staleness_correction import StalenessCorrection
+from raysync.training.state_file import State, check_fits
 
 NEXT_TO_0 = ulp(0.0)
 """A momentum so small that the buffer becomes the gradient. At exactly 0 torch would leave the
@@ -67,6 +69,7 @@ class ParameterStore:
         self.version = 0
         self._published = initial.clone()  # (P + Q,)
         self._weights = self._published[:size]  # (P,), a view of the front
+        self._initial_buffers = initial[size:].clone()  # (Q,)
         self._gradient: Tensor | None = None  # (P,), from `combine` to `step`
         self._combined = torch.empty(size)  # (P,)
         self._corrected = torch.empty(size)  # (P,), takes no memory until it is written
@@ -236,6 +239,64 @@ class ParameterStore:
                 out=self._published[len(self._weights) :],
             )
         return self._published
+
+    def knows(self, worker: str) -> bool:
+        """Say whether it has buffers of that worker."""
+        return worker in self._buffers
+
+    def statistics(self, worker: str) -> Tensor:
+        """Return the buffers of a worker's latest push that was applied, behind zeros, (P + Q,);
+        the initial ones if there was none.
+        """
+        vector = torch.zeros_like(self._published)
+        vector[len(self._weights) :] = self._buffers.get(worker, self._initial_buffers)
+        return vector
+
+    def state(self) -> State:
+        """Return all that later updates depend on; its tensors are valid until the next one."""
+        assert self._gradient is None, "an update is half made"
+        correction = self._staleness_correction
+        return {
+            "fixed": self._fixed,
+            "version": self.version,
+            "phase": self._phase,
+            "began": self._began,
+            "published": self._published,
+            "buffers": self._buffers,
+            "mean_square": correction and correction.mean_square,
+            "optimizer": optimizer_state.state_of(self._optimizer),
+        }
+
+    def restore(self, saved: State) -> None:
+        """Take the state of a store of the same model and settings, which then belongs to this one:
+        all that comes later is the same, bit by bit.
+
+        Raises:
+            ConfigError: it is the state of another model, or of other settings.
+        """
+        for what, own in self._fixed.items():
+            check_fits(what, saved["fixed"].get(what), own)
+        optimizer_state.restore(self._optimizer, saved["optimizer"])
+        if self._staleness_correction is not None:
+            self._staleness_correction.mean_square = saved["mean_square"]
+        self._settings = self.update.in_phase(saved["phase"])
+        self._phase, self._began, self.version = saved["phase"], saved["began"], saved["version"]
+        self._published.copy_(saved["published"])
+        self._buffers = saved["buffers"]
+
+    @property
+    def _fixed(self) -> State:
+        """What no update changes, by its name in messages."""
+        compensation = self.update.delay_compensation
+        return {
+            "parameters": len(self._weights),
+            "elements of buffers": len(self._initial_buffers),
+            "update.optimizer": type(self._optimizer).__name__,
+            "update.delay_compensation": compensation and compensation.name,
+            "parameter groups": [
+                [[piece.start, piece.stop] for _, piece in pieces] for pieces in self._pieces
+            ],
+        }
 
 
 def part_of(model: FlatModel, index: int, count: int) -> tuple[Tensor, int]:

@@ -38,7 +38,8 @@ class StalenessCorrection:
         self._divides = update.staleness_scaling == "inverse"
         self._compensation = update.delay_compensation
         adapts = self._compensation is not None and self._compensation.name == "adaptive"
-        self._mean_square = torch.zeros(size) if adapts else None  # (P,)
+        self.mean_square = torch.zeros(size) if adapts else None
+        """The mean square of past gradients, (P,), which is all its state; None: it needs none."""
         self._scratch = torch.empty(size) if adapts else None  # (P,)
 
     def correct(
@@ -66,8 +67,8 @@ class StalenessCorrection:
     def _compensated(self, gradient: Tensor, weights: Tensor, base: Tensor, out: Tensor) -> Tensor:
         assert self._compensation is not None, "delay compensation is off"
         torch.sub(weights, base, out=out).mul_(gradient)
-        if self._mean_square is not None:
+        if self.mean_square is not None:
             square = torch.mul(gradient, gradient, out=self._scratch)
-            self._mean_square.lerp_(square, 1 - self._compensation.decay)
-            out.mul_(torch.add(self._mean_square, EPSILON, out=self._scratch).rsqrt_())
+            self.mean_square.lerp_(square, 1 - self._compensation.decay)
+            out.mul_(torch.add(self.mean_square, EPSILON, out=self._scratch).rsqrt_())
         return torch.addcmul(gradient, gradient, out, value=self._compensation.strength, out=out)

@@ -2,7 +2,9 @@
 run trains.
 
 worker      step(clock, size[, factor, latency]; [weights])      -> gradient; loss and seconds
-server      apply, apply_and_publish, publish, forget            see `training.model_server`
+            restore(; vector)                                    takes the buffers at its end
+server      apply, apply_and_publish, publish, forget,
+            statistics, snapshot, saved                          see `training.model_server`
 evaluator   evaluate(is_last; weights...)                        metrics
             state_dict(; weights...)                             the file of the model
 """
@@ -12,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from raysync.config import Experiment, WorkerGroup
@@ -22,6 +25,8 @@ from raysync.virtual.backend import Cost
 from raysync.virtual.trainer import Trainer
 
 NO_COST: Cost = (0.0, 0.0, 0.0, 0.0, None)
+AT_ONCE: Cost = (0.0, 0.0, None, 0.0, None)
+"""The cost of what only happens around a checkpoint: not even its inputs take time."""
 Computed = tuple[Sequence[Any], Any]
 
 
@@ -56,12 +61,17 @@ class WorkerActor:
             clock, size = fields
             busy_s = self._step_time.seconds(clock, 1.0, size / self._batch_size)
             return busy_s, 0.0, 0.0, 0.0, (None, busy_s)
+        if method == "restore":
+            return AT_ONCE
         clock, size, factor, added_s = fields
         busy_s = self._step_time.seconds(clock, factor, size / self._batch_size)
         return busy_s, 0.0, added_s, added_s, (None, busy_s)
 
     def compute(self, method: str, fields: list[Any], inputs: list[Any], answer: Any) -> Computed:
         """See `Actor.compute`."""
+        if method == "restore":
+            self._buffers = torch.cat(inputs)
+            return (), None
         if inputs:
             [self._weights] = inputs
         assert self._trainer is not None, "nothing to train with"
@@ -99,6 +109,8 @@ class ServerActor:
     def cost(self, method: str, fields: list[Any], inputs: Sequence[Any]) -> Cost:
         """See `Actor.cost`: only updates take time."""
         if inputs:
+            if method == "snapshot":
+                return AT_ONCE
             return self._update_s, len(inputs) // self._vectors * self._reading_s, 0.0, 0.0, None
         return NO_COST
 
@@ -116,6 +128,13 @@ class ServerActor:
                 return (server.publish(*fields).clone(),), None
             case "forget":
                 server.forget(*fields)
+            case "statistics":
+                return (server.statistics(*fields),), None
+            case "saved":
+                return (server.saved(*fields),), None
+            case "snapshot":
+                data = server.snapshot(fields[0], inputs, *fields[1:])
+                return (data,), [data]
         return (), None
 
 

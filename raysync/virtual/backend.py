@@ -32,10 +32,10 @@ REPORT_EVERY = 20
 """The lines of a report. They are few, so that they are gone before the garbage collector moves
 them to its older generations: with 1,000 it took a third of the time of a run without gradients."""
 
-Cost = tuple[float, float, float, float, Any]
+Cost = tuple[float, float, float | None, float, Any]
 """The cost of a call: seconds from its beginning to its end, in two summands; seconds that are
-added to the way of each of its inputs, and of each of its values; its answer, if nothing is
-computed."""
+added to the way of each of its inputs (None: they are there at once, over no link), and of each of
+its values; its answer, if nothing is computed."""
 
 
 class Actor(Protocol):
@@ -171,6 +171,8 @@ class VirtualBackend:
             begin = performer.free_at
         first_s, second_s, added_s, value_added_s, answer = performer.cost(method, fields, inputs)
         paths = self._paths.get(performer.site)
+        if added_s is None:
+            paths, added_s = None, 0.0
         for value in inputs:
             at = value.at
             if paths and (path := paths.get(value.site)) is not None:

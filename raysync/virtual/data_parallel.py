@@ -10,7 +10,8 @@ worker's own (of several, the slowest).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from raysync.config import Experiment, WorkerGroup
 from raysync.core.ids import WorkerId
@@ -22,8 +23,9 @@ from raysync.engine.topology import SERVER, DataParallel, DataParallelPlan
 from raysync.training.evaluation import ModelEvaluation
 from raysync.training.flat import FlatModel
 from raysync.training.model_file import encoded
-from raysync.training.model_server import ModelServer, shard_of
+from raysync.training.model_server import Exchange, ModelServer, shard_of
 from raysync.training.preparation import TrainingPlan
+from raysync.training.state_file import check_fits
 from raysync.virtual.actors import EvaluatorActor, ServerActor, WorkerActor
 from raysync.virtual.backend import Actor, VirtualBackend
 from raysync.virtual.network import Path, Paths, SharedLink
@@ -33,9 +35,20 @@ from raysync.virtual.trainer import Trainer, device_of
 class DataParallelRun:
     """One run whose workers have the whole model."""
 
-    def __init__(self, training: TrainingPlan, paradigm: AnyParadigm, servers={}) -> None:
+    def __init__(
+        self,
+        training: TrainingPlan,
+        paradigm: AnyParadigm,
+        servers: Mapping[str, Sequence[bytes]] = MappingProxyType({}),
+    ) -> None:
+        """
+        Args:
+            training: what is trained.
+            paradigm: decides who waits for whom.
+            servers: see `Checkpoint.servers`; empty at the beginning of a run.
+        """
         assert isinstance(paradigm, Paradigm), f"{paradigm.name} is another kind of run"
-        self._training, self._paradigm = training, paradigm
+        self._training, self._paradigm, self._servers = training, paradigm, servers
         self._trains = training.experiment.timing == "with-gradients"
         self._trainer = Trainer(training) if self._trains else None
 
@@ -65,11 +78,10 @@ class DataParallelRun:
     def _server(self) -> ServerActor:
         training, experiment = self._training, self._training.experiment
         vectors = 2 if experiment.update.delay_compensation is not None else 1
-        server = (
-            ModelServer(shard_of(FlatModel(training.build()), experiment.update))
-            if self._trains
-            else None
-        )
+        server = None
+        if self._trains:
+            store = shard_of(FlatModel(training.build()), experiment.update)
+            server = model_server(store, self._servers.get(SERVER))
         return server_actor(SERVER, experiment, training.vector_bytes, vectors, server)
 
     def _evaluator(self) -> EvaluatorActor:
@@ -80,6 +92,23 @@ class DataParallelRun:
             lambda is_last, weights: evaluation.measure(weights[0], is_last),
             lambda weights: encoded(evaluation.model, weights[0], module, training.task),
         )
+
+
+def model_server(exchange: Exchange, parts: Sequence[bytes] | None) -> ModelServer:
+    """Return a server, with the state of a checkpoint if there is one.
+
+    Args:
+        exchange: fresh.
+        parts: the contents of the file of each shard.
+
+    Raises:
+        ConfigError: the state is that of another model or optimizer, or of several shards.
+    """
+    server = ModelServer(exchange)
+    if parts is not None:
+        check_fits("shards of a server", len(parts), 1)
+        server.restore(parts[0])
+    return server
 
 
 def server_actor(

@@ -9,7 +9,8 @@ has a server of its own.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from torch import nn
@@ -25,10 +26,9 @@ from raysync.engine.faults import FaultPlan
 from raysync.engine.step_time import StepTime, one_way_s
 from raysync.training.evaluation import ModelEvaluation
 from raysync.training.model_file import encoded
-from raysync.training.model_server import ModelServer
 from raysync.virtual.actors import Computed, EvaluatorActor
 from raysync.virtual.backend import Actor, Cost, VirtualBackend
-from raysync.virtual.data_parallel import server_actor, server_paths
+from raysync.virtual.data_parallel import model_server, server_actor, server_paths
 from raysync.virtual.network import Path, Paths
 
 FORWARD = 1 / 3
@@ -103,8 +103,15 @@ class StageActor:
 class PipelinedRun:
     """One run whose network is cut into stages."""
 
-    def __init__(self, plan: DecoupledPlan) -> None:
-        self._plan = plan
+    def __init__(
+        self, plan: DecoupledPlan, servers: Mapping[str, Sequence[bytes]] = MappingProxyType({})
+    ) -> None:
+        """
+        Args:
+            plan: the plan of the run.
+            servers: see `Checkpoint.servers`; empty at the beginning of a run.
+        """
+        self._plan, self._servers = plan, servers
         self._trains = plan.training.experiment.timing == "with-gradients"
         self._parts = plan.parts() if self._trains else []
         self._stages = {plan.name(stage_id): stage_id for stage_id in plan.slots}
@@ -147,9 +154,10 @@ class PipelinedRun:
             return self._evaluator()
         for stage in self._plan.shares:
             if name == server_of(stage):
-                server = (
-                    ModelServer(self._plan.exchange(self._part(stage))) if self._trains else None
-                )
+                server = None
+                if self._trains:
+                    exchange = self._plan.exchange(self._part(stage))
+                    server = model_server(exchange, self._servers.get(name))
                 return server_actor(
                     name, self._plan.training.experiment, self._plan.vector_bytes[stage], 1, server
                 )

@@ -1,10 +1,13 @@
 """The server actor, without Ray."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
+from raysync.cluster import server as server_module
 from raysync.cluster.actor_errors import ActorError
 from raysync.cluster.actor_spec import Role
 from raysync.cluster.server import Server
@@ -59,3 +62,22 @@ def test_a_clipped_update_is_made_in_two_halves(server):
     assert server.apply(replace(PLAN, combined=True).fields(), norm, norm) == 1
     shared = torch.frombuffer(bytearray(server.publish([1, 0])[0]), dtype=torch.float32)
     assert shared.norm() == pytest.approx(0.5 / 2**0.5), "its part of the norm of the two"
+
+
+def test_a_new_server_goes_on_from_a_snapshot_that_keeps_vectors_too(monkeypatch, server):
+    monkeypatch.setattr(server_module, "here", lambda devices: None)  # asks Ray
+    data = server.snapshot([["pushed"], 1], GRADIENT)
+    plan = SimpleNamespace(exchange=lambda _: OneStore(torch.zeros(2), 2, Update(lr=1.0)))
+    other = Server(torch.get_num_threads(), Role("server-0"))
+    other.reset(plan, None, None, data)
+    assert other.publish([1, MEAN]) == server.publish([1, MEAN])
+    assert other.saved(["pushed"]) == GRADIENT.tobytes()
+    with pytest.raises(ActorError, match=MISSED):
+        server.snapshot([[], 2])
+
+
+def test_the_buffers_of_a_worker_are_at_the_end_of_a_vector(server):
+    server._model = ModelServer(OneStore(torch.zeros(2), 1, Update(lr=1.0)))
+    server.apply(PLAN.fields(), np.array([3, 7], np.float32))
+    for worker, buffer in (("w#1", 7), ("v#1", 0)):
+        assert server.statistics([worker]) == np.array([0, buffer], np.float32).tobytes()

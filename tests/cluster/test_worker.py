@@ -4,13 +4,16 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 
 from raysync import config
 from raysync.cluster import worker as worker_module
 from raysync.cluster.actor_errors import ActorError
 from raysync.cluster.actor_spec import Role
+from raysync.cluster.transport import outgoing
 from raysync.cluster.worker import Worker, WorkerPlan
 from raysync.engine.step_time import StepTime
+from raysync.training.flat import FlatModel
 
 
 @pytest.fixture
@@ -80,3 +83,11 @@ def test_an_error_of_the_users_model_travels_as_text(monkeypatch, worker):
         worker.step((0, 8))
     assert raised.value.reason == "Local: my layer breaks"
     assert raised.value.actor_id == "", "this is no actor"
+
+
+def test_a_worker_takes_its_buffers_from_the_end_of_a_vector_in_parts(worker):
+    flat = FlatModel(nn.BatchNorm1d(2, affine=True))
+    worker._gradient = SimpleNamespace(read_buffers=flat.read_buffers)
+    vector = torch.arange(flat.size + flat.buffer_size, dtype=torch.float32)
+    worker.restore([], *outgoing(vector, 3))
+    assert torch.equal(flat.initial()[flat.size :], vector[flat.size :])

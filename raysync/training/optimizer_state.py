@@ -1,0 +1,24 @@
+"""The state of a torch optimizer, to be written and to be taken again bit by bit."""
+
+from __future__ import annotations
+
+from torch.optim import Optimizer
+
+from raysync.training.state_file import State
+
+
+def state_of(optimizer: Optimizer) -> State:
+    """Return all that an optimizer keeps; its tensors are valid until its next step."""
+    state = optimizer.state_dict()
+    # JSON knows only strings as keys
+    return {**state, "state": {str(key): values for key, values in state["state"].items()}}
+
+
+def restore(optimizer: Optimizer, saved: State) -> None:
+    """Give a fresh optimizer the state of another one of its class, which then belongs to it."""
+    states = {int(key) if key.isdigit() else key: values for key, values in saved["state"].items()}
+    optimizer.load_state_dict({**saved, "state": states})
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    for key, values in states.items():
+        if isinstance(key, int):  # as they were: torch has cast them to the parameter's type
+            optimizer.state[parameters[key]] = values

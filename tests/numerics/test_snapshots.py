@@ -1,0 +1,241 @@
+"""A server that takes the state of another one goes on as that one does, bit by bit."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import example, given, settings, strategies as st
+from torch import nn
+
+from raysync.config import Update
+from raysync.decoupled.gossip import Gossip
+from raysync.errors import ConfigError
+from raysync.training.apply_plan import MEAN, ApplyPlan
+from raysync.training.flat import FlatModel
+from raysync.training.model_server import MissedUpdate, ModelServer, shard_of
+from raysync.training.parameter_groups import parameter_groups
+from raysync.training.state_file import decode, encode
+
+ROUNDS = 8
+WORKERS = ["a#1", "b#1", "c#1"]
+RING = [[0.5, 0.25, 0.25], [0.25, 0.5, 0.25], [0.25, 0.25, 0.5]]
+RAMP = {"name": "linear", "over": 0.5, "start": 0.1}
+OURS = "tests.builders.optimizers:"
+OPTIMIZERS = [
+    {},
+    {"momentum": 0.9, "nesterov": True, "momentum_ramp": RAMP},
+    {"optimizer": {"name": "adam", "amsgrad": True}},
+    {"optimizer": "adamw", "weight_decay": 0.1},
+    {"optimizer": "rmsprop", "momentum": 0.5, "momentum_ramp": RAMP},
+    {"optimizer": OURS + "Counting"},
+    *(
+        {"optimizer": name}
+        for name in ("adadelta", "adagrad", "adamax", "asgd", "nadam", "radam", "rprop")
+    ),
+]
+OTHERS = st.fixed_dictionaries(
+    {},
+    optional={
+        "schedule": st.sampled_from(["inverse-sqrt", {"name": "cosine", "warmup": 0.5}]),
+        "clip_norm": st.just(0.5),
+        "staleness_scaling": st.just("inverse"),
+        "delay_compensation": st.sampled_from(["constant", {"name": "adaptive", "decay": 0.5}]),
+        "groups": st.just([{"match": ["0.*", "2.bias"], "lr_factor": 0.5}]),
+        "phases": st.just({"late": {"lr": 0.02, "clip_norm": 1.0, "lr_scaling": "none"}}),
+    },
+)
+UPDATES = st.builds(lambda one, others: one | others, st.sampled_from(OPTIMIZERS), OTHERS)
+
+
+def model(width=5):
+    torch.manual_seed(0)
+    return FlatModel(nn.Sequential(nn.Linear(6, width), nn.BatchNorm1d(width), nn.Linear(width, 2)))
+
+
+def fresh(settings, shards=1, mix="", width=5):
+    """The servers of a run that has not begun."""
+    update, flat = Update(**{"lr": 0.05} | settings), model(width)
+    if not mix:
+        return [ModelServer(shard_of(flat, update, shard, shards)) for shard in range(shards)]
+    groups = parameter_groups(update, flat.parameters)
+    return [ModelServer(Gossip(flat.initial(), flat.size, update, RING, mix, 3, groups))]
+
+
+def parts(number, count, shards):
+    """As many vectors with buffers behind them as an update needs; for each shard its parts."""
+    generator = torch.Generator().manual_seed(number)
+    length = len(model().initial())
+    drawn = [torch.randn(length, generator=generator).tensor_split(shards) for _ in range(count)]
+    return [list(its) for its in zip(*drawn, strict=True)]
+
+
+def advance(servers, begin, end):
+    """Make the updates of a run from one number to the other; a worker leaves in between."""
+    gossips = isinstance(servers[0].exchange, Gossip)
+    for number in range(begin, end):
+        workers = WORKERS if gossips else WORKERS[number % 2 :][: 1 + number % 3]
+        plan = ApplyPlan(
+            workers=list(workers),
+            samples=[8, 3, 5][: len(workers)],
+            progress=number / ROUNDS,
+            phase="late" if number in (2, 3, 6) else "",
+            staleness=[0, 4, 2][: len(workers)],
+            version=number + 1,
+            replicas=[0, 1, 2] if gossips else [],
+        )
+        its = parts(number, len(workers) * (1 if gossips else 2), len(servers))
+        if gossips:
+            servers[0].apply(plan, its[0])
+        else:
+            norms = [server.combine(plan, own) for server, own in zip(servers, its, strict=True)]
+            for server in servers:
+                server.apply(replace(plan, combined=True), norms)
+        if number == ROUNDS // 2:
+            for server in servers:
+                server.forget("b#1")
+
+
+def published(servers, replica=MEAN):
+    return torch.cat([server.publish(server.version, replica) for server in servers])
+
+
+def statistics(servers):
+    return torch.stack(
+        [torch.cat([server.statistics(worker) for server in servers]) for worker in WORKERS]
+    )
+
+
+def resumed(servers, *fresh_ones):
+    for server, other in zip(servers, fresh_ones, strict=True):
+        other.restore(server.snapshot([], []))
+    return list(fresh_ones)
+
+
+def same(one, other, *replicas):
+    assert torch.equal(statistics(one), statistics(other))
+    for replica in (MEAN, *replicas):
+        assert torch.equal(published(one, replica), published(other, replica))
+
+
+@settings(max_examples=60)
+@given(UPDATES, st.sampled_from([1, 2, 47]), st.integers(0, ROUNDS))
+@example(OPTIMIZERS[5], 2, 3)
+@example({"project_radius": 0.5}, 1, 3)
+def test_a_server_goes_on_where_another_one_was(update, shards, cut):
+    """A snapshot does not change the server either."""
+    whole, interrupted = fresh(update, shards), fresh(update, shards)
+    advance(whole, 0, ROUNDS)
+    advance(interrupted, 0, cut)
+    other = resumed(interrupted, *fresh(update, shards))
+    same(interrupted, other)
+    for each in (interrupted, other):
+        advance(each, cut, ROUNDS)
+        same(whole, each)
+
+
+@settings(max_examples=20)
+@given(st.sampled_from(OPTIMIZERS), st.sampled_from(["grad", "weight"]), st.integers(0, ROUNDS))
+def test_so_do_replicas_that_gossip(update, mix, cut):
+    whole, interrupted = fresh(update, mix=mix), fresh(update, mix=mix)
+    advance(whole, 0, ROUNDS)
+    advance(interrupted, 0, cut)
+    other = resumed(interrupted, *fresh(update, mix=mix))
+    same(interrupted, other, 0, 1, 2)
+    advance(other, cut, ROUNDS)
+    same(whole, other, 0, 1, 2)
+
+
+def test_long_vectors_in_pieces():
+    """An optimizer without a fused kernel has a state for each of its pieces."""
+    size = 2**16 + 5
+    vector = torch.linspace(-1, 1, size)
+
+    def server():
+        module = nn.Linear(size, 1, bias=False)
+        module.weight.data.zero_()
+        return ModelServer(shard_of(FlatModel(module), Update(optimizer="rmsprop")))
+
+    plan = ApplyPlan(["w"], [1], 0.0, "", [0], 1)
+    one, other = server(), server()
+    one.apply(plan, [vector])
+    other.restore(one.snapshot([], []))
+    for each in (one, other):
+        each.apply(replace(plan, version=2), [vector])
+    same([one], [other])
+
+
+def test_statistics_are_those_of_the_latest_push():
+    servers, size = fresh({}, 3), model().size
+    initial = model().initial()
+    assert torch.equal(statistics(servers)[:, size:], initial[size:].expand(3, -1))
+    advance(servers, 0, 1)
+    pushed = torch.cat([its[0] for its in parts(0, 1, 3)])
+    assert torch.equal(statistics(servers)[0, size:], pushed[size:])
+    assert torch.equal(statistics(servers)[1, size:], initial[size:])
+    assert not statistics(servers)[:, :size].any()
+
+
+def test_vectors_are_kept_with_the_state():
+    """Also those that share memory: two gradients may have been computed on the same weights."""
+    [server], [other] = fresh({}), fresh({})
+    vector = torch.arange(4.0)
+    names, vectors = list("abcd"), [vector, vector, vector[1:], server.publish(0, MEAN)]
+    other.restore(server.snapshot(names, vectors))
+    for name, kept in zip(names, vectors, strict=True):
+        assert torch.equal(other.saved(name), kept)
+        with pytest.raises(KeyError):
+            other.saved(name)
+
+
+@pytest.mark.parametrize(
+    ("others", "message"),
+    [
+        ({"settings": {"optimizer": "adam"}}, "update.optimizer: 'SGD', in place of 'Adam'"),
+        ({"width": 6}, "parameters: 57, in place of 68"),
+        ({"shards": 2}, "parameters: 57, in place of 34"),
+        ({"settings": {"groups": [{"match": ["0.*"], "lr_factor": 2}]}}, "parameter groups: "),
+        ({"settings": {"delay_compensation": "adaptive"}}, "update.delay_comp.* 'adaptive'"),
+        ({"mix": "grad"}, "optimizers of replicas: 1, in place of 3"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused(others, message):
+    data = fresh({})[0].snapshot([], [])
+    with pytest.raises(ConfigError, match=f"checkpoint: it does not fit this run: {message}"):
+        fresh(**{"settings": {}} | others)[0].restore(data)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-1], lambda data: b"", lambda data: b"{}" * 9]
+)
+def test_a_damaged_state_is_refused(damage):
+    with pytest.raises(ConfigError, match="checkpoint: cannot be read, or is damaged"):
+        fresh({})[0].restore(damage(fresh({})[0].snapshot([], [])))
+
+
+def test_a_server_that_missed_an_update_makes_no_snapshot():
+    [server] = fresh({})
+    with pytest.raises(MissedUpdate, match="at version 0, not at 1"):
+        server.snapshot([], [], 1)
+    with pytest.raises(MissedUpdate):
+        server.snapshot([], [])
+
+
+def test_what_no_file_can_hold_is_named_and_breaks_nothing():
+    [server] = fresh({"optimizer": OURS + "Keeping"})
+    advance([server], 0, 1)
+    with pytest.raises(ConfigError, match=r"stores/0/optimizer/state/0/kept is of type Keeping"):
+        server.snapshot([], [])
+    assert server.publish(1, MEAN).isfinite().all()
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+        lambda inner: (
+            st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text("abc/."), inner)
+        ),
+        max_leaves=9,
+    )
+)
+def test_a_state_is_read_as_it_was_written(state):
+    assert decode(encode({"state": state})) == {"state": state}

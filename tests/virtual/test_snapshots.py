@@ -1,0 +1,92 @@
+"""Calls around a checkpoint take no time, not even over links, and servers take states."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from raysync import config
+from raysync.decoupled.plan import plan_of
+from raysync.decoupled.topology import server_of
+from raysync.engine.topology import SERVER
+from raysync.errors import ConfigError
+from raysync.paradigms import make
+from raysync.training.apply_plan import MEAN
+from raysync.training.preparation import prepare
+from raysync.virtual.data_parallel import DataParallelRun
+from raysync.virtual.engine import driver_of
+from raysync.virtual.pipelined import PipelinedRun
+from tests.builders.virtual import DATA, cut_task, weights_of
+
+
+def normed():
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+
+
+def task():
+    settings = {
+        "engine": "virtual",
+        "batch_size": 4,
+        "workers": [{"name": "w", "count": 3, "step_s": 0.1, "jitter": {"sigma": 0.3}}],
+        "workload": {"samples": 120},
+        "update": {"momentum": 0.5, "delay_compensation": "adaptive"},
+        "network": {"update_s": 0.01, "server_bandwidth_bytes_per_s": 2000},
+        "evaluation": {"marks": 2},
+    }
+    return prepare(config.validate(settings), normed, DATA)
+
+
+def run(driver, meddle=lambda: None):
+    """The lines of a run, with calls between its events."""
+    driver.start()
+    while driver.goes_on:
+        lines = len(driver.lines)
+        driver.backend.wait()
+        if len(driver.lines) > lines:
+            meddle()
+    return driver.lines
+
+
+@pytest.mark.parametrize("paradigm", ["bsp", "asp"])
+def test_calls_around_a_checkpoint_change_nothing(paradigm):
+    plain, driver = (driver_of(task(), make(paradigm)) for _ in range(2))
+    snapshots = []
+
+    def meddle():
+        pushed = {worker: step.call for (worker, _), step in driver._pushed.items()}
+        call = partial(driver.backend.call, SERVER)
+        snapshots.append((call("snapshot", [[*pushed]], *pushed.values()), {*pushed}))
+        for worker, gradient in pushed.items():
+            call("statistics", [worker])
+            driver.backend.call(worker, "restore", [], gradient)
+
+    assert run(plain) == run(driver, meddle)
+    assert torch.equal(weights_of(plain), weights_of(driver))
+    assert any(pushed for _, pushed in snapshots) is (paradigm == "bsp")
+    last, pushed = next(each for each in reversed(snapshots) if isinstance(each[0].answer, list))
+    again = DataParallelRun(task(), make(paradigm), {SERVER: last.answer}).actor(SERVER)
+    assert torch.equal(again._server.publish(driver._version, MEAN), weights_of(driver))
+    for worker in pushed:
+        [vector], _ = again.compute("saved", [worker], [], None)
+        assert vector.any()
+
+
+def test_stages_take_the_states_of_their_servers():
+    training = cut_task(2, 2)
+    paradigm = make("decoupled", modules=2, groups=2, mix="weight")
+    driver = driver_of(training, paradigm)
+    run(driver)
+    servers = {
+        name: [driver.backend._actors[name]._server.snapshot([], [])]
+        for name in (server_of(1), server_of(2))
+    }
+    again = PipelinedRun(plan_of(training, paradigm), servers)
+    for name in servers:
+        server = again.actor(name)._server
+        assert torch.equal(server.publish(server.version, MEAN), weights_of(driver, name))
+
+
+def test_the_state_of_two_shards_is_none_of_one_server():
+    with pytest.raises(ConfigError, match="shards of a server: 2, in place of 1"):
+        DataParallelRun(task(), make("asp"), {SERVER: [b"", b""]}).actor(SERVER)
