@@ -9,6 +9,7 @@ import yaml
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from raysync.config.base import Choice, Named, ParadigmChoice, ParadigmSetting, Strict, by_name
+from raysync.config.checkpoint import Checkpointing, folder_or_uri
 from raysync.config.faults import Crash, Fault
 from raysync.config.secret_masking import masked
 from raysync.config.stop import Stop
@@ -139,6 +140,13 @@ class Experiment(Strict):
     stop: Stop | None = Field(
         None, description="end the run early: `{patience: 5}`, `{at_target: true}`, `{after_s: 60}`"
     )
+    checkpoint: Checkpointing | None = Field(
+        None,
+        description=(
+            "[checkpoints](../record/README.md#checkpoints-and-resuming), from which a lost run"
+            " can go on: `{every_s: 60}`; default: none are taken"
+        ),
+    )
     cluster: Cluster = Cluster()
     track: Choices = Field(
         (),
@@ -159,7 +167,7 @@ class Experiment(Strict):
         None, description="what `raysync switch-search` searches for"
     )
     published: Published | None = Field(None, description="a published table, for reports")
-    output: Path | str = Field(
+    output: Annotated[Path | str, BeforeValidator(folder_or_uri)] = Field(
         Path("runs"),
         json_schema_extra={"type": "string"},
         description=(
@@ -167,21 +175,6 @@ class Experiment(Strict):
             "records go to OUTPUT/NAME/TIME-PARADIGM-ID/"
         ),
     )
-
-    @field_validator("output", mode="plain")
-    @classmethod
-    def _folder_or_uri(cls, value: object) -> Path | str:
-        if not isinstance(value, str | Path) or not str(value):
-            raise ValueError(f"a folder, or a URI such as s3://bucket/runs; got {value!r}")
-        if "://" in str(value):
-            return value
-        # pyarrow takes such a path for a URI, and a Path makes one slash of two
-        if ":" in str(value).partition("/")[0]:
-            raise ValueError(
-                "a URI is text with ://, such as s3://bucket/runs; a folder has no colon in its"
-                f" first name; got {str(value)!r}"
-            )
-        return Path(value)
 
     @model_validator(mode="after")
     def _distinct(self) -> Experiment:
@@ -362,6 +355,8 @@ class Experiment(Strict):
             {key: masked(value) if isinstance(value, str) else value for key, value in each.items()}
             for each in settings["track"]
         ]
+        if self.checkpoint is not None and self.checkpoint.output is not None:
+            settings["checkpoint"]["output"] = masked(settings["checkpoint"]["output"])
         return settings | {"output": masked(settings["output"]), "track": tracked}
 
     def to_yaml(self) -> str:

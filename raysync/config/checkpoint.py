@@ -1,0 +1,75 @@
+"""When checkpoints of a run are taken, and where they go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from raysync.config.base import Strict
+
+
+def folder_or_uri(value: object) -> Path | str:
+    """Return a folder as a path, and a URI as text.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if not isinstance(value, str | Path) or not str(value):
+        raise ValueError(f"a folder, or a URI such as s3://bucket/runs; got {value!r}")
+    if "://" in str(value):
+        return str(value)
+    # pyarrow takes such a path for a URI, and a Path makes one slash of two
+    if ":" in str(value).partition("/")[0]:
+        raise ValueError(
+            "a URI is text with ://, such as s3://bucket/runs; a folder has no colon in its"
+            f" first name; got {str(value)!r}"
+        )
+    return Path(value)
+
+
+def _or_none(value: object) -> Path | str | None:
+    return None if value is None else folder_or_uri(value)
+
+
+class Checkpointing(Strict):
+    """Take checkpoints, from which a run that was lost can go on: `raysync run --resume RUN`. Give
+    `every_s`, `every_progress`, or both.
+    """
+
+    every_s: float | None = Field(
+        None,
+        gt=0,
+        description=(
+            "one after so many seconds of the run since the one before; virtual ones on the"
+            " virtual engine"
+        ),
+    )
+    every_progress: float | None = Field(
+        None, gt=0, le=1, description="one after each such share of the workload: 0.1 for ten"
+    )
+    keep: int = Field(
+        2,
+        ge=1,
+        description=(
+            "how many of the latest are kept; of a damaged one, a run goes on from the one before"
+        ),
+    )
+    output: Annotated[Path | str | None, BeforeValidator(_or_none)] = Field(
+        None,
+        json_schema_extra={"type": "string"},
+        description=(
+            "a folder or URI for them, in a folder named as that of the record; default:"
+            " `checkpoints` in the folder of the record"
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _is_ever_due(self) -> Checkpointing:
+        if self.every_s is None and self.every_progress is None:
+            raise ValueError(
+                "say when checkpoints are taken: every_s: 60, every_progress: 0.1, or both;"
+                " without checkpoints, leave the block out"
+            )
+        return self
