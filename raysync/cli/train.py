@@ -33,6 +33,7 @@ from raysync.config.secret_masking import masked
 from raysync.core.replay import replay as replay_journal
 from raysync.errors import ConfigError, RunFailed
 from raysync.paradigms import rebuild
+from raysync.record.checkpoints import CHECKPOINTS
 from raysync.record.reader import RunRecord, legible
 from raysync.record.storage import display_name, join, local_copy
 from raysync.record.writer import MODEL_FILES
@@ -129,7 +130,7 @@ def replay(
     ] = False,
 ) -> None:
     """Feed a run's journal to a fresh machine; every decision must come out the same."""
-    journal = local_copy(record) / "journal.jsonl"
+    journal = local_copy(record, without=[CHECKPOINTS]) / "journal.jsonl"
     if not journal.is_file():
         raise ConfigError(f"{record}: not the record of a run (no journal.jsonl in it).")
     with legible(journal.parent), journal.open(encoding="utf-8") as file:

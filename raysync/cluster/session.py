@@ -23,6 +23,7 @@ from raysync.cluster.devices import Place
 from raysync.cluster.layout import Layout, layout_of
 from raysync.cluster.placement import Plan, cpus, fallbacks, placed, plan, reserve
 from raysync.config import Experiment
+from raysync.core.checkpoint import Checkpoint
 from raysync.core.events import Left
 from raysync.core.ids import worker_id
 from raysync.core.journal import Ended, Entry, Line
@@ -45,6 +46,8 @@ class Session:
 
     When it ends, actors, placement group and private cluster are gone.
     """
+
+    resumes_exactly = False
 
     def __init__(
         self,
@@ -77,8 +80,12 @@ class Session:
         self.close()
 
     def run(
-        self, training: TrainingPlan, paradigm: AnyParadigm, labels: RunLabels | None = None
-    ) -> Iterator[list[Line]]:
+        self,
+        training: TrainingPlan,
+        paradigm: AnyParadigm,
+        labels: RunLabels | None = None,
+        checkpoint: Checkpoint | None = None,
+    ) -> Iterator[list[Line] | Checkpoint]:
         """Train under a paradigm, and yield what happens, in order; the last line is an
         `Ended`.
 
@@ -91,6 +98,8 @@ class Session:
             ConfigError: there is no such cluster, or it cannot hold the experiment.
             RunFailed: the actors do not start, or the controller died.
         """
+        if checkpoint is not None:
+            raise NotImplementedError
         layout = layout_of(training, paradigm)
         self._connection.open(layout.experiment.cluster, cpus(layout.experiment))
         actor_group, plan = self._ready(training, layout, labels)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Line
 from raysync.core.paradigm import AnyParadigm
 from raysync.decoupled.plan import plan_of
@@ -22,6 +23,8 @@ from raysync.virtual.pipelined import PipelinedRun
 class VirtualEngine:
     """Runs tasks in this process."""
 
+    resumes_exactly = False
+
     def __init__(self) -> None:
         self.places: dict[str, Any] = {}
         """The places of actors: none, since all are in this process."""
@@ -29,17 +32,23 @@ class VirtualEngine:
         """The models that the latest run left, which are there before its last report."""
 
     def run(
-        self, training: TrainingPlan, paradigm: AnyParadigm, labels: RunLabels | None = None
-    ) -> Iterator[list[Line]]:
+        self,
+        training: TrainingPlan,
+        paradigm: AnyParadigm,
+        labels: RunLabels | None = None,
+        checkpoint: Checkpoint | None = None,
+    ) -> Iterator[list[Line] | Checkpoint]:
         """Train under a paradigm, and yield the lines of the journal in order; the last line
         is an `Ended`.
 
         Virtual seconds cannot be watched as they pass, so no metrics are published under the
         labels.
         """
+        if checkpoint is not None:
+            raise NotImplementedError
         driver = driver_of(training, paradigm)
         self.models = driver.models
-        return driver.run()
+        yield from driver.run()
 
 
 def driver_of(training: TrainingPlan, paradigm: AnyParadigm) -> Driver:
