@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from raysync import config
 from raysync.config import Experiment, ParadigmChoice
+from raysync.config.resume_changes import check_changes
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Ended, Line, Remark
 from raysync.core.metrics import PrimaryMetric, known
@@ -24,8 +25,9 @@ from raysync.record.event_text import texts_of
 from raysync.record.journal_cut import Resumption
 from raysync.record.measures import Measures
 from raysync.record.metrics_registry import RunLabels
+from raysync.record.older import settings_of
 from raysync.record.reader import RunRecord, load
-from raysync.record.resumption import checkpoints_of
+from raysync.record.resumption import check_resumable, checkpoints_of, newest_checkpoint
 from raysync.record.storage import check, display_name, join
 from raysync.record.uploader import uploads
 from raysync.record.writer import RecordWriter, folder_name, make_folder
@@ -162,11 +164,7 @@ def run(
     as it was: call `ray.init()` first, as in a Ray job. Otherwise a private cluster is started and
     stopped.
     """
-    for name, function in (("watch", watch), ("notify", notify)):
-        if not callable(function):
-            raise ConfigError(
-                f"raysync.run: {name} must be a function, got {type(function).__name__}."
-            )
+    _check_functions("raysync.run", watch=watch, notify=notify)
     check_callbacks(callbacks)
     if not isinstance(experiment, Experiment | Mapping | str | Path):
         raise ConfigError(
@@ -184,6 +182,106 @@ def run(
         return run_in(
             engine, training, experiment.paradigm, watch=watch, notify=notify, callbacks=callbacks
         )
+
+
+def resume(
+    path: str | Path,
+    *,
+    overrides: Sequence[str] = (),
+    model: ModelSource | None = None,
+    data: Labelled | None = None,
+    task: Task | None = None,
+    watch: Watch = _quiet,
+    notify: Notify = _quiet,
+    callbacks: Sequence[object] = (),
+) -> RunRecord:
+    """Go on with a run that was lost, stopped or has failed, from its newest checkpoint that is
+    whole, and return its record, which goes on, too.
+
+    Args:
+        path: the folder of its record, or its URI. The record is trusted: what it names is
+            imported.
+        overrides: changes of its settings, as `--set` takes them: `checkpoint.every_s=60`. Only
+            those in `config.resume_changes.CHANGEABLE` are allowed.
+        model: as of `run`; what was given to the run must be given again.
+        data: likewise.
+        task: likewise.
+        watch: as of `run`.
+        notify: as of `run`.
+        callbacks: as of `run`; they are told the evaluations before the checkpoint, too.
+
+    Raises:
+        ConfigError: there is no record, or no checkpoint that is whole; the run is over or still
+            goes on; or a setting changed that cannot.
+        RunFailed: see `run`.
+    """
+    _check_functions("raysync.resume", watch=watch, notify=notify)
+    check_callbacks(callbacks)
+    record = load(path, trust=True)
+    experiment = config.load(record.path / "config.yaml", overrides, translate=settings_of)
+    training, goes_on = prepare_to_resume(record, experiment, notify, model, data, task)
+    with engine_for(training.experiment, notify) as engine:
+        return run_in(
+            engine,
+            training,
+            experiment.paradigm,
+            watch=watch,
+            notify=notify,
+            callbacks=callbacks,
+            goes_on=goes_on,
+        )
+
+
+def prepare_to_resume(
+    record: RunRecord,
+    experiment: Experiment,
+    notify: Notify,
+    model: ModelSource | None = None,
+    data: Labelled | None = None,
+    task: Task | None = None,
+) -> tuple[TrainingPlan, GoesOn]:
+    """Return what a run trains that is to go on, and from where.
+
+    Args:
+        record: a trusted record.
+        experiment: that of the record, possibly with other settings.
+        notify: receives sentences that the user should read.
+        model: see `resume`.
+        data: see `resume`.
+        task: see `resume`.
+
+    Raises:
+        ConfigError: see `resume`.
+    """
+    about = check_resumable(record)
+    check_changes(record.config, experiment)
+    try:
+        training = prepare(experiment, model, data, task)
+    except ConfigError as error:
+        if model is None and data is None and task is None:
+            raise ConfigError(
+                f"{error}\nA model, data or task that was given to the run as a Python object must"
+                " be given again: raysync.resume(path, model=...)."
+            ) from error
+        raise
+    check_changes(record.config, training.experiment)
+    if (before := about.get("parameters")) not in (None, training.parameters):
+        raise ConfigError(
+            f"{display_name(record.path)}: the model of the run has {before} parameters, and"
+            f" {training.task.model_name} has {training.parameters}."
+        )
+    setting = experiment.checkpoint
+    output = None if setting is None else setting.output
+    checkpoint = newest_checkpoint(record, notify, output=output)
+    return training, GoesOn(record, checkpoint)
+
+
+def _check_functions(caller: str, **functions: object) -> None:
+    """Refuse arguments that must be functions, and are none."""
+    for name, function in functions.items():
+        if not callable(function):
+            given = type(function).__name__
+            raise ConfigError(f"{caller}: {name} must be a function, got {given}.")
 
 
 def run_in(
@@ -220,7 +318,7 @@ def run_in(
     path = display_name(folder)
     start = RunStart(folder, sweep or experiment.name, experiment, began)
     with (
-        uploads(folder, checkpoints.folder, notify) as upload,
+        uploads(folder, checkpoints.folder, notify, goes_on=goes_on is not None) as upload,
         Observers(start, trackers, callbacks, notify) as observers,
         RecordWriter(
             folder,

@@ -6,12 +6,13 @@ import platform
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from raysync.config.secret_masking import MASK
 from raysync.core.checkpoint import Checkpoint
-from raysync.core.journal import Ended, decode
+from raysync.core.journal import Ended, decode, read_header
 from raysync.errors import ConfigError
 from raysync.record.checkpoints import CHECKPOINTS, name_of, numbers_in, read_checkpoint
 from raysync.record.journal_cut import cuts_in
@@ -33,18 +34,24 @@ OVER = ("finished", "diverged")
 """The ends of a run that leave nothing to do."""
 
 
-def check_resumable(record: RunRecord) -> None:
+def check_resumable(record: RunRecord) -> dict[str, Any]:
     """Refuse to resume a run that is over, or still goes on.
 
+    Returns:
+        what the header of its journal says about the run.
+
     Raises:
-        ConfigError: it is, or it does; or the record is damaged.
+        ConfigError: it is, or it does; or the record is damaged, or of another schema.
     """
+    with legible(record.path), (record.path / "journal.jsonl").open(encoding="utf-8") as file:
+        head = read_header(file.readline())
     where = display_name(record.path)
     status = _status(record)
     if status in OVER:
         raise ConfigError(f"{where}: the run has {status}; nothing is left to do.")
     if status is None and (why := _why_alive(record)):
         raise ConfigError(f"{where}: the run still goes on: {why}.")
+    return dict(head.get("about", {}))
 
 
 def _status(record: RunRecord) -> str | None:
@@ -113,14 +120,15 @@ def checkpoints_of(record: Path, output: Location | None) -> Path:
 def newest_checkpoint(
     record: RunRecord | str | Path,
     notify: Callable[[str], None] = lambda _: None,
-    folder: Path | None = None,
+    output: Location | None = None,
 ) -> Checkpoint:
     """Return the newest checkpoint of a record that is whole, and that its journal has a line of.
 
     Args:
         record: the record of a run, its folder, or its URI.
         notify: receives a sentence for each checkpoint that is left out, with the reason.
-        folder: the folder of its checkpoints; None: as its experiment says.
+        output: the place of its checkpoints, as `checkpoint.output`; None: the one that its
+            experiment says.
 
     Raises:
         ConfigError: there is none, or no record.
@@ -129,14 +137,14 @@ def newest_checkpoint(
         record = load(record)
     where = display_name(record.path)
     setting = record.config.checkpoint
-    if folder is None:
-        output = None if setting is None else setting.output
-        if MASK in str(output):
-            raise ConfigError(
-                f"{where}: its checkpoints are at {output}; the secrets are not recorded: give"
-                " checkpoint.output again."
-            )
-        folder = checkpoints_of(record.path, output)
+    if output is None and setting is not None:
+        output = setting.output
+    if MASK in str(output):
+        raise ConfigError(
+            f"{where}: its checkpoints are at {output}; secrets are not recorded: set"
+            " checkpoint.output again."
+        )
+    folder = checkpoints_of(record.path, output)
     with legible(record.path):
         cuts = cuts_in(record.path / "journal.jsonl")
     numbers = numbers_in(location_of(folder))

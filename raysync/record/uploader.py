@@ -101,10 +101,19 @@ class Uploader:
 
 @contextmanager
 def uploads(
-    record: Path, checkpoints: Path, notify: Callable[[str], None]
+    record: Path, checkpoints: Path, notify: Callable[[str], None], *, goes_on: bool = False
 ) -> Iterator[Callable[[Measures], None]]:
-    """Upload a record and its checkpoints, which may lie elsewhere. Gives a `watch` of the run."""
+    """Upload a record and its checkpoints, which may lie elsewhere. Gives a `watch` of the run.
+
+    Args:
+        record: the folder of the record.
+        checkpoints: that of its checkpoints.
+        notify: see `Uploader`.
+        goes_on: what is in the folder now was downloaded.
+    """
     with Uploader(record, notify) as uploader:
+        if goes_on:
+            uploader.skip_what_is_there()
         if record in checkpoints.parents:
             yield uploader
             return

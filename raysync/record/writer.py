@@ -37,7 +37,16 @@ from raysync.record.checkpoints import CHECKPOINTS, CheckpointWriter
 from raysync.record.journal_cut import Resumption, cut_off
 from raysync.record.measures import Measures
 from raysync.record.push_rows import PushRow
-from raysync.record.storage import NEW, Location, completed, is_uri, join, new_copy
+from raysync.record.storage import (
+    NEW,
+    Location,
+    completed,
+    is_uri,
+    join,
+    location_of,
+    new_copy,
+    remove,
+)
 
 ROWS_PER_GROUP = 10_000
 JOURNAL, CONFIG, ENVIRONMENT = "journal.jsonl", "config.yaml", "environment.json"
@@ -221,10 +230,10 @@ class RecordWriter:
         """
         with self._keeping_failure():
             self._close_files()
-            (self.folder / SUMMARY).unlink(missing_ok=True)
+            _remove(self.folder / SUMMARY)
             self.resumed = cut_off(self.folder / JOURNAL, checkpoint, exact=exact)
             for name in OF_AN_END:
-                (self.folder / name).unlink(missing_ok=True)
+                _remove(self.folder / name)
             self._checkpoints.go_on_from(checkpoint.number)
             self.measures, self._rows = self.measures.anew(), []
             self._open("a")
@@ -336,6 +345,12 @@ class RecordWriter:
         except RunFailed as error:
             self.failure = self.failure or str(error)
             raise
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, also behind the URI that it belongs to."""
+    path.unlink(missing_ok=True)
+    remove(location_of(path))
 
 
 def _write_json(path: Path, data: Mapping[str, Any]) -> None:
