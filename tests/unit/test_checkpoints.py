@@ -5,7 +5,8 @@ nothing lost or told twice. An engine that trains nothing stands for the others.
 import errno
 import os
 import shutil
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from uuid import uuid4
 
@@ -16,14 +17,17 @@ import raysync
 from raysync import runner
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.events import Pushed
-from raysync.core.journal import Checkpointed, Entry, Remark, Resumed
+from raysync.core.journal import Checkpointed, Ended, Entry, Remark, Resumed
 from raysync.core.replay import replay
 from raysync.errors import ConfigError
-from raysync.paradigms import rebuild
-from raysync.record import checkpoints, resumption, storage
+from raysync.paradigms import make, rebuild
+from raysync.record import checkpoints, storage
 from raysync.record.checkpoints import CheckpointWriter, numbers_in, read_checkpoint
+from raysync.record.journal_cut import Resumption
+from raysync.record.measures import Measures
 from raysync.record.reader import load
 from raysync.record.resumption import newest_checkpoint
+from raysync.record.writer import RecordWriter
 from tests.fakes.engines import ScriptedEngine
 
 SETTINGS = {
@@ -263,8 +267,8 @@ def test_a_resumption_that_is_killed_at_any_moment_can_be_done_again(engine, tmp
     original = lost(engine, tmp_path / "runs")
     (original / "checkpoints" / "000003" / "state.json").write_bytes(b"{}")  # 2 is the newest
     (original / "model.safetensors").write_bytes(b"of an earlier end")
-    monkeypatch.setattr(resumption, "writer_is_gone", lambda record: True)
-    left = 0
+    checkpoint, config = newest_checkpoint(original), (original / "config.yaml").read_text()
+    left = moments = 0
 
     def counted(function):
         def call(*arguments, **keywords):
@@ -276,34 +280,33 @@ def test_a_resumption_that_is_killed_at_any_moment_can_be_done_again(engine, tmp
 
         return call
 
-    for owner, name in (
-        (Path, "unlink"),
-        (Path, "replace"),
-        (Path, "open"),
-        (os, "fsync"),
-        (shutil, "rmtree"),
-    ):
-        monkeypatch.setattr(owner, name, counted(getattr(owner, name)))
-    moments = 0
-    while left <= 0:
+    def go_on(folder):
+        measures, goes_on = Measures(32 * 60), Resumption(checkpoint, "")
+        began = datetime.now()
+        return RecordWriter(folder, config, make("ssp"), measures, {}, began, goes_on=goes_on)
+
+    for owner, names in ((Path, ("unlink", "replace", "open")), (os, ("fsync", "rmdir"))):
+        for name in names:
+            monkeypatch.setattr(owner, name, counted(getattr(owner, name)))
+    whole = None
+    while whole is None:
         moments += 1
-        path = tmp_path / str(moments)
+        folder = tmp_path / str(moments)
+        shutil.copytree(original, folder)
+        left = moments
+        with suppress(Killed):
+            whole = go_on(folder)
         left = 0
-        shutil.copytree(original, path)
-        engine.lost_after, left = 25, moments
-        with pytest.raises((Killed, KeyboardInterrupt)):
-            raysync.resume(path)
-        done = left > 0
-        left = 0
-        engine.lost_after = None
-        assert newest_checkpoint(path).number == 2
-        record = raysync.resume(path)
-        assert record.summary["status"] == "finished"
-        assert not (path / "model.safetensors").exists()
-        assert replayed(path).difference is None
-        assert record.summary["resumptions"] in (1, 2)
-        left = moments if done else 0
-    assert moments > 15
+        assert newest_checkpoint(folder).number == 2
+        with go_on(folder) as writer:
+            writer.write([Ended("stopped", 100.0)])
+        summary = load(folder).summary
+        assert (summary["checkpoints"], summary["status"]) == (2, "stopped")
+        assert summary["resumptions"] in (1, 2)
+        assert not (folder / "model.safetensors").exists()
+        assert storage.listdir(folder / "checkpoints") == ["000002"]
+        assert replayed(folder).difference is None
+    assert moments > 20
 
 
 @pytest.mark.parametrize("kind", ["file", "fsspec+memory"])
