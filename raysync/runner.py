@@ -4,25 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
 from raysync import config
 from raysync.config import Experiment, ParadigmChoice
+from raysync.config.resume_changes import check_changes
+from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Ended, Line, Remark
 from raysync.core.metrics import PrimaryMetric, known
 from raysync.core.paradigm import AnyParadigm
 from raysync.engine.early_stop import stop_metric
 from raysync.engine.kept_models import SavedModel
 from raysync.errors import ConfigError, RunFailed, unknown_name
+from raysync.record.checkpoints import CHECKPOINTS, CheckpointWriter
 from raysync.record.event_text import texts_of
+from raysync.record.journal_cut import Resumption
 from raysync.record.measures import Measures
 from raysync.record.metrics_registry import RunLabels
+from raysync.record.older import settings_of
 from raysync.record.reader import RunRecord, load
+from raysync.record.resumption import check_resumable, checkpoints_of, newest_checkpoint
 from raysync.record.storage import check, display_name, join
-from raysync.record.uploader import Uploader
+from raysync.record.uploader import uploads
 from raysync.record.writer import RecordWriter, folder_name, make_folder
 from raysync.tracking.callback import RunStart, callbacks_of, check_callbacks
 from raysync.tracking.observers import Observers
@@ -46,15 +53,55 @@ class Engine(Protocol):
         """Actor -> a dataclass that says where it ran, in the latest run."""
 
     @property
+    def resumes_exactly(self) -> bool:
+        """Whether iterations under way at a checkpoint go on, in place of beginning again."""
+
+    @property
     def models(self) -> Sequence[SavedModel]:
         """The models that the latest run left; they are there before its last line."""
 
     def run(
-        self, training: TrainingPlan, paradigm: AnyParadigm, labels: RunLabels | None = None
-    ) -> Iterator[list[Line]]:
+        self,
+        training: TrainingPlan,
+        paradigm: AnyParadigm,
+        labels: RunLabels | None = None,
+        checkpoint: Checkpoint | None = None,
+    ) -> Iterator[list[Line] | Checkpoint]:
         """Train, and yield the lines of the journal in order; the last one is an `Ended`. Metrics
-        are published under the labels.
+        are published under the labels. The first report has lines; each checkpoint is reported
+        behind its line.
+
+        Args:
+            training: what to train.
+            paradigm: a fresh one.
+            labels: what names the run in logs and metrics; None: no metrics are published.
+            checkpoint: what the run goes on from: the lines are those behind its cut. None: it
+                begins.
         """
+
+
+@dataclass(frozen=True)
+class GoesOn:
+    """A run that was lost, and is resumed."""
+
+    record: RunRecord
+    checkpoint: Checkpoint
+
+    @property
+    def began(self) -> datetime:
+        """When it was requested first."""
+        return datetime.fromisoformat(self._started).replace(tzinfo=None)
+
+    def resumption(self, *, exact: bool) -> Resumption:
+        """Return what the writer of its record is told."""
+        return Resumption(self.checkpoint, self._started, exact)
+
+    @property
+    def _started(self) -> str:
+        started = str(self.record.environment.get("started"))
+        with suppress(ValueError):
+            return datetime.fromisoformat(started).astimezone().isoformat()
+        return datetime.now().astimezone().isoformat(timespec="seconds")
 
 
 def _quiet(_: object) -> None:
@@ -117,11 +164,7 @@ def run(
     as it was: call `ray.init()` first, as in a Ray job. Otherwise a private cluster is started and
     stopped.
     """
-    for name, function in (("watch", watch), ("notify", notify)):
-        if not callable(function):
-            raise ConfigError(
-                f"raysync.run: {name} must be a function, got {type(function).__name__}."
-            )
+    _check_functions("raysync.run", watch=watch, notify=notify)
     check_callbacks(callbacks)
     if not isinstance(experiment, Experiment | Mapping | str | Path):
         raise ConfigError(
@@ -141,6 +184,106 @@ def run(
         )
 
 
+def resume(
+    path: str | Path,
+    *,
+    overrides: Sequence[str] = (),
+    model: ModelSource | None = None,
+    data: Labelled | None = None,
+    task: Task | None = None,
+    watch: Watch = _quiet,
+    notify: Notify = _quiet,
+    callbacks: Sequence[object] = (),
+) -> RunRecord:
+    """Go on with a run that was lost, stopped or has failed, from its newest checkpoint that is
+    whole, and return its record, which goes on, too.
+
+    Args:
+        path: the folder of its record, or its URI. The record is trusted: what it names is
+            imported.
+        overrides: changes of its settings, as `--set` takes them: `checkpoint.every_s=60`. Only
+            those in `config.resume_changes.CHANGEABLE` are allowed.
+        model: as of `run`; what was given to the run must be given again.
+        data: likewise.
+        task: likewise.
+        watch: as of `run`.
+        notify: as of `run`.
+        callbacks: as of `run`; they are told the evaluations before the checkpoint, too.
+
+    Raises:
+        ConfigError: there is no record, or no checkpoint that is whole; the run is over or still
+            goes on; or a setting changed that cannot.
+        RunFailed: see `run`.
+    """
+    _check_functions("raysync.resume", watch=watch, notify=notify)
+    check_callbacks(callbacks)
+    record = load(path, trust=True)
+    experiment = config.load(record.path / "config.yaml", overrides, translate=settings_of)
+    training, goes_on = prepare_to_resume(record, experiment, notify, model, data, task)
+    with engine_for(training.experiment, notify) as engine:
+        return run_in(
+            engine,
+            training,
+            experiment.paradigm,
+            watch=watch,
+            notify=notify,
+            callbacks=callbacks,
+            goes_on=goes_on,
+        )
+
+
+def prepare_to_resume(
+    record: RunRecord,
+    experiment: Experiment,
+    notify: Notify,
+    model: ModelSource | None = None,
+    data: Labelled | None = None,
+    task: Task | None = None,
+) -> tuple[TrainingPlan, GoesOn]:
+    """Return what a run trains that is to go on, and from where.
+
+    Args:
+        record: a trusted record.
+        experiment: that of the record, possibly with other settings.
+        notify: receives sentences that the user should read.
+        model: see `resume`.
+        data: see `resume`.
+        task: see `resume`.
+
+    Raises:
+        ConfigError: see `resume`.
+    """
+    about = check_resumable(record)
+    check_changes(record.config, experiment)
+    try:
+        training = prepare(experiment, model, data, task)
+    except ConfigError as error:
+        if model is None and data is None and task is None:
+            raise ConfigError(
+                f"{error}\nA model, data or task that was given to the run as a Python object must"
+                " be given again: raysync.resume(path, model=...)."
+            ) from error
+        raise
+    check_changes(record.config, training.experiment)
+    if (before := about.get("parameters")) not in (None, training.parameters):
+        raise ConfigError(
+            f"{display_name(record.path)}: the model of the run has {before} parameters, and"
+            f" {training.task.model_name} has {training.parameters}."
+        )
+    setting = experiment.checkpoint
+    output = None if setting is None else setting.output
+    checkpoint = newest_checkpoint(record, notify, output=output)
+    return training, GoesOn(record, checkpoint)
+
+
+def _check_functions(caller: str, **functions: object) -> None:
+    """Refuse arguments that must be functions, and are none."""
+    for name, function in functions.items():
+        if not callable(function):
+            given = type(function).__name__
+            raise ConfigError(f"{caller}: {name} must be a function, got {given}.")
+
+
 def run_in(
     engine: Engine,
     training: TrainingPlan,
@@ -150,28 +293,32 @@ def run_in(
     notify: Notify = _quiet,
     callbacks: Sequence[object] = (),
     sweep: str = "",
+    goes_on: GoesOn | None = None,
 ) -> RunRecord:
     """Train under a paradigm on an engine that can serve further runs; see `run`. For a
-    trial, `sweep` is the name of its sweep.
+    trial, `sweep` is the name of its sweep. With `goes_on`, a run that was lost is resumed.
     """
-    began = datetime.now()
+    began = datetime.now() if goes_on is None else goes_on.began
     check_metrics(training.experiment, training.metrics, training.primary)
     experiment = training.experiment.model_copy(update={"paradigm": choice})
     measures = Measures(
         training.workload_samples, experiment.target, training.primary, training.chance_accuracy
     )
-    check(join(experiment.output, experiment.name))
-    folder = folder_name(experiment.output, experiment.name, choice.label)
+    folder = goes_on.record.path if goes_on is not None else _new_folder(experiment, choice)
+    checkpoints = _checkpoints_for(folder, experiment)
     name = f"{sweep}/{experiment.name}" if sweep else experiment.name
     trackers = trackers_of(experiment, notify)
     callbacks = [*callbacks_of(experiment), *callbacks]
-    stream = engine.run(training, choice.make(), RunLabels(name, folder.name, choice.label))
+    labels = RunLabels(name, folder.name, choice.label)
+    former = None if goes_on is None else goes_on.checkpoint
+    stream = engine.run(training, choice.make(), labels, former)
     first = next(stream)  # an impossible experiment raises here, before there is a record of it
-    make_folder(folder)
+    if goes_on is None:
+        make_folder(folder)
     path = display_name(folder)
     start = RunStart(folder, sweep or experiment.name, experiment, began)
     with (
-        Uploader(folder, notify) as uploader,
+        uploads(folder, checkpoints.folder, notify, goes_on=goes_on is not None) as upload,
         Observers(start, trackers, callbacks, notify) as observers,
         RecordWriter(
             folder,
@@ -181,34 +328,41 @@ def run_in(
             _about(training, choice),
             began,
             {name: asdict(place) for name, place in engine.places.items()},
+            checkpoints,
+            None if goes_on is None else goes_on.resumption(exact=engine.resumes_exactly),
         ) as writer,
     ):
 
         def remark(text: str) -> None:
-            if measures.ended is None:
-                _write(writer, [Remark(measures.now, text)], (), notify)
+            if writer.measures.ended is None:
+                _write(writer, [Remark(writer.measures.now, text)], (), notify)
             else:  # nothing follows the end of a journal
                 notify(text)
 
-        watches, problem = (observers, uploader, watch), ""
+        watches, problem = (observers, upload, watch), ""
         try:
             observers.start(remark)
-            _write(writer, first, watches, notify)
-            for lines in stream:
-                _write(writer, lines, watches, notify)
-            if measures.ended is not None and measures.ended.status in KEPT_AFTER:
+            if writer.resumed is not None:
+                _write(writer, [], watches, notify)  # all that is kept
+                _tell([writer.resumed], notify)
+            for report in chain([first], stream):
+                if isinstance(report, Checkpoint):
+                    _keep(writer, report, remark)
+                else:
+                    _write(writer, report, watches, notify)
+            if writer.measures.ended is not None and writer.measures.ended.status in KEPT_AFTER:
                 for model in engine.models:
                     writer.write_model(model.which, model.data)
         except RunFailed as failure:
             problem = str(failure)  # its end may be written already
             _end(writer, "failed", problem)
         except BaseException as error:
-            if measures.ended is None:
+            if writer.measures.ended is None:
                 stopped = not isinstance(error, Exception)  # Ctrl-C, or the end of the process
                 _end(writer, *(("stopped", "") if stopped else ("failed", repr(error))))
                 notify(f"{'Stopped' if stopped else 'Failed'}. The record up to now: {path}")
             raise
-    ended = measures.ended
+    ended = writer.measures.ended
     assert ended is not None, "a run without an end"
     why = ended.error if ended.status == "failed" else problem
     if why or writer.failure:
@@ -250,6 +404,13 @@ def _write(
     writer: RecordWriter, lines: list[Line], watches: Iterable[Watch], notify: Notify
 ) -> None:
     writer.write(lines)
+    _tell(lines, notify)
+    for watch in watches:
+        watch(writer.measures)
+
+
+def _tell(lines: Iterable[Line], notify: Notify) -> None:
+    """Tell the user what deserves a line of a log."""
     for line in lines:
         if isinstance(line, Ended):  # its status is reported elsewhere
             for fault in line.faults_without_effect:
@@ -258,8 +419,34 @@ def _write(
         for event in texts_of(line):
             if event.rare:
                 notify(f"After {event.at:.1f} s: {event.text}.")
-    for watch in watches:
-        watch(writer.measures)
+
+
+def _keep(writer: RecordWriter, checkpoint: Checkpoint, remark: Notify) -> None:
+    """Write a checkpoint; without it, the run goes on."""
+    try:
+        writer.write_checkpoint(checkpoint)
+    except OSError as error:
+        reason = " ".join((error.strerror or str(error)).split())
+        remark(
+            f"Checkpoint {checkpoint.number} could not be written ({reason}): the run goes on, and"
+            " the checkpoints before it stay."
+        )
+
+
+def _new_folder(experiment: Experiment, choice: ParadigmChoice) -> Path:
+    """Choose the folder of a new record, where one can be written."""
+    check(join(experiment.output, experiment.name))
+    return folder_name(experiment.output, experiment.name, choice.label)
+
+
+def _checkpoints_for(folder: Path, experiment: Experiment) -> CheckpointWriter:
+    """Return the writer of the checkpoints that belong to the record in a folder."""
+    setting = experiment.checkpoint
+    if setting is None:
+        return CheckpointWriter(folder / CHECKPOINTS)
+    if setting.output is not None:
+        check(join(setting.output, folder.name), "checkpoint.output")
+    return CheckpointWriter(checkpoints_of(folder, setting.output), setting.keep)
 
 
 def _end(writer: RecordWriter, status: str, error: str) -> None:

@@ -14,7 +14,7 @@ from raysync.cli.console import console
 from raysync.errors import ConfigError
 from raysync.paradigms.class_loading import without_imports
 from raysync.record.reader import RunRecord, load
-from raysync.record.writer import completed
+from raysync.record.storage import completed
 
 SAFETENSORS, TORCH = (".safetensors",), (".pt", ".pth")
 """The suffixes of the formats."""

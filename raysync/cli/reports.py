@@ -11,6 +11,7 @@ import typer
 from raysync.cli.app import app
 from raysync.cli.console import console, visible
 from raysync.errors import ConfigError
+from raysync.record.checkpoints import CHECKPOINTS
 from raysync.record.storage import display_name, local_copy, upload
 from raysync.record.sweeps import TUNE
 
@@ -72,7 +73,7 @@ def report(
             f"--median applies to the tables of --format md; it has no meaning for {kind.value}."
         )
     _check_output(output, kind)
-    collection = collect([local_copy(path, without=TUNE) for path in paths])
+    collection = collect([local_copy(path, without=[TUNE, CHECKPOINTS]) for path in paths])
     if kind is Format.md and output is None:
         from raysync.results.markdown import markdown
 

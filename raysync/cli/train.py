@@ -16,7 +16,6 @@ import typer
 from raysync import config
 from raysync.cli.app import (
     EngineName,
-    File,
     OptionalFile,
     Settings,
     app,
@@ -28,12 +27,15 @@ from raysync.cli.app import (
 from raysync.cli.console import console, errors, say
 from raysync.cli.progress_lines import run_lines
 from raysync.cli.table import print_table
+from raysync.cli.watch import newest
 from raysync.config import Experiment, ParadigmChoice
 from raysync.config.secret_masking import masked
 from raysync.core.replay import replay as replay_journal
 from raysync.errors import ConfigError, RunFailed
 from raysync.paradigms import rebuild
-from raysync.record.reader import RunRecord, legible
+from raysync.record.checkpoints import CHECKPOINTS
+from raysync.record.older import settings_of
+from raysync.record.reader import RunRecord, legible, load
 from raysync.record.storage import display_name, join, local_copy
 from raysync.record.writer import MODEL_FILES
 
@@ -42,15 +44,42 @@ if TYPE_CHECKING:
     from raysync.training.preparation import TrainingPlan
 
 
+RunFile = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="FILE",
+        show_default=False,
+        help="Experiment file (YAML); with --resume, that of the record unless it is given.",
+    ),
+]
+Resume = Annotated[
+    str | None,
+    typer.Option(
+        "--resume",
+        metavar="RUN",
+        help=(
+            "Go on with a run that was lost, from its newest checkpoint: folder (or URI) of its"
+            " record, or of several: then the one that began last."
+        ),
+    ),
+]
+
+
 @app.command()
 def run(
-    file: File,
+    file: RunFile = None,
     engine: EngineName = None,
     settings: Settings = [],  # noqa: B006 - typer copies it
+    resume: Resume = None,
 ) -> None:
     """Train one experiment. Its file is a program: the functions and classes that it names are
-    imported and called.
+    imported and called. So is the record of a run that is resumed.
     """
+    if resume is not None:
+        _resume(resume, file, with_engine(settings, engine))
+        return
+    if file is None:
+        raise ConfigError("Name an experiment file: raysync run FILE; or raysync run --resume RUN.")
     experiment = config.load(file, with_engine(settings, engine))
     _train(experiment, [experiment.paradigm], [experiment.seed])
 
@@ -129,7 +158,7 @@ def replay(
     ] = False,
 ) -> None:
     """Feed a run's journal to a fresh machine; every decision must come out the same."""
-    journal = local_copy(record) / "journal.jsonl"
+    journal = local_copy(record, without=[CHECKPOINTS]) / "journal.jsonl"
     if not journal.is_file():
         raise ConfigError(f"{record}: not the record of a run (no journal.jsonl in it).")
     with legible(journal.parent), journal.open(encoding="utf-8") as file:
@@ -177,6 +206,26 @@ def _train(experiment: Experiment, choices: Sequence[ParadigmChoice], seeds: Seq
         _say_where_the_model_is([record for runs in done.values() for record in runs])
     if any(record is None for runs in done.values() for record in runs):
         raise typer.Exit(1)
+
+
+def _resume(run: str, file: Path | None, settings: Sequence[str]) -> None:
+    """Go on with a run, and print what its training printed."""
+    from raysync.runner import engine_for, prepare_to_resume, run_in
+
+    record = load(newest(run).path, trust=True)
+    source = record.path / "config.yaml" if file is None else file
+    experiment = config.load(source, settings, translate=settings_of)
+    training, goes_on = prepare_to_resume(record, experiment, say)
+    choice = experiment.paradigm
+    if experiment.engine == "ray":
+        say_that_ray_starts(experiment, f"{experiment.worker_count} workers")
+    with engine_for(training.experiment, say, os.environ.get("RAY_ADDRESS")) as engine:
+        with run_lines(experiment.timing == "only") as lines:
+            watch = lines.follow(choice.label)
+            done = run_in(engine, training, choice, watch=watch, notify=say, goes_on=goes_on)
+        print_table({choice.label: [done.summary]}, experiment, [experiment.seed], training.primary)
+        console.print_plain(f"Record: {display_name(done.path)}")
+        _say_where_the_model_is([done])
 
 
 def _say_where_the_model_is(records: Sequence[RunRecord | None]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -22,10 +20,12 @@ from raysync.cli.console import VisibleConsole, console
 from raysync.cli.progress_lines import RunLines
 from raysync.cli.run_view import RunView
 from raysync.errors import ConfigError
+from raysync.record.checkpoints import CHECKPOINTS
 from raysync.record.event_text import EventText
 from raysync.record.journal_tail import JournalTail
 from raysync.record.measures import Measures
 from raysync.record.reader import RunRecord, legible, load, measures_of
+from raysync.record.resumption import writer_is_gone
 from raysync.record.run_status import RunStatus
 from raysync.record.storage import Location, display_name, download, find, is_copy, is_uri, listdir
 from raysync.record.uploader import COPY_EVERY_S
@@ -200,6 +200,7 @@ class Watcher:
             gone = self._writer_is_gone()
             if waits:
                 self._download()
+                self._follow_a_resumption()
             with legible(self._record.path):
                 lines = self._journal.take(LINES)
                 if self._status is None and self._journal.head is not None:
@@ -219,10 +220,17 @@ class Watcher:
             if more and waits:
                 self._sleep(self._poll_s)
 
+    def _follow_a_resumption(self) -> None:
+        """Begin again if the journal was cut off, and now goes on from a checkpoint."""
+        if self._journal.is_replaced:
+            self._journal.begin_again()
+            self._status = None
+            self._record = RunRecord(self._record.path)
+
     def _download(self) -> None:
         """Bring the copy of a URI up to date; if that fails, the next call tries again."""
         try:
-            download(self._record.path)
+            download(self._record.path, without=[CHECKPOINTS])
             self._unreachable = ""
         except ConfigError as error:
             self._unreachable = f"{error} Trying again."
@@ -257,22 +265,7 @@ class Watcher:
         """Say whether the writer closed the record, or was a process of this machine that no longer
         exists.
         """
-        if self._is_closed:
-            return True
-        try:
-            environment = self._record.environment
-        except ConfigError:  # missing, or damaged
-            return False
-        pid = environment.get("pid")
-        if environment.get("host") != platform.node() or pid is None or pid <= 0:
-            return False
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return True
-        except (PermissionError, OverflowError):  # another user's process, or no process number
-            return False
-        return False
+        return self._is_closed or writer_is_gone(self._record) or False
 
     @property
     def _is_closed(self) -> bool:

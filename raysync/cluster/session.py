@@ -49,6 +49,8 @@ class Session:
     When it ends, actors, placement group and private cluster are gone.
     """
 
+    resumes_exactly = False
+
     def __init__(
         self,
         notify: Callable[[str], None] = lambda text: None,
@@ -100,6 +102,8 @@ class Session:
             RunFailed: the actors do not start.
             RunLost: the controller died, or something else that the run cannot do without.
         """
+        if checkpoint is not None:
+            raise NotImplementedError
         layout = layout_of(training, paradigm)
         self._connection.open(layout.experiment.cluster, cpus(layout.experiment))
         actor_group, plan = self._ready(training, layout, labels, checkpoint)

@@ -8,6 +8,7 @@ becomes a `ConfigError` with the path of the setting.
 from __future__ import annotations
 
 from raysync.config.base import Named, ParadigmChoice
+from raysync.config.checkpoint import Checkpointing
 from raysync.config.experiment import STANDARD_COMPARISON, Experiment
 from raysync.config.faults import Crash, Drift, Fault, Latency, SlowDown
 from raysync.config.files import load, parse, validate
@@ -31,6 +32,7 @@ from raysync.config.workers import Cluster, Jitter, Link, Network, Restarts, Wor
 
 __all__ = [
     "STANDARD_COMPARISON",
+    "Checkpointing",
     "Cluster",
     "Crash",
     "Data",

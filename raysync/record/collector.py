@@ -7,7 +7,7 @@ counted while it lasts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from raysync.config import Target
@@ -16,6 +16,7 @@ from raysync.core.events import Left
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Entry, Line
 from raysync.core.metrics import ACCURACY, PrimaryMetric
+from raysync.core.roster import Roster
 from raysync.record.measures import Measures
 from raysync.record.metrics_registry import RunLabels
 from raysync.record.push_rows import PushRow
@@ -77,12 +78,17 @@ class Collector:
         """Those that the counters contain so far."""
         self._waited_s: dict[str, float] = {}
         """Worker -> the seconds of waiting that its counter contains so far."""
+        self._begun_before: list[str] = []
+        """The workers of `begin_behind` whose counters have not begun yet."""
         self._lagtuner: dict[Key, float] = {}
         """LagTuner's latest decision for each worker, and the worker's latest finished wait."""
 
     def take(self, lines: Iterable[Line]) -> Collected:
         """Take in the lines since the last call, and return how they change the metrics."""
         collected = Collected()
+        for worker in self._begun_before:
+            self._begin(worker, collected)
+        self._begun_before = []
         for line in lines:
             for row in self._measures.feed(line):
                 self._pushed(row, collected)
@@ -91,6 +97,19 @@ class Collector:
         self._count_totals(collected)
         self._set_gauges(collected.gauges)
         return collected
+
+    def begin_behind(self, rosters: Mapping[int, Roster], at: float) -> None:
+        """Follow a run that goes on from a checkpoint, in a process that saw nothing of it before.
+        Counters begin with 0, as Prometheus expects of a new process.
+
+        Args:
+            rosters: stage -> its roster at the cut; 0 stands for workers that hold the whole
+                network.
+            at: seconds since the run began: the time of the resumption.
+        """
+        self._measures.begin_behind(rosters, at)
+        self._samples, self._updates = self._measures.samples, self._measures.updates
+        self._begun_before = [worker for roster in rosters.values() for worker in roster.live]
 
     def _pushed(self, row: PushRow, collected: Collected) -> None:
         run, worker = self._run, (*self._run, WorkerId(row.worker).slot)

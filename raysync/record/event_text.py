@@ -13,7 +13,7 @@ from typing import Any
 from raysync.core.decisions import Decision, Drop, Hold, Note, Restore, Suspend, Switch
 from raysync.core.events import Event, Joined, Left
 from raysync.core.ids import WorkerId
-from raysync.core.journal import Ended, Entry, Line, Remark
+from raysync.core.journal import Checkpointed, Ended, Entry, Line, Remark, Resumed
 
 PREDICTED = "predicted_wait_s"
 AWAY, RESTART = "away_s", "restart_in_s"
@@ -28,8 +28,8 @@ class EventText:
     at: float
     """Seconds since the run began."""
     kind: str
-    """hold, drop, switch, suspended, restored, joined, left, remark or ended; a note has its own
-    kind."""
+    """hold, drop, switch, suspended, restored, joined, left, remark, checkpoint, resumed or ended;
+    a note has its own kind."""
     worker: str
     """The worker that it is about; empty: all of them."""
     text: str
@@ -47,10 +47,21 @@ def texts_of(line: Line) -> Iterator[EventText]:
                 yield from _decided(event.at, decision)
         case Remark(at=at, text=text):
             yield EventText(at, "remark", "", text.removesuffix("."))
+        case Checkpointed(at=at, number=number):
+            text = f"checkpoint {number} is taken"
+            yield EventText(at, "checkpoint", "", text, rare=False)
+        case Resumed(at=at):
+            yield EventText(at, "resumed", "", _resumed(line))
         case Ended(status=status, at=at, error=error):
             yield EventText(
                 at, "ended", "", f"the run has ended: {status}{f'; {error}' if error else ''}"
             )
+
+
+def _resumed(line: Resumed) -> str:
+    count = line.lost_pushes
+    lost = f"; {count:,} push{'es were' if count > 1 else ' was'} lost" if count else ""
+    return f"resumed from checkpoint {line.number} after {seconds(line.away_s)}{lost}"
 
 
 def _membership(event: Event, report: Mapping[str, Any]) -> Iterator[EventText]:

@@ -27,9 +27,16 @@ class JournalTail:
         """
         self.head: dict[str, Any] | None = None
         """The header; None until it is on disk."""
+        self._path = journal
         self._file = journal.open("rb")
         self._decoder = Decoder()
         self._unfinished = b""
+
+    def begin_again(self) -> None:
+        """Read the journal that has its place now, from the beginning."""
+        self._file.close()
+        self.head, self._file = None, self._path.open("rb")
+        self._decoder, self._unfinished = Decoder(), b""
 
     def __enter__(self) -> JournalTail:
         return self
@@ -46,6 +53,15 @@ class JournalTail:
     def share(self) -> float:
         """The share of the file that has been read."""
         return self._file.tell() / max(1, os.fstat(self._file.fileno()).st_size)
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether another journal has its place: the run was resumed, and its journal cut off."""
+        try:
+            now, mine = self._path.stat(), os.fstat(self._file.fileno())
+        except OSError:
+            return False
+        return now.st_ino != mine.st_ino or now.st_size < self._file.tell()
 
     def take(self, at_most: int) -> list[Line]:
         """Return the next complete lines; an empty list means that it has caught up with the

@@ -17,7 +17,7 @@ cost of a switch   seconds from a switch to the first push of a step that began 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -25,8 +25,9 @@ from raysync.config import Target
 from raysync.core.decisions import Release, Switch
 from raysync.core.events import Left
 from raysync.core.ids import WorkerId
-from raysync.core.journal import Ended, Entry, Evaluation, Line
+from raysync.core.journal import Checkpointed, Ended, Entry, Evaluation, Line, Resumed
 from raysync.core.metrics import ACCURACY, LOSS, MODES, PERPLEXITY, PrimaryMetric
+from raysync.core.roster import Roster
 from raysync.record.push_rows import PushRow, PushRows
 
 CONVERGED_SPAN = 5
@@ -105,6 +106,10 @@ class Measures:
         self.applied_at = 0.0
         self.samples = self.updates = self.lead_max = 0
         self.outcomes = {"applied": 0, "dropped": 0, "buffered": 0}
+        self.checkpoints = 0
+        """The checkpoints that were taken."""
+        self.resumptions: list[Resumed] = []
+        """Each time that the run went on from a checkpoint."""
         self._rows = PushRows(workload_samples)
         self._switches: list[SwitchMeasures] = []
 
@@ -113,6 +118,14 @@ class Measures:
         match line:
             case Evaluation():
                 self.evaluations.append(line)
+            case Checkpointed(at=at):
+                self.checkpoints += 1
+                self.now = max(self.now, at)
+            case Resumed(at=at, exact=exact):
+                self.resumptions.append(line)
+                self.now = max(self.now, at)
+                if not exact:
+                    self._rows.resume(at)
             case Ended():
                 self.ended = line
                 yield from self.close(max(line.at, self.now))
@@ -134,6 +147,21 @@ class Measures:
                     self.applied_at = event.at
                 self.samples, self.updates = self._rows.roster.samples_applied, self._rows.updates
                 self.lead_max = self._rows.lead_max
+
+    def anew(self) -> Measures:
+        """Return the measures of the same run before its first line."""
+        return Measures(self.workload_samples, self.target, self.primary, self.chance_accuracy)
+
+    def begin_behind(self, rosters: Mapping[int, Roster], at: float) -> None:
+        """Follow a journal from a resumption on, without the lines before it; see
+        `PushRows.begin_behind`. Counts and seconds are then those since the resumption, but for the
+        samples and updates.
+        """
+        self._rows.begin_behind(rosters, at)
+        self.now = self.applied_at = self.started_at = at
+        for roster in rosters.values():
+            self.workers |= {worker: WorkerMeasures(at) for worker in roster.live}
+        self.samples, self.updates = self._rows.roster.samples_applied, self._rows.updates
 
     def close(self, at: float) -> Iterator[PushRow]:
         """Take in that the journal has ended, and yield the rows that were still open."""
@@ -334,7 +362,20 @@ class Measures:
                 }
                 for name, worker in self.workers.items()
             ],
+            **self._recovery(),
         }
+
+    def _recovery(self) -> dict[str, Any]:
+        """Return what a run without checkpoints has no keys for."""
+        keys: dict[str, Any] = {"checkpoints": self.checkpoints} if self.checkpoints else {}
+        if self.resumptions:
+            keys |= {
+                "resumptions": len(self.resumptions),
+                "away_s": sum(each.away_s for each in self.resumptions),
+                "lost_s": sum(each.lost_s for each in self.resumptions),
+                "lost_pushes": sum(each.lost_pushes for each in self.resumptions),
+            }
+        return keys
 
 
 def converged(accuracies: Sequence[float], chance: float | None = None) -> float | None:

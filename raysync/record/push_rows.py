@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from raysync.core.decisions import Apply, Decision, Drop, Push, Release
@@ -108,6 +108,34 @@ class PushRows:
             if isinstance(decision, Apply) and not stage and (roster.progress or 0) >= 1:
                 return  # a decoupled run goes on until the pipelines have drained
 
+    def resume(self, at: float) -> None:
+        """Take in that the run goes on from a checkpoint: the iterations that were under way are
+        computed again, and begin then.
+        """
+        for roster in self.rosters.values():
+            roster.now = at
+            roster.resume()
+            for worker in (*roster.computing, *roster.outdated):
+                _, lead = self._released[worker]
+                self._released[worker] = at, lead
+
+    def begin_behind(self, rosters: Mapping[int, Roster], at: float) -> None:
+        """Follow a journal from a resumption on, without the lines before it. Pushes that had
+        arrived before have no rows.
+
+        Args:
+            rosters: stage -> its roster at the cut; 0 stands for workers that hold the whole
+                network.
+            at: the time of the resumption.
+        """
+        for stage, roster in rosters.items():
+            self.rosters[stage] = Roster.load(roster.dump())
+            self._released |= {
+                worker: (at, roster.lead(worker) if worker in roster.members else 0)
+                for worker in roster.live
+            }
+        self.resume(at)
+
     def _stage(self, event: Event) -> int:
         if isinstance(event, TimerFired):
             return split_timer(event.key)[0] if self.rosters and 0 not in self.rosters else 0
@@ -117,14 +145,17 @@ class PushRows:
         match decision:
             case Apply(pushes=pushes, version=version):
                 for push in pushes:
-                    row = self._open[push]
+                    row = self._open.get(push)
+                    if row is None:
+                        continue  # of before `begin_behind`
                     row.outcome, row.version, row.applied_at_s = "applied", version, roster.now
                     row.staleness = version - 1 - row.base
                     yield from self._completed(push)
             case Drop(push=push, why=why, reason=reason):
-                row = self._open[push]
-                row.outcome, row.why, row.reason = "dropped", why, reason
-                yield from self._completed(push)
+                row = self._open.get(push)
+                if row is not None:
+                    row.outcome, row.why, row.reason = "dropped", why, reason
+                    yield from self._completed(push)
             case Release(worker=worker):
                 lead = roster.lead(worker)
                 self._released[worker] = (roster.now, lead)

@@ -25,6 +25,7 @@ from raysync.core.journal import Line, read
 from raysync.core.metrics import PrimaryMetric
 from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.class_loading import without_imports
+from raysync.record.checkpoints import CHECKPOINTS
 from raysync.record.measures import Measures
 from raysync.record.older import settings_of, summary_of
 from raysync.record.push_rows import PushRow
@@ -285,7 +286,7 @@ def load(path: str | Path, *, trust: bool = False) -> RunRecord:
     Raises:
         ConfigError: no record is there.
     """
-    folder = local_copy(path)
+    folder = local_copy(path, without=[CHECKPOINTS])
     if not (folder / "journal.jsonl").is_file() or not (folder / "config.yaml").is_file():
         raise ConfigError(
             f"{path}: not the record of a run (no journal.jsonl and config.yaml in it)."

@@ -9,7 +9,7 @@ from operator import itemgetter
 from raysync.core.decisions import Apply, Hold, Note, Release, Restore, Suspend, Switch
 from raysync.core.events import Joined, Left, Pushed
 from raysync.core.ids import WorkerId
-from raysync.core.journal import Entry, Line
+from raysync.core.journal import Entry, Line, Resumed
 from raysync.record.event_text import RESTART, EventText, seconds, texts_of
 from raysync.record.measures import Measures
 
@@ -89,6 +89,10 @@ class RunStatus:
             self._keep(event)
         if isinstance(line, Entry):
             self._update(line)
+        elif isinstance(line, Resumed) and not line.exact:
+            for state in self._states.values():
+                if state.doing == "computing":
+                    state.since = line.at  # it computes the same iteration again
         return events
 
     @property

@@ -20,8 +20,8 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import mkdtemp
 from threading import Thread
@@ -33,6 +33,9 @@ from raysync.errors import ConfigError, unknown_name
 
 Location = Path | str
 """A folder, or a URI."""
+
+NEW = ".new"
+"""The suffix of a file or folder that is not complete."""
 
 SCHEMES = ("abfs", "file", "gs", "hdfs", "s3", "fsspec+...")
 ANSWER_S = 60.0
@@ -68,30 +71,34 @@ def location_of(path: Path) -> Location:
     return path if copy is None else join(_copies[copy], *path.relative_to(copy).parts)
 
 
-def check(location: Location) -> None:
+def check(location: Location, setting: str = "output") -> None:
     """Make sure that records can be written at a location, before actors start and hours of
     training go into one.
+
+    Args:
+        location: a folder or a URI.
+        setting: what names it, for errors.
 
     Raises:
         ConfigError: there is no such file system, or it cannot be reached or written.
     """
     if is_uri(location):
-        _check_uri(str(location))
+        _check_uri(str(location), setting)
         return
     folder = Path(location).expanduser().absolute()
     parent = next(path for path in (folder, *folder.parents) if os.access(path, os.F_OK))
     if not parent.is_dir():
-        raise ConfigError(f"output: {location}: {parent} is not a folder.")
+        raise ConfigError(f"{setting}: {location}: {parent} is not a folder.")
     if not os.access(parent, os.W_OK):
-        raise ConfigError(f"output: {location}: {parent} cannot be written.")
+        raise ConfigError(f"{setting}: {location}: {parent} cannot be written.")
 
 
-def _check_uri(uri: str) -> None:
+def _check_uri(uri: str, setting: str) -> None:
     failures: list[Exception] = []
 
     def create() -> None:
         try:
-            with _reported(f"output: {uri}"):
+            with _reported(f"{setting}: {uri}"):
                 system, path = fs.FileSystem.from_uri(uri)
                 system.create_dir(path, recursive=True)
         except Exception as failure:
@@ -102,7 +109,7 @@ def _check_uri(uri: str) -> None:
     attempt.start()
     attempt.join(ANSWER_S)
     if attempt.is_alive():
-        raise ConfigError(f"output: {masked(uri)}: no answer within {ANSWER_S:.0f} s.")
+        raise ConfigError(f"{setting}: {masked(uri)}: no answer within {ANSWER_S:.0f} s.")
     for failure in failures:
         raise failure
 
@@ -116,12 +123,12 @@ def new_copy(uri: str) -> Path:
     return copy
 
 
-def local_copy(location: Location, *, without: str = "") -> Path:
+def local_copy(location: Location, *, without: Collection[str] = ()) -> Path:
     """Return a folder as it is; download a URI, and return the copy.
 
     Args:
         location: a folder or a URI.
-        without: name of a subfolder that is not downloaded.
+        without: names of subfolders, at any depth, that are not downloaded.
 
     Raises:
         ConfigError: there is no such file system, it cannot be reached, or nothing is there.
@@ -169,9 +176,13 @@ def find(uri: Location, name: str) -> list[Location]:
     return [join(uri, *folders) for *folders, _ in names]
 
 
-def download(folder: Path, *, without: str = "") -> None:
+def download(folder: Path, *, without: Collection[str] = ()) -> None:
     """Bring a copy, or a folder within one, up to date with its URI, including the modification
     times of the files. A folder that is no copy is left alone.
+
+    Args:
+        folder: the copy.
+        without: names of subfolders, at any depth, that are not downloaded.
 
     Raises:
         ConfigError: the URI cannot be reached, or nothing is there.
@@ -184,14 +195,31 @@ def download(folder: Path, *, without: str = "") -> None:
         infos = system.get_file_info(fs.FileSelector(path, allow_not_found=True))
         if not infos:
             raise ConfigError(f"{masked(str(uri))}: nothing is there.")
-        for info in infos:
-            if info.base_name not in (without, ""):
-                target = folder / info.base_name
-                is_folder = info.type is fs.FileType.Directory
-                (target if is_folder else folder).mkdir(parents=True, exist_ok=True)
-                fs.copy_files(info.path, str(target), source_filesystem=system)
-                if info.mtime_ns is not None:
-                    os.utime(target, ns=(info.mtime_ns, info.mtime_ns))
+        _copy(system, infos, folder, without)
+
+
+def _copy(
+    system: fs.FileSystem, infos: list[fs.FileInfo], folder: Path, without: Collection[str]
+) -> None:
+    """Copy files and folders of a file system into a folder."""
+    for info in infos:
+        if info.base_name in (*without, ""):
+            continue
+        target = folder / info.base_name
+        is_folder = info.type is fs.FileType.Directory
+        (target if is_folder else folder).mkdir(parents=True, exist_ok=True)
+        if is_folder and without and _holds(system, info.path, without):
+            _copy(system, system.get_file_info(fs.FileSelector(info.path)), target, without)
+        else:  # all at once, by several threads
+            fs.copy_files(info.path, str(target), source_filesystem=system)
+        if info.mtime_ns is not None:
+            os.utime(target, ns=(info.mtime_ns, info.mtime_ns))
+
+
+def _holds(system: fs.FileSystem, path: str, names: Collection[str]) -> bool:
+    """Say whether a folder has one of these names in it, at any depth."""
+    inside = system.get_file_info(fs.FileSelector(path, recursive=True))
+    return any(each.base_name in names for each in inside)
 
 
 def upload(*files: Path) -> None:
@@ -212,18 +240,39 @@ def upload(*files: Path) -> None:
 
 
 def remove(location: Location) -> None:
-    """Remove a file, if it exists.
+    """Remove a file, or a folder with all that is in it, if it exists.
 
     Raises:
         ConfigError: there is no such file system, or it cannot be reached or written.
     """
     if not is_uri(location):
-        Path(location).unlink(missing_ok=True)
+        if Path(location).is_dir():
+            shutil.rmtree(location)
+        else:
+            Path(location).unlink(missing_ok=True)
         return
     with _reported(str(location)):
         system, path = fs.FileSystem.from_uri(location)
-        if system.get_file_info(path).type is fs.FileType.File:
+        kind = system.get_file_info(path).type
+        if kind is fs.FileType.File:
             system.delete_file(path)
+        elif kind is fs.FileType.Directory:
+            system.delete_dir(path)
+
+
+@contextmanager
+def completed(path: Path) -> Iterator[Path]:
+    """Give the path of a new file to write, which replaces the file at `path` once the `with` block
+    has ended without an error.
+    """
+    new = path.with_name(path.name + NEW)
+    try:
+        yield new
+        new.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            new.unlink()
+        raise
 
 
 def is_copy(path: Path) -> bool:

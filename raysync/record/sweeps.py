@@ -30,6 +30,7 @@ from raysync.config import Experiment
 from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError
 from raysync.paradigms.class_loading import without_imports
+from raysync.record.checkpoints import CHECKPOINTS
 from raysync.record.older import settings_of
 from raysync.record.reader import RunRecord, legible, load
 from raysync.record.storage import local_copy, upload
@@ -105,7 +106,7 @@ def load_sweep(path: str | Path, *, trust: bool = False) -> SweepRecord:
     Raises:
         ConfigError: no sweep is there, or it has no table yet.
     """
-    folder = local_copy(path, without=TUNE)
+    folder = local_copy(path, without=[TUNE, CHECKPOINTS])
     if not (folder / FILE).is_file():
         raise ConfigError(f"{path}: not the folder of a sweep (no {FILE} in it).")
     if not (folder / TABLE).is_file():

@@ -1,15 +1,16 @@
-"""Upload a record to its URI while the run goes on."""
+"""Upload a record, or its checkpoints, to a URI while the run goes on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from raysync.errors import ConfigError, RunFailed
+from raysync.record.checkpoints import MANIFEST, NAME, name_of, numbers_in
 from raysync.record.measures import Measures
-from raysync.record.storage import is_copy, keep_copy, upload
-from raysync.record.writer import NEW
+from raysync.record.storage import NEW, is_copy, join, keep_copy, location_of, remove, upload
 
 COPY_EVERY_S = 30.0
 COPY_SHARE = 0.05
@@ -19,20 +20,38 @@ COPY_SHARE = 0.05
 class Uploader:
     """Uploads a record that has a URI: now and then (it is a `watch` of the run), and when its
     `with` block ends. A record in a plain folder is left alone.
+
+    A checkpoint is there once its manifest is. So manifests are uploaded behind all else but the
+    summary: the other files of the checkpoint, and the journal, which has its line.
     """
 
-    def __init__(self, folder: Path, notify: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        notify: Callable[[str], None],
+        what: str = "its record",
+        *,
+        is_essential: bool = True,
+    ) -> None:
         """
         Args:
-            folder: the folder of the record.
+            folder: the folder of the record, or that of its checkpoints.
             notify: receives a sentence when an upload fails; the next one tries again.
+            what: what is in the folder, for these sentences.
+            is_essential: whether the run fails if the last upload does.
         """
         self._folder = folder
         self._notify = notify
+        self._what = what
+        self._is_essential = is_essential
         self._is_needed = is_copy(folder)
         self._uploaded: dict[Path, tuple[int, int]] = {}
         """File -> its modification time and size when it was uploaded."""
         self._due = datetime.min  # at once, so that the run can be found behind its URI
+
+    def skip_what_is_there(self) -> None:
+        """Take the files of the folder for uploaded: they were downloaded."""
+        self._uploaded = self._states()
 
     def __enter__(self) -> Uploader:
         return self
@@ -44,7 +63,7 @@ class Uploader:
         try:
             self._upload()
         except ConfigError as error:
-            self._notify(f"The run goes on, but its record is not up to date: {error}")
+            self._notify(f"The run goes on, but {self._what} is not up to date: {error}")
         took_s = (datetime.now() - began).total_seconds()
         self._due = began + timedelta(seconds=max(COPY_EVERY_S, took_s / COPY_SHARE))
 
@@ -55,18 +74,72 @@ class Uploader:
             self._upload()
         except ConfigError as error:
             keep_copy(self._folder)
-            problem = f"its record could not be uploaded, and stays in {self._folder}\n{error}"
-            if kind is None:
+            problem = f"{self._what} could not be uploaded, and stays in {self._folder}\n{error}"
+            if kind is None and self._is_essential:
                 raise RunFailed(problem) from error
             self._notify(f"The run has ended; {problem}")
 
     def _upload(self) -> None:
-        # By name: config.yaml before journal.jsonl, by which a record is found. The summary last:
-        # once it is there, so is everything else.
-        files = sorted(
-            self._folder.rglob("*"), key=lambda file: (file.name == "summary.json", file)
-        )
-        complete = [file for file in files if file.is_file() and file.suffix != NEW]
-        states = {file: (file.stat().st_mtime_ns, file.stat().st_size) for file in complete}
-        upload(*(file for file in states if self._uploaded.get(file) != states[file]))
+        states = self._states()
+        changed = [file for file in states if self._uploaded.get(file) != states[file]]
+        upload(*changed)
+        for folder in {file.parent.parent for file in changed if file.name == MANIFEST}:
+            _remove_older(folder)
         self._uploaded = states
+
+    def _states(self) -> dict[Path, tuple[int, int]]:
+        """Return the modification time and the size of each complete file, in the order in which
+        they are uploaded.
+        """
+        files = [
+            file
+            for file in sorted(self._folder.rglob("*"), key=_order)
+            if file.is_file() and NEW not in {part.suffix for part in (file, *file.parents)}
+        ]
+        return {file: (file.stat().st_mtime_ns, file.stat().st_size) for file in files}
+
+
+@contextmanager
+def uploads(
+    record: Path, checkpoints: Path, notify: Callable[[str], None], *, goes_on: bool = False
+) -> Iterator[Callable[[Measures], None]]:
+    """Upload a record and its checkpoints, which may lie elsewhere. Gives a `watch` of the run.
+
+    Args:
+        record: the folder of the record.
+        checkpoints: that of its checkpoints.
+        notify: see `Uploader`.
+        goes_on: what is in the folder now was downloaded.
+    """
+    with Uploader(record, notify) as uploader:
+        if goes_on:
+            uploader.skip_what_is_there()
+        if record in checkpoints.parents:
+            yield uploader
+            return
+        what = "the folder of its checkpoints"
+        with Uploader(checkpoints, notify, what, is_essential=False) as other:
+
+            def upload_both(measures: Measures) -> None:
+                uploader(measures)
+                other(measures)
+
+            yield upload_both
+
+
+def _order(file: Path) -> tuple[bool, bool, bool, Path]:
+    """Return the place of a file among those that are uploaded.
+
+    By name: config.yaml before journal.jsonl, by which a record is found. The summary last: once it
+    is there, so is everything else.
+    """
+    is_of_checkpoint = NAME.fullmatch(file.parent.name) is not None
+    return file.name == "summary.json", file.name == MANIFEST, is_of_checkpoint, file
+
+
+def _remove_older(folder: Path) -> None:
+    """Remove the checkpoints behind the URI which are older than those that the folder has."""
+    there = numbers_in(folder)
+    for number in numbers_in(location := location_of(folder)):
+        if number < there[0]:
+            remove(join(location, name_of(number)))

@@ -28,20 +28,34 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raysync.config.secret_masking import masked
-from raysync.core.journal import Evaluation, Line, encode, header
+from raysync.core.checkpoint import Checkpoint
+from raysync.core.journal import Evaluation, Line, Resumed, encode, header, read
 from raysync.core.metrics import RESERVED
 from raysync.core.paradigm import AnyParadigm
 from raysync.errors import ConfigError, RunFailed
+from raysync.record.checkpoints import CHECKPOINTS, CheckpointWriter
+from raysync.record.journal_cut import Resumption, cut_off
 from raysync.record.measures import Measures
 from raysync.record.push_rows import PushRow
-from raysync.record.storage import Location, is_uri, join, new_copy
+from raysync.record.storage import (
+    NEW,
+    Location,
+    completed,
+    is_uri,
+    join,
+    location_of,
+    new_copy,
+    remove,
+)
 
 ROWS_PER_GROUP = 10_000
-NEW = ".new"
-"""The suffix of a file that is not complete."""
-PUSHES = "pushes.parquet"
+JOURNAL, CONFIG, ENVIRONMENT = "journal.jsonl", "config.yaml", "environment.json"
+PUSHES, EVALUATIONS, SUMMARY = "pushes.parquet", "evaluations.parquet", "summary.json"
 MODEL_FILES = {"final": "model.safetensors", "best": "model-best.safetensors"}
 """Which model -> its file."""
+OF_AN_END = (SUMMARY, *MODEL_FILES.values(), PUSHES, EVALUATIONS)
+"""What a run leaves when it ends; the summary, which says so, is the first to go when it is
+resumed."""
 PACKAGES = ("raysync", "ray", "torch", "torchvision", "numpy", "pandas")
 _TYPES = {"str": pa.string(), "int": pa.int64(), "float": pa.float64()}
 MARKED = {each.name: _TYPES[str(each.type)] for each in fields(Evaluation) if each.name in RESERVED}
@@ -112,21 +126,6 @@ def _version(package: str) -> str | None:
 
 
 @contextmanager
-def completed(path: Path) -> Iterator[Path]:
-    """Give the path of a new file to write, which replaces the file at `path` once the `with` block
-    has ended without an error.
-    """
-    new = path.with_name(path.name + NEW)
-    try:
-        yield new
-        new.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            new.unlink()
-        raise
-
-
-@contextmanager
 def writable(folder: Path) -> Iterator[None]:
     """Turn an error of the disk, while a record is written to it, into one line.
 
@@ -159,10 +158,12 @@ class RecordWriter:
         about: Mapping[str, Any],
         began: datetime,
         places: Mapping[str, Any] | None = None,
+        checkpoints: CheckpointWriter | None = None,
+        goes_on: Resumption | None = None,
     ) -> None:
         """
         Args:
-            folder: an empty folder that exists.
+            folder: an empty folder that exists, or that of a run that goes on.
             config_yaml: the resolved experiment.
             paradigm: a fresh paradigm, for the journal's header.
             measures: the measures that take in every line that is written.
@@ -170,6 +171,8 @@ class RecordWriter:
             began: when the run was requested; `wall_seconds` counts from there to the end of the
                 record.
             places: actor -> where it ran; for `environment.json`.
+            checkpoints: writes the run's checkpoints; None: into the folder, two of them.
+            goes_on: what the run goes on from; None: it begins.
 
         Raises:
             RunFailed: nothing can be written there.
@@ -178,26 +181,83 @@ class RecordWriter:
         self.measures = measures
         self.failure = ""
         """Why the record cannot be completed; empty as long as it can."""
+        self.resumed: Resumed | None = None
+        """The latest resumption of the run that this writer has written."""
         self._about = about
         self._began = began
         self._rows: list[PushRow] = []
         self._closed = False
+        self._checkpoints = checkpoints or CheckpointWriter(folder / CHECKPOINTS)
+        process = environment() | {"places": places or {}}
+        if goes_on is not None:
+            process |= {"started": goes_on.started, "resumed": process["started"]}
         with self._keeping_failure():
-            with completed(folder / "config.yaml") as new:
+            with completed(folder / CONFIG) as new:
                 new.write_text(config_yaml, encoding="utf-8")
-            _write_json(folder / "environment.json", environment() | {"places": places or {}})
-            self._journal = (folder / "journal.jsonl").open("w", encoding="utf-8")
+            _write_json(folder / ENVIRONMENT, process)
+            if goes_on is not None:
+                self.resume(goes_on.checkpoint, exact=goes_on.exact)
+                return
+            self._open("w")
             self._journal.write(
                 header(paradigm, measures.workload_samples, about=dict(about)) + "\n"
             )
             self._journal.flush()
-            self._pushes = pq.ParquetWriter(folder / f"{PUSHES}{NEW}", schema_of(PushRow))
 
     def __enter__(self) -> RecordWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _open(self, mode: str) -> None:
+        """Open the journal, and the table of pushes from its beginning."""
+        self._journal = (self.folder / JOURNAL).open(mode, encoding="utf-8")
+        self._pushes = pq.ParquetWriter(self.folder / f"{PUSHES}{NEW}", schema_of(PushRow))
+
+    def resume(self, checkpoint: Checkpoint, *, exact: bool = False) -> None:
+        """Go back to a checkpoint of this record: cut the journal off behind it, remove what the
+        end of the run has left, and write on from there, with fresh `measures`. However often that
+        is interrupted, it can be done again.
+
+        Args:
+            checkpoint: what the run goes on from.
+            exact: whether the iterations under way go on, in place of beginning again.
+
+        Raises:
+            RunFailed: it cannot be written.
+            ConfigError: the journal has no line of that checkpoint, or is damaged before it.
+        """
+        with self._keeping_failure():
+            self._close_files()
+            _remove(self.folder / SUMMARY)
+            self.resumed = cut_off(self.folder / JOURNAL, checkpoint, exact=exact)
+            for name in OF_AN_END:
+                _remove(self.folder / name)
+            self._checkpoints.go_on_from(checkpoint.number)
+            self.measures, self._rows = self.measures.anew(), []
+            self._open("a")
+            with (self.folder / JOURNAL).open(encoding="utf-8") as journal:
+                for line in read(journal)[1]:
+                    self._take(line)
+
+    def write_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint, whose line in the journal has been written, and remove those that are
+        too old.
+
+        Raises:
+            OSError: it cannot be written. The older ones stay, and the record can go on.
+        """
+        if self.failure:
+            return
+        os.fsync(self._journal.fileno())  # a checkpoint without its line is none
+        self._checkpoints.write(checkpoint)
+
+    def _take(self, line: Line) -> None:
+        """Take in a line that is in the journal."""
+        self._rows.extend(self.measures.feed(line))
+        if len(self._rows) >= ROWS_PER_GROUP and not self.failure:
+            self._flush_rows()
 
     def write(self, lines: Iterable[Line]) -> None:
         """Write lines of the journal, and the rows that they complete.
@@ -215,9 +275,7 @@ class RecordWriter:
             self._journal.writelines(texts)
             self._journal.flush()
             if not os.fstat(self._journal.fileno()).st_nlink:  # it is open, but has no name
-                raise FileNotFoundError(
-                    ENOENT, "it was removed", str(self.folder / "journal.jsonl")
-                )
+                raise FileNotFoundError(ENOENT, "it was removed", str(self.folder / JOURNAL))
             if len(self._rows) >= ROWS_PER_GROUP:
                 self._flush_rows()
 
@@ -242,17 +300,21 @@ class RecordWriter:
         self._rows.extend(self.measures.close(self.measures.now))
         with suppress(RunFailed), self._keeping_failure():
             self._complete()
-        with suppress(OSError):  # on a full disk, both still hold what they could not write
-            self._journal.close()
-        with suppress(OSError):
-            self._pushes.close()
+        self._close_files()
+
+    def _close_files(self) -> None:
+        """Close what is open; on a full disk, it still holds what could not be written."""
+        for file in ("_journal", "_pushes"):
+            if (opened := getattr(self, file, None)) is not None:
+                with suppress(OSError):
+                    opened.close()
 
     def _complete(self) -> None:
         self._journal.close()
         self._flush_rows()
         self._pushes.close()
         (self.folder / f"{PUSHES}{NEW}").replace(self.folder / PUSHES)
-        with completed(self.folder / "evaluations.parquet") as new:
+        with completed(self.folder / EVALUATIONS) as new:
             pq.write_table(evaluations_table(self.measures), new)
         summary = {
             **self._about,
@@ -260,7 +322,7 @@ class RecordWriter:
             "wall_seconds": (datetime.now() - self._began).total_seconds(),
         }
         _write_json(
-            self.folder / "summary.json",
+            self.folder / SUMMARY,
             {  # JSON has no word for NaN
                 key: None if isinstance(value, float) and not isfinite(value) else value
                 for key, value in summary.items()
@@ -283,6 +345,12 @@ class RecordWriter:
         except RunFailed as error:
             self.failure = self.failure or str(error)
             raise
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, also behind the URI that it belongs to."""
+    path.unlink(missing_ok=True)
+    remove(location_of(path))
 
 
 def _write_json(path: Path, data: Mapping[str, Any]) -> None:

@@ -2,7 +2,8 @@
 viewer of the format.
 
     process "workers"   a track a worker: transfer, step, wait (and why); leaving, joining
-    process "server"    updates, drops, switches, the controller's decisions, evaluations
+    process "server"    updates, drops, switches, the controller's decisions, evaluations,
+                        checkpoints and resumptions
     process "lead"      a counter a worker: clocks ahead of the slowest, at each release
 
 The time between a release and its push that is not the step is drawn as transfer, before the step:
@@ -23,7 +24,7 @@ from typing import Any
 from raysync.core.decisions import Apply, Decision, Drop, Hold, Note, Restore, Suspend, Switch
 from raysync.core.events import Joined, Left, Pushed
 from raysync.core.ids import WorkerId
-from raysync.core.journal import Ended, Entry, Evaluation, Line, Remark
+from raysync.core.journal import Checkpointed, Ended, Entry, Evaluation, Line, Remark, Resumed
 from raysync.record.reader import RunRecord
 from raysync.results.collection import label_of
 from raysync.results.columns import metric_text
@@ -204,6 +205,12 @@ def _marks(lines: Iterable[Line], tracks: dict[str, int], metric: str) -> Iterat
                 )
             case Remark(at=at, text=text):
                 yield _mark(text, "remark", at, SERVER, CONTROLLER, {})
+            case Checkpointed(at=at, number=number):
+                yield _mark(f"checkpoint {number}", "checkpoint", at, SERVER, CONTROLLER, {})
+            case Resumed(at=at, number=number):
+                args = {name: getattr(line, name) for name in ("away_s", "lost_s", "lost_pushes")}
+                name = f"resumed from checkpoint {number}"
+                yield _mark(name, "resumption", at, SERVER, CONTROLLER, args)
             case Ended(status=status, at=at, error=error):
                 yield _mark(status, "end", at, SERVER, UPDATES, {"error": error} if error else {})
 

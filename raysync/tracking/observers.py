@@ -58,6 +58,8 @@ class Observers:
         Raises:
             RunFailed: a callback has failed; the message names it.
         """
+        # a run that was resumed may have gone back behind evaluations that were told
+        self._evaluations = min(self._evaluations, len(measures.evaluations))
         new = measures.evaluations[self._evaluations :]
         self._evaluations += len(new)
         for evaluation in new:

@@ -25,6 +25,7 @@ from raysync.config import Experiment, Sweep
 from raysync.config.secret_masking import masked
 from raysync.core.metrics import LOSS
 from raysync.errors import ConfigError
+from raysync.record.checkpoints import CHECKPOINTS
 from raysync.record.storage import (
     check,
     display_name,
@@ -167,7 +168,7 @@ def run(
         connection.close()
         if notes(plan.trials.folder):
             with suppress(ConfigError):  # where nothing was recorded
-                download(plan.trials.folder / RECORDS)
+                download(plan.trials.folder / RECORDS, without=[CHECKPOINTS])
             write_table(plan.trials.folder)
     return load_sweep(plan.trials.folder), done == plan.count
 
@@ -206,7 +207,7 @@ def _folder(experiment: Experiment, source: str, resume: bool) -> Path:
     latest = next((sweep for sweep in sweeps if FILE in listdir(sweep)), None)
     if latest is None:
         raise ConfigError(f"{source}: no sweep of it to go on with in {masked(str(parent))}.")
-    folder = local_copy(latest)
+    folder = local_copy(latest, without=[CHECKPOINTS])
     if config.load(folder / FILE) != config.validate(yaml.safe_load(experiment.to_yaml())):
         raise ConfigError(
             f"{source}: its settings differ from those that {masked(str(latest))} began with; a"

@@ -23,6 +23,8 @@ from raysync.virtual.pipelined import PipelinedRun
 class VirtualEngine:
     """Runs tasks in this process."""
 
+    resumes_exactly = False
+
     def __init__(self) -> None:
         self.places: dict[str, Any] = {}
         """The places of actors: none, since all are in this process."""

@@ -215,6 +215,13 @@ from raysync.errors import ConfigError
             "network.server_bandwidth_bytes_per_s: .*greater than 0; got -5",
         ),
         ("network: {update_s: .inf}", "network.update_s: .*finite"),
+        ("checkpoint: {}", "checkpoint: say when checkpoints are taken: every_s: 60, "),
+        ("checkpoint: {keep: 3}", "checkpoint: say when checkpoints are taken"),
+        ("checkpoint: {every_s: 0}", "checkpoint.every_s: .*greater than 0; got 0"),
+        ("checkpoint: {every_progress: 0}", "checkpoint.every_progress: .*greater than 0; got 0"),
+        ("checkpoint: {every_progress: 1.1}", "checkpoint.every_progress: .*got 1.1"),
+        ("checkpoint: {every_s: 1, keep: 0}", "checkpoint.keep: .*got 0"),
+        ("checkpoint: {every_s: 1, output: 's3:/x'}", "checkpoint.output: a URI is text with ://"),
     ],
 )
 def test_what_is_wrong_is_named(text, says):
@@ -375,6 +382,15 @@ def test_the_resolved_experiment_is_a_file_that_says_the_same():
     assert phases.update.in_phase("asp") == config.Update(
         momentum=0.5, delay_compensation={"name": "adaptive"}
     )
+
+
+def test_the_place_of_checkpoints_is_written_without_its_secrets():
+    text = "checkpoint: {every_s: 60, output: 's3://key:secret@bucket/x?token=a'}"
+    checkpoint = config.parse(text, source="x.yaml").checkpoint
+    assert checkpoint.output == "s3://key:secret@bucket/x?token=a"
+    resolved = config.parse(text, source="x.yaml").to_yaml()
+    assert "s3://***@bucket/x?token=***" in resolved
+    assert config.parse("seed: 1", source="x.yaml").checkpoint is None
 
 
 def test_workloads():

@@ -16,7 +16,8 @@ from raysync.errors import RunFailed
 from raysync.paradigms import make
 from raysync.record.measures import Measures
 from raysync.record.reader import load
-from raysync.record.writer import NEW, RecordWriter, completed
+from raysync.record.storage import NEW, completed
+from raysync.record.writer import RecordWriter
 from tests.builders.journals import journal
 
 LONG = {

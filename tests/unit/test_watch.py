@@ -477,7 +477,7 @@ def test_a_place_that_is_lost_for_a_while(record, monkeypatch):
     behind = newest(f"file://{writer.folder}").path
     pulls = iter([ConfigError("s3://gone: cannot be reached."), None])
 
-    def pull(folder):
+    def pull(folder, **_):
         failure = next(pulls)
         if failure:
             raise failure

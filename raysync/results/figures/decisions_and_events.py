@@ -27,7 +27,13 @@ SECTION = "What was decided, what happened"
 MEASURED = ("controller", "waited")
 """The kinds of notes that have a figure of their own."""
 
-SYMBOLS = {"switch": "diamond", "left": "x", "joined": "triangle-up", "remark": "square"}
+SYMBOLS = {
+    "switch": "diamond",
+    "left": "x",
+    "joined": "triangle-up",
+    "remark": "square",
+    "resumed": "triangle-right",
+}
 """The symbols of happenings; notes of other kinds take the next of `NOTE_SYMBOLS`."""
 
 NOTE_SYMBOLS = ("circle", "star", "cross", "hexagon", "triangle-down", "pentagon")
@@ -41,6 +47,7 @@ WORDS = {
     "cross": "✚",
     "hexagon": "⬢",
     "triangle-down": "▼",
+    "triangle-right": "▶",
     "pentagon": "⬟",
 }
 

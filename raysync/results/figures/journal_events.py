@@ -11,10 +11,19 @@ from typing import Any
 
 from raysync.core.decisions import Hold, Note, Restore, Suspend, Switch
 from raysync.core.events import Joined, Left
-from raysync.core.journal import Entry, Remark, read
+from raysync.core.journal import Entry, Remark, Resumed, read
 from raysync.record.reader import RunRecord, legible, measures_of
 
-TELLING = ('"Note"', '"Suspend"', '"Restore"', '"Switch"', '"Joined"', '"Left"', '"remark"')
+TELLING = (
+    '"Note"',
+    '"Suspend"',
+    '"Restore"',
+    '"Switch"',
+    '"Joined"',
+    '"Left"',
+    '"remark"',
+    '"resumed"',
+)
 """Lines with one of these words are read to the end of a journal."""
 
 OPENING = 4_000
@@ -29,7 +38,8 @@ class Happening:
     at: float
     """Seconds since the first release."""
     kind: str
-    """The kind of a note, or else suspended, restored, switch, left, joined or remark."""
+    """The kind of a note, or else suspended, restored, switch, left, joined, remark or
+    resumed."""
     worker: str
     values: dict[str, Any] = field(default_factory=dict)
 
@@ -80,6 +90,9 @@ def story_of(record: RunRecord, start: float) -> Story:
                     }
                 case Remark(at=at, text=text):
                     happenings.append(Happening(at - start, "remark", "", {"": text}))
+                case Resumed(at=at, number=number, lost_pushes=lost):
+                    values = {"from checkpoint": number, "lost pushes": lost}
+                    happenings.append(Happening(at - start, "resumed", "", values))
     return Story(tuple(happenings), holds)
 
 

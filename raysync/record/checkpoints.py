@@ -1,0 +1,244 @@
+"""The checkpoints of a record: folders of JSON and safetensors. Nothing in them is ever executed.
+
+    RECORD/checkpoints/000007/state.json              the driver's state
+    RECORD/checkpoints/000007/server-0.safetensors    a file for each shard of each server
+    RECORD/checkpoints/000007/manifest.json           size and checksum of each file
+
+A checkpoint is written into a folder that ends in `.new`, and renamed once all of it is on disk. So
+a folder with its name is complete, unless the disk has damaged it; that is what the checksums show.
+A folder without a manifest is one that is being removed, or is not uploaded yet.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from raysync.core.checkpoint import Checkpoint
+from raysync.errors import ConfigError
+from raysync.record.storage import NEW, Location, join, listdir, location_of, remove
+
+CHECKPOINTS = "checkpoints"
+"""The folder of the checkpoints within that of a record."""
+MANIFEST, STATE = "manifest.json", "state.json"
+CHECKPOINT_SCHEMA = 1
+NAME = re.compile(r"\d{6,}")
+"""The name of a checkpoint's folder: its number."""
+
+
+class _File(BaseModel):
+    """What a manifest says of a file."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    bytes: int = Field(ge=0)
+    sha256: str
+    server: str | None = None
+    """The id of the server whose shard it is."""
+    shard: int | None = Field(None, ge=0)
+
+
+class _Manifest(BaseModel):
+    """The contents of a manifest."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    checkpoint: int
+    """The schema."""
+    number: int
+    at: float
+    files: dict[str, _File]
+    """Name of a file -> what it must be."""
+
+
+def name_of(number: int) -> str:
+    """Return the name of a checkpoint's folder."""
+    return f"{number:06d}"
+
+
+def numbers_in(location: Location) -> list[int]:
+    """Return the numbers of the checkpoints in a folder, rising; some may be damaged.
+
+    Raises:
+        ConfigError: the location is a URI that cannot be reached.
+    """
+    return sorted(int(name) for name in listdir(location) if NAME.fullmatch(name))
+
+
+class CheckpointWriter:
+    """Writes the checkpoints of one run, and removes all but the latest."""
+
+    def __init__(self, folder: Path, keep: int = 2) -> None:
+        """
+        Args:
+            folder: the folder of the checkpoints. It need not exist yet.
+            keep: how many of the latest are kept.
+        """
+        self.folder, self._keep = folder, keep
+        self._numbers: list[int] = []
+        """The checkpoints of this run that are there, in their order."""
+
+    def write(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint, and remove those that are too old.
+
+        Raises:
+            OSError: it cannot be written. Nothing of it is left, and the older ones stay.
+        """
+        target = self.folder / name_of(checkpoint.number)
+        new = target.with_name(target.name + NEW)
+        shutil.rmtree(new, ignore_errors=True)
+        try:
+            new.mkdir(parents=True)
+            _write_files(new, checkpoint)
+            if target.exists():
+                shutil.rmtree(target)
+            new.rename(target)
+            _sync(self.folder)
+        except BaseException:
+            shutil.rmtree(new, ignore_errors=True)
+            raise
+        self._numbers.append(checkpoint.number)
+        while len(self._numbers) > self._keep:
+            _remove(self.folder / name_of(self._numbers.pop(0)))
+
+    def go_on_from(self, number: int) -> None:
+        """Take in that the run was resumed from a checkpoint: those behind it are removed, because
+        what the run does from here on is something else than what they tell.
+
+        Args:
+            number: that of the checkpoint.
+
+        Raises:
+            ConfigError: they are behind a URI, which cannot be reached.
+        """
+        location = location_of(self.folder)
+        there = numbers_in(location)
+        for behind in (each for each in there if each > number):
+            _remove(self.folder / name_of(behind))
+            remove(join(location, name_of(behind)))
+        for rest in self.folder.glob(f"*{NEW}"):
+            shutil.rmtree(rest, ignore_errors=True)
+        self._numbers = [each for each in there if each <= number]
+
+
+def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
+    described: dict[str, dict[str, Any]] = {}
+    for name, about, data in _files(checkpoint):
+        _write(folder / name, data)
+        described[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest(), **about}
+    manifest = {
+        "checkpoint": CHECKPOINT_SCHEMA,
+        "number": checkpoint.number,
+        "at": checkpoint.at,
+        "files": described,
+    }
+    _write(folder / MANIFEST, (json.dumps(manifest, indent=2) + "\n").encode())
+    _sync(folder)
+
+
+def _files(checkpoint: Checkpoint) -> Iterator[tuple[str, Mapping[str, Any], bytes]]:
+    """Yield the name of each file, what the manifest says of it, and its contents."""
+    yield STATE, {}, json.dumps(dict(checkpoint.state)).encode()
+    for server, shards in checkpoint.servers.items():
+        assert re.fullmatch(r"[\w.-]+", server), f"{server!r} cannot be the name of a file"
+        for shard, data in enumerate(shards):
+            yield f"{server}-{shard}.safetensors", {"server": server, "shard": shard}, data
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    """Wait until the names in a folder are on disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a checkpoint. The manifest goes first: what is left of a removal that was interrupted
+    is none.
+    """
+    (folder / MANIFEST).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def read_checkpoint(folder: Path) -> Checkpoint | None:
+    """Read a checkpoint, and verify it; None: it has no manifest, so it is none.
+
+    Raises:
+        ConfigError: it is damaged, or was written by another raysync. The message is a clause.
+    """
+    try:
+        return _verified(folder) if (folder / MANIFEST).exists() else None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"its {MANIFEST} is damaged: {where}: {first['msg']}") from error
+    except OSError as error:
+        name = Path(str(error.filename)).name
+        raise ConfigError(f"{name} cannot be read: {error.strerror}") from error
+
+
+def _verified(folder: Path) -> Checkpoint:
+    manifest = _Manifest.model_validate(_json((folder / MANIFEST).read_bytes(), MANIFEST))
+    if manifest.checkpoint != CHECKPOINT_SCHEMA:
+        raise ConfigError(
+            f"it was written by another raysync: it has schema {manifest.checkpoint}, and this"
+            f" raysync reads schema {CHECKPOINT_SCHEMA}"
+        )
+    if name_of(manifest.number) != folder.name:
+        raise ConfigError(f"its {MANIFEST} is that of checkpoint {manifest.number}")
+    data = {name: _read(folder, name, file) for name, file in manifest.files.items()}
+    if STATE not in data:
+        raise ConfigError(f"its {MANIFEST} names no {STATE}")
+    state = _json(data[STATE], STATE)
+    return Checkpoint(manifest.number, manifest.at, state, _servers(manifest, data))
+
+
+def _servers(manifest: _Manifest, data: Mapping[str, bytes]) -> dict[str, list[bytes]]:
+    shards: dict[str, dict[int, bytes]] = {}
+    for name, file in manifest.files.items():
+        if file.server is not None and file.shard is not None:
+            shards.setdefault(file.server, {})[file.shard] = data[name]
+    for server, files in shards.items():
+        if sorted(files) != list(range(len(files))):
+            raise ConfigError(f"its {MANIFEST} lacks a shard of {server}")
+    return {
+        server: [files[shard] for shard in range(len(files))] for server, files in shards.items()
+    }
+
+
+def _read(folder: Path, name: str, expected: _File) -> bytes:
+    if name != Path(name).name:
+        raise ConfigError(f"its {MANIFEST} names {name!r}, which is no file of the folder")
+    data = (folder / name).read_bytes()
+    if len(data) != expected.bytes:
+        raise ConfigError(f"{name} has {len(data):,} bytes in place of {expected.bytes:,}")
+    if hashlib.sha256(data).hexdigest() != expected.sha256:
+        raise ConfigError(f"{name} has another checksum than when it was written")
+    return data
+
+
+def _json(data: bytes, name: str) -> dict[str, Any]:
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{name} is damaged: {error}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{name} is damaged: it is no mapping")
+    return content

@@ -1,0 +1,104 @@
+"""Cut a journal off behind a checkpoint, so that the run goes on from there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from raysync.core.checkpoint import Checkpoint
+from raysync.core.events import Pushed
+from raysync.core.journal import Checkpointed, Entry, Resumed, decode, encode
+from raysync.errors import ConfigError
+from raysync.record.storage import completed
+
+CUT = '{"checkpointed"'
+"""How the line of a checkpoint begins: other lines of a long journal need not be decoded."""
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """How a record goes on."""
+
+    checkpoint: Checkpoint
+    started: str
+    """When the run began first, as `environment.json` has it."""
+    exact: bool = False
+    """Whether the iterations under way go on, in place of beginning again."""
+
+
+def cut_of(text: str) -> Checkpointed | None:
+    """Return what a line of a journal says of a checkpoint; None: it is another line, or was cut
+    off.
+    """
+    if not text.startswith(CUT) or not text.endswith("\n"):
+        return None
+    line = decode(text)
+    assert isinstance(line, Checkpointed), f"{CUT} begins {line}"
+    return line
+
+
+def cuts_in(journal: Path) -> dict[int, float]:
+    """Return the checkpoints that a journal has a line of: number -> seconds since the run began.
+
+    Raises:
+        ConfigError: one of these lines is damaged.
+    """
+    with journal.open(encoding="utf-8", errors="replace") as file:
+        return {cut.number: cut.at for text in file if (cut := cut_of(text)) is not None}
+
+
+def cut_off(journal: Path, checkpoint: Checkpoint, *, exact: bool) -> Resumed:
+    """Replace a journal by its part up to a checkpoint, and a line which says that the run is
+    resumed. The old one stays until the new one is on disk.
+
+    What was lost of earlier resumptions is only their time and place: they are told again.
+
+    Args:
+        journal: its path.
+        checkpoint: what the run goes on from.
+        exact: see `Resumed`.
+
+    Returns:
+        the new last line.
+
+    Raises:
+        OSError: it cannot be read or written.
+        ConfigError: it has no line of that checkpoint.
+    """
+    away_s = max(0.0, datetime.now().timestamp() - journal.stat().st_mtime)
+    with (
+        completed(journal) as new,
+        journal.open(encoding="utf-8", errors="replace") as old,
+        new.open("w", encoding="utf-8") as kept,
+    ):
+        cut = None
+        while cut is None or cut.number != checkpoint.number:
+            if not (text := old.readline()):
+                raise ConfigError(f"the journal has no line of checkpoint {checkpoint.number}.")
+            kept.write(text)
+            cut = cut_of(text)
+        lost_s, lost_pushes, former = _lost(old, cut.at)
+        resumed = Resumed(cut.at, cut.number, away_s, lost_s, lost_pushes, exact)
+        again = [replace(each, at=cut.at, number=cut.number) for each in former]
+        kept.writelines(f"{encode(line)}\n" for line in [*again, resumed])
+        kept.flush()
+        os.fsync(kept.fileno())
+    return resumed
+
+
+def _lost(texts: Iterable[str], since: float) -> tuple[float, int, list[Resumed]]:
+    """Return the seconds and the pushes in the lines behind a cut, and the resumptions."""
+    last_at, pushes, resumptions = since, 0, []
+    for text in texts:
+        with suppress(ConfigError):  # damage there is lost with it
+            line = decode(text)
+            if isinstance(line, Entry):
+                last_at = max(last_at, line.event.at)
+                pushes += isinstance(line.event, Pushed)
+            elif isinstance(line, Resumed):
+                resumptions.append(line)
+    return last_at - since, pushes, resumptions

@@ -1,0 +1,175 @@
+"""Find out whether a run can go on, and from which checkpoint."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from raysync.config.secret_masking import MASK
+from raysync.core.checkpoint import Checkpoint
+from raysync.core.journal import Ended, decode, read_header
+from raysync.errors import ConfigError
+from raysync.record.checkpoints import CHECKPOINTS, name_of, numbers_in, read_checkpoint
+from raysync.record.journal_cut import cuts_in
+from raysync.record.reader import CLOSING_BYTES, RunRecord, legible, load
+from raysync.record.storage import (
+    Location,
+    display_name,
+    download,
+    is_uri,
+    join,
+    location_of,
+    new_copy,
+)
+
+RECENT_S = 90.0
+"""A record that was written to so recently, on a machine that cannot be asked, may still be
+written. Behind a URI, this includes the time between two uploads."""
+OVER = ("finished", "diverged")
+"""The ends of a run that leave nothing to do."""
+
+
+def check_resumable(record: RunRecord) -> dict[str, Any]:
+    """Refuse to resume a run that is over, or still goes on.
+
+    Returns:
+        what the header of its journal says about the run.
+
+    Raises:
+        ConfigError: it is, or it does; or the record is damaged, or of another schema.
+    """
+    with legible(record.path), (record.path / "journal.jsonl").open(encoding="utf-8") as file:
+        head = read_header(file.readline())
+    where = display_name(record.path)
+    status = _status(record)
+    if status in OVER:
+        raise ConfigError(f"{where}: the run has {status}; nothing is left to do.")
+    if status is None and (why := _why_alive(record)):
+        raise ConfigError(f"{where}: the run still goes on: {why}.")
+    return dict(head.get("about", {}))
+
+
+def _status(record: RunRecord) -> str | None:
+    """Return how the run ended; None: neither summary nor journal say that it has."""
+    if record.complete:
+        return str(record.summary["status"])
+    if not record.ended:
+        return None
+    with legible(record.path), (record.path / "journal.jsonl").open("rb") as file:
+        file.seek(max(0, file.seek(0, 2) - CLOSING_BYTES))
+        last = decode(file.read().splitlines()[-1].decode("utf-8", errors="replace"))
+    assert isinstance(last, Ended), f"a closing line that says {last}"
+    return last.status
+
+
+def _why_alive(record: RunRecord) -> str:
+    """Say why the writer of a record that is not closed may still be there; empty: it is gone."""
+    if (gone := writer_is_gone(record)) is not None:
+        return "" if gone else f"its process, {record.environment['pid']}, is there"
+    silent_s = datetime.now().timestamp() - (record.path / "journal.jsonl").stat().st_mtime
+    if silent_s > RECENT_S:
+        return ""
+    host = record.environment.get("host")
+    return (
+        f"{host} wrote to its journal {silent_s:.0f} s ago, and cannot be asked from here. If it"
+        f" is gone, try again in {RECENT_S - silent_s + 1:.0f} s"
+    )
+
+
+def writer_is_gone(record: RunRecord) -> bool | None:
+    """Say whether the process that writes a record is gone; None: it is one of another machine, or
+    that is not known.
+    """
+    try:
+        environment = record.environment
+    except ConfigError:  # missing, or damaged
+        return None
+    pid = environment.get("pid")
+    if environment.get("host") != platform.node() or pid is None or pid <= 0:
+        return None
+    journal = record.path / "journal.jsonl"
+    try:
+        process = psutil.Process(pid)
+        # a later process can have the number of one that is gone
+        is_another = process.create_time() > journal.stat().st_mtime
+        return bool(is_another or process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+    except (psutil.Error, OverflowError, OSError):  # another user's process, or no process number
+        return None
+
+
+def checkpoints_of(record: Path, output: Location | None) -> Path:
+    """Return the folder for the checkpoints of a record; behind a URI, a copy of it.
+
+    Args:
+        record: the folder of the record.
+        output: the setting `checkpoint.output`.
+    """
+    if output is None:
+        return record / CHECKPOINTS
+    location = join(output, record.name)
+    return new_copy(str(location)) if is_uri(location) else Path(location).expanduser()
+
+
+def newest_checkpoint(
+    record: RunRecord | str | Path,
+    notify: Callable[[str], None] = lambda _: None,
+    output: Location | None = None,
+) -> Checkpoint:
+    """Return the newest checkpoint of a record that is whole, and that its journal has a line of.
+
+    Args:
+        record: the record of a run, its folder, or its URI.
+        notify: receives a sentence for each checkpoint that is left out, with the reason.
+        output: the place of its checkpoints, as `checkpoint.output`; None: the one that its
+            experiment says.
+
+    Raises:
+        ConfigError: there is none, or no record.
+    """
+    if not isinstance(record, RunRecord):
+        record = load(record)
+    where = display_name(record.path)
+    setting = record.config.checkpoint
+    if output is None and setting is not None:
+        output = setting.output
+    if MASK in str(output):
+        raise ConfigError(
+            f"{where}: its checkpoints are at {output}; secrets are not recorded: set"
+            " checkpoint.output again."
+        )
+    folder = checkpoints_of(record.path, output)
+    with legible(record.path):
+        cuts = cuts_in(record.path / "journal.jsonl")
+    numbers = numbers_in(location_of(folder))
+    for number in reversed(numbers):
+        try:
+            checkpoint = _checkpoint(folder / name_of(number), cuts)
+        except ConfigError as error:
+            notify(f"{where}: checkpoint {number} is left out: {error}.")
+            continue
+        if checkpoint is not None:
+            return checkpoint
+    if numbers:
+        raise ConfigError(f"{where}: none of its checkpoints can be used.")
+    takes_none = " Its experiment takes none: checkpoint: {every_s: 60}." * (setting is None)
+    raise ConfigError(f"{where}: there is no checkpoint that it could go on from.{takes_none}")
+
+
+def _checkpoint(folder: Path, cuts: dict[int, float]) -> Checkpoint | None:
+    """Read a checkpoint, which is downloaded if it is behind a URI; None: it is not complete.
+
+    Raises:
+        ConfigError: it cannot be used. The message is a clause.
+    """
+    download(folder)
+    checkpoint = read_checkpoint(folder)
+    if checkpoint is not None and cuts.get(checkpoint.number) != checkpoint.at:
+        raise ConfigError("the journal has no line of it")
+    return checkpoint

@@ -1,0 +1,345 @@
+"""Checkpoints of records: what is read is what was written, and a run that was lost goes on with
+nothing lost or told twice. An engine that trains nothing stands for the others.
+"""
+
+import errno
+import os
+import shutil
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from uuid import uuid4
+
+import pandas as pd
+import pytest
+
+import raysync
+from raysync import runner
+from raysync.core.checkpoint import Checkpoint
+from raysync.core.events import Pushed
+from raysync.core.journal import Checkpointed, Ended, Entry, Remark, Resumed
+from raysync.core.replay import replay
+from raysync.errors import ConfigError
+from raysync.paradigms import make, rebuild
+from raysync.record import checkpoints, storage
+from raysync.record.checkpoints import CheckpointWriter, numbers_in, read_checkpoint
+from raysync.record.journal_cut import Resumption
+from raysync.record.measures import Measures
+from raysync.record.reader import load
+from raysync.record.resumption import newest_checkpoint
+from raysync.record.writer import RecordWriter
+from tests.fakes.engines import ScriptedEngine
+
+SETTINGS = {
+    "name": "tiny",
+    "engine": "virtual",
+    "timing": "only",
+    "data": {"name": "digits", "train_samples": 160, "test_samples": 50},
+    "workload": {"samples": 32 * 60},
+    "workers": [{"count": 3}],
+    "paradigm": {"name": "ssp", "staleness": 2},
+    "checkpoint": {"every_progress": 0.1},
+}
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    """The engine that `raysync.run` gets."""
+    scripted = ScriptedEngine()
+
+    @contextmanager
+    def engine_for(*_):
+        yield scripted
+
+    monkeypatch.setattr(runner, "engine_for", engine_for)
+    return scripted
+
+
+@pytest.fixture(autouse=True)
+def no_copy_is_left():
+    yield
+    storage.clean()
+
+
+def lost(engine, output, after=34, **settings):
+    """Return the location of the record of a run that was lost after some pushes."""
+    engine.lost_after, engine.loss = after, KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        raysync.run({**SETTINGS, "output": str(output), **settings})
+    return the_record(str(output))
+
+
+def the_record(output):
+    [name] = storage.listdir(storage.join(output, "tiny"))
+    return storage.join(output, "tiny", name)
+
+
+def replayed(folder):
+    with (Path(folder) / "journal.jsonl").open(encoding="utf-8") as journal:
+        return replay(journal, rebuild)
+
+
+def of(record, kind):
+    return [line for line in record.journal() if isinstance(line, kind)]
+
+
+def a_checkpoint(number, **servers):
+    return Checkpoint(number, 1.5 * number, {"number": number, "nan": None}, servers)
+
+
+def test_what_is_read_is_what_was_written_and_the_latest_are_kept(tmp_path):
+    writer = CheckpointWriter(tmp_path / "all", keep=2)
+    servers = {"server": [b"0", b"", b"2" * 10_000], "server-1": [b"of another"]}
+    (tmp_path / "all" / "000003.new").mkdir(parents=True)  # of one that was cut off
+    for number in (1, 2, 3):
+        writer.write(a_checkpoint(number, **servers))
+        assert read_checkpoint(tmp_path / "all" / f"00000{number}") == a_checkpoint(
+            number, **servers
+        )
+    assert storage.listdir(tmp_path / "all") == ["000002", "000003"]
+    assert read_checkpoint(tmp_path / "all" / "000001") is None
+
+
+@pytest.mark.parametrize("name", ["ssp", "bsp", "asp"])
+def test_a_lost_run_goes_on_and_nothing_is_lost_or_told_twice(engine, tmp_path, name):
+    path = lost(engine, tmp_path, paradigm=name)
+    lines = list(load(path).journal())
+    cut = lines.index(of(load(path), Checkpointed)[2])
+    said = []
+    record = raysync.resume(path, notify=said.append)
+    after = list(record.journal())
+    [resumed] = of(record, Resumed)
+    assert after[: cut + 1] == lines[: cut + 1]
+    assert after[cut + 1] == resumed
+    assert (resumed.at, resumed.number, resumed.lost_pushes) == (lines[cut].at, 3, 4)
+    assert resumed.lost_s == lines[-2].event.at - resumed.at
+    assert resumed.away_s >= 0
+    assert engine.former == Checkpoint(
+        3, resumed.at, engine.former.state, {"server": [b"of shard 0", b"shard 1"]}
+    )
+    result = replayed(record.path)
+    assert result.difference is None
+    assert result.ended
+    roster = result.machine.roster
+    assert roster.received == roster.applied + roster.dropped + len(roster.buffered)
+    pushes = [
+        line.event for line in after if isinstance(line, Entry) and type(line.event) is Pushed
+    ]
+    assert len({(push.worker, push.clock) for push in pushes}) == len(pushes) == len(record.pushes)
+    assert record.summary["status"] == "finished"
+    assert {key: record.summary[key] for key in ("resumptions", "lost_pushes", "checkpoints")} == {
+        "resumptions": 1,
+        "lost_pushes": 4,
+        "checkpoints": len(of(record, Checkpointed)),
+    }
+    assert any("resumed from checkpoint 3 after" in text for text in said)
+    shutil.copytree(record.path, tmp_path / "killed")
+    (tmp_path / "killed" / "summary.json").unlink()  # all is read from the journal
+    pd.testing.assert_frame_equal(load(tmp_path / "killed").pushes, record.pushes)
+
+
+def test_iterations_under_way_begin_again_at_the_resumption(engine, tmp_path):
+    path = lost(engine, tmp_path)
+    record = raysync.resume(path)
+    [resumed] = of(record, Resumed)
+    redone = record.pushes[
+        (record.pushes.pushed_at_s > resumed.at) & (record.pushes.released_at_s <= resumed.at)
+    ]
+    assert len(redone)
+    assert set(redone.released_at_s) == {resumed.at}
+    assert (redone.pushed_at_s - redone.released_at_s == redone.busy_s).all()
+
+
+def test_a_run_without_checkpoints_has_no_keys_of_them(engine, tmp_path):
+    engine.every = 10**6
+    record = raysync.run({**SETTINGS, "output": str(tmp_path), "checkpoint": None})
+    assert not {"checkpoints", "resumptions", "away_s", "lost_s", "lost_pushes"} & set(
+        record.summary
+    )
+    assert not (record.path / "checkpoints").exists()
+
+
+def test_every_resumption_is_counted_and_of_a_damaged_checkpoint_the_one_before_is_taken(
+    engine, tmp_path
+):
+    path = lost(engine, tmp_path)
+    engine.lost_after = 47
+    with pytest.raises(KeyboardInterrupt):
+        raysync.resume(path)
+    (path / "checkpoints" / "000004" / "server-1.safetensors").write_bytes(b"shard 2")
+    said = []
+    engine.lost_after = 36
+    with pytest.raises(KeyboardInterrupt):
+        raysync.resume(path, notify=said.append)
+    assert "checkpoint 4 is left out: server-1.safetensors has another checksum" in said[0]
+    assert not (path / "checkpoints" / "000004").exists()
+    record = raysync.resume(path)
+    assert [(each.number, each.lost_pushes) for each in of(record, Resumed)] == [
+        (3, 4),
+        (3, 17),
+        (3, 6),
+    ]
+    assert record.summary["lost_pushes"] == 27
+    assert replayed(record.path).difference is None
+
+
+def of_garbage(folder):
+    (folder / "manifest.json").write_text("{")
+
+
+def of_another_schema(folder):
+    path = folder / "manifest.json"
+    path.write_text(path.read_text().replace('"checkpoint": 1', '"checkpoint": 2'))
+
+
+def with_a_path(folder):
+    path = folder / "manifest.json"
+    path.write_text(path.read_text().replace('"state.json"', '"../../config.yaml"'))
+
+
+def cut_short(folder):
+    (folder / "state.json").write_bytes((folder / "state.json").read_bytes()[:-1])
+
+
+def of_another_number(folder):
+    shutil.copy(folder.parent / "000002" / "manifest.json", folder)
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (of_garbage, "manifest.json is damaged"),
+        (of_another_schema, "written by another raysync: it has schema 2"),
+        (with_a_path, "names '../../config.yaml', which is no file"),
+        (cut_short, r"state.json has [\d,]+ bytes in place of"),
+        (of_another_number, "manifest.json is that of checkpoint 2"),
+        (lambda folder: (folder / "state.json").unlink(), "state.json cannot be read"),
+        (lambda folder: (folder / "manifest.json").unlink(), None),
+    ],
+)
+def test_a_damaged_checkpoint_is_left_out_with_a_word(engine, tmp_path, damage, says):
+    path = lost(engine, tmp_path)
+    damage(path / "checkpoints" / "000003")
+    said = []
+    assert newest_checkpoint(path, said.append).number == 2
+    assert len(said) == (says is not None)
+    if says:
+        with pytest.raises(AssertionError, match=says):
+            raise AssertionError(said[0])
+    shutil.rmtree(path / "checkpoints" / "000002")
+    with pytest.raises(ConfigError, match="none of its checkpoints can be used"):
+        newest_checkpoint(path)
+
+
+def test_a_checkpoint_without_a_line_in_the_journal_is_none(engine, tmp_path):
+    path = lost(engine, tmp_path)
+    lines = (path / "journal.jsonl").read_text().splitlines(keepends=True)
+    kept = [line for line in lines if '"number": 3' not in line]
+    (path / "journal.jsonl").write_text("".join(kept))
+    said = []
+    assert newest_checkpoint(path, said.append).number == 2
+    assert "checkpoint 3 is left out: the journal has no line of it" in said[0]
+
+
+def test_a_checkpoint_that_cannot_be_written_does_not_end_the_run(engine, tmp_path, monkeypatch):
+    write = checkpoints._write
+
+    def full(path, data):
+        if "000003" in str(path) and path.name != "state.json":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        write(path, data)
+
+    monkeypatch.setattr(checkpoints, "_write", full)
+    said = []
+    record = raysync.run({**SETTINGS, "output": str(tmp_path)}, notify=said.append)
+    text = "Checkpoint 3 could not be written (No space left on device)"
+    assert [line.text.startswith(text) for line in of(record, Remark)] == [True]
+    assert any(text in each for each in said)
+    assert record.summary["status"] == "finished"
+    assert storage.listdir(record.path / "checkpoints") == ["000004", "000005"]
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def test_a_resumption_that_is_killed_at_any_moment_can_be_done_again(engine, tmp_path, monkeypatch):
+    original = lost(engine, tmp_path / "runs")
+    (original / "checkpoints" / "000003" / "state.json").write_bytes(b"{}")  # 2 is the newest
+    (original / "model.safetensors").write_bytes(b"of an earlier end")
+    checkpoint, config = newest_checkpoint(original), (original / "config.yaml").read_text()
+    left = moments = 0
+
+    def counted(function):
+        def call(*arguments, **keywords):
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise Killed
+            return function(*arguments, **keywords)
+
+        return call
+
+    def go_on(folder):
+        measures, goes_on = Measures(32 * 60), Resumption(checkpoint, "")
+        began = datetime.now()
+        return RecordWriter(folder, config, make("ssp"), measures, {}, began, goes_on=goes_on)
+
+    for owner, names in ((Path, ("unlink", "replace", "open")), (os, ("fsync", "rmdir"))):
+        for name in names:
+            monkeypatch.setattr(owner, name, counted(getattr(owner, name)))
+    whole = None
+    while whole is None:
+        moments += 1
+        folder = tmp_path / str(moments)
+        shutil.copytree(original, folder)
+        left = moments
+        with suppress(Killed):
+            whole = go_on(folder)
+        left = 0
+        assert newest_checkpoint(folder).number == 2
+        with go_on(folder) as writer:
+            writer.write([Ended("stopped", 100.0)])
+        summary = load(folder).summary
+        assert (summary["checkpoints"], summary["status"]) == (2, "stopped")
+        assert summary["resumptions"] in (1, 2)
+        assert not (folder / "model.safetensors").exists()
+        assert storage.listdir(folder / "checkpoints") == ["000002"]
+        assert replayed(folder).difference is None
+    assert moments > 20
+
+
+@pytest.mark.parametrize("kind", ["file", "fsspec+memory"])
+def test_checkpoints_behind_a_uri(engine, tmp_path, kind):
+    output = f"file://{tmp_path}/o" if kind == "file" else f"fsspec+memory:///{uuid4().hex}"
+    uri = lost(engine, output)
+    storage.clean()
+    assert numbers_in(storage.join(uri, "checkpoints")) == [2, 3]
+    assert not (load(uri).path / "checkpoints").exists(), "readers do not need them"
+    storage.remove(storage.join(uri, "checkpoints", "000003", "state.json"))
+    engine.lost_after = 36
+    said = []
+    with pytest.raises(KeyboardInterrupt):
+        raysync.resume(uri, notify=said.append)
+    storage.clean()
+    assert engine.former.number == 2
+    assert numbers_in(storage.join(uri, "checkpoints")) == [2, 3]
+    assert raysync.resume(uri).summary["status"] == "finished"
+    storage.clean()
+    assert engine.former.number == 3
+    assert load(uri).summary["resumptions"] == 2
+    assert numbers_in(storage.join(uri, "checkpoints")) == [4, 5]
+    assert replayed(load(uri).path).difference is None
+
+
+@pytest.mark.parametrize("kind", ["folder", "URI"])
+def test_checkpoints_in_a_place_of_their_own(engine, tmp_path, kind):
+    place = f"file://{tmp_path}/kept" if kind == "URI" else str(tmp_path / "kept")
+    path = lost(engine, tmp_path / "runs", checkpoint={"every_s": 1, "output": place})
+    storage.clean()
+    assert storage.listdir(storage.join(place, path.name)) == ["000002", "000003"]
+    assert not (path / "checkpoints").exists()
+    raysync.resume(path)
+    storage.clean()
+    assert engine.former.number == 3
+    assert storage.listdir(storage.join(place, path.name)) == ["000004", "000005"]
