@@ -14,7 +14,7 @@ from raysync import config
 from raysync.config import Experiment, ParadigmChoice
 from raysync.config.resume_changes import check_changes
 from raysync.core.checkpoint import Checkpoint
-from raysync.core.journal import Ended, Line, Remark
+from raysync.core.journal import Ended, Line, Remark, Resumed
 from raysync.core.metrics import PrimaryMetric, known
 from raysync.core.paradigm import AnyParadigm
 from raysync.engine.early_stop import stop_metric
@@ -31,6 +31,8 @@ from raysync.record.resumption import check_resumable, checkpoints_of, newest_ch
 from raysync.record.storage import check, display_name, join
 from raysync.record.uploader import uploads
 from raysync.record.writer import RecordWriter, folder_name, make_folder
+from raysync.recovery import Recoveries, Reports
+from raysync.stop_request import stop_request
 from raysync.tracking.callback import RunStart, callbacks_of, check_callbacks
 from raysync.tracking.observers import Observers
 from raysync.tracking.trackers import trackers_of
@@ -77,7 +79,13 @@ class Engine(Protocol):
             labels: what names the run in logs and metrics; None: no metrics are published.
             checkpoint: what the run goes on from: the lines are those behind its cut. None: it
                 begins.
+
+        Raises:
+            RunLost: a process was lost that the run cannot do without; there is no `Ended`.
         """
+
+    def stop(self) -> None:
+        """Let the run under way end as `stopped`, after a last checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -311,8 +319,12 @@ def run_in(
     callbacks = [*callbacks_of(experiment), *callbacks]
     labels = RunLabels(name, folder.name, choice.label)
     former = None if goes_on is None else goes_on.checkpoint
-    stream = engine.run(training, choice.make(), labels, former)
-    first = next(stream)  # an impossible experiment raises here, before there is a record of it
+
+    def begin(checkpoint: Checkpoint | None) -> Reports:
+        stream = engine.run(training, choice.make(), labels, checkpoint)
+        return chain([next(stream)], stream)
+
+    stream = begin(former)  # an impossible experiment raises here, before there is a record of it
     if goes_on is None:
         make_folder(folder)
     path = display_name(folder)
@@ -345,11 +357,19 @@ def run_in(
             if writer.resumed is not None:
                 _write(writer, [], watches, notify)  # all that is kept
                 _tell([writer.resumed], notify)
-            for report in chain([first], stream):
-                if isinstance(report, Checkpoint):
-                    _keep(writer, report, remark)
-                else:
-                    _write(writer, report, watches, notify)
+            with stop_request(is_answered=experiment.checkpoint is not None) as request:
+                recoveries = Recoveries(
+                    experiment, begin, request.wait, notify, exact=engine.resumes_exactly
+                )
+                for report in recoveries.reports(stream, writer):
+                    if isinstance(report, Checkpoint):
+                        _keep(writer, report, remark)
+                    elif isinstance(report, Resumed):
+                        _tell([report], notify)
+                    else:
+                        _write(writer, report, watches, notify)
+                    if request.take():
+                        engine.stop()
             if writer.measures.ended is not None and writer.measures.ended.status in KEPT_AFTER:
                 for model in engine.models:
                     writer.write_model(model.which, model.data)
@@ -357,9 +377,11 @@ def run_in(
             problem = str(failure)  # its end may be written already
             _end(writer, "failed", problem)
         except BaseException as error:
-            if writer.measures.ended is None:
-                stopped = not isinstance(error, Exception)  # Ctrl-C, or the end of the process
+            stopped = not isinstance(error, Exception)  # Ctrl-C, or the end of the process
+            in_order = writer.measures.ended is not None
+            if not in_order:
                 _end(writer, *(("stopped", "") if stopped else ("failed", repr(error))))
+            if stopped or not in_order:
                 notify(f"{'Stopped' if stopped else 'Failed'}. The record up to now: {path}")
             raise
     ended = writer.measures.ended

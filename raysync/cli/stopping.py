@@ -1,9 +1,10 @@
 """Stop a command on Ctrl-C, SIGTERM (`kill`, `ray job stop`) or SIGHUP (the terminal is closed).
 
-The first signal ends the command in good order: records are completed, actors and a private cluster
-are shut down. A second Ctrl-C ends it at once, whatever it waits for. A handler in Python could
-miss that one: handlers run in the main thread, once the call of Ray that it is in returns, which
-may be never. So a thread reads the numbers of signals, which Python writes to a pipe.
+The first signal ends the command in good order: a run that takes checkpoints takes a last one,
+records are completed, actors and a private cluster are shut down. A second Ctrl-C ends it at once,
+whatever it waits for. A handler in Python could miss that one: handlers run in the main thread,
+once the call of Ray that it is in returns, which may be never. So a thread reads the numbers of
+signals, which Python writes to a pipe.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
+
+from raysync.stop_request import ask
 
 TOGETHER_S = 0.3
 """Signals that are so close to each other count as one: `timeout`, for example, sends its signal to
@@ -52,8 +56,8 @@ def stoppable() -> Iterator[None]:
 
 
 class _Leave:
-    """The handler of the signals that end the command: the first one raises, and the others do
-    nothing.
+    """The handler of the signals that end the command: the first one raises, at once or when the
+    run has taken a last checkpoint, and the others do nothing.
     """
 
     def __init__(self) -> None:
@@ -64,11 +68,17 @@ class _Leave:
         if self.number is not None:
             return
         self.number = number
-        if number == signal.SIGINT:
-            raise KeyboardInterrupt
         if number == signal.SIGHUP:
             _leave_the_terminal()
-        raise SystemExit(128 + number)
+        leave = partial(_raise, number)
+        if not ask(leave):
+            leave()
+
+
+def _raise(number: int) -> NoReturn:
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    raise SystemExit(128 + number)
 
 
 def _leave_the_terminal() -> None:

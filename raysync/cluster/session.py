@@ -102,13 +102,11 @@ class Session:
             RunFailed: the actors do not start.
             RunLost: the controller died, or something else that the run cannot do without.
         """
-        if checkpoint is not None:
-            raise NotImplementedError
         layout = layout_of(training, paradigm)
         self._connection.open(layout.experiment.cluster, cpus(layout.experiment))
         actor_group, plan = self._ready(training, layout, labels, checkpoint)
         actor_group.whole = False  # until this run has ended well
-        ended, lost = None, False
+        ended, lost, has_begun = None, False, False
         self.models = []
         for report in _reports(
             actor_group.controller.run.remote(
@@ -119,8 +117,9 @@ class Session:
                 self.models.append(report)
             elif isinstance(report, Checkpoint):
                 yield report
-            elif report:
-                ended = report[-1] if isinstance(report[-1], Ended) else None
+            elif report or has_begun:
+                has_begun = True
+                ended = report[-1] if report and isinstance(report[-1], Ended) else None
                 lost = lost or any(_is_loss(line) for line in report)
                 actor_group.whole = (
                     ended is not None and ended.status in layout.stays_after and not lost
