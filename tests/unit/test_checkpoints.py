@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 from collections import Counter
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from uuid import uuid4
@@ -15,7 +15,6 @@ import pandas as pd
 import pytest
 
 import raysync
-from raysync import runner
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.decisions import Apply
 from raysync.core.events import Pushed
@@ -42,50 +41,13 @@ from raysync.results.markdown import markdown
 from raysync.results.page import write_html
 from raysync.results.sentences import resumptions
 from raysync.results.trace import trace
-from tests.fakes.engines import ScriptedEngine
-
-SETTINGS = {
-    "name": "tiny",
-    "engine": "virtual",
-    "timing": "only",
-    "data": {"name": "digits", "train_samples": 160, "test_samples": 50},
-    "workload": {"samples": 32 * 60},
-    "workers": [{"count": 3}],
-    "paradigm": {"name": "ssp", "staleness": 2},
-    "checkpoint": {"every_progress": 0.1},
-}
-
-
-@pytest.fixture
-def engine(monkeypatch):
-    """The engine that `raysync.run` gets."""
-    scripted = ScriptedEngine()
-
-    @contextmanager
-    def engine_for(*_):
-        yield scripted
-
-    monkeypatch.setattr(runner, "engine_for", engine_for)
-    return scripted
+from tests.fakes.engines import SETTINGS, lost
 
 
 @pytest.fixture(autouse=True)
 def no_copy_is_left():
     yield
     storage.clean()
-
-
-def lost(engine, output, after=34, **settings):
-    """Return the location of the record of a run that was lost after some pushes."""
-    engine.lost_after, engine.loss = after, KeyboardInterrupt
-    with pytest.raises(KeyboardInterrupt):
-        raysync.run({**SETTINGS, "output": str(output), **settings})
-    return the_record(str(output))
-
-
-def the_record(output):
-    [name] = storage.listdir(storage.join(output, "tiny"))
-    return storage.join(output, "tiny", name)
 
 
 def replayed(folder):
