@@ -27,7 +27,12 @@ from raysync.record.measures import Measures
 from raysync.record.metrics_registry import RunLabels
 from raysync.record.older import settings_of
 from raysync.record.reader import RunRecord, load
-from raysync.record.resumption import check_resumable, checkpoints_of, newest_checkpoint
+from raysync.record.resumption import (
+    check_resumable,
+    checkpoints_of,
+    environment_of,
+    newest_checkpoint,
+)
 from raysync.record.storage import check, display_name, join
 from raysync.record.uploader import uploads
 from raysync.record.writer import RecordWriter, folder_name, make_folder
@@ -98,18 +103,14 @@ class GoesOn:
     @property
     def began(self) -> datetime:
         """When it was requested first."""
-        return datetime.fromisoformat(self._started).replace(tzinfo=None)
+        started = str(environment_of(self.record).get("started"))
+        with suppress(ValueError):
+            return datetime.fromisoformat(started).astimezone().replace(tzinfo=None)
+        return datetime.now()
 
     def resumption(self, *, exact: bool) -> Resumption:
         """Return what the writer of its record is told."""
-        return Resumption(self.checkpoint, self._started, exact)
-
-    @property
-    def _started(self) -> str:
-        started = str(self.record.environment.get("started"))
-        with suppress(ValueError):
-            return datetime.fromisoformat(started).astimezone().isoformat()
-        return datetime.now().astimezone().isoformat(timespec="seconds")
+        return Resumption(self.checkpoint, environment_of(self.record), exact)
 
 
 def _quiet(_: object) -> None:

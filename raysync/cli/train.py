@@ -177,6 +177,12 @@ def replay(
         )
 
 
+def _announce(experiment: Experiment) -> None:
+    if experiment.engine == "ray":
+        workers = f"{experiment.worker_count} worker{'s' * (experiment.worker_count > 1)}"
+        say_that_ray_starts(experiment, workers)
+
+
 def _train(experiment: Experiment, choices: Sequence[ParadigmChoice], seeds: Sequence[int]) -> None:
     """Train each paradigm with each seed in one session, and print the table and the path of the
     records.
@@ -189,10 +195,7 @@ def _train(experiment: Experiment, choices: Sequence[ParadigmChoice], seeds: Seq
     check_metrics(experiment, training.metrics, training.primary)
     for choice in choices:  # all are checked before the first one trains
         check_training(training, choice.make())
-    if experiment.engine == "ray":
-        say_that_ray_starts(
-            experiment, f"{experiment.worker_count} worker{'s' * (experiment.worker_count > 1)}"
-        )
+    _announce(experiment)
     with engine_for(experiment, say, os.environ.get("RAY_ADDRESS")) as engine:
         done = _train_all(engine, training, choices, seeds)
         # before the shutdown of Ray, which takes seconds, or more where Ray is stuck
@@ -217,8 +220,7 @@ def _resume(run: str, file: Path | None, settings: Sequence[str]) -> None:
     experiment = config.load(source, settings, translate=settings_of)
     training, goes_on = prepare_to_resume(record, experiment, say)
     choice = experiment.paradigm
-    if experiment.engine == "ray":
-        say_that_ray_starts(experiment, f"{experiment.worker_count} workers")
+    _announce(experiment)
     with engine_for(training.experiment, say, os.environ.get("RAY_ADDRESS")) as engine:
         with run_lines(experiment.timing == "only") as lines:
             watch = lines.follow(choice.label)

@@ -57,8 +57,8 @@ def check_changes(before: Experiment, after: Experiment) -> None:
         if not _may_change(path):
             allowed = ", ".join(CHANGEABLE)
             raise ConfigError(
-                f"{_setting(path)}: {_text(new)}, but the run began with {_text(old)}, and goes on"
-                f" as it began.\nWhat may change: {allowed}."
+                f"{_setting(path)}: {_short(new)}, but the run began with {_short(old)}, and goes"
+                f" on as it began.\nWhat may change: {allowed}."
             )
 
 
@@ -67,16 +67,18 @@ def _may_change(path: str) -> bool:
     return any(f"{general}.".startswith(f"{name}.") for name in CHANGEABLE)
 
 
-def _changes(path: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the path and both values of each setting that differs."""
+def _changes(path: str, old: Any, new: Any) -> Iterator[tuple[str, str, str]]:
+    """Yield the path of each setting that differs, and both of its values in words."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in {**old, **new}:
             yield from _changes(f"{path}.{key}".lstrip("."), old.get(key), new.get(key))
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         for index, (before, after) in enumerate(zip(old, new, strict=True)):
             yield from _changes(f"{path}.{index}", before, after)
+    elif isinstance(old, list) and isinstance(new, list):
+        yield path, f"{len(old)} of them", f"{len(new)} of them"
     elif old != new:
-        yield path, old, new
+        yield path, repr(old), repr(new)
 
 
 def _setting(path: str) -> str:
@@ -84,6 +86,5 @@ def _setting(path: str) -> str:
     return re.sub(r"\.(\d+)", r"[\1]", path)
 
 
-def _text(value: Any) -> str:
-    text = repr(value)
+def _short(text: str) -> str:
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."

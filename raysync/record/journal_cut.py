@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.events import Pushed
@@ -24,8 +25,8 @@ class Resumption:
     """How a record goes on."""
 
     checkpoint: Checkpoint
-    started: str
-    """When the run began first, as `environment.json` has it."""
+    environment: Mapping[str, Any]
+    """The contents of `environment.json` when the run was lost."""
     exact: bool = False
     """Whether the iterations under way go on, in place of beginning again."""
 

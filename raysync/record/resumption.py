@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -70,11 +71,11 @@ def _status(record: RunRecord) -> str | None:
 def _why_alive(record: RunRecord) -> str:
     """Say why the writer of a record that is not closed may still be there; empty: it is gone."""
     if (gone := writer_is_gone(record)) is not None:
-        return "" if gone else f"its process, {record.environment['pid']}, is there"
+        return "" if gone else f"its process, {environment_of(record)['pid']}, is there"
     silent_s = datetime.now().timestamp() - (record.path / "journal.jsonl").stat().st_mtime
     if silent_s > RECENT_S:
         return ""
-    host = record.environment.get("host")
+    host = environment_of(record).get("host") or "another machine"
     return (
         f"{host} wrote to its journal {silent_s:.0f} s ago, and cannot be asked from here. If it"
         f" is gone, try again in {RECENT_S - silent_s + 1:.0f} s"
@@ -85,10 +86,7 @@ def writer_is_gone(record: RunRecord) -> bool | None:
     """Say whether the process that writes a record is gone; None: it is one of another machine, or
     that is not known.
     """
-    try:
-        environment = record.environment
-    except ConfigError:  # missing, or damaged
-        return None
+    environment = environment_of(record)
     pid = environment.get("pid")
     if environment.get("host") != platform.node() or pid is None or pid <= 0:
         return None
@@ -102,6 +100,13 @@ def writer_is_gone(record: RunRecord) -> bool | None:
         return True
     except (psutil.Error, OverflowError, OSError):  # another user's process, or no process number
         return None
+
+
+def environment_of(record: RunRecord) -> dict[str, Any]:
+    """Return where a record was written; nothing if that is missing, or damaged."""
+    with suppress(ConfigError):
+        return record.environment
+    return {}
 
 
 def checkpoints_of(record: Path, output: Location | None) -> Path:

@@ -68,6 +68,11 @@ class Summary(_Loose):
     paradigm_parameters: dict[str, Any] = {}
     switches: list[_Switch] = []
     per_worker: list[_Worker] = []
+    checkpoints: int = 0
+    resumptions: int = 0
+    away_s: float = 0.0
+    lost_s: float = 0.0
+    lost_pushes: int = 0
 
 
 class Environment(_Loose):

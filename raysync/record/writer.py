@@ -190,7 +190,10 @@ class RecordWriter:
         self._checkpoints = checkpoints or CheckpointWriter(folder / CHECKPOINTS)
         process = environment() | {"places": places or {}}
         if goes_on is not None:
-            process |= {"started": goes_on.started, "resumed": process["started"]}
+            # the command that began the run is the one that repeats it
+            former = {key: goes_on.environment.get(key) for key in ("command", "started")}
+            process |= {key: value for key, value in former.items() if value is not None}
+            process["resumed"] = environment()["started"]
         with self._keeping_failure():
             with completed(folder / CONFIG) as new:
                 new.write_text(config_yaml, encoding="utf-8")

@@ -32,7 +32,7 @@ from raysync.results.figures.colours import COLOURS, HUES, painted
 from raysync.results.figures.downsample import POINTS
 from raysync.results.figures.primitives import layout_of
 from raysync.results.ranking import Ranking, rank_all
-from raysync.results.sentences import answer, overall
+from raysync.results.sentences import answer, overall, resumptions
 from raysync.results.tables import cell, columns, table
 
 PLOTLY = "vendor/plotly-basic.min.js"
@@ -76,6 +76,7 @@ def write_html(collection: Collection, path: Path) -> None:
         runs=collection.runs,
         counts=_counts(collection),
         faults=_faults(collection),
+        resumptions=resumptions(collection),
         css=Markup(_part("template/page.css")),
         js=Markup(_part("template/page.js")),
         plotly=Markup(_part(PLOTLY)),

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
+from typing import Any
 
+from raysync.record.event_text import seconds
+from raysync.results.collection import Collection
 from raysync.results.columns import Measure, interval_text, ratio_text, target_text
 from raysync.results.ranking import ALIKE, Comparison, Ranking, Standings, Sure
 from raysync.results.statistics import Estimate
@@ -66,6 +69,24 @@ def answer(ranking: Ranking) -> str:
         sentences += [_best_model(ranking.final), _first(ranking)]
     sentences += [_unfinished(ranking), _one_seed(ranking)]
     return " ".join(filter(None, sentences))
+
+
+def resumptions(collection: Collection) -> list[str]:
+    """Say which runs went on from a checkpoint, how often, and what that cost them."""
+    runs = [run for run in collection.runs if run.record.summary.get("resumptions")]
+    only = len(collection.runs) == 1
+    return [_resumed("The run" if only else run.label, run.record.summary) for run in runs]
+
+
+def _resumed(name: str, summary: Mapping[str, Any]) -> str:
+    count = summary["resumptions"]
+    often = {1: "once", 2: "twice"}.get(count, f"{count:,} times")
+    pushes = _counted(summary.get("lost_pushes") or 0, "push", "pushes")
+    lost, away = seconds(summary.get("lost_s")), seconds(summary.get("away_s"))
+    return (
+        f"{name} was resumed {often}; {lost} of training and {pushes} were lost and done again, and"
+        f" it was away for {away}, which no measure of time contains but the seconds on the wall."
+    )
 
 
 def _headline(ranking: Ranking) -> str:
@@ -296,5 +317,5 @@ def _listed(words: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"
+def _counted(count: int, noun: str, plural: str = "") -> str:
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"

@@ -1,9 +1,13 @@
 """An engine that trains nothing: a machine on a clock, which takes checkpoints and can be lost."""
 
+import pytest
+
+import raysync
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.events import Pushed
 from raysync.core.journal import Checkpointed, Ended, Entry, Evaluation
 from raysync.core.machine import Machine
+from raysync.record import storage
 from raysync.testing.drive import SAMPLES
 from tests.builders.schedules import joins, simulate
 
@@ -64,3 +68,24 @@ class ScriptedEngine:
         metrics = {"accuracy": 0.5, "loss": 0.5}
         yield [Evaluation(1.0, 1.0, machine.roster.version, event.at, metrics)]
         yield [Ended("finished", event.at)]
+
+
+SETTINGS = {
+    "name": "tiny",
+    "engine": "virtual",
+    "timing": "only",
+    "data": {"name": "digits", "train_samples": 160, "test_samples": 50},
+    "workload": {"samples": 32 * 60},
+    "workers": [{"count": 3}],
+    "paradigm": {"name": "ssp", "staleness": 2},
+    "checkpoint": {"every_progress": 0.1},
+}
+
+
+def lost(engine, output, after=34, **settings):
+    """Return the location of the record of a run that was lost after some pushes."""
+    engine.lost_after, engine.loss = after, KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        raysync.run({**SETTINGS, "output": str(output), **settings})
+    [name] = storage.listdir(storage.join(str(output), "tiny"))
+    return storage.join(str(output), "tiny", name)

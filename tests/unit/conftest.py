@@ -1,10 +1,12 @@
-"""The command line in this process."""
+"""The command line in this process, and an engine that trains nothing."""
 
 import sys
+from contextlib import contextmanager
 
 import pytest
 
-from raysync import cli
+from raysync import cli, runner
+from tests.fakes.engines import ScriptedEngine
 
 
 @pytest.fixture
@@ -20,3 +22,16 @@ def call(tmp_path, monkeypatch, capsys):
         return ended.value.code or 0, out, err
 
     return call
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    """The engine that `raysync.run` and `raysync.resume` get."""
+    scripted = ScriptedEngine()
+
+    @contextmanager
+    def engine_for(*_):
+        yield scripted
+
+    monkeypatch.setattr(runner, "engine_for", engine_for)
+    return scripted

@@ -21,7 +21,7 @@ class Known:
 
     places, models = {}, ()
 
-    def run(self, training, paradigm, title=None):
+    def run(self, training, paradigm, *_):
         network = config.Network(
             link=config.Link(latency_s=LATENCY_S, bandwidth_bytes_per_s=BANDWIDTH)
         )

@@ -5,7 +5,8 @@ nothing lost or told twice. An engine that trains nothing stands for the others.
 import errno
 import os
 import shutil
-from contextlib import contextmanager, suppress
+from collections import Counter
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from uuid import uuid4
@@ -14,64 +15,39 @@ import pandas as pd
 import pytest
 
 import raysync
-from raysync import runner
 from raysync.core.checkpoint import Checkpoint
+from raysync.core.decisions import Apply
 from raysync.core.events import Pushed
-from raysync.core.journal import Checkpointed, Ended, Entry, Remark, Resumed
+from raysync.core.journal import Checkpointed, Ended, Entry, Remark, Resumed, read
+from raysync.core.machine import Machine
 from raysync.core.replay import replay
 from raysync.errors import ConfigError
 from raysync.paradigms import make, rebuild
 from raysync.record import checkpoints, storage
 from raysync.record.checkpoints import CheckpointWriter, numbers_in, read_checkpoint
+from raysync.record.collector import Collector
+from raysync.record.event_text import seconds, texts_of
 from raysync.record.journal_cut import Resumption
+from raysync.record.journal_tail import JournalTail
 from raysync.record.measures import Measures
-from raysync.record.reader import load
+from raysync.record.metrics_registry import RunLabels
+from raysync.record.reader import load, measures_of
 from raysync.record.resumption import newest_checkpoint
+from raysync.record.run_status import RunStatus
 from raysync.record.writer import RecordWriter
-from tests.fakes.engines import ScriptedEngine
-
-SETTINGS = {
-    "name": "tiny",
-    "engine": "virtual",
-    "timing": "only",
-    "data": {"name": "digits", "train_samples": 160, "test_samples": 50},
-    "workload": {"samples": 32 * 60},
-    "workers": [{"count": 3}],
-    "paradigm": {"name": "ssp", "staleness": 2},
-    "checkpoint": {"every_progress": 0.1},
-}
-
-
-@pytest.fixture
-def engine(monkeypatch):
-    """The engine that `raysync.run` gets."""
-    scripted = ScriptedEngine()
-
-    @contextmanager
-    def engine_for(*_):
-        yield scripted
-
-    monkeypatch.setattr(runner, "engine_for", engine_for)
-    return scripted
+from raysync.results.collection import collect
+from raysync.results.figures.journal_events import story_of
+from raysync.results.markdown import markdown
+from raysync.results.page import write_html
+from raysync.results.sentences import resumptions
+from raysync.results.trace import trace
+from tests.fakes.engines import SETTINGS, lost
 
 
 @pytest.fixture(autouse=True)
 def no_copy_is_left():
     yield
     storage.clean()
-
-
-def lost(engine, output, after=34, **settings):
-    """Return the location of the record of a run that was lost after some pushes."""
-    engine.lost_after, engine.loss = after, KeyboardInterrupt
-    with pytest.raises(KeyboardInterrupt):
-        raysync.run({**SETTINGS, "output": str(output), **settings})
-    return the_record(str(output))
-
-
-def the_record(output):
-    [name] = storage.listdir(storage.join(output, "tiny"))
-    return storage.join(output, "tiny", name)
 
 
 def replayed(folder):
@@ -281,7 +257,7 @@ def test_a_resumption_that_is_killed_at_any_moment_can_be_done_again(engine, tmp
         return call
 
     def go_on(folder):
-        measures, goes_on = Measures(32 * 60), Resumption(checkpoint, "")
+        measures, goes_on = Measures(32 * 60), Resumption(checkpoint, {})
         began = datetime.now()
         return RecordWriter(folder, config, make("ssp"), measures, {}, began, goes_on=goes_on)
 
@@ -343,3 +319,81 @@ def test_checkpoints_in_a_place_of_their_own(engine, tmp_path, kind):
     storage.clean()
     assert engine.former.number == 3
     assert storage.listdir(storage.join(place, path.name)) == ["000004", "000005"]
+
+
+def test_a_resumption_is_told_wherever_a_run_is_shown(engine, tmp_path):
+    path = lost(engine, tmp_path)
+    record = raysync.resume(path)
+    [resumed] = of(record, Resumed)
+    texts = [event.text for line in record.journal() for event in texts_of(line) if event.rare]
+    assert f"resumed from checkpoint 3 after {seconds(resumed.away_s)}; 4 pushes were lost" in texts
+    marks = [event["name"] for event in trace(record)["traceEvents"] if event["ph"] == "i"]
+    assert [name for name in marks if "checkpoint" in name] == [
+        "checkpoint 1",
+        "checkpoint 2",
+        "checkpoint 3",
+        "resumed from checkpoint 3",
+        "checkpoint 4",
+        "checkpoint 5",
+    ]
+    [told] = story_of(record, 0.0).of("resumed")
+    assert told.text == "resumed, from checkpoint 3, lost pushes 4"
+    [sentence] = resumptions(collect([path]))
+    assert sentence.startswith("The run was resumed once; ")
+    assert "4 pushes were lost and done again" in sentence
+    assert sentence in markdown(collect([path]))
+    write_html(collect([path]), tmp_path / "page.html")
+    assert sentence in (tmp_path / "page.html").read_text()
+    status = RunStatus(measures_of(header_of(path)))
+    for line in record.journal():
+        status.feed(line)
+        if line == resumed:
+            began = [state.since for state in status._states.values() if state.doing == "computing"]
+            assert set(began) == {resumed.at}
+
+
+def header_of(path):
+    with (path / "journal.jsonl").open() as journal:
+        return read(journal)[0]
+
+
+@pytest.mark.parametrize("name", ["ssp", "bsp", "lagtuner"])
+def test_metrics_of_a_process_that_saw_only_the_rest(engine, tmp_path, name):
+    """What it counts is what the journal tells behind the resumption."""
+    path = lost(engine, tmp_path, paradigm=name)
+    record = raysync.resume(path)
+    lines = list(record.journal())
+    cut = lines.index(of(record, Resumed)[0])
+    collector = Collector(RunLabels("experiment", "run", name), "", 32 * 60)
+    machine = Machine.restore(engine.former.state["machine"], make(name))
+    collector.begin_behind({0: machine.roster}, lines[cut].at)
+    totals = Counter()
+    for line in lines[cut + 1 :]:
+        for (metric, _), by in collector.take([line]).counters.items():
+            totals[metric] += by
+    rest = [line for line in lines[cut:] if isinstance(line, Entry)]
+    pushed = [line for line in rest if isinstance(line.event, Pushed)]
+    assert totals["raysync_pushes"] == len(pushed)
+    assert totals["raysync_busy_seconds"] == sum(line.event.busy_s for line in pushed)
+    applied = [each for line in rest for each in line.decisions if isinstance(each, Apply)]
+    assert totals["raysync_updates"] == len(applied)
+    assert totals["raysync_samples_applied"] == 32 * sum(len(each.pushes) for each in applied)
+    whole = Counter()
+    for (metric, _), by in (
+        Collector(RunLabels("experiment", "run", name), "", 32 * 60).take(lines).counters.items()
+    ):
+        whole[metric] += by
+    assert whole["raysync_pushes"] == len(record.pushes)
+    assert whole["raysync_wait_seconds"] == pytest.approx(record.pushes.wait_s.sum())
+
+
+def test_a_view_follows_a_journal_that_was_cut_off(engine, tmp_path):
+    path = lost(engine, tmp_path)
+    with JournalTail(path / "journal.jsonl") as tail:
+        assert tail.take(10**6)
+        assert not tail.is_replaced
+        record = raysync.resume(path)
+        assert tail.is_replaced
+        tail.begin_again()
+        assert tail.take(10**6) == list(record.journal())
+        assert not tail.is_replaced

@@ -218,7 +218,7 @@ def test_a_trial_is_watched_under_the_name_of_its_sweep(written):
     class Engine:
         places = {}
 
-        def run(self, training, paradigm, title):
+        def run(self, training, paradigm, title, *_):
             raise RunFailed(title.experiment)
 
     for sweep, named in ((trials.name, "mine/00000"), ("", "00000")):

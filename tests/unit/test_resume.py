@@ -1,0 +1,243 @@
+"""`raysync.resume` and `raysync run --resume`: what goes on, what may change, and what is refused.
+An engine that trains nothing stands for the others.
+"""
+
+import json
+import os
+import platform
+import shutil
+
+import pytest
+from torch import nn
+
+import raysync
+from raysync import config
+from raysync.config.experiment import Experiment
+from raysync.config.resume_changes import CHANGEABLE, check_changes
+from raysync.core.journal import Remark, Resumed
+from raysync.errors import ConfigError, RunFailed
+from raysync.record import resumption
+from raysync.record.reader import load
+from tests.builders.reports import newer
+from tests.fakes.engines import SETTINGS, lost
+
+
+@pytest.fixture
+def path(engine, tmp_path):
+    """The record of a run that was lost, as a process that is killed leaves it."""
+    folder = lost(engine, tmp_path / "runs")
+    (folder / "summary.json").unlink()
+    journal = folder / "journal.jsonl"
+    *lines, last = journal.read_text().splitlines(keepends=True)
+    assert last.startswith('{"ended"')
+    journal.write_text("".join(lines) + '{"event": "Push')
+    wrote(folder, pid=2**30)
+    return folder
+
+
+def wrote(folder, **values):
+    file = folder / "environment.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+
+def test_a_record_that_goes_on_says_how_it_began_and_how_it_goes_on(engine, path):
+    wrote(path, command=["raysync", "run", "mine.yaml"], started="2026-01-02T03:04:05+00:00")
+    record = raysync.resume(path, overrides=["checkpoint.keep=3", "stop={after_s: 1000}"])
+    assert record.path == path
+    assert record.environment["command"] == ["raysync", "run", "mine.yaml"]
+    assert record.environment["started"] == "2026-01-02T03:04:05+00:00"
+    assert record.environment["pid"] == os.getpid()
+    assert record.config.checkpoint.keep == 3
+    assert record.config.stop.after_s == 1000
+    assert record.summary["wall_seconds"] > 24 * 3600
+    assert len(list((path / "checkpoints").iterdir())) == 3
+
+
+def test_callbacks_and_watches_see_the_whole_run(engine, path):
+    class Told(raysync.Callback):
+        def __init__(self):
+            self.run, self.evaluations, self.record = None, [], None
+
+        def on_start(self, run):
+            self.run = run
+
+        def on_evaluation(self, evaluation, measures):
+            self.evaluations.append(evaluation)
+
+        def on_end(self, record):
+            self.record = record
+
+    told, progress = Told(), []
+    record = raysync.resume(
+        path, callbacks=[told], watch=lambda measures: progress.append(measures.progress)
+    )
+    assert told.run.folder == told.record.path == path
+    assert len(told.evaluations) == len(record.evaluations)
+    assert progress == sorted(progress)
+    assert 0.4 < progress[0] < 0.6, "what was done before the checkpoint counts"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("workload.samples=3840", "workload.samples: 3840, but the run began with 1920"),
+        ("workers.0.count=4", r"workers\[0\].count: 4, but the run began with 3"),
+        ("workers=[{count: 3}, {name: more}]", "workers: 2 of them, but the run began with 1 of"),
+        ("paradigm=bsp", "paradigm.name: 'bsp', but the run began with 'ssp'"),
+        ("seed=1", "seed: 1, but the run began with 0"),
+        ("engine=ray", "engine: 'ray'|timing: only"),
+        ("update.lr=0.5", "update.lr: 0.5"),
+        ("cluster.server_shards=2", "cluster.server_shards: 2"),
+        ("output=elsewhere", "output: 'elsewhere'"),
+        ("faults=[{kind: crash, worker: worker-0, at_s: 1}]", "faults: "),
+        ("checkpoint.every_s=0", "checkpoint.every_s: .*greater than 0; got 0"),
+    ],
+)
+def test_what_cannot_change_is_refused_by_name(engine, path, change, says):
+    before = (path / "journal.jsonl").read_bytes()
+    engine.former = "not begun"
+    with pytest.raises(ConfigError, match=says):
+        raysync.resume(path, overrides=[change])
+    assert engine.former == "not begun"
+    assert (path / "journal.jsonl").read_bytes() == before
+
+
+def test_what_may_change_exists():
+    fields = Experiment.model_fields
+    for name in CHANGEABLE:
+        first, *rest = name.replace("workers.*", "workers").split(".")
+        model = fields[first].annotation
+        if first == "workers":
+            model = config.WorkerGroup
+        for part in rest:
+            assert part in model.model_fields, name
+    experiment = config.validate(SETTINGS)
+    check_changes(experiment, config.validate({**SETTINGS, "workers": [{"count": 3, "cpus": 2}]}))
+    check_changes(experiment, config.validate({**SETTINGS, "checkpoint": None}))
+
+
+def finished(path):
+    raysync.resume(path)
+
+
+def of_a_newer_raysync(path):
+    newer(path.parent)
+
+
+def still_written(path):
+    wrote(path, pid=os.getpid())
+
+
+def still_written_elsewhere(path):
+    wrote(path, host="elsewhere")
+
+
+def without_checkpoints(path):
+    shutil.rmtree(path / "checkpoints")
+
+
+def with_none_that_is_whole(path):
+    for file in path.rglob("state.json"):
+        file.write_text("{}")
+
+
+def without_journal(path):
+    (path / "journal.jsonl").unlink()
+
+
+def with_a_damaged_header(path):
+    (path / "journal.jsonl").write_text("{}\n")
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (finished, "the run has finished; nothing is left to do"),
+        (of_a_newer_raysync, "written by a newer raysync: the journal has schema"),
+        (still_written, f"the run still goes on: its process, {os.getpid()}, is there"),
+        (still_written_elsewhere, "the run still goes on: elsewhere wrote .* try again in"),
+        (without_checkpoints, "there is no checkpoint that it could go on from"),
+        (with_none_that_is_whole, "none of its checkpoints can be used"),
+        (without_journal, "not the record of a run"),
+        (with_a_damaged_header, "its first line is no header"),
+    ],
+)
+def test_what_cannot_go_on(engine, path, damage, says):
+    damage(path)
+    with pytest.raises(ConfigError, match=says):
+        raysync.resume(path)
+    with pytest.raises(ConfigError, match="not the record of a run"):
+        raysync.resume(path.parent)
+
+
+def test_a_run_without_the_setting_says_so(engine, tmp_path):
+    engine.every = 10**6
+    path = lost(engine, tmp_path, checkpoint=None)
+    with pytest.raises(ConfigError, match=r"takes none: checkpoint: \{every_s: 60\}"):
+        raysync.resume(path)
+
+
+def test_a_diverged_run_is_over_also_where_only_the_journal_says_so(engine, path):
+    journal = path / "journal.jsonl"
+    text = journal.read_text().rpartition("\n")[0]
+    journal.write_text(text + '\n{"ended": {"status": "diverged", "at": 9.0}}\n')
+    with pytest.raises(ConfigError, match="the run has diverged; nothing is left to do"):
+        raysync.resume(path)
+
+
+def test_a_process_number_can_be_of_another_process(path):
+    """The writer is gone, and a process that began later has its number."""
+    wrote(path, pid=os.getpid(), host=platform.node())
+    os.utime(path / "journal.jsonl", (0, 0))
+    assert resumption.writer_is_gone(load(path))
+
+
+def test_a_run_that_fails_again_can_be_resumed_again(engine, path):
+    engine.lost_after, engine.loss = 45, RunFailed("server-0 died")
+    with pytest.raises(RunFailed, match="server-0 died"):
+        raysync.resume(path)
+    assert load(path).summary["status"] == "failed"
+    record = raysync.resume(path)
+    assert record.summary["status"] == "finished"
+    assert [each.number for each in record.journal() if isinstance(each, Resumed)] == [3, 4]
+    assert not [each for each in record.journal() if isinstance(each, Remark)]
+
+
+def test_what_was_given_as_an_object_is_given_again(engine, tmp_path):
+    class Mine(nn.Module):
+        def __init__(self, width=8):
+            super().__init__()
+            self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.Linear(width, 10))
+
+        def forward(self, x):
+            return self.layers(x)
+
+    engine.lost_after = 34
+    with pytest.raises(KeyboardInterrupt):
+        raysync.run({**SETTINGS, "output": str(tmp_path)}, model=Mine())
+    [path] = (tmp_path / "tiny").iterdir()
+    with pytest.raises(
+        ConfigError, match=r"must be given again: raysync.resume\(path, model=...\)"
+    ):
+        raysync.resume(path)
+    with pytest.raises(ConfigError, match=r"the model of the run has 610 parameters, and .* 685"):
+        raysync.resume(path, model=Mine(9))
+    assert raysync.resume(path, model=Mine()).summary["status"] == "finished"
+
+
+def test_the_command(engine, path, call, tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text((path / "config.yaml").read_text())
+    code, out, err = call("run", "--resume", str(path), "--set", "seed=1")
+    assert (code, "seed: 1, but the run began with 0" in err) == (2, True)
+    code, out, err = call("run", str(file), "--resume", str(path), "--set", "update.momentum=0.1")
+    assert (code, "update.momentum: 0.1, but the run began with" in err) == (2, True)
+    code, out, err = call("run", str(file), "--resume", str(path.parents[1]))
+    assert code == 0, err
+    assert "resumed from checkpoint 3 after" in err
+    assert f"Record: {path}" in out
+    code, out, err = call("run", "--resume", str(path.parents[1]))
+    assert (code, "the run has finished; nothing is left to do" in err) == (2, True)
+    code, out, err = call("run", "--resume", str(tmp_path / "nowhere"))
+    assert (code, "there is no such folder" in err) == (2, True)
+    assert call("run")[0] == 2
