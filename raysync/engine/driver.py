@@ -20,9 +20,9 @@ What happens when something is lost:
   unnoticed.
 * A lost worker comes back as the next life of its slot (`cluster.restarts`), as if it were new: it
   joins at the clock of the slowest member, and nothing that its predecessor computed is computed
-  again. While all workers are on their way back the run waits. A worker that a fault has killed
-  comes back only if the fault says so, and an error of a worker's own code ends the run: it would
-  come again.
+  again. While all workers are on their way back the run waits, and so it does while fewer are there
+  than `cluster.min_workers`: see `quorum`. A worker that a fault has killed comes back only if the
+  fault says so, and an error of a worker's own code ends the run: it would come again.
 * Where a topology cannot go on without a worker, the loss of one ends the run with an error that
   names it.
 * An evaluator only measures: see `evaluations`. The loss of a server ends the run.
@@ -61,6 +61,7 @@ from raysync.engine.evaluations import Evaluations
 from raysync.engine.failure_detection import FailureDetector
 from raysync.engine.faults import FaultPlan
 from raysync.engine.parameter_server import ParameterServer
+from raysync.engine.quorum import Quorum
 from raysync.engine.rejoin import Comebacks
 from raysync.engine.topology import NO_REPORT, Arriving, Step, Topology, pulls_next
 from raysync.errors import RunFailed
@@ -130,6 +131,15 @@ class Driver:
         """Worker -> its step under way, in the order of their releases."""
         self._pushed: dict[Push, Step] = {}
         """Push -> its step, while its gradient is neither applied nor dropped."""
+        self._quorum = Quorum(
+            experiment.cluster.min_workers,
+            backend,
+            topology.roster,
+            self._comebacks,
+            self._steps,
+            self._release,
+            self._remark,
+        )
         self._lives: dict[str, str] = {}
         """Slot -> the worker that fills it now, or was the last to fill it."""
         self._failures = FailureDetector(
@@ -211,6 +221,7 @@ class Driver:
         self.status = status
         self._steps.clear()
         self._comebacks.cancel()
+        self._quorum.cancel()
         self._evaluations.save_models()
 
     def _settled(self, server: ParameterServer) -> None:
@@ -290,7 +301,7 @@ class Driver:
         """End the run before its workload is done, after a last evaluation of the present model."""
         if self.status:
             return
-        self.lines.append(Remark(self.backend.now, f"The run stops early: {why}."))
+        self._remark(f"The run stops early: {why}.")
         if self._is_evaluated:
             self._evaluations.add(self._version, self._progress, (self._progress,), is_last=True)
         self._end("finished")
@@ -301,6 +312,7 @@ class Driver:
         self._lives[str(WorkerId(worker).slot)] = worker
         report = self._comebacks.joined(worker)
         self._happen(Joined(at=self.backend.now, worker=worker), report)
+        self._quorum.joined()
 
     def _crash(self, index: int) -> None:
         if self.status:
@@ -314,7 +326,7 @@ class Driver:
             self._comebacks.plan(worker, crash.rejoin_after_s)
         why = f"crashed: {self.faults.described(index)}"
         self._remove(worker, {"why": why})
-        self._need_a_worker(f"the last was {worker}: {why}")
+        self._need_workers(f"the last was {worker}: {why}")
 
     def _not_started(self, worker: str, why: str, again_in_s: float | None) -> None:
         what = f"{worker} did not start: {why}"
@@ -323,8 +335,8 @@ class Driver:
             if again_in_s is None
             else f"it is started anew in {again_in_s:g} s"
         )
-        self.lines.append(Remark(self.backend.now, f"{what}; {then}."))
-        self._need_a_worker(what)
+        self._remark(f"{what}; {then}.")
+        self._need_workers(what)
 
     def _lose(self, worker: str, why: str) -> None:
         """Go on without a worker that was lost, until it is back."""
@@ -338,8 +350,8 @@ class Driver:
                 f"{WorkerId(worker).slot} was started anew {attempts} time{'s' * (attempts > 1)} in"
                 " a row, and none of its pushes arrived; the run goes on without it."
             )
-            self.lines.append(Remark(self.backend.now, text))
-        self._need_a_worker(f"the last was {worker}: {why}")
+            self._remark(text)
+        self._need_workers(f"the last was {worker}: {why}")
 
     def _remove(self, worker: str, report: Mapping[str, Any]) -> None:
         """End a worker's actor, and let it leave."""
@@ -347,11 +359,15 @@ class Driver:
         self._steps.pop(worker, None)
         self._comebacks.unproven.pop(worker, None)
         self.topology.left(worker)
+        self._quorum.leaves(worker)
         self._handle(Left(at=self.backend.now, worker=worker), report)
 
-    def _need_a_worker(self, last: str) -> None:
-        if not self.status and not self.topology.roster.live and not self._comebacks:
-            raise RunFailed(f"every worker is gone; {last}")
+    def _need_workers(self, last: str) -> None:
+        if not self.status:
+            self._quorum.check(last)
+
+    def _remark(self, text: str) -> None:
+        self.lines.append(Remark(self.backend.now, text))
 
     def _dismiss(self) -> None:
         """Let workers leave that have nothing left to do: others would wait for them."""
@@ -414,6 +430,9 @@ class Driver:
             self._end("finished")
 
     def _release(self, decision: Release) -> None:
+        if self._quorum.is_waiting:
+            self._quorum.hold_back(decision)
+            return
         if self._has_faults:
             slot = WorkerId(decision.worker).slot
             crash = self.faults.crash_at_clock(slot, decision.clock)

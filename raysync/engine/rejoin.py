@@ -62,9 +62,9 @@ class Comebacks:
         self.unproven: dict[str, int] = {}
         """Member that was restarted, and has not pushed yet -> the attempts in a row so far."""
 
-    def __bool__(self) -> bool:
-        """Say whether a worker is on its way."""
-        return bool(self._coming)
+    def __len__(self) -> int:
+        """Return how many workers are on their way."""
+        return len(self._coming)
 
     def plan(self, gone: str, after_s: float) -> None:
         """Start the next life of a worker's slot at once, since a process takes seconds to start;
