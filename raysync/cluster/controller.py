@@ -11,9 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ray.util.placement_group import PlacementGroup
+
 from raysync.cluster.actor_spec import Role, WorkerSpecs
 from raysync.cluster.backend import RayBackend
 from raysync.cluster.monitoring import Exporter, log_begin, log_events, log_to_stderr, run_metrics
+from raysync.cluster.node_watch import NodeWatch, Watch, WorkerNodes
 from raysync.cluster.shards import Shards
 from raysync.config import Crash, Experiment
 from raysync.core.journal import Line
@@ -54,6 +57,10 @@ class RunPlan:
     """The ids of the workers, in the order of the handles."""
     respawns: Any
     """A reference to a mapping, slot -> the `WorkerSpec` that starts its worker anew."""
+    group: PlacementGroup
+    """Where all actors sit."""
+    bundles: Mapping[str, int]
+    """Slot -> the index of the bundle that its workers sit in."""
     names: Mapping[str, str]
     """Ray's id of an actor -> its id here, of workers and servers."""
     primary: PrimaryMetric
@@ -72,6 +79,7 @@ class Controller:
     def __init__(self, role: Role) -> None:
         self._role = role
         self._exporter = Exporter()
+        self._watch: Watch | None = None
         log_to_stderr(str(role))
 
     def __repr__(self) -> str:
@@ -93,7 +101,8 @@ class Controller:
             topology.workload_samples,
             plan.primary,
         )
-        driver = driver_of(plan, servers, evaluator, workers)
+        self._watch = self._watch or NodeWatch(plan.group)  # all runs are in one placement group
+        driver = driver_of(plan, servers, evaluator, workers, self._watch)
         for lines in driver.run():
             log_events(lines)
             if metrics is not None:
@@ -104,7 +113,7 @@ class Controller:
 
 
 def driver_of(
-    plan: RunPlan, servers: Sequence[Any], evaluator: Any, workers: Sequence[Any]
+    plan: RunPlan, servers: Sequence[Any], evaluator: Any, workers: Sequence[Any], watch: Watch
 ) -> Driver:
     """Return the driver of a run, which has not begun."""
     experiment = plan.experiment
@@ -123,6 +132,7 @@ def driver_of(
         plan.evaluator_setup,
         dict(zip(plan.workers, workers, strict=True)),
         respawns,
+        WorkerNodes(watch, plan.bundles),
         plan.names,
         delivers=plan.delivers,
     )

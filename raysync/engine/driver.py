@@ -61,6 +61,7 @@ from raysync.engine.evaluations import Evaluations
 from raysync.engine.failure_detection import FailureDetector
 from raysync.engine.faults import FaultPlan
 from raysync.engine.parameter_server import ParameterServer
+from raysync.engine.preemption import DRAINED, Preemptions
 from raysync.engine.quorum import Quorum
 from raysync.engine.rejoin import Comebacks
 from raysync.engine.topology import NO_REPORT, Arriving, Step, Topology, pulls_next
@@ -123,7 +124,7 @@ class Driver:
         """The models that the run leaves, which are there before its last report."""
         self._restarts = experiment.cluster.restarts
         self._comebacks = Comebacks(
-            backend, self._restarts, START_DEADLINE_S, self._join, self._not_started
+            backend, self._restarts, START_DEADLINE_S, self._join, self._not_started, self._no_room
         )
         # bound once: each step under way would hold one more object
         self._on_answer = self._stepped
@@ -140,6 +141,7 @@ class Driver:
             self._release,
             self._remark,
         )
+        self._preemptions = Preemptions(self._steps, self._leave_in_order)
         self._lives: dict[str, str] = {}
         """Slot -> the worker that fills it now, or was the last to fill it."""
         self._failures = FailureDetector(
@@ -188,6 +190,7 @@ class Driver:
 
     def start(self) -> None:
         """Evaluate the initial model, and let every worker join."""
+        self.backend.watch_nodes(self._drained)
         self._evaluate(0.0)
         for index, crash in self.faults.crashes.items():
             if crash.at_s is not None:
@@ -338,6 +341,19 @@ class Driver:
         self._remark(f"{what}; {then}.")
         self._need_workers(what)
 
+    def _no_room(self, worker: str) -> None:
+        self._remark(f"{worker} waits for room: no node can take it; it joins as soon as one can.")
+
+    def _drained(self, worker: str) -> None:
+        if self._survives:
+            self._preemptions.announce(worker)
+        elif not self.status:
+            self._remark(f"{worker} will be lost, and its pipeline with it: {DRAINED}.")
+
+    def _leave_in_order(self, worker: str) -> None:
+        if not self.status and worker in self.topology.roster_of(worker).live:
+            self._lose(worker, DRAINED)
+
     def _lose(self, worker: str, why: str) -> None:
         """Go on without a worker that was lost, until it is back."""
         if not self._survives:
@@ -430,13 +446,16 @@ class Driver:
             self._end("finished")
 
     def _release(self, decision: Release) -> None:
+        worker = decision.worker
+        if worker in self._preemptions.due:  # after the decisions in hand have been carried out
+            self.backend.schedule(self.topology.roster.now, self._leave_in_order, worker)
+            return
         if self._quorum.is_waiting:
             self._quorum.hold_back(decision)
             return
         if self._has_faults:
-            slot = WorkerId(decision.worker).slot
-            crash = self.faults.crash_at_clock(slot, decision.clock)
-            if crash is not None:  # after the decisions in hand have been carried out
+            crash = self.faults.crash_at_clock(WorkerId(worker).slot, decision.clock)
+            if crash is not None:  # likewise
                 self.backend.schedule(self.topology.roster.now, self._crash, crash)
                 return
         for step in self.topology.released(decision):
