@@ -96,7 +96,7 @@ class Quorum:
         if not self.is_waiting or there < self._min_workers:
             return
         now = self._backend.now
-        self._remark(f"The run goes on: {_counted(there)} there, after {now - self._since:g} s.")
+        self._remark(f"The run goes on: {_counted(there)} there, after {now - self._since:.3g} s.")
         held_back, self._held_back = self._held_back, {}
         self.is_waiting = False
         for release, since in held_back.values():
