@@ -28,9 +28,10 @@ from ray.exceptions import (
 
 from raysync.cluster.actor_errors import ActorError, reason
 from raysync.cluster.clock import now_s, sleep_s
+from raysync.cluster.node_watch import WorkerNodes
 from raysync.cluster.shards import Parts, Shards
 from raysync.core.ids import WorkerId
-from raysync.engine.backend import Failure
+from raysync.engine.backend import Failure, Room
 from raysync.engine.evaluations import EVALUATOR
 from raysync.engine.event_queue import EventQueue
 
@@ -110,6 +111,7 @@ class RayBackend:
         evaluator_setup: Sequence[Any],
         workers: Mapping[str, Any],
         respawns: Respawns,
+        nodes: WorkerNodes,
         names: Mapping[str, str],
         *,
         delivers: bool,
@@ -122,6 +124,7 @@ class RayBackend:
             evaluator_setup: references to the arguments of the evaluator's `reset`.
             workers: id -> handle of its actor.
             respawns: starts the workers that come back.
+            nodes: knows what becomes of the workers' nodes.
             names: Ray's id of an actor -> its id here, of workers and servers.
             delivers: whether gradients are brought to their server before an update needs them.
             began_at: the time, in seconds since the run began, at which it goes on.
@@ -129,7 +132,8 @@ class RayBackend:
         self.delivers = delivers
         self._servers, self._evaluator, self._evaluator_setup = servers, evaluator, evaluator_setup
         self._workers = dict(workers)
-        self._respawns, self._names = respawns, dict(names)
+        self._respawns, self._nodes, self._names = respawns, nodes, dict(names)
+        self._drained: Callable[[str], None] = lambda worker: None
         self._parts = max(shards.count for shards in servers.values())
         self._methods: dict[tuple[str, str], Any] = {}
         """(worker, method) -> Ray's remote method."""
@@ -162,6 +166,7 @@ class RayBackend:
                 self._arrived(reference)
         else:
             sleep_s(timeout_s)  # all wait for a timer, or for one of them to come back
+        self._nodes.report(self._workers, self._drained)
         while self._queue.next_at <= self.now:
             self._queue.advance()
 
@@ -228,16 +233,26 @@ class RayBackend:
 
     # ---- actors ----
 
+    def room(self, worker: str) -> Room:
+        """See `Backend.room`."""
+        return self._nodes.room(worker)
+
+    def watch_nodes(self, drained: Callable[[str], None]) -> None:
+        """See `Backend.watch_nodes`."""
+        self._drained = drained
+
     def spawn(self, worker: str) -> RayCall:
         """See `Backend.spawn`."""
         next_life = WorkerId(worker)
         actor, ready = self._respawns.spawn(next_life.slot, next_life.life)
         self._workers[worker] = actor
+        self._nodes.starts(worker)
         return _Spawned(self, (ready,), worker)
 
     def started(self, worker: str, actor_id: str) -> None:
-        """Take note of Ray's id of an actor that was spawned."""
+        """Take note of Ray's id of an actor that was spawned, and is ready."""
         self._names[actor_id] = worker
+        self._nodes.started(worker)
 
     def kill(self, actor: str) -> None:
         """See `Backend.kill`; Ray then starts the evaluator anew, and no other."""
@@ -245,6 +260,7 @@ class RayBackend:
             ray.kill(self._evaluator, no_restart=False)
         else:
             ray.kill(self._workers.pop(actor))
+            self._nodes.lost(actor)
             for method in [key for key in self._methods if key[0] == actor]:
                 del self._methods[method]
 

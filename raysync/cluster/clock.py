@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from threading import Thread
+from threading import Event, Thread
 from typing import TypeVar
 
 from ray.exceptions import RaySystemError
@@ -35,6 +35,24 @@ def sleep_s(seconds: float) -> None:
     """
     if seconds > 0:
         time.sleep(seconds)
+
+
+def repeat(call: Callable[[], None], every_s: float, sooner: Event) -> None:
+    """Call it now, and again and again, in a thread that ends with this process.
+
+    Args:
+        call: must not raise.
+        every_s: the time between two calls.
+        sooner: once it is set, the next call is made at once.
+    """
+
+    def work() -> None:
+        while True:
+            sooner.clear()
+            call()
+            sooner.wait(every_s)
+
+    Thread(target=work, daemon=True).start()
 
 
 def within(limit_s: float, call: Callable[[], Result]) -> Result:

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import ray
+from ray.util.placement_group import PlacementGroup
 
 from raysync.cluster.actor_spec import Role, WorkerSpecs
 from raysync.cluster.backend import RayBackend
 from raysync.cluster.monitoring import Exporter, log_begin, log_events, log_to_stderr, run_metrics
+from raysync.cluster.node_watch import NodeWatch, Watch, WorkerNodes
 from raysync.cluster.shards import Shards
 from raysync.config import Crash, Experiment
 from raysync.core.checkpoint import Checkpoint
@@ -60,6 +62,10 @@ class RunPlan:
     """The ids of the workers, in the order of the handles."""
     respawns: Any
     """A reference to a mapping, slot -> the `WorkerSpec` that starts its worker anew."""
+    group: PlacementGroup
+    """Where all actors sit."""
+    bundles: Mapping[str, int]
+    """Slot -> the index of the bundle that its workers sit in."""
     names: Mapping[str, str]
     """Ray's id of an actor -> its id here, of workers and servers."""
     primary: PrimaryMetric
@@ -81,6 +87,7 @@ class Controller:
         self._role = role
         self._driver: Driver | None = None
         self._exporter = Exporter()
+        self._watch: Watch | None = None
         log_to_stderr(str(role))
 
     def __repr__(self) -> str:
@@ -105,7 +112,8 @@ class Controller:
             topology.workload_samples,
             plan.primary,
         )
-        driver = self._driver = driver_of(plan, servers, evaluator, workers)
+        self._watch = self._watch or NodeWatch(plan.group)  # all runs are in one placement group
+        driver = self._driver = driver_of(plan, servers, evaluator, workers, self._watch)
         for lines in driver.run():
             log_events(lines)
             if metrics is not None:
@@ -124,7 +132,7 @@ class Controller:
 
 
 def driver_of(
-    plan: RunPlan, servers: Sequence[Any], evaluator: Any, workers: Sequence[Any]
+    plan: RunPlan, servers: Sequence[Any], evaluator: Any, workers: Sequence[Any], watch: Watch
 ) -> Driver:
     """Return the driver of a run, which has not begun."""
     experiment = plan.experiment
@@ -143,6 +151,7 @@ def driver_of(
         plan.evaluator_setup,
         dict(zip(plan.workers, workers, strict=True)),
         respawns,
+        WorkerNodes(watch, plan.bundles),
         plan.names,
         delivers=plan.delivers,
         began_at=0.0 if plan.checkpoint is None else plan.checkpoint.at,

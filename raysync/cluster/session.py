@@ -306,6 +306,8 @@ class Session:
             layout.servers,
             list(workers.values()),
             ray.put(respawns),
+            actor_group.group,
+            dict(zip(layout.slots, actor_group.plan.workers, strict=True)),
             names,
             training.primary,
             layout.delivers,

@@ -216,6 +216,15 @@ class Experiment(Strict):
         return self
 
     @model_validator(mode="after")
+    def _has_min_workers(self) -> Experiment:
+        if (least := self.cluster.min_workers) > (count := self.worker_count):
+            raise ValueError(
+                f"cluster.min_workers: {least}, but there {'are' if count > 1 else 'is'} only"
+                f" {count} worker{'s' * (count > 1)}"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _projects_on_one_server(self) -> Experiment:
         if self.update.project_radius is not None and self.cluster.server_shards > 1:
             raise ValueError(

@@ -298,6 +298,15 @@ class Cluster(Strict):
     restarts: Restarts = Field(
         Restarts(), description="how a worker comes back whose process has died or frozen"
     )
+    min_workers: int = Field(
+        1,
+        ge=1,
+        description=(
+            "while fewer workers than this are there, and others are on their way back, the run"
+            " waits; if too few are on their way it fails. Not with `decoupled`, where the loss of"
+            " a stage ends the run"
+        ),
+    )
     placement_deadline_s: float = Field(
         20, gt=0, description="how long to wait for resources that are in use"
     )

@@ -360,6 +360,7 @@ _REPORTED = {
     "why": _is_text,
     "restart_in_s": _is_seconds,
     "away_s": _is_seconds,
+    "held_back_s": _is_seconds,
 }
 """Checks of the entries of a report that readers use; other entries are only displayed."""
 

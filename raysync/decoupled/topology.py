@@ -26,7 +26,7 @@ from raysync.engine.backend import Backend, Call, Value
 from raysync.engine.checkpointing import Cut
 from raysync.engine.faults import NO_FAULT, FaultPlan
 from raysync.engine.parameter_server import ParameterServer
-from raysync.engine.topology import NOTHING, Step, apply_plan, released_at
+from raysync.engine.topology import NOTHING, Step, apply_plan, issued_at
 from raysync.paradigms.decoupled import Decoupled
 
 
@@ -218,7 +218,7 @@ class Pipelined:
             member = self.roster_of(worker.name).live.get(worker.name)
             if other == group and member is not None:
                 heard_at.append(member.telemetry.pushed_at or 0.0)
-        return max(released_at(self.roster_of(step.release.worker), step), *heard_at)
+        return max(issued_at(self.roster_of(step.release.worker), step), *heard_at)
 
     def suspect(self, step: Step) -> str:
         """See `Topology.suspect`: of the stages that the step waits for, the one that waits for no

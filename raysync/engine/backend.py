@@ -22,6 +22,10 @@ Value = Any
 """A value that a call leaves where it was computed, until another call needs it. A `Call` stands
 for the first of its values; its method `value` returns the others."""
 
+Room = Literal["free", "busy", "none"]
+"""Whether a worker can be started in its place. `none`: its node is gone, or is about to be taken
+away, and no other node has room so far; `busy`: its node has room, but must first start others."""
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -107,6 +111,14 @@ class Backend(Protocol):
 
         Raises:
             TimeoutError: the call is still under way after `patience_s` seconds.
+        """
+
+    def room(self, worker: str) -> Room:
+        """Return whether a worker that comes back can be started now."""
+
+    def watch_nodes(self, drained: Callable[[str], None]) -> None:
+        """Call `drained(worker)`, once, when it is announced that the node of a worker will be
+        taken away; also if the worker has not joined yet.
         """
 
     def spawn(self, worker: str) -> Call:

@@ -27,6 +27,8 @@ def demands_of(experiment: Experiment) -> Iterator[Demand]:
         yield Capability.MICRO_BATCHES, f"micro_batch: {experiment.micro_batch}"
     if experiment.checkpoint is not None:
         yield Capability.TAKE_CHECKPOINTS, "checkpoint"
+    if experiment.cluster.min_workers > 1:
+        yield Capability.LOSE_WORKERS, f"cluster.min_workers: {experiment.cluster.min_workers}"
     for fault in experiment.faults:
         if fault.kind == "crash":
             yield Capability.LOSE_WORKERS, "faults: crash"

@@ -20,9 +20,9 @@ What happens when something is lost:
   unnoticed.
 * A lost worker comes back as the next life of its slot (`cluster.restarts`), as if it were new: it
   joins at the clock of the slowest member, and nothing that its predecessor computed is computed
-  again. While all workers are on their way back the run waits. A worker that a fault has killed
-  comes back only if the fault says so, and an error of a worker's own code ends the run: it would
-  come again.
+  again. While all workers are on their way back the run waits, and so it does while fewer are there
+  than `cluster.min_workers`: see `quorum`. A worker that a fault has killed comes back only if the
+  fault says so, and an error of a worker's own code ends the run: it would come again.
 * Where a topology cannot go on without a worker, the loss of one ends the run with an error that
   names it.
 * An evaluator only measures: see `evaluations`. The loss of a server ends the run.
@@ -65,6 +65,8 @@ from raysync.engine.evaluations import Evaluations
 from raysync.engine.failure_detection import FailureDetector
 from raysync.engine.faults import FaultPlan
 from raysync.engine.parameter_server import ParameterServer
+from raysync.engine.preemption import DRAINED, Preemptions
+from raysync.engine.quorum import Quorum
 from raysync.engine.rejoin import Comebacks, next_life_of
 from raysync.engine.topology import NO_REPORT, Arriving, Step, Topology, pulls_next
 from raysync.errors import RunFailed, RunLost
@@ -138,7 +140,7 @@ class Driver:
         says up to a checkpoint is in the reports up to now."""
         self._restarts = experiment.cluster.restarts
         self._comebacks = Comebacks(
-            backend, self._restarts, START_DEADLINE_S, self._join, self._not_started
+            backend, self._restarts, START_DEADLINE_S, self._join, self._not_started, self._no_room
         )
         # bound once: each step under way would hold one more object
         self._on_answer = self._stepped
@@ -146,6 +148,16 @@ class Driver:
         """Worker -> its step under way, in the order of their releases."""
         self._pushed: dict[Push, Step] = {}
         """Push -> its step, while its gradient is neither applied nor dropped."""
+        self._quorum = Quorum(
+            experiment.cluster.min_workers,
+            backend,
+            topology,
+            self._comebacks,
+            self._steps,
+            self._release,
+            self._remark,
+        )
+        self._preemptions = Preemptions(self._steps, self._leave_in_order)
         self._lives: dict[str, str] = {}
         """Slot -> the worker that fills it now, or was the last to fill it."""
         self._stays_away: set[str] = set()
@@ -224,6 +236,7 @@ class Driver:
     def start(self) -> None:
         """Evaluate the initial model, and let every worker join; or go on from a checkpoint."""
         now = self.backend.now
+        self.backend.watch_nodes(self._drained)
         if self._former is None:
             self._evaluate(0.0)
         for index, crash in self.faults.crashes.items():
@@ -247,7 +260,9 @@ class Driver:
         under_way = [*roster.computing, *roster.outdated]
         if self.status:
             return None
-        if len(self._steps) != len(under_way):
+        releases = {step.release.worker: step.release for step in self._steps.values()}
+        releases |= self._quorum.held_back
+        if len(releases) != len(under_way):
             self._checkpointer.request()
             return None
         cut = Cut()
@@ -255,7 +270,7 @@ class Driver:
             cut.keep(_push_name(push), step.server, step.call)
             if step.weights is not None:
                 cut.keep(_base_name(push), step.server, step.weights)
-        sizes = {worker: self._steps[worker].release.batch_size for worker in under_way}
+        sizes = {worker: releases[worker].batch_size for worker in under_way}
         workers, joining = self._next_workers()
         state = {
             "topology": self.topology.state(cut),
@@ -312,6 +327,7 @@ class Driver:
         self._evaluations.load_state(state["evaluations"])
         for timer in self.topology.machine.timers.items():
             self.backend.schedule(max(timer[1], self.backend.now), self._fire, timer)
+        self._quorum.resume()
         for worker, batch_size in state["batch_sizes"].items():
             member = self.topology.roster.live[worker]
             self._release(Release(worker, member.clock, member.version, batch_size=batch_size))
@@ -345,6 +361,7 @@ class Driver:
         self.status = status
         self._steps.clear()
         self._comebacks.cancel()
+        self._quorum.cancel()
         self._evaluations.save_models()
 
     def _settled(self, server: ParameterServer) -> None:
@@ -424,7 +441,7 @@ class Driver:
         """End the run before its workload is done, after a last evaluation of the present model."""
         if self.status:
             return
-        self.lines.append(Remark(self.backend.now, f"The run stops early: {why}."))
+        self._remark(f"The run stops early: {why}.")
         if self._is_evaluated:
             self._evaluations.add(self._version, self._progress, (self._progress,), is_last=True)
         self._end("finished")
@@ -435,6 +452,7 @@ class Driver:
         self._lives[str(WorkerId(worker).slot)] = worker
         report = self._comebacks.joined(worker)
         self._happen(Joined(at=self.backend.now, worker=worker), report)
+        self._quorum.joined()
 
     def _crash(self, index: int) -> None:
         if self.status:
@@ -450,7 +468,7 @@ class Driver:
             self._stays_away.add(crash.worker)
         why = f"crashed: {self.faults.described(index)}"
         self._remove(worker, {"why": why})
-        self._need_a_worker(f"the last was {worker}: {why}")
+        self._need_workers(f"the last was {worker}: {why}")
 
     def _not_started(self, worker: str, why: str, again_in_s: float | None) -> None:
         what = f"{worker} did not start: {why}"
@@ -459,8 +477,21 @@ class Driver:
             if again_in_s is None
             else f"it is started anew in {again_in_s:g} s"
         )
-        self.lines.append(Remark(self.backend.now, f"{what}; {then}."))
-        self._need_a_worker(what)
+        self._remark(f"{what}; {then}.")
+        self._need_workers(what)
+
+    def _no_room(self, worker: str) -> None:
+        self._remark(f"{worker} waits for room: no node can take it; it joins as soon as one can.")
+
+    def _drained(self, worker: str) -> None:
+        if self._survives:
+            self._preemptions.announce(worker)
+        elif not self.status:
+            self._remark(f"{worker} will be lost, and its pipeline with it: {DRAINED}.")
+
+    def _leave_in_order(self, worker: str) -> None:
+        if not self.status and worker in self.topology.roster_of(worker).live:
+            self._lose(worker, DRAINED)
 
     def _lose(self, worker: str, why: str) -> None:
         """Go on without a worker that was lost, until it is back."""
@@ -474,8 +505,8 @@ class Driver:
                 f"{WorkerId(worker).slot} was started anew {attempts} time{'s' * (attempts > 1)} in"
                 " a row, and none of its pushes arrived; the run goes on without it."
             )
-            self.lines.append(Remark(self.backend.now, text))
-        self._need_a_worker(f"the last was {worker}: {why}")
+            self._remark(text)
+        self._need_workers(f"the last was {worker}: {why}")
 
     def _remove(self, worker: str, report: Mapping[str, Any]) -> None:
         """End a worker's actor, and let it leave."""
@@ -483,11 +514,15 @@ class Driver:
         self._steps.pop(worker, None)
         self._comebacks.unproven.pop(worker, None)
         self.topology.left(worker)
+        self._quorum.leaves(worker)
         self._handle(Left(at=self.backend.now, worker=worker), report)
 
-    def _need_a_worker(self, last: str) -> None:
-        if not self.status and not self.topology.roster.live and not self._comebacks:
-            raise RunFailed(f"every worker is gone; {last}")
+    def _need_workers(self, last: str) -> None:
+        if not self.status:
+            self._quorum.check(last)
+
+    def _remark(self, text: str) -> None:
+        self.lines.append(Remark(self.backend.now, text))
 
     def _dismiss(self) -> None:
         """Let workers leave that have nothing left to do: others would wait for them."""
@@ -552,10 +587,16 @@ class Driver:
             self._end("finished")
 
     def _release(self, decision: Release) -> None:
+        worker = decision.worker
+        if worker in self._preemptions.due:  # after the decisions in hand have been carried out
+            self.backend.schedule(self.topology.roster.now, self._leave_in_order, worker)
+            return
+        if self._quorum.is_waiting:
+            self._quorum.hold_back(decision)
+            return
         if self._has_faults:
-            slot = WorkerId(decision.worker).slot
-            crash = self.faults.crash_at_clock(slot, decision.clock)
-            if crash is not None:  # after the decisions in hand have been carried out
+            crash = self.faults.crash_at_clock(WorkerId(worker).slot, decision.clock)
+            if crash is not None:  # likewise
                 self.backend.schedule(self.topology.roster.now, self._crash, crash)
                 return
         for step in self.topology.released(decision):

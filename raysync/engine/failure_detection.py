@@ -93,7 +93,11 @@ class FailureDetector:
         late = f"no answer for {self._deadline_s:g} s"
         if step.arriving is None:
             worker = self._topology.suspect(step)
-            pulled = self._topology.roster_of(worker).live[worker].version
+            pulled = (
+                step.release.version
+                if worker == step.release.worker
+                else self._topology.roster_of(worker).live[worker].version
+            )
             self._topology.server_of(worker).check(pulled, late)  # it may still wait for weights
             self._lose(worker, late)
         elif self._backend.is_done(step.arriving.first):  # a shard has not taken its part

@@ -6,7 +6,8 @@
 
 Each attempt to start a worker is a life of its own, also one that fails, so no two of them are ever
 taken for each other. What counts as a failed attempt is a worker that does not start, or is lost
-before its first push has arrived.
+before its first push has arrived. To wait for room is none: a worker whose place was lost with its
+node waits as long as it takes, until a node is added or becomes free.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from raysync.config import Restarts
 from raysync.core.ids import WorkerId, worker_id
 from raysync.engine.backend import Backend, Call, Failure
 from raysync.engine.topology import NO_REPORT
+
+LOOK_AGAIN_S = 1.0
+"""The seconds between two looks for room."""
 
 
 @dataclass(slots=True, eq=False)
@@ -34,6 +38,8 @@ class Comeback:
     """Seconds since the run began: it joins no sooner, however soon it is ready."""
     call: Call | None = None
     """Done when the worker is ready; None while its start is still to come."""
+    is_told: bool = False
+    """Whether the journal says already that it waits for room."""
 
 
 class Comebacks:
@@ -46,6 +52,7 @@ class Comebacks:
         deadline_s: float,
         join: Callable[[str], None],
         not_started: Callable[[str, str, float | None], None],
+        no_room: Callable[[str], None],
     ) -> None:
         """
         Args:
@@ -55,16 +62,17 @@ class Comebacks:
             join: called with a worker that is ready, when it is due.
             not_started: called with a worker that did not start, the reason, and the seconds until
                 the next attempt; None: there is none.
+            no_room: called, once, with a worker that has to wait for room.
         """
         self._backend, self._restarts, self._deadline_s = backend, restarts, deadline_s
-        self._join, self._not_started = join, not_started
+        self._join, self._not_started, self._no_room = join, not_started, no_room
         self._coming: dict[str, Comeback] = {}
         self.unproven: dict[str, int] = {}
         """Member that was restarted, and has not pushed yet -> the attempts in a row so far."""
 
-    def __bool__(self) -> bool:
-        """Say whether a worker is on its way."""
-        return bool(self._coming)
+    def __len__(self) -> int:
+        """Return how many workers are on their way."""
+        return len(self._coming)
 
     def plan(self, gone: str, after_s: float) -> None:
         """Start the next life of a worker's slot at once, since a process takes seconds to start;
@@ -123,7 +131,11 @@ class Comebacks:
             return None
         wait_s = self._restarts.wait_s(failed.attempt)
         following = replace(
-            failed, worker=next_life_of(failed.worker), attempt=failed.attempt + 1, call=None
+            failed,
+            worker=next_life_of(failed.worker),
+            attempt=failed.attempt + 1,
+            call=None,
+            is_told=False,
         )
         self._backend.schedule(self._backend.now + wait_s, self._start, self._expect(following))
         return wait_s
@@ -133,11 +145,28 @@ class Comebacks:
         return comeback
 
     def _start(self, comeback: Comeback) -> None:
+        """Start a worker as soon as there is room for it."""
         if self._coming.get(comeback.worker) is not comeback:
+            return
+        if self._backend.room(comeback.worker) != "free":
+            self._tell_of_room(comeback)
+            self._backend.schedule(self._backend.now + LOOK_AGAIN_S, self._start, comeback)
             return
         comeback.call = self._backend.spawn(comeback.worker)
         self._backend.watch(comeback.call, self._started, comeback)
+        self._await_start(comeback)
+
+    def _await_start(self, comeback: Comeback) -> None:
         self._backend.schedule(self._backend.now + self._deadline_s, self._miss_deadline, comeback)
+
+    def _tell_of_room(self, comeback: Comeback) -> bool:
+        """Return whether the worker waits for room, and tell it the first time."""
+        if self._backend.room(comeback.worker) != "none":
+            return False
+        if not comeback.is_told:
+            comeback.is_told = True
+            self._no_room(comeback.worker)
+        return True
 
     def _started(self, comeback: Comeback) -> None:
         if self._coming.get(comeback.worker) is not comeback:
@@ -152,7 +181,11 @@ class Comebacks:
 
     def _miss_deadline(self, comeback: Comeback) -> None:
         is_awaited = self._coming.get(comeback.worker) is comeback
-        if is_awaited and not self._backend.is_done(comeback.call):
+        if not is_awaited or self._backend.is_done(comeback.call):
+            return
+        if self._tell_of_room(comeback):  # its node went while it started: it does so elsewhere
+            self._await_start(comeback)
+        else:
             self._fail(comeback, f"not ready after {self._deadline_s:g} s")
 
     def _fail(self, comeback: Comeback, why: str) -> None:

@@ -27,6 +27,8 @@ from raysync.training.apply_plan import ApplyPlan
 SERVER = "server"
 """The id of the parameter server's actor."""
 NO_REPORT: Mapping[str, Any] = {}
+HELD_BACK = "held_back_s"
+"""The entry in a push's report that says for how long its release was held back: see `quorum`."""
 NOTHING: list[Any] = []
 """The fields of a call that computes nothing."""
 
@@ -284,7 +286,7 @@ class DataParallel:
 
     def waited_since(self, step: Step) -> float:
         """See `Topology.waited_since`."""
-        return released_at(self.roster, step)
+        return issued_at(self.roster, step)
 
     def suspect(self, step: Step) -> str:
         """Return the step's own worker: it waits for no other."""
@@ -294,11 +296,14 @@ class DataParallel:
         return apply_plan(apply, steps, self.roster, self._workload_samples).fields()
 
 
-def released_at(roster: Roster, step: Step) -> float:
-    """Return when a step was released, in seconds since the run began."""
+def issued_at(roster: Roster, step: Step) -> float:
+    """Return when a step was issued, in seconds since the run began: when it was released, unless
+    that was held back.
+    """
     at = roster.live[step.release.worker].telemetry.released_at
     assert at is not None, f"{step.release} of a worker that was never released"
-    return at
+    held_back_s: float = step.report.get(HELD_BACK, 0.0)
+    return at + held_back_s
 
 
 def apply_plan(

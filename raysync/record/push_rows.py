@@ -28,6 +28,8 @@ class PushRow:
     """The worker's lead over the slowest that takes part, in clocks, when it was released for
     this iteration."""
     released_at_s: float
+    """When it was released or, if that was held back until there were enough workers, when it was
+    carried out."""
     pushed_at_s: float
     busy_s: float
     """Computing alone; the rest of the time between release and push is transfer."""
@@ -189,7 +191,7 @@ class PushRows:
             base=entry.report.get("forward_version", event.base),
             lead=lead,
             delay_ticks=entry.report.get("delay_ticks"),
-            released_at_s=released_at,
+            released_at_s=released_at + entry.report.get("held_back_s", 0.0),
             pushed_at_s=event.at,
             busy_s=event.busy_s,
         )

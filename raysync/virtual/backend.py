@@ -25,7 +25,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Any, Protocol
 
-from raysync.engine.backend import Failure
+from raysync.engine.backend import Failure, Room
 from raysync.virtual.network import Paths
 
 REPORT_EVERY = 20
@@ -209,6 +209,13 @@ class VirtualBackend:
         if call.at > self.now + patience_s:
             raise TimeoutError(f"it is done at {call.at:g} s")
         return call.answer if isinstance(call.answer, Failure) else None
+
+    def room(self, worker: str) -> Room:
+        """See `Backend.room`: there is always room."""
+        return "free"
+
+    def watch_nodes(self, drained: Callable[[str], None]) -> None:
+        """See `Backend.watch_nodes`: no node is ever taken away."""
 
     def spawn(self, worker: str) -> VirtualCall:
         """See `Backend.spawn`; it is ready at once."""

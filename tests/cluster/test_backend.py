@@ -7,9 +7,10 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, ObjectLostErro
 
 from raysync.cluster.actor_errors import ActorError
 from raysync.cluster.backend import REPORT_EVERY_S, SIGN_OF_LIFE_S, RayBackend
+from raysync.cluster.node_watch import NodeView, WorkerNodes
 from raysync.cluster.shards import Shards
 from raysync.engine.backend import Failure
-from tests.fakes.calls import FakeRay, Reference, remote
+from tests.fakes.calls import FakeRay, Reference, Views, remote
 
 LOST = ObjectLostError("0" * 40, None, "")
 IDS = {"0a": "w-0#1", "0b": "server"}
@@ -24,7 +25,9 @@ def backend_of(worker=None, servers=1, respawns=None):
     shards = Shards([SimpleNamespace(received=[]) for _ in range(servers)], clips=False)
     for server in shards._servers:
         server.receive = remote(lambda part: Reference(at=5.0))
-    return RayBackend({"server": shards}, None, (), {"w-0#1": worker}, respawns, IDS, delivers=True)
+    nodes = WorkerNodes(Views(NodeView({0: "here"}, {"here": 2})), {"w-0": 0})
+    workers = {"w-0#1": worker}
+    return RayBackend({"server": shards}, None, (), workers, respawns, nodes, IDS, delivers=True)
 
 
 def died(actor_id):

@@ -4,6 +4,7 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass
 from itertools import product
+from math import inf
 from pathlib import Path
 from typing import get_args
 
@@ -473,11 +474,39 @@ def follow_restarts(lines, restarts, spawned, over_at):
     assert {worker for worker in joined if not worker.endswith("#1")} <= {who for _, who in spawned}
 
 
+def follow_waits(lines, min_workers, calls):
+    """Check that the run waits while too few workers are there: then no step begins; from the lines
+    and the calls alone.
+    """
+    there, waits, since = set(), [], None
+    for line in lines:
+        match line:
+            case Entry(event=Joined(at=at, worker=worker)):
+                there.add(worker)
+                if since is not None and len(there) >= min_workers:
+                    waits.append((since, at))
+                    since = None
+            case Entry(event=Left(at=at, worker=worker)):
+                there.remove(worker)
+                if since is None and len(there) < min_workers:
+                    since = at
+    if since is not None:
+        waits.append((since, inf))
+    if min_workers == 1:
+        waits = []
+    event(f"{min(3, len(waits))} waits for workers")
+    steps = [at for at, _, method, _ in calls if method == "step"]
+    assert not [at for at in steps if any(since < at < until for since, until in waits)]
+    told = [(line.at, line.text) for line in lines if isinstance(line, Remark)]
+    went_on = [at for at, text in told if text.startswith("The run goes on: ")]
+    assert went_on == [until for _, until in waits if until < inf]
+
+
 @settings(max_examples=80)
 @given(plans(), st.sampled_from(list(VARIANTS)), st.data())
 def test_a_run_ends_whatever_befalls_it_and_every_push_is_accounted_for(plan, paradigm, data):
-    """Without a fault of the server it fails only when every worker is gone and none is to come;
-    and its journal replays.
+    """Without a fault of the server it fails only when too few workers are there and too few are to
+    come; and its journal replays.
     """
     name, parameters = VARIANTS[paradigm]
     lives = [
@@ -490,7 +519,8 @@ def test_a_run_ends_whatever_befalls_it_and_every_push_is_accounted_for(plan, pa
             {"attempts": st.integers(0, 3), "backoff_s": st.sampled_from([0, 0.25, 1.5, 50])}
         )
     )
-    plan["cluster"] |= NO_DEADLINE | {"restarts": restarts}
+    min_workers = data.draw(st.integers(1, sum(group["count"] for group in plan["workers"])))
+    plan["cluster"] |= NO_DEADLINE | {"restarts": restarts, "min_workers": min_workers}
     training, choice = task_of(**plan), ParadigmChoice(name=name, **parameters)
     happens = data.draw(befalls(lives, "evaluator", "server"))
     driver, lines = run_in(training, choice.make(), "evaluations take 0.3 s", *happens)
@@ -513,18 +543,18 @@ def test_a_run_ends_whatever_befalls_it_and_every_push_is_accounted_for(plan, pa
     event(f"{min(3, len(spawned))} started anew")
     over_at = entry.event.at if lines[-1].status == "finished" else driver.backend.now
     follow_restarts(lines, restarts, spawned, over_at)
+    follow_waits(lines, min_workers, driver.backend.calls)
     assert ended.status in ("finished", "failed")
     assert driver._comebacks.unproven.keys() <= roster.live.keys()
     assert not driver._comebacks or ended.error.startswith("server: ")
     if ended.status == "failed":
         has_server = not any(line.startswith("server") for line in happens)
-        assert ended.error.startswith(
-            "every worker is gone; " if has_server else ("every worker is gone; ", "server: ")
-        )
+        gone = "every worker is gone; " if min_workers == 1 else "too few workers: "
+        assert ended.error.startswith(gone if has_server else (gone, "server: "))
         if has_server:
-            assert not roster.members
+            assert len(roster.members) < min_workers
             assert set(driver._pushed) == set(roster.buffered)
-            assert not driver._steps
+            assert driver._steps.keys() <= roster.computing.keys()
     else:
         assert of(lines, Evaluation)[-1:] == [] or checker.samples >= 60
         assert not driver._settling

@@ -90,6 +90,8 @@ def reported(report):
             return f" ({why})"
         case {"away_s": away_s}:
             return f" (away for {away_s:g} s)"
+        case {"held_back_s": held_back_s}:
+            return f" (held back for {held_back_s:g} s)"
     return ""
 
 

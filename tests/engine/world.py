@@ -99,6 +99,7 @@ class Misfortunes:
         self.raises_at, self.uploads_s, self.lost, self.starts = {}, {}, set(), {}
         self.shards, self.lost_updates, self.evaluation_s = {}, set(), 0.0
         self.saving_s = 0.0
+        self.drained_at, self.no_room, self.turn_at = {}, {}, {}
         for line in lines:
             self._read(line)
 
@@ -133,6 +134,16 @@ PHRASES = {
     r"(\S+) does not start": lambda it, who: it.starts.update(
         {who: Failure("died", "its actor died", who)}
     ),
+    r"the node of (\S+) is drained at (\S+)": lambda it, who, at: it.drained_at.update(
+        {who: float(at)}
+    ),
+    r"(\S+) has no room until (\S+)": lambda it, who, at: it.no_room.update(
+        {who: (0.0, float(at))}
+    ),
+    r"(\S+) has no room from (\S+) until (\S+)": lambda it, who, since, at: it.no_room.update(
+        {who: (float(since), float(at))}
+    ),
+    r"(\S+) has its turn at (\S+)": lambda it, who, at: it.turn_at.update({who: float(at)}),
     r"evaluations take (\S+) s": lambda it, s: setattr(it, "evaluation_s", float(s)),
     r"saving a model takes (\S+) s": lambda it, s: setattr(it, "saving_s", float(s)),
 }
@@ -188,6 +199,16 @@ class World:
         if its.shards[whose] == "loses":
             return first, arriving(first.at, LOST)
         return first, arriving(inf)
+
+    def room(self, worker):
+        since, until = self._misfortunes.no_room.get(worker, (0.0, 0.0))
+        if since <= self.now < until:
+            return "none"
+        return "busy" if self.now < self._misfortunes.turn_at.get(worker, 0.0) else "free"
+
+    def watch_nodes(self, drained):
+        for worker, at in self._misfortunes.drained_at.items():
+            self._backend.schedule(at, drained, worker)
 
     def spawn(self, worker):
         self.spawned.append((self.now, worker))

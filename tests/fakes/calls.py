@@ -52,3 +52,13 @@ class FakeRay:
 
 def remote(call):
     return SimpleNamespace(remote=call, options=lambda **_: SimpleNamespace(remote=call))
+
+
+class Views:
+    """What Ray tells of its nodes: whatever `view` is set to."""
+
+    def __init__(self, view=None):
+        self.view, self.refreshed = view, 0
+
+    def refresh(self):
+        self.refreshed += 1

@@ -33,7 +33,7 @@ class Checker:
         assert self.ended is None, "a line after the end"
         assert self.samples < self.workload or isinstance(line, Ended), "the workload is done"
         if isinstance(line, Entry):
-            self.take(line.event)
+            self.take(line.event, line.report)
             for decision in line.decisions:
                 self.obey(decision, line.event)
                 if self.samples >= self.workload:
@@ -57,7 +57,7 @@ class Checker:
                 assert line.error.startswith("every worker is gone"), line.error
                 assert not self.clocks
 
-    def take(self, event):
+    def take(self, event, report):
         assert event.at >= self.now, "time fell"
         self.now = event.at
         match event:
@@ -76,7 +76,12 @@ class Checker:
             case Pushed(worker=worker, clock=clock, base=base):
                 release, since = self.computing.pop(worker)
                 assert clock == release.clock == self.clocks[worker], "clocks grow by one"
-                assert base == release.version == self.pulled[worker], "computed on what was pulled"
+                assert release.version == self.pulled[worker]
+                if "held_back_s" in report and release.pull:
+                    assert release.version <= base <= self.published
+                    self.pulled[worker] = base
+                assert base == self.pulled[worker], "computed on what was pulled"
+                since += report.get("held_back_s", 0.0)
                 assert event.at >= since + event.busy_s > since
                 assert (worker, clock) not in self.fate
                 self.longest_s = max(self.longest_s, event.at - since)

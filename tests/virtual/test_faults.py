@@ -242,3 +242,24 @@ def test_what_nobody_met_is_told_and_recorded(tmp_path):
     assert record.summary["timing"] == "only"
     assert record.summary["final_accuracy"] is None
     assert len(record.pushes) == 10
+
+
+def test_the_time_for_which_a_run_waits_for_workers_is_in_no_step(tmp_path):
+    """Two workers of one second a step and one that is away for five: no push has transfer, and the
+    waiting is between the pushes.
+    """
+    record = raysync.run(
+        {
+            **TIMING,
+            "output": str(tmp_path),
+            "workers": [{"name": "w", "count": 3, "step_s": 1}],
+            "paradigm": "asp",
+            "workload": {"samples": 15},
+            "cluster": {"min_workers": 3},
+            "faults": [crash("w-1", at_s=2.5, rejoin_after_s=5)],
+        }
+    )
+    pushes = record.pushes
+    assert (pushes.pushed_at_s - pushes.released_at_s == pushes.busy_s).all()
+    assert pushes[pushes.released_at_s == 7.5].worker.tolist() == ["w-0#1", "w-2#1", "w-1#2"]
+    assert not pushes.released_at_s.between(2.5, 7.5, inclusive="neither").any()

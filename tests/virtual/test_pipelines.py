@@ -430,6 +430,7 @@ RUN = {
             {"modules": 2, "groups": 2},
             "a crash ends",
         ),
+        ({"cluster": {"min_workers": 2}}, TWO, "decoupled: cluster.min_workers: 2: a crash ends"),
         ({"update": {"delay_compensation": "constant"}}, {"modules": 2, "groups": 2}, "use shrink"),
         (
             {"update": {"combine": "sum", "lr_scaling": "none"}},

@@ -1,0 +1,148 @@
+"""Nodes that are lost, added and drained: what Ray tells of them, and a cluster that changes."""
+
+import json
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from raysync.cluster import node_watch
+from raysync.cluster.node_watch import UNKNOWN, NodeView, NodeWatch, WorkerNodes, draining_nodes
+from raysync.engine.preemption import DRAINED
+from tests.fakes.calls import Views
+
+BUNDLES = {"w-0": 1, "w-1": 2, "w-2": 3}
+ON_TWO = NodeView({1: "a", 2: "a", 3: "b"}, {"a": 1, "b": 4})
+
+
+@pytest.mark.parametrize(
+    ("view", "room"),
+    [
+        (ON_TWO, "free"),
+        (UNKNOWN, "free"),
+        (None, "busy"),
+        (NodeView({1: ""}, {"a": 1}), "none"),
+        (NodeView({1: "a"}, {"b": 1}), "none"),
+        (NodeView({1: "a"}, {"a": 1}, {"a"}), "none"),
+        (NodeView({1: "a"}, {"a": 1, "b": 1}, {"b"}), "free"),
+    ],
+    ids=["there", "not known", "asked for", "not placed", "dead", "drained", "another is drained"],
+)
+def test_a_worker_has_room_where_its_bundle_has_a_node_that_stays(view, room):
+    assert WorkerNodes(Views(view), BUNDLES).room("w-0#2") == room
+
+
+@pytest.mark.parametrize("ends", ["started", "lost"])
+def test_the_workers_of_a_node_start_in_turns_at_its_cores(ends):
+    nodes = WorkerNodes(Views(ON_TWO), BUNDLES)
+    nodes.starts("w-0#2")
+    assert [nodes.room(f"w-{index}#2") for index in (1, 2)] == ["busy", "free"]
+    getattr(nodes, ends)("w-0#2")
+    assert nodes.room("w-1#2") == "free"
+
+
+def test_what_was_known_when_a_worker_was_lost_is_asked_again():
+    views = Views(ON_TWO)
+    WorkerNodes(views, BUNDLES).lost("w-0#1")
+    assert views.refreshed == 1
+
+
+def test_each_worker_of_a_drained_node_is_reported_once():
+    views, told = Views(), []
+    nodes = WorkerNodes(views, BUNDLES)
+    present = ["w-0#1", "w-1#1", "w-2#1"]
+    for view in (None, ON_TWO, NodeView(ON_TWO.bundles, ON_TWO.cores, {"a"})):
+        views.view = view
+        nodes.report(present, told.append)
+    assert told == ["w-0#1", "w-1#1"]
+    views.view = NodeView({1: "b", 2: "a", 3: "b"}, ON_TWO.cores, {"a", "b"})
+    nodes.report(["w-0#2", "w-1#1"], told.append)
+    assert told == ["w-0#1", "w-1#1", "w-0#2"]
+
+
+class FakeWatch:
+    """A watch that looks when it is told to, and the Ray that it asks."""
+
+    def __init__(self, monkeypatch):
+        self.looks, self.view = [], ON_TWO
+        monkeypatch.setattr(node_watch, "repeat", lambda look, *_: self.looks.append(look))
+        monkeypatch.setattr(node_watch, "view_of", lambda group: self._answer())
+        self.watch = NodeWatch(None)
+        self.meanwhile = lambda: None
+
+    def _answer(self):
+        self.meanwhile()
+        if isinstance(self.view, Exception):
+            raise self.view
+        return self.view
+
+    def look(self):
+        self.looks[0]()
+
+
+def test_a_view_that_was_asked_for_before_a_loss_is_not_taken(monkeypatch):
+    fake = FakeWatch(monkeypatch)
+    fake.look()
+    assert fake.watch.view is ON_TWO
+    fake.meanwhile = fake.watch.refresh
+    fake.look()
+    assert fake.watch.view is None
+    fake.meanwhile = lambda: None
+    fake.look()
+    assert fake.watch.view is ON_TWO
+
+
+def test_a_ray_that_tells_nothing_of_its_nodes_is_said_once_and_holds_up_nothing(
+    monkeypatch, caplog
+):
+    fake = FakeWatch(monkeypatch)
+    fake.view = TypeError("no such argument")
+    fake.look()
+    fake.look()
+    assert fake.watch.view is UNKNOWN
+    assert [record.message for record in caplog.records] == [
+        "Ray does not tell of its nodes: no such argument"
+    ]
+
+
+def test_under_a_ray_without_the_function_no_node_is_drained(monkeypatch):
+    private = SimpleNamespace(state=SimpleNamespace(state=object()))
+    monkeypatch.setattr(node_watch, "ray", SimpleNamespace(_private=private))
+    assert not draining_nodes()
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.timeout(170)
+def test_workers_follow_the_nodes_of_a_cluster():
+    """A node with two workers is lost, another is added, that is drained, and a third is added."""
+    script = Path(__file__).with_name("changing_nodes.py")
+    done = subprocess.run(
+        [sys.executable, "-m", f"tests.cluster.{script.stem}"],
+        cwd=script.parents[2],
+        capture_output=True,
+        text=True,
+        timeout=160,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = defaultdict(list)
+    for line in done.stdout.splitlines():
+        kind, _, rest = line.partition(" ")
+        if kind in ("left", "pushed", "applied", "remark", "over"):
+            said[kind].append(json.loads(rest))
+    assert said["over"] == ["well"], done.stdout
+    left = {worker: (why, after_s) for worker, why, after_s in said["left"]}
+    assert left.keys() == {f"spot-{index}#{life}" for index in range(2) for life in (1, 2)}
+    for index in range(2):
+        assert left[f"spot-{index}#1"][0] != DRAINED
+        why, after_s = left[f"spot-{index}#2"]
+        assert (why, after_s < 0.15) == (DRAINED, True), "as its step of 0.3 s is over"
+    assert sorted(text.partition(" ")[0] for text in said["remark"] if "room" in text) == [
+        f"spot-{index}#{life}" for index in range(2) for life in (2, 3)
+    ], "each tells once that it waits, and has joined with its only attempt"
+    waits = [text.partition(":")[0] for text in said["remark"] if text.startswith("The run ")]
+    assert waits == ["The run waits", "The run goes on"] * 2
+    assert said["applied"] == said["pushed"], "what has arrived counts, whatever became of its node"
