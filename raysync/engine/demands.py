@@ -26,8 +26,8 @@ def demands_of(experiment: Experiment) -> Iterator[Demand]:
     if experiment.micro_batch is not None:
         yield Capability.MICRO_BATCHES, f"micro_batch: {experiment.micro_batch}"
     for fault in experiment.faults:
-        if fault.kind == "crash":
-            yield Capability.LOSE_WORKERS, "faults: crash"
+        if fault.kind in ("crash", "kill"):
+            yield Capability.LOSE_WORKERS, f"faults: {fault.kind}"
         if fault.kind in ("latency", "drift") and on_ray:
             yield Capability.EMULATE_LINKS, f"faults: {fault.kind}"
     for group in experiment.workers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from raysync.core.ids import WorkerId
 from raysync.core.journal import Line
 from raysync.core.paradigm import AnyParadigm
 from raysync.decoupled.plan import plan_of
@@ -52,7 +53,13 @@ def driver_of(training: TrainingPlan, paradigm: AnyParadigm) -> Driver:
     )
     faults = FaultPlan(experiment)
     trains = experiment.timing == "with-gradients"
-    backend = VirtualBackend(run.paths(), run.actor, computes=trains)
+    slots = experiment.slots()
+    backend = VirtualBackend(
+        run.paths(),
+        run.actor,
+        computes=trains,
+        start_s=lambda worker: slots[WorkerId(worker).slot].start_s,
+    )
     marks = experiment.evaluation.progress_marks() if trains else []
     return Driver(
         run.topology(backend, faults), backend, experiment, faults, marks, training.primary
