@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import log2
+from math import isinf, log2
 from pathlib import Path
 
 import matplotlib as mpl
@@ -160,6 +160,63 @@ def draw_shares(
     over_time.set(xlabel="seconds (virtual)", ylabel="accuracy, %, mean over the seeds")
     for panel in (shares, over_time):
         panel.legend(bbox_to_anchor=(0.5, -0.16), loc="upper center", ncols=3, frameon=False)
+    _save(figure, file)
+
+
+def draw_goodput(runs: pd.DataFrame, file: Path) -> None:
+    """Draw goodput against the mean time between failures: a column for each number of workers,
+    with restarts above and without them below; at the right end of a panel there are no failures.
+
+    The bars are 95 % intervals.
+
+    Args:
+        runs: paradigm, workers, mean_gap_s (infinity: no failures), restarts, goodput.
+        file: the picture.
+    """
+    looks = {  # name -> paradigm's colour and marker
+        "asp": (COLOURS["asp"], "o"),
+        "ssp": (COLOURS["ssp(staleness=15)"], "s"),
+        "lagtuner": (COLOURS["lagtuner(bound=hard)"], "^"),
+        "bsp": (COLOURS["bsp"], "D"),
+        "k-sync": (COLOURS["lagtuner(bound=literal)"], "v"),
+        "backup-workers": ("#a6611a", "x"),
+    }
+    sizes, gaps = sorted(set(runs.workers)), sorted(set(runs.mean_gap_s))
+    figure, panels = plt.subplots(
+        2, len(sizes), figsize=(11, 6.4), sharex=True, sharey=True, layout="constrained"
+    )
+    for row, restarts in zip(panels, (True, False), strict=True):
+        for panel, workers in zip(row, sizes, strict=True):
+            chosen = runs[
+                (runs.workers == workers)
+                & ((runs.restarts == restarts) | runs.mean_gap_s.map(isinf))
+            ]
+            for name, (colour, marker) in looks.items():
+                goodput = chosen[chosen.paradigm == name].groupby("mean_gap_s").goodput
+                values = [estimate(list(goodput.get_group(gap))) for gap in gaps]
+                panel.errorbar(
+                    range(len(gaps)),
+                    [value.mean for value in values],
+                    yerr=[(value.high - value.low) / 2 for value in values],
+                    label=name,
+                    color=colour,
+                    marker=marker,
+                    markersize=4,
+                    capsize=2,
+                    linewidth=1.1,
+                )
+            panel.axvline(len(gaps) - 1.5, color="#bbbbbb", linestyle=":", linewidth=0.8)
+            panel.grid(axis="y", color="#dddddd", linewidth=0.6)
+            panel.set_title(f"{workers:,} workers, {'restarts' if restarts else 'no restarts'}")
+            panel.set(xticks=range(len(gaps)), ylim=(0, 1.05))
+            panel.set_xticklabels(
+                ["none" if isinf(gap) else f"{gap:,.0f}" for gap in gaps], fontsize=8
+            )
+        row[0].set_ylabel("samples / s and worker")
+    figure.supxlabel("mean time between the failures of a worker, s (virtual; a step is 1 s)")
+    figure.legend(
+        *panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=len(looks)
+    )
     _save(figure, file)
 
 

@@ -6,6 +6,7 @@
                             with one worker under ASP: 2 x (latency + bytes / bandwidth) + update,
                             for a vector of 4 kB and for the model's
                             (at least 4 MB: differences of smaller ones drown in noise)
+    start_s                 from a worker that crashes and is started anew, on Ray
 
 So latency has the meaning that the virtual engine gives it: half of what an iteration costs beside
 computing and the server's work, including calls and the controller's share.
@@ -13,6 +14,8 @@ computing and the server's work, including calls and the controller's share.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -25,7 +28,10 @@ from torch.utils.benchmark import Timer
 
 from raysync import config
 from raysync.config import Experiment, Update
+from raysync.core.events import Joined, Left
 from raysync.core.ids import worker_id, worker_slot
+from raysync.core.journal import Entry
+from raysync.record.reader import RunRecord
 from raysync.runner import Engine, run_in
 from raysync.training.cost import step_flops, step_s
 from raysync.training.data import Labelled, data_set
@@ -36,6 +42,8 @@ SMALL_BYTES = 4_000
 LARGE_BYTES = 4_000_000
 GRADIENTS = 8
 ITERATIONS = 300
+STARTS = 3
+"""How often a worker is started anew."""
 WARM = 50
 """The number of first pushes that do not count, because caches and the object store are cold."""
 
@@ -52,6 +60,9 @@ class Measured:
     """None if a large vector takes no longer than a small one."""
     update_s: float
     update_bytes_per_s: float
+    start_s: float
+    """Seconds until a worker is ready that is started anew: its process, the import of torch, and a
+    model so small that it takes no time."""
 
 
 def calibrate(engine: Engine, training: TrainingPlan) -> Measured:
@@ -83,18 +94,20 @@ def calibrate(engine: Engine, training: TrainingPlan) -> Measured:
         bandwidth_bytes_per_s=bandwidth,
         update_s=update_s,
         update_bytes_per_s=training.vector_bytes / reading_s,
+        start_s=_start_s(engine),
     )
 
 
 def profile(experiment: Experiment, measured: Measured, about: str) -> str:
-    """Write the text of a cluster profile: the experiment's workers, with the measured rate where
-    they set none.
+    """Write the text of a cluster profile: the experiment's workers, where they set none with the
+    measured rate, and with the measured time to start.
     """
     workers = []
     for group in experiment.workers:
         settings = group.model_dump(mode="json", exclude_defaults=True, exclude={"name", "count"})
         rate = {} if group.emulates_steps else {"flops_per_s": _rounded(measured.flops_per_s)}
-        workers.append({"name": group.name, "count": group.count, **settings, **rate})
+        start = {"start_s": _rounded(measured.start_s)}
+        workers.append({"name": group.name, "count": group.count, **start, **settings, **rate})
     link = {
         "latency_s": measured.latency_s,
         "bandwidth_bytes_per_s": measured.bandwidth_bytes_per_s,
@@ -136,6 +149,30 @@ def _between_s(engine: Engine, vector_bytes: int) -> float:
     """Measure the seconds between Release and Pushed that are not computing, for a model of that
     size: a median.
     """
+    with _run(engine, vector_bytes, ITERATIONS) as record:
+        pushes = record.pushes
+    between = pushes.pushed_at_s - pushes.released_at_s - pushes.busy_s
+    return float(median(between[pushes.clock >= WARM]))
+
+
+def _start_s(engine: Engine) -> float:
+    """Measure the seconds from a crash until the worker has joined again: a median."""
+    crashes = [
+        {"kind": "crash", "worker": "w-0", "at_clock": clock, "rejoin_after_s": 0}
+        for clock in range(1, STARTS + 1)
+    ]
+    with _run(engine, SMALL_BYTES, STARTS + 2, crashes) as record:
+        events = [line.event for line in record.journal() if isinstance(line, Entry)]
+    left = [event.at for event in events if isinstance(event, Left)]
+    _, *joined = [event.at for event in events if isinstance(event, Joined)]
+    return median(back - gone for gone, back in zip(left, joined, strict=True))
+
+
+@contextmanager
+def _run(
+    engine: Engine, vector_bytes: int, iterations: int, faults: Sequence[Mapping[str, object]] = ()
+) -> Iterator[RunRecord]:
+    """Run one worker with a model of that size, and yield the record while there is one."""
     features = max(1, vector_bytes // 40 - 1)
     with TemporaryDirectory() as folder:
         experiment = config.validate(
@@ -145,16 +182,15 @@ def _between_s(engine: Engine, vector_bytes: int) -> float:
                 "paradigm": "asp",
                 "batch_size": 1,
                 "workers": [{"name": "w"}],
-                "workload": {"iterations_per_worker": ITERATIONS},
+                "workload": {"iterations_per_worker": iterations},
                 "evaluation": {"marks": 1},
+                "faults": list(faults),
             }
         )
         training = prepare(
             experiment, nn.Sequential(nn.Flatten(), nn.Linear(features, 10)), _noise(features)
         )
-        pushes = run_in(engine, training, experiment.paradigm).pushes
-    between = pushes.pushed_at_s - pushes.released_at_s - pushes.busy_s
-    return float(median(between[pushes.clock >= WARM]))
+        yield run_in(engine, training, experiment.paradigm)
 
 
 def _noise(features: int) -> Labelled:

@@ -110,7 +110,7 @@ def calibrate(
     settings: Settings = [],  # noqa: B006
 ) -> None:
     """Measure this machine for an experiment's model, and write a profile for the virtual engine
-    (half a minute).
+    (a minute).
     """
     from raysync import calibration
     from raysync.runner import engine_for
@@ -135,7 +135,8 @@ def calibrate(
     console.print_plain(
         f"step {1000 * measured.step_s:.3g} ms ({measured.flops_per_s / 1e9:.3g} GFLOP/s), "
         f"latency {1000 * measured.latency_s:.3g} ms each way, bandwidth {bandwidth}, "
-        f"update {1000 * measured.update_s:.3g} ms + {measured.update_bytes_per_s / 1e9:.3g} GB/s"
+        f"update {1000 * measured.update_s:.3g} ms + {measured.update_bytes_per_s / 1e9:.3g} GB/s, "
+        f"start of a worker {measured.start_s:.3g} s"
     )
     compare_command = " ".join(["raysync compare", *([str(file)] if file else [])])
     console.print_plain(f"Try it: {compare_command} --engine virtual --set profile={profile}")

@@ -26,8 +26,7 @@ from raysync.cluster.evaluator import Evaluator
 from raysync.cluster.layout import Layout
 from raysync.cluster.placement import Plan
 from raysync.cluster.server import Server
-from raysync.config import WorkerGroup
-from raysync.engine.driver import START_DEADLINE_S
+from raysync.config import START_DEADLINE_S, WorkerGroup
 
 TELL_EVERY_S = 5.0
 """How often the user is told how many workers are ready."""

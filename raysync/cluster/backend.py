@@ -254,6 +254,10 @@ class RayBackend:
         self._names[actor_id] = worker
         self._nodes.started(worker)
 
+    def end_at(self, worker: str, at: float) -> None:
+        """See `Backend.end_at`."""
+        self.schedule(at, self._end, worker)
+
     def kill(self, actor: str) -> None:
         """See `Backend.kill`; Ray then starts the evaluator anew, and no other."""
         if actor == EVALUATOR:
@@ -281,6 +285,10 @@ class RayBackend:
             case ActorError():
                 return Failure("raised", cause.reason, self._names.get(cause.actor_id, ""))
         return Failure("raised" if isinstance(error, RayTaskError) else "other", reason(cause))
+
+    def _end(self, worker: str) -> None:
+        if worker in self._workers:
+            ray.kill(self._workers[worker])
 
     def _arrived(self, reference: Any) -> None:
         for watched in self._watched.pop(reference):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from raysync.config.base import Named, ParadigmChoice
 from raysync.config.checkpoint import Checkpointing
 from raysync.config.experiment import STANDARD_COMPARISON, Experiment
-from raysync.config.faults import Crash, Drift, Fault, Latency, SlowDown
+from raysync.config.faults import Crash, Drift, Fault, Kill, Latency, SlowDown
 from raysync.config.files import load, parse, validate
 from raysync.config.profiles import profiles
 from raysync.config.stop import Stop
@@ -28,10 +28,19 @@ from raysync.config.update import (
     Update,
     Workload,
 )
-from raysync.config.workers import Cluster, Jitter, Link, Network, Restarts, WorkerGroup
+from raysync.config.workers import (
+    START_DEADLINE_S,
+    Cluster,
+    Jitter,
+    Link,
+    Network,
+    Restarts,
+    WorkerGroup,
+)
 
 __all__ = [
     "STANDARD_COMPARISON",
+    "START_DEADLINE_S",
     "Checkpointing",
     "Cluster",
     "Crash",
@@ -43,6 +52,7 @@ __all__ = [
     "Experiment",
     "Fault",
     "Jitter",
+    "Kill",
     "Known",
     "Latency",
     "Link",

@@ -117,7 +117,9 @@ class Experiment(Strict):
     )
     workers: tuple[WorkerGroup, ...] = Field((WorkerGroup(count=4),), min_length=1)
     network: Network = Network()
-    faults: tuple[Fault, ...] = Field((), description="slow-downs, latency and crashes to inject")
+    faults: tuple[Fault, ...] = Field(
+        (), description="slow-downs, latency, crashes and kills to inject"
+    )
     evaluation: EvaluationPlan = EvaluationPlan()
     init_from: Path | None = Field(
         None,

@@ -1,5 +1,5 @@
-"""The faults that a run injects: slow-downs, latency, crashes. They are data, the same for both
-engines.
+"""The faults that a run injects: slow-downs, latency, crashes, kills. They are data, the same for
+both engines.
 """
 
 from __future__ import annotations
@@ -11,14 +11,8 @@ from pydantic import Field, model_validator
 from raysync.config.base import Strict
 
 
-class _Windows(Strict):
-    """The workers that a fault affects, and the windows in which it does: by the run's seconds, or
-    by the worker's clock.
-
-    A step is affected if its Release lies in a window. Without `times` and `mean_gap` there is one
-    window, from `start` on. Draws are hashed from (seed, fault, slot), so they are the same for
-    every paradigm and on both engines.
-    """
+class _Selection(Strict):
+    """The workers that a fault affects."""
 
     workers: tuple[str, ...] = Field(
         (), description="slots (fast-0) or groups (fast); default: all"
@@ -26,6 +20,17 @@ class _Windows(Strict):
     count: int | None = Field(
         None, ge=1, description="affects that many of them, drawn by the seed; default: all of them"
     )
+
+
+class _Windows(_Selection):
+    """The windows in which a fault affects its workers: by the run's seconds, or by the worker's
+    clock.
+
+    A step is affected if its Release lies in a window. Without `times` and `mean_gap` there is one
+    window, from `start` on. Draws are hashed from (seed, fault, slot), so they are the same for
+    every paradigm and on both engines.
+    """
+
     start_s: float | None = Field(None, ge=0, description="when it begins; default: with the run")
     start_clock: int | None = Field(None, ge=0, description="likewise, by the worker's clock")
     lasts_s: float | None = Field(
@@ -147,7 +152,9 @@ class Drift(_Windows):
 
 
 class Crash(Strict):
-    """Kill a worker, at the beginning of an iteration or at a time; it can come back later."""
+    """Take a worker away, at the beginning of an iteration or at a time, as planned: it comes back
+    if and when the fault says so.
+    """
 
     kind: Literal["crash"] = Field(description="the kind of this fault")
     worker: str = Field(description="its slot: fast-0")
@@ -168,4 +175,65 @@ class Crash(Strict):
         return self
 
 
-Fault = Annotated[SlowDown | Latency | Drift | Crash, Field(discriminator="kind")]
+class Kill(_Selection):
+    """Kill the process of a worker, which the run learns of as of any other death: it comes back by
+    `cluster.restarts`, or stays gone.
+
+    A worker is spared that is not there at that moment. Draws are hashed as those of windows are.
+    """
+
+    kind: Literal["kill"] = Field(description="the kind of this fault")
+    at_s: float | None = Field(None, ge=0, description="once, these seconds after the run began")
+    mean_gap_s: float | None = Field(
+        None,
+        ge=0.001,
+        description=(
+            "again and again, after exponential gaps with this mean: the mean time between the"
+            " failures of each worker"
+        ),
+    )
+    times: int | None = Field(
+        None,
+        ge=1,
+        description="that many times for each worker, anywhere between start_s and end_s",
+    )
+    start_s: float | None = Field(
+        None, ge=0, description="none comes before it; default: the beginning of the run"
+    )
+    end_s: float | None = Field(
+        None, gt=0, description="none comes after it; default: the end of the run"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Kill:
+        names = ("at_s", "mean_gap_s", "times")
+        given = [name for name in names if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(
+                "give one of at_s, mean_gap_s and times; got " + (" and ".join(given) or "none")
+            )
+        if self.at_s is not None and (self.start_s is not None or self.end_s is not None):
+            raise ValueError("start_s and end_s go with mean_gap_s or times; at_s is one moment")
+        if self.times is not None and self.end_s is None:
+            raise ValueError("times needs end_s: the kills lie anywhere between start_s and end_s")
+        if self.end_s is not None and self.end_s <= self.start:
+            raise ValueError(f"the end ({self.end_s:g}) must come after the start ({self.start:g})")
+        return self
+
+    @property
+    def start(self) -> float:
+        """The seconds since the run began before which no kill comes."""
+        return self.at_s or self.start_s or 0
+
+    @property
+    def mean_gap(self) -> float | None:
+        """The mean gap between two kills of a worker, in seconds."""
+        return self.mean_gap_s
+
+    @property
+    def end(self) -> float | None:
+        """The seconds since the run began after which no kill comes."""
+        return self.end_s
+
+
+Fault = Annotated[SlowDown | Latency | Drift | Crash | Kill, Field(discriminator="kind")]

@@ -107,6 +107,10 @@ def _numbers_in(path: Path) -> list[float]:
         raise ValueError(f"{path} must hold seconds and nothing else ({error})") from error
 
 
+START_DEADLINE_S = 120.0
+"""The seconds that an actor may take to start: to import torch, to build the model."""
+
+
 class WorkerGroup(Strict):
     """Workers that are alike. All resources are those of one worker."""
 
@@ -181,6 +185,15 @@ class WorkerGroup(Strict):
         ),
     )
     jitter: Jitter = Jitter()
+    start_s: float = Field(
+        0.0,
+        ge=0,
+        le=START_DEADLINE_S,
+        description=(
+            "time that a worker takes to be ready when it is started anew, on the virtual engine;"
+            " on Ray, a process takes the time that it takes"
+        ),
+    )
     link: Link = Field(
         Link(), description="emulation: the link that each worker has in addition, each way"
     )

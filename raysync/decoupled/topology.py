@@ -39,7 +39,7 @@ def refusals_of(paradigm: Decoupled) -> Mapping[Capability, str]:
     """Return what a network in stages cannot carry out, and why."""
     refusals = {
         Capability.BATCH_SIZE: "the stages of a network compute batches of one size",
-        Capability.LOSE_WORKERS: "a crash ends the pipeline, and the run; no stage comes back",
+        Capability.LOSE_WORKERS: "the loss of a worker ends the run; no stage comes back",
         Capability.TAKE_CHECKPOINTS: (
             "a pipeline's batches are under way at any moment, and cannot be taken up again so far"
         ),

@@ -124,6 +124,11 @@ class Backend(Protocol):
     def spawn(self, worker: str) -> Call:
         """Start the actor of a worker that comes back; the call is done when it is ready."""
 
+    def end_at(self, worker: str, at: float) -> None:
+        """Let the process of a worker die at that time, in seconds since the run began, unless the
+        worker was killed by then. Nobody is told: its calls fail as those of any dead actor do.
+        """
+
     def kill(self, actor: str) -> None:
         """End an actor at once: if it is frozen or unreachable, it must not keep its device."""
 

@@ -30,8 +30,8 @@ def demands_of(experiment: Experiment) -> Iterator[Demand]:
     if experiment.cluster.min_workers > 1:
         yield Capability.LOSE_WORKERS, f"cluster.min_workers: {experiment.cluster.min_workers}"
     for fault in experiment.faults:
-        if fault.kind == "crash":
-            yield Capability.LOSE_WORKERS, "faults: crash"
+        if fault.kind in ("crash", "kill"):
+            yield Capability.LOSE_WORKERS, f"faults: {fault.kind}"
         if fault.kind in ("latency", "drift") and on_ray:
             yield Capability.EMULATE_LINKS, f"faults: {fault.kind}"
     for group in experiment.workers:

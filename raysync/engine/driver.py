@@ -21,8 +21,9 @@ What happens when something is lost:
 * A lost worker comes back as the next life of its slot (`cluster.restarts`), as if it were new: it
   joins at the clock of the slowest member, and nothing that its predecessor computed is computed
   again. While all workers are on their way back the run waits, and so it does while fewer are there
-  than `cluster.min_workers`: see `quorum`. A worker that a fault has killed comes back only if the
-  fault says so, and an error of a worker's own code ends the run: it would come again.
+  than `cluster.min_workers`: see `quorum`. A worker that a planned crash has taken away comes back
+  only if the crash says so; a kill is a loss like any other. An error of a worker's own code ends
+  the run: it would come again.
 * Where a topology cannot go on without a worker, the loss of one ends the run with an error that
   names it.
 * An evaluator only measures: see `evaluations`. The loss of a server ends the run.
@@ -37,7 +38,7 @@ from dataclasses import asdict
 from math import isfinite, nextafter
 from typing import Any, assert_never
 
-from raysync.config import Experiment
+from raysync.config import START_DEADLINE_S, Experiment
 from raysync.core.capability import Capability
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.decisions import (
@@ -71,8 +72,6 @@ from raysync.engine.rejoin import Comebacks, next_life_of
 from raysync.engine.topology import NO_REPORT, Arriving, Step, Topology, pulls_next
 from raysync.errors import RunFailed, RunLost
 
-START_DEADLINE_S = 120.0
-"""The seconds that an actor may take to start: to import torch, to build the model."""
 DONE = "its group has no batch left"
 """The reason with which a worker leaves that has nothing left to do."""
 BEFORE_THE_END = nextafter(1, 0)
@@ -328,6 +327,8 @@ class Driver:
         for timer in self.topology.machine.timers.items():
             self.backend.schedule(max(timer[1], self.backend.now), self._fire, timer)
         self._quorum.resume()
+        for worker in self.topology.roster.live if self._has_faults else ():
+            self._plan_kill(worker, self.backend.now)
         for worker, batch_size in state["batch_sizes"].items():
             member = self.topology.roster.live[worker]
             self._release(Release(worker, member.clock, member.version, batch_size=batch_size))
@@ -451,8 +452,26 @@ class Driver:
             return
         self._lives[str(WorkerId(worker).slot)] = worker
         report = self._comebacks.joined(worker)
+        if self._has_faults:
+            # Those that begin the run are there from its first moment on.
+            self._plan_kill(worker, self.backend.now if WorkerId(worker).life > 1 else -1.0)
         self._happen(Joined(at=self.backend.now, worker=worker), report)
         self._quorum.joined()
+
+    def _plan_kill(self, worker: str, since: float) -> None:
+        """Let the process of a worker die when the next kill after that time says so; it is one at
+        most for each life.
+        """
+        kill = self.faults.next_kill(WorkerId(worker).slot, since)
+        if kill is not None:
+            at, index = kill
+            self.backend.schedule(at, self._kill_strikes, (worker, index))
+            self.backend.end_at(worker, at)
+
+    def _kill_strikes(self, victim: tuple[str, int]) -> None:
+        worker, index = victim
+        if not self.status and worker in self.topology.roster_of(worker).live:
+            self.faults.took_effect(index)
 
     def _crash(self, index: int) -> None:
         if self.status:

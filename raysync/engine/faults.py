@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from raysync.config import Crash, Drift, Experiment, Latency, SlowDown
+from raysync.config import Crash, Drift, Experiment, Kill, Latency, SlowDown
 from raysync.randomness import hashed_seed, uniform
 
 WindowedFault = SlowDown | Latency | Drift
@@ -40,7 +40,7 @@ class FaultWindows:
 
     def __init__(self, fault: WindowedFault, purpose: str, seed: int, slot: str) -> None:
         self._lasts = inf if fault.lasts is None else fault.lasts
-        self._coming = _beginnings(fault, lambda number: uniform(seed, purpose, slot, number))
+        self._coming = _moments(fault, _drawer(seed, purpose, slot))
         self._begun: list[float] = []
         self._next = next(self._coming, inf)
 
@@ -53,8 +53,28 @@ class FaultWindows:
         return past > 0 and key < self._begun[past - 1] + self._lasts
 
 
-def _beginnings(fault: WindowedFault, draw: Callable[[int], float]) -> Iterator[float]:
-    """Yield the beginnings of the windows, rising."""
+class SlotKills:
+    """The moments at which one fault kills the worker of one slot, drawn as far as they are
+    needed.
+    """
+
+    def __init__(self, index: int, fault: Kill, purpose: str, seed: int, slot: str) -> None:
+        self.index = index
+        """The index of the fault in the experiment file."""
+        self._coming = _moments(fault, _drawer(seed, purpose, slot))
+        self._next = next(self._coming, inf)
+
+    def after(self, at: float) -> float:
+        """Return the first moment later than that one, in seconds since the run began; infinity:
+        there is none. It must not fall from one call to the next.
+        """
+        while self._next <= at:
+            self._next = next(self._coming, inf)
+        return self._next
+
+
+def _moments(fault: WindowedFault | Kill, draw: Callable[[int], float]) -> Iterator[float]:
+    """Yield the moments at which a fault strikes, or its windows begin, rising."""
     start, end = fault.start, inf if fault.end is None else fault.end
     if fault.times is not None:
         yield from sorted(start + (end - start) * draw(number) for number in range(fault.times))
@@ -110,6 +130,7 @@ class FaultPlan:
         """Index in the experiment file -> the crash."""
         self._to_come: dict[str, list[tuple[int, int]]] = {}
         """Slot -> (clock, index) of its crashes at a clock, the next one last."""
+        self._kills: dict[str, list[SlotKills]] = {}
         seed = experiment.seed
         for index, fault in enumerate(experiment.faults):
             # Draws are hashed from it: another word would draw other faults than the published
@@ -121,6 +142,10 @@ class FaultPlan:
                     self._to_come.setdefault(fault.worker, []).append((fault.at_clock, index))
                 continue
             for slot in _victims(experiment, fault, purpose):
+                if isinstance(fault, Kill):
+                    kills = SlotKills(index, fault, purpose, seed, slot)
+                    self._kills.setdefault(slot, []).append(kills)
+                    continue
                 drift = _drawer(seed, f"{purpose} drift", slot)
                 slot_fault = _SlotFault(
                     index, fault, FaultWindows(fault, purpose, seed, slot), drift
@@ -153,8 +178,20 @@ class FaultPlan:
         to_come = self._to_come.get(slot)
         return to_come.pop()[1] if to_come and to_come[-1][0] <= clock else None
 
+    def next_kill(self, slot: str, after: float) -> tuple[float, int] | None:
+        """Return when the worker of a slot is killed next, and the index of the fault; None: it is
+        not.
+
+        Args:
+            slot: of the worker.
+            after: seconds since the run began; it must not fall from one call to the next.
+        """
+        coming = [(kills.after(after), kills.index) for kills in self._kills.get(slot, ())]
+        at, index = min(coming, default=(inf, 0))
+        return (at, index) if at < inf else None
+
     def took_effect(self, index: int) -> None:
-        """Record that the crash took effect."""
+        """Record that the crash or the kill took effect."""
         self._idle.pop(index, None)
 
     def state(self) -> dict[str, Any]:
@@ -182,7 +219,7 @@ class FaultPlan:
         return tuple(self.described(index) for index in self._idle)
 
 
-def _victims(experiment: Experiment, fault: WindowedFault, purpose: str) -> list[str]:
+def _victims(experiment: Experiment, fault: WindowedFault | Kill, purpose: str) -> list[str]:
     slots = experiment.slots_of(fault.workers)
     if fault.count is None:
         return slots

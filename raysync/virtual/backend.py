@@ -12,9 +12,9 @@ Where a run trains, a call computes at its end. A heap of (time, sequence number
 argument) is processed in order; nothing else moves the clock, and random values are hashed from the
 seed, so every run of an experiment is the same (on one machine, with one number of torch threads).
 
-Differences from Ray: decisions and their way to a worker take no time, nor do evaluations and the
-start of an actor. An input travels from the moment of the call that needs it, since Ray fetches it
-then; `deliver` brings nothing earlier.
+Differences from Ray: decisions and their way to a worker take no time, nor do evaluations, and a
+worker that is started anew is ready after the time that the experiment says. An input travels from
+the moment of the call that needs it, since Ray fetches it then; `deliver` brings nothing earlier.
 """
 
 from __future__ import annotations
@@ -123,6 +123,7 @@ class VirtualBackend:
         computes: bool,
         ends: Mapping[str, Sequence[End]] | None = None,
         began_at: float = 0.0,
+        start_s: Callable[[str], float] = lambda worker: 0.0,
     ) -> None:
         """
         Args:
@@ -132,14 +133,18 @@ class VirtualBackend:
             ends: actor -> the ends of its successive processes; a process whose end is not given
                 does not end.
             began_at: the time, in seconds since the run began, at which it goes on.
+            start_s: returns the seconds that a worker takes to be ready when it is started anew.
         """
         self.computes = computes
         self.delivers = False
         """See `Backend.delivers`: nothing travels before the call that needs it."""
         self._paths = paths
         self._make = make
+        self._start_s = start_s
         self._ends = {actor: list(each) for actor, each in (ends or {}).items()}
         """Actor -> the ends of its processes, that of the present process first."""
+        self._fails = bool(ends)
+        """Whether calls can fail because a process ends."""
         self._actors: dict[str, Actor] = {}
         self._queue: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._scheduled = 0
@@ -184,7 +189,7 @@ class VirtualBackend:
         call.site = performer.site
         call.added_s = value_added_s
         call.answer = answer
-        if self._ends:
+        if self._fails:
             self._fail_or_freeze(call, actor, performer, begin, inputs)
         if self.computes and call.at < inf:
             self.schedule(call.at, self._compute, (call, actor, performer, method, fields, inputs))
@@ -218,23 +223,35 @@ class VirtualBackend:
         """See `Backend.watch_nodes`: no node is ever taken away."""
 
     def spawn(self, worker: str) -> VirtualCall:
-        """See `Backend.spawn`; it is ready at once."""
-        return self._ready()
+        """See `Backend.spawn`."""
+        return self._ready(self._start_s(worker))
+
+    def end_at(self, worker: str, at: float) -> None:
+        """See `Backend.end_at`; to be told before the first call of the worker."""
+        self._fails = True
+        self._ends[worker] = [End(at)]
 
     def kill(self, actor: str) -> None:
         """See `Backend.kill`."""
-        self._actors.pop(actor, None)
+        self._end_process(actor)
 
     def restart(self, actor: str) -> VirtualCall:
         """See `Backend.restart`; it is ready at once."""
-        self._actors.pop(actor, None)
-        if self._ends.get(actor):
-            del self._ends[actor][0]
-        return self._ready()
+        self._end_process(actor)
+        return self._ready(0.0)
 
-    def _ready(self) -> VirtualCall:
+    def _end_process(self, actor: str) -> None:
+        """Forget the present process of an actor, and its end."""
+        if self._actors.pop(actor, None) is None:
+            return
+        if ends := self._ends.get(actor):
+            del ends[0]
+            if not ends:
+                del self._ends[actor]
+
+    def _ready(self, after_s: float) -> VirtualCall:
         call = VirtualCall()
-        call.at, call.answer = self.now, None
+        call.at, call.answer = self.now + after_s, None
         return call
 
     def _start(self, actor: str) -> Actor:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from raysync.core.checkpoint import Checkpoint
+from raysync.core.ids import WorkerId
 from raysync.core.journal import Line
 from raysync.core.paradigm import AnyParadigm
 from raysync.decoupled.plan import plan_of
@@ -74,8 +75,12 @@ def driver_of(
     )
     faults = FaultPlan(experiment)
     trains = experiment.timing == "with-gradients"
+    slots = experiment.slots()
     backend = VirtualBackend(
-        run.paths(), run.actor, computes=trains, began_at=checkpoint.at if checkpoint else 0.0
+        run.paths(),
+        run.actor,
+        computes=trains,
+        start_s=lambda worker: slots[WorkerId(worker).slot].start_s,
     )
     marks = experiment.evaluation.progress_marks() if trains else []
     return Driver(

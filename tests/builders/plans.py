@@ -50,6 +50,7 @@ def workers():
             "step_s": st.sampled_from([0.5, 1, 1, 2.5]),
             "jitter": jitter,
             "link": link,
+            "start_s": st.sampled_from([0, 0, 1.5]),
         }
     )
     return st.lists(group, min_size=1, max_size=3).map(
@@ -113,11 +114,20 @@ def faults(slots):
         moment,
         back,
     )
+    kill = st.builds(
+        lambda when, whom: {"kind": "kill"} | when | whom,
+        st.one_of(
+            st.builds(lambda at: {"at_s": at}, st.floats(0, 12)),
+            st.just({"mean_gap_s": 4, "end_s": 12}),
+            st.just({"times": 2, "start_s": 3, "end_s": 12}),
+        ),
+        whom,
+    )
     lasting = [
         st.builds(lambda what, when, slots: what | when | slots, kind, windows(), whom)
         for kind in kinds
     ]
-    return st.lists(st.one_of(*lasting, crash, crash, crash), max_size=6)
+    return st.lists(st.one_of(*lasting, crash, crash, crash, kill), max_size=6)
 
 
 @st.composite
@@ -132,6 +142,7 @@ def plans(draw):
         "cluster": {
             "server_shards": draw(st.integers(1, 3)),
             "step_deadline_s": 1e6,
+            "restarts": {"attempts": draw(st.sampled_from([0, 6]))},
             "server_placement": draw(st.sampled_from(["apart", "with-workers"])),
         },
     }

@@ -181,6 +181,29 @@ def test_a_killed_actor_is_gone_and_a_worker_that_is_spawned_is_ready():
     assert world.made == ["a", "a#2"]
 
 
+@pytest.mark.parametrize("computes", [True, False])
+def test_a_process_dies_at_the_time_that_was_told_and_its_next_life_knows_nothing_of_it(computes):
+    world = World(computes=computes)
+    world.backend.end_at("a#1", 2.5)
+    world.call("a#1", 2)
+    world.call("b", 3, [], world.call("a#1", 2))
+    world.backend.schedule(3.0, lambda _: world.call("a#1", 1), None)
+    died, free = Failure("died", "its actor died", "a#1"), 0 if computes else "free"
+    assert world.run() == [(2, "a#1", free), (2.5, "a#1", died), (2.5, "b", died), (3, "a#1", died)]
+    world.backend.kill("a#1")
+    world.call("a#2", 1)
+    world.call("b", 1)
+    assert world.run()[-2:] == [(4, "a#2", free), (4, "b", free)]
+
+
+def test_a_worker_that_is_started_anew_takes_its_time():
+    backend = VirtualBackend({}, Adder, computes=False, start_s={"a#2": 2.5}.get)
+    ready = []
+    backend.watch(backend.spawn("a#2"), lambda _: ready.append(backend.now), None)
+    backend.wait()
+    assert ready == [2.5]
+
+
 def test_where_nothing_is_computed_calls_only_take_time():
     world = World(computes=False)
     first = world.call("a", 2, [5])

@@ -13,11 +13,11 @@ from raysync.errors import ConfigError
 from raysync.training.preparation import prepare
 from raysync.virtual.engine import VirtualEngine
 
-LATENCY_S, BANDWIDTH = 0.02, 5e7
+LATENCY_S, BANDWIDTH, START_S = 0.02, 5e7, 3.5
 
 
 class Known:
-    """An engine whose links are known."""
+    """An engine whose links are known, and how long a process takes to start."""
 
     places, models = {}, ()
 
@@ -25,15 +25,18 @@ class Known:
         network = config.Network(
             link=config.Link(latency_s=LATENCY_S, bandwidth_bytes_per_s=BANDWIDTH)
         )
-        experiment = training.experiment.model_copy(update={"network": network})
+        [worker] = training.experiment.workers
+        workers = (worker.model_copy(update={"start_s": START_S}),)
+        experiment = training.experiment.model_copy(update={"network": network, "workers": workers})
         return VirtualEngine().run(replace(training, experiment=experiment), paradigm)
 
 
-def test_a_known_network_is_found(one_thread):
+def test_a_known_network_and_a_known_start_are_found(one_thread):
     """Within 10 %: the server's own time, which is subtracted, is measured on this machine."""
     found = calibrate(Known(), prepare(config.validate({"model": "mlp"})))
     assert found.latency_s == pytest.approx(LATENCY_S, rel=0.1)
     assert found.bandwidth_bytes_per_s == pytest.approx(BANDWIDTH, rel=0.1)
+    assert found.start_s == pytest.approx(START_S)
     assert found.step_s > 0 < found.update_bytes_per_s
     assert found.flops_per_s * found.step_s == pytest.approx(
         prepare(config.validate({"model": "mlp", "workers": [{"name": "w", "flops_per_s": 1.0}]}))
@@ -65,6 +68,7 @@ def test_a_profile_holds_the_workers_and_what_was_measured(tmp_path):
     workers = [
         {"name": "said", "count": 2, "step_s": 0.1, "speed": 0.5, "jitter": {"sigma": 0.1}},
         {"name": "silent"},
+        {"name": "quick", "start_s": 0.5},
     ]
     experiment = config.validate({"workers": workers})
     measured = Measured(
@@ -74,11 +78,13 @@ def test_a_profile_holds_the_workers_and_what_was_measured(tmp_path):
         bandwidth_bytes_per_s=None,
         update_s=1e-4,
         update_bytes_per_s=2e9,
+        start_s=4.321,
     )
     path = tmp_path / "here.yaml"
     path.write_text(profile(experiment, measured, "a test"))
     again = config.validate({"profile": str(path), "engine": "virtual"})
-    assert again.workers[0] == experiment.workers[0]
+    assert again.workers[0] == experiment.workers[0].model_copy(update={"start_s": 4.32})
+    assert again.workers[2].start_s == 0.5
     assert (again.workers[1].flops_per_s, again.workers[1].step_s) == (1.23e9, None)
     assert again.network == config.Network(
         link=config.Link(latency_s=0.001), update_s=1e-4, update_bytes_per_s=2e9

@@ -256,9 +256,12 @@ SLOW, CRASH, DRIFT = (
         (
             "kind: slowdown, factor: 2",
             r"faults\[0\]: unknown kind 'slowdown'; did you mean 'slow-down'\?\n"
-            "Allowed: crash, drift, latency, slow-down.",
+            "Allowed: crash, drift, kill, latency, slow-down.",
         ),
-        ("factor: 2", r"x.yaml: faults\[0\]: give its kind: crash, drift, latency or slow-down"),
+        (
+            "factor: 2",
+            r"x.yaml: faults\[0\]: give its kind: crash, drift, kill, latency or slow-down",
+        ),
         ("kind: slow-down", r"faults\[0\].factor: Field required"),
         (
             "kind: slow-down, factro: 2, factor: 2",
@@ -303,6 +306,14 @@ SLOW, CRASH, DRIFT = (
         ("kind: crash, at_s: 1", r"faults\[0\].worker: Field required"),
         ("kind: crash, worker: worker, at_s: 1", "unknown worker 'worker'; did you mean 'worker-"),
         (f"{CRASH}, at_s: 1, rejoin_after: 1", "did you mean 'rejoin_after_s'"),
+        ("kind: kill", "give one of at_s, mean_gap_s and times; got none"),
+        ("kind: kill, at_s: 1, times: 2", "one of .* times; got at_s and times"),
+        ("kind: kill, at_s: 1, end_s: 2", "at_s is one moment"),
+        ("kind: kill, times: 2", "times needs end_s"),
+        ("kind: kill, mean_gap_s: 1, start_s: 9, end_s: 5", r"end \(5\) must come after .* \(9\)"),
+        ("kind: kill, mean_gap_s: 0", r"faults\[0\].mean_gap_s: .*got 0"),
+        ("kind: kill, at_s: 1, worker: worker-0", "did you mean 'workers'"),
+        ("kind: kill, at_s: 1, workers: [worker], count: 5", "count: 5 of 4 workers"),
     ],
 )
 def test_what_is_wrong_with_a_fault_is_named(fault, says):

@@ -14,6 +14,7 @@ from raysync.engine.faults import NO_FAULT, FaultPlan
 from raysync.engine.step_time import SHORTEST, StepTime, jitter_of, one_way_s
 
 SLOW = {"kind": "slow-down", "factor": 2}
+KILL = {"kind": "kill"}
 WORKERS = [{"name": "fast", "count": 3}, {"name": "slow", "count": 2}]
 SLOTS = ["fast-0", "fast-1", "fast-2", "slow-0", "slow-1"]
 
@@ -196,6 +197,45 @@ def test_crashes_at_a_clock_come_once_each_the_earliest_first():
     ]
     assert plan.crash_at_clock("fast-1", 9) is None
     assert sorted(plan.crashes) == [0, 1, 2, 3]
+
+
+def kills_of(plan, slot, until=1000.0):
+    """When the worker of a slot is killed, and by which fault."""
+    found, at = [], -1.0
+    while (kill := plan.next_kill(slot, at)) is not None and (at := kill[0]) < until:
+        found.append(kill)
+    return found
+
+
+def test_kills_are_as_many_as_was_asked_and_lie_in_their_interval():
+    plan = faults(
+        KILL | {"times": 5, "start_s": 100, "end_s": 200, "workers": ["fast"]},
+        KILL | {"at_s": 0, "count": 2},
+        KILL | {"at_s": 150, "workers": ["fast-0"]},
+    )
+    for slot in SLOTS:
+        kills = [at for at, index in kills_of(plan, slot) if index == 0]
+        assert len(set(kills)) == (5 if slot.startswith("fast") else 0)
+        assert all(100 < at < 200 for at in kills)
+        assert kills_of(plan, slot) == [], "the past does not come back"
+    plan = faults(KILL | {"at_s": 0, "count": 2}, KILL | {"at_s": 150, "workers": ["fast-0"]})
+    assert sum((0, 0) in kills_of(plan, slot) for slot in SLOTS) == 2
+    plan = faults(KILL | {"at_s": 7}, KILL | {"at_s": 150, "workers": ["fast-0"]})
+    assert kills_of(plan, "fast-0") == [(7, 0), (150, 1)]
+
+
+def test_kills_by_a_mean_gap_are_a_poisson_process_of_each_worker():
+    """Exponential gaps: their mean and their deviation are alike; no two workers have the same."""
+    plan = faults(KILL | {"mean_gap_s": 2, "start_s": 10, "end_s": 4000})
+    all_kills = {slot: [at for at, _ in kills_of(plan, slot, 1e9)] for slot in SLOTS}
+    gaps = [b - a for kills in all_kills.values() for a, b in pairwise([10, *kills])]
+    assert fmean(gaps) == pytest.approx(2, rel=0.05)
+    assert stdev(gaps) == pytest.approx(2, rel=0.05)
+    assert all(kills[0] > 10 and 3900 < kills[-1] < 4000 for kills in all_kills.values())
+    assert len({kills[0] for kills in all_kills.values()}) == len(SLOTS)
+    assert kills_of(faults(KILL | {"mean_gap_s": 2}, seed=1), "fast-0") != kills_of(
+        faults(KILL | {"mean_gap_s": 2}), "fast-0"
+    )
 
 
 def test_what_nobody_met_is_described_as_the_file_has_it():

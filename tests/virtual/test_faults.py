@@ -7,6 +7,8 @@ from raysync.config import ParadigmChoice
 from raysync.core.decisions import Apply, Release
 from raysync.core.events import Joined, Left
 from raysync.core.journal import Entry
+from raysync.engine.faults import FaultPlan
+from tests.builders.paradigms import VARIANTS, lead_bound
 from tests.builders.virtual import (
     DATA,
     SMALL,
@@ -263,3 +265,72 @@ def test_the_time_for_which_a_run_waits_for_workers_is_in_no_step(tmp_path):
     assert (pushes.pushed_at_s - pushes.released_at_s == pushes.busy_s).all()
     assert pushes[pushes.released_at_s == 7.5].worker.tolist() == ["w-0#1", "w-2#1", "w-1#2"]
     assert not pushes.released_at_s.between(2.5, 7.5, inclusive="neither").any()
+
+
+def lived_pushes(plan, slot, step_s, away_s, until):
+    """When a worker pushes that computes without waiting, and dies when the plan says so."""
+    pushes, began, failed = [], 0.0, 0
+    while began < until:
+        death, _ = plan.next_kill(slot, began or -1.0)
+        done = [began + step_s * (n + 1) for n in range(int((death - began) / step_s))]
+        pushes += done
+        failed = failed + 1 if began and not done else 0
+        began = death + away_s(failed)
+    return [at for at in pushes if at <= until]
+
+
+@pytest.mark.parametrize("start_s", [0, 2.5])
+def test_under_asp_a_killed_worker_loses_its_step_and_the_time_until_it_is_back(start_s):
+    """Back-off and start; the back-off doubles after each restart without a push."""
+    training = timed(
+        workers=[{"name": "w", "count": 5, "step_s": 1, "start_s": start_s}],
+        faults=[{"kind": "kill", "mean_gap_s": 3}],
+        cluster={"restarts": {"attempts": 99, "backoff_s": 0.5}},
+        workload={"samples": 400},
+    )
+    lines = run(training, "asp")
+    times, restarts = push_times(lines), training.experiment.cluster.restarts
+    plan, last_at = FaultPlan(training.experiment), lines[-1].at
+    for slot in training.experiment.slots():
+        expected = lived_pushes(
+            plan, slot, 1, lambda failed: restarts.wait_s(failed) + start_s, last_at
+        )
+        assert times[slot] == pytest.approx(expected)
+    assert sum(map(len, times.values())) == 400
+    assert len(churn(lines)) > 100
+    assert lines[-1].faults_without_effect == ()
+
+
+def test_a_kill_spares_the_run_that_is_over():
+    training = timed(workers=TWO, faults=[{"kind": "kill", "at_s": 3.5}], workload={"samples": 3})
+    lines = run(training, "asp")
+    assert churn(lines) == []
+    assert lines[-1].faults_without_effect == ("faults[0] {kind: kill, at_s: 3.5}",)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_paradigm_survives_kills_at_any_moment(variant):
+    """A dozen schedules each, with a death in two to sixteen steps: each push is applied or dropped
+    once, and the journal replays.
+    """
+    (name, parameters), pushes = VARIANTS[variant], 60
+    choice = ParadigmChoice(name=name, **parameters)
+    deaths = 0
+    for seed in range(12):
+        training = timed(
+            seed=seed,
+            workers=[
+                {"name": "a", "count": 3, "step_s": 1, "jitter": {"sigma": 0.3}, "start_s": 0.7},
+                {"name": "b", "count": 2, "step_s": 2},
+            ],
+            network={"link": {"latency_s": 0.05}, "update_s": 0.1},
+            faults=[{"kind": "kill", "mean_gap_s": (2, 4, 8, 16)[seed % 4]}],
+            cluster={"restarts": {"attempts": 99, "backoff_s": 0.25}},
+            workload={"samples": pushes},
+        )
+        lines = run(training, choice)
+        checker = checked(lines, name, lead_bound(name, parameters), pushes)
+        assert checker.ended.status == "finished"
+        assert replayed(training, lines, choice).difference is None
+        deaths += len(entries(lines, Left))
+    assert deaths > 100

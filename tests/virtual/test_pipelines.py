@@ -428,7 +428,12 @@ RUN = {
         (
             {"faults": [{"kind": "crash", "worker": "worker-0", "at_s": 1}]},
             {"modules": 2, "groups": 2},
-            "a crash ends",
+            "faults: crash: the loss of a worker ends the run",
+        ),
+        (
+            {"faults": [{"kind": "kill", "mean_gap_s": 1}]},
+            {"modules": 2, "groups": 2},
+            "faults: kill: the loss of a worker ends the run",
         ),
         ({"cluster": {"min_workers": 2}}, TWO, "decoupled: cluster.min_workers: 2: a crash ends"),
         ({"update": {"delay_compensation": "constant"}}, {"modules": 2, "groups": 2}, "use shrink"),

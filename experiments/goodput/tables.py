@@ -1,0 +1,193 @@
+"""The tables of README.md, and the numbers in its prose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from math import exp, inf
+
+import numpy as np
+import pandas as pd
+from labtables import Results, markdown, mean_cell
+from scipy import stats
+
+from raysync.config import Experiment
+from raysync.results.statistics import estimate
+
+PARADIGMS = ("asp", "ssp", "lagtuner", "bsp", "k-sync", "backup-workers")
+
+
+def tables(results: Results) -> dict[str, str]:
+    """Return the tables by the names of their marks."""
+    runs = results.of_runs("goodput")
+    return {
+        "restarts": _by_gap(runs[runs.restarts]),
+        "no restarts": _by_gap(runs[~runs.restarts | np.isinf(runs.mean_gap_s)]),
+        "closed forms": _closed_forms(results),
+        "ray": _ray(results),
+    }
+
+
+def facts(results: Results) -> dict[str, str]:
+    """Return the facts by the names of their marks."""
+    runs, ray = results.of_runs("goodput"), results.of_runs("ray")
+    ratios = ray.virtual / ray.ray
+    calm = ray.virtual_without_kills / ray.ray_without_kills
+    return {
+        "runs": f"{len(runs):,}",
+        "losses": f"{runs.losses.sum():,}",
+        "closed forms": f"{max(abs(1 - ratio) for *_, ratio in _checks(results)):.1%}",
+        "ray ratios": " and ".join(f"{ratio:.2f}" for ratio in ratios),
+        "ray calm ratios": " and ".join(f"{ratio:.2f}" for ratio in calm),
+        "ray losses": " and ".join(map(str, ray.losses)),
+        "ray starts": " and ".join(f"{start:.1f}" for start in ray.start_mean_s),
+    }
+
+
+def _by_gap(runs: pd.DataFrame) -> str:
+    """Tabulate goodput: a row for each number of workers and paradigm, a column for each mean time
+    between failures.
+    """
+    gaps = sorted(set(runs.mean_gap_s), reverse=True)
+    rows = [
+        [f"{workers:,}", f"`{name}`", *(_cell(chosen[chosen.mean_gap_s == gap]) for gap in gaps)]
+        for workers, alike in runs.groupby("workers")
+        for name in PARADIGMS
+        for chosen in [alike[alike.paradigm == name]]
+    ]
+    heads = ["no failures" if gap == inf else f"{gap:,.0f} s" for gap in gaps]
+    return markdown(["workers", "paradigm", *heads], rows)
+
+
+def _cell(repeats: pd.DataFrame) -> str:
+    return mean_cell(repeats, "goodput", lambda _: ".3f")
+
+
+# ---- closed forms ----
+
+
+@cache
+def _laplace(sigma: float, mean_gap_s: float) -> float:
+    """Return E exp(-X / M) for a step X, in seconds, of mean 1: the chance that a worker survives
+    it.
+    """
+    return stats.lognorm(sigma, scale=exp(-(sigma**2) / 2)).expect(
+        lambda x: np.exp(-x / mean_gap_s)
+    )
+
+
+@cache
+def _slowest_s(sigma: float, workers: int) -> float:
+    """Return the mean of the longest of so many steps."""
+    steps = stats.lognorm(sigma, scale=exp(-(sigma**2) / 2))
+    grid = np.linspace(0, exp(8 * sigma), 4001)
+    return float(np.trapezoid(1 - steps.cdf(grid) ** workers, grid))
+
+
+def asp_with_restarts(experiment: Experiment, workers: int, mean_gap_s: float) -> float:
+    """Return the samples of a worker of ASP by second: those of a life, by the mean time from one
+    life to the next.
+    """
+    survives = _laplace(experiment.workers[0].jitter.sigma, mean_gap_s)
+    away_s = experiment.cluster.restarts.backoff_s + experiment.workers[0].start_s
+    return survives / (1 - survives) / (mean_gap_s + away_s)
+
+
+def asp_without(experiment: Experiment, workers: int, mean_gap_s: float) -> float:
+    """Return the same for the one life that there is, which the end of the run may cut short."""
+    survives = _laplace(experiment.workers[0].jitter.sigma, mean_gap_s)
+    seconds = _seconds(experiment)
+    return survives / (1 - survives) * (1 - survives**seconds) / seconds
+
+
+def bsp_without(experiment: Experiment, workers: int, mean_gap_s: float) -> float:
+    """Return the same for BSP: a round lasts as long as the longest step of those that are left,
+    whose number falls exponentially.
+    """
+    sigma, seconds = experiment.workers[0].jitter.sigma, _seconds(experiment)
+    at, samples = 0.0, 0.0
+    while at < seconds:
+        alive = workers * exp(-at / mean_gap_s)
+        round_s = _slowest_s(sigma, max(1, round(alive)))
+        at += round_s
+        if at <= seconds:
+            samples += workers * exp(-at / mean_gap_s)
+    return samples / seconds / workers
+
+
+def _seconds(experiment: Experiment) -> float:
+    assert experiment.stop is not None, "a run without an end"
+    assert experiment.stop.after_s is not None, "a run without an end"
+    return experiment.stop.after_s
+
+
+FORMS: dict[tuple[str, bool], Callable[[Experiment, int, float], float]] = {
+    ("asp", True): asp_with_restarts,
+    ("asp", False): asp_without,
+    ("bsp", False): bsp_without,
+}
+"""(paradigm, restarts) -> its closed form."""
+
+
+def _checks(results: Results) -> list[tuple[str, bool, int, float, float, float, float]]:
+    """Return paradigm, restarts, workers, mean gap, measured, expected, and their ratio; for 1,000
+    workers, whose chance is small.
+    """
+    runs, experiment = results.of_runs("goodput"), results.experiment("goodput")
+    most = runs[(runs.workers == runs.workers.max()) & ~np.isinf(runs.mean_gap_s)]
+    rows = []
+    for (name, restarts), form in FORMS.items():
+        chosen = most[(most.paradigm == name) & (most.restarts == restarts)]
+        for gap, repeats in chosen.groupby("mean_gap_s"):
+            workers = int(repeats.workers.iloc[0])
+            measured = estimate(list(repeats.goodput)).mean
+            expected = form(experiment, workers, float(gap))
+            rows.append((name, restarts, workers, gap, measured, expected, measured / expected))
+    return rows
+
+
+def _closed_forms(results: Results) -> str:
+    rows = [
+        [
+            f"`{name}`, {'restarts' if restarts else 'no restarts'}",
+            f"{gap:,.0f}",
+            f"{measured:.4f}",
+            f"{expected:.4f}",
+            f"{ratio:.3f}",
+        ]
+        for name, restarts, _, gap, measured, expected, ratio in _checks(results)
+    ]
+    heads = ["1,000 workers", "mean time between failures, s", "measured", "closed form", "ratio"]
+    return markdown(heads, rows)
+
+
+# ---- Ray ----
+
+
+def _ray(results: Results) -> str:
+    rows = [
+        [
+            f"`{run.paradigm}`",
+            f"{run.ray_without_kills:.0f}",
+            f"{run.virtual_without_kills:.0f}",
+            f"{run.virtual_without_kills / run.ray_without_kills:.2f}",
+            str(run.losses),
+            f"{run.start_mean_s:.1f} ({run.start_max_s:.1f})",
+            f"{run.ray:.0f}",
+            f"{run.virtual:.0f}",
+            f"{run.virtual / run.ray:.2f}",
+        ]
+        for run in results.of_runs("ray").itertuples()
+    ]
+    heads = [
+        "paradigm",
+        "no kills, samples/s: Ray",
+        "virtual",
+        "ratio",
+        "workers lost",
+        "start, mean (longest), s",
+        "kills, samples/s: Ray",
+        "virtual",
+        "ratio",
+    ]
+    return markdown(heads, rows)
