@@ -96,6 +96,8 @@ class Driver:
         """
         self.lines: list[Line] = []
         """The lines since the last report."""
+        self.has_begun = False
+        """Whether it has been started."""
         self.status = ""
         """The way in which the training ended; "" until then. Evaluations may be pending even after
         that."""
@@ -154,7 +156,8 @@ class Driver:
         """
         error = ""
         try:
-            self.start()
+            if not self.has_begun:
+                self.start()
             wait, is_report_due = self.backend.wait, self.backend.is_report_due
             while self.goes_on:
                 wait()
@@ -178,6 +181,7 @@ class Driver:
 
     def start(self) -> None:
         """Evaluate the initial model, and let every worker join."""
+        self.has_begun = True
         self._evaluate(0.0)
         for index, crash in self.faults.crashes.items():
             if crash.at_s is not None:
