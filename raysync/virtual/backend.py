@@ -197,6 +197,11 @@ class VirtualBackend:
         """The number of events so far, with the one in hand."""
         return self._scheduled - len(self._queue)
 
+    @property
+    def is_reenacting(self) -> bool:
+        """Whether calls leave no values now: see `reenact`."""
+        return self._reenacts is not None
+
     def reenact(self, events: int, answered: Callable[[str, Any], Any]) -> None:
         """Process the first events of a run again, without computing anything: calls take their
         time, and leave no values.

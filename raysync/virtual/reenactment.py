@@ -60,21 +60,35 @@ def reenact(driver: Driver, state: State, data: bytes, lines: Sequence[Line]) ->
             settings are others; or the data are damaged.
     """
     backend, computed = _backend_of(driver), decode(data)
-    measured = [line.metrics for line in lines if isinstance(line, Evaluation)]
-
-    def answered(method: str, answer: Any) -> Any:
-        if method != EVALUATE:
-            return answer
-        # Evaluations are made one after another, so all before this one are in the journal.
-        number = sum(isinstance(line, Evaluation) for line in driver.lines)
-        return measured[number] if number < len(measured) else answer
-
     driver.start()
-    backend.reenact(state["events"], answered)
+    backend.reenact(state["events"], _Answers(driver, lines).answer)
     _check_course(driver.lines, lines)
     driver.lines = []
     if backend.computes:
         backend.load_state(computed)
+
+
+class _Answers:
+    """The answers of calls that do not compute."""
+
+    def __init__(self, driver: Driver, lines: Sequence[Line]) -> None:
+        self._lines = driver.lines
+        self._metrics = [line.metrics for line in lines if isinstance(line, Evaluation)]
+        self._seen, self._evaluations = 0, 0
+        """Lines of the driver that have been looked at, and the evaluations among them."""
+
+    def answer(self, method: str, answer: Any) -> Any:
+        """Return the answer of a call, given that of its cost.
+
+        Evaluations are made one after another, so those before this one are among the lines.
+        """
+        if method != EVALUATE:
+            return answer
+        following = self._lines[self._seen :]
+        self._seen += len(following)
+        self._evaluations += sum(isinstance(line, Evaluation) for line in following)
+        is_told = self._evaluations < len(self._metrics)
+        return self._metrics[self._evaluations] if is_told else answer
 
 
 def _check_course(lines: Sequence[Line], told: Sequence[Line]) -> None:

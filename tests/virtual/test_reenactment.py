@@ -17,7 +17,7 @@ from raysync.errors import ConfigError
 from raysync.paradigms import make
 from raysync.training.preparation import prepare
 from raysync.virtual import backend
-from raysync.virtual.engine import driver_of
+from raysync.virtual.engine import VirtualEngine, driver_of
 from raysync.virtual.reenactment import reenact, snapshot
 from tests.builders.paradigms import SWITCHES, VARIANTS
 from tests.builders.plans import plans
@@ -87,7 +87,11 @@ def check(case, events):
 
 
 def rest_of(driver):
-    return [line for report in driver.run() for line in report]
+    return lines_of(driver.run())
+
+
+def lines_of(reports):
+    return [line for report in reports for line in report]
 
 
 def same(driver, whole):
@@ -164,7 +168,7 @@ UPDATES = [
 ]
 
 
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(
     st.sampled_from(sorted(PARADIGMS)),
     st.sampled_from(UPDATES),
@@ -191,7 +195,7 @@ DECOUPLED = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=18)
+@settings(max_examples=14)
 @given(DECOUPLED, cuts(200))
 def test_weights_are_the_same_in_stages(parameters, events):
     count = parameters["modules"] * parameters["groups"]
@@ -223,6 +227,45 @@ def test_a_cut_of_a_run_that_was_resumed():
     again = case.resumed(*snapshot(driver), before)
     assert texts(rest_of(again)) == texts(lines[len(before) :])
     same(again, whole)
+
+
+def test_a_cut_by_an_event_of_the_run():
+    """It is one of those that are reenacted, and meets the same moment."""
+    case, taken = Case(learns(net), "asp"), []
+
+    def begun():
+        driver = case.driver()
+        driver.backend.schedule(5.0, cut, driver)
+        return driver
+
+    def cut(driver):
+        if not driver.backend.is_reenacting:
+            taken.append((snapshot(driver), len(driver.lines)))
+
+    whole, again = begun(), begun()
+    whole.start()
+    while whole.goes_on:
+        whole.backend.wait()
+    [lines] = whole.run()
+    [((state, data), count)] = taken
+    reenact(again, state, data, lines[:count])
+    assert again.backend.now == 5.0
+    assert texts(rest_of(again)) == texts(lines[count:])
+    same(again, whole)
+
+
+def test_the_engine_goes_on_with_a_run():
+    case = Case(learns(net), "bsp")
+    engine, before, following = VirtualEngine(), [], []
+    for report in engine.run(case.training, make("bsp")):
+        if engine._driver.backend.now > 5 and not following:
+            taken = engine.snapshot()
+            following = lines_of(
+                VirtualEngine().resume(case.training, make("bsp"), *taken, before + report)
+            )
+        before += report
+    assert following
+    assert texts(before[-len(following) :]) == texts(following)
 
 
 def test_a_run_that_takes_another_course_is_refused():
