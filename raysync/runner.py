@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,7 +23,7 @@ from raysync.engine.kept_models import SavedModel
 from raysync.errors import ConfigError, RunFailed, unknown_name
 from raysync.record.checkpoints import CHECKPOINTS, CheckpointWriter
 from raysync.record.event_text import texts_of
-from raysync.record.journal_cut import Resumption
+from raysync.record.journal_cut import Resumption, lines_before
 from raysync.record.measures import Measures
 from raysync.record.metrics_registry import RunLabels
 from raysync.record.older import settings_of
@@ -35,7 +36,7 @@ from raysync.record.resumption import (
 )
 from raysync.record.storage import check, display_name, join
 from raysync.record.uploader import uploads
-from raysync.record.writer import RecordWriter, folder_name, make_folder
+from raysync.record.writer import JOURNAL, RecordWriter, folder_name, make_folder
 from raysync.recovery import Recoveries, Reports
 from raysync.stop_request import stop_request
 from raysync.tracking.callback import RunStart, callbacks_of, check_callbacks
@@ -73,6 +74,7 @@ class Engine(Protocol):
         paradigm: AnyParadigm,
         labels: RunLabels | None = None,
         checkpoint: Checkpoint | None = None,
+        history: Callable[[], Sequence[Line]] = tuple,
     ) -> Iterator[list[Line] | Checkpoint]:
         """Train, and yield the lines of the journal in order; the last one is an `Ended`. Metrics
         are published under the labels. The first report has lines; each checkpoint is reported
@@ -84,6 +86,7 @@ class Engine(Protocol):
             labels: what names the run in logs and metrics; None: no metrics are published.
             checkpoint: what the run goes on from: the lines are those behind its cut. None: it
                 begins.
+            history: returns the lines of the journal up to there.
 
         Raises:
             RunLost: a process was lost that the run cannot do without; there is no `Ended`.
@@ -322,7 +325,11 @@ def run_in(
     former = None if goes_on is None else goes_on.checkpoint
 
     def begin(checkpoint: Checkpoint | None) -> Reports:
-        stream = engine.run(training, choice.make(), labels, checkpoint)
+        if checkpoint is None:
+            stream = engine.run(training, choice.make(), labels)
+        else:
+            history = partial(lines_before, folder / JOURNAL, checkpoint)
+            stream = engine.run(training, choice.make(), labels, checkpoint, history)
         return chain([next(stream)], stream)
 
     stream = begin(former)  # an impossible experiment raises here, before there is a record of it

@@ -6,7 +6,7 @@ torch is imported once per process, so the second run of a comparison starts at 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pickle import PicklingError
 from typing import Any
@@ -87,6 +87,7 @@ class Session:
         paradigm: AnyParadigm,
         labels: RunLabels | None = None,
         checkpoint: Checkpoint | None = None,
+        history: Callable[[], Sequence[Line]] = tuple,
     ) -> Iterator[list[Line] | Checkpoint]:
         """Train under a paradigm, and yield what happens, in order; the last line is an
         `Ended`.
@@ -96,6 +97,7 @@ class Session:
             paradigm: a fresh one.
             labels: what names the run in logs and metrics; None: no metrics are published.
             checkpoint: what the run goes on from; None: it begins.
+            history: not needed here.
 
         Raises:
             ConfigError: there is no such cluster, or it cannot hold the experiment.
@@ -375,7 +377,7 @@ def _reports(stream: Iterator[Any]) -> Iterator[list[Line] | SavedModel | Checkp
                 raise error.cause from None
             raise RunFailed(f"the controller: {error}") from error
         except RayError as error:
-            raise RunLost(f"the controller: {error}") from error
+            raise RunLost(f"the controller: {str(error).splitlines()[0]}") from error
         except TimeoutError as error:
             raise RunLost(
                 f"the controller has not reported for {SILENCE_S:g} s: it is frozen, or cannot be "

@@ -20,6 +20,7 @@ from raysync.training.batch_reader import BatchReader
 from raysync.training.batch_structure import batch_to
 from raysync.training.device import Device
 from raysync.training.flat import FlatModel
+from raysync.training.state_file import State
 from raysync.training.task import Task
 
 Weights = Literal["stash", "latest"]
@@ -149,6 +150,32 @@ class StageComputation:
         outgoing, dx = self._gradients(_Stashed(x, seed, loss, self._weights), torch.ones(()))
         return loss.item(), outgoing, dx
 
+    def state(self) -> State:
+        """Return all that later passes depend on; its tensors must not be changed."""
+        return {
+            "weights": self._weights,
+            "buffers": list(self._module.buffers()),
+            "stashed": {
+                str(batch): [kept.x, kept.seed, kept.weights]
+                for batch, kept in self.stashed.items()
+            },
+        }
+
+    def load_state(self, state: State) -> None:
+        """Take what `state` returned. The graph of a batch in flight is built again; it does not
+        depend on buffers, which have changed since.
+        """
+        for buffer, saved in zip(self._module.buffers(), state["buffers"], strict=True):
+            buffer.copy_(saved)
+        for batch, (x, seed, weights) in state["stashed"].items():
+            x, y = x.detach(), None
+            if weights is not None:
+                self._weights = weights = weights.detach().requires_grad_()
+                x.requires_grad_(x.is_floating_point())
+                y = self._run(x, seed, again=True)
+            self.stashed[int(batch)] = _Stashed(x, seed, y, weights)
+        self._weights = state["weights"].detach().requires_grad_()
+
     def _run(self, x: Tensor, seed: int, *, again: bool = False) -> Tensor:
         parts = torch.split(self._weights, [shape.numel() for shape in self._shapes])
         named = {
@@ -238,6 +265,14 @@ class StageWork:
             lambda output: self._task.criterion(output, drawn),
             self._reader.seed(batch - 1),
         )
+
+    def state(self) -> State:
+        """See `StageComputation.state`."""
+        return self._computation.state()
+
+    def load_state(self, state: State) -> None:
+        """See `StageComputation.load_state`."""
+        self._computation.load_state(state)
 
     def _drawn(self, batch: int) -> Any:
         """Return the batch of the task, which all stages of a group read."""

@@ -23,6 +23,10 @@ from raysync.engine.backend import Backend, Call, Failure, Value
 from raysync.engine.parameter_server import ParameterServer
 
 
+Snapshot = tuple[Mapping[str, Any], Mapping[str, Sequence[bytes]]]
+"""The state and the files of a checkpoint."""
+
+
 @dataclass(slots=True)
 class Cut:
     """What is to be written down at one moment of a run."""
@@ -77,6 +81,8 @@ class Checkpointer:
         """The number of the latest checkpoint of which there is a line in the journal."""
         self.exists = former is not None
         """Whether the run can be resumed: a checkpoint is complete."""
+        self.snapshot: Callable[[], Snapshot | None] | None = None
+        """Returns the whole world at once, where it is in this process; None: not now."""
         self._backend, self._servers = backend, servers
         self._cut, self._write = cut, write
         self._is_requested = False
@@ -104,7 +110,7 @@ class Checkpointer:
     def request(self) -> None:
         """Take a checkpoint once the event in hand is over."""
         self._is_requested = True
-        self._backend.schedule(self._backend.now, self._take, None)
+        self._backend.schedule(self._backend.now, self._requested, None)
 
     @property
     def is_pending(self) -> bool:
@@ -121,14 +127,28 @@ class Checkpointer:
         self._backend.schedule(self._backend.now + self._every_s, self._come_due, None)
 
     def _come_due(self, _: None) -> None:
-        self._take(None)
+        self.take()
         self._schedule()
 
-    def _take(self, _: None) -> None:
-        """Take a checkpoint, unless the one before it is still being written down."""
+    def _requested(self, _: None) -> None:
         self._is_requested = False
+        self.take()
+
+    def take(self) -> None:
+        """Take a checkpoint between two events, unless the one before it is still being written
+        down.
+        """
         if self._pending is not None:
             return
+        if self.snapshot is None:
+            self._take_cut()
+        elif (taken := self.snapshot()) is not None:
+            self.number += 1
+            self._write([Checkpointed(self._backend.now, self.number)])
+            self.exists = True
+            self.done.append(Checkpoint(self.number, self._backend.now, *taken))
+
+    def _take_cut(self) -> None:
         cut = self._cut()
         if cut is None:
             return

@@ -25,7 +25,7 @@ def demands_of(experiment: Experiment) -> Iterator[Demand]:
         yield Capability.SHARD_SERVERS, f"cluster.server_shards: {experiment.cluster.server_shards}"
     if experiment.micro_batch is not None:
         yield Capability.MICRO_BATCHES, f"micro_batch: {experiment.micro_batch}"
-    if experiment.checkpoint is not None:
+    if experiment.checkpoint is not None and on_ray:
         yield Capability.TAKE_CHECKPOINTS, "checkpoint"
     if experiment.cluster.min_workers > 1:
         yield Capability.LOSE_WORKERS, f"cluster.min_workers: {experiment.cluster.min_workers}"

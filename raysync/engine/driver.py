@@ -104,6 +104,8 @@ class Driver:
         """
         self.lines: list[Line] = []
         """The lines since the last report."""
+        self.has_begun = False
+        """Whether it has been started."""
         self.status = ""
         """The way in which the training ended; "" until then. Evaluations may be pending even after
         that."""
@@ -131,10 +133,11 @@ class Driver:
         self.models = self._evaluations.models.saved
         """The models that the run leaves, which are there before its last report."""
         self._former = checkpoint
-        self._checkpointer = Checkpointer(
+        self.checkpointer = Checkpointer(
             backend, topology.servers, experiment, self._cut, self._write, checkpoint
         )
-        self.checkpoints = self._checkpointer.done
+        """Takes the checkpoints."""
+        self.checkpoints = self.checkpointer.done
         """The checkpoints that are complete, in their order, and not reported yet. What the journal
         says up to a checkpoint is in the reports up to now."""
         self._restarts = experiment.cluster.restarts
@@ -187,7 +190,8 @@ class Driver:
         """
         error = ""
         try:
-            self.start()
+            if not self.has_begun:
+                self.start()
             wait, is_report_due = self.backend.wait, self.backend.is_report_due
             while self.goes_on:
                 wait()
@@ -196,7 +200,7 @@ class Driver:
                 if is_report_due(len(self.lines)):
                     yield self._take_lines()
         except RunLost as loss:
-            if self._checkpointer.exists:
+            if self.checkpointer.exists:
                 yield self._take_lines()
                 raise
             error = str(loss)
@@ -226,14 +230,15 @@ class Driver:
         """Ask for the last checkpoint; return whether it is there, or cannot be taken."""
         if not self._last_asked:
             self._last_asked = True
-            self._checkpointer.request()
-        if self._checkpointer.is_pending:
+            self.checkpointer.take()
+        if self.checkpointer.is_pending:
             return False
         self.status = "stopped"
         return True
 
     def start(self) -> None:
         """Evaluate the initial model, and let every worker join; or go on from a checkpoint."""
+        self.has_begun = True
         now = self.backend.now
         self.backend.watch_nodes(self._drained)
         if self._former is None:
@@ -249,7 +254,7 @@ class Driver:
                 self._join(worker)
         else:
             self._resume(self._former.state)
-        self._checkpointer.begin(self._progress)
+        self.checkpointer.begin(self._progress)
 
     def _cut(self) -> Cut | None:
         """Write the state of the run down, between two events; None: the run is over, or not now,
@@ -262,7 +267,7 @@ class Driver:
         releases = {step.release.worker: step.release for step in self._steps.values()}
         releases |= self._quorum.held_back
         if len(releases) != len(under_way):
-            self._checkpointer.request()
+            self.checkpointer.request()
             return None
         cut = Cut()
         for push, step in self._pushed.items():
@@ -600,8 +605,8 @@ class Driver:
             progress = min(progress, BEFORE_THE_END)
         if progress >= self._evaluations.next_mark:
             self._evaluate(progress)
-        if progress >= self._checkpointer.next_progress:
-            self._checkpointer.reached(progress)
+        if progress >= self.checkpointer.next_progress:
+            self.checkpointer.reached(progress)
         if progress >= 1:
             self._end("finished")
 

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.events import Pushed
-from raysync.core.journal import Checkpointed, Entry, Resumed, decode, encode
+from raysync.core.journal import Checkpointed, Entry, Line, Resumed, decode, encode, read
 from raysync.errors import ConfigError
 from raysync.record.storage import completed
 
@@ -50,6 +51,23 @@ def cuts_in(journal: Path) -> dict[int, float]:
     """
     with journal.open(encoding="utf-8", errors="replace") as file:
         return {cut.number: cut.at for text in file if (cut := cut_of(text)) is not None}
+
+
+def lines_before(journal: Path, checkpoint: Checkpoint) -> list[Line]:
+    """Return the lines of a journal up to that of a checkpoint.
+
+    Raises:
+        OSError: it cannot be read.
+        ConfigError: it is damaged.
+    """
+    with journal.open(encoding="utf-8", errors="replace") as file:
+        lines = takewhile(lambda line: line != cut_line(checkpoint), read(file)[1])
+        return list(lines)
+
+
+def cut_line(checkpoint: Checkpoint) -> Checkpointed:
+    """Return the journal's line of a checkpoint."""
+    return Checkpointed(checkpoint.at, checkpoint.number)
 
 
 def cut_off(journal: Path, checkpoint: Checkpoint, *, exact: bool) -> Resumed:

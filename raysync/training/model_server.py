@@ -177,10 +177,9 @@ class ModelServer:
         Raises:
             ConfigError: the optimizer keeps something that such a file cannot hold.
         """
-        with self._sound(self.version if version is None else version):
-            exchange = self.exchange.state()
-        kept = dict(zip(names, vectors, strict=True))
-        return encode({"version": self.version, "exchange": exchange, "vectors": kept})
+        return encode(
+            {"server": self.state(version), "vectors": dict(zip(names, vectors, strict=True))}
+        )
 
     def restore(self, data: bytes) -> None:
         """Take the state of a snapshot, on a fresh server of the same plan: from then on it is as
@@ -190,8 +189,22 @@ class ModelServer:
             ConfigError: the file is damaged, or is that of another model or optimizer.
         """
         state = decode(data)
+        self.load_state(state["server"])
+        self._saved = state["vectors"]
+
+    def state(self, version: int | None = None) -> State:
+        """Return all that later calls depend on; its tensors are valid until the next update.
+
+        Args:
+            version: the version that the model must have; None: the present one.
+        """
+        with self._sound(self.version if version is None else version):
+            return {"version": self.version, "exchange": self.exchange.state()}
+
+    def load_state(self, state: State) -> None:
+        """Take what `state` returned: see `restore`."""
         self.exchange.restore(state["exchange"])
-        self.version, self._saved = state["version"], state["vectors"]
+        self.version = state["version"]
 
     def saved(self, name: str) -> Tensor:
         """Return a vector of the snapshot; it can be asked for once."""

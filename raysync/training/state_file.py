@@ -1,6 +1,7 @@
 """A state as the contents of a safetensors file: tensors, and JSON in its metadata.
 
 A state is a tree of mappings with strings as keys, lists, tuples, JSON-native scalars and tensors.
+Tensors keep their strides, which decide by what kernel they are computed with, and so the last bit.
 Nothing in such a file runs, so it may come from a stranger.
 """
 
@@ -11,6 +12,7 @@ import reprlib
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -20,8 +22,9 @@ from raysync.training.state_dict import legible
 State = dict[str, Any]
 KEY = "raysync_state"
 """The key of the metadata that has everything but the tensors."""
-TENSOR, TUPLE = "$tensor", "$tuple"
-"""The key of a mapping that stands for the tensor of that name, or for a tuple of these items."""
+TENSOR, STRIDES, TUPLE = "$tensor", "$strides", "$tuple"
+"""The keys of a mapping that stands for the tensor of that name, with these strides if it is not
+contiguous; or for a tuple of these items."""
 CHECKPOINT = "checkpoint"
 """How messages name the file."""
 
@@ -81,7 +84,8 @@ class _Writer:
         """Return a part of the state as JSON, with names in place of tensors."""
         match value:
             case Tensor():
-                return {TENSOR: self._name(value, path)}
+                strides = {} if value.is_contiguous() else {STRIDES: list(value.stride())}
+                return {TENSOR: self._name(value, path), **strides}
             case Mapping():
                 return {key: self.written(inner, f"{path}/{key}") for key, inner in value.items()}
             case list() | tuple():
@@ -108,6 +112,10 @@ class _Writer:
 
 def _read(value: Any, tensors: Mapping[str, Tensor]) -> Any:
     match value:
+        case {"$tensor": name, "$strides": strides} if all(strides):
+            return torch.empty_strided(
+                tensors[name].shape, strides, dtype=tensors[name].dtype
+            ).copy_(tensors[name])
         case {"$tensor": name}:
             return tensors[name]
         case {"$tuple": items}:

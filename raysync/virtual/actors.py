@@ -21,6 +21,7 @@ from raysync.config import Experiment, WorkerGroup
 from raysync.engine.step_time import StepTime
 from raysync.training.apply_plan import ApplyPlan
 from raysync.training.model_server import ModelServer
+from raysync.training.state_file import State
 from raysync.virtual.backend import Cost
 from raysync.virtual.trainer import Trainer
 
@@ -83,6 +84,14 @@ class WorkerActor:
             self._buffers = gradient
         return (gradient,), (loss, answer[1])
 
+    def state(self) -> State:
+        """See `Actor.state`."""
+        return {"weights": self._weights, "buffers": self._buffers}
+
+    def load_state(self, state: State) -> None:
+        """See `Actor.load_state`."""
+        self._weights, self._buffers = state["weights"], state["buffers"]
+
 
 class ServerActor:
     """A parameter server, or one of several equal ones: they carry the same bytes at the same
@@ -137,6 +146,16 @@ class ServerActor:
                 return (data,), [data]
         return (), None
 
+    def state(self) -> State:
+        """See `Actor.state`."""
+        assert self._server is not None, "nothing to train with"
+        return self._server.state()
+
+    def load_state(self, state: State) -> None:
+        """See `Actor.load_state`."""
+        assert self._server is not None, "nothing to train with"
+        self._server.load_state(state)
+
 
 class EvaluatorActor:
     """Evaluates in no time: on Ray, training never waits for an evaluation either."""
@@ -167,3 +186,10 @@ class EvaluatorActor:
         if method == "state_dict":
             return (), self._encode(inputs)
         return (), self._measure(fields[0], inputs)
+
+    def state(self) -> State:
+        """Return nothing: it takes its weights anew for each call."""
+        return {}
+
+    def load_state(self, state: State) -> None:
+        """Do nothing."""

@@ -20,10 +20,11 @@ the moment of the call that needs it, since Ray fetches it then; `deliver` bring
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from heapq import heappop, heappush
 from math import inf
 from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 from raysync.engine.backend import Failure, Room
 from raysync.virtual.network import Paths
@@ -54,6 +55,12 @@ class Actor(Protocol):
     ) -> tuple[Sequence[Any], Any]:
         """Return the values of a call and its answer, given the answer of its cost."""
 
+    def state(self) -> dict[str, Any]:
+        """Return what the computing of later calls depends on: tensors, and what is JSON-native."""
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Take what `state` returned, on an actor for whose calls so far only `cost` was called."""
+
 
 class VirtualCall:
     """A call, which also stands for the first of its values.
@@ -61,7 +68,7 @@ class VirtualCall:
     It has no `__init__`, which would take longer than all that `VirtualBackend.call` does to it.
     """
 
-    __slots__ = ("added_s", "answer", "at", "site", "values")
+    __slots__ = ("__weakref__", "added_s", "answer", "at", "site", "values")
 
     at: float
     """The time at which it is done, in seconds since the run began."""
@@ -80,6 +87,29 @@ class VirtualCall:
     def computed(self) -> Any:
         """The value that it stands for, once it is computed."""
         return self.values[0]
+
+
+def _is_computed(call: VirtualCall) -> bool:
+    """Say whether a call has left values, or has failed; files of states, which only leave the
+    run, are none.
+    """
+    values = getattr(call, "values", None)
+    if values is None:
+        return isinstance(call.answer, Failure)
+    return not any(isinstance(each, bytes) for each in values)
+
+
+def _state_of(call: VirtualCall) -> dict[str, Any]:
+    if isinstance(call.answer, Failure):
+        return {"failure": astuple(call.answer)}
+    return {"values": list(call.values), "answer": call.answer}
+
+
+def _load_state(call: VirtualCall, state: Mapping[str, Any]) -> None:
+    if "failure" in state:
+        call.answer = Failure(*state["failure"])
+    else:
+        call.values, call.answer = state["values"], state["answer"]
 
 
 class OtherValue:
@@ -148,6 +178,11 @@ class VirtualBackend:
         self._actors: dict[str, Actor] = {}
         self._queue: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._scheduled = 0
+        self._called = 0
+        self._calls: WeakValueDictionary[int, VirtualCall] = WeakValueDictionary()
+        """Number of a call that computes -> the call, while anything refers to it."""
+        self._reenacts: Callable[[str, Any], Any] | None = None
+        """See `reenact`; None: calls compute."""
         self.now = began_at
         """See `Backend.now`."""
 
@@ -163,6 +198,50 @@ class VirtualBackend:
         for _ in range(1 if self.computes else min(REPORT_EVERY, len(queue))):
             self.now, _, happens, argument = heappop(queue)
             happens(argument)
+
+    @property
+    def processed(self) -> int:
+        """The number of events so far, with the one in hand."""
+        return self._scheduled - len(self._queue)
+
+    @property
+    def is_reenacting(self) -> bool:
+        """Whether calls leave no values now: see `reenact`."""
+        return self._reenacts is not None
+
+    def reenact(self, events: int, answered: Callable[[str, Any], Any]) -> None:
+        """Process the first events of a run again, without computing anything: calls take their
+        time, and leave no values.
+
+        Args:
+            events: the number of events that are processed then.
+            answered: called with the method of a call, and the answer of its cost; returns the
+                answer of the call.
+        """
+        self._reenacts = answered
+        while self.processed < events and self._queue:
+            self.now, _, happens, argument = heappop(self._queue)
+            happens(argument)
+        self._reenacts = None
+
+    def state(self) -> dict[str, Any]:
+        """Return what calls have computed that later calls, or the driver, may still need."""
+        return {
+            "actors": {name: actor.state() for name, actor in self._actors.items()},
+            "calls": {
+                str(number): _state_of(call)
+                for number, call in self._calls.items()
+                if _is_computed(call)
+            },
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take what `state` returned, once the run has been reenacted up to there."""
+        for name, saved in state["actors"].items():
+            self._actors[name].load_state(saved)
+        for number, saved in state["calls"].items():
+            if call := self._calls.get(int(number)):
+                _load_state(call, saved)
 
     def is_report_due(self, lines: int) -> bool:
         """See `Backend.is_report_due`: virtual seconds pass unwatched, but lines are few."""
@@ -192,6 +271,8 @@ class VirtualBackend:
         if self._fails:
             self._fail_or_freeze(call, actor, performer, begin, inputs)
         if self.computes and call.at < inf:
+            self._called += 1
+            self._calls[self._called] = call
             self.schedule(call.at, self._compute, (call, actor, performer, method, fields, inputs))
         return call
 
@@ -281,6 +362,9 @@ class VirtualBackend:
         failed = [each.answer for each in (call, *inputs) if isinstance(each.answer, Failure)]
         if failed:
             call.answer = failed[0]
+            return
+        if self._reenacts is not None:
+            call.answer = self._reenacts(method, call.answer)
             return
         try:
             values = [each.computed for each in inputs]

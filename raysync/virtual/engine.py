@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
+from raysync.config import Experiment
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Line
 from raysync.core.paradigm import AnyParadigm
 from raysync.decoupled.plan import plan_of
+from raysync.engine.checkpointing import Snapshot
 from raysync.engine.driver import Driver
 from raysync.engine.faults import FaultPlan
 from raysync.engine.kept_models import SavedModel
+from raysync.errors import ConfigError
 from raysync.paradigms.decoupled import Decoupled
 from raysync.record.metrics_registry import RunLabels
 from raysync.training.preparation import TrainingPlan
 from raysync.virtual.backend import VirtualBackend
 from raysync.virtual.data_parallel import DataParallelRun
 from raysync.virtual.pipelined import PipelinedRun
+from raysync.virtual.reenactment import reenact, snapshot
+
+
+WORLD = "world"
+"""What a checkpoint calls the one file of a run in virtual time."""
 
 
 class VirtualEngine:
     """Runs tasks in this process."""
 
-    resumes_exactly = False
+    resumes_exactly = True
 
     def __init__(self) -> None:
         self.places: dict[str, Any] = {}
@@ -39,14 +48,24 @@ class VirtualEngine:
         paradigm: AnyParadigm,
         labels: RunLabels | None = None,
         checkpoint: Checkpoint | None = None,
+        history: Callable[[], Sequence[Line]] = tuple,
     ) -> Iterator[list[Line] | Checkpoint]:
         """Train under a paradigm, and yield the lines of the journal in order; the last line
         is an `Ended`.
 
         Virtual seconds cannot be watched as they pass, so no metrics are published under the
-        labels.
+        labels. A run that goes on from a checkpoint is reenacted up to there.
+
+        Raises:
+            ConfigError: the run does not come to that checkpoint again; see `reenact`.
         """
-        driver = self._driver = driver_of(training, paradigm, checkpoint)
+        driver = self._driver = driver_of(training, paradigm)
+        driver.checkpointer.snapshot = partial(_snapshot, driver, training.experiment)
+        if checkpoint is not None:
+            _check_intervals(training.experiment, checkpoint)
+            [data] = checkpoint.servers[WORLD]
+            reenact(driver, checkpoint.state, data, history())
+            driver.checkpointer.number = checkpoint.number
         self.models = driver.models
         return _reports(driver)
 
@@ -61,6 +80,29 @@ def _reports(driver: Driver) -> Iterator[list[Line] | Checkpoint]:
         yield lines
         while driver.checkpoints:
             yield driver.checkpoints.pop(0)
+
+
+def _snapshot(driver: Driver, experiment: Experiment) -> Snapshot | None:
+    """Return where a run stands; None: it is over, or only reenacted."""
+    assert isinstance(driver.backend, VirtualBackend), "a run that is not in virtual time"
+    if driver.status or driver.backend.is_reenacting:
+        return None
+    state, data = snapshot(driver)
+    return state | {"intervals": _intervals(experiment)}, {WORLD: [data]}
+
+
+def _intervals(experiment: Experiment) -> list[float | None]:
+    setting = experiment.checkpoint
+    return [] if setting is None else [setting.every_s, setting.every_progress]
+
+
+def _check_intervals(experiment: Experiment, checkpoint: Checkpoint) -> None:
+    """Refuse other times of checkpoints: they are events of the run that is reenacted."""
+    if checkpoint.state["intervals"] != _intervals(experiment):
+        raise ConfigError(
+            "checkpoint: in virtual time a run can only go on with the every_s and the"
+            " every_progress that it began with."
+        )
 
 
 def driver_of(
@@ -80,6 +122,7 @@ def driver_of(
         run.paths(),
         run.actor,
         computes=trains,
+        began_at=checkpoint.at if checkpoint else 0.0,
         start_s=lambda worker: slots[WorkerId(worker).slot].start_s,
     )
     marks = experiment.evaluation.progress_marks() if trains else []

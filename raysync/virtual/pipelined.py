@@ -26,6 +26,7 @@ from raysync.engine.faults import FaultPlan
 from raysync.engine.step_time import StepTime, one_way_s
 from raysync.training.evaluation import ModelEvaluation
 from raysync.training.model_file import encoded
+from raysync.training.state_file import State
 from raysync.virtual.actors import Computed, EvaluatorActor
 from raysync.virtual.backend import Actor, Cost, VirtualBackend
 from raysync.virtual.data_parallel import model_server, server_actor, server_paths
@@ -98,6 +99,16 @@ class StageActor:
             return (self._work.forward(fields[0], inputs),), None
         loss, gradient, dx = self._work.backward(fields[0], inputs)
         return (gradient.clone(), dx), (loss, answer[1])
+
+    def state(self) -> State:
+        """See `Actor.state`."""
+        assert self._work is not None, "nothing to train with"
+        return self._work.state()
+
+    def load_state(self, state: State) -> None:
+        """See `Actor.load_state`."""
+        assert self._work is not None, "nothing to train with"
+        self._work.load_state(state)
 
 
 class PipelinedRun:

@@ -36,7 +36,7 @@ def interrupted(task, choice, after, checkpoint=None):
         driver.start()
         while driver.goes_on and not driver.checkpoints:
             if not after:
-                driver._checkpointer.request()
+                driver.checkpointer.request()
             after -= 1
             driver.backend.wait()
     lines = driver.lines
