@@ -18,7 +18,7 @@ import raysync
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.decisions import Apply
 from raysync.core.events import Pushed
-from raysync.core.journal import Checkpointed, Ended, Entry, Remark, Resumed, read
+from raysync.core.journal import Checkpointed, Ended, Entry, Remark, Resumed, encode, read
 from raysync.core.machine import Machine
 from raysync.core.replay import replay
 from raysync.errors import ConfigError
@@ -112,6 +112,20 @@ def test_a_lost_run_goes_on_and_nothing_is_lost_or_told_twice(engine, tmp_path, 
     shutil.copytree(record.path, tmp_path / "killed")
     (tmp_path / "killed" / "summary.json").unlink()  # all is read from the journal
     pd.testing.assert_frame_equal(load(tmp_path / "killed").pushes, record.pushes)
+
+
+@pytest.mark.parametrize("name", ["ssp", "lagtuner"])
+def test_rosters_of_records_go_on_as_those_of_the_machine(engine, tmp_path, name):
+    record = raysync.resume(lost(engine, tmp_path, paradigm=name))
+    resumed = of(record, Resumed)[0]
+    head, *texts = (record.path / "journal.jsonl").read_text().splitlines(keepends=True)
+    cut = texts.index(f"{encode(resumed)}\n") + 1
+    measures = Measures(32 * 60)
+    for end, line in enumerate(list(record.journal())[: cut + 20], start=1):
+        list(measures.feed(line))
+        if end >= cut:
+            machine = replay([head, *texts[:end]], rebuild).machine
+            assert measures._rows.roster.dump() == machine.roster.dump()
 
 
 def test_iterations_under_way_begin_again_at_the_resumption(engine, tmp_path):
@@ -319,6 +333,26 @@ def test_checkpoints_in_a_place_of_their_own(engine, tmp_path, kind):
     storage.clean()
     assert engine.former.number == 3
     assert storage.listdir(storage.join(place, path.name)) == ["000004", "000005"]
+
+
+@pytest.mark.parametrize("place", ["output", "checkpoint.output"])
+def test_a_checkpoint_that_is_not_uploaded_yet_can_be_gone_on_from(engine, tmp_path, place):
+    class Resuming(raysync.Callback):
+        def on_start(self, run):
+            self.folder = run.folder
+
+        def on_progress(self, measures):
+            if measures.checkpoints == 4 and measures.ended is None:
+                found.append(newest_checkpoint(self.folder).number)
+
+    found = []
+    settings = {"output": str(tmp_path / "runs"), "checkpoint.output": str(tmp_path / "kept")}
+    settings[place] = f"file://{tmp_path}/behind"
+    checkpoint = {"every_s": 1, "output": settings.pop("checkpoint.output")}
+    if place == "output":
+        checkpoint["output"] = None
+    raysync.run({**SETTINGS, **settings, "checkpoint": checkpoint}, callbacks=[Resuming()])
+    assert set(found) == {3, 4}, "it is read behind its line, and then behind its files"
 
 
 def test_a_resumption_is_told_wherever_a_run_is_shown(engine, tmp_path):
