@@ -3,6 +3,7 @@ nothing lost or told twice. An engine that trains nothing stands for the others.
 """
 
 import errno
+import json
 import os
 import shutil
 from collections import Counter
@@ -41,6 +42,7 @@ from raysync.results.markdown import markdown
 from raysync.results.page import write_html
 from raysync.results.sentences import resumptions
 from raysync.results.trace import trace
+from tests.builders.journals import journal
 from tests.fakes.engines import SETTINGS, lost
 
 
@@ -140,6 +142,17 @@ def test_iterations_under_way_begin_again_at_the_resumption(engine, tmp_path):
     assert (redone.pushed_at_s - redone.released_at_s == redone.busy_s).all()
 
 
+def test_iterations_that_go_on_exactly_keep_their_release():
+    measures = Measures(32 * 60)
+    for line in journal("asp", 5):
+        list(measures.feed(line))
+    [*before] = measures._rows._released.values()
+    list(measures.feed(Resumed(10.0, 1, exact=True)))
+    assert [*measures._rows._released.values()] == before
+    list(measures.feed(Resumed(10.0, 1)))
+    assert {at for at, _ in measures._rows._released.values()} == {10.0}
+
+
 def test_a_run_without_checkpoints_has_no_keys_of_them(engine, tmp_path):
     engine.every = 10**6
     record = raysync.run({**SETTINGS, "output": str(tmp_path), "checkpoint": None})
@@ -195,9 +208,16 @@ def of_another_number(folder):
     shutil.copy(folder.parent / "000002" / "manifest.json", folder)
 
 
+def without_a_shard(folder):
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["files"]["server-0.safetensors"]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
+        (without_a_shard, "its manifest.json lacks a shard of server"),
         (of_garbage, "manifest.json is damaged"),
         (of_another_schema, "written by another raysync: it has schema 2"),
         (with_a_path, "names '../../config.yaml', which is no file"),
@@ -306,6 +326,9 @@ def test_checkpoints_behind_a_uri(engine, tmp_path, kind):
     storage.clean()
     assert numbers_in(storage.join(uri, "checkpoints")) == [2, 3]
     assert not (load(uri).path / "checkpoints").exists(), "readers do not need them"
+    [of_several] = storage.local_copy(uri.rpartition("/")[0], without=["checkpoints"]).iterdir()
+    assert (of_several / "journal.jsonl").is_file()
+    assert not (of_several / "checkpoints").exists()
     storage.remove(storage.join(uri, "checkpoints", "000003", "state.json"))
     engine.lost_after = 36
     said = []
