@@ -64,8 +64,8 @@ def _status(record: RunRecord) -> str | None:
     with legible(record.path), (record.path / "journal.jsonl").open("rb") as file:
         file.seek(max(0, file.seek(0, 2) - CLOSING_BYTES))
         last = decode(file.read().splitlines()[-1].decode("utf-8", errors="replace"))
-    assert isinstance(last, Ended), f"a closing line that says {last}"
-    return last.status
+        assert isinstance(last, Ended), f"a closing line that says {last}"
+        return last.status
 
 
 def _why_alive(record: RunRecord) -> str:

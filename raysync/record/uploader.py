@@ -103,7 +103,7 @@ class Uploader:
         files = [
             file
             for file in sorted(self._folder.rglob("*"), key=_order)
-            if file.is_file() and NEW not in {part.suffix for part in (file, *file.parents)}
+            if file.is_file() and NEW not in (file.suffix, file.parent.suffix)
         ]
         return {file: (file.stat().st_mtime_ns, file.stat().st_size) for file in files}
 

@@ -35,6 +35,7 @@ from raysync.record.metrics_registry import RunLabels
 from raysync.record.reader import load, measures_of
 from raysync.record.resumption import newest_checkpoint
 from raysync.record.run_status import RunStatus
+from raysync.record.uploader import Uploader
 from raysync.record.writer import RecordWriter
 from raysync.results.collection import collect
 from raysync.results.figures.journal_events import story_of
@@ -277,6 +278,7 @@ def test_a_resumption_that_is_killed_at_any_moment_can_be_done_again(engine, tmp
     original = lost(engine, tmp_path / "runs")
     (original / "checkpoints" / "000003" / "state.json").write_bytes(b"{}")  # 2 is the newest
     (original / "model.safetensors").write_bytes(b"of an earlier end")
+    (original / "checkpoints" / "000004.new").mkdir()  # it was killed while it wrote another
     checkpoint, config = newest_checkpoint(original), (original / "config.yaml").read_text()
     left = moments = 0
 
@@ -319,6 +321,17 @@ def test_a_resumption_that_is_killed_at_any_moment_can_be_done_again(engine, tmp
     assert moments > 20
 
 
+def test_what_makes_a_checkpoint_one_is_uploaded_last(engine, tmp_path):
+    path = lost(engine, tmp_path)
+    (path / "checkpoints" / "000004.new").mkdir()
+    (path / "checkpoints" / "000004.new" / "state.json").touch()
+    names = [str(file.relative_to(path)) for file in Uploader(path, print)._states()]
+    manifests = [f"checkpoints/00000{number}/manifest.json" for number in (2, 3)]
+    assert names[-3:] == [*manifests, "summary.json"]
+    assert names.index("journal.jsonl") < names.index("checkpoints/000002/state.json")
+    assert not any(".new" in name for name in names)
+
+
 @pytest.mark.parametrize("kind", ["file", "fsspec+memory"])
 def test_checkpoints_behind_a_uri(engine, tmp_path, kind):
     output = f"file://{tmp_path}/o" if kind == "file" else f"fsspec+memory:///{uuid4().hex}"
@@ -330,17 +343,17 @@ def test_checkpoints_behind_a_uri(engine, tmp_path, kind):
     assert (of_several / "journal.jsonl").is_file()
     assert not (of_several / "checkpoints").exists()
     storage.remove(storage.join(uri, "checkpoints", "000003", "state.json"))
-    engine.lost_after = 36
-    said = []
-    with pytest.raises(KeyboardInterrupt):
-        raysync.resume(uri, notify=said.append)
-    storage.clean()
-    assert engine.former.number == 2
-    assert numbers_in(storage.join(uri, "checkpoints")) == [2, 3]
+    for lost_after, left in ((26, [2]), (36, [2, 3])):
+        engine.lost_after = lost_after
+        with pytest.raises(KeyboardInterrupt):
+            raysync.resume(uri)
+        storage.clean()
+        assert engine.former.number == 2
+        assert numbers_in(storage.join(uri, "checkpoints")) == left
     assert raysync.resume(uri).summary["status"] == "finished"
     storage.clean()
     assert engine.former.number == 3
-    assert load(uri).summary["resumptions"] == 2
+    assert load(uri).summary["resumptions"] == 3
     assert numbers_in(storage.join(uri, "checkpoints")) == [4, 5]
     assert replayed(load(uri).path).difference is None
 
