@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+import time
 from collections import Counter
 from contextlib import suppress
 from datetime import datetime
@@ -18,8 +19,8 @@ import pytest
 import raysync
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.decisions import Apply
-from raysync.core.events import Pushed
-from raysync.core.journal import Checkpointed, Ended, Entry, Remark, Resumed, encode, read
+from raysync.core.events import Left, Pushed
+from raysync.core.journal import Checkpointed, Ended, Entry, Remark, Resumed, encode, header, read
 from raysync.core.machine import Machine
 from raysync.core.replay import replay
 from raysync.errors import ConfigError
@@ -28,7 +29,7 @@ from raysync.record import checkpoints, storage
 from raysync.record.checkpoints import CheckpointWriter, numbers_in, read_checkpoint
 from raysync.record.collector import Collector
 from raysync.record.event_text import seconds, texts_of
-from raysync.record.journal_cut import Resumption
+from raysync.record.journal_cut import Resumption, cut_off
 from raysync.record.journal_tail import JournalTail
 from raysync.record.measures import Measures
 from raysync.record.metrics_registry import RunLabels
@@ -141,6 +142,24 @@ def test_iterations_under_way_begin_again_at_the_resumption(engine, tmp_path):
     assert len(redone)
     assert set(redone.released_at_s) == {resumed.at}
     assert (redone.pushed_at_s - redone.released_at_s == redone.busy_s).all()
+
+
+def test_what_was_lost_is_counted_up_to_a_damaged_line(tmp_path):
+    *before, pushed = journal("asp", 3)
+    after = [Checkpointed(2.0, 1), Resumed(2.0, 1, 5.0, 0.5, 3), pushed]
+    left = Entry(Left(at=7.5, worker="slow-0#1"), ())
+    lines = [header(make("asp"), 960), *map(encode, [*before, *after, left]), '{"event": "Pus']
+    file = tmp_path / "journal.jsonl"
+    file.write_text("\n".join(lines))
+    os.utime(file, (100, 100))
+    resumed = cut_off(file, Checkpoint(1, 2.0, {}, {}), exact=False)
+    assert (resumed.at, resumed.lost_s, resumed.lost_pushes) == (2.0, 5.5, 1)
+    assert resumed.away_s == pytest.approx(time.time() - 100, abs=60)
+    kept = [*before, after[0], after[1], resumed]
+    assert list(read(file.read_text().splitlines(keepends=True))[1]) == kept
+    with pytest.raises(ConfigError, match="no line of checkpoint 2"):
+        cut_off(file, Checkpoint(2, 2.0, {}, {}), exact=False)
+    assert list(read(file.read_text().splitlines(keepends=True))[1]) == kept
 
 
 def test_iterations_that_go_on_exactly_keep_their_release():
