@@ -266,7 +266,8 @@ def prepare_to_resume(
         ConfigError: see `resume`.
     """
     about = check_resumable(record)
-    check_changes(record.config, experiment)
+    if not experiment.names_a_task:  # one of the user's own may bring settings, which are recorded
+        check_changes(record.config, experiment)
     try:
         training = prepare(experiment, model, data, task)
     except ConfigError as error:

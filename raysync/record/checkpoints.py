@@ -30,6 +30,7 @@ CHECKPOINTS = "checkpoints"
 """The folder of the checkpoints within that of a record."""
 MANIFEST, STATE = "manifest.json", "state.json"
 CHECKPOINT_SCHEMA = 1
+"""The schema of the files, and of the states in them: one that another raysync wrote is refused."""
 NAME = re.compile(r"\d{6,}")
 """The name of a checkpoint's folder: its number."""
 

@@ -15,17 +15,17 @@ from raysync.config.secret_masking import MASK
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Ended, decode, read_header
 from raysync.errors import ConfigError
-from raysync.record.checkpoints import CHECKPOINTS, name_of, numbers_in, read_checkpoint
+from raysync.record.checkpoints import CHECKPOINTS, MANIFEST, name_of, numbers_in, read_checkpoint
 from raysync.record.journal_cut import cuts_in
 from raysync.record.reader import CLOSING_BYTES, RunRecord, legible, load
 from raysync.record.storage import (
     Location,
+    copy_of,
     display_name,
     download,
     is_uri,
     join,
     location_of,
-    new_copy,
 )
 
 RECENT_S = 90.0
@@ -64,8 +64,8 @@ def _status(record: RunRecord) -> str | None:
     with legible(record.path), (record.path / "journal.jsonl").open("rb") as file:
         file.seek(max(0, file.seek(0, 2) - CLOSING_BYTES))
         last = decode(file.read().splitlines()[-1].decode("utf-8", errors="replace"))
-    assert isinstance(last, Ended), f"a closing line that says {last}"
-    return last.status
+        assert isinstance(last, Ended), f"a closing line that says {last}"
+        return last.status
 
 
 def _why_alive(record: RunRecord) -> str:
@@ -119,7 +119,7 @@ def checkpoints_of(record: Path, output: Location | None) -> Path:
     if output is None:
         return record / CHECKPOINTS
     location = join(output, record.name)
-    return new_copy(str(location)) if is_uri(location) else Path(location).expanduser()
+    return copy_of(str(location)) if is_uri(location) else Path(location).expanduser()
 
 
 def newest_checkpoint(
@@ -152,7 +152,7 @@ def newest_checkpoint(
     folder = checkpoints_of(record.path, output)
     with legible(record.path):
         cuts = cuts_in(record.path / "journal.jsonl")
-    numbers = numbers_in(location_of(folder))
+    numbers = sorted({*numbers_in(folder), *numbers_in(location_of(folder))})
     for number in reversed(numbers):
         try:
             checkpoint = _checkpoint(folder / name_of(number), cuts)
@@ -168,12 +168,14 @@ def newest_checkpoint(
 
 
 def _checkpoint(folder: Path, cuts: dict[int, float]) -> Checkpoint | None:
-    """Read a checkpoint, which is downloaded if it is behind a URI; None: it is not complete.
+    """Read a checkpoint, which is downloaded if it is behind a URI, and this process has not
+    written it; None: it is not complete.
 
     Raises:
         ConfigError: it cannot be used. The message is a clause.
     """
-    download(folder)
+    if not (folder / MANIFEST).exists():
+        download(folder)
     checkpoint = read_checkpoint(folder)
     if checkpoint is not None and cuts.get(checkpoint.number) != checkpoint.at:
         raise ConfigError("the journal has no line of it")

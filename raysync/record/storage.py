@@ -123,6 +123,11 @@ def new_copy(uri: str) -> Path:
     return copy
 
 
+def copy_of(uri: str) -> Path:
+    """Return the folder that stands for a URI: the one that is there, or a new one."""
+    return next((copy for copy, its in _copies.items() if its == uri), None) or new_copy(uri)
+
+
 def local_copy(location: Location, *, without: Collection[str] = ()) -> Path:
     """Return a folder as it is; download a URI, and return the copy.
 

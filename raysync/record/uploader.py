@@ -10,7 +10,16 @@ from pathlib import Path
 from raysync.errors import ConfigError, RunFailed
 from raysync.record.checkpoints import MANIFEST, NAME, name_of, numbers_in
 from raysync.record.measures import Measures
-from raysync.record.storage import NEW, is_copy, join, keep_copy, location_of, remove, upload
+from raysync.record.storage import (
+    NEW,
+    drop_copy,
+    is_copy,
+    join,
+    keep_copy,
+    location_of,
+    remove,
+    upload,
+)
 
 COPY_EVERY_S = 30.0
 COPY_SHARE = 0.05
@@ -94,7 +103,7 @@ class Uploader:
         files = [
             file
             for file in sorted(self._folder.rglob("*"), key=_order)
-            if file.is_file() and NEW not in {part.suffix for part in (file, *file.parents)}
+            if file.is_file() and NEW not in (file.suffix, file.parent.suffix)
         ]
         return {file: (file.stat().st_mtime_ns, file.stat().st_size) for file in files}
 
@@ -119,12 +128,15 @@ def uploads(
             return
         what = "the folder of its checkpoints"
         with Uploader(checkpoints, notify, what, is_essential=False) as other:
+            if goes_on:
+                other.skip_what_is_there()
 
             def upload_both(measures: Measures) -> None:
                 uploader(measures)
                 other(measures)
 
             yield upload_both
+        drop_copy(checkpoints)  # another process may go on with them
 
 
 def _order(file: Path) -> tuple[bool, bool, bool, Path]:

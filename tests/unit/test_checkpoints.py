@@ -3,8 +3,10 @@ nothing lost or told twice. An engine that trains nothing stands for the others.
 """
 
 import errno
+import json
 import os
 import shutil
+import time
 from collections import Counter
 from contextlib import suppress
 from datetime import datetime
@@ -17,8 +19,8 @@ import pytest
 import raysync
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.decisions import Apply
-from raysync.core.events import Pushed
-from raysync.core.journal import Checkpointed, Ended, Entry, Remark, Resumed, read
+from raysync.core.events import Left, Pushed
+from raysync.core.journal import Checkpointed, Ended, Entry, Remark, Resumed, encode, header, read
 from raysync.core.machine import Machine
 from raysync.core.replay import replay
 from raysync.errors import ConfigError
@@ -27,13 +29,14 @@ from raysync.record import checkpoints, storage
 from raysync.record.checkpoints import CheckpointWriter, numbers_in, read_checkpoint
 from raysync.record.collector import Collector
 from raysync.record.event_text import seconds, texts_of
-from raysync.record.journal_cut import Resumption
+from raysync.record.journal_cut import Resumption, cut_off
 from raysync.record.journal_tail import JournalTail
 from raysync.record.measures import Measures
 from raysync.record.metrics_registry import RunLabels
 from raysync.record.reader import load, measures_of
 from raysync.record.resumption import newest_checkpoint
 from raysync.record.run_status import RunStatus
+from raysync.record.uploader import Uploader
 from raysync.record.writer import RecordWriter
 from raysync.results.collection import collect
 from raysync.results.figures.journal_events import story_of
@@ -41,6 +44,7 @@ from raysync.results.markdown import markdown
 from raysync.results.page import write_html
 from raysync.results.sentences import resumptions
 from raysync.results.trace import trace
+from tests.builders.journals import journal
 from tests.fakes.engines import SETTINGS, lost
 
 
@@ -114,6 +118,20 @@ def test_a_lost_run_goes_on_and_nothing_is_lost_or_told_twice(engine, tmp_path, 
     pd.testing.assert_frame_equal(load(tmp_path / "killed").pushes, record.pushes)
 
 
+@pytest.mark.parametrize("name", ["ssp", "lagtuner"])
+def test_rosters_of_records_go_on_as_those_of_the_machine(engine, tmp_path, name):
+    record = raysync.resume(lost(engine, tmp_path, paradigm=name))
+    resumed = of(record, Resumed)[0]
+    head, *texts = (record.path / "journal.jsonl").read_text().splitlines(keepends=True)
+    cut = texts.index(f"{encode(resumed)}\n") + 1
+    measures = Measures(32 * 60)
+    for end, line in enumerate(list(record.journal())[: cut + 20], start=1):
+        list(measures.feed(line))
+        if end >= cut:
+            machine = replay([head, *texts[:end]], rebuild).machine
+            assert measures._rows.roster.dump() == machine.roster.dump()
+
+
 def test_iterations_under_way_begin_again_at_the_resumption(engine, tmp_path):
     path = lost(engine, tmp_path)
     record = raysync.resume(path)
@@ -124,6 +142,35 @@ def test_iterations_under_way_begin_again_at_the_resumption(engine, tmp_path):
     assert len(redone)
     assert set(redone.released_at_s) == {resumed.at}
     assert (redone.pushed_at_s - redone.released_at_s == redone.busy_s).all()
+
+
+def test_what_was_lost_is_counted_up_to_a_damaged_line(tmp_path):
+    *before, pushed = journal("asp", 3)
+    after = [Checkpointed(2.0, 1), Resumed(2.0, 1, 5.0, 0.5, 3), pushed]
+    left = Entry(Left(at=7.5, worker="slow-0#1"), ())
+    lines = [header(make("asp"), 960), *map(encode, [*before, *after, left]), '{"event": "Pus']
+    file = tmp_path / "journal.jsonl"
+    file.write_text("\n".join(lines))
+    os.utime(file, (100, 100))
+    resumed = cut_off(file, Checkpoint(1, 2.0, {}, {}), exact=False)
+    assert (resumed.at, resumed.lost_s, resumed.lost_pushes) == (2.0, 5.5, 1)
+    assert resumed.away_s == pytest.approx(time.time() - 100, abs=60)
+    kept = [*before, after[0], after[1], resumed]
+    assert list(read(file.read_text().splitlines(keepends=True))[1]) == kept
+    with pytest.raises(ConfigError, match="no line of checkpoint 2"):
+        cut_off(file, Checkpoint(2, 2.0, {}, {}), exact=False)
+    assert list(read(file.read_text().splitlines(keepends=True))[1]) == kept
+
+
+def test_iterations_that_go_on_exactly_keep_their_release():
+    measures = Measures(32 * 60)
+    for line in journal("asp", 5):
+        list(measures.feed(line))
+    [*before] = measures._rows._released.values()
+    list(measures.feed(Resumed(10.0, 1, exact=True)))
+    assert [*measures._rows._released.values()] == before
+    list(measures.feed(Resumed(10.0, 1)))
+    assert {at for at, _ in measures._rows._released.values()} == {10.0}
 
 
 def test_a_run_without_checkpoints_has_no_keys_of_them(engine, tmp_path):
@@ -181,9 +228,16 @@ def of_another_number(folder):
     shutil.copy(folder.parent / "000002" / "manifest.json", folder)
 
 
+def without_a_shard(folder):
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["files"]["server-0.safetensors"]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
+        (without_a_shard, "its manifest.json lacks a shard of server"),
         (of_garbage, "manifest.json is damaged"),
         (of_another_schema, "written by another raysync: it has schema 2"),
         (with_a_path, "names '../../config.yaml', which is no file"),
@@ -243,6 +297,7 @@ def test_a_resumption_that_is_killed_at_any_moment_can_be_done_again(engine, tmp
     original = lost(engine, tmp_path / "runs")
     (original / "checkpoints" / "000003" / "state.json").write_bytes(b"{}")  # 2 is the newest
     (original / "model.safetensors").write_bytes(b"of an earlier end")
+    (original / "checkpoints" / "000004.new").mkdir()  # it was killed while it wrote another
     checkpoint, config = newest_checkpoint(original), (original / "config.yaml").read_text()
     left = moments = 0
 
@@ -285,6 +340,17 @@ def test_a_resumption_that_is_killed_at_any_moment_can_be_done_again(engine, tmp
     assert moments > 20
 
 
+def test_what_makes_a_checkpoint_one_is_uploaded_last(engine, tmp_path):
+    path = lost(engine, tmp_path)
+    (path / "checkpoints" / "000004.new").mkdir()
+    (path / "checkpoints" / "000004.new" / "state.json").touch()
+    names = [str(file.relative_to(path)) for file in Uploader(path, print)._states()]
+    manifests = [f"checkpoints/00000{number}/manifest.json" for number in (2, 3)]
+    assert names[-3:] == [*manifests, "summary.json"]
+    assert names.index("journal.jsonl") < names.index("checkpoints/000002/state.json")
+    assert not any(".new" in name for name in names)
+
+
 @pytest.mark.parametrize("kind", ["file", "fsspec+memory"])
 def test_checkpoints_behind_a_uri(engine, tmp_path, kind):
     output = f"file://{tmp_path}/o" if kind == "file" else f"fsspec+memory:///{uuid4().hex}"
@@ -292,18 +358,21 @@ def test_checkpoints_behind_a_uri(engine, tmp_path, kind):
     storage.clean()
     assert numbers_in(storage.join(uri, "checkpoints")) == [2, 3]
     assert not (load(uri).path / "checkpoints").exists(), "readers do not need them"
+    [of_several] = storage.local_copy(uri.rpartition("/")[0], without=["checkpoints"]).iterdir()
+    assert (of_several / "journal.jsonl").is_file()
+    assert not (of_several / "checkpoints").exists()
     storage.remove(storage.join(uri, "checkpoints", "000003", "state.json"))
-    engine.lost_after = 36
-    said = []
-    with pytest.raises(KeyboardInterrupt):
-        raysync.resume(uri, notify=said.append)
-    storage.clean()
-    assert engine.former.number == 2
-    assert numbers_in(storage.join(uri, "checkpoints")) == [2, 3]
+    for lost_after, left in ((26, [2]), (36, [2, 3])):
+        engine.lost_after = lost_after
+        with pytest.raises(KeyboardInterrupt):
+            raysync.resume(uri)
+        storage.clean()
+        assert engine.former.number == 2
+        assert numbers_in(storage.join(uri, "checkpoints")) == left
     assert raysync.resume(uri).summary["status"] == "finished"
     storage.clean()
     assert engine.former.number == 3
-    assert load(uri).summary["resumptions"] == 2
+    assert load(uri).summary["resumptions"] == 3
     assert numbers_in(storage.join(uri, "checkpoints")) == [4, 5]
     assert replayed(load(uri).path).difference is None
 
@@ -319,6 +388,26 @@ def test_checkpoints_in_a_place_of_their_own(engine, tmp_path, kind):
     storage.clean()
     assert engine.former.number == 3
     assert storage.listdir(storage.join(place, path.name)) == ["000004", "000005"]
+
+
+@pytest.mark.parametrize("place", ["output", "checkpoint.output"])
+def test_a_checkpoint_that_is_not_uploaded_yet_can_be_gone_on_from(engine, tmp_path, place):
+    class Resuming(raysync.Callback):
+        def on_start(self, run):
+            self.folder = run.folder
+
+        def on_progress(self, measures):
+            if measures.checkpoints == 4 and measures.ended is None:
+                found.append(newest_checkpoint(self.folder).number)
+
+    found = []
+    settings = {"output": str(tmp_path / "runs"), "checkpoint.output": str(tmp_path / "kept")}
+    settings[place] = f"file://{tmp_path}/behind"
+    checkpoint = {"every_s": 1, "output": settings.pop("checkpoint.output")}
+    if place == "output":
+        checkpoint["output"] = None
+    raysync.run({**SETTINGS, **settings, "checkpoint": checkpoint}, callbacks=[Resuming()])
+    assert set(found) == {3, 4}, "it is read behind its line, and then behind its files"
 
 
 def test_a_resumption_is_told_wherever_a_run_is_shown(engine, tmp_path):
