@@ -104,11 +104,6 @@ class Quorum:
             if (step := self._steps.get(release.worker)) is not None:
                 step.report = {**step.report, HELD_BACK: now - since}
 
-    def cancel(self) -> None:
-        """Hold nothing back any more: the run is over."""
-        self.is_waiting = False
-        self._held_back.clear()
-
     def _renewed(self, release: Release) -> Release:
         """Return the release as it is carried out now: it pulls what is published now."""
         return replace(release, version=self._roster.published) if release.pull else release
