@@ -22,7 +22,6 @@ from raysync.core.journal import Checkpointed, Line, Remark
 from raysync.engine.backend import Backend, Call, Failure, Value
 from raysync.engine.parameter_server import ParameterServer
 
-
 Snapshot = tuple[Mapping[str, Any], Mapping[str, Sequence[bytes]]]
 """The state and the files of a checkpoint."""
 

@@ -367,7 +367,6 @@ class Driver:
         self.status = status
         self._steps.clear()
         self._comebacks.cancel()
-        self._quorum.cancel()
         self._evaluations.save_models()
 
     def _settled(self, server: ParameterServer) -> None:

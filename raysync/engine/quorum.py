@@ -113,11 +113,6 @@ class Quorum:
         if len(self._topology.roster.live) < self._min_workers:
             self.is_waiting, self._since = True, self._backend.now
 
-    def cancel(self) -> None:
-        """Hold nothing back any more: the run is over."""
-        self.is_waiting = False
-        self._held_back.clear()
-
     def _renewed(self, release: Release) -> Release:
         """Return the release as it is carried out now: it pulls what is published now."""
         return (

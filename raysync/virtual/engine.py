@@ -25,7 +25,6 @@ from raysync.virtual.data_parallel import DataParallelRun
 from raysync.virtual.pipelined import PipelinedRun
 from raysync.virtual.reenactment import reenact, snapshot
 
-
 WORLD = "world"
 """What a checkpoint calls the one file of a run in virtual time."""
 

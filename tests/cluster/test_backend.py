@@ -21,11 +21,11 @@ def ray(monkeypatch):
     return FakeRay(monkeypatch)
 
 
-def backend_of(worker=None, servers=1, respawns=None):
+def backend_of(worker=None, servers=1, respawns=None, views=None):
     shards = Shards([SimpleNamespace(received=[]) for _ in range(servers)], clips=False)
     for server in shards._servers:
         server.receive = remote(lambda part: Reference(at=5.0))
-    nodes = WorkerNodes(Views(NodeView({0: "here"}, {"here": 2})), {"w-0": 0})
+    nodes = WorkerNodes(views or Views(NodeView({0: "here"}, {"here": 1})), {"w-0": 0})
     workers = {"w-0#1": worker}
     return RayBackend({"server": shards}, None, (), workers, respawns, nodes, IDS, delivers=True)
 
@@ -76,6 +76,28 @@ def test_an_actor_that_came_back_is_known_by_its_new_id(ray):
     backend = backend_of(respawns=post)
     assert not isinstance(backend.spawn("w-0#2").answer, Failure)
     assert backend.call("w-0#2", "step", [0, 8]).answer.actor == "w-0#2"
+
+
+def test_a_worker_takes_its_turn_until_it_is_ready_and_is_asked_to_leave_with_its_node(
+    ray, monkeypatch
+):
+    views = Views(NodeView({0: "here"}, {"here": 1}))
+    ready = Reference(SimpleNamespace(actor_id="0c"))
+    backend = backend_of(respawns=SimpleNamespace(spawn=lambda *_: ("w", ready)), views=views)
+    told = []
+    backend.watch_nodes(told.append)
+    call = backend.spawn("w-0#2")
+    assert backend.room("w-0#3") == "busy"
+    assert not isinstance(call.answer, Failure)
+    assert backend.room("w-0#3") == "free"
+    backend.wait()
+    assert told == []
+    views.view = NodeView({0: "here"}, {"here": 1}, {"here"})
+    backend.wait()
+    assert told == ["w-0#1", "w-0#2"]
+    monkeypatch.setattr(ray, "kill", lambda actor: None, raising=False)
+    backend.kill("w-0#2")
+    assert views.refreshed == 1
 
 
 def test_a_gradient_of_another_node_is_there_once_it_has_come_and_its_shards_have_their_parts(ray):

@@ -49,7 +49,7 @@ def interrupted(task, choice, after, checkpoint=None):
 
 def resumed(task, choice, checkpoint):
     """The lines of a run from a checkpoint to its end."""
-    reports = VirtualEngine().run(task, choice.make(), None, checkpoint)
+    reports = driver_of(task, choice.make(), checkpoint).run()
     return [line for lines in reports if not isinstance(lines, Checkpoint) for line in lines]
 
 
