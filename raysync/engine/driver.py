@@ -299,17 +299,15 @@ class Driver:
         self._lives[str(WorkerId(worker).slot)] = worker
         report = self._comebacks.joined(worker)
         if self._has_faults:
-            self._plan_kill(worker)
+            # Those that begin the run are there from its first moment on.
+            self._plan_kill(worker, self.backend.now if WorkerId(worker).life > 1 else -1.0)
         self._happen(Joined(at=self.backend.now, worker=worker), report)
 
-    def _plan_kill(self, worker: str) -> None:
-        """Let the process of a worker that joins die when the next kill says so; it is one at most
-        for each life.
+    def _plan_kill(self, worker: str, since: float) -> None:
+        """Let the process of a worker that is there since that moment die at the next kill after
+        it, if there is one.
         """
-        worker_id = WorkerId(worker)
-        # Those that begin the run are there from its first moment on.
-        since = self.backend.now if worker_id.life > 1 else -1.0
-        kill = self.faults.next_kill(worker_id.slot, since)
+        kill = self.faults.next_kill(WorkerId(worker).slot, since)
         if kill is not None:
             at, index = kill
             self.backend.schedule(at, self._kill_strikes, (worker, index))
