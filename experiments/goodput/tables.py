@@ -11,7 +11,8 @@ import pandas as pd
 from labtables import Results, markdown, mean_cell
 from scipy import stats
 
-from raysync.config import Experiment
+from raysync.config import Experiment, Kill
+from raysync.engine.faults import FaultPlan
 from raysync.results.statistics import estimate
 
 MEAN_GAP_S = 1000
@@ -60,8 +61,23 @@ def facts(results: Results) -> dict[str, str]:
         "ray ratios": " and ".join(f"{ratio:.2f}" for ratio in ratios),
         "ray calm ratios": " and ".join(f"{ratio:.2f}" for ratio in calm_ratios),
         "ray losses": " and ".join(map(str, ray.losses)),
-        "ray starts": " and ".join(f"{start:.1f}" for start in ray.start_mean_s),
+        "lives": f"{_lives(results, int(fewest)):.0%}",
+        "longest start": f"{ray.start_max_s.max():.0f}",
     }
+
+
+def _lives(results: Results, workers: int) -> float:
+    """Return the mean time until the first kill of a worker, over these workers and all seeds, as a
+    share of the mean that was asked for.
+    """
+    experiment = results.experiment("goodput")
+    [kill] = experiment.faults
+    assert isinstance(kill, Kill), "another fault"
+    assert kill.mean_gap is not None, "kills without a mean gap"
+    slots = list(experiment.slots())[:workers]
+    plans = [FaultPlan(experiment.model_copy(update={"seed": seed})) for seed in experiment.seeds]
+    first = [plan.next_kill(slot, 0.0) for plan in plans for slot in slots]
+    return sum(at for at, _ in filter(None, first)) / len(first) / kill.mean_gap
 
 
 def _by_gap(runs: pd.DataFrame) -> str:
