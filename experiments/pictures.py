@@ -167,7 +167,7 @@ def draw_goodput(runs: pd.DataFrame, file: Path) -> None:
     """Draw goodput against the mean time between failures: a column for each number of workers,
     with restarts above and without them below; at the right end of a panel there are no failures.
 
-    The bars are 95 % intervals.
+    The bars are ranges over the seeds.
 
     Args:
         runs: paradigm, workers, mean_gap_s (infinity: no failures), restarts, goodput.
@@ -193,11 +193,11 @@ def draw_goodput(runs: pd.DataFrame, file: Path) -> None:
             ]
             for name, (colour, marker) in looks.items():
                 goodput = chosen[chosen.paradigm == name].groupby("mean_gap_s").goodput
-                values = [estimate(list(goodput.get_group(gap))) for gap in gaps]
+                means = goodput.mean()[gaps]
                 panel.errorbar(
                     range(len(gaps)),
-                    [value.mean for value in values],
-                    yerr=[(value.high - value.low) / 2 for value in values],
+                    means,
+                    yerr=[means - goodput.min()[gaps], goodput.max()[gaps] - means],
                     label=name,
                     color=colour,
                     marker=marker,
@@ -215,7 +215,7 @@ def draw_goodput(runs: pd.DataFrame, file: Path) -> None:
         row[0].set_ylabel("samples / s and worker")
     figure.supxlabel("mean time between the failures of a worker, s (virtual; a step is 1 s)")
     figure.legend(
-        *panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=len(looks)
+        *panels[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=len(looks)
     )
     _save(figure, file)
 

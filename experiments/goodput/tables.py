@@ -11,9 +11,12 @@ import pandas as pd
 from labtables import Results, markdown, mean_cell
 from scipy import stats
 
-from raysync.config import Experiment
+from raysync.config import Experiment, Kill
+from raysync.engine.faults import FaultPlan
 from raysync.results.statistics import estimate
 
+MEAN_GAP_S = 1000
+"""The mean time between failures that the prose is about."""
 PARADIGMS = ("asp", "ssp", "lagtuner", "bsp", "k-sync", "backup-workers")
 
 
@@ -31,17 +34,50 @@ def tables(results: Results) -> dict[str, str]:
 def facts(results: Results) -> dict[str, str]:
     """Return the facts by the names of their marks."""
     runs, ray = results.of_runs("goodput"), results.of_runs("ray")
+    failing = runs[runs.mean_gap_s == MEAN_GAP_S].groupby(["paradigm", "workers", "restarts"])
+    goodput = failing.goodput.mean()
+    calm = runs[np.isinf(runs.mean_gap_s)].groupby(["paradigm", "workers"]).goodput.mean()
+    most, fewest = runs.workers.max(), runs.workers.min()
     ratios = ray.virtual / ray.ray
-    calm = ray.virtual_without_kills / ray.ray_without_kills
+    calm_ratios = ray.virtual_without_kills / ray.ray_without_kills
+    kept = {
+        f"{name} keeps": " and ".join(
+            f"{goodput[name, workers, True] / calm[name, workers]:.0%}"
+            for workers in (fewest, most)
+        )
+        for name in PARADIGMS
+    }
+    both = {
+        f"{name} {'' if restarts else 'no '}restarts": f"{goodput[name, most, restarts]:.2f}"
+        for name in ("ssp", "bsp")
+        for restarts in (True, False)
+    }
     return {
+        **kept,
+        **both,
         "runs": f"{len(runs):,}",
         "losses": f"{runs.losses.sum():,}",
         "closed forms": f"{max(abs(1 - ratio) for *_, ratio in _checks(results)):.1%}",
         "ray ratios": " and ".join(f"{ratio:.2f}" for ratio in ratios),
-        "ray calm ratios": " and ".join(f"{ratio:.2f}" for ratio in calm),
+        "ray calm ratios": " and ".join(f"{ratio:.2f}" for ratio in calm_ratios),
         "ray losses": " and ".join(map(str, ray.losses)),
-        "ray starts": " and ".join(f"{start:.1f}" for start in ray.start_mean_s),
+        "lives": f"{_lives(results, int(fewest)):.0%}",
+        "longest start": f"{ray.start_max_s.max():.0f}",
     }
+
+
+def _lives(results: Results, workers: int) -> float:
+    """Return the mean time until the first kill of a worker, over these workers and all seeds, as a
+    share of the mean that was asked for.
+    """
+    experiment = results.experiment("goodput")
+    [kill] = experiment.faults
+    assert isinstance(kill, Kill), "another fault"
+    assert kill.mean_gap is not None, "kills without a mean gap"
+    slots = list(experiment.slots())[:workers]
+    plans = [FaultPlan(experiment.model_copy(update={"seed": seed})) for seed in experiment.seeds]
+    first = [plan.next_kill(slot, 0.0) for plan in plans for slot in slots]
+    return sum(at for at, _ in filter(None, first)) / len(first) / kill.mean_gap
 
 
 def _by_gap(runs: pd.DataFrame) -> str:

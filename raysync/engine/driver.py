@@ -463,8 +463,8 @@ class Driver:
         self._quorum.joined()
 
     def _plan_kill(self, worker: str, since: float) -> None:
-        """Let the process of a worker die when the next kill after that time says so; it is one at
-        most for each life.
+        """Let the process of a worker that is there since that moment die at the next kill after
+        it, if there is one.
         """
         kill = self.faults.next_kill(WorkerId(worker).slot, since)
         if kill is not None:

@@ -18,7 +18,7 @@ from raysync.core.journal import Checkpointed, Ended, Entry, Evaluation, Resumed
 from raysync.errors import RunFailed
 from raysync.training.preparation import prepare
 from raysync.virtual.actors import EvaluatorActor
-from raysync.virtual.engine import VirtualEngine, driver_of
+from raysync.virtual.engine import driver_of
 from tests.builders.paradigms import VARIANTS
 from tests.builders.plans import plans
 from tests.builders.virtual import DATA, replayed, timed, weights_of
