@@ -21,8 +21,8 @@ class Capability(Enum):
     LOSE_WORKERS = auto()
     """The run continues when a worker is lost, and a new life of its slot may join."""
     TAKE_CHECKPOINTS = auto()
-    """The state of a run on Ray is written down between two events, and it goes on from there; on the
-    virtual clock it always can."""
+    """The state of a run on Ray is written down between two events, and it goes on from there; on
+    the virtual clock it always can."""
     CORRECT_STALENESS = auto()
     """The server corrects gradients for their delay."""
     SHARD_SERVERS = auto()

@@ -14,7 +14,7 @@ one that is not finite, which ends the run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from raysync.core.journal import Entry, Evaluation, Line
@@ -44,7 +44,7 @@ def snapshot(driver: Driver) -> tuple[State, bytes]:
     return {"events": backend.processed}, encode(computed)
 
 
-def reenact(driver: Driver, state: State, data: bytes, lines: Sequence[Line]) -> None:
+def reenact(driver: Driver, state: Mapping[str, Any], data: bytes, lines: Sequence[Line]) -> None:
     """Bring a fresh driver to where another one of the same run stood: all that it writes into the
     journal from then on, and all that it trains, is what the other one would have written and
     trained.
