@@ -144,6 +144,27 @@ def test_iterations_under_way_begin_again_at_the_resumption(engine, tmp_path):
     assert (redone.pushed_at_s - redone.released_at_s == redone.busy_s).all()
 
 
+def test_a_record_that_is_being_written_can_go_back(tmp_path):
+    lines = journal("asp", 9)
+    cut = Checkpoint(1, lines[5].event.at, {}, {})
+    with RecordWriter(
+        tmp_path, "seed: 1", make("asp"), Measures(960), {}, datetime.now()
+    ) as writer:
+        writer.write([*lines[:6], Checkpointed(cut.at, 1)])
+        writer.write_checkpoint(cut)
+        writer.write([*lines[6:], Checkpointed(lines[-1].event.at, 2)])
+        writer.write_checkpoint(Checkpoint(2, lines[-1].event.at, {}, {}))
+        writer.resume(cut)
+        pushes = sum(isinstance(line.event, Pushed) for line in lines[:6])
+        assert writer.measures.summary()["lost_pushes"] == 9 - pushes
+        assert writer.measures.checkpoints == 1
+        writer.write([Ended("stopped", 20.0)])
+    record = load(tmp_path)
+    assert len(record.pushes) == record.summary["pushes"] == pushes
+    assert of(record, Entry) == lines[:6]
+    assert storage.listdir(tmp_path / "checkpoints") == ["000001"]
+
+
 def test_what_was_lost_is_counted_up_to_a_damaged_line(tmp_path):
     *before, pushed = journal("asp", 3)
     after = [Checkpointed(2.0, 1), Resumed(2.0, 1, 5.0, 0.5, 3), pushed]
