@@ -17,10 +17,21 @@ import pandas as pd
 import pytest
 
 import raysync
+from raysync import config
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.decisions import Apply
 from raysync.core.events import Left, Pushed
-from raysync.core.journal import Checkpointed, Ended, Entry, Remark, Resumed, encode, header, read
+from raysync.core.journal import (
+    Checkpointed,
+    Ended,
+    Entry,
+    Evaluation,
+    Remark,
+    Resumed,
+    encode,
+    header,
+    read,
+)
 from raysync.core.machine import Machine
 from raysync.core.replay import replay
 from raysync.errors import ConfigError
@@ -44,6 +55,8 @@ from raysync.results.markdown import markdown
 from raysync.results.page import write_html
 from raysync.results.sentences import resumptions
 from raysync.results.trace import trace
+from raysync.tracking.callback import RunStart
+from raysync.tracking.observers import Observers
 from tests.builders.journals import journal
 from tests.fakes.engines import SETTINGS, lost
 
@@ -285,11 +298,13 @@ def test_a_damaged_checkpoint_is_left_out_with_a_word(engine, tmp_path, damage, 
 def test_a_checkpoint_without_a_line_in_the_journal_is_none(engine, tmp_path):
     path = lost(engine, tmp_path)
     lines = (path / "journal.jsonl").read_text().splitlines(keepends=True)
-    kept = [line for line in lines if '"number": 3' not in line]
-    (path / "journal.jsonl").write_text("".join(kept))
-    said = []
-    assert newest_checkpoint(path, said.append).number == 2
-    assert "checkpoint 3 is left out: the journal has no line of it" in said[0]
+    at = of(load(path), Checkpointed)[2].at
+    for another in ("", encode(Checkpointed(at + 1, 3)) + "\n"):
+        changed = [another if '"number": 3' in line else line for line in lines]
+        (path / "journal.jsonl").write_text("".join(changed))
+        said = []
+        assert newest_checkpoint(path, said.append).number == 2
+        assert "checkpoint 3 is left out: the journal has no line of it" in said[0]
 
 
 def test_a_checkpoint_that_cannot_be_written_does_not_end_the_run(engine, tmp_path, monkeypatch):
@@ -465,6 +480,20 @@ def test_a_resumption_is_told_wherever_a_run_is_shown(engine, tmp_path):
 def header_of(path):
     with (path / "journal.jsonl").open() as journal:
         return read(journal)[0]
+
+
+def test_callbacks_are_told_what_a_run_evaluates_again(tmp_path):
+    class Told(raysync.Callback):
+        def on_evaluation(self, evaluation, measures):
+            marks.append(evaluation.mark)
+
+    marks, measures = [], Measures(960)
+    start = RunStart(tmp_path, "tiny", config.validate(SETTINGS), datetime.now())
+    observers = Observers(start, [], [Told()], print)
+    for evaluated in ((0.0, 0.5, 1.0), (0.0,), (0.0, 0.5)):  # it went back, and goes on
+        measures.evaluations = [Evaluation(mark, mark, 1, 1.0, {"loss": 1}) for mark in evaluated]
+        observers(measures)
+    assert marks == [0.0, 0.5, 1.0, 0.5]
 
 
 @pytest.mark.parametrize("name", ["ssp", "bsp", "lagtuner"])
