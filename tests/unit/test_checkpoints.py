@@ -17,10 +17,21 @@ import pandas as pd
 import pytest
 
 import raysync
+from raysync import config
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.decisions import Apply
 from raysync.core.events import Left, Pushed
-from raysync.core.journal import Checkpointed, Ended, Entry, Remark, Resumed, encode, header, read
+from raysync.core.journal import (
+    Checkpointed,
+    Ended,
+    Entry,
+    Evaluation,
+    Remark,
+    Resumed,
+    encode,
+    header,
+    read,
+)
 from raysync.core.machine import Machine
 from raysync.core.replay import replay
 from raysync.errors import ConfigError
@@ -44,6 +55,8 @@ from raysync.results.markdown import markdown
 from raysync.results.page import write_html
 from raysync.results.sentences import resumptions
 from raysync.results.trace import trace
+from raysync.tracking.callback import RunStart
+from raysync.tracking.observers import Observers
 from tests.builders.journals import journal
 from tests.fakes.engines import SETTINGS, lost
 
@@ -142,6 +155,27 @@ def test_iterations_under_way_begin_again_at_the_resumption(engine, tmp_path):
     assert len(redone)
     assert set(redone.released_at_s) == {resumed.at}
     assert (redone.pushed_at_s - redone.released_at_s == redone.busy_s).all()
+
+
+def test_a_record_that_is_being_written_can_go_back(tmp_path):
+    lines = journal("asp", 9)
+    cut = Checkpoint(1, lines[5].event.at, {}, {})
+    with RecordWriter(
+        tmp_path, "seed: 1", make("asp"), Measures(960), {}, datetime.now()
+    ) as writer:
+        writer.write([*lines[:6], Checkpointed(cut.at, 1)])
+        writer.write_checkpoint(cut)
+        writer.write([*lines[6:], Checkpointed(lines[-1].event.at, 2)])
+        writer.write_checkpoint(Checkpoint(2, lines[-1].event.at, {}, {}))
+        writer.resume(cut)
+        pushes = sum(isinstance(line.event, Pushed) for line in lines[:6])
+        assert writer.measures.summary()["lost_pushes"] == 9 - pushes
+        assert writer.measures.checkpoints == 1
+        writer.write([Ended("stopped", 20.0)])
+    record = load(tmp_path)
+    assert len(record.pushes) == record.summary["pushes"] == pushes
+    assert of(record, Entry) == lines[:6]
+    assert storage.listdir(tmp_path / "checkpoints") == ["000001"]
 
 
 def test_what_was_lost_is_counted_up_to_a_damaged_line(tmp_path):
@@ -264,11 +298,13 @@ def test_a_damaged_checkpoint_is_left_out_with_a_word(engine, tmp_path, damage, 
 def test_a_checkpoint_without_a_line_in_the_journal_is_none(engine, tmp_path):
     path = lost(engine, tmp_path)
     lines = (path / "journal.jsonl").read_text().splitlines(keepends=True)
-    kept = [line for line in lines if '"number": 3' not in line]
-    (path / "journal.jsonl").write_text("".join(kept))
-    said = []
-    assert newest_checkpoint(path, said.append).number == 2
-    assert "checkpoint 3 is left out: the journal has no line of it" in said[0]
+    at = of(load(path), Checkpointed)[2].at
+    for another in ("", encode(Checkpointed(at + 1, 3)) + "\n"):
+        changed = [another if '"number": 3' in line else line for line in lines]
+        (path / "journal.jsonl").write_text("".join(changed))
+        said = []
+        assert newest_checkpoint(path, said.append).number == 2
+        assert "checkpoint 3 is left out: the journal has no line of it" in said[0]
 
 
 def test_a_checkpoint_that_cannot_be_written_does_not_end_the_run(engine, tmp_path, monkeypatch):
@@ -444,6 +480,20 @@ def test_a_resumption_is_told_wherever_a_run_is_shown(engine, tmp_path):
 def header_of(path):
     with (path / "journal.jsonl").open() as journal:
         return read(journal)[0]
+
+
+def test_callbacks_are_told_what_a_run_evaluates_again(tmp_path):
+    class Told(raysync.Callback):
+        def on_evaluation(self, evaluation, measures):
+            marks.append(evaluation.mark)
+
+    marks, measures = [], Measures(960)
+    start = RunStart(tmp_path, "tiny", config.validate(SETTINGS), datetime.now())
+    observers = Observers(start, [], [Told()], print)
+    for evaluated in ((0.0, 0.5, 1.0), (0.0,), (0.0, 0.5)):  # it went back, and goes on
+        measures.evaluations = [Evaluation(mark, mark, 1, 1.0, {"loss": 1}) for mark in evaluated]
+        observers(measures)
+    assert marks == [0.0, 0.5, 1.0, 0.5]
 
 
 @pytest.mark.parametrize("name", ["ssp", "bsp", "lagtuner"])
