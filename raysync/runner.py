@@ -375,6 +375,7 @@ def run_in(
                         _keep(writer, report, remark)
                     elif isinstance(report, Resumed):
                         _tell([report], notify)
+                        _write(writer, [], watches, notify)  # they look at what is left
                     else:
                         _write(writer, report, watches, notify)
                     if request.take():

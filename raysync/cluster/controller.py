@@ -114,6 +114,8 @@ class Controller:
         )
         self._watch = self._watch or NodeWatch(plan.group)  # all runs are in one placement group
         driver = self._driver = driver_of(plan, servers, evaluator, workers, self._watch)
+        if metrics is not None and plan.checkpoint is not None:
+            metrics.begin_behind(plan.checkpoint)
         for lines in driver.run():
             log_events(lines)
             if metrics is not None:

@@ -284,6 +284,11 @@ class Machine:
         return machine
 
 
+def roster_in(snapshot: str) -> Roster:
+    """Return the roster of a machine's snapshot."""
+    return Roster.load(json.loads(snapshot)["roster"])
+
+
 def describe(paradigm: AnyParadigm) -> dict[str, Any]:
     """Return class and parameters as JSON-native data."""
     return {"class": reference_to(type(paradigm)), "parameters": paradigm.parameters()}

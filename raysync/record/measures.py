@@ -154,11 +154,11 @@ class Measures:
 
     def begin_behind(self, rosters: Mapping[int, Roster], at: float) -> None:
         """Follow a journal from a resumption on, without the lines before it; see
-        `PushRows.begin_behind`. Counts and seconds are then those since the resumption, but for the
-        samples and updates.
+        `PushRows.begin_behind`. What is counted of workers is then that since the resumption; the
+        run is taken to have begun at 0.
         """
         self._rows.begin_behind(rosters, at)
-        self.now = self.applied_at = self.started_at = at
+        self.now, self.applied_at, self.started_at = at, at, 0.0
         for roster in rosters.values():
             self.workers |= {worker: WorkerMeasures(at) for worker in roster.live}
         self.samples, self.updates = self._rows.roster.samples_applied, self._rows.updates

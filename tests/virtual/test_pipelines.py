@@ -435,7 +435,11 @@ RUN = {
             {"modules": 2, "groups": 2},
             "faults: kill: the loss of a worker ends the run",
         ),
-        ({"cluster": {"min_workers": 2}}, TWO, "decoupled: cluster.min_workers: 2: a crash ends"),
+        (
+            {"cluster": {"min_workers": 2}},
+            TWO,
+            "decoupled: cluster.min_workers: 2: the loss of a worker ends",
+        ),
         ({"update": {"delay_compensation": "constant"}}, {"modules": 2, "groups": 2}, "use shrink"),
         (
             {"update": {"combine": "sum", "lr_scaling": "none"}},

@@ -12,9 +12,11 @@ from torch import nn
 
 import raysync
 from raysync import config
+from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import decode, encode
 from raysync.errors import ConfigError
 from raysync.paradigms import make
+from raysync.record.journal_cut import cut_line
 from raysync.training.preparation import prepare
 from raysync.virtual import backend
 from raysync.virtual.engine import VirtualEngine, driver_of
@@ -91,7 +93,7 @@ def rest_of(driver):
 
 
 def lines_of(reports):
-    return [line for report in reports for line in report]
+    return [line for report in reports if isinstance(report, list) for line in report]
 
 
 def same(driver, whole):
@@ -254,18 +256,28 @@ def test_a_cut_by_an_event_of_the_run():
     same(again, whole)
 
 
-def test_the_engine_goes_on_with_a_run():
-    case = Case(learns(net), "bsp")
-    engine, before, following = VirtualEngine(), [], []
-    for report in engine.run(case.training, make("bsp")):
-        if engine._driver.backend.now > 5 and not following:
-            taken = engine.snapshot()
-            following = lines_of(
-                VirtualEngine().resume(case.training, make("bsp"), *taken, before + report)
-            )
-        before += report
-    assert following
-    assert texts(before[-len(following) :]) == texts(following)
+def test_the_engine_goes_on_from_each_of_its_checkpoints():
+    training = learns(net, checkpoint={"every_s": 2, "every_progress": 0.3})
+    reports = list(VirtualEngine().run(training, make("ssp")))
+    lines = lines_of(reports)
+    checkpoints = [each for each in reports if isinstance(each, Checkpoint)]
+    assert len(checkpoints) > 3
+    for checkpoint in checkpoints:
+        cut = lines.index(cut_line(checkpoint)) + 1
+        again = VirtualEngine()
+        rest = list(again.run(training, make("ssp"), None, checkpoint, lambda n=cut: lines[:n]))
+        assert texts(lines_of(rest)) == texts(lines[cut:])
+        following = [each for each in rest if isinstance(each, Checkpoint)]
+        assert following == [each for each in checkpoints if each.number > checkpoint.number]
+
+
+def test_other_times_of_checkpoints_are_refused():
+    training = learns(net, checkpoint={"every_s": 2})
+    reports = VirtualEngine().run(training, make("bsp"))
+    checkpoint = next(each for each in reports if isinstance(each, Checkpoint))
+    other = learns(net, checkpoint={"every_s": 3})
+    with pytest.raises(ConfigError, match="checkpoint: in virtual time"):
+        VirtualEngine().run(other, make("bsp"), None, checkpoint)
 
 
 def test_a_run_that_takes_another_course_is_refused():

@@ -1,0 +1,73 @@
+"""The loss of what a run cannot do without: it goes on from its checkpoints, on real processes."""
+
+import psutil
+import pytest
+import torch
+
+from raysync.core.journal import Checkpointed, Resumed
+from raysync.core.replay import replay
+from raysync.errors import RunFailed
+from raysync.paradigms import rebuild
+from raysync.record.reader import load
+from raysync.runner import prepare_to_resume, run_in
+from tests.builders.cluster import LONGER, pid_of
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+SETTINGS = LONGER | {"paradigm": "bsp", "checkpoint": {"every_progress": 0.1}}
+
+
+class Failing:
+    """A callback that ends the run when half of it is done."""
+
+    def on_progress(self, measures):
+        if measures.progress > 0.5:
+            raise ValueError("enough")
+
+
+def told(record, kind):
+    return [line for line in record.journal() if isinstance(line, kind)]
+
+
+def replays(record):
+    with (record.path / "journal.jsonl").open() as file:
+        return replay(file, rebuild).difference is None
+
+
+def same_model(record, other):
+    mine, others = record.state_dict(), other.state_dict()
+    return all(torch.equal(mine[name], others[name]) for name in others)
+
+
+def test_a_run_under_bsp_comes_to_the_same_model_whatever_is_lost(ray_cluster, session, run):
+    """A server, then a controller, inside one command; then the whole command."""
+    undisturbed, said = run(**SETTINGS), []
+
+    def kill_server(actor_group):
+        psutil.Process(pid_of(ray_cluster, actor_group.servers[0])).kill()
+
+    def kill_controller(actor_group):
+        psutil.Process(pid_of(ray_cluster, actor_group.controller)).kill()
+
+    record = run(**SETTINGS, notify=said.append, strikes={0.25: kill_server, 0.55: kill_controller})
+    assert record.summary["status"] == "finished"
+    assert record.summary["resumptions"] == 2
+    assert replays(record)
+    assert same_model(record, undisturbed)
+    assert sum("goes on from checkpoint" in text for text in said) == 2
+    numbers = [line.number for line in told(record, Checkpointed)]
+    assert numbers == sorted(set(numbers))
+
+    with pytest.raises(RunFailed, match="enough"):
+        run(**SETTINGS, name="again", callbacks=[Failing()])
+    [path] = record.path.parent.parent.glob("again/*")
+    failed = load(path, trust=True)
+    assert failed.summary["status"] == "failed"
+    training, goes_on = prepare_to_resume(failed, failed.config, said.append)
+    resumed = run_in(session, training, failed.config.paradigm, goes_on=goes_on)
+    assert resumed.path == path
+    assert resumed.summary["status"] == "finished"
+    assert [line.exact for line in told(resumed, Resumed)] == [False]
+    assert replays(resumed)
+    assert same_model(resumed, undisturbed)
+    assert resumed.summary["samples"] == undisturbed.summary["samples"]
