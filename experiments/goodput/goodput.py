@@ -33,7 +33,7 @@ from raysync.core.journal import Ended, Entry  # noqa: E402
 from raysync.training.preparation import prepare  # noqa: E402
 from raysync.virtual.engine import VirtualEngine  # noqa: E402
 
-SEEDS = {8: 10, 32: 10, 128: 5, 1000: 2}
+SEEDS = {8: 10, 32: 10, 128: 5, 1000: 3}
 """Workers -> the number of seeds: many workers scatter less, and take longer."""
 MEAN_GAPS_S = (100, 300, 1000, 3000, 10_000)
 SLACK = 8
