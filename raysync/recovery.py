@@ -78,7 +78,10 @@ class Recoveries:
                 raise loss
             wait_s = self._restarts.wait_s(self._attempts)
             self._attempts += 1
-            self._notify(f"{why}. It goes on from checkpoint {checkpoint.number} in {wait_s:g} s.")
+            reason = str(why).splitlines()[0].rstrip(".")
+            self._notify(
+                f"{reason}. The run goes on from checkpoint {checkpoint.number} in {wait_s:g} s."
+            )
             if self._wait(wait_s):
                 raise loss
             try:

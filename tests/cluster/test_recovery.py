@@ -14,7 +14,11 @@ from tests.builders.cluster import LONGER, pid_of
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
-SETTINGS = LONGER | {"paradigm": "bsp", "checkpoint": {"every_progress": 0.1}}
+SETTINGS = LONGER | {
+    "paradigm": "bsp",
+    "workload": {"samples": 3200},
+    "checkpoint": {"every_progress": 0.05},
+}
 
 
 class Failing:
@@ -35,8 +39,9 @@ def replays(record):
 
 
 def same_model(record, other):
+    """Up to rounding: the gradients of a round are added in the order of their arrival."""
     mine, others = record.state_dict(), other.state_dict()
-    return all(torch.equal(mine[name], others[name]) for name in others)
+    return all(torch.allclose(mine[name], others[name], atol=1e-4) for name in others)
 
 
 def test_a_run_under_bsp_comes_to_the_same_model_whatever_is_lost(ray_cluster, session, run):
@@ -47,7 +52,7 @@ def test_a_run_under_bsp_comes_to_the_same_model_whatever_is_lost(ray_cluster, s
         psutil.Process(pid_of(ray_cluster, actor_group.servers[0])).kill()
 
     def kill_controller(actor_group):
-        psutil.Process(pid_of(ray_cluster, actor_group.controller)).kill()
+        ray_cluster.kill(actor_group.controller)
 
     record = run(**SETTINGS, notify=said.append, strikes={0.25: kill_server, 0.55: kill_controller})
     assert record.summary["status"] == "finished"
