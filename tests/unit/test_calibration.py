@@ -19,7 +19,7 @@ LATENCY_S, BANDWIDTH, START_S = 0.02, 5e7, 3.5
 class Known:
     """An engine whose links are known, and how long a process takes to start."""
 
-    places, models = {}, ()
+    places, models, resumes_exactly = {}, (), False
 
     def run(self, training, paradigm, *_):
         network = config.Network(

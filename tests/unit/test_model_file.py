@@ -150,7 +150,7 @@ def test_a_failed_run_leaves_no_model(tmp_path):
     """Even if the engine had saved it before the run failed."""
 
     class Engine:
-        places, models = {}, [SavedModel("final", b"")]
+        places, models, resumes_exactly = {}, [SavedModel("final", b"")], False
 
         def __init__(self, status):
             self.status = status
