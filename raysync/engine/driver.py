@@ -26,7 +26,9 @@ What happens when something is lost:
   the run: it would come again.
 * Where a topology cannot go on without a worker, the loss of one ends the run with an error that
   names it.
-* An evaluator only measures: see `evaluations`. The loss of a server ends the run.
+* An evaluator only measures: see `evaluations`.
+* The loss of a server, or of the process of this driver, ends the driver. Where there is a
+  checkpoint (see `checkpointing`) the run goes on from there, in new processes.
 """
 
 from __future__ import annotations
