@@ -53,7 +53,7 @@ def resumed(task, choice, checkpoint):
     return [line for lines in reports if not isinstance(lines, Checkpoint) for line in lines]
 
 
-@settings(max_examples=150)
+@settings(max_examples=40)
 @given(
     plans(), variants, st.integers(1, 150), st.lists(st.integers(0, 100), min_size=1, max_size=3)
 )
@@ -109,7 +109,7 @@ def _slow_evaluations():
         yield
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(st.sampled_from(["bsp", "ssp", "asp", "hybrid"]), cuts, st.booleans(), st.integers(0, 9))
 def test_what_a_resumed_run_has_learned(paradigm, cuts, compensates, seed):
     """Under BSP the very model, the best one, and all evaluations are those of a run that was never

@@ -117,7 +117,7 @@ def same(one, other, *replicas):
         assert torch.equal(published(one, replica), published(other, replica))
 
 
-@settings(max_examples=40)
+@settings(max_examples=16)
 @given(UPDATES, st.sampled_from([1, 2, 47]), st.integers(0, ROUNDS))
 @example(OPTIMIZERS[5], 2, 3)
 @example({"project_radius": 0.5}, 1, 3)
@@ -133,7 +133,7 @@ def test_a_server_goes_on_where_another_one_was(update, shards, cut):
         same(whole, each)
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(st.sampled_from(OPTIMIZERS), st.sampled_from(["grad", "weight"]), st.integers(0, ROUNDS))
 def test_so_do_replicas_that_gossip(update, mix, cut):
     whole, interrupted = fresh(update, mix=mix), fresh(update, mix=mix)

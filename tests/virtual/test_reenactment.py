@@ -110,7 +110,7 @@ def single_steps():
         yield
 
 
-@settings(max_examples=120)
+@settings(max_examples=40)
 @given(plans(), st.sampled_from(sorted(PARADIGMS)), st.integers(20, 150), cuts(400))
 @pytest.mark.usefixtures("single_steps")
 def test_times_are_the_same_under_every_paradigm(plan, label, pushes, events):
@@ -170,7 +170,7 @@ UPDATES = [
 ]
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(
     st.sampled_from(sorted(PARADIGMS)),
     st.sampled_from(UPDATES),
@@ -197,7 +197,7 @@ DECOUPLED = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=14)
+@settings(max_examples=8)
 @given(DECOUPLED, cuts(200))
 def test_weights_are_the_same_in_stages(parameters, events):
     count = parameters["modules"] * parameters["groups"]
