@@ -35,6 +35,19 @@ OVER = ("finished", "diverged")
 """The ends of a run that leave nothing to do."""
 
 
+class NoCheckpointError(ConfigError):
+    """There is no checkpoint that a run could go on from."""
+
+
+def is_over(record: RunRecord) -> bool:
+    """Say whether nothing is left to do for a run.
+
+    Raises:
+        ConfigError: the record is damaged.
+    """
+    return _status(record) in OVER
+
+
 def check_resumable(record: RunRecord) -> dict[str, Any]:
     """Refuse to resume a run that is over, or still goes on.
 
@@ -136,7 +149,8 @@ def newest_checkpoint(
             experiment says.
 
     Raises:
-        ConfigError: there is none, or no record.
+        NoCheckpointError: there is none.
+        ConfigError: there is no record, or its checkpoints cannot be reached.
     """
     if not isinstance(record, RunRecord):
         record = load(record)
@@ -162,9 +176,11 @@ def newest_checkpoint(
         if checkpoint is not None:
             return checkpoint
     if numbers:
-        raise ConfigError(f"{where}: none of its checkpoints can be used.")
+        raise NoCheckpointError(f"{where}: none of its checkpoints can be used.")
     takes_none = " Its experiment takes none: checkpoint: {every_s: 60}." * (setting is None)
-    raise ConfigError(f"{where}: there is no checkpoint that it could go on from.{takes_none}")
+    raise NoCheckpointError(
+        f"{where}: there is no checkpoint that it could go on from.{takes_none}"
+    )
 
 
 def _checkpoint(folder: Path, cuts: dict[int, float]) -> Checkpoint | None:

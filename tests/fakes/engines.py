@@ -28,7 +28,7 @@ class ScriptedEngine:
         self.every, self.lost_after, self.loss = every, lost_after, loss
         self.places, self.models, self.former = {}, [], None
 
-    def run(self, training, paradigm, labels=None, checkpoint=None):
+    def run(self, training, paradigm, labels=None, checkpoint=None, history=tuple):
         self.former = checkpoint
         slots = list(training.experiment.slots())
         steps = {f"{slot}#1": 1.0 + place for place, slot in enumerate(slots)}
