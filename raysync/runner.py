@@ -282,7 +282,9 @@ def prepare_to_resume(
     return training, _goes_on(record, about, training, notify)
 
 
-def resumption_of(record: RunRecord, training: TrainingPlan, notify: Notify) -> GoesOn | None:
+def resumption_of(
+    record: RunRecord, training: TrainingPlan, notify: Notify, *, is_gone: bool = False
+) -> GoesOn | None:
     """Return where a run of several goes on; None, with a word, if it has no checkpoint, and begins
     anew.
 
@@ -290,12 +292,14 @@ def resumption_of(record: RunRecord, training: TrainingPlan, notify: Notify) -> 
         record: a trusted record.
         training: what it trains; its settings have been checked.
         notify: receives sentences that the user should read.
+        is_gone: whether the caller knows that no process writes the record any more.
 
     Raises:
         ConfigError: the run is over, or still goes on; or its model is another one.
     """
     try:
-        return _goes_on(record, check_resumable(record), training, notify)
+        about = check_resumable(record, is_gone=is_gone)
+        return _goes_on(record, about, training, notify)
     except NoCheckpointError as why:
         notify(f"{why} It begins anew.")
         return None

@@ -6,7 +6,6 @@ A comparison has no files of its own: `environment.json` of each of its records 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import uuid4
@@ -14,10 +13,10 @@ from uuid import uuid4
 from raysync.config import Experiment
 from raysync.config.secret_masking import masked
 from raysync.errors import ConfigError
-from raysync.record.reader import RunRecord, load
+from raysync.record.reader import RunRecord, newest_first
 from raysync.record.resumption import environment_of
-from raysync.record.storage import Location, join, listdir, parent_of
-from raysync.record.writer import CONFIG, JOURNAL, STAMP
+from raysync.record.storage import Location, parent_of
+from raysync.record.writer import STAMP
 
 KEY = "comparison"
 """The key of the id in `environment.json`."""
@@ -64,10 +63,10 @@ def newest_comparison(location: Location) -> Comparison:
         ConfigError: there is none.
     """
     found: dict[str, dict[tuple[str, int], RunRecord]] = {}
-    for name in reversed(listdir(location)):
-        if found and name < max(found)[:SECOND]:
+    for record in newest_first(location):
+        if found and record.path.name < max(found)[:SECOND]:
             break  # it began before the newest comparison
-        for comparison, record in _read(join(location, name)):
+        if comparison := environment_of(record).get(KEY):
             run = (record.config.paradigm.label, record.config.seed)
             found.setdefault(comparison, {}).setdefault(run, record)
     if not found:
@@ -76,13 +75,3 @@ def newest_comparison(location: Location) -> Comparison:
             " `raysync compare` prints it."
         )
     return Comparison(max(found), location, found[max(found)])
-
-
-def _read(location: Location) -> Iterator[tuple[str, RunRecord]]:
-    """Yield a record that belongs to a comparison, and the id of that; else nothing."""
-    if not {CONFIG, JOURNAL} <= set(listdir(location)):
-        return
-    record = load(location, trust=True)
-    comparison = environment_of(record).get(KEY)
-    if comparison and (record.path / JOURNAL).stat().st_size:  # else it was killed as it began
-        yield comparison, record

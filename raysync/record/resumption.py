@@ -48,8 +48,12 @@ def is_over(record: RunRecord) -> bool:
     return _status(record) in OVER
 
 
-def check_resumable(record: RunRecord) -> dict[str, Any]:
+def check_resumable(record: RunRecord, *, is_gone: bool = False) -> dict[str, Any]:
     """Refuse to resume a run that is over, or still goes on.
+
+    Args:
+        record: a trusted record.
+        is_gone: whether the caller knows that no process writes it any more.
 
     Returns:
         what the header of its journal says about the run.
@@ -63,9 +67,19 @@ def check_resumable(record: RunRecord) -> dict[str, Any]:
     status = _status(record)
     if status in OVER:
         raise ConfigError(f"{where}: the run has {status}; nothing is left to do.")
-    if status is None and (why := _why_alive(record)):
-        raise ConfigError(f"{where}: the run still goes on: {why}.")
+    if status is None and not is_gone:
+        check_gone(record)
     return dict(head.get("about", {}))
+
+
+def check_gone(record: RunRecord) -> None:
+    """Refuse a record, which is not closed, that a process still writes.
+
+    Raises:
+        ConfigError: it does, or may.
+    """
+    if why := _why_alive(record):
+        raise ConfigError(f"{display_name(record.path)}: the run still goes on: {why}.")
 
 
 def _status(record: RunRecord) -> str | None:

@@ -37,9 +37,9 @@ EXPECTED = [
 ]
 
 
-def swept(resume=False):
+def swept(resume=None):
     said, stood = [], []
-    made = plan(Path("sweep.yaml"), resume=resume)
+    made = plan(None if resume else Path("sweep.yaml"), resume=resume)
     record, ended = run(made, notify=said.append, show=stood.append)
     return record, ended, said, stood
 
@@ -84,7 +84,7 @@ def test_a_sweep(ray_cluster, tmp_path, monkeypatch):
     # it goes on with what was interrupted or failed, and with nothing else
     write_note(record.path, TrialNote("00001", notes(record.path)[1].settings, ended=False))
     before = {trial: one.path for trial, one in record.records.items()}
-    again, ended, said, stood = swept(resume=True)
+    again, ended, said, stood = swept(resume=record.path)
     assert ended
     assert again.path == record.path
     assert stood[-1].done == 2
@@ -97,5 +97,5 @@ def test_a_sweep(ray_cluster, tmp_path, monkeypatch):
     # and where nothing is left, with nothing; a table that is not there is written
     write_note(record.path, TrialNote("00004", notes(record.path)[4].settings))
     (record.path / "sweep.parquet").unlink()
-    last, ended, _, stood = swept(resume=True)
+    last, ended, _, stood = swept(resume=record.path)
     assert (ended, stood, len(last.table)) == (True, [], 5)

@@ -182,8 +182,8 @@ def test_many_trials_only_if_they_are_meant(written, monkeypatch):
 
 
 def test_there_must_be_something_to_go_on_with(written):
-    with pytest.raises(ConfigError, match="no sweep of it to go on with"):
-        plan(written({"grid": {"seed": [0]}}), resume=True)
+    with pytest.raises(ConfigError, match="neither the folder of a sweep"):
+        plan(written({"grid": {"seed": [0]}}), resume="runs/nothing")
 
 
 def test_a_trial_is_the_file_with_its_settings(written, tmp_path):
