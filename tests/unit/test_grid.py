@@ -132,6 +132,7 @@ def written(tmp_path, monkeypatch):
         ({"grid": {"seed": [0]}, "stop": {"acuracy": 1}}, "did you mean 'accuracy'"),
         ({"grid": {"seed": [0]}, "metric": "los"}, "did you mean 'loss'"),
         ({"grid": {"seed": [0]}, "scheduler": "ahsa"}, "did you mean 'asha'"),
+        ({"grid": {"seed": [0]}, "scheduler": "pbt"}, "pbt pauses, clones or changes trials"),
         (
             {"grid": {"seed": [0]}, "scheduler": {"name": "asha", "grace_period": -1}},
             "asha: grace_period must be positive",
