@@ -29,6 +29,7 @@ from raysync.record.metrics_registry import RunLabels
 from raysync.record.older import settings_of
 from raysync.record.reader import RunRecord, load
 from raysync.record.resumption import (
+    NoCheckpointError,
     check_resumable,
     checkpoints_of,
     environment_of,
@@ -278,15 +279,44 @@ def prepare_to_resume(
             ) from error
         raise
     check_changes(record.config, training.experiment)
+    return training, _goes_on(record, about, training, notify)
+
+
+def resumption_of(
+    record: RunRecord, training: TrainingPlan, notify: Notify, *, is_gone: bool = False
+) -> GoesOn | None:
+    """Return where a run of several goes on; None, with a word, if it has no checkpoint, and begins
+    anew.
+
+    Args:
+        record: a trusted record.
+        training: what it trains; its settings have been checked.
+        notify: receives sentences that the user should read.
+        is_gone: whether the caller knows that no process writes the record any more.
+
+    Raises:
+        ConfigError: the run is over, or still goes on; or its model is another one.
+    """
+    try:
+        about = check_resumable(record, is_gone=is_gone)
+        return _goes_on(record, about, training, notify)
+    except NoCheckpointError as why:
+        notify(f"{why} It begins anew.")
+        return None
+
+
+def _goes_on(
+    record: RunRecord, about: Mapping[str, Any], training: TrainingPlan, notify: Notify
+) -> GoesOn:
+    """Return the newest checkpoint of a run, if that is one of the model that it trains."""
     if (before := about.get("parameters")) not in (None, training.parameters):
         raise ConfigError(
             f"{display_name(record.path)}: the model of the run has {before} parameters, and"
             f" {training.task.model_name} has {training.parameters}."
         )
-    setting = experiment.checkpoint
+    setting = training.experiment.checkpoint
     output = None if setting is None else setting.output
-    checkpoint = newest_checkpoint(record, notify, output=output)
-    return training, GoesOn(record, checkpoint)
+    return GoesOn(record, newest_checkpoint(record, notify, output=output))
 
 
 def _check_functions(caller: str, **functions: object) -> None:
@@ -306,10 +336,12 @@ def run_in(
     notify: Notify = _quiet,
     callbacks: Sequence[object] = (),
     sweep: str = "",
+    comparison: str = "",
     goes_on: GoesOn | None = None,
 ) -> RunRecord:
     """Train under a paradigm on an engine that can serve further runs; see `run`. For a
-    trial, `sweep` is the name of its sweep. With `goes_on`, a run that was lost is resumed.
+    trial, `sweep` is the name of its sweep; for a run of a comparison, `comparison` is the id of
+    that. With `goes_on`, a run that was lost is resumed.
     """
     began = datetime.now() if goes_on is None else goes_on.began
     check_metrics(training.experiment, training.metrics, training.primary)
@@ -351,6 +383,7 @@ def run_in(
             {name: asdict(place) for name, place in engine.places.items()},
             checkpoints,
             None if goes_on is None else goes_on.resumption(exact=engine.resumes_exactly),
+            comparison,
         ) as writer,
     ):
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,7 +12,6 @@ import typer
 from raysync import config
 from raysync.cli.app import (
     EngineName,
-    File,
     Settings,
     app,
     prepare_tune,
@@ -32,12 +32,28 @@ if TYPE_CHECKING:
 
 @app.command()
 def sweep(
-    file: File,
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="FILE",
+            show_default=False,
+            help="Experiment file (YAML); with --resume, that of the sweep unless it is given.",
+        ),
+    ] = None,
     engine: EngineName = None,
     settings: Settings = [],  # noqa: B006 - typer copies it
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the latest sweep of this file.")
-    ] = False,
+        str | None,
+        typer.Option(
+            "--resume",
+            metavar="FOLDER",
+            help=(
+                "Go on with a sweep that was stopped or lost: its folder (or URI), or that of"
+                " several: then the latest. Trials that are over stay as they are, others go on"
+                " from their newest checkpoint, or begin."
+            ),
+        ),
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Allow more than 1,000 trials.")] = False,
     verbose: Annotated[
         bool, typer.Option("-v", "--verbose", help="Show Ray Tune's own table of trials.")
@@ -47,11 +63,15 @@ def sweep(
     can hold them.
     """
     overrides = with_engine(settings, engine)
-    say_that_ray_starts(config.load(file, overrides), "the trials")
+    if file is not None:
+        say_that_ray_starts(config.load(file, overrides), "the trials")
     prepare_tune()
     from raysync.tuning import sweep as sweeps
 
     plan = sweeps.plan(file, overrides, resume=resume, many=yes)
+    folder = display_name(plan.trials.folder)
+    if file is None:
+        say_that_ray_starts(plan.experiment, "the trials")
     with TrialsLine(hidden=verbose) as line:
         warn_of_the_jobs_folder(plan.experiment)
         line.begin(f"{plan.done + plan.count} trials", plan.done + plan.count, plan.done)
@@ -64,7 +84,7 @@ def sweep(
                 verbose=verbose,
             )
         except SystemExit:  # by `ray job stop`
-            say(f"Stopped. Go on: raysync sweep {file} --resume, with the same settings.")
+            say(f"Stopped. Go on: raysync sweep --resume {folder}")
             raise
     counts = Counter(record.table.status)
     console.print(
@@ -79,7 +99,7 @@ def sweep(
         f" {display_name(record.path)}"
     )
     if not ended:
-        say(f"Interrupted. Go on: raysync sweep {file} --resume")
+        say(f"Interrupted. Go on: raysync sweep --resume {folder}")
         raise typer.Exit(130)
     if any_failed(record.table):
         raise typer.Exit(1)

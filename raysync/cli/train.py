@@ -29,18 +29,21 @@ from raysync.cli.progress_lines import run_lines
 from raysync.cli.table import print_table
 from raysync.cli.watch import newest
 from raysync.config import Experiment, ParadigmChoice
+from raysync.config.resume_changes import check_changes
 from raysync.config.secret_masking import masked
 from raysync.core.replay import replay as replay_journal
 from raysync.errors import ConfigError, RunFailed
 from raysync.paradigms import rebuild
 from raysync.record.checkpoints import CHECKPOINTS
+from raysync.record.comparisons import Comparison, new_id, newest_comparison
 from raysync.record.older import settings_of
 from raysync.record.reader import RunRecord, legible, load
+from raysync.record.resumption import check_resumable, is_over
 from raysync.record.storage import display_name, join, local_copy
-from raysync.record.writer import MODEL_FILES
+from raysync.record.writer import CONFIG, MODEL_FILES
 
 if TYPE_CHECKING:
-    from raysync.runner import Engine
+    from raysync.runner import Engine, Watch
     from raysync.training.preparation import TrainingPlan
 
 
@@ -60,6 +63,18 @@ Resume = Annotated[
         help=(
             "Go on with a run that was lost, from its newest checkpoint: folder (or URI) of its"
             " record, or of several: then the one that began last."
+        ),
+    ),
+]
+ResumeComparison = Annotated[
+    str | None,
+    typer.Option(
+        "--resume",
+        metavar="FOLDER",
+        help=(
+            "Go on with a comparison that was lost: folder (or URI) of its records, OUTPUT/NAME."
+            " Runs that are over stay as they are, others go on from their newest checkpoint, or"
+            " begin."
         ),
     ),
 ]
@@ -89,13 +104,25 @@ def compare(
     file: OptionalFile = None,
     engine: EngineName = None,
     settings: Settings = [],  # noqa: B006
+    resume: ResumeComparison = None,
 ) -> None:
     """Train the same experiment under several paradigms, one after the other, and print one
-    table.
+    table. Its file is a program: the functions and classes that it names are imported and called.
+    So are the records of a comparison that is resumed.
     """
     settings = with_engine(settings, engine)
-    experiment = load_experiment(file, settings)
-    _train(experiment, experiment.paradigms, experiment.seeds or [experiment.seed])
+    former = None
+    if resume is None:
+        experiment = load_experiment(file, settings)
+    else:
+        former = newest_comparison(resume)
+        experiment = _settings_to_resume(former, file, settings)
+    _train(
+        experiment,
+        experiment.paradigms,
+        experiment.seeds or [experiment.seed],
+        former or Comparison(new_id(), join(experiment.output, experiment.name), {}),
+    )
 
 
 @app.command()
@@ -184,7 +211,33 @@ def _announce(experiment: Experiment) -> None:
         say_that_ray_starts(experiment, workers)
 
 
-def _train(experiment: Experiment, choices: Sequence[ParadigmChoice], seeds: Sequence[int]) -> None:
+def _settings_to_resume(
+    comparison: Comparison, file: Path | None, settings: Sequence[str]
+) -> Experiment:
+    """Return what the rest of a comparison trains.
+
+    Raises:
+        ConfigError: a setting changed that cannot; or a run of it still goes on.
+    """
+    first = comparison.any
+    source = first.path / CONFIG if file is None else file
+    experiment = config.load(source, settings, translate=settings_of)
+    of_a_run: dict[str, object] = {"paradigm": first.config.paradigm}
+    if experiment.seeds:  # else the one seed may not change
+        of_a_run["seed"] = first.config.seed
+    check_changes(first.config, experiment.model_copy(update=of_a_run))
+    for record in comparison.records.values():
+        if not is_over(record):
+            check_resumable(record)
+    return comparison.here(experiment)
+
+
+def _train(
+    experiment: Experiment,
+    choices: Sequence[ParadigmChoice],
+    seeds: Sequence[int],
+    comparison: Comparison | None = None,
+) -> None:
     """Train each paradigm with each seed in one session, and print the table and the path of the
     records.
     """
@@ -196,9 +249,18 @@ def _train(experiment: Experiment, choices: Sequence[ParadigmChoice], seeds: Seq
     check_metrics(experiment, training.metrics, training.primary)
     for choice in choices:  # all are checked before the first one trains
         check_training(training, choice.make())
-    _announce(experiment)
+    over = [] if comparison is None else list(map(is_over, comparison.records.values()))
+    if any(over):
+        say(f"{sum(over)} of {len(choices) * len(seeds)} runs are over, and stay as they are.")
+    if sum(over) < len(choices) * len(seeds):
+        _announce(experiment)
     with engine_for(experiment, say, os.environ.get("RAY_ADDRESS")) as engine:
-        done = _train_all(engine, training, choices, seeds)
+        try:
+            done = _train_all(engine, training, choices, seeds, comparison)
+        except (KeyboardInterrupt, SystemExit):
+            if comparison is not None:
+                say(f"Go on: raysync compare --resume {masked(str(comparison.location))}")
+            raise
         # before the shutdown of Ray, which takes seconds, or more where Ray is stuck
         summaries = {
             label: [record.summary if record else None for record in runs]
@@ -239,11 +301,13 @@ def _say_where_the_model_is(records: Sequence[RunRecord | None]) -> None:
 
 
 def _train_all(
-    engine: Engine, training: TrainingPlan, choices: Sequence[ParadigmChoice], seeds: Sequence[int]
+    engine: Engine,
+    training: TrainingPlan,
+    choices: Sequence[ParadigmChoice],
+    seeds: Sequence[int],
+    comparison: Comparison | None,
 ) -> dict[str, list[RunRecord | None]]:
     """Return the records of each paradigm, one for each seed; None for a run that failed."""
-    from raysync.runner import run_in
-
     done: dict[str, list[RunRecord | None]] = {choice.label: [] for choice in choices}
     with run_lines(training.experiment.timing == "only") as lines:
         warn_of_the_jobs_folder(training.experiment)
@@ -256,9 +320,18 @@ def _train_all(
             )
         for seed, choice in product(seeds, choices):
             label = choice.label if len(seeds) == 1 else f"{choice.label}, seed {seed}"
+            former = None if comparison is None else comparison.records.get((choice.label, seed))
+            if former is not None and is_over(former):
+                done[choice.label].append(former)
+                continue
             try:
-                record = run_in(
-                    engine, training.with_seed(seed), choice, watch=lines.follow(label), notify=say
+                record = _train_one(
+                    engine,
+                    training.with_seed(seed),
+                    choice,
+                    lines.follow(label),
+                    former,
+                    "" if comparison is None else comparison.id,
                 )
             except RunFailed as failure:
                 say(f"{label} failed: {failure}")
@@ -266,3 +339,29 @@ def _train_all(
             else:
                 done[choice.label].append(record)
     return done
+
+
+def _train_one(
+    engine: Engine,
+    training: TrainingPlan,
+    choice: ParadigmChoice,
+    watch: Watch,
+    former: RunRecord | None,
+    comparison: str,
+) -> RunRecord:
+    """Train, from where an earlier record stands if there is one, and return the record.
+
+    Raises:
+        RunFailed: the run has failed.
+    """
+    from raysync.runner import resumption_of, run_in
+
+    return run_in(
+        engine,
+        training,
+        choice,
+        watch=watch,
+        notify=say,
+        comparison=comparison,
+        goes_on=None if former is None else resumption_of(former, training, say),
+    )

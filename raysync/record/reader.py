@@ -37,8 +37,8 @@ from raysync.record.schemas import (
     frame_in,
     mapping_in,
 )
-from raysync.record.storage import display_name, local_copy
-from raysync.record.writer import MODEL_FILES, ROWS_PER_GROUP, schema_of
+from raysync.record.storage import Location, display_name, join, listdir, local_copy
+from raysync.record.writer import CONFIG, JOURNAL, MODEL_FILES, NAME, ROWS_PER_GROUP, schema_of
 
 if TYPE_CHECKING:
     from raysync.training.model_file import Module
@@ -275,7 +275,7 @@ def measures_of(head: Mapping[str, Any]) -> Measures:
     raise ConfigError("the header of the journal is damaged.")
 
 
-def load(path: str | Path, *, trust: bool = False) -> RunRecord:
+def load(path: Location, *, trust: bool = False) -> RunRecord:
     """Open the record of a run.
 
     Args:
@@ -292,3 +292,17 @@ def load(path: str | Path, *, trust: bool = False) -> RunRecord:
             f"{path}: not the record of a run (no journal.jsonl and config.yaml in it)."
         )
     return RunRecord(folder, trust)
+
+
+def newest_first(location: Location) -> Iterator[RunRecord]:
+    """Yield the records in a folder, those that began last first. They are trusted. One of a run
+    that was killed as it began, before it wrote anything, is left out.
+
+    Raises:
+        ConfigError: the location is a URI that cannot be reached.
+    """
+    for name in filter(NAME.match, reversed(listdir(location))):
+        if {CONFIG, JOURNAL} <= set(listdir(join(location, name))):
+            record = load(join(location, name), trust=True)
+            if (record.path / JOURNAL).stat().st_size:
+                yield record

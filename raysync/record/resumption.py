@@ -35,8 +35,25 @@ OVER = ("finished", "diverged")
 """The ends of a run that leave nothing to do."""
 
 
-def check_resumable(record: RunRecord) -> dict[str, Any]:
+class NoCheckpointError(ConfigError):
+    """There is no checkpoint that a run could go on from."""
+
+
+def is_over(record: RunRecord) -> bool:
+    """Say whether nothing is left to do for a run.
+
+    Raises:
+        ConfigError: the record is damaged.
+    """
+    return _status(record) in OVER
+
+
+def check_resumable(record: RunRecord, *, is_gone: bool = False) -> dict[str, Any]:
     """Refuse to resume a run that is over, or still goes on.
+
+    Args:
+        record: a trusted record.
+        is_gone: whether the caller knows that no process writes it any more.
 
     Returns:
         what the header of its journal says about the run.
@@ -50,9 +67,19 @@ def check_resumable(record: RunRecord) -> dict[str, Any]:
     status = _status(record)
     if status in OVER:
         raise ConfigError(f"{where}: the run has {status}; nothing is left to do.")
-    if status is None and (why := _why_alive(record)):
-        raise ConfigError(f"{where}: the run still goes on: {why}.")
+    if status is None and not is_gone:
+        check_gone(record)
     return dict(head.get("about", {}))
+
+
+def check_gone(record: RunRecord) -> None:
+    """Refuse a record, which is not closed, that a process still writes.
+
+    Raises:
+        ConfigError: it does, or may.
+    """
+    if why := _why_alive(record):
+        raise ConfigError(f"{display_name(record.path)}: the run still goes on: {why}.")
 
 
 def _status(record: RunRecord) -> str | None:
@@ -136,7 +163,8 @@ def newest_checkpoint(
             experiment says.
 
     Raises:
-        ConfigError: there is none, or no record.
+        NoCheckpointError: there is none.
+        ConfigError: there is no record, or its checkpoints cannot be reached.
     """
     if not isinstance(record, RunRecord):
         record = load(record)
@@ -162,9 +190,11 @@ def newest_checkpoint(
         if checkpoint is not None:
             return checkpoint
     if numbers:
-        raise ConfigError(f"{where}: none of its checkpoints can be used.")
+        raise NoCheckpointError(f"{where}: none of its checkpoints can be used.")
     takes_none = " Its experiment takes none: checkpoint: {every_s: 60}." * (setting is None)
-    raise ConfigError(f"{where}: there is no checkpoint that it could go on from.{takes_none}")
+    raise NoCheckpointError(
+        f"{where}: there is no checkpoint that it could go on from.{takes_none}"
+    )
 
 
 def _checkpoint(folder: Path, cuts: dict[int, float]) -> Checkpoint | None:

@@ -85,6 +85,7 @@ class Environment(_Loose):
     pid: int | None = None
     packages: dict[str, str | None] = {}
     started: str = ""
+    comparison: str = ""
     places: dict[str, Any] = {}
 
 

@@ -60,6 +60,15 @@ def join(location: Location, *names: str) -> Location:
     return f"{scheme}://{'/'.join([path.rstrip('/'), *names])}{mark}{query}"
 
 
+def parent_of(location: Location) -> Location:
+    """Return the folder around a location; the query of a URI stays behind its path."""
+    if not is_uri(location):
+        return Path(location).expanduser().absolute().parent
+    scheme, _, rest = str(location).partition("://")
+    path, mark, query = rest.partition("?")
+    return f"{scheme}://{path.rstrip('/').rpartition('/')[0]}{mark}{query}"
+
+
 def display_name(path: Path) -> str:
     """Name a path in a message: a path within a copy by its URI, with the secrets masked."""
     return masked(str(location_of(path)))

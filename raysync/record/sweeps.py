@@ -1,6 +1,7 @@
 """The record of a sweep: one table over the records of its trials.
 
     SWEEP/sweep.yaml                   the experiment file with its `sweep:` block and overrides
+    SWEEP/origin.yaml                  the text of that file, and the overrides
     SWEEP/records/00007/trial.yaml     the settings of trial 7, and whether it ended
     SWEEP/records/00007/TIME-BSP-ID/   its record (the newest, if it began more than once)
     SWEEP/sweep.parquet, sweep.csv     a row for each trial
@@ -27,16 +28,18 @@ from pydantic import TypeAdapter
 
 from raysync import config
 from raysync.config import Experiment
+from raysync.config.secret_masking import masked
 from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError
 from raysync.paradigms.class_loading import without_imports
 from raysync.record.checkpoints import CHECKPOINTS
 from raysync.record.older import settings_of
-from raysync.record.reader import RunRecord, legible, load
-from raysync.record.storage import local_copy, upload
+from raysync.record.reader import RunRecord, legible, load, newest_first
+from raysync.record.storage import Location, display_name, join, listdir, local_copy, upload
 
-FILE, TABLE, CSV, RECORDS, NOTE = (
+FILE, ORIGIN, TABLE, CSV, RECORDS, NOTE = (
     "sweep.yaml",
+    "origin.yaml",
     "sweep.parquet",
     "sweep.csv",
     "records",
@@ -111,10 +114,70 @@ def load_sweep(path: str | Path, *, trust: bool = False) -> SweepRecord:
         raise ConfigError(f"{path}: not the folder of a sweep (no {FILE} in it).")
     if not (folder / TABLE).is_file():
         raise ConfigError(
-            f"{path}: no {TABLE} yet: the sweep still runs, or was killed; `raysync sweep FILE"
-            " --resume` continues it."
+            f"{path}: no {TABLE} yet: the sweep still runs, or was killed; `raysync sweep --resume"
+            " FOLDER` continues it."
         )
     return SweepRecord(folder, trust)
+
+
+def newest_sweep(location: Location) -> Location:
+    """Return the location of a sweep itself, or, of several in a folder, that of the latest.
+
+    Args:
+        location: the folder of a sweep, or OUTPUT/NAME; or its URI.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    names = listdir(location)
+    if FILE in names:
+        return location
+    sweeps = (join(location, name) for name in reversed(names) if "-sweep-" in name)
+    latest = next((sweep for sweep in sweeps if FILE in listdir(sweep)), None)
+    if latest is None:
+        raise ConfigError(
+            f"{masked(str(location))}: neither the folder of a sweep (no {FILE} in it), nor one of"
+            " sweeps."
+        )
+    return latest
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a sweep was made of: the contents of `origin.yaml`. Secrets in URIs are masked."""
+
+    source: str
+    """The path of the experiment file."""
+    text: str
+    """The text of that file."""
+    overrides: tuple[str, ...]
+
+    def write(self, sweep: Path) -> None:
+        """Write the file."""
+        data = {
+            "source": self.source,
+            "overrides": [masked(override) for override in self.overrides],
+            "text": masked(self.text),
+        }
+        sweep.mkdir(parents=True, exist_ok=True)
+        (sweep / ORIGIN).write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
+        upload(sweep / ORIGIN)
+
+    @classmethod
+    def read(cls, sweep: Path) -> Origin:
+        """Read the file of a sweep.
+
+        Raises:
+            ConfigError: it is missing, or damaged.
+        """
+        if not (sweep / ORIGIN).is_file():
+            raise ConfigError(
+                f"{display_name(sweep)}: no {ORIGIN} in it, so name the experiment file, too:"
+                " raysync sweep FILE --resume FOLDER."
+            )
+        with legible(sweep, ORIGIN):
+            data = read_yaml((sweep / ORIGIN).read_text(encoding="utf-8"), str(sweep / ORIGIN))
+            return TypeAdapter(cls).validate_python(data)
 
 
 @dataclass(frozen=True)
@@ -178,6 +241,17 @@ def write_table(sweep: Path) -> None:
     table.to_parquet(sweep / TABLE, index=False)
     table.to_csv(sweep / CSV, index=False)
     upload(sweep / TABLE, sweep / CSV)
+
+
+def newest_record(sweep: Location, trial: str) -> RunRecord | None:
+    """Return the trusted record of a trial, the newest if it began more than once; None: it has
+    none that tells anything.
+
+    Args:
+        sweep: the folder of the sweep, or its URI.
+        trial: the name of the trial's folder.
+    """
+    return next(newest_first(join(sweep, RECORDS, trial)), None)
 
 
 def _row(sweep: Path, note: TrialNote) -> dict[str, Any]:

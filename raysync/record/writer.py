@@ -56,6 +56,13 @@ MODEL_FILES = {"final": "model.safetensors", "best": "model-best.safetensors"}
 OF_AN_END = (SUMMARY, *MODEL_FILES.values(), PUSHES, EVALUATIONS)
 """What a run leaves when it ends; the summary, which says so, is the first to go when it is
 resumed."""
+KEPT = ("command", "started", "comparison")
+"""What stays in `environment.json` when a run is resumed: the command that began the run is the one
+that repeats it."""
+STAMP = "%Y%m%d-%H%M%S"
+"""How the name of a record begins: with the time."""
+NAME = re.compile(r"\d{8}-\d{6}-")
+"""The same, as a pattern."""
 PACKAGES = ("raysync", "ray", "torch", "torchvision", "numpy", "pandas")
 _TYPES = {"str": pa.string(), "int": pa.int64(), "float": pa.float64()}
 MARKED = {each.name: _TYPES[str(each.type)] for each in fields(Evaluation) if each.name in RESERVED}
@@ -86,7 +93,7 @@ def folder_name(output: Location, name: str, kind: str) -> Path:
     """Choose the folder `OUTPUT/NAME/TIME-KIND-ID`, without creating it; behind a URI, a copy of
     it. The id keeps runs of the same second apart.
     """
-    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    stamp = datetime.now().strftime(STAMP)
     plain = re.sub(r"[^A-Za-z0-9=.]+", "-", kind).strip("-")
     location = join(output, name, f"{stamp}-{plain}-{uuid4().hex[:4]}")
     return Path(location).expanduser() if not is_uri(location) else new_copy(str(location))
@@ -160,6 +167,7 @@ class RecordWriter:
         places: Mapping[str, Any] | None = None,
         checkpoints: CheckpointWriter | None = None,
         goes_on: Resumption | None = None,
+        comparison: str = "",
     ) -> None:
         """
         Args:
@@ -173,6 +181,7 @@ class RecordWriter:
             places: actor -> where it ran; for `environment.json`.
             checkpoints: writes the run's checkpoints; None: into the folder, two of them.
             goes_on: what the run goes on from; None: it begins.
+            comparison: the id of the comparison that the run belongs to, if there is one.
 
         Raises:
             RunFailed: nothing can be written there.
@@ -189,9 +198,10 @@ class RecordWriter:
         self._closed = False
         self._checkpoints = checkpoints or CheckpointWriter(folder / CHECKPOINTS)
         process = environment() | {"places": places or {}}
+        if comparison:
+            process["comparison"] = comparison
         if goes_on is not None:
-            # the command that began the run is the one that repeats it
-            former = {key: goes_on.environment.get(key) for key in ("command", "started")}
+            former = {key: goes_on.environment.get(key) for key in KEPT}
             process |= {key: value for key, value in former.items() if value is not None}
             process["resumed"] = environment()["started"]
         with self._keeping_failure():

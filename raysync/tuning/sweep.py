@@ -2,7 +2,8 @@
 
 A trial's end is noted beside its records as it happens. `--resume` reads these notes and gives Tune
 the trials that are left, as a new run: after Ctrl-C, Tune itself counts the trials under way as
-ended and restores none of them (Ray 2.60).
+ended and restores none of them (Ray 2.60). A trial that had begun goes on from the newest
+checkpoint of its record, and reports the evaluations before that again, so that Tune knows them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +23,20 @@ from raysync import config
 from raysync.cluster.connection import Connection
 from raysync.cluster.placement import cpus
 from raysync.config import Experiment, Sweep
-from raysync.config.secret_masking import masked
+from raysync.config.resume_changes import check_changes
+from raysync.config.secret_masking import MASK
 from raysync.core.metrics import LOSS
 from raysync.errors import ConfigError
 from raysync.record.checkpoints import CHECKPOINTS
+from raysync.record.older import settings_of
+from raysync.record.resumption import check_gone, is_over
 from raysync.record.storage import (
+    Location,
     check,
     display_name,
     download,
-    is_uri,
+    is_copy,
     join,
-    listdir,
     local_copy,
     location_of,
     remove,
@@ -42,10 +46,14 @@ from raysync.record.sweeps import (
     FILE,
     RECORDS,
     TUNE,
+    Origin,
     SweepRecord,
     load_sweep,
+    newest_record,
+    newest_sweep,
     notes,
     trial_name,
+    write_note,
     write_table,
 )
 from raysync.record.writer import folder_name
@@ -77,28 +85,35 @@ class Plan:
     """The same; with a searcher, points that show each of its choices."""
     count: int
     """Trials still to run."""
-    resume: bool
     done: int = 0
     """Trials that an earlier call has finished."""
 
 
 def plan(
-    file: Path, settings: Iterable[str] = (), *, resume: bool = False, many: bool = False
+    file: Path | None,
+    settings: Iterable[str] = (),
+    *,
+    resume: Location | None = None,
+    many: bool = False,
 ) -> Plan:
     """Read a sweep file and check each of its trials.
 
     Args:
-        file: an experiment file with a `sweep:` block.
-        settings: overrides, `key=value`.
-        resume: go on with the latest sweep of this file.
+        file: an experiment file with a `sweep:` block; None: that of the sweep that is resumed.
+        settings: overrides, `key=value`; without a file, further ones.
+        resume: the folder of the sweep that goes on, or of several: then the latest; or its URI.
         many: allow more than `MOST_UNASKED` trials.
 
     Raises:
-        ConfigError: the file has no sweep, a setting does not exist, there are too many trials, or
-            there is no sweep to go on with.
+        ConfigError: the file has no sweep, a setting does not exist, there are too many trials;
+            or there is no sweep to go on with, it still runs, or a setting changed that cannot.
     """
-    source, settings = str(file), tuple(settings)
-    experiment = config.load(file, settings)
+    former = None if resume is None else local_copy(newest_sweep(resume), without=[CHECKPOINTS])
+    origin = origin_of(file, settings, former)
+    source = origin.source
+    experiment = config.parse(origin.text, origin.overrides, source=source)
+    if former is not None:
+        _check_former(former, experiment)
     sweep = experiment.sweep
     if sweep is None:
         raise ConfigError(
@@ -112,14 +127,15 @@ def plan(
             f"{source}: sweep: {count(sweep):,} trials; more than {MOST_UNASKED:,} need --yes."
         )
     grid_points = [] if sweep.search is not None else points(sweep, experiment.seed, source)
-    folder = _folder(experiment, source, resume)
+    folder = _new_folder(experiment) if former is None else former.absolute()
     trials = Trials(
         folder,
         Path.cwd(),
         source,
-        file.read_text(encoding="utf-8"),
-        settings,
-        str(location_of(folder)) if is_uri(experiment.output) else None,
+        origin.text,
+        origin.overrides,
+        str(location_of(folder)) if is_copy(folder) else None,
+        resume=former is not None,
     )
     checked = grid_points if sweep.search is None else examples(sweep, experiment.seed, source)
     for point in checked:
@@ -133,9 +149,61 @@ def plan(
     _tune_config(sweep, left, len(left), source)  # raises if Tune has no such searcher or scheduler
     if sweep.search is not None:
         count_left = sweep.samples - len(done)
-        return Plan(experiment, sweep, trials, (), tuple(checked), count_left, resume, len(done))
+        return Plan(experiment, sweep, trials, (), tuple(checked), count_left, len(done))
     done_count = len(grid_points) - len(left)
-    return Plan(experiment, sweep, trials, left, left, len(left), resume, done_count)
+    return Plan(experiment, sweep, trials, left, left, len(left), done_count)
+
+
+def origin_of(
+    file: Path | None, settings: Iterable[str] = (), former: Path | None = None
+) -> Origin:
+    """Return what the trials of a sweep are made of.
+
+    Args:
+        file: the experiment file; None: what the former sweep was made of.
+        settings: overrides; without a file, beside those of the former sweep.
+        former: the folder of the sweep that goes on.
+
+    Raises:
+        ConfigError: there is no such file, or there was a secret in it that was not recorded.
+    """
+    if file is not None:
+        config.load(file, settings := tuple(settings))  # says what is wrong with the file
+        return Origin(str(file), file.read_text(encoding="utf-8"), settings)
+    if former is None:
+        raise ConfigError(
+            "Name an experiment file: raysync sweep FILE; or raysync sweep --resume FOLDER."
+        )
+    made = Origin.read(former)
+    origin = Origin(made.source, made.text, (*made.overrides, *settings))
+    experiment = config.parse(origin.text, origin.overrides, source=origin.source)
+    kept = {"checkpoint": experiment.checkpoint, "track": experiment.track}
+    for name, setting in kept.items():
+        if MASK in str(setting):
+            raise ConfigError(
+                f"{display_name(former)}: the secrets in {name} are not recorded; name the file,"
+                f" too: raysync sweep {origin.source} --resume FOLDER, or set {name} again."
+            )
+    return origin
+
+
+def _check_former(former: Path, experiment: Experiment) -> None:
+    """Refuse a sweep that still runs, or whose settings changed, and note the trials whose end
+    nobody lived to note.
+
+    Raises:
+        ConfigError: see above.
+    """
+    before = config.load(former / FILE, translate=settings_of)
+    check_changes(before, config.validate(yaml.safe_load(experiment.to_yaml())))
+    for note in notes(former):
+        record = None if note.ended else newest_record(former, note.name)
+        if record is None:
+            continue
+        if is_over(record):
+            write_note(former, replace(note, ended=True))
+        elif not record.ended:
+            check_gone(record)
 
 
 def run(
@@ -163,6 +231,8 @@ def run(
     try:
         connection.open(plan.experiment.cluster, cpus_of(plan))
         notify(f"{plan.experiment.name} begins; its records: {display_name(plan.trials.folder)}")
+        trials = plan.trials
+        Origin(trials.source, trials.text, trials.overrides).write(trials.folder)
         done = train_all(plan, notify=notify, show=show, verbose=verbose)
     finally:
         connection.close()
@@ -194,26 +264,10 @@ def train_all(plan: Plan, *, notify: Notify, show: Show, verbose: bool = False) 
     return callback.done
 
 
-def _folder(experiment: Experiment, source: str, resume: bool) -> Path:
-    """Choose the folder of a new sweep, or find the latest one; behind a URI, a copy of it."""
-    if not resume:
-        check(join(experiment.output, experiment.name))
-        return folder_name(experiment.output, experiment.name, "sweep").absolute()
-    output = (
-        experiment.output if is_uri(experiment.output) else Path(experiment.output).expanduser()
-    )
-    parent = join(output, experiment.name)
-    sweeps = (join(parent, name) for name in reversed(listdir(parent)) if "-sweep-" in name)
-    latest = next((sweep for sweep in sweeps if FILE in listdir(sweep)), None)
-    if latest is None:
-        raise ConfigError(f"{source}: no sweep of it to go on with in {masked(str(parent))}.")
-    folder = local_copy(latest, without=[CHECKPOINTS])
-    if config.load(folder / FILE) != config.validate(yaml.safe_load(experiment.to_yaml())):
-        raise ConfigError(
-            f"{source}: its settings differ from those that {masked(str(latest))} began with; a"
-            " sweep goes on with the same settings."
-        )
-    return folder.absolute()
+def _new_folder(experiment: Experiment) -> Path:
+    """Choose the folder of a new sweep; behind a URI, a copy of it."""
+    check(join(experiment.output, experiment.name))
+    return folder_name(experiment.output, experiment.name, "sweep").absolute()
 
 
 def _write_file(plan: Plan) -> None:

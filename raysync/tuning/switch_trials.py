@@ -245,7 +245,7 @@ class _Trainings:
         }
         sweep = Sweep.model_validate({"grid": varied, "concurrent": plan.search.concurrent})
         left = tuple(points)
-        return Plan(plan.experiment, sweep, plan.trials, left, left, len(left), resume=True)
+        return Plan(plan.experiment, sweep, plan.trials, left, left, len(left))
 
 
 def _check(experiment: Experiment, source: str) -> None:

@@ -24,11 +24,12 @@ from raysync.core.metrics import LARGEST_EXPONENT, PERPLEXITY
 from raysync.decoupled.plan import check, placed_as
 from raysync.errors import ConfigError
 from raysync.record.measures import Measures
+from raysync.record.resumption import is_over
 from raysync.record.storage import clean, join
-from raysync.record.sweeps import RECORDS, trial_name
-from raysync.runner import Engine, check_metrics, run_in
+from raysync.record.sweeps import RECORDS, newest_record, trial_name
+from raysync.runner import Engine, GoesOn, check_metrics, resumption_of, run_in
 from raysync.tracking.trackers import check_trackers
-from raysync.training.preparation import prepare
+from raysync.training.preparation import TrainingPlan, prepare
 from raysync.training.task_loading import metrics_of, primary_of
 from raysync.tuning.grid import Point, override
 
@@ -61,6 +62,9 @@ class Trials:
     overrides: tuple[str, ...]
     uri: str | None = None
     """The sweep's URI, if it has one: trials on any node write their records there."""
+    resume: bool = False
+    """Whether trials that began before go on from their checkpoints. The processes that wrote their
+    records are gone."""
     impossible: dict[str, str] = field(default_factory=dict)
     """Placement that Ray cannot make, as text -> the reason."""
 
@@ -94,6 +98,18 @@ class Trials:
                 "switch_search": None,
             }
         )
+
+    def goes_on(self, training: TrainingPlan) -> GoesOn | None:
+        """Return where a trial goes on that began before; None: it begins.
+
+        Raises:
+            ConfigError: its record is damaged, or of another model.
+        """
+        name = training.experiment.name
+        record = newest_record(self.uri or self.folder, name) if self.resume else None
+        if record is None or is_over(record):  # it failed behind its end
+            return None
+        return resumption_of(record, training, print, is_gone=True)
 
     def check(self, point: Point) -> None:
         """Check a trial before it begins, as far as that needs neither its data nor its model.
@@ -167,6 +183,7 @@ def train(point: Point, trials: Trials) -> None:
                     watch=_Reporter(experiment.timing == "only"),
                     notify=print,
                     sweep=trials.name,
+                    goes_on=trials.goes_on(training),
                 )
         finally:
             clean()  # the process can be killed, or serve many trials

@@ -19,8 +19,10 @@ SCHEDULERS: dict[str, Callable[..., TrialScheduler]] = {
     "fifo": FIFOScheduler,
     "median_stopping_rule": MedianStoppingRule,
 }
-"""The schedulers that do not pause trials. HyperBand and PBT need checkpoints, from which a run
-cannot go on yet."""
+"""The schedulers that only let a trial run, or stop it."""
+PAUSING = {"hyperband", "hb_bohb", "pbt", "pbt_replay", "pb2", "resource_changing"}
+"""Tune's schedulers that pause, clone or change trials under way: they need Tune to save a trial at
+a moment that it chooses. A run takes its checkpoints when its experiment says so."""
 SEARCHERS = sorted(set(SEARCH_ALG_IMPORT) - {"variant_generator", "random"})
 TUNE_METRICS = ("training_iteration", "time_total_s")
 """The metrics that Tune itself adds to a trial's reports."""
@@ -72,6 +74,11 @@ def scheduler(sweep: Sweep, source: str) -> TrialScheduler | None:
     if sweep.scheduler is None:
         return None
     where = f"{source}: sweep.scheduler"
+    if sweep.scheduler.name in PAUSING:
+        raise ConfigError(
+            f"{where}: {sweep.scheduler.name} pauses, clones or changes trials under way, which"
+            f" raysync's cannot do; choose one of {', '.join(SCHEDULERS)}."
+        )
     if sweep.scheduler.name not in SCHEDULERS:
         raise unknown_name("scheduler", sweep.scheduler.name, SCHEDULERS, where=where)
     return _create(SCHEDULERS[sweep.scheduler.name], sweep.scheduler, where)

@@ -1,5 +1,6 @@
 """A sweep on real Ray: both engines side by side, what fails, what diverges, and going on."""
 
+import json
 from itertools import pairwise
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from raysync.core.journal import Resumed
 from raysync.record.sweeps import TrialNote, load_sweep, notes, write_note
 from raysync.tuning.sweep import plan, run
 from raysync.tuning.trial import REPORTED
@@ -37,9 +39,18 @@ EXPECTED = [
 ]
 
 
-def swept(resume=False):
+def lost(path):
+    """Leave a record as a process that is killed does."""
+    (path / "summary.json").unlink()
+    journal = path / "journal.jsonl"
+    journal.write_text(journal.read_text().rpartition('{"ended"')[0])
+    file = path / "environment.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"pid": 2**30}))
+
+
+def swept(resume=None):
     said, stood = [], []
-    made = plan(Path("sweep.yaml"), resume=resume)
+    made = plan(None if resume else Path("sweep.yaml"), resume=resume)
     record, ended = run(made, notify=said.append, show=stood.append)
     return record, ended, said, stood
 
@@ -47,9 +58,8 @@ def swept(resume=False):
 @pytest.mark.timeout(180)
 def test_a_sweep(ray_cluster, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("sweep.yaml").write_text(
-        yaml.safe_dump({**TINY, "sweep": SWEEP}, sort_keys=False), encoding="utf-8"
-    )
+    settings = {**TINY, "checkpoint": {"every_progress": 0.2}, "sweep": SWEEP}
+    Path("sweep.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
     record, ended, said, stood = swept()
     varied = ["config/engine", "config/workers.0.gpus", "config/update.lr", "config/seed"]
     assert ended
@@ -84,12 +94,15 @@ def test_a_sweep(ray_cluster, tmp_path, monkeypatch):
     # it goes on with what was interrupted or failed, and with nothing else
     write_note(record.path, TrialNote("00001", notes(record.path)[1].settings, ended=False))
     before = {trial: one.path for trial, one in record.records.items()}
-    again, ended, said, stood = swept(resume=True)
+    lost(before[1])
+    again, ended, said, stood = swept(resume=record.path)
     assert ended
     assert again.path == record.path
     assert stood[-1].done == 2
     after = {trial: one.path for trial, one in again.records.items()}
-    assert {trial for trial in after if after[trial] != before[trial]} == {1}
+    assert after == before
+    lines = {trial: list(one.journal()) for trial, one in again.records.items()}
+    assert [trial for trial in lines if any(isinstance(x, Resumed) for x in lines[trial])] == [1]
     for column in ("status", "final_accuracy"):
         assert again.table[column].equals(record.table[column])
     assert load_sweep(record.path).experiment == again.experiment
@@ -97,5 +110,5 @@ def test_a_sweep(ray_cluster, tmp_path, monkeypatch):
     # and where nothing is left, with nothing; a table that is not there is written
     write_note(record.path, TrialNote("00004", notes(record.path)[4].settings))
     (record.path / "sweep.parquet").unlink()
-    last, ended, _, stood = swept(resume=True)
+    last, ended, _, stood = swept(resume=record.path)
     assert (ended, stood, len(last.table)) == (True, [], 5)

@@ -5,18 +5,13 @@ A sweep's trials run here in this process, one after another, in place of Ray Tu
 
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import yaml
-from ray import cloudpickle
 
 from raysync import cli
-from raysync.runner import run_in
-from raysync.training.preparation import prepare
 from raysync.tuning import sweep
-from raysync.tuning.progress import SweepProgress
-from raysync.virtual.engine import VirtualEngine
+from tests.fakes.tuner import InThisProcess
 
 TINY = {
     "name": "tiny",
@@ -46,35 +41,6 @@ def model():
 RESULT, DIVERGES = {}, {"update": {"lr": 1e30}}
 FAILS = {"model": "breaks_after_some_steps:model"}
 MISTAKE = {"model": "convnet", "data": {"name": "synthetic", "parameters": {"shape": [3]}}}
-
-
-class InThisProcess:
-    """Takes the place of `tune.Tuner`: runs a plan's points, or the first of them, as after
-    Ctrl-C.
-    """
-
-    last = 10**9
-
-    def __init__(self, plan, callback, folder):
-        self.plan, self.callback, self.folder = plan, callback, folder
-
-    def fit(self):
-        callback, failed = self.callback, 0
-        for done, point in enumerate(self.plan.points[: self.last], start=1):
-            trial = SimpleNamespace(
-                trial_id="", config=point, pickled_error_file=self.folder / "error.pkl"
-            )
-            callback.on_trial_start(0, [], trial)
-            try:
-                experiment = self.plan.trials.experiment(point, f"{point['trial']:05d}")
-                run_in(VirtualEngine(), prepare(experiment), experiment.paradigm)
-            except Exception as error:
-                failed += 1
-                trial.pickled_error_file.write_bytes(cloudpickle.dumps(error))
-                callback.on_trial_error(0, [], trial)
-            else:
-                callback.on_trial_complete(0, [], trial)
-            callback._show(SweepProgress(0, done, failed, done))
 
 
 @pytest.fixture
@@ -128,9 +94,8 @@ def test_one_trial_that_breaks_or_cannot_begin_among_results_is_a_failure(call, 
     code, out, err = call("sweep", settings)
     assert code == 1, err
     assert "2 trials: 1 finished, 1 failed." in out
-    assert call("sweep", settings, "--resume")[0] == (2 if other == "convnet" else 1), (
-        "what is left is that one alone"
-    )
+    status, _, _ = call("sweep", settings, "--resume", "runs/tiny")
+    assert status == (2 if other == "convnet" else 1), "what is left is that one alone"
 
 
 def test_an_interrupted_sweep_and_the_rest_of_it_count_the_same_trials(call):
@@ -140,7 +105,7 @@ def test_an_interrupted_sweep_and_the_rest_of_it_count_the_same_trials(call):
     assert code == 130
     assert "3 done, 0 running, 0 failed of 5" in err
     InThisProcess.last = 10**9
-    code, out, err = call("sweep", settings, "--resume")
+    code, out, err = call("sweep", settings, "--resume", "runs/tiny")
     assert code == 0
     assert [line for line in err.splitlines() if " of 5" in line] == [
         f"{done} done, 0 running, 0 failed of 5" for done in (4, 5)

@@ -132,6 +132,7 @@ def written(tmp_path, monkeypatch):
         ({"grid": {"seed": [0]}, "stop": {"acuracy": 1}}, "did you mean 'accuracy'"),
         ({"grid": {"seed": [0]}, "metric": "los"}, "did you mean 'loss'"),
         ({"grid": {"seed": [0]}, "scheduler": "ahsa"}, "did you mean 'asha'"),
+        ({"grid": {"seed": [0]}, "scheduler": "pbt"}, "pbt pauses, clones or changes trials"),
         (
             {"grid": {"seed": [0]}, "scheduler": {"name": "asha", "grace_period": -1}},
             "asha: grace_period must be positive",
@@ -182,8 +183,8 @@ def test_many_trials_only_if_they_are_meant(written, monkeypatch):
 
 
 def test_there_must_be_something_to_go_on_with(written):
-    with pytest.raises(ConfigError, match="no sweep of it to go on with"):
-        plan(written({"grid": {"seed": [0]}}), resume=True)
+    with pytest.raises(ConfigError, match="neither the folder of a sweep"):
+        plan(written({"grid": {"seed": [0]}}), resume="runs/nothing")
 
 
 def test_a_trial_is_the_file_with_its_settings(written, tmp_path):

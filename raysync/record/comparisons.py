@@ -1,0 +1,77 @@
+"""The records of one comparison, so that it can go on.
+
+A comparison has no files of its own: `environment.json` of each of its records has its id, and
+`config.yaml` the paradigms and seeds that it is of.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import uuid4
+
+from raysync.config import Experiment
+from raysync.config.secret_masking import masked
+from raysync.errors import ConfigError
+from raysync.record.reader import RunRecord, newest_first
+from raysync.record.resumption import environment_of
+from raysync.record.storage import Location, parent_of
+from raysync.record.writer import STAMP
+
+KEY = "comparison"
+"""The key of the id in `environment.json`."""
+SECOND = len("20261122-102940")
+"""The length of what ids and the names of records begin with."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A comparison that has begun."""
+
+    id: str
+    location: Location
+    """The folder of its records, OUTPUT/NAME, or its URI."""
+    records: dict[tuple[str, int], RunRecord]
+    """Label of the paradigm, seed -> the record of the run; of several, the newest."""
+
+    @property
+    def any(self) -> RunRecord:
+        """One of the records; all have the same experiment, but for paradigm and seed."""
+        return next(iter(self.records.values()))
+
+    def here(self, experiment: Experiment) -> Experiment:
+        """Return an experiment whose records go to this folder, wherever it is now: it may have
+        been moved, and the secrets of a URI are not recorded.
+        """
+        return experiment.model_copy(update={"output": parent_of(self.location)})
+
+
+def new_id() -> str:
+    """Return the id of a comparison that begins now: ids rise, and begin as the names of records
+    do, with the second.
+    """
+    return f"{datetime.now().strftime(f'{STAMP}-%f')}-{uuid4().hex[:4]}"
+
+
+def newest_comparison(location: Location) -> Comparison:
+    """Return the comparison that began last of those whose records are in a folder.
+
+    Args:
+        location: OUTPUT/NAME, or its URI. The records are trusted.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    found: dict[str, dict[tuple[str, int], RunRecord]] = {}
+    for record in newest_first(location):
+        if found and record.path.name < max(found)[:SECOND]:
+            break  # it began before the newest comparison
+        if comparison := environment_of(record).get(KEY):
+            run = (record.config.paradigm.label, record.config.seed)
+            found.setdefault(comparison, {}).setdefault(run, record)
+    if not found:
+        raise ConfigError(
+            f"{masked(str(location))}: not the folder of a comparison's records, OUTPUT/NAME, as"
+            " `raysync compare` prints it."
+        )
+    return Comparison(max(found), location, found[max(found)])

@@ -1,0 +1,143 @@
+"""`raysync compare --resume`: which runs stay, which go on, which begin, and what is refused."""
+
+import os
+import shutil
+
+import pytest
+import yaml
+
+from raysync.core.journal import Resumed
+from raysync.record.reader import load
+from raysync.record.storage import listdir
+from tests.fakes.engines import SETTINGS
+from tests.unit.test_resume import wrote
+
+RUNS = [("bsp", 0), ("ssp", 0), ("bsp", 1), ("ssp", 1)]
+
+
+@pytest.fixture
+def begun(engine, call, tmp_path):
+    """The folder of a comparison that was lost: its first run has finished, its second goes on."""
+    file = tmp_path / "tiny.yaml"
+    compared = {"paradigms": ["bsp", {"name": "ssp", "staleness": 2}], "seeds": [0, 1]}
+    file.write_text(yaml.safe_dump({**SETTINGS, **compared, "output": "runs"}))
+    engine.lost_after = 35
+    runs, in_second = engine.run, []
+
+    def run(training, paradigm, *rest):
+        in_second.append(paradigm.name)
+        engine.lost_after = 35 if len(in_second) == 2 else None
+        return runs(training, paradigm, *rest)
+
+    engine.run = run
+    code, _, err = call("compare", str(file))
+    assert code == 130
+    assert "Go on: raysync compare --resume runs/tiny" in err
+    engine.run = runs
+    folder = tmp_path / "runs" / "tiny"
+    for record in records(folder):
+        wrote(record.path, pid=2**30)
+    return folder
+
+
+def records(folder):
+    return [load(folder / name) for name in listdir(folder)]
+
+
+def ran(folder):
+    return sorted(
+        (one.config.paradigm.name, one.config.seed, one.summary["status"], resumed(one))
+        for one in records(folder)
+    )
+
+
+def resumed(record):
+    return [line.number for line in record.journal() if isinstance(line, Resumed)]
+
+
+def test_what_is_over_stays_what_was_lost_goes_on_and_the_rest_begins(begun, call):
+    assert ran(begun) == [("bsp", 0, "finished", []), ("ssp", 0, "stopped", [])]
+    [first] = [one for one in records(begun) if one.summary["status"] == "finished"]
+    before = {file: file.stat().st_mtime_ns for file in first.path.iterdir()}
+    code, out, err = call("compare", "--resume", "runs/tiny", "--set", "checkpoint.keep=3")
+    assert code == 0, err
+    assert "1 of 4 runs are over, and stay as they are" in err
+    assert "seeds 0, 1" in out
+    assert f"Records: {begun}" in out
+    assert ran(begun) == [
+        ("bsp", 0, "finished", []),
+        ("bsp", 1, "finished", []),
+        ("ssp", 0, "finished", [3]),
+        ("ssp", 1, "finished", []),
+    ]
+    assert {file: file.stat().st_mtime_ns for file in first.path.iterdir()} == before
+    assert len({one.environment["comparison"] for one in records(begun)}) == 1
+    assert [one.config.checkpoint.keep for one in records(begun)] == [2, 3, 3, 3]
+
+    whole = ran(begun)  # and again: nothing is left, and the table is the same
+    again = call("compare", "--resume", "runs/tiny")
+    assert (again[0], again[1]) == (0, out)
+    assert "4 of 4 runs are over" in again[2]
+    assert ran(begun) == whole
+
+
+def test_a_run_without_a_checkpoint_begins_anew_with_a_word(begun, call):
+    [lost] = [one.path for one in records(begun) if one.summary["status"] == "stopped"]
+    shutil.rmtree(lost / "checkpoints")
+    lost.rename(lost.with_name(f"{lost.name[:15]}-a"))  # the other is of the same second
+    code, _, err = call("compare", "--resume", str(begun))
+    assert code == 0, err
+    assert "there is no checkpoint that it could go on from. It begins anew." in err
+    assert ran(begun) == sorted(
+        [*((*run, "finished", []) for run in RUNS), ("ssp", 0, "stopped", [])]
+    )
+    code, _, err = call("compare", "--resume", str(begun))
+    assert "4 of 4 runs are over" in err, "the newest record of a run counts"
+
+
+def test_it_goes_on_where_its_folder_is_now_and_under_a_uri(begun, call, tmp_path):
+    begun.parent.rename(tmp_path / "moved")
+    code, out, err = call("compare", "--resume", f"file://{tmp_path}/moved/tiny?token=secret")
+    assert code == 0, err
+    assert "Records: file://" in out
+    assert "secret" not in out + err
+    assert [status for _, _, status, _ in ran(tmp_path / "moved" / "tiny")] == ["finished"] * 4
+    assert not begun.parent.exists()
+
+
+def test_an_earlier_comparison_in_the_folder_is_another_one(begun, call, tmp_path, engine):
+    shutil.copytree(begun, tmp_path / "copies" / "tiny")
+    code, _, err = call("compare", "tiny.yaml", "--set", "output=copies", "--set", "seeds=[0]")
+    assert code == 0, err
+    code, _, err = call("compare", "--resume", "copies/tiny")
+    assert "2 of 2 runs are over" in err
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("paradigms=[bsp]", "paradigms: 1 of them, but the run began with 2 of them"),
+        ("seeds=[0, 2]", r"seeds[1]: 2, but the run began with 1"),
+        ("update.lr=0.5", "update.lr: 0.5"),
+        ("output=elsewhere", "output: 'elsewhere'"),
+    ],
+)
+def test_what_cannot_change_is_refused_by_name(begun, call, change, says):
+    before = ran(begun)
+    for arguments in ([], ["tiny.yaml"]):
+        code, _, err = call("compare", *arguments, "--resume", "runs/tiny", "--set", change)
+        assert (code, says in err) == (2, True), err
+    assert ran(begun) == before
+
+
+def test_what_cannot_go_on(begun, call, tmp_path):
+    for folder in ("nowhere", ".", "runs"):
+        code, _, err = call("compare", "--resume", folder)
+        assert (code, "not the folder of a comparison's records" in err) == (2, True)
+    [lost] = [one.path for one in records(begun) if one.summary["status"] == "stopped"]
+    (lost / "summary.json").unlink()
+    journal = lost / "journal.jsonl"
+    journal.write_text(journal.read_text().rpartition('{"ended"')[0])
+    wrote(lost, pid=os.getpid())
+    code, _, err = call("compare", "--resume", str(begun))
+    assert (code, "the run still goes on" in err) == (2, True)

@@ -1,0 +1,174 @@
+"""`raysync sweep --resume`: which trials stay, which go on, which begin, and what is refused. The
+trials run in this process, one after another, in place of Ray Tune's.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from raysync.core.journal import Resumed
+from raysync.record.reader import load
+from raysync.record.storage import listdir
+from raysync.record.sweeps import load_sweep, notes, write_note
+from raysync.tuning import sweep
+from tests.fakes.tuner import InThisProcess
+from tests.unit.test_resume import wrote
+
+SETTINGS = {
+    "name": "tiny",
+    "engine": "virtual",
+    "timing": "only",
+    "data": {"name": "digits", "train_samples": 160, "test_samples": 50},
+    "workload": {"samples": 32 * 60},
+    "workers": [{"count": 3, "step_s": 0.1}],
+    "paradigm": {"name": "ssp", "staleness": 2},
+    "checkpoint": {"every_progress": 0.1},
+    "sweep": {"grid": {"seed": [0, 1], "profile": ["demo-4-unequal", "demo-4-unsteady"]}},
+}
+
+
+@pytest.fixture
+def begun(tmp_path, monkeypatch, call):
+    """The folder of a sweep that was lost: its first trial has ended, its second was under way."""
+    monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "0")
+    monkeypatch.setattr(sweep.Connection, "open", lambda *_: None)
+    monkeypatch.setattr(
+        sweep, "_tuner", lambda plan, callback, verbose: InThisProcess(plan, callback, tmp_path)
+    )
+    file = tmp_path / "tiny.yaml"
+    file.write_text(yaml.safe_dump(SETTINGS, sort_keys=False))
+    ends = []
+
+    def watch(measures):
+        ends.extend([measures] if measures.ended else [])
+        if ends and measures.progress > 0.55 and not measures.ended:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(InThisProcess, "watch", staticmethod(watch))
+    code, _, err = call("sweep", str(file), "--set", "output=runs")
+    monkeypatch.setattr(InThisProcess, "watch", staticmethod(lambda measures: None))
+    assert code == 130, err
+    [folder] = (tmp_path / "runs" / "tiny").iterdir()
+    assert [note.ended for note in notes(folder)] == [True, False]
+    lost(folder)
+    return folder
+
+
+def lost(folder):
+    """Leave the second record as a process that is killed does."""
+    [path] = paths(folder)["00001"]
+    (path / "summary.json").unlink()
+    journal = path / "journal.jsonl"
+    journal.write_text(journal.read_text().rpartition('{"ended"')[0])
+    wrote(path, pid=2**30)
+    return path
+
+
+def paths(folder):
+    """Return trial -> the folders of its records."""
+    trials = folder / "records"
+    return {
+        name: [path for path in sorted((trials / name).iterdir()) if path.is_dir()]
+        for name in listdir(trials)
+    }
+
+
+def resumed(path):
+    return [line.number for line in load(path).journal() if isinstance(line, Resumed)]
+
+
+def test_what_has_ended_stays_what_was_lost_goes_on_and_the_rest_begins(begun, call):
+    before = paths(begun)
+    written = {file: file.stat().st_mtime_ns for file in before["00000"][0].iterdir()}
+    code, out, err = call("sweep", "--resume", "runs/tiny", "--set", "checkpoint.keep=3")
+    assert code == 0, err
+    assert "4 trials: 4 finished." in out
+    after = paths(begun)
+    assert {name: after[name] for name in before} == before, "no trial has a second record"
+    assert {file: file.stat().st_mtime_ns for file in before["00000"][0].iterdir()} == written
+    assert [len(resumed(path)) for [path] in after.values()] == [0, 1, 0, 0]
+    keeps = [load(path).config.checkpoint.keep for [path] in after.values()]
+    assert keeps == [2, 3, 3, 3]
+    workers = [load(path).config.workers for [path] in after.values()]
+    assert workers[0] == workers[2] != workers[1] == workers[3], "as the file says"
+
+    again = call("sweep", "--resume", str(begun))  # nothing is left
+    assert again[0] == 0, again[2]
+    assert "4 trials: 4 finished." in again[1]
+    assert paths(begun) == after
+
+
+def test_a_trial_without_a_checkpoint_begins_anew(begun, call, capsys):
+    [path] = paths(begun)["00001"]
+    shutil.rmtree(path / "checkpoints")
+    path.rename(path.with_name(f"{path.name[:15]}-a"))  # the other is of the same second
+    code, out, err = call("sweep", "--resume", str(begun))
+    assert code == 0, err
+    assert "there is no checkpoint that it could go on from. It begins anew." in out + err
+    assert [len(each) for each in paths(begun).values()] == [1, 2, 1, 1]
+    assert list(load_sweep(begun).table.status) == ["finished"] * 4
+
+
+def test_the_end_of_a_trial_that_nobody_noted_is_seen_in_its_record(begun, call):
+    [note, _] = notes(begun)
+    write_note(begun, note.__class__(note.name, note.settings, ended=False))
+    before = paths(begun)["00000"]
+    assert call("sweep", "--resume", str(begun))[0] == 0
+    assert paths(begun)["00000"] == before
+    assert resumed(before[0]) == []
+
+
+def test_it_goes_on_where_its_folder_is_now_and_under_a_uri(begun, call, tmp_path):
+    (tmp_path / "runs").rename(tmp_path / "moved")
+    uri = f"file://{tmp_path}/moved/tiny?token=secret"
+    code, out, err = call("sweep", "--resume", uri)
+    assert code == 0, err
+    assert "secret" not in out + err
+    moved = tmp_path / "moved" / "tiny" / begun.name
+    assert [len(resumed(path)) for [path] in paths(moved).values()] == [0, 1, 0, 0]
+    assert list(load_sweep(moved).table.status) == ["finished"] * 4
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("sweep.grid.seed=[0, 1, 2]", "sweep.grid.seed: 3 of them, but the run began with 2"),
+        ("update.lr=0.5", "update.lr: 0.5, but the run began with 0.05"),
+        ("output=elsewhere", "output: 'elsewhere', but the run began with 'runs'"),
+    ],
+)
+def test_what_cannot_change_is_refused_by_name(begun, call, change, says):
+    before = paths(begun)
+    code, _, err = call("sweep", "--resume", "runs/tiny", "--set", change)
+    assert (code, says in err) == (2, True), err
+    sets = ["--set", "output=runs", "--set", change]
+    code, _, err = call("sweep", "tiny.yaml", "--resume", "runs/tiny", *sets)
+    assert (code, says in err) == (2, True), err
+    assert paths(begun) == before
+
+
+def test_what_cannot_go_on(begun, call):
+    for folder in ("nowhere", ".", "runs"):
+        code, _, err = call("sweep", "--resume", folder)
+        assert (code, "neither the folder of a sweep" in err) == (2, True), err
+    code, _, err = call("sweep")
+    assert (code, "Name an experiment file" in err) == (2, True)
+    wrote(paths(begun)["00001"][0], pid=os.getpid())
+    code, _, err = call("sweep", "--resume", str(begun))
+    assert (code, "the run still goes on" in err) == (2, True), err
+    (begun / "origin.yaml").unlink()
+    code, _, err = call("sweep", "--resume", str(begun))
+    assert (code, "name the experiment file, too" in err) == (2, True), err
+
+
+def test_secrets_are_not_kept_and_are_asked_for_again(begun, call):
+    origin = begun / "origin.yaml"
+    text = origin.read_text()
+    origin.write_text(text.replace("output=runs", "checkpoint.output=s3://***@bucket/there"))
+    code, _, err = call("sweep", "--resume", str(begun))
+    assert (code, "secrets in checkpoint are not recorded" in err) == (2, True), err
+    assert Path(origin).exists()
