@@ -16,7 +16,6 @@ from raysync.core.journal import Entry, Line, read
 from raysync.core.machine import Machine
 from raysync.core.replay import Rebuild, Replayed, replay
 from raysync.core.stages import StageMachines
-from raysync.errors import ConfigError
 
 REPLAY = "replay decides the same"
 CONSERVATION = "received = applied + dropped + buffered"
@@ -80,6 +79,17 @@ def pushes_of(entries: Iterable[Entry]) -> list[Push]:
     ]
 
 
+def updates_in(lines: Iterable[Line]) -> list[tuple[Push, ...]]:
+    """Return the pushes of each update, in the order in which their gradients are summed."""
+    return [
+        decision.pushes
+        for line in lines
+        if isinstance(line, Entry)
+        for decision in line.decisions
+        if isinstance(decision, Apply)
+    ]
+
+
 def _unbalanced(entries: Sequence[Entry], buffered: set[Push]) -> str:
     """Say which push was used twice, or was never there, or is lost; empty: none."""
     received, used = Counter(pushes_of(entries)), Counter(buffered)
@@ -125,11 +135,3 @@ def _some(pushes: Iterable[Push]) -> str:
 def failed(verdicts: Iterable[Verdict]) -> list[Verdict]:
     """Return the verdicts of the oracles that found something."""
     return [verdict for verdict in verdicts if verdict.failure]
-
-
-def whole_journal(texts: Iterable[str], rebuild: Rebuild) -> list[Verdict]:
-    """Judge a journal as `judge_journal` does; one that cannot be read is a failure, too."""
-    try:
-        return judge_journal(texts, rebuild)
-    except ConfigError as error:
-        return [Verdict(REPLAY, str(error))]
