@@ -8,6 +8,7 @@ the machine are nobody's business here.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import signal
@@ -114,3 +115,34 @@ def orphans_among(names: Iterable[str]) -> list[str]:
             used |= {Path(each.path).name for each in process.memory_maps()}
             used |= {Path(each.path).name for each in process.open_files()}
     return sorted(names - used)
+
+
+def placement_groups(address: str | None) -> set[str]:
+    """Return the ids of the placement groups that a cluster has; none of a private one, which ends
+    with its run.
+    """
+    if address is None:
+        return set()
+    import ray
+
+    ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
+    try:
+        return {
+            key
+            for key, group in ray.util.placement_group_table().items()
+            if group["state"] != "REMOVED"
+        }
+    finally:
+        ray.shutdown()
+
+
+def address_of(setting: str, environment: Mapping[str, str]) -> str | None:
+    """Return the address of the cluster that a run joins; None: it starts a private one.
+
+    Args:
+        setting: `cluster.address`.
+        environment: of the run.
+    """
+    if setting == "auto":
+        return environment.get("RAY_ADDRESS")
+    return None if setting == "local" else setting

@@ -59,6 +59,8 @@ class Outcome:
     """The processes that were left."""
     segments: list[str] = field(default_factory=list)
     """The shared memory that was left."""
+    groups: list[str] = field(default_factory=list)
+    """The placement groups that were left on a cluster that was there before."""
 
     @property
     def record(self) -> RunRecord:
@@ -85,6 +87,7 @@ class Trial:
         strikes: Iterable[Strike],
         folder: Path,
         environment: Mapping[str, str],
+        address: str | None,
         notify: Notify,
     ) -> None:
         """
@@ -94,6 +97,7 @@ class Trial:
             strikes: in their order; none: the run is left alone.
             folder: for the record, and the log of the commands.
             environment: of the commands.
+            address: the cluster that they join; None: a private one.
             notify: is told, in a sentence, of each strike.
         """
         self._file, self._settings, self._folder = file, settings, folder
@@ -102,6 +106,7 @@ class Trial:
         self._environment = processes.with_mark(environment, self._mark)
         self._child: subprocess.Popen[bytes] | None = None
         self._before = processes.segments()
+        self._address = address
         self._due_at = 0.0
         self._tries = 0
         self.outcome = Outcome(folder)
@@ -110,6 +115,7 @@ class Trial:
         """Run to the end; no process of the run is left, even if this is interrupted."""
         outcome, began = self.outcome, now_s()
         self._folder.mkdir(parents=True, exist_ok=True)
+        groups = processes.placement_groups(self._address)
         try:
             self._start()
             self._wait(self._has_begun)
@@ -124,6 +130,7 @@ class Trial:
             outcome.processes = processes.left_behind(self._mark)
         finally:
             processes.kill_all(self._mark)
+        outcome.groups = sorted(processes.placement_groups(self._address) - groups)
         outcome.segments = processes.orphans_among(processes.segments() - self._before)
         return outcome
 
@@ -241,6 +248,7 @@ def judge(struck: Outcome, undisturbed: Outcome, tolerance: float) -> list[Verdi
         _judge_model(record, undisturbed.record, tolerance),
         Verdict("no process left", ", ".join(struck.processes)),
         Verdict("no shared memory left", ", ".join(struck.segments)),
+        Verdict("no placement group left", ", ".join(struck.groups)),
     ]
 
 

@@ -71,18 +71,23 @@ def chaos(
     if out.exists():
         raise ConfigError(f"--out {out}: exists already; a new folder is needed.")
     from raysync.chaos import trial
+    from raysync.chaos.processes import address_of
 
-    trial.check(config.load(file, settings))
-    say("First the run without faults ...")
+    experiment = config.load(file, settings)
+    trial.check(experiment)
     environment = dict(os.environ)
-    undisturbed = trial.Trial(file, settings, [], out / UNDISTURBED, environment, say).run()
+    address = address_of(experiment.cluster.address, environment)
+    say("First the run without faults ...")
+    undisturbed = trial.Trial(
+        file, settings, [], out / UNDISTURBED, environment, address, say
+    ).run()
     if undisturbed.status:
         raise ConfigError(
             f"{file}: even without faults the run ended with status {undisturbed.status}; its log:"
             f" {out / UNDISTURBED / trial.LOG}"
         )
     say(f"It took {undisturbed.wall_s:.0f} s. Now with {kills} faults ...")
-    struck = trial.Trial(file, settings, strikes, out / STRUCK, environment, say).run()
+    struck = trial.Trial(file, settings, strikes, out / STRUCK, environment, address, say).run()
     verdicts = trial.judge(struck, undisturbed, tolerance)
     figures = trial.figures(struck, undisturbed)
     _print(struck, figures, verdicts)
