@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from raysync.cli import (  # noqa: F401 - their commands
+    chaos_command,
     dashboards,
     export_command,
     listing,
@@ -37,6 +38,7 @@ ORDER = (
     "list",
     "watch",
     "replay",
+    "chaos",
 )
 """The order of the commands in `raysync --help`. Without it, typer lists them in the order in which
 their files are imported."""

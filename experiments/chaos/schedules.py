@@ -1,0 +1,479 @@
+"""Runs in virtual time that are lost and resumed at random moments, by the thousand.
+
+    python experiments/chaos/schedules.py --schedules 1000 --first 0
+    python experiments/chaos/schedules.py --seed 4711          one of them, with its traceback
+
+A schedule is drawn from its number alone: workers, links, faults (slow and late workers, crashes,
+kills), restarts, `min_workers`, a paradigm, when checkpoints are taken, and from which of them the
+run goes on after a loss, once or twice. Two ways of going on are checked:
+
+    exact    as raysync resumes a run in virtual time: from there on, journal and trained weights
+             are those of the run that was never interrupted
+    cut      as it resumes one on Ray, where iterations under way are computed again: the oracles of
+             `raysync chaos` hold; under BSP the weights are those of the run that was never
+             interrupted, unless workers were lost. They are so but for roundings if the gradients
+             of an update arrived in another order, in which they are summed
+
+Of every `TRAINS_EVERY` schedules one trains a model (of BSP every third); the others have its times
+alone. A failure is printed with the number that reproduces it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import nn
+
+import raysync
+from raysync import config
+from raysync.chaos.oracles import failed, judge_journal, updates_in
+from raysync.config import ParadigmChoice
+from raysync.core.checkpoint import Checkpoint
+from raysync.core.events import Left
+from raysync.core.journal import Checkpointed, Ended, Entry, Line, Resumed, decode, encode, header
+from raysync.engine.driver import Driver
+from raysync.errors import RunFailed
+from raysync.paradigms import rebuild
+from raysync.randomness import hashed_seed, uniform
+from raysync.training.apply_plan import MEAN
+from raysync.training.preparation import TrainingPlan, prepare
+from raysync.virtual import backend
+from raysync.virtual.engine import VirtualEngine, driver_of
+
+RESULTS = Path(__file__).parent / "results"
+TRAINS_EVERY, BSP_TRAINS_EVERY = 20, 3
+BYTES = 64
+"""Of a vector of the model: 12 weights and 4 biases of 4 bytes."""
+SSP = {"name": "ssp", "staleness": 1}
+HYBRID = {"name": "hybrid", "k": 2, "staleness_tolerance": 1, "pull_interval": 2}
+GLOBAL = HYBRID | {"staleness_tolerance": "inf", "snapshot": "global"}
+BSP = {"name": "bsp"}
+PARADIGMS: list[dict[str, Any]] = [
+    *(BSP, BSP, BSP),  # three shares, since more is promised of it
+    {"name": "asp"},
+    {"name": "ssp", "staleness": 0},
+    {"name": "ssp", "staleness": 2},
+    {"name": "lagtuner", "s_lower": 1, "s_upper": 4},
+    {"name": "lagtuner", "s_lower": 0, "s_upper": 3, "predict": "wait"},
+    {"name": "lagtuner", "s_lower": 1, "s_upper": 4, "bound": "literal"},
+    {"name": "hybrid-sync"},
+    {"name": "hybrid-async"},
+    HYBRID,
+    GLOBAL,
+    {"name": "k-sync", "k": 2},
+    {"name": "k-async", "k": 3},
+    {"name": "k-batch-sync", "k": 3},
+    {"name": "k-batch-async", "k": 3},
+    {"name": "backup-workers", "backups": 1},
+    {"name": "ringmaster", "paradigm": "asp", "staleness": 1},
+    {"name": "ringmaster", "paradigm": SSP, "staleness": 2},
+    {"name": "ringmaster", "paradigm": "bsp", "staleness": 0},
+    {"name": "sync-switch", "fraction": 0.3},
+    {"name": "sync-switch", "first": "asp", "then": "bsp", "fraction": 0.2},
+    {"name": "sync-switch", "first": SSP, "then": HYBRID, "fraction": 0.2},
+    {"name": "sync-switch", "online": "greedy", "fraction": 0.5, "window": 1, "windows": 1},
+    {"name": "sync-switch", "online": "elastic", "fraction": 0.5, "window": 1, "windows": 1},
+    {"name": "decoupled", "modules": 2, "groups": 2},
+]  # fmt: skip
+_X, _Y = np.random.default_rng(0).normal(size=(96, 3)), np.arange(96) % 4
+DATA = raysync.data_set("points", (_X, _Y), (_X[:16], _Y[:16]))
+
+
+COUNTED = (
+    "failures",
+    "exact",
+    "cut",
+    "trained",
+    "resumed exactly",
+    "resumed from a cut",
+    "BSP weights bit-equal",
+    "BSP weights, another order",
+    "events",
+    "workers lost",
+    "runs finished",
+    "runs failed",
+)
+"""What is counted, by the columns of the results."""
+
+
+class Failed(Exception):
+    """A schedule whose run broke a promise."""
+
+
+class Draws:
+    """Draws that depend on the number of a schedule alone."""
+
+    def __init__(self, schedule: int) -> None:
+        self._schedule, self._count = schedule, 0
+
+    def unit(self) -> float:
+        """Draw from (0, 1)."""
+        self._count += 1
+        return uniform(self._schedule, "chaos", clock=self._count)
+
+    def between(self, low: float, high: float) -> float:
+        """Draw a real number."""
+        return low + (high - low) * self.unit()
+
+    def whole(self, low: int, high: int) -> int:
+        """Draw a whole number, both ends included."""
+        return low + int((high - low + 1) * self.unit())
+
+    def one_of(self, *values: Any) -> Any:
+        """Draw one of several values."""
+        return values[self.whole(0, len(values) - 1)]
+
+
+# ---- what a schedule is ----
+
+
+def workers(draws: Draws) -> list[dict[str, Any]]:
+    """Draw one to three groups of workers."""
+    jitters = [{}, {"sigma": 0.4}, {"distribution": "exponential"}]
+    return [
+        {
+            "name": name,
+            "count": draws.whole(1, 3),
+            "step_s": draws.one_of(0.5, 1, 1, 2.5),
+            "jitter": draws.one_of(*jitters),
+            "link": {
+                "latency_s": draws.one_of(0, 0.1),
+                "bandwidth_bytes_per_s": draws.one_of(None, 4 * BYTES),
+            },
+            "start_s": draws.one_of(0, 0, 1.5),
+        }
+        for name in "abc"[: draws.whole(1, 3)]
+    ]
+
+
+def network(draws: Draws) -> dict[str, Any]:
+    """Draw the server's link, and how long it takes for an update."""
+    return {
+        "link": {"latency_s": draws.one_of(0, 0.05)},
+        "server_bandwidth_bytes_per_s": draws.one_of(None, 10 * BYTES, BYTES),
+        "update_s": draws.one_of(0, 0.2),
+        "update_bytes_per_s": draws.one_of(None, 20 * BYTES),
+    }
+
+
+def fault(draws: Draws, slots: Sequence[str]) -> dict[str, Any]:
+    """Draw a fault: half of them take a worker away."""
+    kind = draws.one_of("crash", "kill", "slow-down", "latency")
+    if kind == "crash":
+        when = draws.one_of({"at_s": draws.between(0, 25)}, {"at_clock": draws.whole(0, 15)})
+        back = draws.one_of({}, {"rejoin_after_s": 0}, {"rejoin_after_s": 0.3})
+        return {"kind": kind, "worker": draws.one_of(*slots), **when, **back}
+    if kind == "kill":
+        when = draws.one_of({"at_s": draws.between(0, 12)}, {"mean_gap_s": 4, "end_s": 12})
+        return {"kind": kind, "count": draws.whole(1, min(3, len(slots))), **when}
+    window = draws.one_of(
+        {"start_s": draws.between(0, 20), "lasts_s": draws.between(0.1, 10)},
+        {"start_clock": draws.whole(0, 15), "lasts_clocks": draws.whole(1, 5)},
+        {"mean_gap_clocks": 3, "lasts_clocks": 1, "end_clock": 18},
+    )
+    size = {"factor": draws.one_of(1.5, 3, 8)} if kind == "slow-down" else {"added_s": 0.7}
+    return {"kind": kind, **size, **window}
+
+
+def settings_of(draws: Draws, choice: dict[str, Any], *, trains: bool) -> dict[str, Any]:
+    """Draw an experiment, whatever the paradigm of its workers."""
+    staged = is_staged(choice)
+    if staged:
+        groups = [{"name": "a", "count": 4, "step_s": 1, "jitter": {"sigma": 0.4}}]
+    else:
+        groups = workers(draws)
+    slots = [f"{group['name']}-{n}" for group in groups for n in range(group["count"])]
+    pushes = draws.whole(10, 120)
+    batch = 4 if trains else 1
+    befall = {"slow-down", "latency", *(() if staged else ("crash", "kill"))}
+    drawn = [fault(draws, slots) for _ in range(draws.whole(0, 5))]
+    learns = {"update": {"lr": 0.1, "momentum": 0.9}, "evaluation": {"marks": 4}, "keep": "best"}
+    return {
+        "engine": "virtual",
+        "timing": "with-gradients" if trains else "only",
+        "seed": draws.whole(0, 1000),
+        "batch_size": batch,
+        "workload": {"samples": pushes * batch},
+        "workers": groups,
+        "network": network(draws),
+        "faults": [each for each in drawn if each["kind"] in befall],
+        "cluster": {
+            "server_shards": 1 if staged else draws.whole(1, 3),
+            "step_deadline_s": 1e6,
+            "restarts": {"attempts": draws.one_of(0, 6, 6)},
+            "min_workers": 1 if staged else draws.one_of(1, 1, draws.whole(1, len(slots))),
+        },
+        "checkpoint": draws.one_of(
+            {"every_s": draws.between(0.2, 9)}, {"every_progress": draws.between(0.02, 0.4)}
+        ),
+        **(learns if trains else {}),
+    }
+
+
+def is_staged(choice: dict[str, Any]) -> bool:
+    """Say whether the network is cut in stages, whose workers cannot be lost."""
+    return choice["name"] == "decoupled"
+
+
+def layers() -> nn.Sequential:
+    """Return the model of the runs that train, and of those in stages."""
+    return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 4))
+
+
+# ---- going on exactly ----
+
+
+def lines_of(
+    reports: Iterable[list[Line] | Checkpoint],
+) -> tuple[list[Line], dict[int, Checkpoint]]:
+    """Return the lines of a run, and its checkpoints by their numbers."""
+    lines: list[Line] = []
+    checkpoints: dict[int, Checkpoint] = {}
+    for report in reports:
+        if isinstance(report, Checkpoint):
+            checkpoints[report.number] = report
+        else:
+            lines += report
+    return lines, checkpoints
+
+
+def texts_of(lines: Iterable[Line]) -> list[str]:
+    """Return the lines of a journal as they stand in its file."""
+    return [encode(line) + "\n" for line in lines]
+
+
+def before(lines: Sequence[Line], checkpoint: Checkpoint) -> list[Line]:
+    """Return the lines up to a cut, as they are read from a file."""
+    cut = lines.index(Checkpointed(checkpoint.at, checkpoint.number))
+    return [decode(encode(line)) for line in lines[: cut + 1]]
+
+
+def from_file(checkpoint: Checkpoint) -> Checkpoint:
+    """Return a checkpoint as it is read from its folder."""
+    state = json.loads(json.dumps(checkpoint.state))
+    return Checkpoint(checkpoint.number, checkpoint.at, state, checkpoint.servers)
+
+
+def check_exact(
+    draws: Draws, training: TrainingPlan, choice: ParadigmChoice, seen: Counter[str]
+) -> None:
+    """Go on from a random checkpoint, and once more from one of that run.
+
+    Raises:
+        Failed: something is not as in the run that was never interrupted.
+    """
+    whole = VirtualEngine()
+    lines, checkpoints = lines_of(whole.run(training, choice.make()))
+    look(lines, seen)
+    weights = weights_of(whole)
+    for _ in range(draws.whole(1, 2)):
+        if not checkpoints:
+            break
+        checkpoint = checkpoints[draws.one_of(*checkpoints)]
+        history = before(lines, checkpoint)
+        engine = VirtualEngine()
+        stream = engine.run(
+            training, choice.make(), None, from_file(checkpoint), partial(list, history)
+        )
+        rest, checkpoints = lines_of(stream)
+        seen["resumed exactly"] += 1
+        if texts_of(rest) != texts_of(lines[len(history) :]):
+            raise Failed(f"exact: other lines than {len(history)} ff. from {checkpoint.number}")
+        for name, tensor in weights_of(engine).items():
+            if not torch.equal(tensor, weights[name]):
+                raise Failed(f"exact: other weights of {name} from {checkpoint.number}")
+        if [each.data for each in engine.models] != [each.data for each in whole.models]:
+            raise Failed(f"exact: another model was kept from {checkpoint.number}")
+
+
+def weights_of(engine: VirtualEngine) -> dict[str, torch.Tensor]:
+    """Return server -> the newest weights and buffers, of a run that trained."""
+    driver = engine._driver
+    assert driver is not None, "no run"
+    return weights_in(driver)
+
+
+def weights_in(driver: Driver) -> dict[str, torch.Tensor]:
+    """Return server -> its newest weights and buffers; nothing where nothing is trained."""
+    if not driver.backend.computes:
+        return {}
+    servers = {
+        server.actor: driver.backend._actors[server.actor]._server
+        for server in driver.topology.servers
+    }
+    return {name: server.publish(server.version, MEAN).clone() for name, server in servers.items()}
+
+
+# ---- going on from a cut ----
+
+
+def check_cut(
+    draws: Draws, training: TrainingPlan, choice: ParadigmChoice, seen: Counter[str]
+) -> None:
+    """Lose the run up to three times after a random number of events, and go on from a cut.
+
+    Raises:
+        Failed: an oracle found something.
+    """
+    lines, checkpoint = [], None
+    for after in [
+        draws.whole(0, training.workload_samples // training.experiment.batch_size)
+        for _ in range(draws.whole(1, 3))
+    ]:
+        more, following = interrupted(training, choice, after, checkpoint)
+        if following is None:
+            break
+        checkpoint = from_file(following)
+        lines += [*more, Resumed(checkpoint.at, checkpoint.number)]
+        seen["resumed from a cut"] += 1
+    if checkpoint is None:
+        return
+    driver = driver_of(training, choice.make(), checkpoint)
+    lines += [line for report in driver.run() for line in report]
+    look(lines, seen)
+    texts = [header(choice.make(), training.workload_samples) + "\n", *texts_of(lines)]
+    if found := failed(judge_journal(texts, rebuild)):
+        raise Failed(f"cut: {found[0].oracle}: {found[0].failure}")
+    roster = driver.topology.roster
+    if driver.status == "finished" and roster.samples_applied < training.workload_samples:
+        raise Failed(f"cut: finished with {roster.samples_applied} samples")
+    if choice.name == "bsp" and driver.backend.computes and not lost(lines):
+        compare_with_undisturbed(driver, lines, training, choice, seen)
+
+
+def compare_with_undisturbed(
+    driver: Driver,
+    lines: Sequence[Line],
+    training: TrainingPlan,
+    choice: ParadigmChoice,
+    seen: Counter[str],
+) -> None:
+    """Compare the weights with those of a run under BSP that was never interrupted.
+
+    Raises:
+        Failed: they differ; by more than a rounding, if the gradients of an update were summed in
+            another order, since they arrived in another.
+    """
+    undisturbed = driver_of(training, choice.make())
+    whole = [line for report in undisturbed.run() for line in report]
+    if lost(whole):
+        return
+    expected, is_same_order = weights_in(undisturbed), updates_in(whole) == updates_in(lines)
+    seen["BSP weights bit-equal" if is_same_order else "BSP weights, another order"] += 1
+    for name, tensor in weights_in(driver).items():
+        if is_same_order and not torch.equal(tensor, expected[name]):
+            raise Failed(f"cut: other weights of {name}")
+        if not torch.allclose(tensor, expected[name], atol=1e-4):
+            raise Failed(f"cut: the weights of {name} are far off")
+
+
+def interrupted(
+    training: TrainingPlan, choice: ParadigmChoice, after: int, checkpoint: Checkpoint | None
+) -> tuple[list[Line], Checkpoint | None]:
+    """Run up to a cut that is asked for after so many events; return the lines up to there, and the
+    checkpoint; None: the run was over before.
+    """
+    driver = driver_of(training, choice.make(), checkpoint)
+    number = driver.checkpointer.number
+    with suppress(RunFailed):
+        driver.start()
+        while driver.goes_on and not driver.checkpoints:
+            if not after:
+                driver.checkpointer.request()
+            after -= 1
+            driver.backend.wait()
+    if not driver.checkpoints:
+        return driver.lines, None
+    found = driver.checkpoints[-1]
+    assert found.number > number, "an old checkpoint"
+    cut = driver.lines.index(Checkpointed(found.at, found.number))
+    return driver.lines[: cut + 1], found
+
+
+def lost(lines: Sequence[Line]) -> bool:
+    """Say whether a worker was lost on the way, or left."""
+    return any(isinstance(line, Entry) and isinstance(line.event, Left) for line in lines)
+
+
+def look(lines: Sequence[Line], seen: Counter[str]) -> None:
+    """Count what happened."""
+    events = [line for line in lines if isinstance(line, Entry)]
+    seen["events"] += len(events)
+    seen["workers lost"] += sum(isinstance(line.event, Left) for line in events)
+    end = lines[-1]
+    assert isinstance(end, Ended), f"a journal that ends with {end}"
+    seen[f"runs {end.status}"] += 1
+
+
+# ---- many ----
+
+
+def check(number: int, seen: Counter[str]) -> None:
+    """Check one schedule.
+
+    Raises:
+        Exception: it found something.
+    """
+    draws = Draws(number)
+    parameters = draws.one_of(*PARADIGMS)
+    every = BSP_TRAINS_EVERY if parameters["name"] == "bsp" else TRAINS_EVERY
+    trains = hashed_seed(number, "trains") % every == 0
+    settings = settings_of(draws, parameters, trains=trains)
+    is_exact = is_staged(parameters) or draws.one_of(True, False)
+    if not is_exact:
+        del settings["checkpoint"]  # the cuts are asked for
+    model = layers if trains or is_staged(parameters) else nn.Linear(3, 4)
+    training = prepare(config.validate(settings), model, DATA)
+    choice = ParadigmChoice(**parameters)
+    seen["trained"] += trains
+    seen["exact" if is_exact else "cut"] += 1
+    (check_exact if is_exact else check_cut)(draws, training, choice, seen)
+
+
+def main() -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--schedules", type=int, default=1000, help="how many")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first")
+    parser.add_argument("--seed", type=int, help="check this schedule alone")
+    parser.add_argument("--write", help="add a row to this file (CSV)")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    backend.REPORT_EVERY = 1  # so that cuts are between any two events
+    seen: Counter[str] = Counter()
+    if arguments.seed is not None:
+        check(arguments.seed, seen)
+        print(dict(seen))
+        return
+    began = time.monotonic()
+    numbers = range(arguments.first, arguments.first + arguments.schedules)
+    for number in numbers:
+        try:
+            check(number, seen)
+        except Exception:
+            seen["failures"] += 1
+            error = traceback.format_exc().splitlines()[-1]
+            print(f"schedule {number} (--seed {number}): {error}", flush=True)
+    row = {"first": arguments.first, "schedules": len(numbers)}
+    row |= {name: seen[name] for name in COUNTED}
+    row["minutes"] = round((time.monotonic() - began) / 60, 1)
+    print(json.dumps(row))
+    if arguments.write:
+        file = Path(arguments.write)
+        pd.DataFrame([row]).to_csv(file, mode="a", index=False, header=not file.exists())
+
+
+if __name__ == "__main__":
+    main()

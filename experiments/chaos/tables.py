@@ -1,0 +1,77 @@
+"""The tables of README.md, and the numbers in its prose."""
+
+from __future__ import annotations
+
+import pandas as pd
+from labtables import Results, markdown
+
+COUNTS = {
+    "exact": "drawn to go on exactly",
+    "resumed exactly": "resumptions, exactly",
+    "cut": "drawn to go on from a cut",
+    "resumed from a cut": "resumptions from a cut",
+    "trained": "with a model that is trained",
+    "BSP weights bit-equal": "BSP from a cut, weights bit-equal",
+    "BSP weights, another order": "BSP from a cut, sums in another order: equal to 0.0001",
+    "workers lost": "workers lost on the way",
+    "events": "events in the journals",
+}
+"""Column of the schedules -> what it counts."""
+
+
+def read(results: Results, name: str) -> pd.DataFrame:
+    """Return a table of results/, which keep.py wrote."""
+    return pd.read_csv(results.folder / "results" / f"{name}.csv")
+
+
+def tables(results: Results) -> dict[str, str]:
+    """Return the tables by the names of their marks."""
+    schedules = read(results, "schedules")
+    counts = [[text, f"{schedules[name].sum():,}"] for name, text in COUNTS.items()]
+    targets = read(results, "targets").groupby("target")[["faults", "survived", "spared"]].sum()
+    kinds = [
+        [f"`{name}`", *map(str, row)]
+        for name, row in zip(targets.index, targets.values, strict=True)
+    ]
+    runs = [
+        [
+            f"{row.run}",
+            f"{row.faults}",
+            f"{row.wall_s:.0f} (undisturbed {row.undisturbed_wall_s:.0f})",
+            f"{row.lost_s_per_fault:.1f}",
+            f"{row.resumed} ({row.resumed_away_s:.0f} s away, {row.resumed_lost_s:.0f} s lost)",
+            f"{row.samples_per_s:,.0f}",
+            f"{row.undisturbed_samples_per_s:,.0f}",
+        ]
+        for row in read(results, "ray").itertuples()
+    ]
+    return {
+        "schedules": markdown(["of the schedules", "number"], counts),
+        "targets": markdown(["struck", "faults", "survived", "spared"], kinds),
+        "ray": markdown(
+            [
+                "run",
+                "faults",
+                "seconds in all",
+                "seconds lost a fault",
+                "resumptions in the journal",
+                "samples/s with faults",
+                "without",
+            ],
+            runs,
+        ),
+    }
+
+
+def facts(results: Results) -> dict[str, str]:
+    """Return the facts by the names of their marks."""
+    schedules, runs = read(results, "schedules"), read(results, "ray")
+    failed = [name for name in runs.oracles_failed.fillna("") if name]
+    return {
+        "schedules": f"{schedules.schedules.sum():,}",
+        "failures": f"{schedules.failures.sum():,}",
+        "cpu minutes": f"{schedules.minutes.sum():.0f}",
+        "faults": f"{runs.faults.sum():,}",
+        "survived": f"{runs.survived.sum():,}",
+        "oracles": "; ".join(failed) or "none",
+    }

@@ -1,0 +1,147 @@
+"""`raysync chaos`: kill and freeze the processes of a run, and check what it makes of that."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from raysync import config
+from raysync.chaos.schedule import SIGNALS, TARGETS, names_in, schedule
+from raysync.cli.app import File, Settings, app
+from raysync.cli.console import console, say
+from raysync.errors import ConfigError
+
+if TYPE_CHECKING:
+    from raysync.chaos.oracles import Verdict
+    from raysync.chaos.trial import Outcome
+
+UNDISTURBED, STRUCK, RESULT = "undisturbed", "struck", "chaos.json"
+"""Names in the folder of the results."""
+
+
+@app.command()
+def chaos(
+    file: File,
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", metavar="FOLDER", help="A new folder for records, logs and the result."
+        ),
+    ],
+    faults: Annotated[
+        str, typer.Option(help="What is struck, with commas; driver: the command and all below it.")
+    ] = ",".join(TARGETS),
+    kills: Annotated[int, typer.Option(help="How many faults.")] = 10,
+    every: Annotated[float, typer.Option(help="Mean seconds between two faults.")] = 10.0,
+    seed: Annotated[int, typer.Option(help="Of which the faults are drawn.")] = 0,
+    signals: Annotated[
+        str,
+        typer.Option(
+            help="kill: a process dies; stop: it freezes, as a deadline shows. A driver is killed."
+        ),
+    ] = "kill",
+    tolerance: Annotated[
+        float,
+        typer.Option(
+            help="Share by which the final metric may differ where models cannot be bit-equal."
+        ),
+    ] = 0.1,
+    settings: Settings = [],  # noqa: B006 - typer copies it
+) -> None:
+    """Kill or freeze processes of a run at random, and check that it survives; it needs
+    `checkpoint:`. The experiment runs twice, once without faults. Exit status 1: a check failed.
+    """
+    strikes = schedule(
+        names_in("--faults", faults, TARGETS),
+        names_in("--signals", signals, SIGNALS),
+        kills,
+        every,
+        seed,
+    )
+    if not tolerance >= 0:
+        raise ConfigError(f"--tolerance {tolerance:g}: a share from 0 is needed.")
+    if out.exists():
+        raise ConfigError(f"--out {out}: exists already; a new folder is needed.")
+    from raysync.chaos import trial
+    from raysync.chaos.processes import address_of
+
+    experiment = config.load(file, settings)
+    trial.check(experiment)
+    environment = dict(os.environ)
+    address = address_of(experiment.cluster.address, environment)
+    say("First the run without faults ...")
+    undisturbed = trial.Trial(
+        file, settings, [], out / UNDISTURBED, environment, address, say
+    ).run()
+    if undisturbed.status:
+        raise ConfigError(
+            f"{file}: even without faults the run ended with status {undisturbed.status}; its log:"
+            f" {out / UNDISTURBED / trial.LOG}"
+        )
+    say(f"It took {undisturbed.wall_s:.0f} s. Now with {kills} faults ...")
+    struck = trial.Trial(file, settings, strikes, out / STRUCK, environment, address, say).run()
+    verdicts = trial.judge(struck, undisturbed, tolerance)
+    figures = trial.figures(struck, undisturbed)
+    _print(struck, figures, verdicts)
+    _write(out / RESULT, struck, figures, verdicts)
+    if any(verdict.failure for verdict in verdicts):
+        raise typer.Exit(1)
+
+
+def _counts(struck: Outcome) -> list[dict[str, Any]]:
+    """Return a row for each kind of process: how often it was struck, and survived."""
+    made = Counter(strike.target for strike in struck.struck)
+    return [
+        {
+            "target": target,
+            "faults": made[target],
+            "survived": made[target] - struck.fatal[target],
+            "spared": struck.spared[target],
+        }
+        for target in TARGETS
+        if made[target] or struck.spared[target]
+    ]
+
+
+def _print(struck: Outcome, figures: dict[str, Any], verdicts: Sequence[Verdict]) -> None:
+    for rows in (_counts(struck), [figures]):
+        table = Table(box=None, pad_edge=False)
+        for name in rows[0] if rows else ():
+            table.add_column(
+                name.replace("_", "\n"), justify="left" if name == "target" else "right"
+            )
+        for row in rows:
+            table.add_row(
+                *(escape(f"{value:,}" if value != str(value) else value) for value in row.values())
+            )
+        console.print(table)
+    if struck.pending:
+        console.print_plain(
+            f"{struck.pending} faults did not come: the run was over before. Give it a larger"
+            " workload, or a shorter --every."
+        )
+    for verdict in verdicts:
+        mark = "FAILED" if verdict.failure else "ok"
+        more = verdict.failure or verdict.note
+        console.print_plain(f"{mark:6}  {verdict.oracle}" + (f": {more}" if more else ""))
+    console.print_plain(f"Records and logs: {struck.folder.parent}")
+
+
+def _write(
+    file: Path, struck: Outcome, figures: dict[str, Any], verdicts: Sequence[Verdict]
+) -> None:
+    result = {
+        "targets": _counts(struck),
+        "figures": figures,
+        "oracles": {verdict.oracle: verdict.failure or "ok" for verdict in verdicts},
+        "pending": struck.pending,
+    }
+    file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

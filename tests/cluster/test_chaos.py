@@ -1,0 +1,39 @@
+"""`raysync chaos` on real processes: a worker, a server and the whole command are killed."""
+
+import json
+import sys
+
+import pytest
+import yaml
+
+from raysync import cli
+from raysync.chaos.schedule import Strike
+from raysync.cli import chaos_command
+from tests.builders.cluster import TINY
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+
+@pytest.mark.timeout(400)
+def test_a_run_survives_the_loss_of_a_worker_a_server_and_its_command(tmp_path, monkeypatch):
+    settings = {
+        "workers": [{"name": "w", "count": 2, "step_s": 0.05}],
+        "workload": {"samples": 4800},
+        "checkpoint": {"every_s": 0.5},
+        "cluster": {"address": "local", "restarts": {"backoff_s": 0.1}},
+    }
+    file, out = tmp_path / "x.yaml", tmp_path / "out"
+    file.write_text(yaml.safe_dump(TINY | settings))
+    strikes = [Strike(0.5, target, "kill", 0.3) for target in ("worker", "server", "driver")]
+    monkeypatch.setattr(chaos_command, "schedule", lambda *_: strikes)
+    monkeypatch.setattr(sys, "argv", ["raysync", "chaos", str(file), "--out", str(out)])
+    cli.app(standalone_mode=False)
+    result = json.loads((out / "chaos.json").read_text())
+    assert set(result["oracles"].values()) == {"ok"}
+    assert len(result["oracles"]) == 9
+    assert {each["target"]: each["survived"] for each in result["targets"]} == {
+        "worker": 1,
+        "server": 1,
+        "driver": 1,
+    }
+    assert result["figures"]["resumed"] >= 1

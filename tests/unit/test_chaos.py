@@ -1,0 +1,180 @@
+"""`raysync chaos`: its schedule, the processes that it may strike, and the oracles, each of which
+notices a journal that was broken by hand.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from functools import partial
+
+import psutil
+import pytest
+
+from raysync import cli, config
+from raysync.chaos import oracles, processes, trial
+from raysync.chaos.schedule import SIGNALS, TARGETS, names_in, schedule
+from raysync.core.decisions import Apply, Drop
+from raysync.core.journal import encode, header
+from raysync.errors import ConfigError
+from raysync.paradigms import make, rebuild
+from tests.builders.journals import journal
+
+# ---- the schedule ----
+
+
+def test_a_schedule_is_drawn_from_its_seed_alone():
+    drawn = [schedule(TARGETS, SIGNALS, 200, 10.0, seed) for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    gaps = [strike.after_s for strike in drawn[0]]
+    assert 5 <= min(gaps) < 6 < 14 < max(gaps) <= 15
+    assert {strike.target for strike in drawn[0]} == set(TARGETS)
+    assert {strike.signal for strike in drawn[0]} == set(SIGNALS)
+    assert {strike.one_of("abc") for strike in drawn[0]} == set("abc")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--faults", "worker,sever"], r"--faults: unknown name 'sever'; did you mean 'server'"),
+        (["--faults", ","], r"--faults ',': name at least one of worker, server"),
+        (["--signals", "term"], r"--signals: unknown name 'term'"),
+        (["--kills", "0"], r"--kills 0: at least 1"),
+        (["--every", "0"], r"--every 0: seconds above 0"),
+        (["--tolerance", "-1"], r"--tolerance -1: a share from 0"),
+        ([], r"the experiment takes no checkpoints.*--set\n? ?checkpoint.every_s=5"),
+        (["--set", "engine=virtual"], r"chaos: engine: virtual"),
+        (["--out", "."], r"--out \.: exists already"),
+    ],
+)
+def test_mistakes_are_told_before_anything_runs(arguments, says, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.yaml").write_text("name: x\n")
+    monkeypatch.setattr(sys, "argv", ["raysync", "chaos", "x.yaml", "--out", "new", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 2
+    assert re.search(says, capsys.readouterr().err)
+    assert not (tmp_path / "new").exists()
+
+
+def test_names_are_a_list_with_commas():
+    assert names_in("--faults", " worker, driver ", TARGETS) == ("worker", "driver")
+
+
+# ---- processes ----
+
+
+def test_only_processes_with_the_mark_are_known_and_killed():
+    wait = [sys.executable, "-c", "input()"]
+    ours, other = (
+        subprocess.Popen(wait, stdin=subprocess.PIPE, env=processes.with_mark(os.environ, mark))
+        for mark in ("ours", "other")
+    )
+    try:
+        assert [one.pid for one in processes.marked("ours")] == [ours.pid]
+        assert processes.victims("ours", "worker") == []
+        processes.kill_all("ours")
+        assert not psutil.pid_exists(ours.pid), "and it was waited for"
+        assert other.poll() is None
+        assert processes.left_behind("ours") == []
+    finally:
+        other.communicate()
+
+
+def test_the_mark_is_added_to_what_a_job_of_ray_was_given():
+    before = {processes.JOB_CONFIG: '{"runtime_env": {"pip": [], "env_vars": {"A": "1"}}}'}
+    after = processes.with_mark(before, "m")
+    assert after[processes.MARK] == "m"
+    assert after[processes.JOB_CONFIG] == (
+        '{"runtime_env": {"pip": [], "env_vars": {"A": "1", "RAYSYNC_CHAOS": "m"}}}'
+    )
+
+
+# ---- oracles ----
+
+
+def texts_of(entries):
+    lines = [header(make("bsp"), None), *map(encode, entries)]
+    return [line + "\n" for line in lines]
+
+
+def verdicts_of(entries):
+    return oracles.judge_journal(texts_of(entries), partial(rebuild, trust=True))
+
+
+class Replayed:
+    """A replay that accepted the journal, so that the other oracles are asked."""
+
+    def __init__(self, buffered=()):
+        self.machine = type(
+            "M", (), {"roster": type("R", (), {"buffered": dict.fromkeys(buffered)})}
+        )
+        self.difference = None
+
+
+def found_in(entries, buffered=()):
+    verdicts = oracles.judge_lines(entries, Replayed(buffered))
+    return {verdict.oracle for verdict in oracles.failed(verdicts)}
+
+
+@pytest.fixture
+def entries():
+    whole = journal("bsp", 12)
+    assert not oracles.failed(verdicts_of(whole))
+    assert not found_in(whole)
+    return whole
+
+
+def changed(entries, change):
+    """The journal whose updates are what `change` makes of them: a list of decisions each."""
+    return [
+        replace(
+            entry,
+            decisions=tuple(
+                new
+                for each in entry.decisions
+                for new in (change(each) if isinstance(each, Apply) else [each])
+            ),
+        )
+        for entry in entries
+    ]
+
+
+def test_a_decision_that_is_another_is_noticed(entries):
+    broken = changed(entries, lambda update: [replace(update, publish=False)])
+    [verdict] = verdicts_of(broken)
+    assert verdict.oracle == oracles.REPLAY
+    assert "event" in verdict.failure
+
+
+@pytest.mark.parametrize(
+    ("change", "oracle"),
+    [
+        (lambda update: [replace(update, pushes=update.pushes[:1])], oracles.CONSERVATION),
+        (lambda update: [update, Drop(update.pushes[0], "again")], oracles.CONSERVATION),
+        (lambda update: [replace(update, version=update.version + (update.version > 3))],
+         oracles.VERSIONS),
+        (lambda update: [replace(update, version=1)], oracles.VERSIONS),
+    ],
+)  # fmt: skip
+def test_updates_that_are_wrong_are_noticed(entries, change, oracle):
+    assert found_in(changed(entries, change)) == {oracle}
+
+
+def test_a_push_that_is_lost_or_comes_again_is_noticed(entries):
+    pushes = [entry for entry in entries if oracles.pushes_of([entry])]
+    assert oracles.CONSERVATION in found_in([each for each in entries if each is not pushes[4]])
+    again = [*entries, replace(pushes[4], decisions=())]
+    assert found_in(again) == {oracles.CONSERVATION, oracles.ONCE}
+    [last] = oracles.pushes_of([pushes[4]])
+    assert found_in([*entries, replace(pushes[4], decisions=())], [last]) == {oracles.ONCE}
+
+
+def test_a_run_without_checkpoints_or_processes_is_refused():
+    with pytest.raises(ConfigError, match="no checkpoints"):
+        trial.check(config.validate({}))
+    with pytest.raises(ConfigError, match="engine: virtual"):
+        trial.check(config.validate({"engine": "virtual", "checkpoint": {"every_s": 1}}))
+    trial.check(config.validate({"checkpoint": {"every_s": 1}}))
