@@ -410,12 +410,10 @@ def run_in(
                         _tell([report], notify)
                         _write(writer, [], watches, notify)  # they look at what is left
                     else:
+                        _write_models(writer, report, engine)
                         _write(writer, report, watches, notify)
                     if request.take():
                         engine.stop()
-            if writer.measures.ended is not None and writer.measures.ended.status in KEPT_AFTER:
-                for model in engine.models:
-                    writer.write_model(model.which, model.data)
         except RunFailed as failure:
             problem = str(failure)  # its end may be written already
             _end(writer, "failed", problem)
@@ -463,6 +461,15 @@ def check_metrics(
         raise ConfigError(
             f"stop.mode: say which direction of {stop.metric!r} is better: max or min."
         )
+
+
+def _write_models(writer: RecordWriter, report: list[Line], engine: Engine) -> None:
+    """Write the models that a run leaves before the line of its end: a run that has ended cannot be
+    resumed.
+    """
+    if report and isinstance(report[-1], Ended) and report[-1].status in KEPT_AFTER:
+        for model in engine.models:
+            writer.write_model(model.which, model.data)
 
 
 def _write(
