@@ -1,4 +1,5 @@
-"""A run that has lost what it cannot do without goes on, inside the same command.
+"""Where a run that was lost goes on; and one that has lost what it cannot do without goes on inside
+the same command.
 
 A server, the controller, or all of a node: new processes take up the newest checkpoint, as
 `raysync run --resume` would. The measure of how often is that of workers (`cluster.restarts`): so
@@ -8,16 +9,41 @@ many attempts in a row, each after a longer wait, and a further checkpoint sets 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
 
 from raysync.config import Experiment
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Line, Resumed
 from raysync.errors import ConfigError, RunFailed, RunLost
-from raysync.record.resumption import newest_checkpoint
+from raysync.record.journal_cut import Resumption
+from raysync.record.reader import RunRecord
+from raysync.record.resumption import environment_of, newest_checkpoint
 from raysync.record.writer import RecordWriter
 
 Report = list[Line] | Checkpoint
 Reports = Iterator[Report]
+
+
+@dataclass(frozen=True)
+class GoesOn:
+    """A run that was lost, and is resumed."""
+
+    record: RunRecord
+    checkpoint: Checkpoint
+
+    @property
+    def began(self) -> datetime:
+        """When it was requested first."""
+        started = str(environment_of(self.record).get("started"))
+        with suppress(ValueError):
+            return datetime.fromisoformat(started).astimezone().replace(tzinfo=None)
+        return datetime.now()
+
+    def resumption(self, *, exact: bool) -> Resumption:
+        """Return what the writer of its record is told."""
+        return Resumption(self.checkpoint, environment_of(self.record), exact)
 
 
 class Recoveries:

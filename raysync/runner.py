@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
 from functools import partial
 from itertools import chain
@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 from raysync import config
 from raysync.config import Experiment, ParadigmChoice
-from raysync.config.resume_changes import check_changes
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Ended, Line, Remark, Resumed
 from raysync.core.metrics import PrimaryMetric, known
@@ -23,22 +22,15 @@ from raysync.engine.kept_models import SavedModel
 from raysync.errors import ConfigError, RunFailed, unknown_name
 from raysync.record.checkpoints import CHECKPOINTS, CheckpointWriter
 from raysync.record.event_text import texts_of
-from raysync.record.journal_cut import Resumption, lines_before
+from raysync.record.journal_cut import lines_before
 from raysync.record.measures import Measures
 from raysync.record.metrics_registry import RunLabels
-from raysync.record.older import settings_of
 from raysync.record.reader import RunRecord, load
-from raysync.record.resumption import (
-    NoCheckpointError,
-    check_resumable,
-    checkpoints_of,
-    environment_of,
-    newest_checkpoint,
-)
+from raysync.record.resumption import checkpoints_of
 from raysync.record.storage import check, display_name, join
 from raysync.record.uploader import uploads
 from raysync.record.writer import JOURNAL, RecordWriter, folder_name, make_folder
-from raysync.recovery import Recoveries, Reports
+from raysync.recovery import GoesOn, Recoveries, Reports
 from raysync.stop_request import stop_request
 from raysync.tracking.callback import RunStart, callbacks_of, check_callbacks
 from raysync.tracking.observers import Observers
@@ -97,33 +89,13 @@ class Engine(Protocol):
         """Let the run under way end as `stopped`, after a last checkpoint."""
 
 
-@dataclass(frozen=True)
-class GoesOn:
-    """A run that was lost, and is resumed."""
-
-    record: RunRecord
-    checkpoint: Checkpoint
-
-    @property
-    def began(self) -> datetime:
-        """When it was requested first."""
-        started = str(environment_of(self.record).get("started"))
-        with suppress(ValueError):
-            return datetime.fromisoformat(started).astimezone().replace(tzinfo=None)
-        return datetime.now()
-
-    def resumption(self, *, exact: bool) -> Resumption:
-        """Return what the writer of its record is told."""
-        return Resumption(self.checkpoint, environment_of(self.record), exact)
-
-
-def _quiet(_: object) -> None:
-    pass
+def quiet(_: object) -> None:
+    """Tell nobody."""
 
 
 @contextmanager
 def engine_for(
-    experiment: Experiment, notify: Notify = _quiet, address: str | None = None
+    experiment: Experiment, notify: Notify = quiet, address: str | None = None
 ) -> Iterator[Engine]:
     """Start the engine that an experiment names. It serves any number of runs.
 
@@ -149,8 +121,8 @@ def run(
     model: ModelSource | None = None,
     data: Labelled | None = None,
     task: Task | None = None,
-    watch: Watch = _quiet,
-    notify: Notify = _quiet,
+    watch: Watch = quiet,
+    notify: Notify = quiet,
     callbacks: Sequence[object] = (),
 ) -> RunRecord:
     """Train one experiment and return its record.
@@ -177,7 +149,7 @@ def run(
     as it was: call `ray.init()` first, as in a Ray job. Otherwise a private cluster is started and
     stopped.
     """
-    _check_functions("raysync.run", watch=watch, notify=notify)
+    check_functions("raysync.run", watch=watch, notify=notify)
     check_callbacks(callbacks)
     if not isinstance(experiment, Experiment | Mapping | str | Path):
         raise ConfigError(
@@ -197,129 +169,7 @@ def run(
         )
 
 
-def resume(
-    path: str | Path,
-    *,
-    overrides: Sequence[str] = (),
-    model: ModelSource | None = None,
-    data: Labelled | None = None,
-    task: Task | None = None,
-    watch: Watch = _quiet,
-    notify: Notify = _quiet,
-    callbacks: Sequence[object] = (),
-) -> RunRecord:
-    """Go on with a run that was lost, stopped or has failed, from its newest checkpoint that is
-    whole, and return its record, which goes on, too.
-
-    Args:
-        path: the folder of its record, or its URI. The record is trusted: what it names is
-            imported.
-        overrides: changes of its settings, as `--set` takes them: `checkpoint.every_s=60`. Only
-            those in `config.resume_changes.CHANGEABLE` are allowed.
-        model: as of `run`; what was given to the run must be given again.
-        data: likewise.
-        task: likewise.
-        watch: as of `run`.
-        notify: as of `run`.
-        callbacks: as of `run`; they are told the evaluations before the checkpoint, too.
-
-    Raises:
-        ConfigError: there is no record, or no checkpoint that is whole; the run is over or still
-            goes on; or a setting changed that cannot.
-        RunFailed: see `run`.
-    """
-    _check_functions("raysync.resume", watch=watch, notify=notify)
-    check_callbacks(callbacks)
-    record = load(path, trust=True)
-    experiment = config.load(record.path / "config.yaml", overrides, translate=settings_of)
-    training, goes_on = prepare_to_resume(record, experiment, notify, model, data, task)
-    with engine_for(training.experiment, notify) as engine:
-        return run_in(
-            engine,
-            training,
-            experiment.paradigm,
-            watch=watch,
-            notify=notify,
-            callbacks=callbacks,
-            goes_on=goes_on,
-        )
-
-
-def prepare_to_resume(
-    record: RunRecord,
-    experiment: Experiment,
-    notify: Notify,
-    model: ModelSource | None = None,
-    data: Labelled | None = None,
-    task: Task | None = None,
-) -> tuple[TrainingPlan, GoesOn]:
-    """Return what a run trains that is to go on, and from where.
-
-    Args:
-        record: a trusted record.
-        experiment: that of the record, possibly with other settings.
-        notify: receives sentences that the user should read.
-        model: see `resume`.
-        data: see `resume`.
-        task: see `resume`.
-
-    Raises:
-        ConfigError: see `resume`.
-    """
-    about = check_resumable(record)
-    if not experiment.names_a_task:  # one of the user's own may bring settings, which are recorded
-        check_changes(record.config, experiment)
-    try:
-        training = prepare(experiment, model, data, task)
-    except ConfigError as error:
-        if model is None and data is None and task is None:
-            raise ConfigError(
-                f"{error}\nA model, data or task that was given to the run as a Python object must"
-                " be given again: raysync.resume(path, model=...)."
-            ) from error
-        raise
-    check_changes(record.config, training.experiment)
-    return training, _goes_on(record, about, training, notify)
-
-
-def resumption_of(
-    record: RunRecord, training: TrainingPlan, notify: Notify, *, is_gone: bool = False
-) -> GoesOn | None:
-    """Return where a run of several goes on; None, with a word, if it has no checkpoint, and begins
-    anew.
-
-    Args:
-        record: a trusted record.
-        training: what it trains; its settings have been checked.
-        notify: receives sentences that the user should read.
-        is_gone: whether the caller knows that no process writes the record any more.
-
-    Raises:
-        ConfigError: the run is over, or still goes on; or its model is another one.
-    """
-    try:
-        about = check_resumable(record, is_gone=is_gone)
-        return _goes_on(record, about, training, notify)
-    except NoCheckpointError as why:
-        notify(f"{why} It begins anew.")
-        return None
-
-
-def _goes_on(
-    record: RunRecord, about: Mapping[str, Any], training: TrainingPlan, notify: Notify
-) -> GoesOn:
-    """Return the newest checkpoint of a run, if that is one of the model that it trains."""
-    if (before := about.get("parameters")) not in (None, training.parameters):
-        raise ConfigError(
-            f"{display_name(record.path)}: the model of the run has {before} parameters, and"
-            f" {training.task.model_name} has {training.parameters}."
-        )
-    setting = training.experiment.checkpoint
-    output = None if setting is None else setting.output
-    return GoesOn(record, newest_checkpoint(record, notify, output=output))
-
-
-def _check_functions(caller: str, **functions: object) -> None:
+def check_functions(caller: str, **functions: object) -> None:
     """Refuse arguments that must be functions, and are none."""
     for name, function in functions.items():
         if not callable(function):
@@ -332,8 +182,8 @@ def run_in(
     training: TrainingPlan,
     choice: ParadigmChoice,
     *,
-    watch: Watch = _quiet,
-    notify: Notify = _quiet,
+    watch: Watch = quiet,
+    notify: Notify = quiet,
     callbacks: Sequence[object] = (),
     sweep: str = "",
     comparison: str = "",

@@ -276,7 +276,8 @@ def _train(
 
 def _resume(run: str, file: Path | None, settings: Sequence[str]) -> None:
     """Go on with a run, and print what its training printed."""
-    from raysync.runner import engine_for, prepare_to_resume, run_in
+    from raysync.resuming import prepare_to_resume
+    from raysync.runner import engine_for, run_in
 
     record = load(newest(run).path, trust=True)
     source = record.path / "config.yaml" if file is None else file
@@ -354,7 +355,8 @@ def _train_one(
     Raises:
         RunFailed: the run has failed.
     """
-    from raysync.runner import resumption_of, run_in
+    from raysync.resuming import resumption_of
+    from raysync.runner import run_in
 
     return run_in(
         engine,

@@ -27,7 +27,9 @@ from raysync.record.measures import Measures
 from raysync.record.resumption import is_over
 from raysync.record.storage import clean, join
 from raysync.record.sweeps import RECORDS, newest_record, trial_name
-from raysync.runner import Engine, GoesOn, check_metrics, resumption_of, run_in
+from raysync.recovery import GoesOn
+from raysync.resuming import resumption_of
+from raysync.runner import Engine, check_metrics, run_in
 from raysync.tracking.trackers import check_trackers
 from raysync.training.preparation import TrainingPlan, prepare
 from raysync.training.task_loading import metrics_of, primary_of

@@ -9,7 +9,8 @@ from raysync.core.replay import replay
 from raysync.errors import RunFailed
 from raysync.paradigms import rebuild
 from raysync.record.reader import load
-from raysync.runner import prepare_to_resume, run_in
+from raysync.resuming import prepare_to_resume
+from raysync.runner import run_in
 from tests.builders.cluster import LONGER, pid_of
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
