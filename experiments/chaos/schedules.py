@@ -12,7 +12,7 @@ run goes on after a loss, once or twice. Two ways of going on are checked:
     cut      as it resumes one on Ray, where iterations under way are computed again: the oracles of
              `raysync chaos` hold; under BSP the weights are those of the run that was never
              interrupted, unless workers were lost. They are so but for roundings if the gradients
-             of an update arrived in another order, in which they are summed
+             of an update arrived in another order, in which they are averaged
 
 Of every `TRAINS_EVERY` schedules one trains a model (of BSP every third); the others have its times
 alone. A failure is printed with the number that reproduces it.
@@ -363,8 +363,8 @@ def compare_with_undisturbed(
     """Compare the weights with those of a run under BSP that was never interrupted.
 
     Raises:
-        Failed: they differ; by more than a rounding, if the gradients of an update were summed in
-            another order, since they arrived in another.
+        Failed: they differ; by more than a rounding, if the gradients of an update were averaged
+            in another order, since they arrived in another.
     """
     undisturbed = driver_of(training, choice.make())
     whole = [line for report in undisturbed.run() for line in report]

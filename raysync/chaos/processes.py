@@ -48,8 +48,18 @@ def marked(mark: str) -> Iterator[psutil.Process]:
     """Yield the processes of this machine with that mark, but this one."""
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
-            if process.pid != os.getpid() and process.environ().get(MARK) == mark:
+            if process.pid != os.getpid() and mark.encode() in _environment_of(process):
                 yield process
+
+
+def _environment_of(process: psutil.Process) -> bytes:
+    """Return the environment of a process. Ray's agents write their title over a part of it, with
+    zeros behind it, where psutil takes it to end.
+    """
+    file = Path(f"/proc/{process.pid}/environ")
+    if file.exists():
+        return file.read_bytes()
+    return "\n".join(process.environ().values()).encode()
 
 
 def victims(mark: str, target: str) -> list[psutil.Process]:

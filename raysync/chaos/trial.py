@@ -29,8 +29,6 @@ from raysync.record.storage import is_uri
 
 LOG = "log.txt"
 """The file for what the commands print."""
-SUMS_COMMUTE = 2
-"""The gradients of so many workers have the same sum in any order."""
 POLL_S = 0.2
 TRIES = 3
 """How often in a row a command is started anew that ended by itself without having finished."""
@@ -273,10 +271,8 @@ def _why_not_equal(record: RunRecord, undisturbed: RunRecord) -> str:
         return "the order of the pushes decides about the model"
     if workers_lost(record):
         return "workers were lost, which changes who pushes"
-    if updates_in(record.journal()) != updates_in(undisturbed.journal()) and (
-        record.config.worker_count > SUMS_COMMUTE
-    ):
-        return "gradients arrived in another order, in which they are summed"
+    if updates_in(record.journal()) != updates_in(undisturbed.journal()):
+        return "gradients arrived in another order, in which they are averaged"
     return ""
 
 

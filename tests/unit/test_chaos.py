@@ -70,15 +70,15 @@ def test_only_processes_with_the_mark_are_known_and_killed():
     wait = [sys.executable, "-c", "input()"]
     ours, other = (
         subprocess.Popen(wait, stdin=subprocess.PIPE, env=processes.with_mark(os.environ, mark))
-        for mark in ("ours", "other")
+        for mark in ("a-mark-of-ours", "another-mark")
     )
     try:
-        assert [one.pid for one in processes.marked("ours")] == [ours.pid]
-        assert processes.victims("ours", "worker") == []
-        processes.kill_all("ours")
+        assert [one.pid for one in processes.marked("a-mark-of-ours")] == [ours.pid]
+        assert processes.victims("a-mark-of-ours", "worker") == []
+        processes.kill_all("a-mark-of-ours")
         assert not psutil.pid_exists(ours.pid), "and it was waited for"
         assert other.poll() is None
-        assert processes.left_behind("ours") == []
+        assert processes.left_behind("a-mark-of-ours") == []
     finally:
         other.communicate()
 

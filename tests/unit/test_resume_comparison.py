@@ -72,7 +72,7 @@ def test_what_is_over_stays_what_was_lost_goes_on_and_the_rest_begins(begun, cal
     ]
     assert {file: file.stat().st_mtime_ns for file in first.path.iterdir()} == before
     assert len({one.environment["comparison"] for one in records(begun)}) == 1
-    assert [one.config.checkpoint.keep for one in records(begun)] == [2, 3, 3, 3]
+    assert sorted(one.config.checkpoint.keep for one in records(begun)) == [2, 3, 3, 3]
 
     whole = ran(begun)  # and again: nothing is left, and the table is the same
     again = call("compare", "--resume", "runs/tiny")
