@@ -33,5 +33,6 @@ def engine(monkeypatch):
     def engine_for(*_):
         yield scripted
 
-    monkeypatch.setattr(runner, "engine_for", engine_for)
+    for module in (runner, resuming):
+        monkeypatch.setattr(module, "engine_for", engine_for)
     return scripted
