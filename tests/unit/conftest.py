@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from raysync import cli, runner
+from raysync import cli, resuming, runner
 from tests.fakes.engines import ScriptedEngine
 
 
