@@ -32,12 +32,12 @@ def main() -> None:
     RESULTS.mkdir(exist_ok=True)
     if arguments.schedules:
         rows = pd.concat(map(pd.read_csv, arguments.schedules)).sort_values("first")
-        rows.to_csv(RESULTS / "schedules.csv", index=False)
+        rows.to_csv(RESULTS / "chaos.schedules.csv", index=False)
     if arguments.folders:
         runs, targets = zip(*map(rows_of, arguments.folders), strict=True)
-        pd.DataFrame(runs).to_csv(RESULTS / "ray.csv", index=False)
+        pd.DataFrame(runs).to_csv(RESULTS / "chaos.ray.csv", index=False)
         pd.DataFrame([row for rows in targets for row in rows]).to_csv(
-            RESULTS / "targets.csv", index=False
+            RESULTS / "chaos.targets.csv", index=False
         )
 
 

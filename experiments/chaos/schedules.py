@@ -52,7 +52,6 @@ from raysync.training.preparation import TrainingPlan, prepare
 from raysync.virtual import backend
 from raysync.virtual.engine import VirtualEngine, driver_of
 
-RESULTS = Path(__file__).parent / "results"
 TRAINS_EVERY, BSP_TRAINS_EVERY = 20, 3
 BYTES = 64
 """Of a vector of the model: 12 weights and 4 biases of 4 bytes."""

@@ -21,7 +21,8 @@ COUNTS = {
 
 def read(results: Results, name: str) -> pd.DataFrame:
     """Return a table of results/, which keep.py wrote."""
-    return pd.read_csv(results.folder / "results" / f"{name}.csv")
+    file = results.folder / "results" / f"chaos.{name}.csv"
+    return pd.read_csv(file, keep_default_na=False)
 
 
 def tables(results: Results) -> dict[str, str]:
@@ -66,7 +67,7 @@ def tables(results: Results) -> dict[str, str]:
 def facts(results: Results) -> dict[str, str]:
     """Return the facts by the names of their marks."""
     schedules, runs = read(results, "schedules"), read(results, "ray")
-    failed = [name for name in runs.oracles_failed.fillna("") if name]
+    failed = [name for name in runs.oracles_failed if name]
     return {
         "schedules": f"{schedules.schedules.sum():,}",
         "failures": f"{schedules.failures.sum():,}",
