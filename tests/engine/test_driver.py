@@ -110,6 +110,7 @@ def checks(tmp_path):
     return check
 
 
+@pytest.mark.slow
 def test_a_decision_that_the_driver_does_not_know_does_not_pass_mypy(checks):
     """Whether its case is taken out, or it is a new one."""
     loop = Path(engine_driver.__file__).read_text(encoding="utf-8")
@@ -502,7 +503,7 @@ def follow_waits(lines, min_workers, calls):
     assert went_on == [until for _, until in waits if until < inf]
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(plans(), st.sampled_from(list(VARIANTS)), st.data())
 def test_a_run_ends_whatever_befalls_it_and_every_push_is_accounted_for(plan, paradigm, data):
     """Without a fault of the server it fails only when too few workers are there and too few are to
