@@ -113,9 +113,7 @@ class CoverageGate:
         if self._missing:
             terminalreporter.section("branches of the pure core that no example executes", red=True)
             terminalreporter.write_line(self._missing)
-            terminalreporter.write_line(
-                "FAILED: the exit status is 1, whatever the tests below say."
-            )
+            terminalreporter.write_line("FAILED: the exit status is 1, whatever the tests say.")
 
 
 def add_to(config):
