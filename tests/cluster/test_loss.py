@@ -97,6 +97,7 @@ def test_waiting_costs_the_controller_nothing(ray_cluster, session, run):
     assert after.user + after.system - before.user - before.system < 0.3 * record.summary["seconds"]
 
 
+@pytest.mark.slow
 def test_an_evaluator_that_dies_or_freezes_ends_nothing(ray_cluster, run):
     """Killed on the way; frozen at the end, when nothing else is waited for: no mark is missing."""
     struck = []
@@ -123,6 +124,7 @@ def test_an_evaluator_that_dies_or_freezes_ends_nothing(ray_cluster, run):
         assert "is started anew" in remark
 
 
+@pytest.mark.slow
 def test_a_frozen_controller_fails_its_run_and_goes(run, monkeypatch):
     """Of whose silence Ray says nothing either."""
 
