@@ -70,7 +70,7 @@ class Checkpointer:
             backend: has the servers.
             servers: of the run.
             experiment: says how often.
-            cut: writes the driver's state down; None: not at this moment, but at the next.
+            cut: writes the driver's state down; None: the run is over, or the driver asks again.
             write: called with the lines to write into the journal.
             former: the checkpoint that the run goes on from.
         """
@@ -163,7 +163,7 @@ class Checkpointer:
         for call in calls.values():
             self._backend.watch(call, self._answered, pending)
         if not calls:
-            self._complete(pending)
+            self._complete(pending, {})
         else:
             self._backend.schedule(at + self._deadline_s, self._miss_deadline, pending)
 
@@ -178,18 +178,17 @@ class Checkpointer:
         pending.missing -= 1
         if pending.missing or self._pending is not pending:
             return
-        failures = [each.answer for each in pending.calls.values()]
-        failure = next((each for each in failures if isinstance(each, Failure)), None)
+        files = {actor: call.answer for actor, call in pending.calls.items()}
+        failure = next((each for each in files.values() if isinstance(each, Failure)), None)
         if failure is None:
-            self._complete(pending)
+            self._complete(pending, files)
         else:
             self._give_up(pending, failure.reason)
 
-    def _complete(self, pending: _Pending) -> None:
+    def _complete(self, pending: _Pending, files: Mapping[str, Sequence[bytes]]) -> None:
         self._pending = None
         self.exists = True
-        servers = {actor: call.answer for actor, call in pending.calls.items()}
-        self.done.append(Checkpoint(pending.number, pending.at, pending.state, servers))
+        self.done.append(Checkpoint(pending.number, pending.at, pending.state, files))
 
     def _miss_deadline(self, pending: _Pending) -> None:
         if self._pending is pending:
