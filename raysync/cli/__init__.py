@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from raysync.cli import (  # noqa: F401 - their commands
+    calibrate_command,
     chaos_command,
     dashboards,
     export_command,
