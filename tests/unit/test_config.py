@@ -191,6 +191,28 @@ from raysync.errors import ConfigError
             "paradigm: {name: sync-switch, batch_sizes: {asp: 64}}\nworkers: [{max_batch: 32}]",
             "paradigm sync-switch: batch_sizes.asp: 64 is above the 32 samples",
         ),
+        (
+            "paradigm: {name: balanced, multiple: 5}",
+            "paradigm: balanced: multiple: the batch_size of group 'worker', 32, is no multiple of"
+            " 5",
+        ),
+        (
+            "paradigm: {name: balanced, multiple: 16}\nworkers: [{name: w, batch_size: 8}]",
+            "multiple: the batch_size of group 'w', 8, is no multiple of 16",
+        ),
+        ("paradigm: {name: balanced, paradigm: decoupled}", "balanced: paradigm: decoupled is a"),
+        (
+            "paradigm: {name: balanced, paradigm: {name: sync-switch, batch_sizes: {asp: 8}}}",
+            r"balanced: paradigm: sync-switch sets batch sizes itself \(sync-switch: batch_sizes",
+        ),
+        (
+            "paradigm: {name: balanced, paradigm: balanced}",
+            r"balanced: paradigm: balanced sets batch sizes itself \(balanced",
+        ),
+        (
+            "paradigm: {name: balanced, paradigm: {name: k-sync, k: 5}}",
+            "balanced: k-sync: k: 5 workers of 4; allowed: 1",
+        ),
         ("workers: [{fixed_s: 0.1, step_s: 1}]", "fixed_s: 0.1 needs per_sample_s"),
         ("workers: [{floor_s: 0.1}]", "floor_s: 0.1 needs per_sample_s"),
         (
