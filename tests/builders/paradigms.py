@@ -47,7 +47,7 @@ VARIANTS = {
         },
     ),
     "balanced-bsp": ("balanced", {"hysteresis": 0.0}),
-    "balanced-asp": ("balanced", {"paradigm": "asp", "smoothing": 1.0, "multiple": 4}),
+    "balanced-asp": ("balanced", {"paradigm": "asp", "smoothing": 1.0}),
     "balanced-ssp": (
         "balanced",
         {
