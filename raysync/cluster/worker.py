@@ -91,9 +91,8 @@ class Worker:
         assert reader is not None, "step before reset"
         clock, batch_size, *fault = batch
         factor, added_s = fault or (1.0, 0.0)
-        # The way of the gradient, too: what an actor returns leaves at once.
-        ways = 2 if weights else 1
-        sleep_s(ways * one_way_s(plan.group.link, plan.vector_bytes, added_s))
+        if weights:  # the backend lets the gradient take its time: another step may come meanwhile
+            sleep_s(one_way_s(plan.group.link, plan.vector_bytes, added_s))
         began_s = now_s()
         if weights:
             gradient.read_weights(incoming(*weights))

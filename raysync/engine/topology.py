@@ -35,14 +35,14 @@ NOTHING: list[Any] = []
 
 @dataclass(slots=True)
 class Arriving:
-    """A gradient that is brought from another node to its server."""
+    """A gradient on its way to its server."""
 
-    answer: tuple[float | None, float]
-    """The answer of the step: its loss, and the seconds of computing."""
+    computed_at: float
+    """When its upload began, in seconds since the run began."""
     first: Call
-    """The call that brings the gradient; in the other calls the shards take their parts of it."""
+    """The first of the calls that bring it."""
     parts: list[Call]
-    """The calls that are still waited for."""
+    """Those that are still waited for."""
     held: list[Any] = field(default_factory=list)
     """The values that have arrived. Ray does not evict them while they are held, which is until
     they are applied."""
