@@ -209,10 +209,10 @@ def run_in(
 
     def begin(checkpoint: Checkpoint | None) -> Reports:
         if checkpoint is None:
-            stream = engine.run(training, choice.make(), labels)
+            stream = engine.run(training, experiment.make(choice), labels)
         else:
             history = partial(lines_before, folder / JOURNAL, checkpoint)
-            stream = engine.run(training, choice.make(), labels, checkpoint, history)
+            stream = engine.run(training, experiment.make(choice), labels, checkpoint, history)
         return chain([next(stream)], stream)
 
     stream = begin(former)  # an impossible experiment raises here, before there is a record of it
@@ -226,7 +226,7 @@ def run_in(
         RecordWriter(
             folder,
             experiment.to_yaml(),
-            choice.make(),
+            experiment.make(choice),
             measures,
             _about(training, choice),
             began,
@@ -387,7 +387,7 @@ def _about(training: TrainingPlan, choice: ParadigmChoice) -> dict[str, Any]:
         "profile": experiment.profile,
         "paradigm": choice.name,
         "paradigm_label": choice.label,
-        "paradigm_parameters": choice.make().parameters(),
+        "paradigm_parameters": experiment.make(choice).parameters(),
         "model": training.task.model_name,
         "parameters": training.parameters,
         "dataset": training.task.data_name,

@@ -202,7 +202,7 @@ def _train(
     training = prepare(experiment)
     check_metrics(experiment, training.metrics, training.primary)
     for choice in choices:  # all are checked before the first one trains
-        check_training(training, choice.make())
+        check_training(training, experiment.make(choice))
     over = [] if comparison is None else list(map(is_over, comparison.records.values()))
     if any(over):
         say(f"{sum(over)} of {len(choices) * len(seeds)} runs are over, and stay as they are.")

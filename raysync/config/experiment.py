@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from raysync.config.balancing import described, informed
 from raysync.config.base import Choice, Named, ParadigmChoice, ParadigmSetting, Strict, by_name
 from raysync.config.checkpoint import Checkpointing, folder_or_uri
 from raysync.config.faults import Crash, Fault
@@ -20,7 +21,8 @@ from raysync.config.target import Target
 from raysync.config.update import Data, EvaluationPlan, Update, Workload
 from raysync.config.workers import Cluster, Network, WorkerGroup
 from raysync.core.ids import Slot, worker_slot
-from raysync.errors import unknown_name
+from raysync.core.paradigm import AnyParadigm
+from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.syncswitch import SyncSwitch
 
 STANDARD_COMPARISON = (
@@ -217,7 +219,14 @@ class Experiment(Strict):
             f"paradigms[{index}]": choice for index, choice in enumerate(self.paradigms)
         }
         for where, choice in named.items():
-            if choice.can_be_made and (why := choice.make().infeasible_reason(self.worker_count)):
+            if not choice.can_be_made:
+                continue
+            try:
+                why = self.make(choice).infeasible_reason(self.worker_count)
+            except ConfigError as error:  # they do not go with the workers
+                why = str(error).removeprefix("paradigm ").removesuffix(".")
+                raise ValueError(f"{where}: {why}") from error
+            if why:
                 raise ValueError(f"{where}: {choice.name}: {why}")
         return self
 
@@ -353,6 +362,15 @@ class Experiment(Strict):
             for group in self.workers
             for index in range(group.count)
         }
+
+    def make(self, choice: ParadigmChoice) -> AnyParadigm:
+        """Create a fresh paradigm for the workers of this experiment.
+
+        Raises:
+            ConfigError: see `ParadigmChoice.make`.
+        """
+        groups = described(self.workers, self.batch_size)
+        return choice.make(informed(choice.name, choice.parameters, groups))
 
     def batch_size_of(self, slot: str) -> int:
         """Return the samples of an iteration of the worker in a slot."""

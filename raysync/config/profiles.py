@@ -74,8 +74,11 @@ def _read(file: Traversable | Path, name: str) -> dict[str, Any]:
 
 
 def _resolve_traces(settings: dict[str, Any], folder: Path) -> None:
-    """Resolve the paths of trace files relative to the profile that names them."""
+    """Resolve the paths of files of numbers relative to the profile that names them."""
     groups = settings.get("workers")
     for group in groups if isinstance(groups, list) else []:
-        if isinstance(group, dict) and isinstance(group.get("trace"), str):
-            group["trace"] = str(folder / Path(group["trace"]).expanduser())
+        if not isinstance(group, dict):
+            continue
+        for block, name in ((group, "trace"), (group.get("jitter"), "samples")):
+            if isinstance(block, dict) and isinstance(block.get(name), str):
+                block[name] = str(folder / Path(block[name]).expanduser())

@@ -9,24 +9,9 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from raysync.config.base import Strict
+from raysync.config.jitter import Jitter
+from raysync.config.number_files import numbers_in
 from raysync.paradigms.class_loading import may_import
-
-
-class Jitter(Strict):
-    """How a worker's step times vary from step to step: by a random factor with mean 1."""
-
-    distribution: Literal["none", "normal", "lognormal", "exponential"] = Field(
-        "lognormal", description="distribution of the factor by which a step's time is multiplied"
-    )
-    sigma: float = Field(
-        0.0,
-        ge=0,
-        le=2,
-        description=(
-            "standard deviation of the factor (for lognormal, of its logarithm; "
-            "exponential needs none)"
-        ),
-    )
 
 
 class Link(Strict):
@@ -81,7 +66,7 @@ def step_seconds(trace: object) -> object:
         if not may_import():
             raise ValueError(f"a record holds the numbers themselves; got {str(trace)!r}")
         path = Path(trace).expanduser()
-        trace, source = _numbers_in(path), f"{path}: "
+        trace, source = numbers_in(path, "step times", "seconds"), f"{path}: "
     if isinstance(trace, list | tuple):
         for number, seconds in enumerate(trace, 1):
             if isinstance(seconds, int | float) and not 0 < seconds < inf:
@@ -89,22 +74,6 @@ def step_seconds(trace: object) -> object:
                     f"{source}step {number} lasts {seconds:g} s; it must be above 0 and finite"
                 )
     return trace
-
-
-def _numbers_in(path: Path) -> list[float]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(
-            f"{path} cannot be read ({getattr(error, 'strerror', None) or 'not a text file'})"
-        ) from error
-    words = [word for line in text.splitlines() for word in line.partition("#")[0].split()]
-    if not words:
-        raise ValueError(f"{path} holds no step times")
-    try:
-        return [float(word) for word in words]
-    except ValueError as error:
-        raise ValueError(f"{path} must hold seconds and nothing else ({error})") from error
 
 
 STEP_TIMES = ("step_s", "per_sample_s", "flops_per_s", "trace")

@@ -4,9 +4,10 @@ engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import exp, log
+from statistics import fmean
 
 from raysync.config import Jitter, Link, WorkerGroup
 from raysync.core.ids import Slot
@@ -21,8 +22,14 @@ def jitter_of(jitter: Jitter, seed: int, slot: str) -> Callable[[int], float]:
 
     Its mean is 1 (almost: the normal one is cut at `SHORTEST`).
     """
+    prefix = prefix_of(seed, "jitter", slot)
     if jitter.distribution == "exponential":
-        return partial(_exponential, prefix_of(seed, "jitter", slot))
+        return partial(_exponential, prefix)
+    if jitter.distribution == "pareto":
+        return partial(_pareto, prefix, jitter.tail)
+    if jitter.distribution == "empirical":
+        mean = fmean(jitter.samples)
+        return partial(_empirical, prefix, [sample / mean for sample in jitter.samples])
     sigma = jitter.sigma
     if jitter.distribution == "none" or sigma == 0:
         return lambda clock: 1.0
@@ -35,6 +42,15 @@ def jitter_of(jitter: Jitter, seed: int, slot: str) -> Callable[[int], float]:
 
 def _exponential(prefix: bytes, clock: int) -> float:
     return -log(uniform_at(prefix, clock))
+
+
+def _pareto(prefix: bytes, tail: float, clock: int) -> float:
+    """Draw from 1 - (m / x)**tail, x >= m = (tail - 1) / tail, whose mean is 1."""
+    return (tail - 1) / tail * uniform_at(prefix, clock) ** (-1 / tail)
+
+
+def _empirical(prefix: bytes, factors: Sequence[float], clock: int) -> float:
+    return factors[int(uniform_at(prefix, clock) * len(factors))]
 
 
 class StepTime:

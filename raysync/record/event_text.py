@@ -17,7 +17,7 @@ from raysync.core.journal import Checkpointed, Ended, Entry, Line, Remark, Resum
 
 PREDICTED = "predicted_wait_s"
 AWAY, RESTART = "away_s", "restart_in_s"
-RARE_NOTES = ("straggler", "recovered")
+RARE_NOTES = ("straggler", "recovered", "balanced")
 """The kinds of notes that do not come with every push; those of a user's own paradigm might."""
 
 
@@ -127,6 +127,15 @@ def _noted(kind: str, worker: str, values: Mapping[str, Any]) -> str:
                 f"{worker} is a straggler: {values['pushes_per_active_s']:.3g} pushes a second"
                 f" against a mean of {values['mean_pushes_per_active_s']:.3g}, slow in"
                 f" {values['windows']} detection windows in a row"
+            )
+        case "balanced" if _numbers(
+            values, "samples", "smallest", "largest", "before_s", "predicted_s"
+        ):
+            return (
+                f"{values['samples']:,} samples are divided anew: {values['smallest']:,} to"
+                f" {values['largest']:,} a worker; longest iteration"
+                f" {seconds(values['predicted_s'])}, predicted {seconds(values['before_s'])}"
+                " without it"
             )
         case "recovered":
             return f"{worker} is no straggler any more"

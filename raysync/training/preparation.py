@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from raysync.config import Data, Experiment, Update, WorkerGroup
+from raysync.core.capability import Capability, Demand
 from raysync.core.metrics import PrimaryMetric
+from raysync.core.paradigm import AnyParadigm, Paradigm
 from raysync.errors import ConfigError
 from raysync.training.batch_reader import BatchReader
 from raysync.training.batches import Array, Batches, shards
@@ -163,6 +166,7 @@ def prepare(
     _check_batches(experiment, task, count)
     module = initial.build(experiment.seed)
     experiment, remarks = _with_settings_of(task, module, experiment, count)
+    remarks += _batch_norm_remarks(experiment, module)
     flat = _checked(experiment, module, initial.name)
     metrics = _tried_metrics(experiment, initial, module, count)
     return TrainingPlan(
@@ -220,6 +224,28 @@ def _with_settings_of(
         raise ConfigError(f"task {task.name}: its update ({text}): {reason}.") from error
     remarks.append(f"Taken over from {task.name} into update: {text}.")
     return experiment.model_copy(update={"update": update}), tuple(remarks)
+
+
+def _batch_norm_remarks(experiment: Experiment, module: nn.Module) -> tuple[str, ...]:
+    """Say what batches of unequal sizes change for a model that normalises over its batch."""
+    choices = (experiment.paradigm, *experiment.paradigms)
+    demands = [demand for choice in choices for demand in _demands(experiment.make(choice))]
+    is_unequal = len({group.batch_size for group in experiment.workers}) > 1
+    if experiment.micro_batch is not None or not (
+        is_unequal or any(capability is Capability.BATCH_SIZE for capability, _ in demands)
+    ):
+        return ()
+    if not any(isinstance(part, _BatchNorm) for part in module.modules()):
+        return ()
+    return (
+        "Batch norm normalises each worker's batch by itself: with batches of unequal sizes the"
+        " small ones have noisier statistics. With micro_batch: 16, and sizes that are multiples of"
+        " it (`balanced` has `multiple: 16`), every worker normalises over 16 samples at a time.",
+    )
+
+
+def _demands(paradigm: AnyParadigm) -> list[Demand]:
+    return list(paradigm.demands()) if isinstance(paradigm, Paradigm) else []
 
 
 def _train_count(data: Data, model: InitialModel) -> int:

@@ -121,7 +121,7 @@ class Trials:
                 ignore a setting, or the task lacks a metric, or a tracker is not installed.
         """
         experiment = self.experiment(point)
-        check(experiment, experiment.paradigm.make())
+        check(experiment, experiment.make(experiment.paradigm))
         check_metrics(experiment, metrics_of(experiment), primary_of(experiment))
         check_trackers(experiment)
 
@@ -193,7 +193,7 @@ def train(point: Point, trials: Trials) -> None:
 
 def as_placed(experiment: Experiment) -> Experiment:
     """Return an experiment as its actors are placed, which also depends on its paradigm."""
-    return placed_as(experiment, experiment.paradigm.make())
+    return placed_as(experiment, experiment.make(experiment.paradigm))
 
 
 def settings_of(point: Point) -> Point:

@@ -38,7 +38,11 @@ def run(training, paradigm="bsp", **parameters):
         if isinstance(paradigm, ParadigmChoice)
         else ParadigmChoice(name=paradigm, **parameters)
     )
-    return [line for lines in VirtualEngine().run(training, choice.make()) for line in lines]
+    return [
+        line
+        for lines in VirtualEngine().run(training, training.experiment.make(choice))
+        for line in lines
+    ]
 
 
 def learn(training, paradigm="bsp", **parameters):
@@ -48,7 +52,7 @@ def learn(training, paradigm="bsp", **parameters):
         if isinstance(paradigm, ParadigmChoice)
         else ParadigmChoice(name=paradigm, **parameters)
     )
-    driver = driver_of(training, choice.make())
+    driver = driver_of(training, training.experiment.make(choice))
     return [line for lines in driver.run() for line in lines], driver
 
 
@@ -95,7 +99,7 @@ def replayed(training, lines, choice):
     """The journal of a run, fed to a fresh machine."""
     return replay(
         [
-            header(choice.make(), training.workload_samples) + "\n",
+            header(training.experiment.make(choice), training.workload_samples) + "\n",
             *(encode(line) + "\n" for line in lines),
         ],
         partial(rebuild, trust=True),

@@ -178,6 +178,12 @@ def test_a_module_that_cannot_be_imported_says_why_and_where(tmp_path, monkeypat
     [
         ("bsp", {}, []),
         ("ringmaster", {"paradigm": "ssp"}, []),
+        ("balanced", {"paradigm": "ssp"}, [(Capability.BATCH_SIZE, "balanced")]),
+        (
+            "sync-switch",
+            {"then": {"name": "ringmaster", "paradigm": "balanced"}},
+            [(Capability.BATCH_SIZE, "balanced")],
+        ),
         ("sync-switch", {}, []),
         (
             "sync-switch",

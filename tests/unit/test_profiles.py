@@ -181,6 +181,20 @@ def test_a_trace_is_a_list_or_a_file(folder, monkeypatch):
     assert trace_of("workers: [{trace: ~/t.txt}]") == (1, 2.5, 0.3)
 
 
+def test_samples_of_a_jitter_are_numbers_or_a_file(folder):
+    def samples(text):
+        return parse(text).workers[0].jitter.samples
+
+    write("t.txt", "1 2.5  # measured")
+    write("far/t.txt", "4 5")
+    write("far/p.yaml", "workers: [{jitter: {distribution: empirical, samples: t.txt}}]")
+    assert samples("workers: [{jitter: {distribution: empirical, samples: t.txt}}]") == (1, 2.5)
+    assert samples("profile: far/p.yaml") == (4, 5)
+    write("t.txt", "1\n-2")
+    with pytest.raises(ConfigError, match="t.txt: sample 2 is -2; it must be above 0"):
+        samples("workers: [{jitter: {distribution: empirical, samples: t.txt}}]")
+
+
 def test_a_trace_that_a_profile_names_lies_beside_it(folder, monkeypatch):
     write("far/t.txt", "4 5")
     write("far/p.yaml", "workers: [{trace: t.txt}, {name: b, trace: [1]}, {name: c}]")
