@@ -21,8 +21,7 @@ from raysync.paradigms.decoupled import Decoupled
 from raysync.record.metrics_registry import RunLabels
 from raysync.training.preparation import TrainingPlan
 from raysync.virtual.backend import VirtualBackend
-from raysync.virtual.data_parallel import DataParallelRun
-from raysync.virtual.hosts import seats_of
+from raysync.virtual.data_parallel import DataParallelRun, seats_of
 from raysync.virtual.pipelined import PipelinedRun
 from raysync.virtual.reenactment import reenact, snapshot
 

@@ -9,11 +9,9 @@ clock has moved on by the time that the step takes alone, whatever happens meanw
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import Any, Protocol
-
-from raysync.config import Experiment
 
 
 class Timeline(Protocol):
@@ -118,16 +116,3 @@ class Host:
 
 Seat = tuple[Host, float]
 """The host of a worker, and the cores that it takes while it computes."""
-
-
-def seats_of(experiment: Experiment, timeline: Timeline) -> Mapping[str, Seat]:
-    """Return slot -> its place, of the workers that share the cores of a host."""
-    hosts: dict[str, Host] = {}
-    seats = {}
-    for slot, group in experiment.slots().items():
-        if (shared := group.host) is not None:
-            host = hosts.get(shared.name) or hosts.setdefault(
-                shared.name, Host(shared.cores, timeline)
-            )
-            seats[slot] = host, group.cores
-    return seats
