@@ -29,7 +29,15 @@ from raysync.config.update import (
     Update,
     Workload,
 )
-from raysync.config.workers import START_DEADLINE_S, Cluster, Link, Network, Restarts, WorkerGroup
+from raysync.config.workers import (
+    START_DEADLINE_S,
+    Cluster,
+    Host,
+    Link,
+    Network,
+    Restarts,
+    WorkerGroup,
+)
 
 __all__ = [
     "STANDARD_COMPARISON",
@@ -44,6 +52,7 @@ __all__ = [
     "EvaluationPlan",
     "Experiment",
     "Fault",
+    "Host",
     "Jitter",
     "Kill",
     "Known",

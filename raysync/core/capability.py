@@ -36,6 +36,8 @@ class Capability(Enum):
     """A worker computes in a precision other than float32."""
     WHOLE_NORM = auto()
     """The server knows the norm of the whole model."""
+    SHARE_HOSTS = auto()
+    """Workers share the cores of a host."""
     EMULATE_LINKS = auto()
     """The link between a worker and its server is emulated on Ray; on the virtual clock it always
     is."""

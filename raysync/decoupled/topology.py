@@ -49,6 +49,7 @@ def refusals_of(paradigm: Decoupled) -> Mapping[Capability, str]:
         Capability.SHARD_SERVERS: "each stage has one server",
         Capability.SEVERAL_DEVICES: "a stage computes on one device",
         Capability.MICRO_BATCHES: "a stage computes a batch at once",
+        Capability.SHARE_HOSTS: "a stage has the cores of its worker to itself",
         Capability.PRECISION: "the stages compute in float32 so far",
         Capability.EMULATE_LINKS: (
             "on Ray a stage does not emulate the way to its server; engine: virtual does"

@@ -46,7 +46,7 @@ def _exponential(prefix: bytes, clock: int) -> float:
 
 def _pareto(prefix: bytes, tail: float, clock: int) -> float:
     """Draw from 1 - (m / x)**tail, x >= m = (tail - 1) / tail, whose mean is 1."""
-    return (tail - 1) / tail * uniform_at(prefix, clock) ** (-1 / tail)
+    return (tail - 1) / tail * exp(-log(uniform_at(prefix, clock)) / tail)
 
 
 def _empirical(prefix: bytes, factors: Sequence[float], clock: int) -> float:

@@ -100,11 +100,11 @@ class Balanced(Paradigm):
 
     def __post_init__(self) -> None:
         self.inner = make_inner(self.paradigm, f"{self.name}: paradigm")
-        for capability, setting in self.inner.demands():
-            if capability is Capability.BATCH_SIZE:
-                raise ConfigError(
-                    f"{self.name}: paradigm: {self.inner.name} sets batch sizes itself ({setting})."
-                )
+        sized = [what for demand, what in self.inner.demands() if demand is Capability.BATCH_SIZE]
+        if sized:
+            raise ConfigError(
+                f"{self.name}: paradigm: {self.inner.name} sets batch sizes itself ({sized[0]})."
+            )
         self._groups = {
             group: {**GROUP_DEFAULTS, **settings} for group, settings in self.workers.items()
         }

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import floor, inf
 
-HALVINGS = 100
-"""The bisection ends when the interval no longer shrinks, at the latest after so many steps."""
 ROUNDING = 1e-9
 """A share that is this close to a whole number of units, in units, counts as that number."""
 
@@ -66,7 +64,7 @@ def divide(devices: Sequence[Device], total: int, multiple: int = 1) -> list[int
     assert least <= total <= most, f"{total} samples for devices that take {least} to {most}"
     shares = _fitting(devices, total)
     units = [floor(share / multiple + ROUNDING) for share in shares]
-    # All that `fits` has a remainder: another unit does not exceed the largest share.
+    # What gets another unit has a remainder, so it stays within its largest share.
     order = sorted(range(len(devices)), key=lambda index: units[index] - shares[index] / multiple)
     for index in order[: total // multiple - sum(units)]:
         units[index] += 1
@@ -84,10 +82,7 @@ def _fitting(devices: Sequence[Device], total: int) -> list[float]:
             for device, share in zip(devices, free, strict=True)
         ]
     low, high = 0.0, max(device.seconds(min(device.largest, total)) for device in devices)
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        if not low < middle < high:
-            break
+    while low < (middle := (low + high) / 2) < high:  # until the two are neighbouring numbers
         if sum(device.fitting(middle) for device in devices) < total:
             low = middle
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -166,7 +167,7 @@ def prepare(
     _check_batches(experiment, task, count)
     module = initial.build(experiment.seed)
     experiment, remarks = _with_settings_of(task, module, experiment, count)
-    remarks += _batch_norm_remarks(experiment, module)
+    remarks += (*_batch_norm_remarks(experiment, module), *_host_remarks(experiment))
     flat = _checked(experiment, module, initial.name)
     metrics = _tried_metrics(experiment, initial, module, count)
     return TrainingPlan(
@@ -242,6 +243,27 @@ def _batch_norm_remarks(experiment: Experiment, module: nn.Module) -> tuple[str,
         " small ones have noisier statistics. With micro_batch: 16, and sizes that are multiples of"
         " it (`balanced` has `multiple: 16`), every worker normalises over 16 samples at a time.",
     )
+
+
+def _host_remarks(experiment: Experiment) -> Iterator[str]:
+    """Say which hosts have fewer cores than their workers take, or that hosts are not emulated."""
+    hosts = {group.host for group in experiment.workers if group.host is not None}
+    for host in sorted(hosts, key=lambda host: host.name):
+        if experiment.engine == "ray":
+            yield (
+                f"The host {host.name!r} of the file is for the virtual engine; on Ray, workers"
+                " share the cores of the nodes where they run."
+            )
+            continue
+        groups = [group for group in experiment.workers if group.host == host]
+        wanted = sum(group.count * group.cores for group in groups)
+        if wanted > host.cores:
+            count = sum(group.count for group in groups)
+            yield (
+                f"The {count} workers on host {host.name!r} share its {host.cores:g}"
+                f" core{'s' * (host.cores != 1)}: while all compute, a step takes"
+                f" {wanted / host.cores:.3g} times as long."
+            )
 
 
 def _demands(paradigm: AnyParadigm) -> list[Demand]:

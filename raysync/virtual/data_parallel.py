@@ -28,6 +28,7 @@ from raysync.training.preparation import TrainingPlan
 from raysync.training.state_file import check_fits
 from raysync.virtual.actors import EvaluatorActor, ServerActor, WorkerActor
 from raysync.virtual.backend import Actor, VirtualBackend
+from raysync.virtual.hosts import Host, Seat
 from raysync.virtual.network import Path, Paths, SharedLink
 from raysync.virtual.trainer import Trainer, device_of
 
@@ -161,3 +162,16 @@ def server_paths(
         paths[server][slot] = Path(*ends, up, away * vector_bytes / servers)
         paths[slot] = {server: Path(*ends, down, away * vector_bytes / servers)}
     return paths
+
+
+def seats_of(experiment: Experiment, timeline: VirtualBackend) -> Mapping[str, Seat]:
+    """Return slot -> its place, of the workers that share the cores of a host."""
+    hosts: dict[str, Host] = {}
+    seats = {}
+    for slot, group in experiment.slots().items():
+        if (shared := group.host) is not None:
+            host = hosts.get(shared.name) or hosts.setdefault(
+                shared.name, Host(shared.cores, timeline)
+            )
+            seats[slot] = host, group.cores
+    return seats

@@ -73,7 +73,7 @@ def test_parameters_are_validated_and_kept():
         (
             "qqq",
             {},
-            "Allowed: asp, backup-workers, bsp, decoupled, hybrid, .*, lagtuner, ringmaster, .*ssp",
+            "Allowed: asp, backup-workers, balanced, bsp, decoupled, hybrid, .*, ringmaster, .*ssp",
         ),
         ("ssp", {"staleness": -1}, "staleness: Input should be greater than or equal to 0; got -1"),
         ("ssp", {"staleness": 1.5}, "staleness: .*got 1.5"),
