@@ -60,8 +60,15 @@ from raysync.record.writer import folder_name
 from raysync.training.task_loading import metrics_of, primary_of
 from raysync.tuning.grid import Point, check_keys, count, examples, points, space
 from raysync.tuning.progress import Notify, Show, TuneCallback
-from raysync.tuning.trial import Trials, as_placed, train
-from raysync.tuning.tune_library import aimed, check_metrics, scheduler, searcher
+from raysync.tuning.trial import Trials, as_placed, folder_of, train
+from raysync.tuning.tune_library import (
+    aimed,
+    check_metrics,
+    checkpoints_kept,
+    pausing_scheduler,
+    scheduler,
+    searcher,
+)
 
 MOST_UNASKED = 1000
 """The largest number of trials that run without `--yes`."""
@@ -136,15 +143,18 @@ def plan(
         origin.overrides,
         str(location_of(folder)) if is_copy(folder) else None,
         resume=former is not None,
+        pauses=pausing_scheduler(sweep),
     )
     checked = grid_points if sweep.search is None else examples(sweep, experiment.seed, source)
     for point in checked:
         trials.check(point)
-    done = {note.name for note in notes(trials.folder) if note.ended and not note.error}
+    begun = {note.name: note for note in notes(trials.folder)}
+    done = {name for name, note in begun.items() if note.ended and not note.error}
     left = tuple(
-        {"trial": number} | point
+        # a trial that has been cloned has other settings than its point
+        {"trial": number} | (begun[name].settings if name in begun else point)
         for number, point in enumerate(grid_points)
-        if trial_name(number) not in done
+        if (name := trial_name(number)) not in done
     )
     _tune_config(sweep, left, len(left), source)  # raises if Tune has no such searcher or scheduler
     if sweep.search is not None:
@@ -299,6 +309,7 @@ def _tuner(plan: Plan, callback: TuneCallback, verbose: bool) -> tune.Tuner:
             storage_path=plan.trials.uri or str(folder),
             callbacks=[callback],
             stop=dict(sweep.stop) or None,
+            checkpoint_config=tune.CheckpointConfig(num_to_keep=checkpoints_kept(sweep)),
             verbose=2 if verbose else 0,
             progress_reporter=_reporter(sweep) if verbose else None,
         ),
@@ -343,6 +354,7 @@ def _tune_config(
         num_samples=samples,
         time_budget_s=sweep.time_budget_s,
         reuse_actors=True,
+        trial_name_creator=folder_of,
         **options,
     )
 
