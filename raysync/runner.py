@@ -18,6 +18,7 @@ from raysync.core.journal import Ended, Line, Remark, Resumed
 from raysync.core.metrics import PrimaryMetric, known
 from raysync.core.paradigm import AnyParadigm
 from raysync.engine.early_stop import stop_metric
+from raysync.engine.elastic import for_workers_of
 from raysync.engine.kept_models import SavedModel
 from raysync.errors import ConfigError, RunFailed, unknown_name
 from raysync.record.checkpoints import CHECKPOINTS, CheckpointWriter
@@ -219,6 +220,7 @@ def run_in(
         if checkpoint is None:
             stream = engine.run(training, choice.make(), labels)
         else:
+            checkpoint = for_workers_of(checkpoint, experiment)
             history = partial(lines_before, folder / JOURNAL, checkpoint)
             stream = engine.run(training, choice.make(), labels, checkpoint, history)
         return chain([next(stream)], stream)

@@ -19,7 +19,10 @@ def restore(optimizer: Optimizer, saved: State) -> None:
     """Give a fresh optimizer the state of another one of its class, which then belongs to it. Its
     settings of the experiment stay its own, such as a momentum that was changed.
     """
-    own = [{name: group[name] for name in SETTINGS if name in group} for group in optimizer.param_groups]
+    own = [
+        {name: group[name] for name in SETTINGS if name in group}
+        for group in optimizer.param_groups
+    ]
     states = {int(key) if key.isdigit() else key: values for key, values in saved["state"].items()}
     optimizer.load_state_dict({**saved, "state": states})
     for group, settings in zip(optimizer.param_groups, own, strict=True):

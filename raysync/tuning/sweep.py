@@ -58,6 +58,7 @@ from raysync.record.sweeps import (
 )
 from raysync.record.writer import folder_name
 from raysync.training.task_loading import metrics_of, primary_of
+from raysync.tuning.continued_search import ContinuedSearch
 from raysync.tuning.grid import Point, check_keys, count, examples, points, space
 from raysync.tuning.progress import Notify, Show, TuneCallback
 from raysync.tuning.trial import Trials, as_placed, folder_of, train
@@ -87,7 +88,8 @@ class Plan:
     sweep: Sweep
     trials: Trials
     points: tuple[Point, ...]
-    """The points of a grid that are still to run; empty with a searcher, which makes its own."""
+    """The points of a grid that are still to run; with a searcher, which makes its own, those of
+    the trials that were under way."""
     examples: tuple[Point, ...]
     """The same; with a searcher, points that show each of its choices."""
     count: int
@@ -158,8 +160,11 @@ def plan(
     )
     _tune_config(sweep, left, len(left), source)  # raises if Tune has no such searcher or scheduler
     if sweep.search is not None:
+        under_way = tuple(
+            {"trial": name} | note.settings for name, note in begun.items() if not note.ended
+        )
         count_left = sweep.samples - len(done)
-        return Plan(experiment, sweep, trials, (), tuple(checked), count_left, len(done))
+        return Plan(experiment, sweep, trials, under_way, tuple(checked), count_left, len(done))
     done_count = len(grid_points) - len(left)
     return Plan(experiment, sweep, trials, left, left, len(left), done_count)
 
@@ -331,7 +336,7 @@ def _tune_config(
     """
     Args:
         sweep: the sweep to run.
-        left: the points of its grid that are left.
+        left: the points of its grid that are left; with a searcher, of trials that go on.
         samples: the number of trials.
         source: the file, for errors.
         learned: folder of the Tune run whose searcher goes on.
@@ -348,6 +353,8 @@ def _tune_config(
         options["max_concurrent_trials"] = sweep.concurrent
         if learned is not None:
             search.restore_from_dir(str(learned))
+        if points := list(left):
+            search = ContinuedSearch(search, points)
     return tune.TuneConfig(
         search_alg=search,
         scheduler=scheduler(sweep, source),

@@ -110,7 +110,9 @@ def scheduler(sweep: Sweep, source: str) -> TrialScheduler | None:
             f" `search: {search}` out, and give `sample` and `samples`."
         )
     if name == "hb_bohb" and search != "bohb":
-        raise ConfigError(f"{where}: hb_bohb goes with `search: bohb` only; got {search or 'none'}.")
+        raise ConfigError(
+            f"{where}: hb_bohb goes with `search: bohb` only; got {search or 'none'}."
+        )
     if name != "pbt":
         return _create(SCHEDULERS[name], sweep.scheduler, where)
     mutations = _mutations(sweep, sweep.scheduler, source)
@@ -186,9 +188,7 @@ def _bounds(mutations: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
     return {
         key: (values.lower, values.upper)
         for key, values in mutations.items()
-        if isinstance(values, Float | Integer)
-        and isfinite(values.lower)
-        and isfinite(values.upper)
+        if isinstance(values, Float | Integer) and isfinite(values.lower) and isfinite(values.upper)
     }
 
 
