@@ -41,6 +41,7 @@ from raysync.recovery import GoesOn
 from raysync.tuning.trial_reports import report_of, report_of_evaluation
 
 ABOUT, RECORD = "trial.json", "record"
+PREFIX = "raysync-trial-"
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,10 @@ class About:
     """The name of the folder of its record."""
     number: int
     """The number of the checkpoint."""
+    evaluations: int
+    """The evaluations before the checkpoint."""
     reported: int
-    """The evaluations of the run that Tune has been told."""
+    """The evaluations of the run that Tune has been told: more than those only if it has ended."""
     ended: bool = False
     """Whether the run is over, so that the trial has nothing to do; its clone goes on from the last
     checkpoint."""
@@ -65,15 +68,21 @@ class SavedReports:
     of a run that is over, with its last checkpoint.
     """
 
-    def __init__(self, experiment: Experiment, reported: int = 0) -> None:
+    def __init__(
+        self, experiment: Experiment, former: SavedTrial | None = None, record: str = ""
+    ) -> None:
         """
         Args:
             experiment: that of the trial.
-            reported: how many evaluations of the run Tune has been told already.
+            former: what it goes on from; None: it begins, or Tune knows nothing of it.
+            record: the name of the folder of the record that then goes on.
         """
-        self._experiment, self._reported = experiment, reported
+        self._experiment = experiment
+        self._reported = 0 if former is None else former.reported
+        """How many evaluations of the run Tune has been told."""
         self._measures: Measures | None = None
-        self._saved: tuple[TemporaryDirectory[str], About] | None = None
+        self._saved = None if former is None else former.copied_for(experiment.name, record)
+        """The latest checkpoint, and what is said of it."""
 
     def watch(self, measures: Measures) -> None:
         """Take in how far the run is; see `run_in`."""
@@ -85,7 +94,7 @@ class SavedReports:
         """Report the evaluations before a checkpoint that has been written; see `run_in`."""
         setting = self._experiment.checkpoint
         assert setting is not None, "a checkpoint of a run that takes none"
-        folder = TemporaryDirectory(prefix="raysync-trial-")
+        folder = TemporaryDirectory(prefix=PREFIX)
         path = Path(folder.name)
         (path / RECORD).mkdir()
         for name in (CONFIG, ENVIRONMENT):
@@ -93,7 +102,8 @@ class SavedReports:
         evaluations = copy_before(record / JOURNAL, path / RECORD / JOURNAL, checkpoint)
         number = name_of(checkpoint.number)
         shutil.copytree(checkpoints_of(record, setting.output) / number, path / number)
-        about = About(self._experiment.name, record.name, checkpoint.number, self._reported)
+        name, reported = self._experiment.name, self._reported
+        about = About(name, record.name, checkpoint.number, evaluations, reported)
         if self._saved is not None:
             self._saved[0].cleanup()
         self._saved = folder, about
@@ -132,6 +142,19 @@ class SavedTrial:
     def is_over(self, trial: str) -> bool:
         """Say whether that trial has nothing left to do."""
         return self.about.ended and self.about.trial == trial
+
+    def copied_for(self, trial: str, record: str) -> tuple[TemporaryDirectory[str], About]:
+        """Copy the checkpoint, for a trial that reports it again: Tune's own files stay as they
+        are. The folder is removed with the object.
+        """
+        folder = TemporaryDirectory(prefix=PREFIX)
+        shutil.copytree(self.path, folder.name, dirs_exist_ok=True)
+        return folder, replace(self.about, trial=trial, record=record, ended=False)
+
+    @property
+    def reported(self) -> int:
+        """The evaluations that a run which goes on from the checkpoint need not report."""
+        return min(self.about.reported, self.about.evaluations)
 
     def goes_on(self, sweep: Location, experiment: Experiment) -> GoesOn:
         """Put a trial's record in place, and return where it goes on.

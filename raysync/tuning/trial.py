@@ -194,8 +194,8 @@ def _train_saved(training: TrainingPlan, trials: Trials) -> None:
         elif saved.is_over(experiment.name):
             return
         else:
-            reports = SavedReports(experiment, saved.about.reported)
             goes_on = saved.goes_on(trials.uri or trials.folder, experiment)
+            reports = SavedReports(experiment, saved, goes_on.record.path.name)
     _run(training, trials, reports.watch, goes_on, reports.saved)
 
 
