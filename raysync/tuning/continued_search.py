@@ -16,7 +16,7 @@ from ray.tune.search import Searcher
 from raysync.tuning.grid import Point
 
 
-class ContinuedSearch(Searcher):
+class ContinuedSearch(Searcher):  # type: ignore[misc]
     """Suggests the points of earlier trials first, and then those of another searcher."""
 
     def __init__(self, searcher: Searcher, points: Sequence[Point]) -> None:

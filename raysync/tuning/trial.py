@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import chdir, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ray import tune
 from ray.tune.experiment import Trial
@@ -81,7 +82,7 @@ class Trials:
         # the cluster that Tune runs on
         cluster = experiment.cluster.model_copy(update={"address": "auto"})
         output = join(self.uri or self.folder, RECORDS)
-        update = {
+        update: dict[str, Any] = {
             "name": name,
             "output": output,
             "cluster": cluster,

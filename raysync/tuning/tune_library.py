@@ -140,7 +140,8 @@ def checkpoints_kept(sweep: Sweep) -> int | None:
     parameters = sweep.scheduler.parameters
     if parameters.get("time_attr") != TUNE_METRICS[0]:
         return None
-    return 2 * ceil(parameters.get("perturbation_interval", 60)) + 1
+    interval = float(parameters.get("perturbation_interval", 60.0))
+    return 2 * ceil(interval) + 1
 
 
 def _mutations(sweep: Sweep, chosen: Named, source: str) -> dict[str, Any]:
