@@ -13,7 +13,7 @@ from raysync.core.replay import replay
 from raysync.paradigms import rebuild
 from raysync.record.sweeps import TrialNote, load_sweep, notes, write_note
 from raysync.tuning.sweep import plan, run
-from raysync.tuning.trial import REPORTED
+from raysync.tuning.trial_reports import REPORTED
 from tests.builders.cluster import TINY
 
 pytestmark = pytest.mark.ray
