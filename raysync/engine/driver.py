@@ -165,6 +165,8 @@ class Driver:
         self._preemptions = Preemptions(self._steps, self._leave_in_order)
         self._lives: dict[str, str] = {}
         """Slot -> the worker that fills it now, or was the last to fill it."""
+        self._leaving: set[str] = set()
+        """The workers without an actor that are about to leave, as the run goes on without them."""
         self._stays_away: set[str] = set()
         """The slots whose worker a fault has killed for good."""
         self._failures = FailureDetector(
@@ -346,8 +348,11 @@ class Driver:
             self._release(Release(worker, member.clock, member.version, batch_size=batch_size))
         self._comebacks.load_state(state["comebacks"])
         leaving = [worker for worker in state.get(LEAVING, ()) if worker in roster.live]
+        self._leaving.update(leaving)
         for worker in leaving:
-            self._leave(worker, {"why": WHY})
+            if not self.status:
+                self._leave(worker, {"why": WHY})
+        self._leaving.clear()
         for worker in state["joining"]:
             self._join(worker)
         if leaving:
@@ -628,6 +633,8 @@ class Driver:
 
     def _release(self, decision: Release) -> None:
         worker = decision.worker
+        if self._leaving and worker in self._leaving:
+            return  # the others' leaving has released it
         if worker in self._preemptions.due:  # after the decisions in hand have been carried out
             self.backend.schedule(self.topology.roster.now, self._leave_in_order, worker)
             return
