@@ -18,6 +18,7 @@ from raysync.core.journal import Ended, Line, Remark, Resumed
 from raysync.core.metrics import PrimaryMetric, known
 from raysync.core.paradigm import AnyParadigm
 from raysync.engine.early_stop import stop_metric
+from raysync.engine.elastic import for_workers_of
 from raysync.engine.kept_models import SavedModel
 from raysync.errors import ConfigError, RunFailed, unknown_name
 from raysync.record.checkpoints import CHECKPOINTS, CheckpointWriter
@@ -44,6 +45,8 @@ KEPT_AFTER = ("finished", "diverged")
 """The ends of a run that leaves its model."""
 Watch = Callable[[Measures], None]
 Notify = Callable[[str], None]
+Saved = Callable[[Path, Checkpoint], None]
+"""Receives the folder of a record, and a checkpoint that has been written into it."""
 
 
 class Engine(Protocol):
@@ -91,6 +94,10 @@ class Engine(Protocol):
 
 def quiet(_: object) -> None:
     """Tell nobody."""
+
+
+def ignore(record: Path, checkpoint: Checkpoint) -> None:
+    """Do nothing with a checkpoint."""
 
 
 @contextmanager
@@ -188,10 +195,12 @@ def run_in(
     sweep: str = "",
     comparison: str = "",
     goes_on: GoesOn | None = None,
+    saved: Saved = ignore,
 ) -> RunRecord:
     """Train under a paradigm on an engine that can serve further runs; see `run`. For a
     trial, `sweep` is the name of its sweep; for a run of a comparison, `comparison` is the id of
-    that. With `goes_on`, a run that was lost is resumed.
+    that. With `goes_on`, a run that was lost is resumed. `saved` is called with each checkpoint
+    that has been written.
     """
     began = datetime.now() if goes_on is None else goes_on.began
     check_metrics(training.experiment, training.metrics, training.primary)
@@ -211,6 +220,7 @@ def run_in(
         if checkpoint is None:
             stream = engine.run(training, experiment.make(choice), labels)
         else:
+            checkpoint = for_workers_of(checkpoint, experiment)
             history = partial(lines_before, folder / JOURNAL, checkpoint)
             stream = engine.run(training, experiment.make(choice), labels, checkpoint, history)
         return chain([next(stream)], stream)
@@ -246,16 +256,19 @@ def run_in(
         watches, problem = (observers, upload, watch), ""
         try:
             observers.start(remark)
-            if writer.resumed is not None:
+            if goes_on is not None and writer.resumed is not None:
                 _write(writer, [], watches, notify)  # all that is kept
                 _tell([writer.resumed], notify)
+                if goes_on.remark:
+                    remark(goes_on.remark)
             with stop_request(is_answered=experiment.checkpoint is not None) as request:
                 recoveries = Recoveries(
                     experiment, begin, request.wait, notify, exact=engine.resumes_exactly
                 )
                 for report in recoveries.reports(stream, writer):
                     if isinstance(report, Checkpoint):
-                        _keep(writer, report, remark)
+                        if _keep(writer, report, remark):
+                            saved(folder, report)
                     elif isinstance(report, Resumed):
                         _tell([report], notify)
                         _write(writer, [], watches, notify)  # they look at what is left
@@ -343,16 +356,17 @@ def _tell(lines: Iterable[Line], notify: Notify) -> None:
                 notify(f"After {event.at:.1f} s: {event.text}.")
 
 
-def _keep(writer: RecordWriter, checkpoint: Checkpoint, remark: Notify) -> None:
-    """Write a checkpoint; without it, the run goes on."""
+def _keep(writer: RecordWriter, checkpoint: Checkpoint, remark: Notify) -> bool:
+    """Write a checkpoint, and return whether it is there; without it, the run goes on."""
     try:
-        writer.write_checkpoint(checkpoint)
+        return writer.write_checkpoint(checkpoint)
     except OSError as error:
         reason = " ".join((error.strerror or str(error)).split())
         remark(
             f"Checkpoint {checkpoint.number} could not be written ({reason}): the run goes on, and"
             " the checkpoints before it stay."
         )
+        return False
 
 
 def _new_folder(experiment: Experiment, choice: ParadigmChoice) -> Path:

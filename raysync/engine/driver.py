@@ -64,6 +64,7 @@ from raysync.core.metrics import ACCURACY, PrimaryMetric
 from raysync.engine.backend import Backend, Call, Failure
 from raysync.engine.checkpointing import Checkpointer, Cut
 from raysync.engine.early_stop import EarlyStop
+from raysync.engine.elastic import LEAVING, WHY
 from raysync.engine.evaluations import Evaluations
 from raysync.engine.failure_detection import FailureDetector
 from raysync.engine.faults import FaultPlan
@@ -164,6 +165,8 @@ class Driver:
         self._preemptions = Preemptions(self._steps, self._leave_in_order)
         self._lives: dict[str, str] = {}
         """Slot -> the worker that fills it now, or was the last to fill it."""
+        self._leaving: set[str] = set()
+        """The workers without an actor that are about to leave, as the run goes on without them."""
         self._stays_away: set[str] = set()
         """The slots whose worker a fault has killed for good."""
         self._failures = FailureDetector(
@@ -305,7 +308,10 @@ class Driver:
         that then join: a resumed run has a process for every slot again.
         """
         workers, joining = {}, []
+        slots = {str(WorkerId(worker).slot) for worker in self.topology.workers}
         for slot, worker in self._lives.items():
+            if slot not in slots:
+                continue  # the run was resumed without it
             if worker in self.topology.roster.live or slot in self._stays_away:
                 workers[slot] = worker
             elif coming := self._comebacks.next_life(slot):
@@ -334,14 +340,23 @@ class Driver:
         for timer in self.topology.machine.timers.items():
             self.backend.schedule(max(timer[1], self.backend.now), self._fire, timer)
         self._quorum.resume()
-        for worker in self.topology.roster.live if self._has_faults else ():
+        roster = self.topology.roster
+        for worker in roster.live if self._has_faults else ():
             self._plan_kill(worker, self.backend.now)
         for worker, batch_size in state["batch_sizes"].items():
-            member = self.topology.roster.live[worker]
+            member = roster.live[worker]
             self._release(Release(worker, member.clock, member.version, batch_size=batch_size))
         self._comebacks.load_state(state["comebacks"])
+        leaving = [worker for worker in state.get(LEAVING, ()) if worker in roster.live]
+        self._leaving.update(leaving)
+        for worker in leaving:
+            if not self.status:
+                self._leave(worker, {"why": WHY})
+        self._leaving.clear()
         for worker in state["joining"]:
             self._join(worker)
+        if leaving:
+            self._need_workers(f"the last was {leaving[-1]}: {WHY}")
 
     def _write(self, lines: list[Line]) -> None:
         self.lines += lines
@@ -537,6 +552,10 @@ class Driver:
     def _remove(self, worker: str, report: Mapping[str, Any]) -> None:
         """End a worker's actor, and let it leave."""
         self.backend.kill(worker)
+        self._leave(worker, report)
+
+    def _leave(self, worker: str, report: Mapping[str, Any]) -> None:
+        """Let a worker leave that has no actor."""
         self._steps.pop(worker, None)
         self._comebacks.unproven.pop(worker, None)
         self.topology.left(worker)
@@ -614,6 +633,8 @@ class Driver:
 
     def _release(self, decision: Release) -> None:
         worker = decision.worker
+        if self._leaving and worker in self._leaving:
+            return  # the others' leaving has released it
         if worker in self._preemptions.due:  # after the decisions in hand have been carried out
             self.backend.schedule(self.topology.roster.now, self._leave_in_order, worker)
             return
@@ -650,6 +671,8 @@ class Driver:
         for evaluation in evaluations:
             if why := self._early_stop.reason(evaluation):
                 self._stop(why)
+        if evaluations:
+            self.checkpointer.evaluated()
 
 
 def _push_name(push: Push) -> str:

@@ -89,11 +89,11 @@ def evaluations_table(measures: Measures) -> pa.Table:
     return pa.table(columns)
 
 
-def folder_name(output: Location, name: str, kind: str) -> Path:
+def folder_name(output: Location, name: str, kind: str, began: datetime | None = None) -> Path:
     """Choose the folder `OUTPUT/NAME/TIME-KIND-ID`, without creating it; behind a URI, a copy of
-    it. The id keeps runs of the same second apart.
+    it. The id keeps runs of the same second apart. The time is that of now, unless it is given.
     """
-    stamp = datetime.now().strftime(STAMP)
+    stamp = (began or datetime.now()).strftime(STAMP)
     plain = re.sub(r"[^A-Za-z0-9=.]+", "-", kind).strip("-")
     location = join(output, name, f"{stamp}-{plain}-{uuid4().hex[:4]}")
     return Path(location).expanduser() if not is_uri(location) else new_copy(str(location))
@@ -254,17 +254,18 @@ class RecordWriter:
                 for line in read(journal)[1]:
                     self._take(line)
 
-    def write_checkpoint(self, checkpoint: Checkpoint) -> None:
+    def write_checkpoint(self, checkpoint: Checkpoint) -> bool:
         """Write a checkpoint, whose line in the journal has been written, and remove those that are
-        too old.
+        too old. Return whether it is there: it is not where the record cannot be written any more.
 
         Raises:
             OSError: it cannot be written. The older ones stay, and the record can go on.
         """
         if self.failure:
-            return
+            return False
         os.fsync(self._journal.fileno())  # a checkpoint without its line is none
         self._checkpoints.write(checkpoint)
+        return True
 
     def _take(self, line: Line) -> None:
         """Take in a line that is in the journal."""
