@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import ray
 from ray.exceptions import (
@@ -29,7 +29,7 @@ from ray.exceptions import (
 from raysync.cluster.actor_errors import ActorError, reason
 from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.node_watch import WorkerNodes
-from raysync.cluster.shards import Parts, Shards
+from raysync.cluster.shards import Parts, Shards, Spawns
 from raysync.core.ids import WorkerId
 from raysync.engine.backend import Failure, Room
 from raysync.engine.evaluations import EVALUATOR
@@ -42,21 +42,10 @@ SIGN_OF_LIFE_S = 1.0
 silence for a failure."""
 
 
-class Respawns(Protocol):
-    """What starts workers anew: `actor_spec.WorkerSpecs`."""
-
-    def spawn(self, slot: str, life: int) -> tuple[Any, Any]:
-        """Start a further life of a slot.
-
-        Returns:
-            Its handle, and a reference to its `Place`, which is there when it is ready.
-        """
-
-
 class RayCall:
     """A call of one actor, or of all shards of one."""
 
-    __slots__ = ("_backend", "_values", "is_fetched", "report")
+    __slots__ = ("__weakref__", "_backend", "_values", "is_fetched", "report")
 
     def __init__(
         self, backend: RayBackend, report: Sequence[Any], *values: Parts, is_fetched: bool = False
@@ -82,6 +71,13 @@ class RayCall:
     def value(self, index: int) -> Parts:
         """See `Call.value`."""
         return self._values[index]
+
+    def patch(self, shards: Shards, report: Parts, values: Sequence[Parts]) -> None:
+        """Stand for what shards that were started anew leave behind now, in place of what those
+        before them did not.
+        """
+        self.report = shards.patched(tuple(self.report), report)
+        self._values = tuple(map(shards.patched, self._values, values))
 
     @property
     def parts(self) -> Parts:
@@ -110,7 +106,7 @@ class RayBackend:
         evaluator: Any,
         evaluator_setup: Sequence[Any],
         workers: Mapping[str, Any],
-        respawns: Respawns,
+        respawns: Spawns,
         nodes: WorkerNodes,
         names: Mapping[str, str],
         *,
@@ -123,7 +119,7 @@ class RayBackend:
             evaluator: handle of its actor, which Ray may restart.
             evaluator_setup: references to the arguments of the evaluator's `reset`.
             workers: id -> handle of its actor.
-            respawns: starts the workers that come back.
+            respawns: starts the workers and servers that come back.
             nodes: knows what becomes of the workers' nodes.
             names: Ray's id of an actor -> its id here, of workers and servers.
             delivers: whether gradients are brought to their server before an update needs them.
@@ -133,6 +129,8 @@ class RayBackend:
         self._servers, self._evaluator, self._evaluator_setup = servers, evaluator, evaluator_setup
         self._workers = dict(workers)
         self._respawns, self._nodes, self._names = respawns, nodes, dict(names)
+        self._dead: set[str] = set()
+        """Ray's ids of servers that are known to be dead."""
         self._drained: Callable[[str], None] = lambda worker: None
         self._parts = max(shards.count for shards in servers.values())
         self._methods: dict[tuple[str, str], Any] = {}
@@ -268,18 +266,41 @@ class RayBackend:
             for method in [key for key in self._methods if key[0] == actor]:
                 del self._methods[method]
 
-    def restart(self, actor: str) -> RayCall:
+    def restart(self, actor: str, *base: RayCall, freezes: bool = False) -> RayCall:
         """See `Backend.restart`."""
-        assert actor == EVALUATOR, f"Ray does not restart {actor}"
-        reset = self._evaluator.reset.options(max_task_retries=-1)  # it waits for the new process
-        return RayCall(self, (reset.remote(*self._evaluator_setup),))
+        if actor == EVALUATOR:
+            reset = self._evaluator.reset.options(max_task_retries=-1)  # it waits for the process
+            return RayCall(self, (reset.remote(*self._evaluator_setup),))
+        dead = set() if freezes else self._dead
+        state = base[0].parts if base else None
+        ids, ready = self._servers[actor].restart(dead, state, self._respawns)
+        self._names.update(dict.fromkeys(ids, actor))
+        return RayCall(self, ready)
+
+    def can_lose(self, server: str) -> bool:
+        """See `Backend.can_lose`."""
+        return True
+
+    def repeat(
+        self, lost: RayCall | None, server: str, method: str, fields: list[Any], *inputs: Any
+    ) -> RayCall:
+        """See `Backend.repeat`: only the shards that were started anew are called."""
+        shards = self._servers[server]
+        parts = [each.parts if isinstance(each, RayCall) else each for each in inputs]
+        report, *values = shards.repeat(method, fields, parts)
+        if lost is not None:
+            lost.patch(shards, report, values)
+        return RayCall(self, report, *values)
 
     def failure_of(self, error: RayError) -> Failure:
         """Say what a Ray error means, which may be that of a call whose values were waited for."""
         cause: Exception = error.cause if isinstance(error, RayTaskError) else error
         match cause:
             case ActorDiedError() | ActorUnavailableError():
-                return Failure("died", reason(cause), self._names.get(cause.actor_id or "", ""))
+                name = self._names.get(cause.actor_id or "", "")
+                if name in self._servers:
+                    self._dead.add(cause.actor_id)
+                return Failure("died", reason(cause), name)
             case ObjectLostError():
                 return Failure("lost", "what it needs was lost with the node that held it")
             case ActorError():
@@ -315,7 +336,7 @@ class _Snapshot(RayCall):
     def answer(self) -> Any:
         """See `Call.answer`."""
         try:
-            return ray.get(list(self.report))
+            return ray.get(list(self.parts))
         except RayError as error:
             return self._backend.failure_of(error)
 

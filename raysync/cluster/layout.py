@@ -92,7 +92,9 @@ class DataParallelLayout:
         self.servers: Mapping[str, Sequence[int]] = {
             SERVER: range(training.experiment.cluster.server_shards)
         }
-        self.topology = DataParallelPlan(paradigm, training.workload_samples, training.has_buffers)
+        self.topology = DataParallelPlan(
+            paradigm, training.workload_samples, training.has_buffers, training.vector_bytes
+        )
         self.assembly = WholeModel(training.experiment.seed)
         self._training = training
 

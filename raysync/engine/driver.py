@@ -71,6 +71,7 @@ from raysync.engine.parameter_server import ParameterServer
 from raysync.engine.preemption import DRAINED, Preemptions
 from raysync.engine.quorum import Quorum
 from raysync.engine.rejoin import Comebacks, next_life_of
+from raysync.engine.server_recovery import ServerRecovery
 from raysync.engine.topology import NO_REPORT, Arriving, Step, Topology, pulls_next
 from raysync.errors import RunFailed, RunLost
 
@@ -169,6 +170,18 @@ class Driver:
         self._failures = FailureDetector(
             backend, topology, self._deadline_s, self._steps, self._lives, self._lose
         )
+        for server in topology.servers:
+            if server.log is not None:
+                server.comeback = ServerRecovery(
+                    server,
+                    backend,
+                    topology,
+                    self._restarts,
+                    self._deadline_s,
+                    self._steps,
+                    self._stepped,
+                    self._remark,
+                )
         self._drains = topology.drains
         self._last_server = topology.servers[-1]
         self._settling: set[ParameterServer] = set()
@@ -363,9 +376,8 @@ class Driver:
             for server in self.topology.servers:
                 if server.last is not None:
                     self._settling.add(server)
-                    self.backend.watch(server.last, self._settled, server)
-                    deadline_at = self.backend.now + self._deadline_s
-                    self.backend.schedule(deadline_at, self._miss_last_update, server)
+                    server.watch(server.last, self._settled, server)
+                    self._await_last_update(server)
         self.status = status
         self._steps.clear()
         self._comebacks.cancel()
@@ -377,9 +389,18 @@ class Driver:
         self._settling.discard(server)
         self.last_at = max(self.last_at, self.backend.now)
 
+    def _await_last_update(self, server: ParameterServer) -> None:
+        deadline_at = self.backend.now + self._deadline_s
+        self.backend.schedule(deadline_at, self._miss_last_update, server)
+
     def _miss_last_update(self, server: ParameterServer) -> None:
-        if server in self._settling and not self.backend.is_done(server.last):
-            raise RunLost(f"{server.actor}: no answer for {self._deadline_s:g} s")
+        if server not in self._settling:
+            return
+        if not (self.backend.is_done(server.last) or server.is_coming_back):
+            late = f"no answer for {self._deadline_s:g} s"
+            if not server.lost(late, freezes=True):
+                raise RunLost(f"{server.actor}: {late}")
+        self._await_last_update(server)
 
     def _stepped(self, step: Step) -> None:
         """Take in that a worker has answered, or that its call has failed."""

@@ -68,7 +68,7 @@ class VirtualCall:
     It has no `__init__`, which would take longer than all that `VirtualBackend.call` does to it.
     """
 
-    __slots__ = ("__weakref__", "added_s", "answer", "at", "site", "values")
+    __slots__ = ("__weakref__", "added_s", "answer", "at", "moved", "site", "values")
 
     at: float
     """The time at which it is done, in seconds since the run began."""
@@ -78,6 +78,8 @@ class VirtualCall:
     answer: Any
     values: Sequence[Any]
     """The computed values; not set where nothing is computed."""
+    moved: VirtualCall
+    """The call that it stands for since it was repeated; not set before."""
 
     def value(self, index: int) -> VirtualCall | OtherValue:
         """See `Call.value`."""
@@ -110,6 +112,15 @@ def _load_state(call: VirtualCall, state: Mapping[str, Any]) -> None:
         call.answer = Failure(*state["failure"])
     else:
         call.values, call.answer = state["values"], state["answer"]
+
+
+def _take_over(calls: tuple[VirtualCall, VirtualCall]) -> None:
+    """Give a call that was lost what the one that stands for it has computed."""
+    lost, call = calls
+    if lost.moved is call:
+        lost.answer = call.answer
+        if hasattr(call, "values"):
+            lost.values = call.values
 
 
 class OtherValue:
@@ -316,10 +327,27 @@ class VirtualBackend:
         """See `Backend.kill`."""
         self._end_process(actor)
 
-    def restart(self, actor: str) -> VirtualCall:
+    def restart(self, actor: str, *base: Any, freezes: bool = False) -> VirtualCall:
         """See `Backend.restart`; it is ready at once."""
         self._end_process(actor)
-        return self._ready(0.0)
+        return self.call(actor, "restore", [], *base) if base else self._ready(0.0)
+
+    def can_lose(self, server: str) -> bool:
+        """See `Backend.can_lose`."""
+        return self.computes and server in self._ends
+
+    def repeat(
+        self, lost: VirtualCall | None, server: str, method: str, fields: list[Any], *inputs: Any
+    ) -> VirtualCall:
+        """See `Backend.repeat`."""
+        call = self.call(server, method, fields, *inputs)
+        if lost is not None:
+            lost.moved = call
+            lost.at, lost.site, lost.added_s = call.at, call.site, call.added_s
+            lost.answer = call.answer
+            if call.at < inf:
+                self.schedule(call.at, _take_over, (lost, call))
+        return call
 
     def _end_process(self, actor: str) -> None:
         """Forget the present process of an actor, and its end."""
@@ -359,6 +387,8 @@ class VirtualBackend:
         self, task: tuple[VirtualCall, str, Actor, str, list[Any], tuple[Any, ...]]
     ) -> None:
         call, actor, performer, method, fields, inputs = task
+        if hasattr(call, "moved"):
+            return  # it was lost, and is computed by another
         failed = [each.answer for each in (call, *inputs) if isinstance(each.answer, Failure)]
         if failed:
             call.answer = failed[0]

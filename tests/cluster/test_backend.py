@@ -22,7 +22,8 @@ def ray(monkeypatch):
 
 
 def backend_of(worker=None, servers=1, respawns=None, views=None):
-    shards = Shards([SimpleNamespace(received=[]) for _ in range(servers)], clips=False)
+    actors = [SimpleNamespace(received=[]) for _ in range(servers)]
+    shards = Shards(actors, [f"server-{index}" for index in range(servers)], clips=False)
     for server in shards._servers:
         server.receive = remote(lambda part: Reference(at=5.0))
     nodes = WorkerNodes(views or Views(NodeView({0: "here"}, {"here": 1})), {"w-0": 0})
