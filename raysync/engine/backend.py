@@ -150,7 +150,7 @@ class Backend(Protocol):
         """Return whether the process of a server may be lost, and can be started anew."""
 
     def repeat(
-        self, lost: Call | None, server: str, method: str, fields: list[Any], *inputs: Value
+        self, lost: Any, server: str, method: str, fields: list[Any], *inputs: Value
     ) -> Call:
         """Call a method of a server that was started anew, as the one before it was called.
 

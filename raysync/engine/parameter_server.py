@@ -7,7 +7,7 @@ It may be one actor or several shards: only the backend knows, and a value may c
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -257,10 +257,13 @@ class ParameterServer:
             calls.append(
                 self._backend.repeat(lost, self.actor, method, entry.fields, *entry.inputs)
             )
+        return Replay(calls, updates, repeated)
+
+    def watch_again(self, repeated: Collection[Call]) -> None:
+        """Watch those calls that have been repeated, and are waited for."""
         for watcher in self._watchers:
             if watcher.call in repeated:
                 self._backend.watch(watcher.call, self._answered, watcher)
-        return Replay(calls, updates, repeated)
 
     def failure(self, version: int, patience_s: float) -> RunFailed | None:
         """Return the error of the first update up to that version that failed; None if none did.

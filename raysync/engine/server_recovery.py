@@ -102,6 +102,7 @@ class ServerRecovery:
         last = self._missing[-1]
         self._backend.watch(last, self._replayed, (last, replay.updates, began_at))
         self._look_later(self._missing[0])
+        self._server.watch_again(replay.repeated)
         self._issue_again(replay.repeated)
 
     def _issue_again(self, repeated: set[Call]) -> None:

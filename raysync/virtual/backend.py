@@ -330,6 +330,9 @@ class VirtualBackend:
     def restart(self, actor: str, *base: Any, freezes: bool = False) -> VirtualCall:
         """See `Backend.restart`; it is ready at once."""
         self._end_process(actor)
+        for performer in self._actors.values():
+            if performer.free_at == inf:  # it waits no longer for what a frozen process owed it
+                performer.free_at = self.now
         return self.call(actor, "restore", [], *base) if base else self._ready(0.0)
 
     def can_lose(self, server: str) -> bool:

@@ -102,6 +102,8 @@ class Misfortunes:
         self.drained_at, self.no_room, self.turn_at = {}, {}, {}
         for line in lines:
             self._read(line)
+        self.delivers = bool(self.uploads_s or self.lost or self.shards)
+        """Whether gradients travel, so that they may be late or lost."""
 
     def _read(self, line):
         for pattern, take in PHRASES.items():
@@ -109,11 +111,6 @@ class Misfortunes:
                 take(self, *found.groups())
                 return
         raise AssertionError(f"{line!r} is none of {list(PHRASES)}")
-
-    @property
-    def delivers(self):
-        """Whether gradients travel, so that they may be late or lost."""
-        return bool(self.uploads_s or self.lost or self.shards)
 
 
 PHRASES = {
@@ -194,9 +191,10 @@ class World:
         whose, its = self._gradients[value], self._misfortunes
         upload_s = its.uploads_s.get(whose, 0.0)
         first = arriving(self.now + upload_s, LOST if whose in its.lost else None)
-        if whose not in its.shards:
+        how = its.shards.pop(whose, None)  # once: a server that was started anew gets its part
+        if how is None:
             return (first,) if upload_s or whose in its.lost else ()
-        if its.shards[whose] == "loses":
+        if how == "loses":
             return first, arriving(first.at, LOST)
         return first, arriving(inf)
 
@@ -214,10 +212,19 @@ class World:
         self.spawned.append((self.now, worker))
         return self._started(worker, self._backend.spawn(worker))
 
-    def restart(self, actor):
+    def restart(self, actor, *base, freezes=False):
         self._dead.discard(actor)
+        if actor != EVALUATOR:
+            return self._anew(actor, self._backend.restart(actor, *base, freezes=freezes))
         self.restarts += 1
         return self._started(actor, self._backend.restart(actor))
+
+    def _anew(self, server, call):
+        """A server is sent calls before it is ready."""
+        seconds = self._misfortunes.starts.get(server, 0.0)
+        performer = self._backend._actors.get(server) or self._backend._start(server)
+        performer.free_at = call.at = self.now + seconds
+        return call
 
     def _started(self, actor, call):
         match self._misfortunes.starts.get(actor):
