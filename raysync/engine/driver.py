@@ -13,8 +13,7 @@ What happens when something is lost:
   of a worker's node takes no push away that the machine knows of: a gradient that the node still
   held never arrives, and the worker has Left.
 * Every step has a deadline, since a frozen actor is never reported: its worker has Left, unless the
-  step waits for weights that the server has not published. Then the run ends with the server's
-  error.
+  step waits for weights that the server has not published. Then it is the server that is lost.
 * An update that fails ends the run with its own error: every update and publication names its
   version, and a server that has missed one refuses every later call. So no model misses an update
   unnoticed.
@@ -27,8 +26,10 @@ What happens when something is lost:
 * Where a topology cannot go on without a worker, the loss of one ends the run with an error that
   names it.
 * An evaluator only measures: see `evaluations`.
-* The loss of a server, or of the process of this driver, ends the driver. Where there is a
-  checkpoint (see `checkpointing`) the run goes on from there, in new processes.
+* A lost server comes back with the weights that it had: see `server_recovery`. The others go on
+  meanwhile. The server of a stage does not come back.
+* A server that does not come back, and the loss of the process of this driver, end the driver.
+  Where there is a checkpoint (see `checkpointing`) the run goes on from there, in new processes.
 """
 
 from __future__ import annotations
