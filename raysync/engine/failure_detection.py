@@ -92,7 +92,7 @@ class FailureDetector:
 
     def _step_late(self, step: Step) -> None:
         late = f"no answer for {self._deadline_s:g} s"
-        if step.server.is_coming_back:
+        if step.arriving is None and step.server.is_coming_back:
             return  # it may wait for that
         if step.arriving is None:
             worker = self._topology.suspect(step)
@@ -104,8 +104,7 @@ class FailureDetector:
             if self._topology.server_of(worker).check(pulled, late):  # it does not wait for weights
                 self._lose(worker, late)
         elif self._backend.is_done(step.arriving.first):  # a shard has not taken its part
-            if not step.server.lost(late, freezes=True):
-                raise RunLost(f"{step.server.actor}: {late}")
+            raise RunLost(f"{step.server.actor}: {late}")
         else:
             self._lose(step.release.worker, late)
 

@@ -106,17 +106,12 @@ class ServerRecovery:
         self._issue_again(replay.repeated)
 
     def _issue_again(self, repeated: set[Call]) -> None:
-        """Issue the steps again that wait for these weights, and deliver the gradients again that
-        were on their way.
-        """
+        """Issue the steps again that wait for these weights."""
         now = self._backend.now
         for worker, step in list(self._steps.items()):
             if step.server is not self._server or self._steps.get(worker) is not step:
                 continue
-            if step.arriving is not None:
-                self._steps[worker] = again = step.copy(step.call)
-                self._answered(again)
-            elif self._topology.pulled(worker) in repeated:
+            if step.arriving is None and self._topology.pulled(worker) in repeated:
                 self._steps[worker] = again = step.copy(self._topology.issued_again(step))
                 released_at = self._topology.roster_of(worker).live[worker].telemetry.released_at
                 assert released_at is not None, f"{step.release} of a worker never released"

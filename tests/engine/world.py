@@ -102,8 +102,6 @@ class Misfortunes:
         self.drained_at, self.no_room, self.turn_at = {}, {}, {}
         for line in lines:
             self._read(line)
-        self.delivers = bool(self.uploads_s or self.lost or self.shards)
-        """Whether gradients travel, so that they may be late or lost."""
 
     def _read(self, line):
         for pattern, take in PHRASES.items():
@@ -111,6 +109,11 @@ class Misfortunes:
                 take(self, *found.groups())
                 return
         raise AssertionError(f"{line!r} is none of {list(PHRASES)}")
+
+    @property
+    def delivers(self):
+        """Whether gradients travel, so that they may be late or lost."""
+        return bool(self.uploads_s or self.lost or self.shards)
 
 
 PHRASES = {
@@ -191,10 +194,9 @@ class World:
         whose, its = self._gradients[value], self._misfortunes
         upload_s = its.uploads_s.get(whose, 0.0)
         first = arriving(self.now + upload_s, LOST if whose in its.lost else None)
-        how = its.shards.pop(whose, None)  # once: a server that was started anew gets its part
-        if how is None:
+        if whose not in its.shards:
             return (first,) if upload_s or whose in its.lost else ()
-        if how == "loses":
+        if its.shards[whose] == "loses":
             return first, arriving(first.at, LOST)
         return first, arriving(inf)
 
