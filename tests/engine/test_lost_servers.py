@@ -30,6 +30,7 @@ LEARNING = {
     "workers": [{"name": "gpu", "count": 3, "step_s": 0.1, "jitter": {"sigma": 0.5}}],
 }
 COMPENSATED = {"update": {"lr": 0.1, "delay_compensation": {}}}
+CRASHES = [{"kind": "crash", "worker": "gpu-1", "at_clock": 4, "rejoin_after_s": 0.2}]
 ONE_UPDATE, ALL = 1, 2**30
 TIMES = st.floats(0, 2.5)
 DEATHS = st.lists(TIMES, min_size=1, max_size=4).map(sorted)
@@ -85,6 +86,7 @@ def times_lost(lines):
     st.integers(0, 9),
 )
 @example("bsp", [0.0], ALL, False, 0)
+@example("asp", [0.8, 1.2], ALL, False, 0)
 def test_a_run_that_loses_its_server_is_the_run_that_does_not(
     paradigm, deaths, log_bytes, compensates, seed
 ):
@@ -92,7 +94,7 @@ def test_a_run_that_loses_its_server_is_the_run_that_does_not(
     same, under every paradigm, however much of it comes from a snapshot.
     """
     name, parameters = VARIANTS[paradigm]
-    more = {"seed": seed} | (COMPENSATED if compensates else {})
+    more = {"seed": seed, "faults": CRASHES} | (COMPENSATED if compensates else {})
     choice = ParadigmChoice(name=name, **parameters)
     driver, lines, _ = trained(task_of(log_bytes, **more), choice)
     other, others, _ = trained(task_of(log_bytes, **more), choice, [End(at) for at in deaths])
