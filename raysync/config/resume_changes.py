@@ -100,7 +100,7 @@ def why_workers_stay(experiment: Experiment) -> str:
     """Say why a run cannot go on with other workers than it had, as a clause; empty: it can."""
     if experiment.engine == "virtual":
         return "in virtual time a run goes on exactly, with the workers that it has"
-    if isinstance(experiment.paradigm.make(), Decoupled):
+    if isinstance(experiment.make(experiment.paradigm), Decoupled):
         return "a cut network has one worker for each stage of each group"
     return ""
 

@@ -277,10 +277,12 @@ BACKOFF_MAX_S = 60.0
 
 
 class Restarts(Strict):
-    """How a worker comes back whose process has died or frozen: as the next life of its slot.
+    """How a worker comes back whose process has died or frozen: as the next life of its slot; and
+    a server: with the weights that it had.
 
-    Attempts are counted in a row, not over the run: a push shows that the worker is well. So a long
-    run survives any number of losses, and a worker that fails whenever it starts is given up.
+    Attempts are counted in a row, not over the run: a push shows that the worker is well, and a
+    further update that the server is. So a long run survives any number of losses, and what fails
+    whenever it starts is given up.
     """
 
     attempts: int = Field(
@@ -288,8 +290,9 @@ class Restarts(Strict):
         ge=0,
         description=(
             "how often in a row a lost worker is started anew, until the run goes on without it; a"
-            " push of the worker sets the count back; 0: a lost worker stays gone. The loss of a"
-            " stage of a `decoupled` run ends the run all the same"
+            " push of the worker sets the count back; 0: a lost worker stays gone. Likewise a lost"
+            " server, until the run has failed or goes back to its newest checkpoint. The loss of a"
+            " stage or a server of a `decoupled` run ends the run all the same"
         ),
     )
     backoff_s: float = Field(
@@ -338,12 +341,23 @@ class Cluster(Strict):
         120,
         gt=0,
         description=(
-            "a worker whose step takes longer counts as gone; a server "
-            "whose update takes longer makes the run fail"
+            "a worker whose step takes longer counts as gone, and so does a server whose update"
+            " takes longer"
         ),
     )
     restarts: Restarts = Field(
-        Restarts(), description="how a worker comes back whose process has died or frozen"
+        Restarts(),
+        description="how a worker or a server comes back whose process has died or frozen",
+    )
+    server_log_bytes: int = Field(
+        2**30,
+        ge=0,
+        description=(
+            "the gradients of updates are held, up to this size, until the server has been asked"
+            " for a snapshot of its state: from that and from them a lost server comes back with"
+            " the same weights; 0: nothing is held, and the loss of a server takes the run back to"
+            " its newest checkpoint"
+        ),
     )
     min_workers: int = Field(
         1,

@@ -163,6 +163,13 @@ class Pipelined:
                 yield step
             queue += self._pipelines.done(following)
 
+    def pulled(self, worker: str) -> Value:
+        """See `Topology.pulled`: the server of a stage keeps no log."""
+
+    def issued_again(self, step: Step) -> Call:
+        """See `Topology.issued_again`; the loss of a stage's server ends the run."""
+        raise AssertionError("a pass that is issued again")
+
     def applied(self, apply: Apply, steps: Sequence[Step], is_pulled: bool) -> None:
         """See `Topology.applied`."""
         server, roster = steps[0].server, self.roster_of(steps[0].release.worker)

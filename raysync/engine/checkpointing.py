@@ -168,8 +168,8 @@ class Checkpointer:
             else {}
         )
         pending = self._pending = _Pending(self.number, at, cut.state, calls, len(calls))
-        for call in calls.values():
-            self._backend.watch(call, self._answered, pending)
+        for server in self._servers if calls else ():
+            server.watch(calls[server.actor], self._answered, pending)
         if not calls:
             self._complete(pending, {})
         else:
@@ -177,10 +177,7 @@ class Checkpointer:
 
     def _snapshot(self, server: ParameterServer, cut: Cut) -> Call:
         kept = cut.values.get(server.actor, [])
-        names = [name for name, _ in kept]
-        return self._backend.call(
-            server.actor, "snapshot", [names, server.version], *(value for _, value in kept)
-        )
+        return server.snapshot([name for name, _ in kept], [value for _, value in kept])
 
     def _answered(self, pending: _Pending) -> None:
         pending.missing -= 1

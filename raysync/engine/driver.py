@@ -13,8 +13,7 @@ What happens when something is lost:
   of a worker's node takes no push away that the machine knows of: a gradient that the node still
   held never arrives, and the worker has Left.
 * Every step has a deadline, since a frozen actor is never reported: its worker has Left, unless the
-  step waits for weights that the server has not published. Then the run ends with the server's
-  error.
+  step waits for weights that the server has not published. Then it is the server that is lost.
 * An update that fails ends the run with its own error: every update and publication names its
   version, and a server that has missed one refuses every later call. So no model misses an update
   unnoticed.
@@ -27,8 +26,10 @@ What happens when something is lost:
 * Where a topology cannot go on without a worker, the loss of one ends the run with an error that
   names it.
 * An evaluator only measures: see `evaluations`.
-* The loss of a server, or of the process of this driver, ends the driver. Where there is a
-  checkpoint (see `checkpointing`) the run goes on from there, in new processes.
+* A lost server comes back with the weights that it had: see `server_recovery`. The others go on
+  meanwhile. The server of a stage does not come back.
+* A server that does not come back, and the loss of the process of this driver, end the driver.
+  Where there is a checkpoint (see `checkpointing`) the run goes on from there, in new processes.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ from raysync.engine.parameter_server import ParameterServer
 from raysync.engine.preemption import DRAINED, Preemptions
 from raysync.engine.quorum import Quorum
 from raysync.engine.rejoin import Comebacks, next_life_of
+from raysync.engine.server_recovery import ServerRecovery
 from raysync.engine.topology import NO_REPORT, Arriving, Step, Topology, pulls_next
 from raysync.errors import RunFailed, RunLost
 
@@ -172,6 +174,18 @@ class Driver:
         self._failures = FailureDetector(
             backend, topology, self._deadline_s, self._steps, self._lives, self._lose
         )
+        for server in topology.servers:
+            if server.log is not None:
+                server.comeback = ServerRecovery(
+                    server,
+                    backend,
+                    topology,
+                    self._restarts,
+                    self._deadline_s,
+                    self._steps,
+                    self._stepped,
+                    self._remark,
+                )
         self._drains = topology.drains
         self._last_server = topology.servers[-1]
         self._settling: set[ParameterServer] = set()
@@ -378,9 +392,8 @@ class Driver:
             for server in self.topology.servers:
                 if server.last is not None:
                     self._settling.add(server)
-                    self.backend.watch(server.last, self._settled, server)
-                    deadline_at = self.backend.now + self._deadline_s
-                    self.backend.schedule(deadline_at, self._miss_last_update, server)
+                    server.watch(server.last, self._settled, server)
+                    self._await_last_update(server)
         self.status = status
         self._steps.clear()
         self._comebacks.cancel()
@@ -392,9 +405,18 @@ class Driver:
         self._settling.discard(server)
         self.last_at = max(self.last_at, self.backend.now)
 
+    def _await_last_update(self, server: ParameterServer) -> None:
+        deadline_at = self.backend.now + self._deadline_s
+        self.backend.schedule(deadline_at, self._miss_last_update, server)
+
     def _miss_last_update(self, server: ParameterServer) -> None:
-        if server in self._settling and not self.backend.is_done(server.last):
-            raise RunLost(f"{server.actor}: no answer for {self._deadline_s:g} s")
+        if server not in self._settling:
+            return
+        if not (self.backend.is_done(server.last) or server.is_coming_back):
+            late = f"no answer for {self._deadline_s:g} s"
+            if not server.lost(late, freezes=True):
+                raise RunLost(f"{server.actor}: {late}")
+        self._await_last_update(server)
 
     def _stepped(self, step: Step) -> None:
         """Take in that a worker has answered, or that its call has failed."""

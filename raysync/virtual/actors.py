@@ -4,7 +4,8 @@ run trains.
 worker      step(clock, size[, factor, latency]; [weights])      -> gradient; loss and seconds
             restore(; vector)                                    takes the buffers at its end
 server      apply, apply_and_publish, publish, forget,
-            statistics, snapshot, saved                          see `training.model_server`
+            statistics, snapshot, restore,
+            saved                          see `training.model_server`
 evaluator   evaluate(is_last; weights...)                        metrics
             state_dict(; weights...)                             the file of the model
 """
@@ -117,7 +118,7 @@ class ServerActor:
     def cost(self, method: str, fields: list[Any], inputs: Sequence[Any]) -> Cost:
         """See `Actor.cost`: only updates take time."""
         if inputs:
-            if method == "snapshot":
+            if method in ("snapshot", "restore"):
                 return AT_ONCE
             return self._update_s, len(inputs) // self._vectors * self._reading_s, 0.0, 0.0, None
         return NO_COST
@@ -140,6 +141,8 @@ class ServerActor:
                 return (server.statistics(*fields),), None
             case "saved":
                 return (server.saved(*fields),), None
+            case "restore":
+                server.restore(*inputs)
             case "snapshot":
                 data = server.snapshot(fields[0], inputs, *fields[1:])
                 return (data,), [data]

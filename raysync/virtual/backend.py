@@ -73,7 +73,7 @@ class VirtualCall:
     It has no `__init__`, which would take longer than all that `VirtualBackend.call` does to it.
     """
 
-    __slots__ = ("__weakref__", "added_s", "answer", "at", "site", "values")
+    __slots__ = ("__weakref__", "added_s", "answer", "at", "moved", "site", "values")
 
     at: float
     """The time at which it is done, in seconds since the run began."""
@@ -83,6 +83,8 @@ class VirtualCall:
     answer: Any
     values: Sequence[Any]
     """The computed values; not set where nothing is computed."""
+    moved: VirtualCall
+    """The call that it stands for since it was repeated; not set before."""
 
     def value(self, index: int) -> VirtualCall | OtherValue:
         """See `Call.value`."""
@@ -126,6 +128,15 @@ class SharedCall(VirtualCall):
 
     watchers: list[tuple[Callable[[Any], None], Any]]
     """What is called once it is done, with its argument."""
+
+
+def _take_over(calls: tuple[VirtualCall, VirtualCall]) -> None:
+    """Give a call that was lost what the one that stands for it has computed."""
+    lost, call = calls
+    if lost.moved is call:
+        lost.answer = call.answer
+        if hasattr(call, "values"):
+            lost.values = call.values
 
 
 class OtherValue:
@@ -353,10 +364,30 @@ class VirtualBackend:
         """See `Backend.kill`."""
         self._end_process(actor)
 
-    def restart(self, actor: str) -> VirtualCall:
+    def restart(self, actor: str, *base: Any, freezes: bool = False) -> VirtualCall:
         """See `Backend.restart`; it is ready at once."""
         self._end_process(actor)
-        return self._ready(0.0)
+        for performer in self._actors.values():
+            if performer.free_at == inf:  # it waits no longer for what a frozen process owed it
+                performer.free_at = self.now
+        return self.call(actor, "restore", [], *base) if base else self._ready(0.0)
+
+    def can_lose(self, server: str) -> bool:
+        """See `Backend.can_lose`."""
+        return self.computes and server in self._ends
+
+    def repeat(
+        self, lost: VirtualCall | None, server: str, method: str, fields: list[Any], *inputs: Any
+    ) -> VirtualCall:
+        """See `Backend.repeat`."""
+        call = self.call(server, method, fields, *inputs)
+        if lost is not None:
+            lost.moved = call
+            lost.at, lost.site, lost.added_s = call.at, call.site, call.added_s
+            lost.answer = call.answer
+            if call.at < inf:
+                self.schedule(call.at, _take_over, (lost, call))
+        return call
 
     def _end_process(self, actor: str) -> None:
         """Forget the present process of an actor, and its end."""
@@ -454,6 +485,8 @@ class VirtualBackend:
 
     def _compute(self, task: Task) -> None:
         call, actor, performer, method, fields, inputs = task
+        if hasattr(call, "moved"):
+            return  # it was lost, and is computed by another
         failed = [each.answer for each in (call, *inputs) if isinstance(each.answer, Failure)]
         if failed:
             call.answer = failed[0]

@@ -62,7 +62,9 @@ class DataParallelRun:
     def topology(self, backend: VirtualBackend, faults: FaultPlan) -> DataParallel:
         """Return the topology of the run."""
         training = self._training
-        plan = DataParallelPlan(self._paradigm, training.workload_samples, training.has_buffers)
+        plan = DataParallelPlan(
+            self._paradigm, training.workload_samples, training.has_buffers, training.vector_bytes
+        )
         return plan.topology(backend, training.experiment, faults)
 
     def actor(self, name: str) -> Actor:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from raysync.config import Experiment
@@ -20,7 +21,7 @@ from raysync.errors import ConfigError
 from raysync.paradigms.decoupled import Decoupled
 from raysync.record.metrics_registry import RunLabels
 from raysync.training.preparation import TrainingPlan
-from raysync.virtual.backend import VirtualBackend
+from raysync.virtual.backend import End, VirtualBackend
 from raysync.virtual.data_parallel import DataParallelRun, seats_of
 from raysync.virtual.pipelined import PipelinedRun
 from raysync.virtual.reenactment import reenact, snapshot
@@ -109,9 +110,14 @@ def _check_intervals(experiment: Experiment, checkpoint: Checkpoint) -> None:
 
 
 def driver_of(
-    training: TrainingPlan, paradigm: AnyParadigm, checkpoint: Checkpoint | None = None
+    training: TrainingPlan,
+    paradigm: AnyParadigm,
+    checkpoint: Checkpoint | None = None,
+    ends: Mapping[str, Sequence[End]] = MappingProxyType({}),
 ) -> Driver:
-    """Return the driver of a run that has not begun, or goes on from a checkpoint."""
+    """Return the driver of a run that has not begun, or goes on from a checkpoint; see
+    `VirtualBackend` for the `ends` of processes that it is to survive.
+    """
     experiment = training.experiment
     run = (
         PipelinedRun(plan_of(training, paradigm))
@@ -125,6 +131,7 @@ def driver_of(
         run.paths(),
         run.actor,
         computes=trains,
+        ends=ends,
         began_at=checkpoint.at if checkpoint else 0.0,
         start_s=lambda worker: slots[WorkerId(worker).slot].start_s,
     )
