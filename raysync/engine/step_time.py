@@ -9,6 +9,7 @@ from functools import partial
 from math import exp, log
 
 from raysync.config import Jitter, Link, WorkerGroup
+from raysync.config.traces import steps_of
 from raysync.core.ids import Slot
 from raysync.randomness import prefix_of, standard_normal, uniform_at
 
@@ -51,8 +52,8 @@ class StepTime:
             seed: the seed of the run.
             slot: the worker's slot.
         """
-        self._step_s, self._trace, self._speed = group.step_s, group.trace, group.speed
-        self._begin = Slot(slot).number * len(group.trace) // group.count if group.trace else 0
+        self._step_s, self._speed = group.step_s, group.speed
+        self._trace, self._begin = steps_of(group.trace, Slot(slot).number, group.count)
         self._jitter = jitter_of(group.jitter, seed, slot)
 
     def seconds(

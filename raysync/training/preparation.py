@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -11,6 +12,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from raysync.config import Data, Experiment, Update, WorkerGroup
+from raysync.config.traces import is_shared
 from raysync.core.metrics import PrimaryMetric
 from raysync.errors import ConfigError
 from raysync.paradigms.syncswitch import SyncSwitch
@@ -175,8 +177,21 @@ def prepare(
         _deal(experiment, initial, list(experiment.slots())),
         experiment.workload_samples(count),
         metrics,
-        remarks,
+        (*remarks, *_shared_traces(experiment)),
     )
+
+
+def _shared_traces(experiment: Experiment) -> Iterator[str]:
+    """Say of which groups the workers share one list of step times: the slow ones among those that
+    were measured are then no slower than the others.
+    """
+    for group in experiment.workers:
+        if is_shared(group.trace, group.count):
+            yield (
+                f"The {group.count} workers of {group.name!r} share one list of"
+                f" {len(group.trace)} step times, and each begins at another place in it. A list or"
+                " a column for each worker keeps them apart."
+            )
 
 
 def _checked(experiment: Experiment, module: nn.Module, name: str) -> FlatModel:
