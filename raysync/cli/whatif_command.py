@@ -97,7 +97,9 @@ def whatif(
     times = read(files, event)
     options = Options(batch_size, steps, price_per_hour, processes or os.cpu_count() or 1)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-    with Progress(*columns, console=errors, transient=True) as progress:
+    with Progress(
+        *columns, console=errors, transient=True, disable=not errors.is_terminal
+    ) as progress:
         bar = progress.add_task("Simulating paradigms", total=None)
 
         def show(done: int, total: int) -> None:

@@ -10,6 +10,10 @@ Blocks are those of the *simulated* run. Resampling blocks of the trace and simu
 anew would answer the same question; a thousand samples would take a thousand times as long, and a
 trace that is pieced together has seams.
 
+A percentile interval of few values is too narrow: of 6 blocks it covers the mean 86 times in 100,
+where Student's t covers it 95 times. It is expanded by what distinguishes the two (Hesterberg 2015,
+"What teachers should know about the bootstrap"): percentiles further out are taken.
+
 What the intervals do not know: whether that hour was a typical one. The largest lead and staleness
 have none, since the largest value of a longer run is larger.
 """
@@ -17,6 +21,7 @@ have none, since the largest value of a longer run is larger.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -44,8 +49,16 @@ class Interval:
         return Interval(self.value * factor, low, high)
 
 
+def expanded(count: int) -> float:
+    """Return the level of percentiles that makes an interval of so many values one of
+    `CONFIDENCE`.
+    """
+    wide = sqrt(count / (count - 1)) * stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)
+    return float(2 * stats.norm.cdf(wide) - 1)
+
+
 def ratio(value: float, blocks: Blocks | None, above: str, below: str) -> Interval:
-    """Return the percentile bootstrap interval (95 %) of a ratio of two sums over the blocks.
+    """Return the expanded percentile interval (95 %) of a ratio of two sums over the blocks.
 
     Args:
         value: the ratio of the whole run.
@@ -66,7 +79,7 @@ def ratio(value: float, blocks: Blocks | None, above: str, below: str) -> Interv
         [phase if len(phase) > 1 else np.repeat(phase, 2) for phase in phases],
         of_sample,
         n_resamples=RESAMPLES,
-        confidence_level=CONFIDENCE,
+        confidence_level=expanded(len(numerators)),
         method="percentile",
         vectorized=True,
         rng=np.random.default_rng(0),
