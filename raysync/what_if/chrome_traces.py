@@ -15,6 +15,7 @@ import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
 from pathlib import Path
@@ -22,11 +23,16 @@ from typing import Any, Literal
 
 from raysync.config.traces import Steps, by_number
 from raysync.errors import ConfigError, unknown_name
+from raysync.what_if.collectives import exposed_us
 
 JSON = (".json", ".json.gz")
 PROFILER_STEP = re.compile(r"ProfilerStep#(\d+)")
 TASK, EXECUTION = "task::", "task:execute"
 US = 1e-6
+NO_STEPS = (
+    "it has no events ProfilerStep#N: give torch.profiler a schedule, and call prof.step() in the"
+    " loop"
+)
 Event = dict[str, Any]
 
 
@@ -79,8 +85,21 @@ def _seconds(event: Event, what: str) -> float:
     return us * US
 
 
+@dataclass
+class _Rank:
+    """What the files of one rank have."""
+
+    steps: dict[int, float] = field(default_factory=dict)
+    """Number -> seconds, without those in which it only communicated."""
+    origin: dict[int, Path] = field(default_factory=dict)
+    """Number -> file."""
+    communicated_s: float = 0.0
+    """The seconds of its steps in which it only communicated."""
+
+
 def read_profiles(paths: Sequence[Path]) -> tuple[Steps, tuple[str, ...]]:
-    """Read the steps in traces of torch's profiler.
+    """Read the steps in traces of torch's profiler, without the time in which a rank only
+    communicates (see `collectives`).
 
     A rank is known by the `distributedInfo` of its trace, otherwise by the name of its file. It may
     have several files, one for each time that the profiler was active.
@@ -91,15 +110,15 @@ def read_profiles(paths: Sequence[Path]) -> tuple[Steps, tuple[str, ...]]:
     Raises:
         ConfigError: ranks have other steps than the first one, or one is given twice.
     """
-    files: dict[str, list[tuple[Path, Any]]] = defaultdict(list)
-    for path in paths:
+    ranks: dict[str, _Rank] = defaultdict(_Rank)
+    for path in paths:  # one after the other: a trace can have hundreds of megabytes
         data = _load(path)
-        files[_rank(path, data)].append((path, data))
-    ranks = {name: _steps_of(files[name]) for name in sorted(files, key=by_number)}
-    _check_equal(ranks)
-    numbers = sorted(next(iter(ranks.values())))
-    steps = {name: tuple(ranks[name][number] for number in numbers) for name in ranks}
-    return steps, tuple(_gaps(numbers))
+        _add(ranks[_rank(path, data)], path, data)
+    found = {name: ranks[name].steps for name in sorted(ranks, key=by_number)}
+    _check_equal(found)
+    numbers = sorted(next(iter(found.values())))
+    steps = {name: tuple(each[number] for number in numbers) for name, each in found.items()}
+    return steps, (*_gaps(numbers), *_communication(ranks))
 
 
 def _rank(path: Path, data: Any) -> str:
@@ -108,22 +127,43 @@ def _rank(path: Path, data: Any) -> str:
     return path.name.partition(".")[0] if rank is None else f"rank{rank}"
 
 
-def _steps_of(files: Iterable[tuple[Path, Any]]) -> dict[int, float]:
-    """Return number -> seconds of the steps in a rank's files."""
-    steps: dict[int, float] = {}
-    origin: dict[int, Path] = {}
-    for path, data in files:
-        for event in _spans(data):
-            match = PROFILER_STEP.fullmatch(str(event.get("name")))
-            if match is None or str(event.get("cat")).startswith("gpu"):  # the GPU's part of a step
-                continue
-            number = int(match[1])
-            if number in steps:
-                before = "" if origin[number] == path else f", first in {origin[number]}"
-                raise ConfigError(f"{path}: ProfilerStep#{number} is there twice{before}.")
-            steps[number] = _seconds(event, f"{path}: ProfilerStep#{number}")
-            origin[number] = path
-    return steps
+def _add(rank: _Rank, path: Path, data: Any) -> None:
+    """Add the steps in a file to those of its rank."""
+    steps: dict[int, Event] = {}
+    for event in _spans(data):
+        match = PROFILER_STEP.fullmatch(str(event.get("name")))
+        if match is None or str(event.get("cat")).startswith("gpu"):  # the GPU's part of a step
+            continue
+        number = int(match[1])
+        if number in steps or number in rank.steps:
+            before = "" if number in steps else f", first in {rank.origin[number]}"
+            raise ConfigError(f"{path}: ProfilerStep#{number} is there twice{before}.")
+        steps[number] = event
+    if not steps:
+        raise ConfigError(f"{path}: a trace, but {NO_STEPS}.")
+    numbers = sorted(steps, key=lambda number: _begin(steps[number]))
+    lengths = [_seconds(steps[n], f"{path}: ProfilerStep#{n}") for n in numbers]
+    spans = [
+        (_begin(steps[n]), _begin(steps[n]) + s / US) for n, s in zip(numbers, lengths, strict=True)
+    ]
+    exposed = exposed_us(_spans(data), spans)
+    for number, seconds, only_us in zip(numbers, lengths, exposed, strict=True):
+        rank.steps[number], rank.origin[number] = seconds - only_us * US, path
+        rank.communicated_s += only_us * US
+        if rank.steps[number] <= 0:
+            raise ConfigError(f"{path}: ProfilerStep#{number} does nothing but communicate.")
+
+
+def _communication(ranks: Mapping[str, _Rank]) -> Iterator[str]:
+    shares = [
+        rank.communicated_s / (rank.communicated_s + sum(rank.steps.values()))
+        for rank in ranks.values()
+    ]
+    if max(shares) > 0:
+        yield (
+            f"Ranks did nothing but communicate for {min(shares):.0%} to {max(shares):.0%} of their"
+            " time (NCCL, Gloo), mostly waiting for others: that is not in the step times."
+        )
 
 
 def _check_equal(ranks: Mapping[str, Mapping[int, float]]) -> None:
@@ -189,7 +229,9 @@ def _method(event: Event) -> str:
 def _begin(event: Event) -> float:
     at = event.get("ts")
     if isinstance(at, bool) or not isinstance(at, int | float):
-        raise ConfigError(f"an event {event.get('name')!r} begins at {at!r} us: no trace of Ray.")
+        raise ConfigError(
+            f"a trace: {event.get('name')!r} begins at {at!r} us; a number is expected."
+        )
     return at
 
 

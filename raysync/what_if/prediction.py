@@ -11,6 +11,8 @@ from multiprocessing import get_context
 from statistics import fmean, median
 from typing import Any
 
+from pydantic import ValidationError
+
 from raysync.config import Experiment, ParadigmChoice
 from raysync.config.base import by_name
 from raysync.config.yaml_reading import read_yaml
@@ -129,12 +131,8 @@ def paradigms_in(texts: Sequence[str]) -> tuple[ParadigmChoice, ...]:
             raise ConfigError(f"{where}: write a name, or {{name: ssp, staleness: 3}}.")
         try:
             choices.append(ParadigmChoice.model_validate(value))
-        except ConfigError as error:
-            raise ConfigError(f"{where}: {error}") from error
-        except ValueError as error:  # pydantic's, around ours
-            inner = getattr(error, "errors", list)()
-            reason = inner[0].get("ctx", {}).get("error", error) if inner else error
-            raise ConfigError(f"{where}: {reason}") from error
+        except ValidationError as error:
+            raise ConfigError(f"{where}: {error.errors()[0]['ctx']['error']}") from error
     labels = [choice.label for choice in choices]
     if twice := next((label for label in labels if labels.count(label) > 1), None):
         raise ConfigError(f"--paradigm {twice}: it is named twice.")

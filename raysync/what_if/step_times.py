@@ -10,7 +10,7 @@ from raysync.config.traces import TABLES, Steps, read_table
 from raysync.core.ids import WorkerId
 from raysync.errors import ConfigError
 from raysync.record.storage import is_uri
-from raysync.what_if.chrome_traces import JSON, read_profiles, read_timeline, traced_by
+from raysync.what_if.chrome_traces import JSON, NO_STEPS, read_profiles, read_timeline, traced_by
 
 FORMATS = (
     "a table (.csv, .parquet: a column a worker, or worker, step, seconds), torch profiler traces"
@@ -94,14 +94,10 @@ def _read(names: Sequence[str], event: str | None) -> StepTimes:
 
 
 def _of_traces(paths: Sequence[Path], event: str | None) -> StepTimes:
-    kinds = {path: traced_by(path) for path in paths}
-    for path, kind in kinds.items():
-        if kind is None:
-            raise ConfigError(
-                f"{path}: a trace, but it has neither events ProfilerStep#N (of torch.profiler with"
-                " a schedule, and prof.step() in the loop) nor tasks of Ray."
-            )
-    if set(kinds.values()) == {"torch"}:
+    kind = traced_by(paths[0])
+    if kind is None:
+        raise ConfigError(f"{paths[0]}: a trace, but {NO_STEPS}; nor has it tasks of Ray.")
+    if kind == "torch":
         if event is not None:
             raise ConfigError("--event: only of a Ray timeline; torch's profiler marks its steps.")
         steps, remarks = read_profiles(paths)
