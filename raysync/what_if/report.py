@@ -158,7 +158,7 @@ def basis(answer: WhatIf) -> Iterator[str]:
     )
     yield (
         "It says how fast gradients are applied, not what a model learns from stale or fewer ones:"
-        " `raysync compare` trains."
+        " raysync compare trains."
     )
 
 

@@ -133,11 +133,17 @@ def _of_record(location: str) -> StepTimes:
     silent = [slot for slot, seconds in steps.items() if not seconds]
     if len(silent) == len(steps):
         raise ConfigError(f"{location}: the run has no push yet.")
+    remarks = [f"{slot} is left out: none of its pushes arrived." for slot in silent]
+    sizes = pushes.samples.unique()
+    if len(sizes) > 1:
+        remarks.append(
+            f"Its pushes have {min(sizes):,} to {max(sizes):,} samples, so steps are counted."
+        )
     return StepTimes(
-        f"the {record.config.paradigm.label} run {location}",
+        f"the {experiment.paradigm.label} run {location}",
         {slot: tuple(seconds) for slot, seconds in steps.items() if seconds},
-        experiment.batch_size,
-        tuple(f"{slot} is left out: none of its pushes arrived." for slot in silent),
+        int(sizes[0]) if len(sizes) == 1 else None,
+        tuple(remarks),
     )
 
 

@@ -128,8 +128,8 @@ def test_a_group_takes_all_columns_and_steps_stay_side_by_side(tmp_path):
     table(tmp_path, WIDE)
     [group] = experiment(tmp_path, "[{name: rank, count: 2, trace: t.csv}]").workers
     assert group.trace == ((1, 2, 3), (10, 20, 30))
-    workers = [StepTime(group, 0, f"rank-{number}") for number in range(2)]
-    rows = [[worker.seconds(clock) for worker in workers] for clock in range(4)]
+    workers = [StepTime(group, 0, f"rank-{number}", 32) for number in range(2)]
+    rows = [[worker.seconds(clock, 32) for worker in workers] for clock in range(4)]
     assert rows == [[1, 10], [2, 20], [3, 30], [1, 10]]
 
 

@@ -285,6 +285,22 @@ def test_a_worker_whose_pushes_never_arrived_is_left_out_and_named(tmp_path):
     assert steps.batch_size == 32
 
 
+def test_pushes_of_different_sizes_are_counted_and_not_their_samples(tmp_path):
+    record = raysync.run(
+        {
+            "engine": "virtual",
+            "timing": "only",
+            "paradigm": "asp",
+            "workers": [{"step_s": 1}, {"name": "large", "step_s": 1, "batch_size": 64}],
+            "workload": {"samples": 960},
+            "output": str(tmp_path),
+        }
+    )
+    steps = read([str(record.path)])
+    assert steps.batch_size is None
+    assert steps.remarks == ("Its pushes have 32 to 64 samples, so steps are counted.",)
+
+
 def test_a_decoupled_run_has_no_steps_of_whole_models(tmp_path):
     record = raysync.run(
         {
