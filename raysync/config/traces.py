@@ -307,7 +307,7 @@ def steps_of(trace: Numbers | tuple[Numbers, ...], number: int, count: int) -> t
         count: the number of the group's workers.
     """
     if trace and isinstance(trace[0], tuple):
-        return trace[number], 0  # type: ignore[return-value]
+        return trace[number], 0
     return trace, number * len(trace) // count  # type: ignore[return-value]
 
 

@@ -11,6 +11,7 @@ from math import isclose
 import numpy as np
 import plotly.graph_objects as go
 import pytest
+from scipy import stats
 
 import raysync
 from raysync.config import ParadigmChoice
@@ -21,7 +22,7 @@ from raysync.what_if import prediction, report
 from raysync.what_if.figures import figures_of
 from raysync.what_if.intervals import ratio
 from raysync.what_if.prediction import Options, paradigms_in, predict, standard_paradigms
-from raysync.what_if.simulation import experiment_of, simulate
+from raysync.what_if.simulation import Blocks, experiment_of, ranks_of, simulate
 from raysync.what_if.step_times import StepTimes, read
 from tests.builders.virtual import run, timed
 
@@ -158,6 +159,17 @@ def test_steps_that_are_slow_for_a_while_make_wider_intervals_than_the_same_step
     assert width(whole.steps_per_s) > 2 * width(mixed.steps_per_s)
 
 
+def test_of_few_blocks_an_interval_is_as_wide_as_student_s():
+    drawn = np.random.default_rng(5).normal(10, 1, 8)
+    ones, none = np.ones(8), np.zeros(8)
+    blocks = Blocks(np.zeros(8, dtype=int), ones, drawn, none, none, none, none)
+    interval = ratio(float(drawn.mean()), blocks, "samples", "seconds")
+    low, high = stats.t.interval(0.95, 7, drawn.mean(), stats.sem(drawn))
+    assert interval.high - interval.low == pytest.approx(high - low, rel=0.12)
+    alone = Blocks(*(values[:4] for values in vars(blocks).values()))
+    assert ratio(9.0, alone, "samples", "seconds").low is None
+
+
 def test_phases_are_drawn_by_themselves():
     """Of a switch between two constant paces the mean is known exactly, whatever blocks are drawn;
     drawn together they would scatter by 4 % each way."""
@@ -206,6 +218,25 @@ def test_one_rank_is_allowed_and_said():
 
 def read_ranks(ranks):
     return random_times(ranks, 12)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "slots"),
+    [
+        (["fast-0", "fast-1", "slow-0"], ["fast-0", "fast-1", "slow-0"]),
+        (["a", "b"], ["rank-0", "rank-1"]),
+        (["gpu-1", "gpu-0"], ["rank-0", "rank-1"]),
+        (["a-0", "b-0", "a-1"], ["rank-0", "rank-1", "rank-2"]),
+        (["0 (10.0.0.1 ab)", "x/y-0"], ["rank-0", "rank-1"]),
+    ],
+)
+def test_ranks_that_are_called_like_workers_keep_their_names(ranks, slots):
+    steps = {rank: (float(number),) for number, rank in enumerate(ranks, 1)}
+    experiment = experiment_of(steps, batch_size=1, steps_each=1)
+    assert list(experiment.slots()) == slots
+    assert list(ranks_of(experiment, steps).items()) == list(zip(slots, ranks, strict=True))
+    traces = [each for group in experiment.workers for each in group.trace]
+    assert traces == list(steps.values())
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 64, 1000])
