@@ -18,7 +18,14 @@ from raysync.config.base import by_name
 from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError, RunFailed
 from raysync.what_if.intervals import FEWEST, Interval, ratio
-from raysync.what_if.simulation import STEPS_A_BLOCK, Simulation, experiment_of, ranks_of, simulate
+from raysync.what_if.simulation import (
+    STEPS_A_BLOCK,
+    Simulation,
+    experiment_of,
+    paradigm_of,
+    ranks_of,
+    simulate,
+)
 from raysync.what_if.step_times import StepTimes
 
 HOUR_S = 3600.0
@@ -161,6 +168,8 @@ def predict(
     steps = options.steps or times.shortest
     experiment = experiment_of(times.steps, batch_size=batch_size or 1, steps_each=steps)
     choices = choices or standard_paradigms(experiment.worker_count)
+    for choice in choices:  # all are checked before the first one begins
+        paradigm_of(choice, experiment.worker_count)
     results = {}
     for result in _simulations(experiment, choices, options.processes):
         results[result.choice.label] = result

@@ -119,8 +119,8 @@ class Simulation:
     """None: the run is too short to be cut."""
 
 
-def simulate(experiment: Experiment, choice: ParadigmChoice) -> Simulation:
-    """Run a paradigm to the end of the workload.
+def paradigm_of(choice: ParadigmChoice, workers: int) -> Paradigm:
+    """Return a fresh paradigm.
 
     Raises:
         ConfigError: it does not work with that many workers, or is no rule for workers that have
@@ -131,8 +131,18 @@ def simulate(experiment: Experiment, choice: ParadigmChoice) -> Simulation:
         raise ConfigError(
             f"--paradigm {choice.label}: it cuts the model into stages, whose times are not known."
         )
-    if why := paradigm.infeasible_reason(experiment.worker_count):
+    if why := paradigm.infeasible_reason(workers):
         raise ConfigError(f"--paradigm {choice.label}: {why}.")
+    return paradigm
+
+
+def simulate(experiment: Experiment, choice: ParadigmChoice) -> Simulation:
+    """Run a paradigm to the end of the workload.
+
+    Raises:
+        ConfigError: see `paradigm_of`; or it broke, as one of the user's own may.
+    """
+    paradigm = paradigm_of(choice, experiment.worker_count)
     workload = experiment.workload_samples(0)
     measures, log = Measures(workload), _Log()
     for line in _lines(experiment, paradigm, workload):
