@@ -17,15 +17,19 @@ def numbers_in(path: Path, what: str, unit: str) -> list[float]:
         ValueError: there is no such file, or it does not hold numbers.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(
             f"{path} cannot be read ({getattr(error, 'strerror', None) or 'not a text file'})"
         ) from error
-    words = [word for line in text.splitlines() for word in line.partition("#")[0].split()]
-    if not words:
+    numbers: list[float] = []
+    for line, text in enumerate(lines, 1):
+        try:
+            numbers += [float(word) for word in text.partition("#")[0].split()]
+        except ValueError as error:
+            raise ValueError(
+                f"{path} must hold {unit} and nothing else (line {line}: {error})"
+            ) from error
+    if not numbers:
         raise ValueError(f"{path} holds no {what}")
-    try:
-        return [float(word) for word in words]
-    except ValueError as error:
-        raise ValueError(f"{path} must hold {unit} and nothing else ({error})") from error
+    return numbers

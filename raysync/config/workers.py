@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from math import inf
-from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from raysync.config.base import Strict
 from raysync.config.jitter import Jitter
-from raysync.config.number_files import numbers_in
-from raysync.paradigms.class_loading import may_import
+from raysync.config.traces import Numbers, trace_of
 
 
 class Link(Strict):
@@ -64,28 +61,6 @@ Condition = Annotated[
 LabelSelector = dict[str, Condition]
 """Label -> `value`, `!value`, `in(a, b)` or `!in(a, b)`, in Ray's notation; a node must meet all of
 them."""
-
-
-def step_seconds(trace: object) -> object:
-    """Read the step times in a text file: numbers separated by white space, where `#` begins a
-    comment. Anything but a path is returned as it is.
-
-    Raises:
-        ValueError: there is no such file, it holds no numbers, or one of them is no duration.
-    """
-    source = ""
-    if isinstance(trace, str | Path):
-        if not may_import():
-            raise ValueError(f"a record holds the numbers themselves; got {str(trace)!r}")
-        path = Path(trace).expanduser()
-        trace, source = numbers_in(path, "step times", "seconds"), f"{path}: "
-    if isinstance(trace, list | tuple):
-        for number, seconds in enumerate(trace, 1):
-            if isinstance(seconds, int | float) and not 0 < seconds < inf:
-                raise ValueError(
-                    f"{source}step {number} lasts {seconds:g} s; it must be above 0 and finite"
-                )
-    return trace
 
 
 STEP_TIMES = ("step_s", "per_sample_s", "flops_per_s", "trace")
@@ -187,13 +162,12 @@ class WorkerGroup(Strict):
             "only: 1e11, about one core of a CPU"
         ),
     )
-    trace: Annotated[
-        tuple[Annotated[float, Field(strict=True)], ...], BeforeValidator(step_seconds)
-    ] = Field(
+    trace: Numbers | tuple[Numbers, ...] = Field(
         (),
         description=(
-            "emulation: seconds of the steps, in turn and again from the start, or a text file of"
-            " them; the n-th of N workers begins n/N of the way through"
+            "emulation: seconds of the steps, in turn and again from the start: a list for each"
+            " worker, or [a table](#traces) (CSV, parquet) with a column a worker. One list, or a"
+            " text file of numbers, is shared: the n-th of N workers begins n/N of the way through"
         ),
     )
     jitter: Jitter = Jitter()
@@ -217,6 +191,11 @@ class WorkerGroup(Strict):
     link: Link = Field(
         Link(), description="emulation: the link that each worker has in addition, each way"
     )
+
+    @field_validator("trace", mode="before")
+    @classmethod
+    def _read(cls, trace: object, info: ValidationInfo) -> object:
+        return trace_of(trace, info.data.get("name", ""), info.data.get("count", 1))
 
     @model_validator(mode="after")
     def _possible(self) -> WorkerGroup:

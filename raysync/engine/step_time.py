@@ -10,6 +10,7 @@ from math import exp, log
 from statistics import fmean
 
 from raysync.config import Jitter, Link, WorkerGroup
+from raysync.config.traces import steps_of
 from raysync.core.ids import Slot
 from raysync.randomness import prefix_of, standard_normal, uniform_at
 
@@ -77,10 +78,10 @@ class StepTime:
             slot: the worker's slot.
             batch_size: the worker's own batch size, for which `step_s` and `trace` hold.
         """
-        self._step_s, self._trace, self._speed = group.step_s, group.trace, group.speed
+        self._step_s, self._speed = group.step_s, group.speed
         self._fixed_s, self._floor_s = group.fixed_s, group.floor_s
         self._per_sample_s, self._batch_size = group.per_sample_s, batch_size
-        self._begin = Slot(slot).number * len(group.trace) // group.count if group.trace else 0
+        self._trace, self._begin = steps_of(group.trace, Slot(slot).number, group.count)
         self._jitter = jitter_of(group.jitter, seed, slot)
 
     def seconds(self, clock: int, size: int, factor: float = 1.0, computed_s: float = 0.0) -> float:

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from raysync.config import Data, Experiment, Update, WorkerGroup
+from raysync.config.traces import is_shared
 from raysync.core.capability import Capability, Demand
 from raysync.core.metrics import PrimaryMetric
 from raysync.core.paradigm import AnyParadigm, Paradigm
@@ -179,8 +180,21 @@ def prepare(
         _deal(experiment, initial, list(experiment.slots())),
         experiment.workload_samples(count),
         metrics,
-        remarks,
+        (*remarks, *_shared_traces(experiment)),
     )
+
+
+def _shared_traces(experiment: Experiment) -> Iterator[str]:
+    """Say of which groups the workers share one list of step times: the slow ones among those that
+    were measured are then no slower than the others.
+    """
+    for group in experiment.workers:
+        if is_shared(group.trace, group.count):
+            yield (
+                f"The {group.count} workers of {group.name!r} share one list of"
+                f" {len(group.trace)} step times, and each begins at another place in it. A list or"
+                " a column for each worker keeps them apart."
+            )
 
 
 def _checked(experiment: Experiment, module: nn.Module, name: str) -> FlatModel:

@@ -120,7 +120,9 @@ def plan(
     former = None if resume is None else local_copy(newest_sweep(resume), without=[CHECKPOINTS])
     origin = origin_of(file, settings, former)
     source = origin.source
-    experiment = config.parse(origin.text, origin.overrides, source=source)
+    experiment = config.parse(
+        origin.text, origin.overrides, source=source, folder=Path(source).parent
+    )
     if former is not None:
         _check_former(former, experiment)
     sweep = experiment.sweep
@@ -191,7 +193,9 @@ def origin_of(
         )
     made = Origin.read(former)
     origin = Origin(made.source, made.text, (*made.overrides, *settings))
-    experiment = config.parse(origin.text, origin.overrides, source=origin.source)
+    experiment = config.parse(
+        origin.text, origin.overrides, source=origin.source, folder=Path(origin.source).parent
+    )
     kept = {"checkpoint": experiment.checkpoint, "track": experiment.track}
     for name, setting in kept.items():
         if MASK in str(setting):

@@ -64,7 +64,8 @@ class Trials:
     @property
     def name(self) -> str:
         """The name of the sweep in its file."""
-        return config.parse(self.text, self.overrides, source=self.source).name
+        folder = Path(self.source).parent
+        return config.parse(self.text, self.overrides, source=self.source, folder=folder).name
 
     def experiment(self, point: Point, name: str = "trial") -> Experiment:
         """Return the experiment of a trial, whose records go to the folder of that name.
@@ -78,6 +79,7 @@ class Trials:
             [*self.overrides, *settings],
             said="sweep:",
             source=f"{self.source} with {', '.join(settings)}" if settings else self.source,
+            folder=Path(self.source).parent,
         )
         # the cluster that Tune runs on
         cluster = experiment.cluster.model_copy(update={"address": "auto"})

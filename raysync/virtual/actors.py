@@ -13,18 +13,19 @@ evaluator   evaluate(is_last; weights...)                        metrics
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from raysync.config import Experiment, WorkerGroup
 from raysync.engine.step_time import StepTime
 from raysync.training.apply_plan import ApplyPlan
-from raysync.training.model_server import ModelServer
-from raysync.training.state_file import State
 from raysync.virtual.backend import Cost
-from raysync.virtual.trainer import Trainer
+
+if TYPE_CHECKING:  # a run that only takes time needs no torch
+    from torch import Tensor
+
+    from raysync.training.model_server import ModelServer
+    from raysync.training.state_file import State
+    from raysync.virtual.trainer import Trainer
 
 NO_COST: Cost = (0.0, 0.0, 0.0, 0.0, None)
 AT_ONCE: Cost = (0.0, 0.0, None, 0.0, None)
@@ -71,6 +72,8 @@ class WorkerActor:
     def compute(self, method: str, fields: list[Any], inputs: list[Any], answer: Any) -> Computed:
         """See `Actor.compute`."""
         if method == "restore":
+            import torch
+
             self._buffers = torch.cat(inputs)
             return (), None
         if inputs:

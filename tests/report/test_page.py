@@ -320,8 +320,8 @@ def test_what_a_user_writes_is_text(own_copy, tmp_path):
 
 def test_no_figure_can_end_its_script():
     figure = Figure("key", "section", "title", "caption.", [{"text": ["</script>", "<!--"]}])
-    assert "<" not in page._json(figure)
-    assert json.loads(page._json(figure))["traces"] == figure.traces
+    assert "<" not in page.figure_json(figure)
+    assert json.loads(page.figure_json(figure))["traces"] == figure.traces
 
 
 def test_published_values_stand_below_the_measured(own_copy, tmp_path):
