@@ -191,9 +191,7 @@ def test_samples_of_a_jitter_are_numbers_or_a_file(folder):
     assert samples("workers: [{jitter: {distribution: empirical, samples: t.txt}}]") == (1, 2.5)
     assert samples("profile: far/p.yaml") == (4, 5)
     write("t.txt", "1\n-2")
-    with pytest.raises(
-        ConfigError, match="line 2: samples must be above 0 and finite; got -2"
-    ):
+    with pytest.raises(ConfigError, match="line 2: samples must be above 0 and finite; got -2"):
         samples("workers: [{jitter: {distribution: empirical, samples: t.txt}}]")
 
 
