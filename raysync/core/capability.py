@@ -35,6 +35,8 @@ class Capability(Enum):
     """A worker computes in a precision other than float32."""
     WHOLE_NORM = auto()
     """The server knows the norm of the whole model."""
+    ALL_REDUCE = auto()
+    """The workers of an update exchange its gradients among themselves, without a server."""
     EMULATE_LINKS = auto()
     """The link between a worker and its server is emulated on Ray; on the virtual clock it always
     is."""

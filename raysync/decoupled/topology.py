@@ -50,6 +50,7 @@ def refusals_of(paradigm: Decoupled) -> Mapping[Capability, str]:
         Capability.SEVERAL_DEVICES: "a stage computes on one device",
         Capability.MICRO_BATCHES: "a stage computes a batch at once",
         Capability.PRECISION: "the stages compute in float32 so far",
+        Capability.ALL_REDUCE: "each stage exchanges gradients through its server",
         Capability.EMULATE_LINKS: (
             "on Ray a stage does not emulate the way to its server; engine: virtual does"
         ),
