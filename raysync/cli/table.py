@@ -5,7 +5,7 @@ terminal.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -89,6 +89,20 @@ def print_table(
         table.add_row(" ".join([escape(label), *marks]), *cells)
     console.print(title(experiment, seeds), highlight=False, soft_wrap=True)
     console.print(table)
+
+
+def print_bottlenecks(rows: Mapping[str, Sequence[dict[str, Any] | None]]) -> None:
+    """Print where the time of each paradigm went, by its first seed of which that is known.
+
+    Args:
+        rows: as for `print_table`.
+    """
+    from raysync.results.sentences import bottleneck  # it imports the statistics
+
+    for label, summaries in rows.items():
+        sentences = [bottleneck(summary) for summary in summaries if summary]
+        if text := next(filter(None, sentences), ""):
+            console.print_plain(f"{label}: {text}" if len(rows) > 1 else text)
 
 
 def result_columns(experiment: Experiment, metric: PrimaryMetric) -> list[Measure]:

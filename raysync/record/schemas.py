@@ -47,6 +47,14 @@ class _Worker(_Loose):
     wait_s: float
 
 
+class _Bottleneck(_Loose):
+    kind: str
+    what: str
+    without_s: float | None
+    change: str | None
+    change_s: float | None
+
+
 class Summary(_Loose):
     """The keys of `summary.json`. Numbers can be null: JSON has no word for NaN."""
 
@@ -69,6 +77,7 @@ class Summary(_Loose):
     paradigm_parameters: dict[str, Any] = {}
     switches: list[_Switch] = []
     per_worker: list[_Worker] = []
+    bottleneck: _Bottleneck | None = None
     checkpoints: int = 0
     resumptions: int = 0
     away_s: float = 0.0

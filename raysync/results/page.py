@@ -32,7 +32,7 @@ from raysync.results.figures.colours import COLOURS, HUES, painted
 from raysync.results.figures.downsample import POINTS
 from raysync.results.figures.primitives import layout_of
 from raysync.results.ranking import Ranking, rank_all
-from raysync.results.sentences import answer, overall, resumptions
+from raysync.results.sentences import answer, bottlenecks, overall, resumptions
 from raysync.results.tables import cell, columns, table
 
 PLOTLY = "vendor/plotly-basic.min.js"
@@ -94,6 +94,7 @@ def _scenario(collection: Collection, ranking: Ranking) -> dict[str, Any]:
     return {
         "title": ranking.scenario or "all runs",
         "answer": answer(ranking),
+        "bottlenecks": bottlenecks(collection, ranking.scenario),
         "measures": measures,
         "rows": _rows(collection, frame, measures),
         "sections": [
