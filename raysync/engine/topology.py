@@ -29,6 +29,9 @@ SERVER = "server"
 NO_REPORT: Mapping[str, Any] = {}
 HELD_BACK = "held_back_s"
 """The entry in a push's report that says for how long its release was held back: see `quorum`."""
+SERVER_S = "server_s"
+"""The entry in a push's report that says for how long its worker waited, after its release, until
+the server had made the weights; it is left out where that took no time, or is not known."""
 NOTHING: list[Any] = []
 """The fields of a call that computes nothing."""
 
@@ -200,6 +203,7 @@ class DataParallel:
         self._backend = backend
         self._workload_samples = plan.workload_samples
         self._has_buffers = plan.has_buffers
+        self._has_server = not plan.paradigm.collective
         self._batch_size = experiment.batch_size
         self._faults = faults if experiment.faults else None
         self._compensates = experiment.update.delay_compensation is not None
@@ -226,9 +230,11 @@ class DataParallel:
             fault = self._faults.at_step(WorkerId(worker).slot, clock, self.roster.now)
             if fault is not NO_FAULT:
                 fields += (fault.factor, fault.latency_s)
-        base = None
+        base, report = None, NO_REPORT
         if pulls:
             weights = self.server.published or self.server.weights()
+            if self._has_server and (late_s := self._backend.late_s(weights)):
+                report = {SERVER_S: late_s}
             call = self._backend.call(worker, "step", fields, weights)
             if self._compensates:
                 base = self._pulled[worker] = weights
@@ -241,7 +247,7 @@ class DataParallel:
             base = self._pulled.get(worker)
         if self._resumed:
             self._resumed.pop(worker, None)
-        return (Step(release, size, call, self.server, base),)
+        return (Step(release, size, call, self.server, base, report),)
 
     def applied(self, apply: Apply, steps: Sequence[Step], is_pulled: bool) -> None:
         """See `Topology.applied`."""

@@ -43,8 +43,9 @@ PICTURE_WIDTH = 860
 PICTURE_SCALE = 2.5
 """860 pixels become 2,150, which is 300 dpi at a width of 18 cm."""
 
-OPTIONAL = ("converged_accuracy", "dropped")
-"""Columns that are left out where no run converged or no push was dropped."""
+OPTIONAL = ("converged_accuracy", "transfer_fraction", "server_fraction", "dropped")
+"""Columns that are left out where no run converged, nothing took time on its way or at the server,
+or no push was dropped."""
 
 
 def write_html(collection: Collection, path: Path) -> None:

@@ -284,6 +284,10 @@ class VirtualBackend:
             self._scheduled += 1
             heappush(self._queue, (call.at, self._scheduled, then, argument))
 
+    def late_s(self, value: VirtualCall) -> float:
+        """See `Backend.late_s`."""
+        return value.at - self.now if value.at > self.now else 0.0
+
     def deliver(self, value: VirtualCall, actor: str) -> tuple[VirtualCall, ...]:
         """See `Backend.deliver`."""
         site = (self._actors.get(actor) or self._start(actor)).site
