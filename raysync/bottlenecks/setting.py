@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from raysync.config import Experiment, ParadigmChoice, WorkerGroup
+from raysync.config import Experiment, Jitter, ParadigmChoice, WorkerGroup
 from raysync.config.faults import Crash, Fault
 from raysync.core.ids import Slot
 from raysync.core.journal import Ended
 from raysync.core.paradigm import Paradigm
+from raysync.engine.step_time import StepTime
 from raysync.training.preparation import TrainingPlan
 from raysync.virtual.engine import driver_of
 
@@ -38,13 +39,14 @@ class Setting:
         experiment = training.experiment
         if not isinstance(choice.make(), Paradigm):
             return None
-        pushes = training.workload_samples / experiment.batch_size
+        size = fmean(experiment.batch_sizes.values())
+        pushes = training.workload_samples / size
         shown = max(PUSHES, ITERATIONS * experiment.worker_count)
         if experiment.faults:  # they have their times, so the whole run is simulated
             shown = max(shown, MOST_PUSHES)
         if min(pushes, shown) > MOST_PUSHES or (experiment.faults and pushes > shown):
             return None
-        samples = min(training.workload_samples, shown * experiment.batch_size)
+        samples = min(training.workload_samples, round(shown * size))
         plain = {"timing": "only", "checkpoint": None, "stop": None, "target": None}
         timed = replace(
             training,
@@ -72,8 +74,10 @@ class Setting:
 
     def step_s(self, slot: str) -> float:
         """Return the mean seconds of a worker's steps, without faults."""
-        group = self.groups[slot]
-        return (fmean(group.trace) if group.trace else group.step_s or 0.0) / group.speed
+        size, steady = self.experiment.batch_sizes[slot], Jitter(distribution="none")
+        group = self.groups[slot].model_copy(update={"jitter": steady})
+        steps = StepTime(group, self.experiment.seed, slot, size)
+        return fmean(steps.seconds(clock, size) for clock in range(len(group.trace) or 1))
 
     def change(self, **settings: Any) -> Setting:
         """Return it with other settings of the experiment, which hold together."""

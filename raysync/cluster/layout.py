@@ -125,7 +125,7 @@ class DataParallelLayout:
                 training.batches(slot),
                 experiment.data.loader_workers,
                 experiment.micro_batch,
-                experiment.batch_size,
+                experiment.batch_size_of(slot),
                 experiment.seed,
                 training.vector_bytes,
                 experiment.cluster.server_shards,

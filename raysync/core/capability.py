@@ -17,7 +17,8 @@ class Capability(Enum):
     """A demand that a topology may refuse."""
 
     BATCH_SIZE = auto()
-    """`Release(batch_size=...)`: an iteration whose batch size is not the experiment's."""
+    """An iteration whose batch size is not the experiment's: `Release(batch_size=...)`, or that of
+    a group of workers."""
     LOSE_WORKERS = auto()
     """The run continues when a worker is lost, and a new life of its slot may join."""
     TAKE_CHECKPOINTS = auto()

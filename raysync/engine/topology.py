@@ -204,7 +204,8 @@ class DataParallel:
         self._workload_samples = plan.workload_samples
         self._has_buffers = plan.has_buffers
         self._has_server = not plan.paradigm.collective
-        self._batch_size = experiment.batch_size
+        self._batch_sizes = experiment.batch_sizes
+        """Slot, and worker once it was released -> the samples of its iteration."""
         self._faults = faults if experiment.faults else None
         self._compensates = experiment.update.delay_compensation is not None
         self._pulled: dict[str, Value] = {}
@@ -224,7 +225,7 @@ class DataParallel:
     def released(self, release: Release) -> Iterable[Step]:
         """See `Topology.released`."""
         worker, clock, pulls = release.worker, release.clock, release.pull
-        size = release.batch_size or self._batch_size
+        size = release.batch_size or self._batch_sizes.get(worker) or self._size_of(worker)
         fields: list[Any] = [clock, size]
         if self._faults is not None:
             fault = self._faults.at_step(WorkerId(worker).slot, clock, self.roster.now)
@@ -248,6 +249,10 @@ class DataParallel:
         if self._resumed:
             self._resumed.pop(worker, None)
         return (Step(release, size, call, self.server, base, report),)
+
+    def _size_of(self, worker: str) -> int:
+        size = self._batch_sizes[worker] = self._batch_sizes[WorkerId(worker).slot]
+        return size
 
     def applied(self, apply: Apply, steps: Sequence[Step], is_pulled: bool) -> None:
         """See `Topology.applied`."""

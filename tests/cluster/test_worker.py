@@ -34,7 +34,7 @@ def worker():
         shards=1,
     )
     worker._reader = object()
-    worker._step_time = StepTime(group, 0, "w-0")
+    worker._step_time = StepTime(group, 0, "w-0", 8)
     return worker
 
 

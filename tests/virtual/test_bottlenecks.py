@@ -156,9 +156,7 @@ def test_a_long_run_is_simulated_in_part_and_scaled():
     whole = seconds_of(run(training, "asp"))
     found = diagnose(setting, whole)
     assert found.seconds == whole
-    more = timed(
-        workers=FOUR, workload={"samples": 20_000}, cluster={"server_shards": 2}, **settings
-    )
+    more = timed(**settings, cluster={"server_shards": 2})
     change = next(each for each in changes(setting) if each.what.startswith("2 servers apart"))
     scaled = change.setting.seconds() * whole / setting.seconds()
     assert scaled == pytest.approx(seconds_of(run(more, "asp")), rel=0.02)

@@ -41,6 +41,28 @@ def test_two_workers_of_constant_speed(paradigm, pushes, fast, slow):
     assert (lines[-1].status, lines[-1].at) == ("finished", max(fast[-1], slow[-1]))
 
 
+def test_groups_with_batches_of_their_own():
+    """Equal devices of 1 s + 0.5 s a sample: 2 samples take 2 s, 6 take 4 s; the memory is full.
+
+    A round of BSP takes 4 s and has 8 samples; under ASP each pushes at its own pace, and the run
+    ends with the push at 8 s that brings the 16 samples.
+    """
+    device = {"fixed_s": 1, "per_sample_s": 0.5}
+    training = timed(
+        batch_size=6,
+        workers=[
+            {"name": "large", "max_batch": 6, **device},
+            {"name": "small", "batch_size": 2, **device},
+        ],
+        workload={"iterations_per_worker": 2},
+    )
+    assert training.workload_samples == 16
+    rounds = run(training, "bsp")
+    assert push_times(rounds) == {"large-0": [4, 8], "small-0": [2, 6]}
+    assert [entry.event.samples for entry in entries(rounds, Pushed)] == [2, 6, 2, 6]
+    assert push_times(run(training, "asp")) == {"large-0": [4, 8], "small-0": [2, 4, 6]}
+
+
 @pytest.mark.parametrize("paradigm", ["bsp", "asp", "ssp", "lagtuner"])
 def test_a_cycle_is_compute_two_ways_and_the_update(paradigm):
     """Latency 0.25 s and 0.125 s, the slower of two bandwidths (64 bytes in 0.5 s), 2 s an update
