@@ -19,7 +19,7 @@ from raysync.config.sweep import Published, Sweep
 from raysync.config.switch_search import SwitchSearch
 from raysync.config.target import Target
 from raysync.config.update import Data, EvaluationPlan, Update, Workload
-from raysync.config.workers import Cluster, Network, WorkerGroup
+from raysync.config.workers import Cluster, Link, Network, WorkerGroup
 from raysync.core.ids import Slot, worker_slot
 from raysync.core.paradigm import AnyParadigm
 from raysync.errors import ConfigError, unknown_name
@@ -32,7 +32,9 @@ STANDARD_COMPARISON = (
     ParadigmChoice.model_validate({"name": "lagtuner", "bound": "hard"}),
     ParadigmChoice.model_validate({"name": "lagtuner", "bound": "literal"}),
 )
-
+ALL_REDUCE = ParadigmChoice.model_validate({"name": "bsp", "exchange": "all-reduce"})
+"""The baseline that people have, where it is known what it takes: on the virtual engine, if the
+links between workers are described."""
 
 BUILT_IN_TASKS = ("classification", "language-model", "regression")
 """The tasks that go with any `model` and `data`; `training.supervised` has them."""
@@ -99,7 +101,12 @@ class Experiment(Strict):
         description="the paradigm that `run` uses (`raysync list paradigms`)",
     )
     paradigms: tuple[ParadigmSetting, ...] = Field(
-        STANDARD_COMPARISON, min_length=1, description="what `compare` compares"
+        STANDARD_COMPARISON,
+        min_length=1,
+        description=(
+            "what `compare` compares; the default also has bsp(exchange=all-reduce) on the virtual"
+            " engine, where the links of workers are described"
+        ),
     )
     update: Update = Update()
     workload: Workload = Workload(epochs=1)
@@ -185,6 +192,15 @@ class Experiment(Strict):
             "records go to OUTPUT/NAME/TIME-PARADIGM-ID/"
         ),
     )
+
+    @model_validator(mode="after")
+    def _compared(self) -> Experiment:
+        """Compare with an all-reduce by default, where its seconds are known."""
+        is_default = "paradigms" not in self.model_fields_set
+        if is_default and self.engine == "virtual" and self.worker_count > 1 and self.has_links:
+            first, *others = STANDARD_COMPARISON
+            object.__setattr__(self, "paradigms", (first, ALL_REDUCE, *others))
+        return self
 
     @model_validator(mode="after")
     def _distinct(self) -> Experiment:
@@ -363,6 +379,13 @@ class Experiment(Strict):
     def trains(self) -> bool:
         """Whether gradients are computed, and not only times."""
         return self.timing == "with-gradients"
+
+    @property
+    def has_links(self) -> bool:
+        """Whether it is described what lies between workers."""
+        return any(
+            link != Link() for link in (self.network.link, *(group.link for group in self.workers))
+        )
 
     @property
     def worker_count(self) -> int:

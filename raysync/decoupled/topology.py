@@ -51,6 +51,7 @@ def refusals_of(paradigm: Decoupled) -> Mapping[Capability, str]:
         Capability.MICRO_BATCHES: "a stage computes a batch at once",
         Capability.SHARE_HOSTS: "a stage has the cores of its worker to itself",
         Capability.PRECISION: "the stages compute in float32 so far",
+        Capability.ALL_REDUCE: "each stage exchanges gradients through its server",
         Capability.EMULATE_LINKS: (
             "on Ray a stage does not emulate the way to its server; engine: virtual does"
         ),

@@ -95,6 +95,11 @@ class Backend(Protocol):
     def delivers(self) -> bool:
         """Whether any value takes time on its way from one actor to another."""
 
+    def late_s(self, value: Value) -> float:
+        """Return the seconds until a value that is asked for now will have been made; 0 where that
+        cannot be foreseen.
+        """
+
     def deliver(self, value: Value, actor: str) -> tuple[Call, ...]:
         """Bring a value to the site of an actor that will need it, as soon as it is computed, and
         without holding up the actor's calls; only called where the backend `delivers`.

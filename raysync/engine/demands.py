@@ -50,8 +50,23 @@ def demands_of(experiment: Experiment) -> Iterator[Demand]:
             yield Capability.EMULATE_LINKS, f"workers: {group.name}: link"
 
 
+NO_COLLECTIVE = (
+    "on Ray gradients travel to the server as object references, and there is no collective so"
+    " far; engine: virtual computes its seconds"
+)
+
+
+def refusals_of_data_parallel(experiment: Experiment) -> Mapping[Capability, str]:
+    """Return what a data-parallel run cannot carry out on the experiment's engine, and why."""
+    return {Capability.ALL_REDUCE: NO_COLLECTIVE} if experiment.engine == "ray" else {}
+
+
 def refuse(
-    name: str, refusals: Mapping[Capability, str], experiment: Experiment, paradigm: Paradigm
+    name: str,
+    refusals: Mapping[Capability, str],
+    experiment: Experiment,
+    paradigm: Paradigm,
+    within: str = "",
 ) -> None:
     """Refuse what a topology cannot carry out.
 
@@ -61,10 +76,12 @@ def refuse(
         experiment: its settings make demands.
         paradigm: makes demands, too.
 
+        within: the parameter of that paradigm which names `paradigm`; "" if it is the same one.
+
     Raises:
         ConfigError: it names the paradigm and the first setting that is refused.
     """
-    inner = ((capability, f"sync: {setting}") for capability, setting in paradigm.demands())
+    inner = ((capability, f"{within}{setting}") for capability, setting in paradigm.demands())
     for capability, setting in (*inner, *demands_of(experiment)):
         if capability in refusals:
             raise ConfigError(f"paradigm: {name}: {setting}: {refusals[capability]}.")

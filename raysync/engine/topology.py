@@ -30,6 +30,9 @@ SERVER = "server"
 NO_REPORT: Mapping[str, Any] = {}
 HELD_BACK = "held_back_s"
 """The entry in a push's report that says for how long its release was held back: see `quorum`."""
+SERVER_S = "server_s"
+"""The entry in a push's report that says for how long its worker waited, after its release, until
+the server had made the weights; it is left out where that took no time, or is not known."""
 NOTHING: list[Any] = []
 """The fields of a call that computes nothing."""
 
@@ -220,6 +223,7 @@ class DataParallel:
         self._backend = backend
         self._workload_samples = plan.workload_samples
         self._has_buffers = plan.has_buffers
+        self._has_server = not plan.paradigm.collective
         self._batch_sizes = experiment.batch_sizes
         """Slot, and worker once it was released -> the samples of its iteration."""
         self._faults = faults if experiment.faults else None
@@ -250,11 +254,13 @@ class DataParallel:
         fields: list[Any] = [clock, size]
         if self._faults is not None:
             fields += self._faulty(worker, clock)
-        base = None
+        base, report = None, NO_REPORT
         if self._resumed:
             self._restored.pop(worker, None)
         if pulls:
             weights = self.server.published or self.server.weights()
+            if self._has_server and (late_s := self._backend.late_s(weights)):
+                report = {SERVER_S: late_s}
             call = self._backend.call(worker, "step", fields, weights)
             if self._keeps_pulled:
                 self._pulled[worker] = weights
@@ -267,7 +273,7 @@ class DataParallel:
             base = self._pulled.get(worker)
         if self._resumed:
             self._resumed.pop(worker, None)
-        return (Step(release, size, call, self.server, base),)
+        return (Step(release, size, call, self.server, base, report),)
 
     def pulled(self, worker: str) -> Value:
         """See `Topology.pulled`."""

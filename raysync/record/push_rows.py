@@ -35,7 +35,11 @@ class PushRow:
     pushed_at_s: float
     """When the gradient had arrived."""
     busy_s: float
-    """Computing alone; the rest of the time between release and push is transfer."""
+    """Computing alone; the rest of the time between release and push is the server's, and
+    transfer."""
+    server_s: float = 0.0
+    """Seconds from the release until the server had made the weights; 0 where that is not known, as
+    on Ray, where it is part of the transfer."""
     outcome: str = "buffered"
     """applied, dropped, or buffered if the run ended first."""
     version: int | None = None
@@ -55,9 +59,9 @@ class PushRow:
 
     @property
     def transfer_s(self) -> float:
-        """The seconds between release and push without computing. Clocks of two machines differ by
-        a little, so it may come out below 0, which is cut."""
-        return max(0.0, self.pushed_at_s - self.released_at_s - self.busy_s)
+        """The seconds between release and push without computing and without the server's. Clocks
+        of two machines differ by a little, so it may come out below 0, which is cut."""
+        return max(0.0, self.pushed_at_s - self.released_at_s - self.busy_s - self.server_s)
 
 
 class PushRows:
@@ -221,6 +225,7 @@ class PushRows:
             computed_at_s=event.at if event.computed_at is None else event.computed_at,
             pushed_at_s=event.at,
             busy_s=event.busy_s,
+            server_s=entry.report.get("server_s", 0.0),
         )
 
     def _waited(self, worker: str, at: float, completed: list[PushRow]) -> None:

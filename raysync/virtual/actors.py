@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from raysync.config import Experiment, WorkerGroup
 from raysync.engine.step_time import StepTime
 from raysync.training.apply_plan import ApplyPlan
+from raysync.virtual.all_reduce import AllReduce
 from raysync.virtual.backend import Cost
 
 if TYPE_CHECKING:  # a run that only takes time needs no torch
@@ -98,11 +99,18 @@ class WorkerActor:
 
 class ServerActor:
     """A parameter server, or one of several equal ones: they carry the same bytes at the same
-    time.
+    time. Or what stands in its place where there is none: the same update on every worker, behind
+    an all-reduce.
     """
 
     def __init__(
-        self, site: str, update_s: float, reading_s: float, vectors: int, server: ModelServer | None
+        self,
+        site: str,
+        update_s: float,
+        reading_s: float,
+        vectors: int,
+        server: ModelServer | None,
+        exchange: AllReduce | None = None,
     ) -> None:
         """
         Args:
@@ -112,9 +120,12 @@ class ServerActor:
             vectors: the number of vectors of a push: its gradient, and perhaps the weights that it
                 was computed on.
             server: None if nothing is trained.
+            exchange: how the workers exchange the gradients of an update among themselves, before
+                each makes the update; None: they have come here.
         """
         self.site = site
         self.free_at = 0.0
+        self._exchange = exchange
         self._update_s, self._reading_s, self._vectors = update_s, reading_s, vectors
         self._server = server
 
@@ -123,6 +134,10 @@ class ServerActor:
         if inputs:
             if method in ("snapshot", "restore"):
                 return AT_ONCE
+            if self._exchange is not None:
+                gradients = inputs[: len(inputs) // self._vectors]
+                exchange_s = self._exchange.seconds(gradients)
+                return exchange_s, self._update_s + self._reading_s, 0.0, 0.0, None
             return self._update_s, len(inputs) // self._vectors * self._reading_s, 0.0, 0.0, None
         return NO_COST
 

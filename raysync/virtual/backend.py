@@ -322,6 +322,11 @@ class VirtualBackend:
         elif isinstance(call, SharedCall):
             call.watchers.append((then, argument))
 
+    def late_s(self, value: VirtualCall) -> float:
+        """See `Backend.late_s`."""
+        late_s = value.at - self.now
+        return late_s if 0 < late_s < inf else 0.0  # inf: of a server that was lost
+
     def deliver(self, value: VirtualCall, actor: str) -> tuple[VirtualCall, ...]:
         """See `Backend.deliver`."""
         site = (self._actors.get(actor) or self._start(actor)).site

@@ -5,6 +5,9 @@ carries 1/m of the bytes, at the same time: they are equal, so one of them is si
 a worker's node has that worker's part of the vector there: 1/m of the worker's bytes do not travel
 (with only one server nothing does: there is no latency either); the shared link is then the
 worker's own (of several, the slowest).
+
+Under a paradigm with a collective there is no server: a gradient is where it is computed, the
+update begins with the exchange among the workers (`all_reduce`), and leaves the weights everywhere.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from raysync.training.model_server import Exchange, ModelServer, shard_of
 from raysync.training.preparation import TrainingPlan
 from raysync.training.state_file import check_fits
 from raysync.virtual.actors import EvaluatorActor, ServerActor, WorkerActor
+from raysync.virtual.all_reduce import AllReduce
 from raysync.virtual.backend import Actor, VirtualBackend
 from raysync.virtual.hosts import Host, Seat
 from raysync.virtual.network import Path, Paths, SharedLink
@@ -54,7 +58,9 @@ class DataParallelRun:
         self._trainer = Trainer(training) if self._trains else None
 
     def paths(self) -> Paths:
-        """Return the links between the workers and the server."""
+        """Return the links between the workers and the server; none if there is no server."""
+        if self._paradigm.collective:
+            return {}
         return server_paths(
             self._training.experiment, self._training.groups, self._training.vector_bytes, SERVER
         )
@@ -85,7 +91,11 @@ class DataParallelRun:
         if self._trains:
             store = shard_of(FlatModel(training.build()), experiment.update)
             server = model_server(store, self._servers.get(SERVER))
-        return server_actor(SERVER, experiment, training.vector_bytes, vectors, server)
+        size = training.vector_bytes
+        if collective := self._paradigm.collective:
+            exchange = AllReduce(collective, experiment, training.groups, size)
+            return server_actor(SERVER, experiment, size, vectors, server, exchange)
+        return server_actor(SERVER, experiment, size, vectors, server)
 
     def _evaluator(self) -> EvaluatorActor:
         training, experiment = self._training, self._training.experiment
@@ -115,12 +125,20 @@ def model_server(exchange: Exchange, parts: Sequence[bytes] | None) -> ModelServ
 
 
 def server_actor(
-    site: str, experiment: Experiment, vector_bytes: int, vectors: int, server: ModelServer | None
+    site: str,
+    experiment: Experiment,
+    vector_bytes: int,
+    vectors: int,
+    server: ModelServer | None,
+    exchange: AllReduce | None = None,
 ) -> ServerActor:
-    """Return a server with the times of the experiment's network."""
-    network, servers = experiment.network, experiment.cluster.server_shards
+    """Return a server with the times of the experiment's network; with an `exchange`, every worker
+    in place of one reads the whole sum.
+    """
+    network = experiment.network
+    servers = experiment.cluster.server_shards if exchange is None else 1
     reading_s = vector_bytes / servers / (network.update_bytes_per_s or float("inf"))
-    return ServerActor(site, network.update_s, reading_s, vectors, server)
+    return ServerActor(site, network.update_s, reading_s, vectors, server, exchange)
 
 
 def server_paths(
