@@ -36,6 +36,10 @@ class Capability(Enum):
     """A worker computes in a precision other than float32."""
     WHOLE_NORM = auto()
     """The server knows the norm of the whole model."""
+    SEND_SIZES = auto()
+    """What a push sends and a pull brings has a size that is given, and not the model's."""
+    NETWORK_PHASES = auto()
+    """The network changes when the paradigm switches."""
     EMULATE_LINKS = auto()
     """The link between a worker and its server is emulated on Ray; on the virtual clock it always
     is."""

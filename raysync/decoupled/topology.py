@@ -50,6 +50,10 @@ def refusals_of(paradigm: Decoupled) -> Mapping[Capability, str]:
         Capability.SEVERAL_DEVICES: "a stage computes on one device",
         Capability.MICRO_BATCHES: "a stage computes a batch at once",
         Capability.PRECISION: "the stages compute in float32 so far",
+        Capability.SEND_SIZES: (
+            "each stage has a size of its own; upload_factor and download_factor hold for all"
+        ),
+        Capability.NETWORK_PHASES: "each stage switches by itself, over one network",
         Capability.EMULATE_LINKS: (
             "on Ray a stage does not emulate the way to its server; engine: virtual does"
         ),

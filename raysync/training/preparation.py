@@ -157,6 +157,8 @@ def prepare(
         ConfigError: task, data or model do not exist or do not fit.
     """
     task, experiment = task_of(experiment, model, data, task)
+    if experiment.network.vector_bytes is not None and not experiment.trains:
+        return _without_model(experiment, InitialModel(task), experiment.network.vector_bytes)
     file = experiment.init_from
     initial = InitialModel(task, None if file is None else read_any(file, "init_from"))
     count = _train_count(experiment.data, initial)
@@ -175,6 +177,23 @@ def prepare(
         experiment.workload_samples(count),
         metrics,
         remarks,
+    )
+
+
+def _without_model(experiment: Experiment, model: InitialModel, vector_bytes: int) -> TrainingPlan:
+    """Return the plan of runs that only take time, with vectors of a given size: no model is built,
+    and samples are counted only where the workload is one of epochs.
+    """
+    count = _train_count(experiment.data, model) if experiment.workload.epochs is not None else 0
+    return TrainingPlan(
+        experiment,
+        model,
+        -(-vector_bytes // FLOAT_BYTES),
+        vector_bytes,
+        _timed(experiment, model),
+        {},
+        experiment.workload_samples(count),
+        None,
     )
 
 

@@ -118,8 +118,9 @@ def driver_of(
     trains = experiment.timing == "with-gradients"
     slots = experiment.slots()
     backend = VirtualBackend(
-        run.paths(),
+        run.networks(faults),
         run.actor,
+        phase=paradigm.phase,
         computes=trains,
         began_at=checkpoint.at if checkpoint else 0.0,
         start_s=lambda worker: slots[WorkerId(worker).slot].start_s,
