@@ -37,7 +37,7 @@ class Setting:
         fast, or, of a network in stages, at all.
         """
         experiment = training.experiment
-        if not isinstance(choice.make(), Paradigm):
+        if not isinstance(experiment.make(choice), Paradigm):
             return None
         size = fmean(experiment.batch_sizes.values())
         pushes = training.workload_samples / size
@@ -69,7 +69,7 @@ class Setting:
     @property
     def has_server(self) -> bool:
         """Whether gradients go through a server."""
-        paradigm = self.choice.make()
+        paradigm = self.experiment.make(self.choice)
         return isinstance(paradigm, Paradigm) and not paradigm.collective
 
     def step_s(self, slot: str) -> float:
@@ -115,7 +115,7 @@ class Setting:
         smaller = self.change(workers=workers)
         if list(smaller.experiment.slots()) != list(left):  # it would number others anew
             return None
-        if not left or self.choice.make().infeasible_reason(len(left)):
+        if not left or self.experiment.make(self.choice).infeasible_reason(len(left)):
             return None
         if smaller.experiment.cluster.min_workers > len(left):
             return None
@@ -124,7 +124,7 @@ class Setting:
 
     def seconds(self) -> float | None:
         """Simulate it; return the seconds of its work, or None if it does not finish."""
-        *_, last = driver_of(self.training, self.choice.make()).run()
+        *_, last = driver_of(self.training, self.experiment.make(self.choice)).run()
         [*_, ended] = last
         assert isinstance(ended, Ended), "a run without an end"
         return ended.at if ended.status == "finished" else None

@@ -40,6 +40,12 @@ class Capability(Enum):
     """Workers share the cores of a host."""
     ALL_REDUCE = auto()
     """The workers of an update exchange its gradients among themselves, without a server."""
+    SHARE_LINKS = auto()
+    """Workers share the links of nodes, or those between regions."""
+    SEND_SIZES = auto()
+    """What a push sends and a pull brings has a size that is given, and not the model's."""
+    NETWORK_PHASES = auto()
+    """The network changes when the paradigm switches."""
     EMULATE_LINKS = auto()
     """The link between a worker and its server is emulated on Ray; on the virtual clock it always
     is."""

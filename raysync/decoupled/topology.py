@@ -52,6 +52,10 @@ def refusals_of(paradigm: Decoupled) -> Mapping[Capability, str]:
         Capability.SHARE_HOSTS: "a stage has the cores of its worker to itself",
         Capability.PRECISION: "the stages compute in float32 so far",
         Capability.ALL_REDUCE: "each stage exchanges gradients through its server",
+        Capability.SEND_SIZES: (
+            "each stage has a size of its own; upload_factor and download_factor hold for all"
+        ),
+        Capability.NETWORK_PHASES: "each stage switches by itself, over one network",
         Capability.EMULATE_LINKS: (
             "on Ray a stage does not emulate the way to its server; engine: virtual does"
         ),

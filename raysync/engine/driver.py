@@ -617,7 +617,9 @@ class Driver:
                     self._apply(decision, decisions, index)
                     if self.status:
                         return
-                case Hold() | Note() | Switch() | Suspend() | Restore():
+                case Switch():
+                    self.backend.enter_phase(decision.to)
+                case Hold() | Note() | Suspend() | Restore():
                     pass  # the roster has carried them out; only a Release is a call
                 case Drop():
                     self._pushed.pop(decision.push, None)

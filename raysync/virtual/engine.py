@@ -128,8 +128,9 @@ def driver_of(
     trains = experiment.timing == "with-gradients"
     slots = experiment.slots()
     backend = VirtualBackend(
-        run.paths(),
+        run.networks(faults),
         run.actor,
+        phase=paradigm.phase,
         computes=trains,
         ends=ends,
         began_at=checkpoint.at if checkpoint else 0.0,
