@@ -110,9 +110,6 @@ class Cluster:
                 elif len(arrived) % len(self.workers) == 0:
                     left -= len(self.workers)
                     weights_at = self.update(now, len(self.workers))
-                    for each in sorted(self.workers, key=self.rank):
+                    for each in arrived[-len(self.workers) :]:  # released as they came
                         self.begin(each, weights_at)
         return self.pushes
-
-    def rank(self, name):
-        return list(self.workers).index(name)

@@ -260,8 +260,11 @@ def test_halos_asynchronous_step_is_computing_and_two_transfers():
     twice 281.7 MB over 0.202 Gbit/s.
     """
     size = 281_702_400
-    settings = {"profile": "halos-4x4", "workload": {"samples": 2000}}
-    experiment = config.parse(yaml.safe_dump(TIMING | settings), f"network.vector_bytes={size}")
+    settings = TIMING | {"profile": "halos-4x4", "workload": {"samples": 2000}}
+    settings.pop("workers", None)
+    experiment = config.parse(
+        yaml.safe_dump(settings), [f"network.vector_bytes={size}"], source="x.yaml"
+    )
     found = push_times(run(prepare(experiment), "asp"))
     cycle_s = 0.238391 * 0.907 / 0.827 + 2 * size * 8 / 0.202e9
     assert found["region3-a-0"][:2] == pytest.approx([cycle_s, 2 * cycle_s], rel=1e-5)
