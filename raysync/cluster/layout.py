@@ -130,7 +130,7 @@ class PipelinedLayout:
     first_server = 1
     # Otherwise stages may wait for neighbours, with passes of the old run.
     stays_after: Sequence[str] = ("finished",)
-    delivers = False  # no stage is lost but with the run
+    delivers = True
 
     def __init__(self, plan: DecoupledPlan) -> None:
         self.experiment = placed_as(plan.training.experiment, plan.paradigm)

@@ -24,8 +24,8 @@ What happens when something is lost:
   than `cluster.min_workers`: see `quorum`. A worker that a planned crash has taken away comes back
   only if the crash says so; a kill is a loss like any other. An error of a worker's own code ends
   the run: it would come again.
-* Where a topology cannot go on without a worker, the loss of one ends the run with an error that
-  names it.
+* Where workers need each other (the stages of a pipeline), the partners of one that was lost wait
+  for its next life; where none comes any more, they leave, too.
 * An evaluator only measures: see `evaluations`.
 * The loss of a server, or of the process of this driver, ends the driver. Where there is a
   checkpoint (see `checkpointing`) the run goes on from there, in new processes.
@@ -35,13 +35,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from math import isfinite, nextafter
 from typing import Any, assert_never
 
 from raysync.config import START_DEADLINE_S, Experiment
-from raysync.core.capability import Capability
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.decisions import (
     Apply,
@@ -121,7 +120,6 @@ class Driver:
         self._early_stop = EarlyStop(experiment, primary)
         self._after_s = None if experiment.stop is None else experiment.stop.after_s
         self._is_evaluated = bool(marks)
-        self._survives = Capability.LOSE_WORKERS not in topology.refusals
         self._deadline_s = experiment.cluster.step_deadline_s
         self._evaluations = Evaluations(
             backend,
@@ -165,7 +163,8 @@ class Driver:
         self._lives: dict[str, str] = {}
         """Slot -> the worker that fills it now, or was the last to fill it."""
         self._stays_away: set[str] = set()
-        """The slots whose worker a fault has killed for good."""
+        """The slots of workers that do not come back: a fault has killed them for good, or they have
+        nothing left to do."""
         self._failures = FailureDetector(
             backend, topology, self._deadline_s, self._steps, self._lives, self._lose
         )
@@ -262,12 +261,14 @@ class Driver:
         """Write the state of the run down, between two events; None: the run is over, or not now,
         since a worker is about to crash that has been released, and has no step.
         """
-        roster = self.topology.roster
-        under_way = [*roster.computing, *roster.outdated]
+        under_way = [
+            worker
+            for roster in self.topology.rosters
+            for worker in (*roster.computing, *roster.outdated)
+        ]
         if self.status:
             return None
-        releases = {step.release.worker: step.release for step in self._steps.values()}
-        releases |= self._quorum.held_back
+        releases = self.topology.under_way(self._steps) | self._quorum.held_back
         if len(releases) != len(under_way):
             self.checkpointer.request()
             return None
@@ -306,7 +307,7 @@ class Driver:
         """
         workers, joining = {}, []
         for slot, worker in self._lives.items():
-            if worker in self.topology.roster.live or slot in self._stays_away:
+            if worker in self.topology.roster_of(worker).live or slot in self._stays_away:
                 workers[slot] = worker
             elif coming := self._comebacks.next_life(slot):
                 workers[slot] = coming
@@ -323,9 +324,9 @@ class Driver:
         self._progress, self._version = state["progress"], state["version"]
         self.faults.load_state(state["faults"])
         self._early_stop.load_state(state["early_stop"])
-        [server] = self.topology.servers
         for release, samples, has_base in state["pushed"]:
             push = release["worker"], release["clock"]
+            server = self.topology.server_of(push[0])
             base = server.saved(_base_name(push)) if has_base else None
             call = server.saved(_push_name(push))
             self._pushed[push] = Step(Release(**release), samples, call, server, base)
@@ -334,10 +335,11 @@ class Driver:
         for timer in self.topology.machine.timers.items():
             self.backend.schedule(max(timer[1], self.backend.now), self._fire, timer)
         self._quorum.resume()
-        for worker in self.topology.roster.live if self._has_faults else ():
-            self._plan_kill(worker, self.backend.now)
+        for roster in self.topology.rosters if self._has_faults else ():
+            for worker in roster.live:
+                self._plan_kill(worker, self.backend.now)
         for worker, batch_size in state["batch_sizes"].items():
-            member = self.topology.roster.live[worker]
+            member = self.topology.roster_of(worker).live[worker]
             self._release(Release(worker, member.clock, member.version, batch_size=batch_size))
         self._comebacks.load_state(state["comebacks"])
         for worker in state["joining"]:
@@ -468,7 +470,7 @@ class Driver:
         """Let the process of a worker that is there since that moment die at the next kill after
         it, if there is one.
         """
-        kill = self.faults.next_kill(WorkerId(worker).slot, since)
+        kill = self.faults.next_kill(WorkerId(worker).slot.place, since)
         if kill is not None:
             at, index = kill
             self.backend.schedule(at, self._kill_strikes, (worker, index))
@@ -483,17 +485,20 @@ class Driver:
         if self.status:
             return
         crash = self.faults.crashes[index]
-        worker = self._lives[crash.worker]
+        [worker] = [
+            life for life in self._lives.values() if WorkerId(life).slot.place == crash.worker
+        ]
         if worker not in self.topology.roster_of(worker).live:
             return  # it has left already
         self.faults.took_effect(index)
+        is_planned = crash.rejoin_after_s is not None
         if crash.rejoin_after_s is not None:
             self._comebacks.plan(worker, crash.rejoin_after_s)
         else:
-            self._stays_away.add(crash.worker)
+            self._stays_away.add(WorkerId(worker).slot)
         why = f"crashed: {self.faults.described(index)}"
         self._remove(worker, {"why": why})
-        self._need_workers(f"the last was {worker}: {why}")
+        self._go_on_without(worker, f"the last was {worker}: {why}", is_back=is_planned)
 
     def _not_started(self, worker: str, why: str, again_in_s: float | None) -> None:
         what = f"{worker} did not start: {why}"
@@ -503,16 +508,13 @@ class Driver:
             else f"it is started anew in {again_in_s:g} s"
         )
         self._remark(f"{what}; {then}.")
-        self._need_workers(what)
+        self._go_on_without(worker, what, is_back=again_in_s is not None)
 
     def _no_room(self, worker: str) -> None:
         self._remark(f"{worker} waits for room: no node can take it; it joins as soon as one can.")
 
     def _drained(self, worker: str) -> None:
-        if self._survives:
-            self._preemptions.announce(worker)
-        elif not self.status:
-            self._remark(f"{worker} will be lost, and its pipeline with it: {DRAINED}.")
+        self._preemptions.announce(worker)
 
     def _leave_in_order(self, worker: str) -> None:
         if not self.status and worker in self.topology.roster_of(worker).live:
@@ -520,8 +522,7 @@ class Driver:
 
     def _lose(self, worker: str, why: str) -> None:
         """Go on without a worker that was lost, until it is back."""
-        if not self._survives:
-            raise RunFailed(f"{worker} was lost ({why}), and its pipeline cannot go on without it")
+        self._stays_away.discard(WorkerId(worker).slot)
         again_in_s = self._comebacks.restart(worker)
         report = {"why": why} if again_in_s is None else {"why": why, "restart_in_s": again_in_s}
         self._remove(worker, report)
@@ -531,14 +532,36 @@ class Driver:
                 " a row, and none of its pushes arrived; the run goes on without it."
             )
             self._remark(text)
-        self._need_workers(f"the last was {worker}: {why}")
+        self._go_on_without(worker, f"the last was {worker}: {why}", is_back=again_in_s is not None)
+
+    def _go_on_without(self, worker: str, last: str, *, is_back: bool) -> None:
+        """Go on after the loss of a worker, without its partners unless it comes back."""
+        if self.status:
+            return
+        if not is_back and (partners := self.topology.partners(worker)):
+            slot = WorkerId(worker).slot
+            for partner in partners:
+                if slot in self._stays_away:
+                    self._stays_away.add(partner)
+                self._comebacks.give_up(partner)
+                other = self._lives[partner]
+                if other in self.topology.roster_of(other).live:
+                    self._remove(other, {"why": f"it can do nothing without {slot}"})
+            if not self.status:
+                self._begin(self.topology.given_up(worker))
+        self._need_workers(last)
+        if self._drains:
+            self._dismiss()
 
     def _remove(self, worker: str, report: Mapping[str, Any]) -> None:
         """End a worker's actor, and let it leave."""
         self.backend.kill(worker)
         self._steps.pop(worker, None)
         self._comebacks.unproven.pop(worker, None)
-        self.topology.left(worker)
+        for partner in self.topology.left(worker):
+            self._steps.pop(partner, None)
+        if worker not in self.topology.roster_of(worker).live:
+            return  # it was done, and its process was still of use to others
         self._quorum.leaves(worker)
         self._handle(Left(at=self.backend.now, worker=worker), report)
 
@@ -554,8 +577,11 @@ class Driver:
         topology = self.topology
         while not self.status and (leavers := topology.leavers(self._steps)):
             for worker in leavers:
+                self._stays_away.add(WorkerId(worker).slot)
                 self._handle(Left(at=self.backend.now, worker=worker), {"why": DONE, "done": True})
-        if not self.status and not any(topology.roster_of(each).live for each in topology.workers):
+        if self.status or len(self._comebacks):
+            return
+        if not any(roster.live for roster in topology.rosters):
             self._evaluate(1.0)
             self._end("finished")
 
@@ -614,17 +640,21 @@ class Driver:
     def _release(self, decision: Release) -> None:
         worker = decision.worker
         if worker in self._preemptions.due:  # after the decisions in hand have been carried out
-            self.backend.schedule(self.topology.roster.now, self._leave_in_order, worker)
+            now = self.topology.roster_of(worker).now
+            self.backend.schedule(now, self._leave_in_order, worker)
             return
         if self._quorum.is_waiting:
             self._quorum.hold_back(decision)
             return
         if self._has_faults:
-            crash = self.faults.crash_at_clock(WorkerId(worker).slot, decision.clock)
+            crash = self.faults.crash_at_clock(WorkerId(worker).slot.place, decision.clock)
             if crash is not None:  # likewise
-                self.backend.schedule(self.topology.roster.now, self._crash, crash)
+                self.backend.schedule(self.topology.roster_of(worker).now, self._crash, crash)
                 return
-        for step in self.topology.released(decision):
+        self._begin(self.topology.released(decision))
+
+    def _begin(self, steps: Iterable[Step]) -> None:
+        for step in steps:
             self._steps[step.release.worker] = step
             if not self._failures.is_looking:
                 self._failures.look_later()

@@ -93,11 +93,10 @@ class FailureDetector:
         late = f"no answer for {self._deadline_s:g} s"
         if step.arriving is None:
             worker = self._topology.suspect(step)
-            pulled = (
-                step.release.version
-                if worker == step.release.worker
-                else self._topology.roster_of(worker).live[worker].version
-            )
+            member = self._topology.roster_of(worker).live.get(worker)
+            pulled = step.release.version if worker == step.release.worker else 0
+            if worker != step.release.worker and member is not None:
+                pulled = member.version
             self._topology.server_of(worker).check(pulled, late)  # it may still wait for weights
             self._lose(worker, late)
         elif self._backend.is_done(step.arriving.first):  # a shard has not taken its part

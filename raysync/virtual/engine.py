@@ -110,7 +110,7 @@ def driver_of(
     """Return the driver of a run that has not begun, or goes on from a checkpoint."""
     experiment = training.experiment
     run = (
-        PipelinedRun(plan_of(training, paradigm))
+        PipelinedRun(plan_of(training, paradigm), checkpoint.servers if checkpoint else {})
         if isinstance(paradigm, Decoupled)
         else DataParallelRun(training, paradigm, checkpoint.servers if checkpoint else {})
     )
@@ -122,7 +122,7 @@ def driver_of(
         run.actor,
         computes=trains,
         began_at=checkpoint.at if checkpoint else 0.0,
-        start_s=lambda worker: slots[WorkerId(worker).slot].start_s,
+        start_s=lambda worker: slots[WorkerId(worker).slot.place].start_s,
     )
     marks = experiment.evaluation.progress_marks() if trains else []
     return Driver(
