@@ -136,7 +136,8 @@ class Pipelines:
 
     def lose(self, stage_id: StageId, pushed: int) -> None:
         """Take in that a stage is lost, which had pushed so many batches; its group has stopped."""
-        self.counts[stage_id].releases = pushed
+        counts = self.counts[stage_id]
+        counts.releases = counts.pushed = pushed
 
     def begin_anew(self, group: int, pushed: Mapping[int, int]) -> list[Pass]:
         """Begin a stopped pipeline anew, behind the last batch that all of its stages have pushed.
@@ -209,9 +210,15 @@ class Pipelines:
     def _following(self, stage_id: StageId) -> Pass | None:
         """Return the next pass of the stage if it may begin now."""
         (group, stage), counts = stage_id, self.counts[stage_id]
+        if group in self.stopped:
+            return None
         batch = counts.backwards + 1
-        if counts.releases < batch or group in self.stopped:
-            return None  # not yet released for the iteration that ends with that batch
+        if counts.releases < batch:
+            # It is not released yet for the iteration that ends with that batch. But after a new
+            # beginning the forward passes of iterations that are over are made again.
+            batch = counts.releases
+            if not batch or counts.forwards >= self.schedule.forwards_before(stage, batch):
+                return None
         if counts.forwards < self.schedule.forwards_before(stage, batch) and not self._has_all(
             stage_id
         ):
@@ -221,6 +228,8 @@ class Pipelines:
                 else self.counts[group, stage - 1].forwards_done > counts.forwards
             )
             return Pass(stage_id, "forward", counts.forwards + 1) if has_input else None
+        if counts.backwards == batch:
+            return None
         gradients = (
             counts.forwards_done
             if stage == self.stages

@@ -300,6 +300,25 @@ class Pipelined:
             )
         return self._carry_out(passes)
 
+    def stuck(self) -> list[str]:
+        """See `Topology.stuck`: the pipeline that began anew last.
+
+        A newcomer enters the round of its stage that is in progress. So the replicas of one stage
+        may meet at another batch than those of the next stage do, and after several losses by more
+        batches than the schedule has in flight. Without that pipeline the others always go on.
+        """
+        live = {
+            self._worker(name).stage_id[0]: None for roster in self.rosters for name in roster.live
+        }
+        if not live:
+            return []
+        last = max(live, key=lambda group: self._began_at[group])
+        return [
+            worker.name
+            for worker in self._replicas(last)
+            if worker.name in self.roster_of(worker.name).live
+        ]
+
     def under_way(self, steps: Mapping[str, Step]) -> dict[str, Release]:
         """See `Topology.under_way`."""
         releases = {}

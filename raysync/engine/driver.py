@@ -75,6 +75,8 @@ from raysync.errors import RunFailed, RunLost
 
 DONE = "its group has no batch left"
 """The reason with which a worker leaves that has nothing left to do."""
+STUCK = "its pipeline and another one waited for each other"
+"""The reason with which a worker leaves, and comes back, so that others go on."""
 BEFORE_THE_END = nextafter(1, 0)
 """The progress of a run that still drains: its last evaluation, at 1, comes after that."""
 
@@ -163,8 +165,8 @@ class Driver:
         self._lives: dict[str, str] = {}
         """Slot -> the worker that fills it now, or was the last to fill it."""
         self._stays_away: set[str] = set()
-        """The slots of workers that do not come back: a fault has killed them for good, or they have
-        nothing left to do."""
+        """The slots of workers that do not come back: a fault has killed them for good, or they
+        have nothing left to do."""
         self._failures = FailureDetector(
             backend, topology, self._deadline_s, self._steps, self._lives, self._lose
         )
@@ -581,9 +583,22 @@ class Driver:
                 self._handle(Left(at=self.backend.now, worker=worker), {"why": DONE, "done": True})
         if self.status or len(self._comebacks):
             return
+        if not self._steps:
+            self.backend.schedule(self.backend.now, self._free, None)
         if not any(roster.live for roster in topology.rosters):
             self._evaluate(1.0)
             self._end("finished")
+
+    def _free(self, _: None) -> None:
+        """Let workers go that wait for each other in a circle, so that the others go on; they come
+        back.
+        """
+        timers = self.topology.machine.timers
+        if self.status or self._steps or len(self._comebacks) or timers:
+            return
+        for worker in self.topology.stuck():
+            if not self.status and worker in self.topology.roster_of(worker).live:
+                self._lose(worker, STUCK)
 
     def _happen(self, event: Event, report: Mapping[str, Any]) -> None:
         self._handle(event, report)

@@ -160,6 +160,12 @@ class Topology(Protocol):
             RunFailed: nobody is left who could do what they had to do.
         """
 
+    def stuck(self) -> Sequence[str]:
+        """Return the workers that are to leave and come back when no step is under way, and none
+        will ever be: since their decisions are made stage by stage, workers may wait for each other
+        in a circle.
+        """
+
     def under_way(self, steps: Mapping[str, Step]) -> dict[str, Release]:
         """Return worker -> the release of its iteration under way, given the steps that are."""
 
@@ -291,6 +297,10 @@ class DataParallel:
 
     def given_up(self, worker: str) -> Iterable[Step]:
         """Return no steps: the batches of the others do not change."""
+        return ()
+
+    def stuck(self) -> Sequence[str]:
+        """Return no workers: a machine never holds them all."""
         return ()
 
     def under_way(self, steps: Mapping[str, Step]) -> dict[str, Release]:
