@@ -63,6 +63,8 @@ def pytest_collection_modifyitems(config, items):
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if item not in slow]
     for item in items:
+        if item.get_closest_marker("ray") or item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.flaky(reruns=1))  # real processes: see tests/README.md
         if item.get_closest_marker("ray"):
             item.add_marker(pytest.mark.xdist_group("ray"))
         elif "report" in item.path.parts:

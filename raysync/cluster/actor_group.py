@@ -25,6 +25,7 @@ from raysync.cluster.controller import BESIDE, Controller
 from raysync.cluster.evaluator import Evaluator
 from raysync.cluster.layout import Layout
 from raysync.cluster.placement import Plan
+from raysync.cluster.receiver import Receiver
 from raysync.cluster.server import Server
 from raysync.config import START_DEADLINE_S, WorkerGroup
 
@@ -64,6 +65,8 @@ class ActorGroup:
     plan: Plan
     group: PlacementGroup
     servers: list[Any] = field(default_factory=list)
+    receivers: list[Any] = field(default_factory=list)
+    """The receiver beside each server; None where it sits on the controller's node."""
     evaluator: Any = None
     controller: Any = None
     workers: list[Any] = field(default_factory=list)
@@ -128,6 +131,14 @@ class ActorGroup:
                     threads=self.spec.server_threads,
                 )
             )
+        self.receivers = [
+            None
+            if nodes[index] == nodes[plan.servers[0]]
+            else ray.remote(Receiver)
+            .options(**self.options(Role(f"receiver-{shard}"), index, 0))
+            .remote(Role(f"receiver-{shard}"))
+            for shard, index in enumerate(plan.servers, start=layout.first_server)
+        ]
         # How often is the controller's to decide.
         self.evaluator = start(
             Evaluator,
@@ -179,7 +190,8 @@ class ActorGroup:
 
     def shutdown(self, *, keeps_group: bool) -> None:
         """Kill the actors, and remove their placement group unless it stays."""
-        for actor in (self.controller, *self.workers, self.evaluator, *self.servers):
+        actors = (self.controller, *self.workers, self.evaluator, *self.receivers, *self.servers)
+        for actor in actors:
             if actor is not None:
                 with suppress(RayError):  # the cluster itself may be gone
                     ray.kill(actor)

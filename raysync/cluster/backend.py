@@ -42,6 +42,18 @@ SIGN_OF_LIFE_S = 1.0
 silence for a failure."""
 
 
+class Place(Protocol):
+    """Where an actor has come to sit: a `devices.Place`, without torch."""
+
+    @property
+    def actor_id(self) -> str:
+        """Ray's id of the actor."""
+
+    @property
+    def node_id(self) -> str:
+        """Ray's id of its node."""
+
+
 class Respawns(Protocol):
     """What starts workers anew: `actor_spec.WorkerSpecs`."""
 
@@ -53,13 +65,27 @@ class Respawns(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """The way of a gradient from its worker."""
+
+    worker: str
+    emulated_s: float
+    """The seconds that it takes at least."""
+
+
 class RayCall:
     """A call of one actor, or of all shards of one."""
 
-    __slots__ = ("_backend", "_values", "is_fetched", "report")
+    __slots__ = ("_backend", "_values", "is_fetched", "report", "upload")
 
     def __init__(
-        self, backend: RayBackend, report: Sequence[Any], *values: Parts, is_fetched: bool = False
+        self,
+        backend: RayBackend,
+        report: Sequence[Any],
+        *values: Parts,
+        is_fetched: bool = False,
+        upload: Upload | None = None,
     ) -> None:
         """
         Args:
@@ -67,9 +93,10 @@ class RayCall:
             report: references that are there when the call is done; the first has its answer.
             values: the parts of each value that it leaves behind.
             is_fetched: whether the call counts as done only once its answer has come to this node.
+            upload: how its first value travels to a server; None: it is not a worker's.
         """
         self._backend, self._values = backend, values
-        self.report, self.is_fetched = report, is_fetched
+        self.report, self.is_fetched, self.upload = report, is_fetched, upload
 
     @property
     def answer(self) -> Any:
@@ -103,6 +130,7 @@ class RayBackend:
     """The world of one run on Ray."""
 
     computes = True
+    delivers = True
 
     def __init__(
         self,
@@ -114,7 +142,8 @@ class RayBackend:
         nodes: WorkerNodes,
         names: Mapping[str, str],
         *,
-        delivers: bool,
+        sites: Mapping[str, str],
+        ways_s: Mapping[str, float],
         began_at: float = 0.0,
     ) -> None:
         """
@@ -126,10 +155,11 @@ class RayBackend:
             respawns: starts the workers that come back.
             nodes: knows what becomes of the workers' nodes.
             names: Ray's id of an actor -> its id here, of workers and servers.
-            delivers: whether gradients are brought to their server before an update needs them.
+            sites: worker -> Ray's id of its node.
+            ways_s: slot -> the seconds that a vector takes one way over its worker's emulated link.
             began_at: the time, in seconds since the run began, at which it goes on.
         """
-        self.delivers = delivers
+        self._sites, self._ways_s = dict(sites), ways_s
         self._servers, self._evaluator, self._evaluator_setup = servers, evaluator, evaluator_setup
         self._workers = dict(workers)
         self._respawns, self._nodes, self._names = respawns, nodes, dict(names)
@@ -194,27 +224,43 @@ class RayBackend:
         match method:
             case "step":
                 *gradient, report = returned
-                return RayCall(self, (report,), tuple(gradient))
+                upload = Upload(actor, self._upload_s(actor, fields))
+                return RayCall(self, (report,), tuple(gradient), upload=upload)
             case "backward":
                 gradient, dx, report = returned
-                return RayCall(self, (report,), (gradient,), (dx,))
+                return RayCall(self, (report,), (gradient,), (dx,), upload=Upload(actor, 0.0))
         return RayCall(self, (returned,), (returned,))
 
     def watch(self, call: RayCall, then: Callable[[Any], None], argument: Any) -> None:
         """See `Backend.watch`."""
+        if isinstance(call, _Delayed):
+            self.schedule(call.at, then, argument)
+            return
         watched = _Watched(then, argument, len(call.report))
         for reference in call.report:
             self._watched.setdefault(reference, []).append(watched)
 
     def deliver(self, value: Any, actor: str) -> tuple[RayCall, ...]:
-        """See `Backend.deliver`."""
-        return tuple(
-            RayCall(self, (reference,), is_fetched=True)
-            for reference in self._servers[actor].fetch(value.parts)
-        )
+        """See `Backend.deliver`; the time of an emulated link runs beside the real way."""
+        upload = value.upload
+        assert upload is not None, "only gradients are delivered"
+        fetched = self._servers[actor].fetch(value.parts, self._sites.get(upload.worker))
+        calls = tuple(RayCall(self, (reference,), is_fetched=True) for reference in fetched)
+        if upload.emulated_s:
+            return (_Delayed(self, self.now + upload.emulated_s), *calls)
+        return calls
+
+    def _upload_s(self, worker: str, fields: Sequence[Any]) -> float:
+        """Return the seconds that the push of a step takes over an emulated link; see
+        `Worker.step`.
+        """
+        added_s = fields[3] if len(fields) > 3 else 0.0
+        return self._ways_s.get(WorkerId(worker).slot, 0.0) + added_s
 
     def is_done(self, call: RayCall) -> bool:
         """See `Backend.is_done`."""
+        if isinstance(call, _Delayed):
+            return call.at <= self.now
         references = list(call.report)
         ready, _ = ray.wait(
             references, num_returns=len(references), timeout=0, fetch_local=call.is_fetched
@@ -249,9 +295,10 @@ class RayBackend:
         self._nodes.starts(worker)
         return _Spawned(self, (ready,), worker)
 
-    def started(self, worker: str, actor_id: str) -> None:
-        """Take note of Ray's id of an actor that was spawned, and is ready."""
-        self._names[actor_id] = worker
+    def started(self, worker: str, place: Place) -> None:
+        """Take note of where an actor sits that was spawned, and is ready."""
+        self._names[place.actor_id] = worker
+        self._sites[worker] = place.node_id
         self._nodes.started(worker)
 
     def end_at(self, worker: str, at: float) -> None:
@@ -264,6 +311,7 @@ class RayBackend:
             ray.kill(self._evaluator, no_restart=False)
         else:
             ray.kill(self._workers.pop(actor))
+            self._sites.pop(actor, None)
             self._nodes.lost(actor)
             for method in [key for key in self._methods if key[0] == actor]:
                 del self._methods[method]
@@ -306,6 +354,21 @@ class RayBackend:
         return self._methods[key]
 
 
+class _Delayed(RayCall):
+    """The time that a value takes over an emulated link: nothing is called."""
+
+    __slots__ = ("at",)
+
+    def __init__(self, backend: RayBackend, at: float) -> None:
+        super().__init__(backend, ())
+        self.at = at
+
+    @property
+    def answer(self) -> None:
+        """See `Call.answer`."""
+        return None
+
+
 class _Snapshot(RayCall):
     """The snapshot of a server; its answer is the list of what its shards returned."""
 
@@ -334,5 +397,5 @@ class _Spawned(RayCall):
         """See `Call.answer`."""
         place = super().answer
         if not isinstance(place, Failure):
-            self._backend.started(self._worker, place.actor_id)
+            self._backend.started(self._worker, place)
         return place

@@ -70,8 +70,14 @@ class RunPlan:
     """Ray's id of an actor -> its id here, of workers and servers."""
     primary: PrimaryMetric
     """The metric that the task's models are judged by."""
-    delivers: bool
-    """Whether gradients are brought to their server before an update needs them."""
+    vector_bytes: Mapping[str, int]
+    """Id of a server -> the bytes of a gradient for it."""
+    ways_s: Mapping[str, float]
+    """Slot -> the seconds that a vector takes one way over its worker's emulated link."""
+    sites: Mapping[str, str]
+    """Id of a worker -> Ray's id of its node."""
+    server_sites: Sequence[str]
+    """Ray's id of the node of each server actor."""
     evaluator_setup: tuple[Any, ...] = ()
     """References to the arguments of the evaluator's `reset`."""
     checkpoint: Checkpoint | None = None
@@ -94,7 +100,12 @@ class Controller:
         return str(self._role)
 
     def run(
-        self, plan: RunPlan, servers: list[Any], evaluator: Any, workers: list[Any]
+        self,
+        plan: RunPlan,
+        servers: list[Any],
+        receivers: list[Any],
+        evaluator: Any,
+        workers: list[Any],
     ) -> Iterator[list[Line] | SavedModel | Checkpoint]:
         """Train to the end of the workload, and report as it happens; the last line is an
         `Ended`. The models that the run leaves come before that, and a checkpoint after its line.
@@ -113,7 +124,7 @@ class Controller:
             plan.primary,
         )
         self._watch = self._watch or NodeWatch(plan.group)  # all runs are in one placement group
-        driver = self._driver = driver_of(plan, servers, evaluator, workers, self._watch)
+        driver = self._driver = driver_of(plan, servers, receivers, evaluator, workers, self._watch)
         if metrics is not None and plan.checkpoint is not None:
             metrics.begin_behind(plan.checkpoint)
         for lines in driver.run():
@@ -134,7 +145,12 @@ class Controller:
 
 
 def driver_of(
-    plan: RunPlan, servers: Sequence[Any], evaluator: Any, workers: Sequence[Any], watch: Watch
+    plan: RunPlan,
+    servers: Sequence[Any],
+    receivers: Sequence[Any],
+    evaluator: Any,
+    workers: Sequence[Any],
+    watch: Watch,
 ) -> Driver:
     """Return the driver of a run, which has not begun."""
     experiment = plan.experiment
@@ -144,7 +160,13 @@ def driver_of(
     ):
         respawns.fetch()  # before the run begins, so that its planned comebacks are in time
     shards = {
-        name: Shards([servers[index] for index in indices], experiment.update.clips)
+        name: Shards(
+            [servers[index] for index in indices],
+            [plan.server_sites[index] for index in indices],
+            [receivers[index] for index in indices],
+            clips=experiment.update.clips,
+            vector_bytes=plan.vector_bytes[name],
+        )
         for name, indices in plan.servers.items()
     }
     backend = RayBackend(
@@ -155,7 +177,8 @@ def driver_of(
         respawns,
         WorkerNodes(watch, plan.bundles),
         plan.names,
-        delivers=plan.delivers,
+        sites=plan.sites,
+        ways_s=plan.ways_s,
         began_at=0.0 if plan.checkpoint is None else plan.checkpoint.at,
     )
     faults = FaultPlan(experiment)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from raysync.cluster.controller import TopologyPlan
@@ -14,6 +15,7 @@ from raysync.config import Experiment
 from raysync.core.paradigm import AnyParadigm, Paradigm
 from raysync.decoupled.plan import DecoupledPlan, placed_as, plan_of
 from raysync.decoupled.topology import server_of
+from raysync.engine.step_time import one_way_s
 from raysync.engine.topology import SERVER, DataParallelPlan
 from raysync.paradigms.decoupled import Decoupled
 from raysync.training.preparation import TrainingPlan
@@ -47,8 +49,12 @@ class Layout(Protocol):
         """How a run must have ended for the actors to be good for the next."""
 
     @property
-    def delivers(self) -> bool:
-        """Whether gradients are brought to their server before an update needs them."""
+    def vector_bytes(self) -> Mapping[str, int]:
+        """Id of a server -> the bytes of a gradient for it."""
+
+    @property
+    def ways_s(self) -> Mapping[str, float]:
+        """Slot -> the seconds that a vector takes one way over its worker's emulated link."""
 
     @property
     def topology(self) -> TopologyPlan:
@@ -83,7 +89,6 @@ class DataParallelLayout:
     worker: type = Worker
     first_server = 0
     stays_after: Sequence[str] = ("finished", "diverged")
-    delivers = True
 
     def __init__(self, training: TrainingPlan, paradigm: AnyParadigm) -> None:
         assert isinstance(paradigm, Paradigm), f"{paradigm.name} is another kind of run"
@@ -94,6 +99,11 @@ class DataParallelLayout:
         }
         self.topology = DataParallelPlan(paradigm, training.workload_samples, training.has_buffers)
         self.assembly = WholeModel(training.experiment.seed)
+        self.vector_bytes: Mapping[str, int] = {SERVER: training.vector_bytes}
+        self.ways_s: Mapping[str, float] = {
+            slot: one_way_s(group.link, training.vector_bytes)
+            for slot, group in training.groups.items()
+        }
         self._training = training
 
     def server_plans(self) -> Sequence[Any]:
@@ -114,7 +124,7 @@ class DataParallelLayout:
                 training.batches(slot),
                 experiment.data.loader_workers,
                 experiment.micro_batch,
-                experiment.batch_size,
+                experiment.batch_size_of(slot),
                 experiment.seed,
                 training.vector_bytes,
                 experiment.cluster.server_shards,
@@ -130,13 +140,16 @@ class PipelinedLayout:
     first_server = 1
     # Otherwise stages may wait for neighbours, with passes of the old run.
     stays_after: Sequence[str] = ("finished",)
-    delivers = True
+    ways_s: Mapping[str, float] = MappingProxyType({})  # see `Capability.EMULATE_LINKS`
 
     def __init__(self, plan: DecoupledPlan) -> None:
         self.experiment = placed_as(plan.training.experiment, plan.paradigm)
         self.slots: Sequence[str] = [plan.name(stage_id) for stage_id in plan.slots]
         self.servers: Mapping[str, Sequence[int]] = {
             server_of(stage): [stage - 1] for stage in plan.shares
+        }
+        self.vector_bytes: Mapping[str, int] = {
+            server_of(stage): plan.vector_bytes[stage] for stage in plan.shares
         }
         self.topology = plan.topology()
         self.assembly = Stages(plan.training.experiment.seed, plan.paradigm)

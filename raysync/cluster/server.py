@@ -81,9 +81,6 @@ class Server:
         self._seconds = UpdateSeconds(self._exporter, labels)
         return here(["cpu"])
 
-    def receive(self, part: Payload) -> None:
-        """Do nothing: Ray has brought the argument to this node, where an update will find it."""
-
     @signed()
     def combine(self, fields: list[Any], *arrived: Payload) -> float:
         """Make the first half of an update: combine the gradients.

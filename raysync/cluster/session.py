@@ -112,7 +112,11 @@ class Session:
         self.models = []
         for report in _reports(
             actor_group.controller.run.remote(
-                plan, actor_group.servers, actor_group.evaluator, actor_group.workers
+                plan,
+                actor_group.servers,
+                actor_group.receivers,
+                actor_group.evaluator,
+                actor_group.workers,
             )
         ):
             if isinstance(report, SavedModel):
@@ -312,7 +316,13 @@ class Session:
             dict(zip(layout.slots, actor_group.plan.workers, strict=True)),
             names,
             training.primary,
-            layout.delivers,
+            layout.vector_bytes,
+            layout.ways_s,
+            {worker: self.places[slot].node_id for slot, worker in workers.items()},
+            [
+                self.places[f"server-{layout.first_server + index}"].node_id
+                for index in range(len(actor_group.servers))
+            ],
             evaluator_setup,
             None if checkpoint is None else replace(checkpoint, servers={}),
             labels,

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import ray
+INLINE_BYTES = 100 * 1024
+"""The size up to which Ray keeps a result out of its object store."""
+OVERHEAD_BYTES = 4096
+"""More than what pickling adds to the bytes of a vector."""
 
 Parts = tuple[Any, ...]
 """References to the parts of one vector, one a shard."""
@@ -16,34 +19,48 @@ class Shards:
     stay one model.
     """
 
-    def __init__(self, servers: Sequence[Any], clips: bool) -> None:
+    def __init__(
+        self,
+        servers: Sequence[Any],
+        nodes: Sequence[str],
+        receivers: Sequence[Any],
+        *,
+        clips: bool,
+        vector_bytes: int,
+    ) -> None:
         """
         Args:
             servers: handles of the shards' actors, in their order.
+            nodes: Ray's ids of their nodes.
+            receivers: handle of the receiver beside each shard; None: it sits on this node.
             clips: whether updates look at the norm of the whole gradient, which the shards then
                 tell each other.
+            vector_bytes: the size of a gradient; Ray sends small parts along with its messages.
         """
         self.count = len(servers)
         self._servers = servers
+        self._receivers = list(zip(nodes, receivers, strict=True))
+        self._is_inline = vector_bytes / self.count + OVERHEAD_BYTES <= INLINE_BYTES
         self._tell_norms = clips and len(servers) > 1
 
-    def fetch(self, gradient: Parts) -> list[Any]:
-        """Bring each part of a gradient to its shard; returns the references that are there once it
-        has come.
+    def fetch(self, gradient: Parts, node: str | None) -> list[Any]:
+        """Bring each part of a gradient to the node of its shard.
 
-        There is nothing to wait for if the first part is here: it comes from a worker on this node,
-        which is lost only together with this process, or it is so small that Ray has sent it along.
-        The first shard sits on this node, too, where Ray fetches what is waited for here.
+        Args:
+            gradient: its parts.
+            node: Ray's id of the node of the worker that computed it; None if it is unknown.
+
+        Returns:
+            The references that are there once it has come; none if nothing has to be brought: the
+            parts are already there, or travel with the calls that need them. What is waited for
+            here comes to this node; to another node its receiver brings it.
         """
-        first, *others = gradient
-        if ray.wait([first], timeout=0)[0]:
+        if self._is_inline:
             return []
         return [
-            first,
-            *(
-                server.receive.remote(part)
-                for server, part in zip(self._servers[1:], others, strict=True)
-            ),
+            part if receiver is None else receiver.receive.remote(part)
+            for part, (home, receiver) in zip(gradient, self._receivers, strict=True)
+            if home != node
         ]
 
     def call(self, method: str, fields: list[Any], vectors: Sequence[Parts]) -> tuple[Parts, ...]:

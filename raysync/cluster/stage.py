@@ -119,7 +119,7 @@ class StageActor:
         use_tf32(False)
         stage, paradigm = plan.stage_id[1], plan.paradigm
         self._plan, self._device, self._busy_s = plan, Device(name), 0.0
-        self._step_time = StepTime(plan.group, plan.seed, plan.slot)
+        self._step_time = StepTime(plan.group, plan.seed, plan.slot, plan.batch_size)
         computation = StageComputation(
             parts_of(model, plan.seed, paradigm)[stage - 1].to(name),
             paradigm.weights,
@@ -202,8 +202,10 @@ class StageActor:
         yield
         computed_s = now_s() - began_s
         share = plan.share * part
-        emulated_s = self._step_time.seconds(int(batch) - 1, factor, share, computed_s / share)
-        sleep_s(emulated_s - computed_s)
+        step_s = self._step_time.seconds(
+            int(batch) - 1, plan.batch_size, factor, computed_s / share
+        )
+        sleep_s(share * step_s - computed_s)
         self._busy_s += now_s() - began_s
 
 

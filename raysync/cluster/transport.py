@@ -18,10 +18,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-Payload = npt.NDArray[Any] | bytes
+from raysync.cluster.shards import INLINE_BYTES
 
-INLINE_BYTES = 100 * 1024
-"""The size up to which Ray keeps a result out of its object store."""
+Payload = npt.NDArray[Any] | bytes
 
 
 def outgoing(vector: Tensor, shards: int = 1) -> tuple[Payload, ...]:

@@ -33,7 +33,7 @@ class WorkerPlan:
     micro_batch: int | None
     """The largest number of samples that a device computes at once; None: all of a batch."""
     batch_size: int
-    """The experiment's own batch size, for which an emulated step is described."""
+    """Its own batch size, in samples, for which `step_s` and `trace` describe a step."""
     seed: int
     vector_bytes: int
     """The bytes of a push, and of a pull."""
@@ -58,7 +58,8 @@ class Worker:
     def reset(self, plan: WorkerPlan, model: InitialModel) -> Place:
         """Begin a run."""
         devices = devices_of_actor(plan.group.devices)
-        self._plan, self._step_time = plan, StepTime(plan.group, plan.seed, plan.slot)
+        self._plan = plan
+        self._step_time = StepTime(plan.group, plan.seed, plan.slot, plan.batch_size)
         task = model.task
         self._gradient = GradientComputation(
             model.build(plan.seed), task, devices, plan.group.precision, plan.micro_batch
@@ -90,16 +91,15 @@ class Worker:
         assert reader is not None, "step before reset"
         clock, batch_size, *fault = batch
         factor, added_s = fault or (1.0, 0.0)
-        # The way of the gradient, too: what an actor returns leaves at once.
-        ways = 2 if weights else 1
-        sleep_s(ways * one_way_s(plan.group.link, plan.vector_bytes, added_s))
+        if weights:  # the backend lets the gradient take its time: another step may come meanwhile
+            sleep_s(one_way_s(plan.group.link, plan.vector_bytes, added_s))
         began_s = now_s()
         if weights:
             gradient.read_weights(incoming(*weights))
         loss = gradient.compute(reader, clock, batch_size)
         computed_s = now_s() - began_s
-        share = batch_size / plan.batch_size
-        sleep_s(self._step_time.seconds(clock, factor, share, computed_s) - computed_s)
+        step_s = self._step_time.seconds(clock, batch_size, factor, computed_s)
+        sleep_s(step_s - computed_s)
         return *outgoing(gradient.outgoing(), plan.shards), [loss, now_s() - began_s]
 
     @signed()

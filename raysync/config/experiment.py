@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,8 +19,9 @@ from raysync.config.switch_search import SwitchSearch
 from raysync.config.target import Target
 from raysync.config.update import Data, EvaluationPlan, Update, Workload
 from raysync.config.workers import Cluster, Network, WorkerGroup
-from raysync.core.ids import worker_slot
+from raysync.core.ids import Slot, worker_slot
 from raysync.errors import unknown_name
+from raysync.paradigms.syncswitch import SyncSwitch
 
 STANDARD_COMPARISON = (
     ParadigmChoice(name="bsp"),
@@ -99,7 +101,11 @@ class Experiment(Strict):
     )
     update: Update = Update()
     workload: Workload = Workload(epochs=1)
-    batch_size: int = Field(32, gt=0, description="samples of one worker's iteration")
+    batch_size: int = Field(
+        32,
+        gt=0,
+        description="samples of one worker's iteration; a group can have a batch_size of its own",
+    )
     micro_batch: int | None = Field(
         None,
         gt=0,
@@ -186,12 +192,23 @@ class Experiment(Strict):
         labels = [choice.label for choice in self.paradigms]
         if len(set(labels)) < len(labels):
             raise ValueError(f"paradigms: each can be listed only once, got {', '.join(labels)}")
-        for group in self.workers:
-            if group.devices > self.batch_size:
-                raise ValueError(
-                    f"batch_size: {self.batch_size} samples cannot be shared by the {group.devices}"
-                    f" devices of each worker in group {group.name!r}"
-                )
+        return self
+
+    @model_validator(mode="after")
+    def _batches_fit(self) -> Experiment:
+        for where, size, groups in self.named_batch_sizes():
+            for group in groups:
+                if group.devices > size:
+                    raise ValueError(
+                        f"{where}: {size} samples cannot be shared by the {group.devices} devices"
+                        f" of each worker in group {group.name!r}"
+                    )
+                if group.max_batch is not None and size > group.max_batch:
+                    raise ValueError(
+                        f"{where}: {size} is above the {group.max_batch} samples that a worker in"
+                        f" group {group.name!r} can hold (max_batch); give the group a batch_size"
+                        " of its own"
+                    )
         return self
 
     @model_validator(mode="after")
@@ -246,8 +263,8 @@ class Experiment(Strict):
         for group in self.workers:
             if group.speed > 1 and not group.emulates_steps:
                 raise ValueError(
-                    f"workers: {group.name!r} has a speed above 1 and no step_s, flops_per_s or"
-                    " trace: this machine cannot compute faster than it does"
+                    f"workers: {group.name!r} has a speed above 1 and no step_s, per_sample_s,"
+                    " flops_per_s or trace: this machine cannot compute faster than it does"
                 )
         return self
 
@@ -337,6 +354,37 @@ class Experiment(Strict):
             for index in range(group.count)
         }
 
+    def batch_size_of(self, slot: str) -> int:
+        """Return the samples of an iteration of the worker in a slot."""
+        name = Slot(slot).group
+        [group] = [group for group in self.workers if group.name == name]
+        return group.batch_size or self.batch_size
+
+    @property
+    def batch_sizes(self) -> dict[str, int]:
+        """Slot -> the samples of an iteration of its worker."""
+        return {slot: group.batch_size or self.batch_size for slot, group in self.slots().items()}
+
+    @property
+    def global_batch(self) -> int:
+        """The samples of one iteration of every worker."""
+        return sum(group.count * (group.batch_size or self.batch_size) for group in self.workers)
+
+    def named_batch_sizes(self) -> Iterator[tuple[str, int, tuple[WorkerGroup, ...]]]:
+        """Yield every batch size that a setting gives: the path of the setting, the size, and the
+        groups that it holds for.
+        """
+        silent = tuple(group for group in self.workers if group.batch_size is None)
+        yield "batch_size", self.batch_size, silent
+        for group in self.workers:
+            if group.batch_size is not None:
+                yield f"workers: {group.name}: batch_size", group.batch_size, (group,)
+        for choice in (self.paradigm, *self.paradigms):
+            paradigm = choice.make() if choice.can_be_made else None
+            if isinstance(paradigm, SyncSwitch):
+                for name, size in paradigm.batch_sizes.items():
+                    yield f"paradigm {paradigm.name}: batch_sizes.{name}", size, self.workers
+
     def slots_of(self, names: tuple[str, ...]) -> list[str]:
         """Return the slots that the `workers` of a fault names, by slot or group; an empty list
         names all.
@@ -355,7 +403,7 @@ class Experiment(Strict):
         if work.samples is not None:
             return work.samples
         assert work.iterations_per_worker is not None
-        return self.worker_count * work.iterations_per_worker * self.batch_size
+        return work.iterations_per_worker * self.global_batch
 
     def plain(self) -> dict[str, Any]:
         """Return the resolved experiment as plain data, with the settings of its profile, for

@@ -223,7 +223,11 @@ class Update(Strict):
     )
     schedule: Annotated[Schedule, BeforeValidator(by_name)] = Schedule()
     lr_scaling: Literal["linear", "none"] = Field(
-        "linear", description="linear: times the number of pushes in the update"
+        "linear",
+        description=(
+            "linear: times the number of pushes in the update, whatever their batch sizes; none:"
+            " the rate as it is"
+        ),
     )
     combine: Literal["mean", "sum"] = Field(
         "mean", description="how an update combines its gradients; mean weights them by samples"
@@ -292,7 +296,7 @@ class Workload(Strict):
     epochs: float | None = Field(None, gt=0, description="passes over the training set")
     samples: int | None = Field(None, gt=0, description="total number of samples")
     iterations_per_worker: int | None = Field(
-        None, gt=0, description="times the number of workers and the batch size, as one pool"
+        None, gt=0, description="times the batch sizes of all workers together, as one pool"
     )
 
     @model_validator(mode="after")

@@ -107,6 +107,8 @@ def _numbers_in(path: Path) -> list[float]:
         raise ValueError(f"{path} must hold seconds and nothing else ({error})") from error
 
 
+STEP_TIMES = ("step_s", "per_sample_s", "flops_per_s", "trace")
+"""The settings of a group that say how long a step takes; it has at most one of them."""
 START_DEADLINE_S = 120.0
 """The seconds that an actor may take to start: to import torch, to build the model."""
 
@@ -158,13 +160,42 @@ class WorkerGroup(Strict):
     speed: float = Field(
         1.0, gt=0, description="emulation: this many times as fast as the step time says"
     )
+    batch_size: int | None = Field(
+        None,
+        gt=0,
+        description=(
+            "samples of an iteration of each of its workers; default: the experiment's batch_size"
+        ),
+    )
+    max_batch: int | None = Field(
+        None,
+        ge=1,
+        description=(
+            "the most samples of an iteration that a worker's memory holds; default: any number"
+        ),
+    )
     step_s: float | None = Field(
         None,
         gt=0,
         description=(
-            "emulation: seconds of a step at speed 1; default: as long as it takes, "
-            "and on the virtual engine by flops_per_s"
+            "emulation: seconds of a step of the group's own batch size at speed 1; a step of"
+            " another size takes in proportion to it. Default: as long as it takes, and on the"
+            " virtual engine by flops_per_s"
         ),
+    )
+    per_sample_s: float | None = Field(
+        None,
+        gt=0,
+        description=(
+            "emulation, in place of step_s: a step of b samples takes fixed_s + per_sample_s b at"
+            " speed 1, and at least floor_s"
+        ),
+    )
+    fixed_s: float = Field(
+        0.0, ge=0, description="emulation: the part of a step that its batch does not lengthen"
+    )
+    floor_s: float = Field(
+        0.0, ge=0, description="emulation: the least that a step takes, however small its batch"
     )
     flops_per_s: float | None = Field(
         None,
@@ -200,11 +231,20 @@ class WorkerGroup(Strict):
 
     @model_validator(mode="after")
     def _possible(self) -> WorkerGroup:
-        speeds = [name for name in ("step_s", "flops_per_s", "trace") if getattr(self, name)]
+        speeds = [name for name in STEP_TIMES if getattr(self, name)]
         if len(speeds) > 1:
             raise ValueError(
-                f"give one of step_s, flops_per_s and trace; got {' and '.join(speeds)}"
+                f"give one of {', '.join(STEP_TIMES[:-1])} and {STEP_TIMES[-1]}; got"
+                f" {' and '.join(speeds)}"
             )
+        for name in ("fixed_s", "floor_s"):
+            if getattr(self, name) and self.per_sample_s is None:
+                raise ValueError(
+                    f"{name}: {getattr(self, name):g} needs per_sample_s, the seconds that each"
+                    " sample adds to a step"
+                )
+        if self.batch_size is not None and self.batch_size > (self.max_batch or self.batch_size):
+            raise ValueError(f"batch_size: {self.batch_size} is above max_batch: {self.max_batch}")
         if self.gpus > 1 and self.gpus % 1:
             raise ValueError(f"gpus: must be below 1 or a whole number; got {self.gpus:g}")
         if self.gpus and self.devices_per_worker not in (None, self.devices):
@@ -226,7 +266,7 @@ class WorkerGroup(Strict):
     @property
     def emulates_steps(self) -> bool:
         """Whether the group sets how long a step lasts."""
-        return bool(self.step_s or self.flops_per_s or self.trace)
+        return any(getattr(self, name) for name in STEP_TIMES)
 
     @property
     def devices(self) -> int:

@@ -17,7 +17,8 @@ class Capability(Enum):
     """A demand that a topology may refuse."""
 
     BATCH_SIZE = auto()
-    """`Release(batch_size=...)`: an iteration whose batch size is not the experiment's."""
+    """An iteration whose batch size is not the experiment's: `Release(batch_size=...)`, or that of
+    a group of workers."""
     WAIT_FOR_WORKERS = auto()
     """The run waits while fewer workers are there than it is to go on with."""
     CORRECT_STALENESS = auto()

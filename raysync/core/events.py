@@ -33,10 +33,10 @@ class Left:
 @fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pushed:
-    """A worker finished computing the gradient of one iteration."""
+    """The gradient of one iteration has arrived: its bytes are where they will be applied."""
 
     at: float
-    """Seconds since the run began."""
+    """Seconds since the run began: when it had arrived."""
     worker: str
     clock: int
     """The iteration, as given by the Release that started it."""
@@ -46,6 +46,9 @@ class Pushed:
     """The size of the batch."""
     busy_s: float
     """Seconds of computation alone, without transfers."""
+    computed_at: float | None = None
+    """Seconds since the run began: when the gradient was computed, and its upload began; None: it
+    was there at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -157,7 +157,7 @@ def encode(line: Line) -> str:
         case Entry(event=event, decisions=decisions, report=report):
             data = {
                 "event": type(event).__name__,
-                **_values(event),
+                **_event(event),
                 "decisions": [
                     {"do": type(decision).__name__, **_values(decision)} for decision in decisions
                 ],
@@ -345,7 +345,11 @@ _SECONDS = {"at", "busy_s", "away_s", "lost_s"}
 _CHECKS = {
     cls: {
         each.name: (
-            _is_seconds if each.name in _SECONDS and each.type == "float" else _FITS[str(each.type)]
+            _or_none(_is_seconds)
+            if each.name == "computed_at"
+            else _is_seconds
+            if each.name in _SECONDS and each.type == "float"
+            else _FITS[str(each.type)]
         )
         for each in fields(cls)
     }
@@ -400,6 +404,13 @@ def _report(report: dict[str, Any]) -> dict[str, Any]:
         if not _REPORTED.get(name, is_native)(value):
             raise ValueError(f"report: {name}: {value!r:.40}")
     return report
+
+
+def _event(event: Event) -> dict[str, Any]:
+    values = _values(event)
+    if values.get("computed_at", 0) is None:
+        del values["computed_at"]  # the push took no time on its way
+    return values
 
 
 def _values(thing: Any) -> dict[str, Any]:

@@ -202,6 +202,8 @@ class Machine:
             )
         if event.samples <= 0 or not 0 <= event.busy_s < inf:
             raise ProtocolViolation(f"a push has samples and a finite time: {event}")
+        if event.computed_at is not None and not 0 <= event.computed_at <= event.at:
+            raise ProtocolViolation(f"a push arrives after it was computed: {event}")
 
     def _commit(self, method: str, decided: list[Decision]) -> list[Decision]:
         """Carry out on the roster, in order, what a method of the paradigm decided, and stamp

@@ -93,14 +93,18 @@ class Backend(Protocol):
 
     @property
     def delivers(self) -> bool:
-        """Whether values are brought to where they are needed before a call needs them."""
+        """Whether any value takes time on its way from one actor to another."""
 
     def deliver(self, value: Value, actor: str) -> tuple[Call, ...]:
-        """Bring a value to an actor that will need it; only called where the backend `delivers`.
+        """Bring a value to the site of an actor that will need it, as soon as it is computed, and
+        without holding up the actor's calls; only called where the backend `delivers`.
+
+        Args:
+            value: the first value of a call that is done.
+            actor: the one that needs it.
 
         Returns:
-            Calls to wait for until the value is there; none if nothing is left to be brought. The
-            first brings the value here; in the others the actor takes its parts.
+            Calls to wait for until the value is there; none if nothing is left to be brought.
         """
 
     def is_done(self, call: Any) -> bool:

@@ -36,6 +36,8 @@ def demands_of(experiment: Experiment) -> Iterator[Demand]:
                 Capability.SEVERAL_DEVICES,
                 f"workers: {group.name}: devices_per_worker: {group.devices}",
             )
+        if group.batch_size not in (None, experiment.batch_size):
+            yield (Capability.BATCH_SIZE, f"workers: {group.name}: batch_size: {group.batch_size}")
         if group.precision != "float32":
             yield Capability.PRECISION, f"workers: {group.name}: precision: {group.precision}"
         if group.link != Link() and on_ray:

@@ -394,7 +394,7 @@ class Driver:
             self._failures.step_failed(step, answer)
             return
         if self.backend.delivers and (parts := self.backend.deliver(step.call, step.server.actor)):
-            step.arriving = Arriving(answer, parts[0], list(parts))
+            step.arriving = Arriving(self.backend.now, parts[0], list(parts))
             for part in parts:
                 self.backend.watch(part, self._part_arrived, (step, part))
         else:
@@ -413,11 +413,11 @@ class Driver:
         arriving.held.append(answer)
         arriving.parts.remove(part)
         if not arriving.parts:
-            self._received(step, arriving.answer)
+            self._received(step, step.call.answer)
 
     def _received(self, step: Step, answer: tuple[float | None, float]) -> None:
         loss, busy_s = answer
-        release = step.release
+        release, arriving = step.release, step.arriving
         worker, clock = release.worker, release.clock
         del self._steps[worker]
         if release.pull:
@@ -434,6 +434,7 @@ class Driver:
                 base=release.version,
                 samples=step.samples,
                 busy_s=busy_s,
+                computed_at=None if arriving is None else arriving.computed_at,
             ),
             report,
         )

@@ -40,38 +40,57 @@ def _exponential(prefix: bytes, clock: int) -> float:
 class StepTime:
     """The durations of one worker's steps on the device that its group describes."""
 
-    __slots__ = ("_begin", "_jitter", "_speed", "_step_s", "_trace")
+    __slots__ = (
+        "_batch_size",
+        "_begin",
+        "_fixed_s",
+        "_floor_s",
+        "_jitter",
+        "_per_sample_s",
+        "_speed",
+        "_step_s",
+        "_trace",
+    )
 
-    def __init__(self, group: WorkerGroup, seed: int, slot: str) -> None:
+    def __init__(self, group: WorkerGroup, seed: int, slot: str, batch_size: int) -> None:
         """
         Args:
-            group: describes the device: a step takes `step_s` or `trace` (or, without them,
-                `computed_s`) / `speed` x jitter. Its `flops_per_s` has already been converted to
-                `step_s` (`raysync.training.preparation`).
+            group: describes the device. Its `flops_per_s` has already been converted to `step_s`
+                (`raysync.training.preparation`).
             seed: the seed of the run.
             slot: the worker's slot.
+            batch_size: the worker's own batch size, for which `step_s` and `trace` hold.
         """
         self._step_s, self._trace, self._speed = group.step_s, group.trace, group.speed
+        self._fixed_s, self._floor_s = group.fixed_s, group.floor_s
+        self._per_sample_s, self._batch_size = group.per_sample_s, batch_size
         self._begin = Slot(slot).number * len(group.trace) // group.count if group.trace else 0
         self._jitter = jitter_of(group.jitter, seed, slot)
 
-    def seconds(
-        self, clock: int, factor: float = 1.0, share: float = 1.0, computed_s: float = 0.0
-    ) -> float:
-        """Return the duration of a step in seconds.
+    def seconds(self, clock: int, size: int, factor: float = 1.0, computed_s: float = 0.0) -> float:
+        """Return the duration of a step in seconds: / `speed` x faults x jitter,
+
+            max(floor_s, fixed_s + per_sample_s x size)     of a device that is described so
+            step_s x size / batch_size                      in proportion, or by `trace`
+            computed_s                                      of one that is not emulated
 
         Args:
             clock: the iteration.
+            size: the samples of its batch.
             factor: the factor of the faults at this step.
-            share: its batch size / the experiment's own, for which `step_s` and `trace` hold; the
-                duration is assumed to be proportional.
             computed_s: the seconds that the step took on the real device.
         """
         base_s = computed_s
         if self._step_s is not None:
-            base_s = self._step_s * share
+            base_s = self._step_s * (size / self._batch_size)
+        elif self._per_sample_s is not None:
+            base_s = self._fixed_s + self._per_sample_s * size
+            if base_s < self._floor_s:
+                base_s = self._floor_s
         elif self._trace:
-            base_s = self._trace[(self._begin + clock) % len(self._trace)] * share
+            base_s = self._trace[(self._begin + clock) % len(self._trace)] * (
+                size / self._batch_size
+            )
         return base_s / self._speed * factor * self._jitter(clock)
 
 

@@ -35,14 +35,14 @@ NOTHING: list[Any] = []
 
 @dataclass(slots=True)
 class Arriving:
-    """A gradient that is brought from another node to its server."""
+    """A gradient on its way to its server."""
 
-    answer: tuple[float | None, float]
-    """The answer of the step: its loss, and the seconds of computing."""
+    computed_at: float
+    """When its upload began, in seconds since the run began."""
     first: Call
-    """The call that brings the gradient; in the other calls the shards take their parts of it."""
+    """The first of the calls that bring it."""
     parts: list[Call]
-    """The calls that are still waited for."""
+    """Those that are still waited for."""
     held: list[Any] = field(default_factory=list)
     """The values that have arrived. Ray does not evict them while they are held, which is until
     they are applied."""
@@ -228,7 +228,8 @@ class DataParallel:
         self._backend = backend
         self._workload_samples = plan.workload_samples
         self._has_buffers = plan.has_buffers
-        self._batch_size = experiment.batch_size
+        self._batch_sizes = experiment.batch_sizes
+        """Slot, and worker once it was released -> the samples of its iteration."""
         self._faults = faults if experiment.faults else None
         self._compensates = experiment.update.delay_compensation is not None
         self._pulled: dict[str, Value] = {}
@@ -253,7 +254,7 @@ class DataParallel:
     def released(self, release: Release) -> Iterable[Step]:
         """See `Topology.released`."""
         worker, clock, pulls = release.worker, release.clock, release.pull
-        size = release.batch_size or self._batch_size
+        size = release.batch_size or self._batch_sizes.get(worker) or self._size_of(worker)
         fields: list[Any] = [clock, size]
         if self._faults is not None:
             fault = self._faults.at_step(WorkerId(worker).slot, clock, self.roster.now)
@@ -275,6 +276,10 @@ class DataParallel:
         if self._resumed:
             self._resumed.pop(worker, None)
         return (Step(release, size, call, self.server, base),)
+
+    def _size_of(self, worker: str) -> int:
+        size = self._batch_sizes[worker] = self._batch_sizes[WorkerId(worker).slot]
+        return size
 
     def applied(self, apply: Apply, steps: Sequence[Step], is_pulled: bool) -> None:
         """See `Topology.applied`."""

@@ -113,13 +113,12 @@ class Collector:
 
     def _pushed(self, row: PushRow, collected: Collected) -> None:
         run, worker = self._run, (*self._run, WorkerId(row.worker).slot)
-        transfer_s = max(0.0, row.pushed_at_s - row.released_at_s - row.busy_s)
         collected.add(("raysync_pushes", worker), 1)
         collected.add(("raysync_busy_seconds", worker), row.busy_s)
-        collected.add(("raysync_transfer_seconds", worker), transfer_s)
+        collected.add(("raysync_transfer_seconds", worker), row.transfer_s)
         collected.observe(("raysync_step_busy_seconds", worker), row.busy_s)
         collected.observe(("raysync_step_wait_seconds", worker), row.wait_s)
-        collected.observe(("raysync_step_transfer_seconds", run), transfer_s)
+        collected.observe(("raysync_step_transfer_seconds", run), row.transfer_s)
         collected.observe(("raysync_step_lead_clocks", run), row.lead)
         if row.staleness is not None:
             collected.observe(("raysync_step_staleness_versions", run), row.staleness)

@@ -1,6 +1,9 @@
 """The measures of a run, accumulated line by line.
 
 busy               seconds of computing alone
+transfer           seconds from a release to the push that follows, without computing: the way of
+                   the weights, with the wait until the server has made them, that of the gradient,
+                   and copies
 wait               seconds from a push to the worker's next release
 staleness          of a push: versions applied between the one that it was computed on and its
                    own
@@ -52,6 +55,7 @@ class WorkerMeasures:
     samples: int = 0
     """The samples of all pushes."""
     busy_s: float = 0.0
+    transfer_s: float = 0.0
     wait_s: float = 0.0
     applied: int = 0
     """The pushes that were applied."""
@@ -176,6 +180,7 @@ class Measures:
         worker.dropped += row.outcome == "dropped"
         worker.samples += row.samples
         worker.busy_s += row.busy_s
+        worker.transfer_s += row.transfer_s
         worker.wait_s += row.wait_s
         self.outcomes[row.outcome] += 1
         self._measure_switch(row)
@@ -358,6 +363,7 @@ class Measures:
                     "dropped": worker.dropped,
                     "samples": worker.samples,
                     "busy_s": worker.busy_s,
+                    "transfer_s": worker.transfer_s,
                     "wait_s": worker.wait_s,
                 }
                 for name, worker in self.workers.items()

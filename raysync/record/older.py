@@ -1,5 +1,5 @@
 """Read what an older raysync wrote, whose targets were `target_accuracy` and `target_loss`, and
-whose records do not name the primary metric.
+whose records do not name the primary metric, nor tell when a gradient was computed.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ from typing import Any
 from raysync.core.metrics import ACCURACY, PERPLEXITY
 
 BOUNDS = {"accuracy": "at_least", "loss": "at_most"}
+STANDS_FOR = {"computed_at_s": "pushed_at_s"}
+"""Column of the pushes that an older record lacks -> the column that stands for it: then a push was
+the end of its computation."""
 OLD_TARGETS = tuple(f"target_{metric}" for metric in BOUNDS)
 
 

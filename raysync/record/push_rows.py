@@ -30,7 +30,10 @@ class PushRow:
     released_at_s: float
     """When it was released or, if that was held back until there were enough workers, when it was
     carried out."""
+    computed_at_s: float
+    """When the gradient was computed, and its upload began."""
     pushed_at_s: float
+    """When the gradient had arrived."""
     busy_s: float
     """Computing alone; the rest of the time between release and push is transfer."""
     outcome: str = "buffered"
@@ -49,6 +52,12 @@ class PushRow:
     """Why it was dropped, in words."""
     reason: str | None = None
     """Why it was dropped: one of `DROP_REASONS`."""
+
+    @property
+    def transfer_s(self) -> float:
+        """The seconds between release and push without computing. Clocks of two machines differ by
+        a little, so it may come out below 0, which is cut."""
+        return max(0.0, self.pushed_at_s - self.released_at_s - self.busy_s)
 
 
 class PushRows:
@@ -192,6 +201,7 @@ class PushRows:
             lead=lead,
             delay_ticks=entry.report.get("delay_ticks"),
             released_at_s=released_at + entry.report.get("held_back_s", 0.0),
+            computed_at_s=event.at if event.computed_at is None else event.computed_at,
             pushed_at_s=event.at,
             busy_s=event.busy_s,
         )

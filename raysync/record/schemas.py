@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from raysync.core.journal import LONGEST_S, is_mapping
 from raysync.core.metrics import ACCURACY, LOSS
+from raysync.record.older import STANDS_FOR
 from raysync.record.writer import MARKED, schema_of
 
 MAY_BE_NAN = {"loss"}
@@ -139,6 +140,9 @@ def frame_in(path: Path, row: type) -> pd.DataFrame:
         ValueError: columns are missing, or hold something else.
     """
     table = _table_in(path)
+    for name, stands_for in STANDS_FOR.items():
+        if name not in table.column_names and stands_for in table.column_names:
+            table = table.append_column(name, table.column(stands_for))
     schema = schema_of(row)
     for field in fields(row):
         is_optional = str(field.type).endswith("| None")

@@ -23,6 +23,7 @@ from raysync.config import Experiment, Published, Target
 from raysync.core.journal import read_header
 from raysync.core.metrics import PrimaryMetric
 from raysync.errors import ConfigError
+from raysync.record.older import STANDS_FOR
 from raysync.record.push_rows import PushRow
 from raysync.record.reader import RunRecord, legible, load
 from raysync.record.sweeps import FILE, SweepRecord, load_sweep
@@ -339,7 +340,7 @@ def _check(record: RunRecord) -> None:
     if record.complete:
         with legible(record.path, "pushes"):
             columns = pq.read_schema(record.path / "pushes.parquet").names
-            if missing := set(schema_of(PushRow).names) - set(columns):
+            if missing := set(schema_of(PushRow).names) - {*columns, *STANDS_FOR}:
                 raise ValueError(f"there is no column {min(missing)}")
 
 

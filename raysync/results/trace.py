@@ -138,15 +138,17 @@ def _holds(lines: Iterable[Line]) -> dict[tuple[str, int], str]:
 def _slices(
     record: RunRecord, tracks: dict[str, int], holds: dict[tuple[str, int], str]
 ) -> Iterator[TraceEvent]:
-    """Draw transfer, step and wait of every push, and the lead at its release."""
+    """Draw the ways, step and wait of every push, and the lead at its release."""
     for row in record.pushes.to_dict("records"):
         worker, clock, track = row["worker"], row["clock"], tracks[row["worker"]]
         released, pushed = row["released_at_s"], row["pushed_at_s"]
-        began = min(max(released, pushed - row["busy_s"]), pushed)
+        computed = row["computed_at_s"]
+        began = min(max(released, computed - row["busy_s"]), computed)
         about = {name: row[name] for name in ("clock", "base", "samples", "outcome")}
         about |= {"loss": _number(row["loss"]), "staleness": _number(row["staleness"])}
-        yield from _slice("transfer", "transfer", track, released, began, {"clock": clock})
-        yield from _slice(f"step {clock}", "step", track, began, pushed, about)
+        yield from _slice("pull", "transfer", track, released, began, {"clock": clock})
+        yield from _slice(f"step {clock}", "step", track, began, computed, about)
+        yield from _slice("push", "transfer", track, computed, pushed, {"clock": clock})
         yield from _slice(
             "wait",
             "wait",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,17 +17,19 @@ Array = npt.NDArray[Any]
 
 
 def shards(
-    data: Data, count: int, labels: Callable[[], Array], slots: Sequence[str], seed: int
+    data: Data, count: int, labels: Callable[[], Array], slots: Mapping[str, int], seed: int
 ) -> dict[str, Array]:
-    """Deal the training samples out to the worker slots.
+    """Deal the training samples out to the worker slots, in proportion to their batch sizes: after
+    equally many iterations each has passed through its share equally often.
 
     Args:
-        data: `partition` `iid` deals a shuffled set out evenly; `dirichlet` draws, for each class,
-            the shares of the slots from Dir(alpha) (Hsu et al. 2019, "Measuring the effects of
-            non-identical data distribution"); `shared` gives all samples to every slot.
+        data: `partition` `iid` deals a shuffled set out in turns; `dirichlet` draws, for each
+            class, the shares of n slots from Dir(alpha) (Hsu et al. 2019, "Measuring the effects of
+            non-identical data distribution"), or from Dir(n alpha b / sum of b) with the batch
+            sizes b, which has these shares as its mean; `shared` gives all samples to every slot.
         count: N, the number of samples.
         labels: returns the class of each, (N,); called for `dirichlet` only.
-        slots: the slots in the order of the experiment.
+        slots: slot -> its batch size in samples, in the order of the experiment.
         seed: the seed of the run.
 
     Returns:
@@ -45,14 +47,15 @@ def shards(
     if data.partition == "shared":
         return {slot: np.arange(count) for slot in slots}
     if data.partition == "iid":
-        order = rng.permutation(count)
-        return {slot: order[index :: len(slots)] for index, slot in enumerate(slots)}
+        order, owners = rng.permutation(count), _turns(list(slots.values()), count)
+        return {slot: order[owners == index] for index, slot in enumerate(slots)}
     classes = labels()
+    alphas = [data.alpha * (len(slots) * size / sum(slots.values())) for size in slots.values()]
     for _ in range(100):
         parts: list[list[Array]] = [[] for _ in slots]
         for label in np.unique(classes):
             members = rng.permutation(np.flatnonzero(classes == label))
-            cuts = np.cumsum(rng.dirichlet([data.alpha] * len(slots)))[:-1] * len(members)
+            cuts = np.cumsum(rng.dirichlet(alphas))[:-1] * len(members)
             for part, piece in zip(parts, np.split(members, cuts.astype(int)), strict=True):
                 part.append(piece)
         dealt = [np.concatenate(part) for part in parts]
@@ -64,11 +67,27 @@ def shards(
     )
 
 
+def _turns(sizes: Sequence[int], count: int) -> Array:
+    """Return whose turn each of so many samples is, (count,), as slot numbers.
+
+    The k-th turn of a slot of size b comes at k / b, ties in the order of the slots. So every slot
+    has a sample before one has two, slots of one size take turns, and the shares are in proportion
+    to the sizes to within a sample or two.
+    """
+    shares = np.asarray(sizes) / sum(sizes)
+    most = np.ceil(count * shares).astype(int) + 1
+    owners = np.repeat(np.arange(len(sizes)), most)
+    moments = np.concatenate([np.arange(number) for number in most]) / np.repeat(shares, most)
+    return owners[np.argsort(moments, kind="stable")[:count]]
+
+
 class Batches:
     """The batches of one slot: a function of (seed, slot, clock, batch size) alone.
 
     The slot's shard is shuffled anew for each pass; batch c takes samples c * size to (c + 1) *
-    size - 1 of the endless sequence of passes, so each pass has every sample once.
+    size - 1 of the endless sequence of passes, so each pass has every sample once while the size
+    stays. When it changes, the slot goes on at another place of the sequence: it leaves samples of
+    a pass out, or meets some again.
     """
 
     def __init__(self, shard: Array, seed: int, slot: str) -> None:

@@ -13,7 +13,6 @@ from torch import nn
 from raysync.config import Data, Experiment, Update, WorkerGroup
 from raysync.core.metrics import PrimaryMetric
 from raysync.errors import ConfigError
-from raysync.paradigms.syncswitch import SyncSwitch
 from raysync.training.batch_reader import BatchReader
 from raysync.training.batches import Array, Batches, shards
 from raysync.training.cost import step_flops
@@ -241,14 +240,8 @@ def _check_batches(experiment: Experiment, task: Task, limit: int) -> None:
     Raises:
         ConfigError: it names both sizes.
     """
-    sizes = {"batch_size": experiment.batch_size}
-    for choice in (experiment.paradigm, *experiment.paradigms):
-        paradigm = choice.make()
-        if isinstance(paradigm, SyncSwitch):
-            where = f"paradigm {paradigm.name}: batch_sizes"
-            sizes |= {f"{where}.{name}": size for name, size in paradigm.batch_sizes.items()}
-    for where, size in sizes.items():
-        if size > limit:
+    for where, size, groups in experiment.named_batch_sizes():
+        if groups and size > limit:
             raise ConfigError(
                 f"{where}: {size:,} is more than the {limit:,} training samples of"
                 f" {task.data_name or task.name}."
@@ -289,7 +282,10 @@ def _deal(experiment: Experiment, model: InitialModel, slots: list[str]) -> dict
             )
         return values
 
-    return shards(experiment.data, count, labels, slots, experiment.seed)
+    sizes = experiment.batch_sizes
+    return shards(
+        experiment.data, count, labels, {slot: sizes[slot] for slot in slots}, experiment.seed
+    )
 
 
 def _timed(experiment: Experiment, model: InitialModel) -> dict[str, WorkerGroup]:
@@ -302,7 +298,12 @@ def _timed(experiment: Experiment, model: InitialModel) -> dict[str, WorkerGroup
         for group in experiment.workers
     }
     flops = max(1.0, step_flops(model, experiment.batch_size)) if any(rates.values()) else 0.0
-    steps_s = {name: flops / rate for name, rate in rates.items() if rate}
+    sizes = {group.name: group.batch_size or experiment.batch_size for group in experiment.workers}
+    steps_s = {
+        name: flops * (sizes[name] / experiment.batch_size) / rate
+        for name, rate in rates.items()
+        if rate
+    }
     timed = {
         group.name: group.model_copy(
             update={"step_s": steps_s.get(group.name, group.step_s), "flops_per_s": None}

@@ -34,7 +34,7 @@ Computed = tuple[Sequence[Any], Any]
 class WorkerActor:
     """A worker with the whole model, on the device that its group describes."""
 
-    __slots__ = ("_batch_size", "_buffers", "_step_time", "_trainer", "_weights", "free_at", "site")
+    __slots__ = ("_buffers", "_step_time", "_trainer", "_weights", "free_at", "site")
 
     def __init__(
         self, slot: str, group: WorkerGroup, experiment: Experiment, trainer: Trainer | None
@@ -49,8 +49,7 @@ class WorkerActor:
         self.site = slot
         self.free_at = 0.0
         self._trainer = trainer
-        self._step_time = StepTime(group, experiment.seed, slot)
-        self._batch_size = experiment.batch_size
+        self._step_time = StepTime(group, experiment.seed, slot, experiment.batch_size_of(slot))
         self._weights: Tensor | None = None
         """The weights of its last pull."""
         self._buffers: Tensor | None = None
@@ -60,12 +59,12 @@ class WorkerActor:
         """See `Actor.cost`."""
         if len(fields) == 2:
             clock, size = fields
-            busy_s = self._step_time.seconds(clock, 1.0, size / self._batch_size)
+            busy_s = self._step_time.seconds(clock, size)
             return busy_s, 0.0, 0.0, 0.0, (None, busy_s)
         if method == "restore":
             return AT_ONCE
         clock, size, factor, added_s = fields
-        busy_s = self._step_time.seconds(clock, factor, size / self._batch_size)
+        busy_s = self._step_time.seconds(clock, size, factor)
         return busy_s, 0.0, added_s, added_s, (None, busy_s)
 
     def compute(self, method: str, fields: list[Any], inputs: list[Any], answer: Any) -> Computed:

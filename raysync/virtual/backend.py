@@ -14,7 +14,8 @@ seed, so every run of an experiment is the same (on one machine, with one number
 
 Differences from Ray: decisions and their way to a worker take no time, nor do evaluations, and a
 worker that is started anew is ready after the time that the experiment says. An input travels from
-the moment of the call that needs it, since Ray fetches it then; `deliver` brings nothing earlier.
+the moment of the call that needs it, since Ray fetches it then, unless `deliver` has brought it
+earlier: then it is at the actor's site.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from raysync.engine.backend import Failure, Room
-from raysync.virtual.network import Paths
+from raysync.virtual.network import Path, Paths
 
 REPORT_EVERY = 20
 """The lines of a report. They are few, so that they are gone before the garbage collector moves
 them to its older generations: with 1,000 it took a third of the time of a run without gradients."""
 
+NO_PATHS: Mapping[str, Path] = {}
 Cost = tuple[float, float, float | None, float, Any]
 """The cost of a call: seconds from its beginning to its end, in two summands; seconds that are
 added to the way of each of its inputs (None: they are there at once, over no link), and of each of
@@ -166,8 +168,8 @@ class VirtualBackend:
             start_s: returns the seconds that a worker takes to be ready when it is started anew.
         """
         self.computes = computes
-        self.delivers = False
-        """See `Backend.delivers`: nothing travels before the call that needs it."""
+        self.delivers = any(paths.values())
+        """See `Backend.delivers`."""
         self._paths = paths
         self._make = make
         self._start_s = start_s
@@ -282,9 +284,17 @@ class VirtualBackend:
             self._scheduled += 1
             heappush(self._queue, (call.at, self._scheduled, then, argument))
 
-    def deliver(self, value: Any, actor: str) -> tuple[()]:
-        """See `Backend.deliver`: nothing travels before the call that needs it."""
-        return ()
+    def deliver(self, value: VirtualCall, actor: str) -> tuple[VirtualCall, ...]:
+        """See `Backend.deliver`."""
+        site = (self._actors.get(actor) or self._start(actor)).site
+        path = self._paths.get(site, NO_PATHS).get(value.site)
+        if path is None:
+            return ()
+        delivery = VirtualCall()
+        delivery.at = value.at = path.arrival(self.now, value.added_s)
+        delivery.site = value.site = site
+        delivery.answer = None
+        return (delivery,) if delivery.at > self.now else ()
 
     def is_done(self, call: VirtualCall) -> bool:
         """See `Backend.is_done`."""

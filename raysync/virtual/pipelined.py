@@ -51,8 +51,10 @@ class StageActor:
         self.site = plan.name(stage_id)
         self.free_at = 0.0
         self._plan, (self._group, self._stage) = plan, stage_id
+        experiment = plan.training.experiment
+        self._batch_size = experiment.batch_size
         self._step_time = StepTime(
-            plan.group(stage_id), plan.training.experiment.seed, plan.slots[stage_id]
+            plan.group(stage_id), experiment.seed, plan.slots[stage_id], self._batch_size
         )
         self._work = None
         if computation is not None:
@@ -83,7 +85,7 @@ class StageActor:
     def _seconds(self, fields: list[Any], part: float) -> float:
         batch, factor, _ = fields
         share = self._plan.shares[self._stage] * part
-        return self._step_time.seconds(batch - 1, factor, share)
+        return share * self._step_time.seconds(batch - 1, self._batch_size, factor)
 
     def _parts(self, method: str) -> tuple[float, float]:
         """Return the shares of the stage's part of a step that a pass takes forward and

@@ -21,13 +21,21 @@ def ray(monkeypatch):
     return FakeRay(monkeypatch)
 
 
-def backend_of(worker=None, servers=1, respawns=None, views=None):
-    shards = Shards([SimpleNamespace(received=[]) for _ in range(servers)], clips=False)
-    for server in shards._servers:
-        server.receive = remote(lambda part: Reference(at=5.0))
+def backend_of(worker=None, servers=1, respawns=None, views=None, site="here", **more):
+    receiver = SimpleNamespace(receive=remote(lambda part: Reference(at=5.0)))
+    shards = Shards(
+        [SimpleNamespace() for _ in range(servers)],
+        ["here", "there", "elsewhere"][:servers],
+        [None, receiver, receiver][:servers],
+        clips=False,
+        vector_bytes=more.pop("vector_bytes", 10**6),
+    )
     nodes = WorkerNodes(views or Views(NodeView({0: "here"}, {"here": 1})), {"w-0": 0})
     workers = {"w-0#1": worker}
-    return RayBackend({"server": shards}, None, (), workers, respawns, nodes, IDS, delivers=True)
+    sites, ways_s = {"w-0#1": site}, more
+    return RayBackend(
+        {"server": shards}, None, (), workers, respawns, nodes, IDS, sites=sites, ways_s=ways_s
+    )
 
 
 def died(actor_id):
@@ -70,7 +78,7 @@ def test_an_actor_that_came_back_is_known_by_its_new_id(ray):
     post = SimpleNamespace(
         spawn=lambda slot, life: (
             SimpleNamespace(step=step),
-            Reference(SimpleNamespace(actor_id="0c")),
+            Reference(SimpleNamespace(actor_id="0c", node_id="here")),
         )
     )
     backend = backend_of(respawns=post)
@@ -82,7 +90,7 @@ def test_a_worker_takes_its_turn_until_it_is_ready_and_is_asked_to_leave_with_it
     ray, monkeypatch
 ):
     views = Views(NodeView({0: "here"}, {"here": 1}))
-    ready = Reference(SimpleNamespace(actor_id="0c"))
+    ready = Reference(SimpleNamespace(actor_id="0c", node_id="here"))
     backend = backend_of(respawns=SimpleNamespace(spawn=lambda *_: ("w", ready)), views=views)
     told = []
     backend.watch_nodes(told.append)
@@ -100,22 +108,44 @@ def test_a_worker_takes_its_turn_until_it_is_ready_and_is_asked_to_leave_with_it
     assert views.refreshed == 1
 
 
-def test_a_gradient_of_another_node_is_there_once_it_has_come_and_its_shards_have_their_parts(ray):
-    parts = Reference(b"1"), Reference(b"2")
-    backend = backend_of(
-        SimpleNamespace(step=remote(lambda fields: [*parts, Reference([0.5, 1.0])])), servers=2
-    )
+def steps(*parts):
+    return SimpleNamespace(step=remote(lambda fields: [*parts, Reference([0.5, 1.0])]))
+
+
+def test_a_gradient_has_arrived_once_its_parts_are_on_the_nodes_of_their_shards(ray):
+    parts = Reference(b"1"), Reference(b"2"), Reference(b"3")
+    backend = backend_of(steps(*parts), servers=3, site="elsewhere")
     call = backend.call("w-0#1", "step", [0, 8])
     assert call.answer == [0.5, 1.0]
-    assert backend.deliver(call, "server") == (), "a worker on this node needs no asking"
     ray.is_local[parts[0]] = False
-    first, other = backend.deliver(call, "server")
+    first, other = backend.deliver(call, "server")  # the third part is where its shard is
     assert not backend.is_done(first), "it is computed, and not here"
     ray.is_local[parts[0]] = True
     assert backend.is_done(first)
     assert not backend.is_done(other)
     ray.now = 5.0
     assert backend.is_done(other)
+
+
+@pytest.mark.parametrize(("site", "vector_bytes"), [("here", 10**6), ("elsewhere", 1000)])
+def test_nothing_is_brought_within_a_node_or_if_ray_sends_it_along(ray, site, vector_bytes):
+    backend = backend_of(steps(Reference()), site=site, vector_bytes=vector_bytes)
+    assert backend.deliver(backend.call("w-0#1", "step", [0, 8]), "server") == ()
+
+
+def test_an_emulated_link_delays_the_arrival_and_a_fault_delays_it_more(ray):
+    backend = backend_of(steps(Reference()), **{"w-0": 3.0})
+    arrived = []
+    for number, fields in enumerate(([0, 8], [1, 8, 1.0, 2.0]), 1):
+        [way] = backend.deliver(backend.call("w-0#1", "step", fields), "server")
+        backend.watch(way, lambda began: arrived.append((began, backend.now)), backend.now)
+        while len(arrived) < number:
+            assert not backend.is_done(way)
+            backend.is_report_due(0)
+            backend.wait()
+        assert backend.is_done(way)
+        assert way.answer is None
+    assert arrived == [(0.0, 3.0), (3.0, 8.0)]
 
 
 @pytest.mark.parametrize("watches", [False, True])

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from ray.exceptions import GetTimeoutError
 
-from raysync.cluster import backend as backend_module, shards as shards_module
+from raysync.cluster import backend as backend_module
 
 
 class Reference:
@@ -24,8 +24,7 @@ class FakeRay:
         self.now = 0.0
         self.is_local = {}
         """Reference -> whether it is on this node; if not said, it is."""
-        for module in (backend_module, shards_module):
-            monkeypatch.setattr(module, "ray", self)
+        monkeypatch.setattr(backend_module, "ray", self)
         monkeypatch.setattr(backend_module, "now_s", lambda: self.now)
         monkeypatch.setattr(
             backend_module, "sleep_s", lambda seconds: self.wait([], timeout=seconds)

@@ -35,14 +35,18 @@ def train(training, name):
     return weights_of(driver)
 
 
-def train_alone(training):
+def train_alone(training, sizes=(BATCH,) * WORKERS):
     """torch, one process, one batch made of the workers' batches."""
     module = training.build()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
     scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones=[ROUNDS // 2])
     batches = [training.batches(slot) for slot in training.shards]
     for clock in range(ROUNDS):
-        indices = [index for one in batches for index in one.indices(clock, BATCH)]
+        indices = [
+            index
+            for one, size in zip(batches, sizes, strict=True)
+            for index in one.indices(clock, size)
+        ]
         optimizer.zero_grad()
         logits = module(training.data.samples(training.data.train_x[indices]))
         cross_entropy(logits, torch.from_numpy(training.data.train_y[indices])).backward()
@@ -59,6 +63,18 @@ def test_bsp_equals_the_n_fold_batch():
     """
     training = prepare(config.validate(SETTINGS))
     assert (train(training, "bsp") - train_alone(training)).abs().max().item() < 1e-5
+
+
+def test_bsp_of_unequal_batches_is_the_batch_of_all():
+    """Groups of 8, 16 and 24 samples: 64 samples a round, as with four batches of 16."""
+    sizes = [8, 16, 16, 24]
+    workers = [
+        group | {"batch_size": size} for group, size in zip(SETTINGS["workers"], sizes, strict=True)
+    ]
+    training = prepare(config.validate(SETTINGS | {"workers": workers}))
+    assert [len(shard) for shard in training.shards.values()] == [75, 150, 150, 225]
+    alone = train_alone(training, sizes)
+    assert (train(training, "bsp") - alone).abs().max().item() < 1e-5
 
 
 @pytest.mark.parametrize("micro_batch", [None, 2])

@@ -82,6 +82,8 @@ def test_slices_of_a_worker_touch_and_never_overlap(events):
             assert (before, after) in {
                 ("transfer", "step"),
                 ("step", "transfer"),
+                ("transfer", "transfer"),
+                ("transfer", "wait"),
                 ("step", "wait"),
                 ("wait", "transfer"),
                 ("step", "step"),

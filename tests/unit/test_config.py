@@ -86,7 +86,10 @@ from raysync.errors import ConfigError
         ),
         ("workers: [{jitter: {sgima: 1}}]", r"workers\[0\].jitter.sgima: .*did you mean 'sigma'"),
         ("workers: [{name: a}, {name: a}]", "different names"),
-        ("workers: [{speed: 2}]", "has a speed above 1 and no step_s, flops_per_s or trace"),
+        (
+            "workers: [{speed: 2}]",
+            "has a speed above 1 and no step_s, per_sample_s, flops_per_s or trace",
+        ),
         ("lr: 1", r"x.yaml: lr: unknown setting 'lr'; did you mean update.lr\?"),
         ("speed: 1", r"did you mean workers\.\*\.speed\?"),
         (
@@ -174,6 +177,26 @@ from raysync.errors import ConfigError
             "workers: [{devices_per_worker: 8}]\nbatch_size: 6",
             "batch_size: 6 samples cannot be shared by the 8 devices",
         ),
+        (
+            "workers: [{name: slow, devices_per_worker: 4, batch_size: 2}]",
+            "workers: slow: batch_size: 2 samples cannot be shared by the 4 devices",
+        ),
+        ("workers: [{batch_size: 8, max_batch: 4}]", "batch_size: 8 is above max_batch: 4"),
+        ("workers: [{max_batch: 0}]", "max_batch: .*greater than or equal to 1"),
+        (
+            "workers: [{name: small, max_batch: 16}]",
+            r"batch_size: 32 is above the 16 samples .* group 'small' .* batch_size of its own",
+        ),
+        (
+            "paradigm: {name: sync-switch, batch_sizes: {asp: 64}}\nworkers: [{max_batch: 32}]",
+            "paradigm sync-switch: batch_sizes.asp: 64 is above the 32 samples",
+        ),
+        ("workers: [{fixed_s: 0.1, step_s: 1}]", "fixed_s: 0.1 needs per_sample_s"),
+        ("workers: [{floor_s: 0.1}]", "floor_s: 0.1 needs per_sample_s"),
+        (
+            "workers: [{per_sample_s: 0.1, step_s: 1}]",
+            "give one of step_s, per_sample_s, flops_per_s and trace; got step_s and per_sample_s",
+        ),
         ("workers: [{accelerator_type: A100}]", "accelerator_type: A100 needs gpus"),
         ("workers: [{resources: {GPU: 1}}]", "resources: GPU is set by gpus"),
         ("workers: [{resources: {tpu: 0}}]", "resources.tpu: .*greater than 0"),
@@ -196,7 +219,7 @@ from raysync.errors import ConfigError
         ("workers: [{step_s: -1}]", r"workers\[0\].step_s: .*got -1"),
         (
             "workers: [{step_s: 1, flops_per_s: 1}]",
-            "give one of step_s, flops_per_s and trace; got step_s and flops_per_s",
+            "give one of step_s, per_sample_s, flops_per_s and trace; got step_s and flops_per_s",
         ),
         ("workers: [{step_s: 1, trace: [1]}]", "got step_s and trace"),
         (

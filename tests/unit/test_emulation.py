@@ -293,16 +293,31 @@ def test_a_normal_jitter_is_cut():
         ({"step_s": 3}, 3),
         ({"step_s": 3, "speed": 0.5}, 6),
         ({"trace": [1, 2, 3], "speed": 2}, 1.5),
+        ({"per_sample_s": 0.5}, 4),
     ],
 )
 def test_a_step_lasts_as_long_as_its_group_says(group, seconds):
-    """Slot 0 at clock 2; the step itself took 8 s here."""
+    """Slot 0 at clock 2; the step itself took 8 s here, and the batch has 8 samples."""
     group = config.WorkerGroup(**group)
-    assert StepTime(group, 0, "worker-0").seconds(2, computed_s=8) == seconds
-    assert StepTime(group, 0, "worker-0").seconds(2, factor=10, computed_s=8) == 10 * seconds
+    step_time = StepTime(group, 0, "worker-0", batch_size=8)
+    assert step_time.seconds(2, 8, computed_s=8) == seconds
+    assert step_time.seconds(2, 8, factor=10, computed_s=8) == 10 * seconds
     # The 8 s are those of the half already.
-    half = seconds if group.step_s is None and not group.trace else seconds / 2
-    assert StepTime(group, 0, "worker-0").seconds(2, share=0.5, computed_s=8) == half
+    half = seconds / 2 if group.emulates_steps else seconds
+    assert step_time.seconds(2, 4, computed_s=8) == half
+
+
+@pytest.mark.parametrize(
+    ("size", "seconds"), [(1, 3.0), (4, 3.0), (8, 4.0), (9, 4.25), (16, 6.0), (64, 18.0)]
+)
+def test_a_step_has_a_fixed_part_a_part_a_sample_and_a_floor(size, seconds):
+    """max(3, 2 + b / 4): the floor holds up to 4 samples; 8 take 2 + 2, 16 take 2 + 4."""
+    described = {"fixed_s": 2, "per_sample_s": 0.25, "floor_s": 3}
+    step_time = StepTime(config.WorkerGroup(**described), 0, "worker-0", batch_size=8)
+    assert step_time.seconds(5, size, computed_s=99) == seconds
+    assert step_time.seconds(5, size, factor=1.5) == 1.5 * seconds
+    fast = config.WorkerGroup(**described, speed=4)
+    assert StepTime(fast, 0, "worker-0", 8).seconds(5, size) == seconds / 4, "all of it"
 
 
 def test_one_way_is_latency_and_bytes_over_bandwidth():

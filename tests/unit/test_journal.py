@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
 import pytest
@@ -51,7 +51,14 @@ events = st.one_of(
     st.builds(Joined, at=seconds, worker=text),
     st.builds(Left, at=seconds, worker=text),
     st.builds(
-        Pushed, at=seconds, worker=text, clock=wholes, base=wholes, samples=wholes, busy_s=seconds
+        Pushed,
+        at=seconds,
+        worker=text,
+        clock=wholes,
+        base=wholes,
+        samples=wholes,
+        busy_s=seconds,
+        computed_at=st.none() | seconds,
     ),
     st.builds(TimerFired, at=seconds, key=text),
 )
@@ -117,8 +124,13 @@ def test_one_of_each_kind_of_decision():
     assert decode(encode(entry)) == entry
 
 
+ON_ITS_WAY = Pushed(at=3.0, worker="a", clock=0, base=0, samples=8, busy_s=1.0, computed_at=2.0)
+
+
 @given(lines)
 @example(Remark(1.0, "So it is."))
+@example(Entry(ON_ITS_WAY, ()))
+@example(Entry(replace(ON_ITS_WAY, computed_at=None), ()))
 def test_what_is_encoded_is_decoded(line):
     text = encode(line)
     assert "\n" not in text
@@ -224,6 +236,10 @@ def test_a_header_without_what_a_replay_needs(damage):
         '{"event": "Left", "at": 1.0, "worker": 3, "decisions": []}',
         '{"event": "Apply", "pushes": [], "decisions": []}',
         '{"event": "Left", "at": -1, "worker": "a", "decisions": []}',
+        (
+            '{"event": "Pushed", "at": 1, "worker": "a", "clock": 0, "base": 0, "samples": 1,'
+            ' "busy_s": 1, "computed_at": -1, "decisions": []}'
+        ),
         '{"event": "Left", "at": NaN, "worker": "a", "decisions": []}',
         '{"event": "Left", "at": 1e300, "worker": "a", "decisions": []}',
         '{"event": "Left", "at": true, "worker": "a", "decisions": []}',

@@ -57,8 +57,9 @@ class Timed(Scripted):
         return [Release(worker) for worker in roster.held]
 
 
-def pushed(at=1.0, worker="a#1", clock=0, base=0, samples=SAMPLES, busy_s=0.5):
-    return Pushed(at=at, worker=worker, clock=clock, base=base, samples=samples, busy_s=busy_s)
+def pushed(worker="a#1", **fields):
+    plain = {"at": 1.0, "clock": 0, "base": 0, "samples": SAMPLES, "busy_s": 0.5}
+    return Pushed(worker=worker, **plain | fields)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +76,9 @@ def pushed(at=1.0, worker="a#1", clock=0, base=0, samples=SAMPLES, busy_s=0.5):
         (pushed(samples=0), "samples and a finite time"),
         (pushed(busy_s=-1.0), "samples and a finite time"),
         (pushed(busy_s=nan), "samples and a finite time"),
+        (pushed(computed_at=1.5), "after it was computed"),
+        (pushed(computed_at=-1.0), "after it was computed"),
+        (pushed(computed_at=nan), "after it was computed"),
         (pushed(worker="gone#1", clock=1), "no iteration 1"),
         (Joined(at=1.0, worker="a#1"), "used before"),
         (Joined(at=1.0, worker="gone#1"), "used before"),

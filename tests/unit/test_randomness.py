@@ -40,7 +40,8 @@ def test_jitter_has_mean_one_and_the_given_spread(distribution):
 
 
 def test_a_step_lasts_its_base_over_its_speed():
-    assert StepTime(WorkerGroup(step_s=0.5, speed=2), 0, "w").seconds(0, computed_s=9.0) == 0.25
-    measured = StepTime(WorkerGroup(speed=0.5), 0, "w").seconds(0, computed_s=3.0)
+    emulated = StepTime(WorkerGroup(step_s=0.5, speed=2), 0, "w", 1)
+    assert emulated.seconds(0, 1, computed_s=9.0) == 0.25
+    measured = StepTime(WorkerGroup(speed=0.5), 0, "w", 1).seconds(0, 1, computed_s=3.0)
     assert measured == 6.0, "without step_s the measured time counts"
     assert jitter_of(Jitter(distribution="none", sigma=1.0), 0, "w")(0) == 1.0

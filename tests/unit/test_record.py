@@ -6,6 +6,7 @@ from datetime import datetime
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 from raysync import config
@@ -305,6 +306,14 @@ def test_a_record_reads_as_frames(written):
     assert record.evaluations.accuracy.tolist() == [0.75]
     assert sum(one["pushes"] for one in record.summary["per_worker"]) == 30
     assert record.environment["packages"]["torch"]
+
+
+def test_the_record_of_an_older_raysync_takes_a_push_for_computed_when_it_arrived(written):
+    folder, _ = written
+    table = pq.read_table(folder / "pushes.parquet")
+    pq.write_table(table.drop_columns("computed_at_s"), folder / "pushes.parquet")
+    older = load(folder).pushes
+    assert (older.computed_at_s == older.pushed_at_s).all()
 
 
 def test_a_run_that_was_killed_leaves_a_readable_record(written, tmp_path):

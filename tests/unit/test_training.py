@@ -31,7 +31,9 @@ def build(source, shape=MNIST, classes=10, seed=0, **parameters):
 
 
 def dealt_out(data, labels, slots, seed):
-    return shards(data, len(labels), lambda: labels, slots, seed)
+    """Deal samples out to slots with batches of one size, or with those of a mapping."""
+    sizes = slots if isinstance(slots, dict) else dict.fromkeys(slots, 8)
+    return shards(data, len(labels), lambda: labels, sizes, seed)
 
 
 def not_a_module():
@@ -273,6 +275,28 @@ def test_dirichlet_deals_everything_out_once_and_unevenly():
     assert share.max() > 2 * even_share.max()
 
 
+def test_samples_are_dealt_out_in_proportion_to_the_batch_sizes():
+    labels = np.arange(2000) % 10
+    sizes = {"a": 48, "b": 32, "c": 16, "d": 4}
+    dealt = dealt_out(Data(), labels, sizes, 1)
+    assert sorted(np.concatenate(list(dealt.values()))) == list(range(2000))
+    for slot, shard in dealt.items():
+        assert len(shard) == pytest.approx(20 * sizes[slot], abs=2)
+    few = dealt_out(Data(), labels[:4], {"a": 100, "b": 1, "c": 1}, 1)
+    assert [len(shard) for shard in few.values()] == [2, 1, 1], "none is empty"
+    even = dealt_out(Data(partition="dirichlet", alpha=1000.0), labels, sizes, 1)
+    assert len(even["a"]) == pytest.approx(960, rel=0.1), "alpha / 4 x 48 x 4 of its sum"
+    assert len(even["d"]) == pytest.approx(80, rel=0.3)
+
+
+def test_slots_of_one_size_take_turns():
+    """Runs of the same seed meet the same samples as they did when only that was possible."""
+    labels = np.arange(103)
+    whole = dealt_out(Data(), labels, ["a"], 3)["a"]
+    for index, shard in enumerate(dealt_out(Data(), labels, ["a", "b", "c"], 3).values()):
+        assert list(shard) == list(whole[index::3])
+
+
 def test_shared_gives_everything_to_everybody():
     dealt = dealt_out(Data(partition="shared"), np.arange(9), ["a", "b"], 0)
     assert [list(shard) for shard in dealt.values()] == [list(range(9))] * 2
@@ -448,7 +472,7 @@ def test_a_step_of_unknown_length_is_that_of_a_cpu_core_on_the_virtual_engine_al
         ] == [silent, silent, expected / 1e9, 3, None]
         assert training.estimated_s == ({"silent": silent} if silent else {})
         assert (
-            StepTime(training.groups["rated-0"], 0, "rated-0").seconds(0, computed_s=99)
+            StepTime(training.groups["rated-0"], 0, "rated-0", 8).seconds(0, 8, computed_s=99)
             == expected / 1e9
         )
         assert training.groups["silent-0"].speed == 0.5

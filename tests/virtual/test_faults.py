@@ -39,7 +39,7 @@ def test_a_slow_down_multiplies_computing_and_nothing_else():
     )
     lines = run(training, "bsp")
     assert [busy(lines)["a-0#1", clock] for clock in range(3)] == [1, 3, 1]
-    assert push_times(lines)["a-0"] == [1.5, 3 + 0.5 + 3, 7 + 0.5 + 1]
+    assert push_times(lines)["a-0"] == [2, 2 + 0.5 + 3 + 0.5 + 1, 9]
 
 
 def test_latency_is_added_to_both_ways():
@@ -48,7 +48,7 @@ def test_latency_is_added_to_both_ways():
         faults=[{"kind": "latency", "added_s": 0.25, "start_clock": 1}],
         workload={"samples": 3},
     )
-    assert push_times(run(training, "asp")) == {"worker-0": [1, 2.25, 3.75]}
+    assert push_times(run(training, "asp")) == {"worker-0": [1, 2.5, 4]}
 
 
 def test_a_step_suffers_what_holds_at_its_release():
@@ -104,8 +104,8 @@ def test_a_crash_at_a_clock_comes_as_the_iteration_begins():
         workload={"samples": 5},
     )
     lines = run(training, "asp")
-    assert push_times(lines) == {"a-0": [1.5, 3.5], "b-0": [2.5, 5.5, 8.5]}
-    assert churn(lines) == [("Left", "a-0#1", 3.5)]
+    assert push_times(lines) == {"a-0": [2, 4], "b-0": [3, 6, 9]}
+    assert churn(lines) == [("Left", "a-0#1", 4)]
 
 
 def test_a_crash_at_the_very_start():

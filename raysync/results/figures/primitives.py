@@ -152,6 +152,7 @@ def _pushes(run: Run) -> pd.DataFrame:
     return frame.assign(
         slot=frame.worker.map(slots),
         released_at_s=frame.released_at_s - start,
+        computed_at_s=frame.computed_at_s - start,
         pushed_at_s=frame.pushed_at_s - start,
         applied_at_s=frame.applied_at_s - start,
     ).sort_values("pushed_at_s", kind="stable", ignore_index=True)

@@ -147,10 +147,12 @@ def _inside(begin: pd.Series, end: pd.Series, views: Sequence[View]) -> pd.Serie
 def _bars(lanes: Lanes, names: dict[str, str], views: Sequence[View]) -> list[Trace]:
     frame, series = lanes.pushes, lanes.series
     frame = frame[_inside(frame.released_at_s, frame.pushed_at_s + frame.wait_s, views)]
-    began = (frame.pushed_at_s - frame.busy_s).clip(lower=frame.released_at_s)
+    computed = frame.computed_at_s
+    began = (computed - frame.busy_s).clip(lower=frame.released_at_s)
     parts = [
-        ("computing", began, frame.pushed_at_s - began, 100, _of_iterations(frame)),
-        ("transfer", frame.released_at_s, began - frame.released_at_s, 55, None),
+        ("computing", began, computed - began, 100, _of_iterations(frame)),
+        ("pulling", frame.released_at_s, began - frame.released_at_s, 55, None),
+        ("pushing", computed, frame.pushed_at_s - computed, 55, None),
         ("waiting", frame.pushed_at_s, frame.wait_s, 22, _of_waits(lanes, frame)),
     ]
     traces: list[Trace] = []
