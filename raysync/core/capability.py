@@ -19,11 +19,8 @@ class Capability(Enum):
     BATCH_SIZE = auto()
     """An iteration whose batch size is not the experiment's: `Release(batch_size=...)`, or that of
     a group of workers."""
-    LOSE_WORKERS = auto()
-    """The run continues when a worker is lost, and a new life of its slot may join."""
-    TAKE_CHECKPOINTS = auto()
-    """The state of a run on Ray is written down between two events, and it goes on from there; on
-    the virtual clock it always can."""
+    WAIT_FOR_WORKERS = auto()
+    """The run waits while fewer workers are there than it is to go on with."""
     CORRECT_STALENESS = auto()
     """The server corrects gradients for their delay."""
     SHARD_SERVERS = auto()

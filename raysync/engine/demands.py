@@ -25,15 +25,11 @@ def demands_of(experiment: Experiment) -> Iterator[Demand]:
         yield Capability.SHARD_SERVERS, f"cluster.server_shards: {experiment.cluster.server_shards}"
     if experiment.micro_batch is not None:
         yield Capability.MICRO_BATCHES, f"micro_batch: {experiment.micro_batch}"
-    if experiment.checkpoint is not None and on_ray:
-        yield Capability.TAKE_CHECKPOINTS, "checkpoint"
     if experiment.cluster.min_workers > 1:
-        yield Capability.LOSE_WORKERS, f"cluster.min_workers: {experiment.cluster.min_workers}"
+        yield Capability.WAIT_FOR_WORKERS, f"cluster.min_workers: {experiment.cluster.min_workers}"
     if not on_ray:
         yield from _demands_of(experiment.network)
     for fault in experiment.faults:
-        if fault.kind in ("crash", "kill"):
-            yield Capability.LOSE_WORKERS, f"faults: {fault.kind}"
         if fault.kind in ("latency", "drift") and on_ray:
             yield Capability.EMULATE_LINKS, f"faults: {fault.kind}"
     for group in experiment.workers:

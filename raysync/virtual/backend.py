@@ -403,8 +403,11 @@ class VirtualBackend:
         self._ends[worker] = [End(at)]
 
     def kill(self, actor: str) -> None:
-        """See `Backend.kill`."""
+        """See `Backend.kill`; the calls fail that waited for a value of a frozen actor."""
         self._end_process(actor)
+        for other in self._actors.values():
+            if other.free_at == inf:
+                other.free_at = self.now
 
     def restart(self, actor: str, *base: Any, freezes: bool = False) -> VirtualCall:
         """See `Backend.restart`; it is ready at once."""

@@ -60,7 +60,7 @@ class DataParallelRun:
         """
         training, described = self._training, self._training.experiment.network
         has_server = not self._paradigm.collective
-        links = Links(training.experiment, faults)
+        links = Links(training.experiment, training.groups, faults)
         slots = {slot: slot for slot in training.groups} if has_server else {}
         servers = training.experiment.cluster.server_shards if has_server else 1
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from raysync.config import Experiment, Link, Network
+from raysync.config import Experiment, Link, Network, WorkerGroup
 from raysync.engine.faults import SERVERS, FaultPlan, LinkName
 from raysync.errors import ConfigError
 from raysync.virtual.network import Effect, LongPath, Path, SharedLink, Way
@@ -32,9 +32,16 @@ class _End:
 class Links:
     """The links of one run. What is shared stays the same link in all phases of a paradigm."""
 
-    def __init__(self, experiment: Experiment, faults: FaultPlan) -> None:
-        self._experiment, self._faults = experiment, faults
-        self._groups = experiment.slots()
+    def __init__(
+        self, experiment: Experiment, groups: Mapping[str, WorkerGroup], faults: FaultPlan
+    ) -> None:
+        """
+        Args:
+            experiment: describes the network.
+            groups: worker slot -> its group, whose links it has.
+            faults: of links.
+        """
+        self._experiment, self._groups, self._faults = experiment, groups, faults
         self._nodes = {node.name: node for node in experiment.network.nodes}
         self._node_of = {
             slot: node.name

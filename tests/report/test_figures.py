@@ -69,8 +69,8 @@ def edited(folder, change):
 
 
 def test_a_workers_times_sum_to_its_time(series):
-    """Computing, transfer, the server and waiting of each life: from its first release to the end of its last
-    wait.
+    """Computing, transfer, the server and waiting of each life: from its first release to the end
+    of its last wait.
     """
     for one in series:
         for pushes in one.pushes:
