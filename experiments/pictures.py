@@ -255,7 +255,10 @@ def draw_balanced(points: pd.DataFrame, file: Path) -> None:
         for panel, cluster in zip(row, clusters, strict=True):
             chosen = points[(points.task == task) & (points.cluster == cluster)]
             for name, (colour, marker) in looks.items():
-                point = chosen[chosen.paradigm == name].iloc[0]
+                found = chosen[chosen.paradigm == name]
+                if found.empty:
+                    continue
+                point = found.iloc[0]
                 panel.errorbar(
                     point.pace,
                     point.gap,

@@ -36,7 +36,6 @@ COMPARED = tuple(
 JUDGED = ("bsp", "asp", "balanced", "balanced(paradigm=asp)")
 """The labels of the paradigms that the goals are about."""
 KEPT = (
-    "target_at_least",
     "final_accuracy",
     "final_loss",
     "time_to_target_s",

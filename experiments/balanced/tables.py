@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from math import ceil, floor
 
 import pandas as pd
@@ -53,11 +54,18 @@ def facts(results: Results) -> dict[str, str]:
         for cluster in CLUSTERS
         for label in BALANCED
     }
+    calm = {
+        f"no jitter, {cluster}": ratio_cell(
+            to_asp(paced(results, cluster, jitter=False), "balanced", PACE)
+        )
+        for cluster in CLUSTERS
+    }
     settled = results.of_runs("settle")
     published = results.of_runs("external").set_index(["sizes", "paradigm"]).images_per_s
     ray = pd.concat(ratio_to_virtual(results, name) for name in confirmed(results))
     return {
         **paces,
+        **calm,
         **{f"solo, {cluster}": solo_cell(results, cluster) for cluster in ("two", "four")},
         **{f"lr, {task}": f"{best_lr(results, task):g}" for task in TASKS},
         "target, fashion": f"{target(results, 'fashion'):.0%}",
@@ -65,7 +73,7 @@ def facts(results: Results) -> dict[str, str]:
         **{
             f"met, {number}": f"{sum(met)} of {len(met)}"
             for number, met in enumerate(
-                zip(*(met_of(*row) for row in judged(results)), strict=True), 1
+                zip(*(met_of(*row[3:]) for row in judged(results)), strict=True), 1
             )
         },
         "settled": within_goal(settled[(settled.factor <= 2) & (settled.sigma <= 0.05)]),
@@ -83,9 +91,10 @@ def compared_runs(results: Results, name: str) -> pd.DataFrame:
     return runs.assign(label=runs.paradigm)
 
 
-def paced(results: Results, cluster: str) -> pd.DataFrame:
-    """Return the runs of a cluster in time only."""
-    return compared_runs(results, f"pace-{cluster}")
+def paced(results: Results, cluster: str, *, jitter: bool = True) -> pd.DataFrame:
+    """Return the runs of a cluster in time only, with its jitter or without."""
+    runs = compared_runs(results, f"pace-{cluster}")
+    return runs[(runs.sigma > 0) == jitter]
 
 
 def to_asp(runs: pd.DataFrame, label: str, key: str) -> Estimate:
@@ -102,7 +111,7 @@ def to_bsp(runs: pd.DataFrame, label: str, key: str) -> Estimate:
 # ---- the goals ----
 
 
-def judged(results: Results) -> Iterator[tuple[str, str, str, Estimate, Estimate, Estimate]]:
+def judged(results: Results) -> Iterator[tuple[str, str, str, Estimate, Estimate, Time]]:
     """Yield for each comparison and each balanced paradigm: pace, gap to BSP, time to target."""
     for task in TASKS:
         for cluster in CLUSTERS:
@@ -110,27 +119,44 @@ def judged(results: Results) -> Iterator[tuple[str, str, str, Estimate, Estimate
             for label in BALANCED:
                 gap = to_bsp(runs, label, "final_accuracy" if task == "fashion" else LOSS)
                 pace_ratio = to_asp(paced(results, cluster), label, PACE)
-                yield task, cluster, label, pace_ratio, gap, to_asp(runs, label, TIME)
+                yield task, cluster, label, pace_ratio, gap, time_to_target(runs, label)
 
 
-def met_of(*row: str | Estimate) -> tuple[bool, bool, bool]:
-    """Say which goals a row of `judged` meets: by the mean, and by the interval of the gap."""
-    _, _, _, pace_ratio, gap, time = row
+@dataclass(frozen=True)
+class Time:
+    """A paradigm's time to the target as a ratio to ASP's."""
+
+    ratio: Estimate
+    bounded: bool
+    """Whether an ASP run did not meet the target: its time counts as that of the whole run, so the
+    ratio is at most this."""
+
+
+def time_to_target(runs: pd.DataFrame, label: str) -> Time:
+    """Return the time to the target of a paradigm beside ASP's of the same seeds."""
+    ours, asp = runs[runs.label == label], runs[runs.label == "asp"]
+    reached = asp.assign(**{TIME: asp[TIME].fillna(asp.seconds)})
+    return Time(ratio(ours, reached, TIME), bool(asp[TIME].isna().any()))
+
+
+def met_of(pace_ratio: Estimate, gap: Estimate, time: Time) -> tuple[bool, bool, bool]:
+    """Say which goals are met: by the mean, by the interval of the gap, and by the mean if all
+    seeds met the target.
+    """
     return (
-        pace_ratio.mean >= PACE_GOAL,
-        gap.low is not None and gap.low <= 0 <= gap.high,
-        time.mean is not None and time.complete and time.mean <= TIME_GOAL,
+        pace_ratio.mean is not None and pace_ratio.mean >= PACE_GOAL,
+        gap.low is not None and gap.high is not None and gap.low <= 0 <= gap.high,
+        time.ratio.mean is not None and time.ratio.complete and time.ratio.mean <= TIME_GOAL,
     )
 
 
 def goals(results: Results) -> str:
     """Tabulate what came of the goals."""
     rows = []
-    for row in judged(results):
-        task, cluster, label, pace_ratio, gap, time = row
+    for task, cluster, label, pace_ratio, gap, time in judged(results):
         unit = 100 if task == "fashion" else 1
         digits = ".1f" if task == "fashion" else ".3f"
-        said = ["yes" if met else "no" for met in met_of(*row)]
+        said = ["yes" if met else "no" for met in met_of(pace_ratio, gap, time)]
         rows.append(
             [
                 TASKS[task],
@@ -138,7 +164,7 @@ def goals(results: Results) -> str:
                 f"`{label}`",
                 f"{ratio_cell(pace_ratio)}: {said[0]}",
                 f"{gap_text(gap, unit, digits)}: {said[1]}",
-                f"{ratio_cell(time)}: {said[2]}",
+                f"{time_text(time)}: {said[2]}",
             ]
         )
     return markdown(
@@ -152,6 +178,12 @@ def goals(results: Results) -> str:
         ],
         rows,
     )
+
+
+def time_text(time: Time) -> str:
+    """Return `at most 0.88 (0.48 to 1.60)`."""
+    bound = "at most " if time.bounded and time.ratio.count else ""
+    return f"{bound}{ratio_cell(time.ratio)}"
 
 
 def gap_text(gap: Estimate, unit: float, digits: str) -> str:
@@ -270,14 +302,20 @@ def compared(results: Results, name: str) -> str:
     if name.startswith("fashion"):
         final: dict[str, Callable[[pd.DataFrame], str]] = {
             "final accuracy": lambda repeats: mean_cell(repeats, "final_accuracy", percent_form),
-            "points beside BSP": lambda repeats: points_cell(repeats, runs[runs.label == "bsp"]),
+            "points beside BSP": lambda repeats: (
+                points_cell(repeats, runs[runs.label == "bsp"])
+                if repeats.label.iloc[0] != "bsp"
+                else ""
+            ),
         }
-        reached = f"s to {runs.target_at_least.iloc[0]:.0%}"
+        reached = f"s to {results.experiment(name).target.value:.0%}"
     else:
         final = {
             "final loss": lambda repeats: mean_cell(repeats, LOSS, lambda _: ".3f"),
-            "beside BSP": lambda repeats: gap_text(
-                to_bsp(runs, repeats.label.iloc[0], LOSS), 1, ".3f"
+            "beside BSP": lambda repeats: (
+                gap_text(to_bsp(runs, repeats.label.iloc[0], LOSS), 1, ".3f")
+                if repeats.label.iloc[0] != "bsp"
+                else ""
             ),
         }
         reached = f"s to loss {results.experiment(name).target.value:g}"

@@ -49,12 +49,22 @@ def run(experiment: Experiment, label: str = "balanced") -> RunRecord:
 
 
 def pace(name: str, runs: Path) -> Iterator[dict[str, object]]:
-    """Yield a row for each paradigm and seed of a file."""
-    for seed in config.load(HERE / f"{name}.yaml").seeds:
-        experiment = config.load(HERE / f"{name}.yaml", [f"output={runs}", f"seed={seed}"])
+    """Yield a row for each paradigm and seed of a file; and for two of them without jitter."""
+    file = HERE / f"{name}.yaml"
+    calm = [f"workers.{group}.jitter.sigma=0" for group in range(len(config.load(file).workers))]
+    for seed, (settings, labels) in product(
+        config.load(file).seeds, (((), ()), (calm, ("asp", "balanced")))
+    ):
+        experiment = config.load(file, [f"output={runs}", f"seed={seed}", *settings])
         for choice in experiment.paradigms:
-            summary = run(experiment, choice.label).summary
-            yield {"paradigm": choice.label, "seed": seed, **{key: summary[key] for key in PACE}}
+            if not labels or choice.label in labels:
+                summary = run(experiment, choice.label).summary
+                yield {
+                    "paradigm": choice.label,
+                    "sigma": experiment.workers[0].jitter.sigma,
+                    "seed": seed,
+                    **{key: summary[key] for key in PACE},
+                }
 
 
 def shares(record: RunRecord) -> dict[int, dict[str, int]]:

@@ -201,7 +201,7 @@ from raysync.errors import ConfigError
             "multiple: the batch_size of group 'w', 8, is no multiple of 16",
         ),
         (
-            "paradigm: {name: balanced, workers: {fsat: {per_sample_s: 1}}}\nworkers: [{name: fast}]",
+            "paradigm: {name: balanced, workers: {fsat: {devices: 2}}}\nworkers: [{name: fast}]",
             "balanced: workers: unknown worker group 'fsat'; did you mean 'fast'",
         ),
         ("paradigm: {name: balanced, workers: [worker]}", "balanced: workers: .*valid dictionary"),
