@@ -141,7 +141,7 @@ def _advise(world: World, options: Options, runner: Runner) -> Advice:
     space = Space(experiment, options.choices)
     timed = search(space, runner, seeds, TIMED if trains else TIMED_ALONE)
     if not timed:
-        if budget.used >= TIMED:
+        if budget.is_used(TIMED):
             raise ConfigError(
                 f"--budget-minutes {options.budget_s / 60:g}: it was used up before any candidate"
                 " had been timed; give more."
@@ -187,7 +187,7 @@ def _advise(world: World, options: Options, runner: Runner) -> Advice:
         None if final is None else _standings(final, outcomes),
         changed,
         tuple(remarks),
-        budget.used * budget.seconds,
+        budget.spent_s,
         tuning is not None,
     )
 
@@ -216,9 +216,7 @@ def _of_training(
 ) -> list[str]:
     remarks = []
     if len(tuning.rates) < 2:
-        remarks.append(
-            "The budget did not allow to try learning rates: all have the experiment's."
-        )
+        remarks.append("The budget did not allow to try learning rates: all have the experiment's.")
     done = len(next(iter(outcomes.values())))
     if done < len(seeds):
         remarks.append(f"The budget allowed {done} of {len(seeds)} seeds.")
@@ -288,7 +286,7 @@ def _times(
     keys = [(each, seed) for each in contenders for seed in seeds]
     tasks = [Task(each, seed, change=change) for each, seed in keys]
     outcomes = runner.all(tasks, CHANGED, "Changing the cluster")
-    if runner.budget.used >= CHANGED:
+    if runner.budget.is_used(CHANGED):
         return None
     seconds = {
         (candidate.label, seed): outcome.value("seconds")

@@ -16,16 +16,7 @@ SYNCHRONOUS = "bsp"
 """What most trainers do: it is always among the candidates."""
 SHARDS = (1, 2, 4, 8)
 """The numbers of servers that are tried, as far as there are so many workers."""
-FAMILIES = (
-    "bsp",
-    "asp",
-    "ssp",
-    "lagtuner",
-    "k-sync",
-    "backup-workers",
-    "hybrid",
-    "sync-switch",
-)
+FAMILIES = ("bsp", "asp", "ssp", "lagtuner", "k-sync", "backup-workers", "hybrid", "sync-switch")
 
 
 @dataclass(frozen=True)
@@ -59,8 +50,8 @@ class Candidate:
         inner = choice.parameters.get("paradigm", SYNCHRONOUS)
         return choice.name == Balanced.name and inner in (SYNCHRONOUS, {"name": SYNCHRONOUS})
 
-    def with_lr(self, lr: float) -> Candidate:
-        """Return it with another learning rate."""
+    def with_lr(self, lr: float | None) -> Candidate:
+        """Return it with another learning rate; None: with the experiment's."""
         return replace(self, lr=lr)
 
     def applied_to(self, experiment: Experiment) -> Experiment:

@@ -17,20 +17,34 @@ Show = Callable[[str, float], None]
 
 
 class Budget:
-    """The time that an answer may take."""
+    """The time that an answer may take. Stages have shares of what is left when all is loaded."""
 
     def __init__(self, seconds: float, now: Now) -> None:
-        self.seconds, self.now = seconds, now
-        self._begin = now()
+        self.now = now
+        self._begin = self._loaded = now()
+        self._end = self._begin + seconds
+
+    def load(self) -> None:
+        """Count the shares from now on."""
+        self._loaded = min(self.now(), self._end)
+
+    @property
+    def spent_s(self) -> float:
+        """The seconds since the beginning."""
+        return self.now() - self._begin
+
+    def until(self, share: float) -> float:
+        """Return when a share is used, by the clock."""
+        return self._loaded + share * (self._end - self._loaded)
+
+    def is_used(self, share: float) -> bool:
+        """Say whether a share is used."""
+        return self.now() >= self.until(share)
 
     @property
     def used(self) -> float:
-        """The share that is used; above 1 once it is overdrawn."""
-        return (self.now() - self._begin) / self.seconds
-
-    def until(self, share: float) -> float:
-        """Return when a share of it is used, by the clock."""
-        return self._begin + share * self.seconds
+        """The share of the whole that is used, at most 1."""
+        return min(1.0, self.spent_s / (self._end - self._begin))
 
 
 class Runner:
@@ -85,6 +99,9 @@ def runner_for(plan: TrainingPlan, budget: Budget, processes: int, show: Show) -
         yield Runner(plan, budget, None, 1, show)
         return
     with pool(processes, _load, plan.experiment) as executor:
+        for future in [executor.submit(_loaded) for _ in range(processes)]:
+            future.result()
+        budget.load()
         yield Runner(plan, budget, executor, processes, show)
 
 
@@ -98,6 +115,10 @@ def _load(experiment: Experiment) -> None:
 
     torch.set_num_threads(1)
     _plans.append(prepare(experiment))
+
+
+def _loaded() -> None:
+    """Return once the process has loaded the training."""
 
 
 def _perform(task: Task, now: Now) -> Outcome | None:

@@ -65,10 +65,7 @@ def timed_plan(plan: TrainingPlan) -> TrainingPlan:
         samples = min(samples, round(pushes * size))
     only = {"timing": "only", "target": None, "stop": None}
     return replace(
-        plan,
-        experiment=experiment.model_copy(update=only),
-        shards={},
-        workload_samples=samples,
+        plan, experiment=experiment.model_copy(update=only), shards={}, workload_samples=samples
     )
 
 

@@ -89,15 +89,12 @@ def search(space: Space, runner: Runner, seeds: Sequence[int], until: float) -> 
         asked = [study.ask() for _ in range(runner.width)]
         candidates = [space.suggest(trial) for trial in asked]
         fresh = {
-            each.label: each
-            for each in candidates
-            if each is not None and each.label not in timed
+            each.label: each for each in candidates if each is not None and each.label not in timed
         }
         in_vain = 0 if fresh else in_vain + len(asked)
-        found = _timed(list(fresh.values()), runner, seeds, until)
-        if found is None:
+        timed |= _timed(list(fresh.values()), runner, seeds, until)
+        if runner.budget.is_used(until):
             break
-        timed |= found
         for trial, candidate in zip(asked, candidates, strict=True):
             _tell(study, trial, None if candidate is None else timed[candidate.label])
     return [each for each in timed.values() if each is not None]
@@ -105,14 +102,10 @@ def search(space: Space, runner: Runner, seeds: Sequence[int], until: float) -> 
 
 def _timed(
     candidates: Sequence[Candidate], runner: Runner, seeds: Sequence[int], until: float
-) -> dict[str, Timed | None] | None:
-    """Return label -> the timed candidate, None where a run did not finish; or None: the time was
-    up.
-    """
+) -> dict[str, Timed | None]:
+    """Return label -> the timed candidate; None where a run did not finish."""
     tasks = [Task(candidate, seed) for candidate in candidates for seed in seeds]
     outcomes = runner.all(tasks, until, "Timing candidates")
-    if runner.budget.used >= until:
-        return None
     found: dict[str, Timed | None] = {}
     for index, candidate in enumerate(candidates):
         own = outcomes[index * len(seeds) : (index + 1) * len(seeds)]

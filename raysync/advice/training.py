@@ -51,7 +51,8 @@ def tune(
     trained: dict[float, list[Outcome | None]] = {}
     for factor in FACTORS:
         rate = factor * lr
-        tasks = [Task(each.with_lr(rate), seed, trains=True) for each in finalists]
+        set_lr = None if factor == 1.0 else rate
+        tasks = [Task(each.with_lr(set_lr), seed, trains=True) for each in finalists]
         outcomes = runner.all(tasks, until, f"Learning rate {rate:g}")
         if None in outcomes:
             break
@@ -60,7 +61,7 @@ def tune(
     for index, finalist in enumerate(finalists):
         of_rates = {rate: outcomes[index] for rate, outcomes in trained.items()}
         for rate in _best(of_rates, goal) or (lr,):
-            contender = finalist.with_lr(rate)
+            contender = finalist.with_lr(None if rate == lr else rate)
             contenders[contender.label] = contender
     return Tuning(tuple(contenders.values()), tuple(trained))
 

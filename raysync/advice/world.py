@@ -54,10 +54,7 @@ class World:
 
 
 def world_of(
-    asked: Experiment,
-    *,
-    steps: StepTimes | None = None,
-    profile: Mapping[str, Any] | None = None,
+    asked: Experiment, *, steps: StepTimes | None = None, profile: Mapping[str, Any] | None = None
 ) -> World:
     """Prepare what is simulated.
 
@@ -99,9 +96,7 @@ def world_of(
     return World(asked, plan, tuple(remarks))
 
 
-def _with_validation(
-    settings: Mapping[str, Any], plan: TrainingPlan
-) -> tuple[TrainingPlan, int]:
+def _with_validation(settings: Mapping[str, Any], plan: TrainingPlan) -> tuple[TrainingPlan, int]:
     """Hold out a part of the training set; the work stays the same, in samples."""
     experiment = plan.experiment
     if experiment.names_a_task:
@@ -129,9 +124,7 @@ def _traced(asked: Experiment, steps: StepTimes) -> list[dict[str, Any]]:
             f" {len(slots)} workers."
         )
     by_name = set(slots) == set(steps.steps)
-    seconds = (
-        steps.steps if by_name else dict(zip(slots, steps.steps.values(), strict=True))
-    )
+    seconds = steps.steps if by_name else dict(zip(slots, steps.steps.values(), strict=True))
     groups = []
     for group in asked.workers:
         own = [slot for slot, each in asked.slots().items() if each.name == group.name]
@@ -155,7 +148,7 @@ def _traced(asked: Experiment, steps: StepTimes) -> list[dict[str, Any]]:
 
 
 def needs_calibration(asked: Experiment) -> Sequence[str]:
-    """Return the groups of an experiment for Ray whose settings do not say how long a step takes."""
+    """Return the groups of an experiment for Ray that do not say how long their steps take."""
     if asked.engine == "virtual":
         return ()
     return [group.name for group in asked.workers if not group.emulates_steps]
