@@ -10,7 +10,7 @@ from raysync.advice.candidates import Candidate, Space
 from raysync.advice.changes import Change, changes
 from raysync.advice.runner import Budget, Runner, Show, runner_for
 from raysync.advice.runs import Now, Outcome, Task
-from raysync.advice.search import Timed, finalists, optuna_library, search
+from raysync.advice.search import Timed, finalists, named, optuna_library, search
 from raysync.advice.training import Goal, Tuning, compare, tune
 from raysync.advice.world import World
 from raysync.config import ParadigmChoice
@@ -147,7 +147,7 @@ def _advise(world: World, options: Options, runner: Runner) -> Advice:
                 " had been timed; give more."
             )
         raise RunFailed("no candidate finishes its work on this cluster")
-    best = finalists(timed, FINALISTS)
+    best = named(timed) if options.choices else finalists(timed, FINALISTS)
     remarks = list(world.remarks)
     contenders = {each.candidate.label: each.candidate for each in best}
     outcomes: dict[str, dict[int, Outcome]] = {

@@ -150,4 +150,16 @@ def finalists(timed: Sequence[Timed], most: int) -> list[Timed]:
     return [*(each for each in plain if each not in front), *front]
 
 
+def named(timed: Sequence[Timed]) -> list[Timed]:
+    """Return each paradigm with the servers that suit it best: where the user has named them, all
+    are compared.
+    """
+    best: dict[str, Timed] = {}
+    for each in timed:
+        label = each.candidate.choice.label
+        if label not in best or each.seconds < (1 - ALIKE) * best[label].seconds:
+            best[label] = each
+    return list(best.values())
+
+
 _SYNCHRONOUS = ParadigmChoice(name=SYNCHRONOUS)

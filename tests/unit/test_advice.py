@@ -6,13 +6,12 @@ import ast
 import json
 import re
 import sys
-from dataclasses import replace
 
 import pytest
 import yaml
 
 from raysync import cli, config
-from raysync.advice import report
+from raysync.advice import report, search, training
 from raysync.advice.advise import Options, advise
 from raysync.advice.candidates import Candidate, Space
 from raysync.advice.changes import changes
@@ -78,37 +77,44 @@ def test_without_a_barrier_rates_add_up():
     assert report.alike(answer.time) == ["asp"]
     assert answer.mean("bsp", "wait_fraction") == pytest.approx(150 / 600)
     assert answer.mean("asp", "staleness_mean") > 0
-    assert answer.final is None and not answer.trained
+    assert answer.final is None
+    assert not answer.trained
     assert "asp finishes its work first: 200 s." in report.sentences(answer)[0]
 
 
-def test_the_search_finds_shares_for_unequal_workers():
+def test_the_search_finds_shares_for_unequal_workers(monkeypatch):
     """Of synchronous candidates the best gives the fast one twice the samples: 60 = 40 + 20, and a
-    round takes 4/3 s in place of 2.
+    round takes 4/3 s in place of 2, but for the first one.
     """
-    answer = advise(world(), asked(seeds=1), Clock())
-    by_label = {each.candidate.label: each for each in answer.timed}
-    assert len(by_label) > 20
+    monkeypatch.setattr(search, "CANDIDATES", 24)
+    short = {"workload": {"iterations_per_worker": 30}}
+    answer = advise(world(**short), asked(seeds=1), Clock())
     fresh = [each for each in answer.timed if each.candidate.is_synchronous]
     best = min(fresh, key=lambda each: each.seconds)
     assert best.candidate.label == "balanced"
-    assert best.seconds == pytest.approx(300 / 2 * 4 / 3, rel=0.02)
+    assert best.seconds == pytest.approx(2 + 29 * 4 / 3)
     assert answer.shares("balanced") == {"fast-0": 40, "slow-0": 20}
     assert {"bsp", "balanced"} <= set(answer.contenders)
-    assert answer.time.first.value.mean <= 1.01 * min(each.seconds for each in answer.timed)
-    assert "bsp" not in report.alike(answer.time)
+    assert answer.time.first.value.mean <= 1.005 * min(each.seconds for each in answer.timed)
+    drawn = {each.candidate.label for each in answer.timed}
+    assert len(drawn) == len(answer.timed) == 24
 
 
 def test_equal_paradigms_cannot_be_told_apart():
-    """SSP without staleness releases when BSP does."""
+    """SSP without staleness releases when BSP does; ASP is faster than both."""
     jitter = {"distribution": "lognormal", "sigma": 0.3}
     workers = [{"name": "gpu", "count": 3, "step_s": 1, "jitter": jitter}]
-    answer = advise(world(workers=workers), asked(BSP, SSP0, ASP, seeds=3), Clock())
-    assert answer.time.first.paradigm == "asp"
-    both = replace(answer, outcomes={each: answer.outcomes[each] for each in ("bsp",)})
-    assert both.mean("bsp", "seconds") == pytest.approx(answer.timed[1].seconds, rel=0.005)
-    equals = advise(world(workers=workers), asked(BSP, SSP0, seeds=3), Clock())
-    assert set(report.alike(equals.time)) == {each.paradigm for each in equals.time.ranked}
+    settings = {"workers": workers, "workload": {"iterations_per_worker": 60}}
+    answer = advise(world(**settings), asked(BSP, SSP0, seeds=3), Clock())
+    labels = [each.paradigm for each in answer.time.ranked]
+    assert report.alike(answer.time) == labels
+    assert (
+        f"These two cannot be told apart: {labels[0]} and {labels[1]}."
+        in (report.sentences(answer)[0])
+    )
+    answer = advise(world(**settings), asked(BSP, ASP, seeds=3), Clock())
+    assert report.alike(answer.time) == ["asp"]
+    assert "It is ahead of each other one in 3 paired runs" in report.sentences(answer)[0]
 
 
 def test_seeds_are_common_and_one_says_nothing_of_how_sure():
@@ -160,14 +166,18 @@ def test_finalists_are_on_the_front_and_bsp_is_among_them():
 # ---- the budget ----
 
 
-@pytest.mark.parametrize("seconds", [40, 200])
-def test_the_budget_is_kept(seconds):
-    clock = Clock(0.05)
-    answer = advise(world(), asked(seconds=seconds, seeds=1), clock)
-    assert answer.used_s <= seconds
-    assert clock.at <= seconds + 1
-    more = advise(world(), asked(seconds=10 * seconds, seeds=1), Clock(0.05))
-    assert len(more.timed) > len(answer.timed)
+def test_the_budget_is_kept():
+    """The clock goes on with each event or so of a run."""
+    counts = []
+    for seconds in (1000, 3000):
+        clock = Clock(10.0)
+        short = {"workload": {"iterations_per_worker": 10}}
+        answer = advise(world(**short), asked(seconds=seconds, seeds=1), clock)
+        assert seconds / 2 < answer.used_s <= seconds + 200
+        assert clock.at <= seconds + 250
+        counts.append(len(answer.timed))
+        assert all(len(each.outcomes) == 1 for each in answer.timed)
+    assert 0 < counts[0] < counts[1]
 
 
 def test_a_budget_that_is_too_small_is_refused():
@@ -245,11 +255,13 @@ LEARNING = {
 
 @pytest.fixture(scope="module")
 def learned():
-    return advise(
-        world_of(config.validate(LEARNING)),
-        asked(BSP, ParadigmChoice(name="balanced"), seconds=1.0),
-        Clock(),
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "FACTORS", (1.0, 2.0))
+        return advise(
+            world_of(config.validate(LEARNING)),
+            asked(BSP, ParadigmChoice(name="balanced")),
+            Clock(),
+        )
 
 
 def test_what_is_advised_is_chosen_on_held_out_training_samples(learned):
@@ -276,7 +288,8 @@ def test_a_training_measures_validation_and_test_apart(learned):
 
 
 def test_the_answer_names_both_goals_and_its_files_run(learned, tmp_path):
-    assert learned.trained and learned.final is not None
+    assert learned.trained
+    assert learned.final is not None
     names = {path.name for path in report.write(learned, tmp_path)}
     assert {"advised.yaml", "advice.html", "advice.md", "advice.json"} <= names
     assert {"advised_ddp.py", "advised_accelerate.py", "advised_lightning.py"} <= names
@@ -287,11 +300,8 @@ def test_the_answer_names_both_goals_and_its_files_run(learned, tmp_path):
     assert experiment.target == Target(metric="accuracy", at_least=0.2)
     plain = json.loads((tmp_path / "advice.json").read_text())
     assert plain["answer"][0] == report.sentences(learned)[0]
-    assert {"accuracy at least 0.2", "on the validation set", "on the test set"} <= {
-        words
-        for words in ("accuracy at least 0.2", "on the validation set", "on the test set")
-        if any(words in sentence for sentence in plain["answer"])
-    }
+    for words in ("accuracy at least 0.2", "on the validation set", "on the test set"):
+        assert any(words in sentence for sentence in plain["answer"])
     page = (tmp_path / "advice.html").read_text()
     assert report.sentences(learned)[-1] in page
     assert re.search(r"src=|href=.http", page.split("<script>")[0]) is None
