@@ -88,7 +88,7 @@ class Space:
                 yield {"paradigm": label, "servers": 0}
             return
         half = max(1, self._workers // 2)
-        usual = {
+        usual: dict[str, dict[str, int | float]] = {
             "ssp": {"ssp.staleness": 3},
             "lagtuner": {"lagtuner.s_lower": 3, "lagtuner.slack": 12},
             "k-sync": {"k-sync.k": half},

@@ -110,7 +110,7 @@ def _show_ratio(value: float) -> str:
 
 
 def _show_difference(value: float) -> str:
-    return f"{value:.3g}"
+    return f"{round(value, 6) + 0.0:.3g}"
 
 
 def _mean(advice: Advice, label: str, key: str, form: Callable[[float], str]) -> str:
