@@ -15,9 +15,20 @@ from dataclasses import dataclass
 from math import inf
 from typing import Protocol
 
-from raysync.engine.faults import StepFault
 
-Effect = Callable[[float], StepFault]
+class TransferFault(Protocol):
+    """The effect of faults on one transfer."""
+
+    @property
+    def factor(self) -> float:
+        """The factor by which its seconds on the link are multiplied."""
+
+    @property
+    def latency_s(self) -> float:
+        """The seconds that are added to its way."""
+
+
+Effect = Callable[[float], TransferFault]
 """The moment at which a transfer begins -> the effect of a link's faults on it."""
 
 
