@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from raysync import config
 from raysync.config import Experiment, ParadigmChoice
 from raysync.core.checkpoint import Checkpoint
-from raysync.core.journal import Ended, Line, Remark, Resumed
+from raysync.core.journal import Ended, Entry, Line, Remark, Resumed
 from raysync.core.metrics import PrimaryMetric, known
 from raysync.core.paradigm import AnyParadigm
 from raysync.engine.early_stop import stop_metric
@@ -22,7 +22,7 @@ from raysync.engine.elastic import for_workers_of
 from raysync.engine.kept_models import SavedModel
 from raysync.errors import ConfigError, RunFailed, unknown_name
 from raysync.record.checkpoints import CHECKPOINTS, CheckpointWriter
-from raysync.record.event_text import texts_of
+from raysync.record.event_text import is_rare, texts_of
 from raysync.record.journal_cut import lines_before
 from raysync.record.measures import Measures
 from raysync.record.metrics_registry import RunLabels
@@ -350,6 +350,8 @@ def _tell(lines: Iterable[Line], notify: Notify) -> None:
         if isinstance(line, Ended):  # its status is reported elsewhere
             for fault in line.faults_without_effect:
                 notify(f"Fault never triggered: {fault}.")
+            continue
+        if isinstance(line, Entry) and not is_rare(line):
             continue
         for event in texts_of(line):
             if event.rare:

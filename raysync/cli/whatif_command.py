@@ -19,6 +19,16 @@ from raysync.errors import ConfigError
 if TYPE_CHECKING:
     from raysync.what_if.prediction import WhatIf
 
+NARROW = {
+    " per s": "\nper s",
+    "wait ": "wait\n",
+    "lead ": "lead\n",
+    "lost ": "lost\n",
+    "staleness": "stale-\nness",
+    "dropped": "drop-\nped",
+    "worker-": "worker-\n",
+}
+"""Part of a heading -> what a terminal shows in its place."""
 LARGEST = 2**31
 """A bound for numbers of steps and samples that are counted."""
 
@@ -135,15 +145,17 @@ def _check(output: Path | None) -> None:
 def _print(answer: WhatIf) -> None:
     from raysync.what_if import report
 
-    columns = report.columns_of(answer)
+    columns = [column for column in report.columns_of(answer) if not column.only_in_pages]
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("paradigm", overflow="fold")
+    table.add_column("paradigm", overflow="fold", min_width=14)
     for column in columns:
-        heading = column.heading.replace(" per s", "\nper s").replace(" worker", "\nworker")
+        heading = column.heading
+        for long, short in NARROW.items():
+            heading = heading.replace(long, short)
         table.add_column(escape(heading), justify="right", no_wrap=True)
     for prediction in answer.by_rate:
-        cells = [prediction.label, *(column.show(prediction) for column in columns)]
-        table.add_row(*(escape(visible(cell)) for cell in cells))
+        cells = [(column.brief or column.show)(prediction) for column in columns]
+        table.add_row(*(escape(visible(cell)) for cell in (prediction.label, *cells)))
     for sentence in report.sentences(answer):
         console.print_plain(sentence)
     console.print(table)

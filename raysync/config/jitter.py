@@ -19,18 +19,14 @@ def samples_of(samples: object) -> object:
     Raises:
         ValueError: there is no such file, it holds no numbers, or one of them is not above 0.
     """
-    source = ""
     if isinstance(samples, str | Path):
         if not may_import():
             raise ValueError(f"a record holds the numbers themselves; got {str(samples)!r}")
-        path = Path(samples).expanduser()
-        samples, source = numbers_in(path, "samples", "numbers"), f"{path}: "
+        return numbers_in(Path(samples).expanduser(), "samples", "numbers")
     if isinstance(samples, list | tuple):
         for number, sample in enumerate(samples, 1):
             if isinstance(sample, int | float) and not 0 < sample < inf:
-                raise ValueError(
-                    f"{source}sample {number} is {sample:g}; it must be above 0 and finite"
-                )
+                raise ValueError(f"sample {number} is {sample:g}; it must be above 0 and finite")
     return samples
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
 
 
 def numbers_in(path: Path, what: str, unit: str) -> list[float]:
-    """Read numbers that white space separates; `#` begins a comment.
+    """Read positive numbers that white space separates; `#` begins a comment.
 
     Args:
         path: of the file.
@@ -14,7 +15,8 @@ def numbers_in(path: Path, what: str, unit: str) -> list[float]:
         unit: what they count, for the error.
 
     Raises:
-        ValueError: there is no such file, or it does not hold numbers.
+        ValueError: there is no such file, or it does not hold numbers, or one is not above 0 and
+            finite. The message names the line.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -24,12 +26,18 @@ def numbers_in(path: Path, what: str, unit: str) -> list[float]:
         ) from error
     numbers: list[float] = []
     for line, text in enumerate(lines, 1):
-        try:
-            numbers += [float(word) for word in text.partition("#")[0].split()]
-        except ValueError as error:
-            raise ValueError(
-                f"{path} must hold {unit} and nothing else (line {line}: {error})"
-            ) from error
+        for word in text.partition("#")[0].split():
+            try:
+                number = float(word)
+            except ValueError as error:
+                raise ValueError(
+                    f"{path} must hold {unit} and nothing else (line {line}: {error})"
+                ) from error
+            if not 0 < number < inf:
+                raise ValueError(
+                    f"{path}, line {line}: {what} must be above 0 and finite; got {number:g}"
+                )
+            numbers.append(number)
     if not numbers:
         raise ValueError(f"{path} holds no {what}")
     return numbers

@@ -213,7 +213,11 @@ def trace_of(trace: object, group: str, count: int) -> object:
         if not may_import():
             raise ValueError(f"a record holds the numbers themselves; got {str(trace)!r}")
         path = Path(trace).expanduser()
-        return _columns(path, group, count) if path.suffix in TABLES else _numbers_in(path)
+        return (
+            _columns(path, group, count)
+            if path.suffix in TABLES
+            else numbers_in(path, "step times", "seconds")
+        )
     if not isinstance(trace, list | tuple):
         raise ValueError(
             f"must be seconds, [..., ...], such a list for each worker, or the path of a file; got"
@@ -263,12 +267,6 @@ def _check_numbers(steps: Sequence[Any], source: str = "") -> None:
 def _check_duration(seconds: float, step: str) -> None:
     if not 0 < seconds < inf:
         raise ValueError(f"{step} lasts {seconds:g} s; it must be above 0 and finite")
-
-
-def _numbers_in(path: Path) -> list[float]:
-    numbers = numbers_in(path, "step times", "seconds")
-    _check_numbers(numbers, f"{path}: ")
-    return numbers
 
 
 def resolve(settings: dict[str, Any], folder: Path) -> None:

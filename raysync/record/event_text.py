@@ -10,8 +10,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from raysync.core.decisions import Decision, Drop, Hold, Note, Restore, Suspend, Switch
-from raysync.core.events import Event, Joined, Left
+from raysync.core.decisions import (
+    Apply,
+    Decision,
+    Drop,
+    Hold,
+    Note,
+    Release,
+    Restore,
+    Suspend,
+    Switch,
+)
+from raysync.core.events import Event, Joined, Left, Pushed
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Checkpointed, Ended, Entry, Line, Remark, Resumed
 
@@ -36,6 +46,18 @@ class EventText:
     """A sentence, without its full stop."""
     rare: bool = True
     """Whether the event deserves a line of a log."""
+
+
+_OF_EACH_PUSH: frozenset[type] = frozenset({Apply, Release, Hold})
+
+
+def is_rare(entry: Entry) -> bool:
+    """Say whether an entry can have an event that deserves a line of a log: it is more than a push,
+    an update, a release or a hold.
+    """
+    return type(entry.event) is not Pushed or not _OF_EACH_PUSH.issuperset(
+        map(type, entry.decisions)
+    )
 
 
 def texts_of(line: Line) -> Iterator[EventText]:

@@ -13,13 +13,14 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, fields
+from dataclasses import fields
 from datetime import datetime
 from errno import ENOENT
 from importlib.metadata import PackageNotFoundError, version
 from math import isfinite, nan
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -74,6 +75,13 @@ def schema_of(row: type) -> pa.Schema:
     return pa.schema(
         [(field.name, _TYPES[str(field.type).removesuffix(" | None")]) for field in fields(row)]
     )
+
+
+def table_of(rows: Sequence[PushRow]) -> pa.Table:
+    """Return the rows of pushes as a table."""
+    schema = schema_of(PushRow)
+    columns = [list(map(attrgetter(name), rows)) for name in schema.names]
+    return pa.Table.from_arrays(list(map(pa.array, columns, schema.types)), schema=schema)
 
 
 def evaluations_table(measures: Measures) -> pa.Table:
@@ -345,9 +353,7 @@ class RecordWriter:
 
     def _flush_rows(self) -> None:
         if self._rows:
-            self._pushes.write_table(
-                pa.Table.from_pylist([asdict(row) for row in self._rows], schema_of(PushRow))
-            )
+            self._pushes.write_table(table_of(self._rows))
             self._rows = []
 
     @contextmanager

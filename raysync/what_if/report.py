@@ -35,6 +35,9 @@ class Column:
     heading: str
     about: str
     show: Callable[[Prediction], str]
+    brief: Callable[[Prediction], str] | None = None
+    """What a terminal shows in its place, which has no room for each interval; None: the same."""
+    only_in_pages: bool = False
 
 
 def columns_of(answer: WhatIf) -> list[Column]:
@@ -55,17 +58,20 @@ def columns_of(answer: WhatIf) -> list[Column]:
             "wait share",
             "of the workers' time, between push and release",
             lambda p: _with_interval(p.wait_fraction, share_form),
+            lambda p: _alone(p.wait_fraction, share_form),
         ),
         Column(
             "staleness",
             "versions between the one a gradient was computed on and its own, mean",
             lambda p: _with_interval(p.staleness_mean, plain_form),
+            lambda p: _alone(p.staleness_mean, plain_form),
         ),
         Column("max", "the largest staleness", lambda p: f"{p.staleness_max:,}"),
         Column(
             "lead",
             "clocks ahead of the slowest at a release, mean; without a bound it grows with the run",
             lambda p: format(p.lead_mean, plain_form(p.lead_mean)),
+            only_in_pages=True,
         ),
         Column("lead max", "the largest lead", lambda p: f"{p.lead_max:,}"),
     ]
@@ -78,6 +84,8 @@ def columns_of(answer: WhatIf) -> list[Column]:
             "lost worker-hours",
             "waiting, and computing what was dropped, of all workers in the whole workload",
             lambda p: _with_interval(p.lost_worker_hours, seconds_form),
+            lambda p: _alone(p.lost_worker_hours, seconds_form),
+            only_in_pages=answer.options.price_per_hour is not None,
         )
     )
     if answer.options.price_per_hour is not None:
@@ -88,6 +96,7 @@ def columns_of(answer: WhatIf) -> list[Column]:
                 lambda p: (
                     "-" if p.lost_money is None else _with_interval(p.lost_money, seconds_form)
                 ),
+                lambda p: "-" if p.lost_money is None else _alone(p.lost_money, seconds_form),
             )
         )
     return columns
@@ -104,6 +113,10 @@ def _rate(prediction: Prediction) -> str:
 
 def _with_interval(interval: Interval, form: Callable[[float], str]) -> str:
     return with_interval(interval.value, interval.low, interval.high, 1, 1, form)
+
+
+def _alone(interval: Interval, form: Callable[[float], str]) -> str:
+    return format(interval.value, form(interval.value))
 
 
 def _baseline(answer: WhatIf) -> Prediction | None:

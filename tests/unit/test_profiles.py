@@ -191,7 +191,7 @@ def test_samples_of_a_jitter_are_numbers_or_a_file(folder):
     assert samples("workers: [{jitter: {distribution: empirical, samples: t.txt}}]") == (1, 2.5)
     assert samples("profile: far/p.yaml") == (4, 5)
     write("t.txt", "1\n-2")
-    with pytest.raises(ConfigError, match="t.txt: sample 2 is -2; it must be above 0"):
+    with pytest.raises(ConfigError, match="line 2: samples must be above 0 and finite; got -2"):
         samples("workers: [{jitter: {distribution: empirical, samples: t.txt}}]")
 
 
@@ -213,10 +213,10 @@ WRONG_TRACES = [
     ("# nothing\n\n", "t.txt holds no step times"),
     ("1\nfast\n", "t.txt must hold seconds and nothing else (line 2: could not convert string to"),
     ("1,2", "t.txt must hold seconds and nothing else"),
-    ("1 -2", "t.txt: step 2 lasts -2 s; it must be above 0 and finite"),
-    ("0", "t.txt: step 1 lasts 0 s"),
-    ("1 nan", "t.txt: step 2 lasts nan s"),
-    ("1 2 inf", "t.txt: step 3 lasts inf s"),
+    ("1 -2", "t.txt, line 1: step times must be above 0 and finite; got -2"),
+    ("0", "t.txt, line 1: step times must be above 0 and finite; got 0"),
+    ("1\n1 nan", "t.txt, line 2: step times must be above 0 and finite; got nan"),
+    ("1 2 inf", "t.txt, line 1: step times must be above 0 and finite; got inf"),
 ]
 
 
