@@ -33,6 +33,9 @@ PUBLISHED_STEPS = {
 }
 """Figure 4 (from the authors' logs): steps a second of BSP and of ASP, in the order of
 slow-links.yaml."""
+PUBLISHED_ROUNDS = {"4-k80": 0.67, "8-k80": 1.27, "16-k80": 2.17}
+"""Profile, for the number of workers -> seconds of a BSP round between evaluations (from the
+authors' logs of fixed_sync_baseline, bsp_3 and cluster_16/bsp_run1, a line each hundred rounds)."""
 PUBLISHED_STRAGGLERS = {
     ("mild", "none"): (2063, 0.9073),
     ("mild", "greedy"): (2066, 0.8938),
@@ -59,7 +62,10 @@ def tables(results: Results) -> dict[str, str]:
         "batch": (batch, "share", "batch"),
         "momentum": (momentum, "share", "momentum"),
         "slow-links": (slow_links, "slow-links"),
+        "rounds": (rounds, "towers"),
+        "towers": (towers, "share", "sixteen", "towers"),
         "stragglers": (stragglers, "stragglers"),
+        "stragglers-towers": (stragglers_towers, "stragglers-towers"),
         "stragglers-trained": (stragglers_trained, "share", "stragglers-trained"),
         "alexnet": (alexnet, "alexnet"),
         "switch-cost": (switch_cost,),
@@ -79,6 +85,21 @@ def facts(results: Results) -> dict[str, str]:
     cells["BSP in ASP's"] = relative(
         trials[trials.label == "bsp"], trials[trials.label == "asp"], "seconds"
     )
+    if "towers" in results.sweeps.index:
+        times = tower_times(results)
+        eight = times[(times.profile == "8-k80") & (times.reading == "towers")]
+        cells["BSP as towers in ASP's"] = relative(
+            eight[eight.fraction == 1], eight[eight.fraction == 0], "seconds"
+        )
+    if "stragglers-towers" in results.sweeps.index:
+        online = with_online(results.trials("stragglers-towers"))
+        slow = online["config/faults"] == list(dict.fromkeys(online["config/faults"]))[-1]
+        for policy in ("greedy", "elastic"):
+            cells[f"towers, {policy}"] = relative(
+                online[slow & (online.online == policy)],
+                online[slow & (online.online == "none")],
+                "seconds",
+            )
     if "stragglers" in results.sweeps.index:
         online = with_online(results.trials("stragglers"))
         scenarios = dict(zip(dict.fromkeys(online["config/faults"]), SCENARIOS, strict=True))
@@ -113,7 +134,7 @@ def keep(results: Results, sweeps: Mapping[str, SweepRecord]) -> None:
     """Keep what tables need of journals."""
     from detections import detections
 
-    for name in ("stragglers", "stragglers-trained"):
+    for name in ("stragglers", "stragglers-towers", "stragglers-trained"):
         if name in sweeps:
             detections(sweeps[name]).to_csv(
                 results.folder / "results" / f"{name}.detections.csv",
@@ -427,35 +448,103 @@ def momentum_text(phase: dict[str, Any]) -> str:
 # ---- in time only: Figures 4 and 15 ----
 
 
+def reading_of(trials: pd.DataFrame) -> pd.Series:
+    """Return how BSP is read: as one process a worker, or as one that drives all GPUs as towers."""
+    return trials["config/network.phases"].map(
+        lambda text: "towers" if "push_s" in text else "processes"
+    )
+
+
 def slow_links(results: Results) -> str:
     """Tabulate the throughput of both paradigms where links are slow, in that where none is."""
     trials = results.trials("slow-links")
+    trials = trials.assign(reading=reading_of(trials), fraction=trials.label.map(fraction_of))
     settings = list(dict.fromkeys(trials["config/faults"]))
-    rate = trials.groupby(["config/faults", "label"]).throughput_samples_per_s.mean() / 128
-    rows = []
+    rate = trials.groupby(["config/faults", "fraction", "reading"]).throughput_samples_per_s.mean()
+    first, rows = PUBLISHED_STEPS["none"], []
     for setting, (name, (bsp, asp)) in zip(settings, PUBLISHED_STEPS.items(), strict=True):
-        free, here = rate[settings[0]], rate[setting]
-        first = PUBLISHED_STEPS["none"]
+        ratios = rate[setting] / rate[settings[0]]
         rows.append(
             [
                 name,
                 ratio_text(bsp / first[0]),
-                ratio_text(here["bsp"] / free["bsp"]),
+                ratio_text(ratios[1, "processes"]),
+                ratio_text(ratios[1, "towers"]),
                 ratio_text(asp / first[1]),
-                ratio_text(here["asp"] / free["asp"]),
-                ratio_text(asp / bsp),
-                ratio_text(here["asp"] / here["bsp"]),
+                ratio_text(ratios[0, "processes"]),
             ]
         )
     return markdown(
         [
             "slow links",
             "BSP's throughput in that without, published",
-            "measured",
+            "measured, as processes",
+            "as towers",
             "ASP's, published",
             "measured",
-            "ASP's in BSP's, published",
-            "measured",
+        ],
+        rows,
+    )
+
+
+# ---- towers.yaml: two readings of the authors' BSP ----
+
+
+def tower_times(results: Results) -> pd.DataFrame:
+    """Return the trials of towers.yaml with `profile`, `reading` and `fraction` of BSP."""
+    trials = results.trials("towers")
+    return trials.assign(
+        profile=trials["config/profile"],
+        reading=reading_of(trials),
+        fraction=trials.label.map(fraction_of),
+    )
+
+
+def rounds(results: Results) -> str:
+    """Tabulate the duration of a BSP round by the number of workers."""
+    times = tower_times(results)
+    count = results.experiment("towers").workload.iterations_per_worker
+    assert count is not None, "towers.yaml says how many rounds there are"
+    bsp = times[times.fraction == 1].set_index(["profile", "reading"]).seconds / count
+    return markdown(
+        ["workers", "a BSP round, s, published", "as processes", "as towers"],
+        [
+            [profile.partition("-")[0], f"{published:.2f}"]
+            + [f"{bsp[profile, reading]:.2f}" for reading in ("processes", "towers")]
+            for profile, published in PUBLISHED_ROUNDS.items()
+        ],
+    )
+
+
+def towers(results: Results) -> str:
+    """Tabulate training times by the share of BSP, in BSP's own, under both readings."""
+    times, rows = tower_times(results), []
+    seconds = times.set_index(["profile", "reading", "fraction"]).seconds
+    for profile, sweep in (("8-k80", "share"), ("16-k80", "sixteen")):
+        published = {
+            fraction_of(name): row["seconds"]
+            for name, row in results.published(sweep).rows.items()
+            if row["seconds"]
+        }
+        for fraction in sorted({*times.fraction} & {*published}, reverse=True):
+            rows.append(
+                [
+                    profile.partition("-")[0],
+                    f"{100 * fraction:g} %",
+                    ratio_text(published[fraction] / published[1]),
+                ]
+                + [
+                    ratio_text(seconds[profile, reading, fraction] / seconds[profile, reading, 1])
+                    for reading in ("processes", "towers")
+                ]
+            )
+    return markdown(
+        [
+            "workers",
+            "BSP's share",
+            "training time in BSP's, published",
+            "as processes",
+            "as towers",
         ],
         rows,
     )
@@ -490,8 +579,20 @@ def detection_cells(repeats: pd.DataFrame) -> list[str]:
 
 def stragglers(results: Results) -> str:
     """Tabulate the online policies: time, and how often the detector was right."""
-    trials = with_online(results.trials("stragglers"))
-    detections = pd.read_csv(results.folder / "results" / "stragglers.detections.csv")
+    return online_table(results, "stragglers", in_seconds=False)
+
+
+def stragglers_towers(results: Results) -> str:
+    """Tabulate the same on the authors' clock, beside their seconds."""
+    return online_table(results, "stragglers-towers", in_seconds=True)
+
+
+def online_table(results: Results, sweep: str, *, in_seconds: bool) -> str:
+    """Tabulate the online policies in the scenarios of a sweep; `in_seconds` beside the published
+    seconds, otherwise by the detector's margin.
+    """
+    trials = with_online(results.trials(sweep))
+    detections = pd.read_csv(results.folder / "results" / f"{sweep}.detections.csv")
     trials = trials.merge(detections, on="trial", how="left")
     rows = []
     for setting, scenario in zip(dict.fromkeys(trials["config/faults"]), SCENARIOS, strict=True):
@@ -503,11 +604,14 @@ def stragglers(results: Results) -> str:
             published = (
                 ratio_text(theirs[0] / PUBLISHED_STRAGGLERS[kind, "none"][0]) if theirs else ""
             )
+            third = margin if online != "none" else ""
+            if in_seconds:
+                third = str(theirs[0]) if theirs else ""
             rows.append(
                 [
                     scenario,
                     online,
-                    margin if online != "none" else "",
+                    third,
                     published,
                     relative(repeats, none, "seconds"),
                     mean_cell(repeats, "seconds", plain_form),
@@ -518,7 +622,7 @@ def stragglers(results: Results) -> str:
         [
             "scenario",
             "policy",
-            "margin",
+            "s, published" if in_seconds else "margin",
             "time in that of `none`, published",
             "measured",
             "s",
