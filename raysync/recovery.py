@@ -32,6 +32,8 @@ class GoesOn:
 
     record: RunRecord
     checkpoint: Checkpoint
+    remark: str = ""
+    """What the journal says about it, beside the line that it is resumed."""
 
     @property
     def began(self) -> datetime:

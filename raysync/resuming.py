@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,12 @@ from raysync.config.resume_changes import check_changes
 from raysync.errors import ConfigError
 from raysync.record.older import settings_of
 from raysync.record.reader import RunRecord, load
-from raysync.record.resumption import NoCheckpointError, check_resumable, newest_checkpoint
+from raysync.record.resumption import (
+    NoCheckpointError,
+    check_resumable,
+    newest_checkpoint,
+    workload_of,
+)
 from raysync.record.storage import display_name
 from raysync.recovery import GoesOn
 from raysync.runner import Notify, Watch, check_functions, engine_for, quiet, run_in
@@ -94,7 +100,7 @@ def prepare_to_resume(
     """
     about = check_resumable(record)
     if not experiment.names_a_task:  # one of the user's own may bring settings, which are recorded
-        check_changes(record.config, experiment)
+        check_changes(record.config, experiment, elastic=True)
     try:
         training = prepare(experiment, model, data, task)
     except ConfigError as error:
@@ -104,7 +110,9 @@ def prepare_to_resume(
                 " be given again: raysync.resume(path, model=...)."
             ) from error
         raise
-    check_changes(record.config, training.experiment)
+    check_changes(record.config, training.experiment, elastic=True)
+    # as many as it began with, also where other workers go on with `iterations_per_worker`
+    training = replace(training, workload_samples=workload_of(record))
     return training, _goes_on(record, about, training, notify)
 
 

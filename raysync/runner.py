@@ -15,14 +15,15 @@ from raysync import config
 from raysync.bottlenecks import Setting, diagnose
 from raysync.config import Experiment, ParadigmChoice
 from raysync.core.checkpoint import Checkpoint
-from raysync.core.journal import Ended, Line, Remark, Resumed
+from raysync.core.journal import Ended, Entry, Line, Remark, Resumed
 from raysync.core.metrics import PrimaryMetric, known
 from raysync.core.paradigm import AnyParadigm
 from raysync.engine.early_stop import stop_metric
+from raysync.engine.elastic import for_workers_of
 from raysync.engine.kept_models import SavedModel
 from raysync.errors import ConfigError, RunFailed, unknown_name
 from raysync.record.checkpoints import CHECKPOINTS, CheckpointWriter
-from raysync.record.event_text import texts_of
+from raysync.record.event_text import is_rare, texts_of
 from raysync.record.journal_cut import lines_before
 from raysync.record.measures import Measures
 from raysync.record.metrics_registry import RunLabels
@@ -45,6 +46,8 @@ KEPT_AFTER = ("finished", "diverged")
 """The ends of a run that leaves its model."""
 Watch = Callable[[Measures], None]
 Notify = Callable[[str], None]
+Saved = Callable[[Path, Checkpoint], None]
+"""Receives the folder of a record, and a checkpoint that has been written into it."""
 
 
 class Engine(Protocol):
@@ -92,6 +95,10 @@ class Engine(Protocol):
 
 def quiet(_: object) -> None:
     """Tell nobody."""
+
+
+def ignore(record: Path, checkpoint: Checkpoint) -> None:
+    """Do nothing with a checkpoint."""
 
 
 @contextmanager
@@ -189,12 +196,14 @@ def run_in(
     sweep: str = "",
     comparison: str = "",
     goes_on: GoesOn | None = None,
+    saved: Saved = ignore,
     diagnoses: bool = False,
 ) -> RunRecord:
     """Train under a paradigm on an engine that can serve further runs; see `run`. For a
     trial, `sweep` is the name of its sweep; for a run of a comparison, `comparison` is the id of
-    that. With `goes_on`, a run that was lost is resumed. With `diagnoses`, the bottleneck of a run
-    in virtual time is looked for, which takes some tenths of a second.
+    that. With `goes_on`, a run that was lost is resumed. `saved` is called with each checkpoint
+    that has been written. With `diagnoses`, the bottleneck of a run in virtual time is looked for,
+    which takes some tenths of a second.
     """
     began = datetime.now() if goes_on is None else goes_on.began
     check_metrics(training.experiment, training.metrics, training.primary)
@@ -212,10 +221,11 @@ def run_in(
 
     def begin(checkpoint: Checkpoint | None) -> Reports:
         if checkpoint is None:
-            stream = engine.run(training, choice.make(), labels)
+            stream = engine.run(training, experiment.make(choice), labels)
         else:
+            checkpoint = for_workers_of(checkpoint, experiment)
             history = partial(lines_before, folder / JOURNAL, checkpoint)
-            stream = engine.run(training, choice.make(), labels, checkpoint, history)
+            stream = engine.run(training, experiment.make(choice), labels, checkpoint, history)
         return chain([next(stream)], stream)
 
     stream = begin(former)  # an impossible experiment raises here, before there is a record of it
@@ -229,7 +239,7 @@ def run_in(
         RecordWriter(
             folder,
             experiment.to_yaml(),
-            choice.make(),
+            experiment.make(choice),
             measures,
             _about(training, choice),
             began,
@@ -249,16 +259,19 @@ def run_in(
         watches, problem = (observers, upload, watch), ""
         try:
             observers.start(remark)
-            if writer.resumed is not None:
+            if goes_on is not None and writer.resumed is not None:
                 _write(writer, [], watches, notify)  # all that is kept
                 _tell([writer.resumed], notify)
+                if goes_on.remark:
+                    remark(goes_on.remark)
             with stop_request(is_answered=experiment.checkpoint is not None) as request:
                 recoveries = Recoveries(
                     experiment, begin, request.wait, notify, exact=engine.resumes_exactly
                 )
                 for report in recoveries.reports(stream, writer):
                     if isinstance(report, Checkpoint):
-                        _keep(writer, report, remark)
+                        if _keep(writer, report, remark):
+                            saved(folder, report)
                     elif isinstance(report, Resumed):
                         _tell([report], notify)
                         _write(writer, [], watches, notify)  # they look at what is left
@@ -356,21 +369,24 @@ def _tell(lines: Iterable[Line], notify: Notify) -> None:
             for fault in line.faults_without_effect:
                 notify(f"Fault never triggered: {fault}.")
             continue
+        if isinstance(line, Entry) and not is_rare(line):
+            continue
         for event in texts_of(line):
             if event.rare:
                 notify(f"After {event.at:.1f} s: {event.text}.")
 
 
-def _keep(writer: RecordWriter, checkpoint: Checkpoint, remark: Notify) -> None:
-    """Write a checkpoint; without it, the run goes on."""
+def _keep(writer: RecordWriter, checkpoint: Checkpoint, remark: Notify) -> bool:
+    """Write a checkpoint, and return whether it is there; without it, the run goes on."""
     try:
-        writer.write_checkpoint(checkpoint)
+        return writer.write_checkpoint(checkpoint)
     except OSError as error:
         reason = " ".join((error.strerror or str(error)).split())
         remark(
             f"Checkpoint {checkpoint.number} could not be written ({reason}): the run goes on, and"
             " the checkpoints before it stay."
         )
+        return False
 
 
 def _new_folder(experiment: Experiment, choice: ParadigmChoice) -> Path:
@@ -405,7 +421,7 @@ def _about(training: TrainingPlan, choice: ParadigmChoice) -> dict[str, Any]:
         "profile": experiment.profile,
         "paradigm": choice.name,
         "paradigm_label": choice.label,
-        "paradigm_parameters": choice.make().parameters(),
+        "paradigm_parameters": experiment.make(choice).parameters(),
         "model": training.task.model_name,
         "parameters": training.parameters,
         "dataset": training.task.data_name,

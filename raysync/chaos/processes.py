@@ -110,8 +110,12 @@ def _is_zombie(process: psutil.Process) -> bool:
 
 
 def segments() -> set[str]:
-    """Return the names of the shared memory segments of this machine."""
-    return {each.name for each in SHARED_MEMORY.iterdir()} if SHARED_MEMORY.is_dir() else set()
+    """Return the names of the shared memory segments of this machine; semaphores, which are files
+    there, too, hold no memory, and no process of a run makes any.
+    """
+    if not SHARED_MEMORY.is_dir():
+        return set()
+    return {each.name for each in SHARED_MEMORY.iterdir() if not each.name.startswith("sem.")}
 
 
 def orphans_among(names: Iterable[str]) -> list[str]:

@@ -15,6 +15,7 @@ from uuid import uuid4
 import torch
 
 from raysync.chaos import processes
+from raysync.chaos.memory import MemorySamples
 from raysync.chaos.oracles import Verdict, judge_journal, updates_in
 from raysync.chaos.schedule import Strike
 from raysync.cluster.clock import now_s, sleep_s
@@ -25,7 +26,7 @@ from raysync.errors import ConfigError
 from raysync.paradigms import rebuild
 from raysync.record.checkpoints import CHECKPOINTS, MANIFEST
 from raysync.record.reader import RunRecord, load
-from raysync.record.storage import is_uri
+from raysync.record.storage import folders_with, is_uri
 
 LOG = "log.txt"
 """The file for what the commands print."""
@@ -59,6 +60,8 @@ class Outcome:
     """The shared memory that was left."""
     groups: list[str] = field(default_factory=list)
     """The placement groups that were left on a cluster that was there before."""
+    memory: MemorySamples = field(default_factory=MemorySamples)
+    """The memory of its processes while it went on."""
 
     @property
     def record(self) -> RunRecord:
@@ -122,6 +125,7 @@ class Trial:
                 if self._is_due() and not self._is_over():
                     self._strike(self._strikes.pop(0))
                     self._due_at = now_s()
+                outcome.memory.take(self._mark, now_s())
                 sleep_s(POLL_S)
             outcome.wall_s = now_s() - began
             outcome.pending = len(self._strikes)
@@ -217,8 +221,7 @@ class Trial:
         record = record_in(self._folder)
         if record is None:
             return False
-        folders = (record / CHECKPOINTS).glob(f"*/{MANIFEST}")
-        return any(folders)
+        return bool(folders_with(record / CHECKPOINTS, MANIFEST))
 
 
 # ---- what came out ----
@@ -244,6 +247,7 @@ def judge(struck: Outcome, undisturbed: Outcome, tolerance: float) -> list[Verdi
         Verdict("status finished", "" if status == "finished" else f"it is {status}"),
         *journal,
         _judge_model(record, undisturbed.record, tolerance),
+        Verdict("memory stays flat", struck.memory.growth()),
         Verdict("no process left", ", ".join(struck.processes)),
         Verdict("no shared memory left", ", ".join(struck.segments)),
         Verdict("no placement group left", ", ".join(struck.groups)),

@@ -1,5 +1,5 @@
-"""The command line: `raysync run`, `compare`, `sweep`, `switch-search`, `report`, `export`,
-`dashboards`, `list` and more.
+"""The command line: `raysync run`, `compare`, `sweep`, `switch-search`, `report`, `whatif`,
+`export`, `dashboards`, `list` and more.
 
 One file a group of commands.
 """
@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from raysync.cli import (  # noqa: F401 - their commands
+    calibrate_command,
     chaos_command,
     dashboards,
     export_command,
@@ -19,6 +20,7 @@ from raysync.cli import (  # noqa: F401 - their commands
     switch_search_command,
     train,
     watch,
+    whatif_command,
 )
 from raysync.cli.app import app
 from raysync.cli.console import console, errors, say
@@ -32,6 +34,7 @@ ORDER = (
     "sweep",
     "switch-search",
     "report",
+    "whatif",
     "export",
     "dashboards",
     "calibrate",

@@ -1,11 +1,9 @@
-"""`raysync run`, `compare`, `calibrate` and `replay`: train, and check what was recorded."""
+"""`raysync run`, `compare` and `replay`: train, and check what was recorded."""
 
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Sequence
-from datetime import datetime
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -126,50 +124,6 @@ def compare(
 
 
 @app.command()
-def calibrate(
-    profile: Annotated[
-        Path,
-        typer.Argument(
-            metavar="PROFILE", help="The cluster profile to write (YAML).", show_default=False
-        ),
-    ],
-    file: OptionalFile = None,
-    settings: Settings = [],  # noqa: B006
-) -> None:
-    """Measure this machine for an experiment's model, and write a profile for the virtual engine
-    (a minute).
-    """
-    from raysync import calibration
-    from raysync.runner import engine_for
-    from raysync.training.preparation import prepare
-
-    if profile.suffix != ".yaml":
-        raise ConfigError(f"{profile}: the path of a profile must end in .yaml.")
-    if not profile.absolute().parent.is_dir():
-        raise ConfigError(f"{profile}: there is no folder {profile.parent}.")
-    experiment = load_experiment(file, [*settings, "engine=ray", "timing=with-gradients"])
-    training = prepare(experiment)
-    with engine_for(experiment, say, os.environ.get("RAY_ADDRESS")) as engine:
-        measured = calibration.calibrate(engine, training)
-    about = (
-        f"Measured by raysync calibrate on {platform.node() or 'this machine'} ({os.cpu_count()}"
-        f" cores), {datetime.now():%Y-%m-%d}, with {training.task.model_name} and batches of"
-        f" {experiment.batch_size}."
-    )
-    profile.write_text(calibration.profile(experiment, measured, about), encoding="utf-8")
-    rate = measured.bandwidth_bytes_per_s
-    bandwidth = f"{rate / 1e9:.3g} GB/s" if rate else "too high to measure"
-    console.print_plain(
-        f"step {1000 * measured.step_s:.3g} ms ({measured.flops_per_s / 1e9:.3g} GFLOP/s), "
-        f"latency {1000 * measured.latency_s:.3g} ms each way, bandwidth {bandwidth}, "
-        f"update {1000 * measured.update_s:.3g} ms + {measured.update_bytes_per_s / 1e9:.3g} GB/s, "
-        f"start of a worker {measured.start_s:.3g} s"
-    )
-    compare_command = " ".join(["raysync compare", *([str(file)] if file else [])])
-    console.print_plain(f"Try it: {compare_command} --engine virtual --set profile={profile}")
-
-
-@app.command()
 def replay(
     record: Annotated[
         str, typer.Argument(metavar="RUN", help="Folder of a run, or its URI.", show_default=False)
@@ -248,7 +202,7 @@ def _train(
     training = prepare(experiment)
     check_metrics(experiment, training.metrics, training.primary)
     for choice in choices:  # all are checked before the first one trains
-        check_training(training, choice.make())
+        check_training(training, experiment.make(choice))
     over = [] if comparison is None else list(map(is_over, comparison.records.values()))
     if any(over):
         say(f"{sum(over)} of {len(choices) * len(seeds)} runs are over, and stay as they are.")

@@ -95,7 +95,15 @@ def newest(location: Location) -> RunRecord:
             f"{folder}: neither the record of a run (no {JOURNAL} in it), nor a folder of such"
             " records."
         )
-    return load(max(configs, key=lambda path: path.stat().st_mtime).parent)
+    return load(max(configs, key=_changed_at).parent)
+
+
+def _changed_at(path: Path) -> float:
+    """Return when a file was changed; long ago if it has been removed meanwhile."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def _newest_uri(uri: Location) -> Location:

@@ -19,7 +19,7 @@ from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from raysync.cluster.actor_spec import Role, WorkerSpec, worker_roles
+from raysync.cluster.actor_spec import ActorSpec, Role, server_role, worker_roles
 from raysync.cluster.clock import ANSWER_S, now_s, within
 from raysync.cluster.controller import BESIDE, Controller
 from raysync.cluster.evaluator import Evaluator
@@ -125,7 +125,7 @@ class ActorGroup:
             self.servers.append(
                 start(
                     Server,
-                    Role(f"server-{shard}"),
+                    server_role(shard),
                     index,
                     cluster.server_cpus,
                     threads=self.spec.server_threads,
@@ -173,20 +173,32 @@ class ActorGroup:
             "num_gpus": gpus,
         }
 
-    def worker_spec(self, number: int, group: WorkerGroup, plan: Any, model: Any) -> WorkerSpec:
+    def worker_spec(self, number: int, group: WorkerGroup, *setup: Any) -> ActorSpec:
         """Return what starts the n-th worker anew, of that group of the experiment.
 
         Args:
             number: of the worker.
             group: says what it needs.
-            plan: a reference to what its `reset` takes beside the model.
-            model: a reference to the task and its model.
+            setup: references to what its `reset` takes.
         """
         index, role = self.plan.workers[number], self.roles[number]
         options = self.options(role, index, group.cpus, group.gpus)
-        return WorkerSpec(
-            self.spec.worker, options, self.spec.threads[index], plan, model, self.name, role
-        )
+        threads = self.spec.threads[index]
+        return ActorSpec(self.spec.worker, options, threads, setup, self.name, role)
+
+    def server_spec(self, number: int, first: int, cpus: float, *setup: Any) -> ActorSpec:
+        """Return what starts the n-th server anew.
+
+        Args:
+            number: of the server, from 0.
+            first: the number in the name of the first server.
+            cpus: those reserved for it.
+            setup: references to what its `reset` takes.
+        """
+        index, role = self.plan.servers[number], server_role(first + number)
+        threads = self.spec.server_threads or self.spec.threads[index]
+        options = self.options(role, index, cpus)
+        return ActorSpec(Server, options, threads, setup, self.name, role)
 
     def shutdown(self, *, keeps_group: bool) -> None:
         """Kill the actors, and remove their placement group unless it stays."""

@@ -1,15 +1,15 @@
-"""What an actor is called, and what a worker is started anew with.
+"""What an actor is called, and what a worker or a server is started anew with.
 
 The names are those of the Ray dashboard, of logs, and of `ray.get_actor`:
 
     raysync:unequal-3f2a91:controller         raysync:unequal-3f2a91:worker-3 (gtx1060-0)
     raysync:unequal-3f2a91:server-0           raysync:unequal-3f2a91:worker-3 (gtx1060-0) #2
 
-The last is a worker that came back, in its second life. The middle names the actor group: the
-experiment and an id. It does not name a record, since Ray names an actor once, when it is made, and
-a session keeps its actors for all runs of a comparison; which run they are at is a line of the
-controller's log. The id keeps actor groups apart that share a namespace: those of the trials of a
-sweep, or of two jobs that join one.
+The last is a worker that came back, in its second life; servers are named likewise. The middle
+names the actor group: the experiment and an id. It does not name a record, since Ray names an actor
+once, when it is made, and a session keeps its actors for all runs of a comparison; which run they
+are at is a line of the controller's log. The id keeps actor groups apart that share a namespace:
+those of the trials of a sweep, or of two jobs that join one.
 """
 
 from __future__ import annotations
@@ -52,61 +52,74 @@ class Role:
         return f" #{self.life}" if self.life > 1 else ""
 
 
+def server_role(number: int) -> Role:
+    """Return the role of the server of that number."""
+    return Role(f"server-{number}")
+
+
 def worker_roles(slots: Sequence[str]) -> list[Role]:
     """Return the roles of the workers in those slots."""
     return [Role(f"worker-{number}", slot) for number, slot in enumerate(slots)]
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerSpec:
-    """All that it takes to start a worker in the place of one that is gone."""
+class ActorSpec:
+    """All that it takes to start an actor in the place of one that is gone."""
 
     cls: type
     options: dict[str, Any]
     """Ray's options of the actor: its bundle, and its share of that."""
     threads: int
-    plan: Any
-    """A reference to what its `reset` takes beside the model."""
-    model: Any
-    """A reference to the task and its model."""
+    setup: tuple[Any, ...]
+    """References to the arguments of its `reset`."""
     actor_group: str
     role: Role
     """The role of its first life."""
 
-    def spawn(self, life: int) -> tuple[Any, Any]:
-        """Start the worker's next life.
+    def spawn(self, life: int, *state: Any) -> tuple[Any, Any]:
+        """Start the actor's next life.
+
+        Args:
+            life: its number.
+            state: a reference to the state that a server begins with, in place of that in its
+                `setup`.
 
         Returns:
             Its handle, and a reference to its `Place`, which is there when it is ready.
         """
         role = replace(self.role, life=life)
         options = self.options | {"name": role.name(self.actor_group)}
-        worker = ray.remote(self.cls).options(**options).remote(self.threads, role)
-        return worker, worker.reset.remote(self.plan, self.model)
+        actor = ray.remote(self.cls).options(**options).remote(self.threads, role)
+        setup = (*self.setup[:STATE], *state) if state else self.setup
+        return actor, actor.reset.remote(*setup)
 
 
-class WorkerSpecs:
-    """The specs of a run's workers, which are fetched when the first is needed.
+STATE = 3
+"""The position of the state among the arguments of a server's `reset`."""
+
+
+class ActorSpecs:
+    """The specs of a run's workers and servers, which are fetched when the first is needed.
 
     They hold the class of the actors, and whoever fetches them imports torch, which takes seconds
-    and 200 MB: a controller that loses no worker does without.
+    and 200 MB: a controller that loses nothing does without.
     """
 
     def __init__(self, reference: Any) -> None:
         """
         Args:
-            reference: to a mapping, slot -> `WorkerSpec`.
+            reference: to a mapping, slot of a worker, or kind of a server -> `ActorSpec`.
         """
         self._reference = reference
-        self._specs: Mapping[str, WorkerSpec] | None = None
+        self._specs: Mapping[str, ActorSpec] | None = None
 
-    def fetch(self) -> Mapping[str, WorkerSpec]:
-        """Return slot -> what starts its worker anew."""
+    def fetch(self) -> Mapping[str, ActorSpec]:
+        """Return slot or kind -> what starts the actor anew."""
         if self._specs is None:
             self._specs = ray.get(self._reference)
         assert self._specs is not None, "no specs"
         return self._specs
 
-    def spawn(self, slot: str, life: int) -> tuple[Any, Any]:
-        """Start a further life of a slot; see `WorkerSpec.spawn`."""
-        return self.fetch()[slot].spawn(life)
+    def spawn(self, name: str, life: int, *state: Any) -> tuple[Any, Any]:
+        """Start a further life of a slot, or of a server; see `ActorSpec.spawn`."""
+        return self.fetch()[name].spawn(life, *state)

@@ -29,7 +29,7 @@ from ray.exceptions import (
 from raysync.cluster.actor_errors import ActorError, reason
 from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.node_watch import WorkerNodes
-from raysync.cluster.shards import Parts, Shards
+from raysync.cluster.shards import Parts, Shards, Spawns
 from raysync.core.ids import WorkerId
 from raysync.engine.backend import Failure, Room
 from raysync.engine.evaluations import EVALUATOR
@@ -54,17 +54,6 @@ class Place(Protocol):
         """Ray's id of its node."""
 
 
-class Respawns(Protocol):
-    """What starts workers anew: `actor_spec.WorkerSpecs`."""
-
-    def spawn(self, slot: str, life: int) -> tuple[Any, Any]:
-        """Start a further life of a slot.
-
-        Returns:
-            Its handle, and a reference to its `Place`, which is there when it is ready.
-        """
-
-
 @dataclass(frozen=True, slots=True)
 class Upload:
     """The way of a gradient from its worker."""
@@ -77,7 +66,7 @@ class Upload:
 class RayCall:
     """A call of one actor, or of all shards of one."""
 
-    __slots__ = ("_backend", "_values", "is_fetched", "report", "upload")
+    __slots__ = ("__weakref__", "_backend", "_values", "is_fetched", "report", "upload")
 
     def __init__(
         self,
@@ -110,6 +99,13 @@ class RayCall:
         """See `Call.value`."""
         return self._values[index]
 
+    def patch(self, shards: Shards, report: Parts, values: Sequence[Parts]) -> None:
+        """Stand for what shards that were started anew leave behind now, in place of what those
+        before them did not.
+        """
+        self.report = shards.patched(tuple(self.report), report)
+        self._values = tuple(map(shards.patched, self._values, values))
+
     @property
     def parts(self) -> Parts:
         """The parts of the value that the call stands for."""
@@ -138,7 +134,7 @@ class RayBackend:
         evaluator: Any,
         evaluator_setup: Sequence[Any],
         workers: Mapping[str, Any],
-        respawns: Respawns,
+        respawns: Spawns,
         nodes: WorkerNodes,
         names: Mapping[str, str],
         *,
@@ -152,7 +148,7 @@ class RayBackend:
             evaluator: handle of its actor, which Ray may restart.
             evaluator_setup: references to the arguments of the evaluator's `reset`.
             workers: id -> handle of its actor.
-            respawns: starts the workers that come back.
+            respawns: starts the workers and servers that come back.
             nodes: knows what becomes of the workers' nodes.
             names: Ray's id of an actor -> its id here, of workers and servers.
             sites: worker -> Ray's id of its node.
@@ -163,6 +159,8 @@ class RayBackend:
         self._servers, self._evaluator, self._evaluator_setup = servers, evaluator, evaluator_setup
         self._workers = dict(workers)
         self._respawns, self._nodes, self._names = respawns, nodes, dict(names)
+        self._dead: set[str] = set()
+        """Ray's ids of servers that are known to be dead."""
         self._drained: Callable[[str], None] = lambda worker: None
         self._parts = max(shards.count for shards in servers.values())
         self._methods: dict[tuple[str, str], Any] = {}
@@ -320,18 +318,41 @@ class RayBackend:
             for method in [key for key in self._methods if key[0] == actor]:
                 del self._methods[method]
 
-    def restart(self, actor: str) -> RayCall:
+    def restart(self, actor: str, *base: RayCall, freezes: bool = False) -> RayCall:
         """See `Backend.restart`."""
-        assert actor == EVALUATOR, f"Ray does not restart {actor}"
-        reset = self._evaluator.reset.options(max_task_retries=-1)  # it waits for the new process
-        return RayCall(self, (reset.remote(*self._evaluator_setup),))
+        if actor == EVALUATOR:
+            reset = self._evaluator.reset.options(max_task_retries=-1)  # it waits for the process
+            return RayCall(self, (reset.remote(*self._evaluator_setup),))
+        dead = set() if freezes else self._dead
+        state = base[0].parts if base else None
+        ids, ready = self._servers[actor].restart(dead, state, self._respawns)
+        self._names.update(dict.fromkeys(ids, actor))
+        return RayCall(self, ready)
+
+    def can_lose(self, server: str) -> bool:
+        """See `Backend.can_lose`."""
+        return True
+
+    def repeat(
+        self, lost: RayCall | None, server: str, method: str, fields: list[Any], *inputs: Any
+    ) -> RayCall:
+        """See `Backend.repeat`: only the shards that were started anew are called."""
+        shards = self._servers[server]
+        parts = [each.parts if isinstance(each, RayCall) else each for each in inputs]
+        report, *values = shards.repeat(method, fields, parts)
+        if lost is not None:
+            lost.patch(shards, report, values)
+        return RayCall(self, report, *values)
 
     def failure_of(self, error: RayError) -> Failure:
         """Say what a Ray error means, which may be that of a call whose values were waited for."""
         cause: Exception = error.cause if isinstance(error, RayTaskError) else error
         match cause:
             case ActorDiedError() | ActorUnavailableError():
-                return Failure("died", reason(cause), self._names.get(cause.actor_id or "", ""))
+                name = self._names.get(cause.actor_id or "", "")
+                if name in self._servers:
+                    self._dead.add(cause.actor_id)
+                return Failure("died", reason(cause), name)
             case ObjectLostError():
                 return Failure("lost", "what it needs was lost with the node that held it")
             case ActorError():
@@ -382,7 +403,7 @@ class _Snapshot(RayCall):
     def answer(self) -> Any:
         """See `Call.answer`."""
         try:
-            return ray.get(list(self.report))
+            return ray.get(list(self.parts))
         except RayError as error:
             return self._backend.failure_of(error)
 

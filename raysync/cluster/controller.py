@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import ray
 from ray.util.placement_group import PlacementGroup
 
-from raysync.cluster.actor_spec import Role, WorkerSpecs
+from raysync.cluster.actor_spec import ActorSpecs, Role
 from raysync.cluster.backend import RayBackend
 from raysync.cluster.monitoring import Exporter, log_begin, log_events, log_to_stderr, run_metrics
 from raysync.cluster.node_watch import NodeWatch, Watch, WorkerNodes
@@ -58,10 +58,13 @@ class RunPlan:
     topology: TopologyPlan
     servers: Mapping[str, Sequence[int]]
     """Id of a server -> which of the server actors are its shards."""
+    first_server: int
+    """The number in the name of the first server actor."""
     workers: Sequence[str]
     """The ids of the workers, in the order of the handles."""
     respawns: Any
-    """A reference to a mapping, slot -> the `WorkerSpec` that starts its worker anew."""
+    """A reference to a mapping, slot of a worker or kind of a server -> the `ActorSpec` that starts
+    it anew."""
     group: PlacementGroup
     """Where all actors sit."""
     bundles: Mapping[str, int]
@@ -154,7 +157,7 @@ def driver_of(
 ) -> Driver:
     """Return the driver of a run, which has not begun."""
     experiment = plan.experiment
-    respawns = WorkerSpecs(plan.respawns)
+    respawns = ActorSpecs(plan.respawns)
     if any(
         isinstance(fault, Crash) and fault.rejoin_after_s is not None for fault in experiment.faults
     ):
@@ -162,6 +165,7 @@ def driver_of(
     shards = {
         name: Shards(
             [servers[index] for index in indices],
+            [f"server-{plan.first_server + index}" for index in indices],
             [plan.server_sites[index] for index in indices],
             [receivers[index] for index in indices],
             clips=experiment.update.clips,

@@ -98,7 +98,9 @@ class DataParallelLayout:
         self.servers: Mapping[str, Sequence[int]] = {
             SERVER: range(training.experiment.cluster.server_shards)
         }
-        self.topology = DataParallelPlan(paradigm, training.workload_samples, training.has_buffers)
+        self.topology = DataParallelPlan(
+            paradigm, training.workload_samples, training.has_buffers, training.vector_bytes
+        )
         self.assembly = WholeModel(training.experiment.seed)
         self.vector_bytes: Mapping[str, int] = {SERVER: training.vector_bytes}
         self.ways_s: Mapping[str, float] = {

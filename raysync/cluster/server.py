@@ -132,17 +132,18 @@ class Server:
         return outgoing(self._ready.statistics(*fields))[0]
 
     @signed()
-    def snapshot(self, fields: list[Any], *arrived: Payload) -> npt.NDArray[np.uint8]:
-        """Return its whole state as the contents of a safetensors file: an array, since Ray copies
-        bytes wherever they come.
+    @ray.method(num_returns=2)  # type: ignore[untyped-decorator]
+    def snapshot(self, fields: list[Any], *arrived: Payload) -> tuple[npt.NDArray[np.uint8], int]:
+        """Return its whole state as the contents of a safetensors file, and its version. The file
+        is an array, since Ray copies bytes wherever they come.
 
         Args:
-            fields: the names of the vectors, and perhaps the version that the model must have.
+            fields: the names of the vectors, and the version that the model must have.
             arrived: its parts of vectors to be kept with the state.
         """
-        names, *version = fields
-        data = self._ready.snapshot(names, incoming(*arrived), *version)
-        return np.frombuffer(data, np.uint8)
+        names, version = fields
+        data = self._ready.snapshot(names, incoming(*arrived), version)
+        return np.frombuffer(data, np.uint8), version
 
     @signed()
     def saved(self, fields: list[str]) -> Payload:

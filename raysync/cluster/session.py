@@ -266,12 +266,15 @@ class Session:
         )
         published = labels if cluster.metrics else None
         files = _server_files(layout, checkpoint)
+        first = layout.first_server
+        server_setups = [
+            (plan, model, published, *files.get(index, ()))
+            for index, plan in enumerate(layout.server_plans())
+        ]
         resets = {
-            f"server-{layout.first_server + index}": server.reset.remote(
-                plan, model, published, *files.get(index, ())
-            )
-            for index, (server, plan) in enumerate(
-                zip(actor_group.servers, layout.server_plans(), strict=True)
+            f"server-{first + index}": server.reset.remote(*setup)
+            for index, (server, setup) in enumerate(
+                zip(actor_group.servers, server_setups, strict=True)
             )
         }
         evaluator_setup = (ray.put(layout.assembly), ray.put(experiment), model)
@@ -296,13 +299,18 @@ class Session:
         respawns = {
             slot: actor_group.worker_spec(number, plans[slot].group, sent[slot], model)
             for number, slot in enumerate(layout.slots)
+        } | {
+            f"server-{first + number}": actor_group.server_spec(
+                number, first, cluster.server_cpus, *setup
+            )
+            for number, setup in enumerate(server_setups)
         }
         workers = {slot: str(worker_id(slot, 1)) for slot in layout.slots}
         if checkpoint is not None:
             workers |= checkpoint.workers
         names = {self.places[slot].actor_id: worker for slot, worker in workers.items()}
         names |= {
-            self.places[f"server-{layout.first_server + index}"].actor_id: server
+            self.places[f"server-{first + index}"].actor_id: server
             for server, indices in layout.servers.items()
             for index in indices
         }
@@ -310,6 +318,7 @@ class Session:
             experiment,
             layout.topology,
             layout.servers,
+            first,
             list(workers.values()),
             ray.put(respawns),
             actor_group.group,

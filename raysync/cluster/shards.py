@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import Any, Protocol
+
+import ray
 
 INLINE_BYTES = 100 * 1024
 """The size up to which Ray keeps a result out of its object store."""
@@ -14,6 +16,13 @@ Parts = tuple[Any, ...]
 """References to the parts of one vector, one a shard."""
 
 
+class Spawns(Protocol):
+    """What starts servers anew: `actor_spec.ActorSpecs`."""
+
+    def spawn(self, name: str, life: int, *state: Any) -> tuple[Any, Any]:
+        """See `ActorSpecs.spawn`."""
+
+
 class Shards:
     """It sends each call to every shard. Each works its calls off in their order, so together they
     stay one model.
@@ -22,6 +31,7 @@ class Shards:
     def __init__(
         self,
         servers: Sequence[Any],
+        kinds: Sequence[str],
         nodes: Sequence[str],
         receivers: Sequence[Any],
         *,
@@ -31,6 +41,7 @@ class Shards:
         """
         Args:
             servers: handles of the shards' actors, in their order.
+            kinds: what they are in their actor group: server-0, server-1.
             nodes: Ray's ids of their nodes.
             receivers: handle of the receiver beside each shard; None: it sits on this node.
             clips: whether updates look at the norm of the whole gradient, which the shards then
@@ -38,10 +49,57 @@ class Shards:
             vector_bytes: the size of a gradient; Ray sends small parts along with its messages.
         """
         self.count = len(servers)
-        self._servers = servers
+        self._servers, self._kinds = list(servers), kinds
+        self._lives = [1] * len(servers)
+        self._anew: Sequence[int] = ()
+        """The shards that were started anew last."""
         self._receivers = list(zip(nodes, receivers, strict=True))
         self._is_inline = vector_bytes / self.count + OVERHEAD_BYTES <= INLINE_BYTES
         self._tell_norms = clips and len(servers) > 1
+
+    def restart(
+        self, dead: Collection[str], base: Parts | None, spawns: Spawns
+    ) -> tuple[list[str], Parts]:
+        """Start shards anew in the place of those that are gone, with their parts of a snapshot.
+
+        All begin anew where they tell each other norms: one whose update waits for a norm that is
+        lost misses the update.
+
+        Args:
+            dead: Ray's ids of the actors that are known to be dead; if none of them is a shard, all
+                shards begin anew.
+            base: the parts of the snapshot; None: they begin with what they began the run with.
+            spawns: starts them.
+
+        Returns:
+            Ray's ids of the new actors, and references that are there when they are ready.
+        """
+        everyone = range(self.count)
+        anew = [each for each in everyone if actor_id(self._servers[each]) in dead]
+        self._anew = list(everyone) if self._tell_norms or not anew else anew
+        ready = []
+        for index in self._anew:
+            ray.kill(self._servers[index])
+            self._lives[index] += 1
+            state = () if base is None else (base[index],)
+            self._servers[index], place = spawns.spawn(
+                self._kinds[index], self._lives[index], *state
+            )
+            ready.append(place)
+        return [actor_id(self._servers[index]) for index in self._anew], tuple(ready)
+
+    def repeat(self, method: str, fields: list[Any], vectors: Sequence[Parts]) -> list[Parts]:
+        """Call a method of those shards that were started anew last; returns what `call` does, but
+        only their parts.
+        """
+        return list(self._call(self._anew, method, fields, vectors))
+
+    def patched(self, parts: Parts, new: Parts) -> Parts:
+        """Return the parts with new ones in the place of those of the shards that were started anew
+        last.
+        """
+        patch = dict(zip(self._anew, new, strict=True))
+        return tuple(patch.get(index, part) for index, part in enumerate(parts))
 
     def fetch(self, gradient: Parts, node: str | None) -> list[Any]:
         """Bring each part of a gradient to the node of its shard.
@@ -70,15 +128,20 @@ class Shards:
             The references that are there when it is done, and the parts of the weights that it
             leaves behind, if any.
         """
+        return self._call(range(self.count), method, fields, vectors)
+
+    def _call(
+        self, shards: Sequence[int], method: str, fields: list[Any], vectors: Sequence[Parts]
+    ) -> tuple[Parts, ...]:
+        """Call a method of some of the shards; see `call`."""
         parts = list(zip(*vectors, strict=True)) or [()] * self.count
-        if self._tell_norms and vectors:
+        if self._tell_norms and method in ("apply", "apply_and_publish"):
             fields, parts = self._with_norms(fields, parts)
         returned = [
-            getattr(server, method).remote(fields, *its)
-            for server, its in zip(self._servers, parts, strict=True)
+            getattr(self._servers[index], method).remote(fields, *parts[index]) for index in shards
         ]
         match method:
-            case "publish":
+            case "publish" | "snapshot":
                 weights, acks = zip(*returned, strict=True)
                 return acks, weights
             case "apply_and_publish" | "saved" | "statistics":
@@ -98,3 +161,8 @@ class Shards:
         )
         *most, _ = fields
         return [*most, True], [norms] * self.count
+
+
+def actor_id(actor: Any) -> str:
+    """Return Ray's id of an actor, as its errors tell it; Ray 2.60 has no public name for it."""
+    return str(actor._actor_id.hex())

@@ -10,8 +10,9 @@ from __future__ import annotations
 from raysync.config.base import Named, ParadigmChoice
 from raysync.config.checkpoint import Checkpointing
 from raysync.config.experiment import STANDARD_COMPARISON, Experiment
-from raysync.config.faults import Crash, Drift, Fault, Kill, Latency, SlowDown
+from raysync.config.faults import Crash, Drift, Fault, Kill, Latency, SlowDown, SpeedDrift
 from raysync.config.files import load, parse, validate
+from raysync.config.jitter import Jitter
 from raysync.config.profiles import profiles
 from raysync.config.stop import Stop
 from raysync.config.sweep import Distribution, Published, Sweep
@@ -31,7 +32,7 @@ from raysync.config.update import (
 from raysync.config.workers import (
     START_DEADLINE_S,
     Cluster,
-    Jitter,
+    Host,
     Link,
     Network,
     Restarts,
@@ -51,6 +52,7 @@ __all__ = [
     "EvaluationPlan",
     "Experiment",
     "Fault",
+    "Host",
     "Jitter",
     "Kill",
     "Known",
@@ -66,6 +68,7 @@ __all__ = [
     "Restarts",
     "Schedule",
     "SlowDown",
+    "SpeedDrift",
     "Stop",
     "Sweep",
     "SwitchSearch",

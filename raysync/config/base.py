@@ -76,16 +76,19 @@ class ParadigmChoice(Named):
         """
         return not self._only_named
 
-    def make(self) -> paradigm.AnyParadigm:
-        """Create a fresh paradigm.
+    def make(self, parameters: Mapping[str, Any] | None = None) -> paradigm.AnyParadigm:
+        """Create a fresh paradigm; `Experiment.make` creates one that knows its workers.
+
+        Args:
+            parameters: in place of those that were given.
 
         Raises:
             ConfigError: the paradigm is not registered, and comes from a record that is not
-                trusted.
+                trusted; or a parameter is not allowed.
         """
         if self._only_named:
             raise not_trusted(f"the paradigm {self.label}")
-        return make(self.name, **self.parameters)
+        return make(self.name, **(self.parameters if parameters is None else parameters))
 
     @property
     def label(self) -> str:

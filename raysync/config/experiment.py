@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from raysync.config.balancing import described, informed
 from raysync.config.base import Choice, Named, ParadigmChoice, ParadigmSetting, Strict, by_name
 from raysync.config.checkpoint import Checkpointing, folder_or_uri
 from raysync.config.faults import Crash, Fault
@@ -20,7 +21,8 @@ from raysync.config.target import Target
 from raysync.config.update import Data, EvaluationPlan, Update, Workload
 from raysync.config.workers import Cluster, Link, Network, WorkerGroup
 from raysync.core.ids import Slot, worker_slot
-from raysync.errors import unknown_name
+from raysync.core.paradigm import AnyParadigm
+from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.syncswitch import SyncSwitch
 
 STANDARD_COMPARISON = (
@@ -211,6 +213,20 @@ class Experiment(Strict):
         return self
 
     @model_validator(mode="after")
+    def _hosts_are_clear(self) -> Experiment:
+        cores: dict[str, float] = {}
+        for group in self.workers:
+            if group.host is None:
+                continue
+            before = cores.setdefault(group.host.name, group.host.cores)
+            if before != group.host.cores:
+                raise ValueError(
+                    f"workers: host {group.host.name!r} has {before:g} cores in one group and"
+                    f" {group.host.cores:g} in another"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _batches_fit(self) -> Experiment:
         for where, size, groups in self.named_batch_sizes():
             for group in groups:
@@ -233,7 +249,14 @@ class Experiment(Strict):
             f"paradigms[{index}]": choice for index, choice in enumerate(self.paradigms)
         }
         for where, choice in named.items():
-            if choice.can_be_made and (why := choice.make().infeasible_reason(self.worker_count)):
+            if not choice.can_be_made:
+                continue
+            try:
+                why = self.make(choice).infeasible_reason(self.worker_count)
+            except ConfigError as error:  # they do not go with the workers
+                why = str(error).removeprefix("paradigm ").removesuffix(".")
+                raise ValueError(f"{where}: {why}") from error
+            if why:
                 raise ValueError(f"{where}: {choice.name}: {why}")
         return self
 
@@ -376,6 +399,15 @@ class Experiment(Strict):
             for group in self.workers
             for index in range(group.count)
         }
+
+    def make(self, choice: ParadigmChoice) -> AnyParadigm:
+        """Create a fresh paradigm for the workers of this experiment.
+
+        Raises:
+            ConfigError: see `ParadigmChoice.make`.
+        """
+        groups = described(self.workers, self.batch_size)
+        return choice.make(informed(choice.name, choice.parameters, groups))
 
     def batch_size_of(self, slot: str) -> int:
         """Return the samples of an iteration of the worker in a slot."""

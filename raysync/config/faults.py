@@ -151,6 +151,31 @@ class Drift(_Windows):
         return self
 
 
+class SpeedDrift(_Windows):
+    """Let the speed of workers drift, as on machines that others use or that get hot.
+
+    The logarithm of the factor on the duration of a step is a random walk: 0 at first, a normal
+    step every `period`, interpolated linearly, and reflected where the factor reaches `most` and
+    1 / `most`.
+    """
+
+    kind: Literal["speed-drift"] = Field(description="the kind of this fault")
+    sigma: float = Field(
+        gt=0, le=1, description="standard deviation of a step of the walk: 0.1 is about 10 %"
+    )
+    most: float = Field(
+        2.0, gt=1, description="a step takes at most that many times as long, or as short"
+    )
+    period_s: float | None = Field(None, gt=0, description="time between two steps of the walk")
+    period_clocks: int | None = Field(None, ge=1, description="likewise, by the worker's clock")
+
+    @model_validator(mode="after")
+    def _one_period(self) -> SpeedDrift:
+        if (self.period_s is None) == (self.period_clocks is None):
+            raise ValueError("give one of period_s and period_clocks")
+        return self
+
+
 class Crash(Strict):
     """Take a worker away, at the beginning of an iteration or at a time, as planned: it comes back
     if and when the fault says so.
@@ -236,4 +261,6 @@ class Kill(_Selection):
         return self.end_s
 
 
-Fault = Annotated[SlowDown | Latency | Drift | Crash | Kill, Field(discriminator="kind")]
+Fault = Annotated[
+    SlowDown | Latency | Drift | SpeedDrift | Crash | Kill, Field(discriminator="kind")
+]

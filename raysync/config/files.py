@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from raysync.config.experiment import Experiment
 from raysync.config.profiles import PROFILE_SETTINGS, load_profile
 from raysync.config.secret_masking import masked
+from raysync.config.traces import resolve
 from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError, unknown_name
 
@@ -27,7 +28,7 @@ def load(
     """Read an experiment file.
 
     Args:
-        path: the path of a YAML file.
+        path: the path of a YAML file. The traces that it names are relative to its folder.
         overrides: `a.b=value`; the value is YAML. An item of a list is named by its index,
             `workers.0.speed=0.5`, or all of them by a star: `workers.*.speed=0.5`.
 
@@ -40,7 +41,7 @@ def load(
         raise ConfigError(
             f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'not a text file'})."
         ) from error
-    return parse(text, overrides, source=str(path), translate=translate)
+    return parse(text, overrides, source=str(path), translate=translate, folder=path.parent)
 
 
 def parse(
@@ -50,9 +51,11 @@ def parse(
     source: str,
     said: str = "--set",
     translate: Translate | None = None,
+    folder: Path = Path(),
 ) -> Experiment:
     """Validate the experiment in a YAML text. In errors, `source` names the text, and `said` the
-    origin of the overrides.
+    origin of the overrides. The paths of traces in the text are relative to `folder`, those in the
+    overrides to the working directory.
 
     A profile among the overrides replaces the profile of the file, and its settings replace those
     of the file; the other overrides are applied after that.
@@ -68,6 +71,7 @@ def parse(
         )
     if translate is not None:
         settings = translate(settings)
+    resolve(settings, folder)
     overrides = list(overrides)
     chosen = [override for override in overrides if override.startswith("profile=")]
     for override in chosen:

@@ -8,6 +8,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
+from raysync.config.traces import resolve
 from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.class_loading import may_import
@@ -43,7 +44,7 @@ def load_profile(name: str, where: str) -> dict[str, Any]:
         settings = _read(built_in[name], name)
     elif "/" in name or name.endswith(".yaml"):
         settings = _read(Path(name).expanduser(), name)
-        _resolve_traces(settings, Path(name).expanduser().parent)
+        resolve(settings, Path(name).expanduser().parent)
     else:
         raise unknown_name("cluster profile", name, built_in, where=where)
     if unknown := settings.keys() - PROFILE_SETTINGS - {"about"}:
@@ -71,11 +72,3 @@ def _read(file: Traversable | Path, name: str) -> dict[str, Any]:
         allowed = ", ".join(sorted(PROFILE_SETTINGS))
         raise ConfigError(f"profile {name}: must be a mapping with {allowed} and about.")
     return settings
-
-
-def _resolve_traces(settings: dict[str, Any], folder: Path) -> None:
-    """Resolve the paths of trace files relative to the profile that names them."""
-    groups = settings.get("workers")
-    for group in groups if isinstance(groups, list) else []:
-        if isinstance(group, dict) and isinstance(group.get("trace"), str):
-            group["trace"] = str(folder / Path(group["trace"]).expanduser())

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from raysync.config.experiment import Experiment
 from raysync.errors import ConfigError
+from raysync.paradigms.decoupled import Decoupled
 
 LONGEST_SHOWN = 100
 """The most characters of a value that an error message shows."""
@@ -41,25 +42,85 @@ CHANGEABLE = (
 )
 """Settings that say where and how the rest of the run is done, and not what it trains."""
 
+WORKERS = ("the number of workers (workers.*.count) and whole groups",)
+PERTURBABLE = (
+    "update.lr",
+    "update.momentum",
+    "update.weight_decay",
+    "update.betas",
+    "update.clip_norm",
+    "update.lr_scaling",
+    "update.schedule",
+    "update.phases",
+)
+"""Settings that a clone of a trial may have others of than the trial: they are read at each update,
+and change neither what a checkpoint holds nor which calls a run makes."""
 
-def check_changes(before: Experiment, after: Experiment) -> None:
+
+def is_perturbable(setting: str) -> bool:
+    """Say whether a clone may have another value of a setting."""
+    return any(f"{setting}.".startswith(f"{name}.") for name in PERTURBABLE)
+
+
+def changes_between(before: Experiment, after: Experiment) -> Iterator[str]:
+    """Yield in words each setting that differs."""
+    for path, old, new in _changes("", before.plain(), after.plain()):
+        yield f"{_setting(path)}: {_short(new)} in place of {_short(old)}"
+
+
+def check_changes(before: Experiment, after: Experiment, *, elastic: bool = False) -> None:
     """Refuse what cannot change in a run that goes on from a checkpoint.
 
     Args:
         before: the experiment of its record.
         after: the experiment that it is to go on with.
+        elastic: whether the number of workers, and groups of them, may change where that is
+            meaningful.
 
     Raises:
         ConfigError: the message has the first setting that changed, from what to what, and those
             that may change.
     """
-    for path, old, new in _changes("", before.plain(), after.plain()):
+    old, new = before.plain(), after.plain()
+    why_not = why_workers_stay(before) if elastic else ""
+    if elastic and not why_not:
+        old["workers"], new["workers"] = _lasting_groups(old["workers"], new["workers"])
+    for path, was, is_now in _changes("", old, new):
         if not _may_change(path):
-            allowed = ", ".join(CHANGEABLE)
+            about_workers = why_not and path.startswith("workers")
+            reason = f": {why_not}" if about_workers else ", and goes on as it began"
+            may = [*(WORKERS if elastic and not why_not else ()), *CHANGEABLE]
             raise ConfigError(
-                f"{_setting(path)}: {_short(new)}, but the run began with {_short(old)}, and goes"
-                f" on as it began.\nWhat may change: {allowed}."
+                f"{_setting(path)}: {_short(is_now)}, but the run began with {_short(was)}{reason}."
+                f"\nWhat may change: {', '.join(may)}."
             )
+
+
+def why_workers_stay(experiment: Experiment) -> str:
+    """Say why a run cannot go on with other workers than it had, as a clause; empty: it can."""
+    if experiment.engine == "virtual":
+        return "in virtual time a run goes on exactly, with the workers that it has"
+    if isinstance(experiment.make(experiment.paradigm), Decoupled):
+        return "a cut network has one worker for each stage of each group"
+    return ""
+
+
+def _lasting_groups(
+    before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the groups that both have, without their numbers of workers: index in `after` -> the
+    settings before, and after.
+    """
+    former = {group["name"]: group for group in before}
+    lasting = {str(index): group for index, group in enumerate(after) if group["name"] in former}
+    return (
+        {index: _without_count(former[group["name"]]) for index, group in lasting.items()},
+        {index: _without_count(group) for index, group in lasting.items()},
+    )
+
+
+def _without_count(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in group.items() if name != "count"}
 
 
 def _may_change(path: str) -> bool:

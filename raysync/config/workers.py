@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-from math import inf
-from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from raysync.config.base import Strict
-from raysync.paradigms.class_loading import may_import
-
-
-class Jitter(Strict):
-    """How a worker's step times vary from step to step: by a random factor with mean 1."""
-
-    distribution: Literal["none", "normal", "lognormal", "exponential"] = Field(
-        "lognormal", description="distribution of the factor by which a step's time is multiplied"
-    )
-    sigma: float = Field(
-        0.0,
-        ge=0,
-        le=2,
-        description=(
-            "standard deviation of the factor (for lognormal, of its logarithm; "
-            "exponential needs none)"
-        ),
-    )
+from raysync.config.jitter import Jitter
+from raysync.config.traces import Numbers, trace_of
 
 
 class Link(Strict):
@@ -58,6 +40,18 @@ class Network(Strict):
     )
 
 
+class Host(Strict):
+    """A host whose cores several workers share. The virtual engine simulates it; on Ray, the nodes
+    where the workers run take its place.
+    """
+
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9_.+-]+$",
+        description="its name; all groups that name it run there, with all of their workers",
+    )
+    cores: float = Field(gt=0, description="the number of its cores, for all of them together")
+
+
 # Ray 2.60 takes the spaces for part of a value.
 Condition = Annotated[
     str,
@@ -67,44 +61,6 @@ Condition = Annotated[
 LabelSelector = dict[str, Condition]
 """Label -> `value`, `!value`, `in(a, b)` or `!in(a, b)`, in Ray's notation; a node must meet all of
 them."""
-
-
-def step_seconds(trace: object) -> object:
-    """Read the step times in a text file: numbers separated by white space, where `#` begins a
-    comment. Anything but a path is returned as it is.
-
-    Raises:
-        ValueError: there is no such file, it holds no numbers, or one of them is no duration.
-    """
-    source = ""
-    if isinstance(trace, str | Path):
-        if not may_import():
-            raise ValueError(f"a record holds the numbers themselves; got {str(trace)!r}")
-        path = Path(trace).expanduser()
-        trace, source = _numbers_in(path), f"{path}: "
-    if isinstance(trace, list | tuple):
-        for number, seconds in enumerate(trace, 1):
-            if isinstance(seconds, int | float) and not 0 < seconds < inf:
-                raise ValueError(
-                    f"{source}step {number} lasts {seconds:g} s; it must be above 0 and finite"
-                )
-    return trace
-
-
-def _numbers_in(path: Path) -> list[float]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(
-            f"{path} cannot be read ({getattr(error, 'strerror', None) or 'not a text file'})"
-        ) from error
-    words = [word for line in text.splitlines() for word in line.partition("#")[0].split()]
-    if not words:
-        raise ValueError(f"{path} holds no step times")
-    try:
-        return [float(word) for word in words]
-    except ValueError as error:
-        raise ValueError(f"{path} must hold seconds and nothing else ({error})") from error
 
 
 STEP_TIMES = ("step_s", "per_sample_s", "flops_per_s", "trace")
@@ -206,13 +162,12 @@ class WorkerGroup(Strict):
             "only: 1e11, about one core of a CPU"
         ),
     )
-    trace: Annotated[
-        tuple[Annotated[float, Field(strict=True)], ...], BeforeValidator(step_seconds)
-    ] = Field(
+    trace: Numbers | tuple[Numbers, ...] = Field(
         (),
         description=(
-            "emulation: seconds of the steps, in turn and again from the start, or a text file of"
-            " them; the n-th of N workers begins n/N of the way through"
+            "emulation: seconds of the steps, in turn and again from the start: a list for each"
+            " worker, or [a table](#traces) (CSV, parquet) with a column a worker. One list, or a"
+            " text file of numbers, is shared: the n-th of N workers begins n/N of the way through"
         ),
     )
     jitter: Jitter = Jitter()
@@ -225,9 +180,22 @@ class WorkerGroup(Strict):
             " on Ray, a process takes the time that it takes"
         ),
     )
+    host: Host | None = Field(
+        None,
+        description=(
+            "emulation: the host whose cores the workers share. Those that compute at the same time"
+            " take as many as their cpus each, at least one, and slow down together if these are"
+            " more than there are; those that wait take none. Default: each has cores of its own"
+        ),
+    )
     link: Link = Field(
         Link(), description="emulation: the link that each worker has in addition, each way"
     )
+
+    @field_validator("trace", mode="before")
+    @classmethod
+    def _read(cls, trace: object, info: ValidationInfo) -> object:
+        return trace_of(trace, info.data.get("name", ""), info.data.get("count", 1))
 
     @model_validator(mode="after")
     def _possible(self) -> WorkerGroup:
@@ -264,6 +232,11 @@ class WorkerGroup(Strict):
         return self
 
     @property
+    def cores(self) -> float:
+        """The cores that each worker takes while it computes."""
+        return max(1.0, self.cpus)
+
+    @property
     def emulates_steps(self) -> bool:
         """Whether the group sets how long a step lasts."""
         return any(getattr(self, name) for name in STEP_TIMES)
@@ -283,10 +256,12 @@ BACKOFF_MAX_S = 60.0
 
 
 class Restarts(Strict):
-    """How a worker comes back whose process has died or frozen: as the next life of its slot.
+    """How a worker comes back whose process has died or frozen: as the next life of its slot; and
+    a server: with the weights that it had.
 
-    Attempts are counted in a row, not over the run: a push shows that the worker is well. So a long
-    run survives any number of losses, and a worker that fails whenever it starts is given up.
+    Attempts are counted in a row, not over the run: a push shows that the worker is well, and a
+    further update that the server is. So a long run survives any number of losses, and what fails
+    whenever it starts is given up.
     """
 
     attempts: int = Field(
@@ -294,8 +269,9 @@ class Restarts(Strict):
         ge=0,
         description=(
             "how often in a row a lost worker is started anew, until the run goes on without it; a"
-            " push of the worker sets the count back; 0: a lost worker stays gone. The loss of a"
-            " stage of a `decoupled` run ends the run all the same"
+            " push of the worker sets the count back; 0: a lost worker stays gone. Likewise a lost"
+            " server, until the run has failed or goes back to its newest checkpoint. The loss of a"
+            " stage or a server of a `decoupled` run ends the run all the same"
         ),
     )
     backoff_s: float = Field(
@@ -344,12 +320,23 @@ class Cluster(Strict):
         120,
         gt=0,
         description=(
-            "a worker whose step takes longer counts as gone; a server "
-            "whose update takes longer makes the run fail"
+            "a worker whose step takes longer counts as gone, and so does a server whose update"
+            " takes longer"
         ),
     )
     restarts: Restarts = Field(
-        Restarts(), description="how a worker comes back whose process has died or frozen"
+        Restarts(),
+        description="how a worker or a server comes back whose process has died or frozen",
+    )
+    server_log_bytes: int = Field(
+        2**30,
+        ge=0,
+        description=(
+            "the gradients of updates are held, up to this size, until the server has been asked"
+            " for a snapshot of its state: from that and from them a lost server comes back with"
+            " the same weights; 0: nothing is held, and the loss of a server takes the run back to"
+            " its newest checkpoint"
+        ),
     )
     min_workers: int = Field(
         1,

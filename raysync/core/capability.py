@@ -38,6 +38,8 @@ class Capability(Enum):
     """The server knows the norm of the whole model."""
     ALL_REDUCE = auto()
     """The workers of an update exchange its gradients among themselves, without a server."""
+    SHARE_HOSTS = auto()
+    """Workers share the cores of a host."""
     EMULATE_LINKS = auto()
     """The link between a worker and its server is emulated on Ray; on the virtual clock it always
     is."""

@@ -26,6 +26,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, assert_never, get_args
 
+import orjson
+
 from raysync.core.decisions import DROP_REASONS, Decision
 from raysync.core.events import Event
 from raysync.core.json_values import is_native, is_whole
@@ -40,6 +42,10 @@ _EVENTS = {cls.__name__: cls for cls in get_args(Event)}
 _DECISIONS = {cls.__name__: cls for cls in get_args(Decision)}
 _CLASSES = (*_EVENTS.values(), *_DECISIONS.values())
 _FIELDS = {cls: tuple(field.name for field in fields(cls)) for cls in _CLASSES}
+_OPTIONAL = {
+    cls: tuple(field.name for field in fields(cls) if field.default is None) for cls in _CLASSES
+}
+"""Class -> its fields that are left out of the text where they are None."""
 
 
 @dataclass(slots=True)
@@ -153,15 +159,12 @@ def encode(line: Line) -> str:
     """Encode a line as text without its line break; NaN and infinity are written as Python does
     (`NaN`, `Infinity`).
     """
+    data: dict[str, Any]
     match line:
         case Entry(event=event, decisions=decisions, report=report):
-            data = {
-                "event": type(event).__name__,
-                **_event(event),
-                "decisions": [
-                    {"do": type(decision).__name__, **_values(decision)} for decision in decisions
-                ],
-            }
+            data = {"event": type(event).__name__}
+            _add(data, event)
+            data["decisions"] = [_decided(decision) for decision in decisions]
             if report:
                 data["report"] = report
         case Evaluation(metrics=metrics):
@@ -177,7 +180,35 @@ def encode(line: Line) -> str:
             data = {"ended": _plain(line)}
         case _:
             assert_never(line)
-    return json.dumps(data)
+    return _text(data)
+
+
+def _decided(decision: Decision) -> dict[str, Any]:
+    data: dict[str, Any] = {"do": type(decision).__name__}
+    _add(data, decision)
+    return data
+
+
+def _add(data: dict[str, Any], thing: Event | Decision) -> None:
+    kind = type(thing)
+    for name in _FIELDS[kind]:
+        data[name] = getattr(thing, name)
+    for name in _OPTIONAL[kind]:
+        if data[name] is None:
+            del data[name]
+
+
+def _text(data: dict[str, Any]) -> str:
+    """Write JSON: by orjson, a tenth of the time, and by Python where that would not be the same.
+
+    orjson writes NaN as null, and knows neither halves of surrogate pairs nor subclasses of numbers
+    (those of NumPy), which a paradigm of the user's own may note.
+    """
+    try:
+        text = orjson.dumps(data)
+    except TypeError:
+        return json.dumps(data)
+    return json.dumps(data) if b"null" in text else text.decode()
 
 
 def decode(text: str) -> Line:
@@ -405,17 +436,6 @@ def _report(report: dict[str, Any]) -> dict[str, Any]:
         if not _REPORTED.get(name, is_native)(value):
             raise ValueError(f"report: {name}: {value!r:.40}")
     return report
-
-
-def _event(event: Event) -> dict[str, Any]:
-    values = _values(event)
-    if values.get("computed_at", 0) is None:
-        del values["computed_at"]  # the push took no time on its way
-    return values
-
-
-def _values(thing: Any) -> dict[str, Any]:
-    return {name: getattr(thing, name) for name in _FIELDS[type(thing)]}
 
 
 def _plain(thing: Remark | Checkpointed | Resumed | Ended) -> dict[str, Any]:

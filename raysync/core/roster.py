@@ -273,6 +273,8 @@ class Roster:
         self.version += 1
         if decision.publish:
             self.published = self.version
+        if decision.version == self.version and decision.samples_before == before:
+            return decision  # it comes from a journal: another roster has stamped it
         if decision.version != UNSTAMPED:  # the paradigm has returned this very object before
             return replace(decision, version=self.version, samples_before=before)
         _stamp_apply_version(decision, self.version)
@@ -291,6 +293,8 @@ class Roster:
             member.version = member.base
         member.pull = pull
         member.telemetry.released_at = self.now
+        if decision.version == member.version and decision.clock == member.clock:
+            return decision
         if decision.version != UNSTAMPED:
             return replace(decision, clock=member.clock, version=member.version)
         _stamp_clock(decision, member.clock)

@@ -49,6 +49,7 @@ def refusals_of(paradigm: Decoupled) -> Mapping[Capability, str]:
         Capability.SHARD_SERVERS: "each stage has one server",
         Capability.SEVERAL_DEVICES: "a stage computes on one device",
         Capability.MICRO_BATCHES: "a stage computes a batch at once",
+        Capability.SHARE_HOSTS: "a stage has the cores of its worker to itself",
         Capability.PRECISION: "the stages compute in float32 so far",
         Capability.ALL_REDUCE: "each stage exchanges gradients through its server",
         Capability.EMULATE_LINKS: (
@@ -162,6 +163,13 @@ class Pipelined:
             if step := self._call(following):
                 yield step
             queue += self._pipelines.done(following)
+
+    def pulled(self, worker: str) -> Value:
+        """See `Topology.pulled`: the server of a stage keeps no log."""
+
+    def issued_again(self, step: Step) -> Call:
+        """See `Topology.issued_again`; the loss of a stage's server ends the run."""
+        raise AssertionError("a pass that is issued again")
 
     def applied(self, apply: Apply, steps: Sequence[Step], is_pulled: bool) -> None:
         """See `Topology.applied`."""

@@ -141,5 +141,33 @@ class Backend(Protocol):
     def kill(self, actor: str) -> None:
         """End an actor at once: if it is frozen or unreachable, it must not keep its device."""
 
-    def restart(self, actor: str) -> Call:
-        """Start an actor that has died anew; the call is done when it is ready."""
+    def restart(self, actor: str, *base: Value, freezes: bool = False) -> Call:
+        """Start the evaluator anew, or a server in the place of one that is lost; the call is done
+        when it is ready. What it is sent from now on, the new process carries out.
+
+        Args:
+            actor: its id.
+            base: the snapshot of a server that it begins with; without, it is as it was when the
+                run began, or was resumed.
+            freezes: the process may still be there; it is ended, then.
+
+        Raises:
+            RunLost: there is no place for a server any more.
+        """
+
+    def can_lose(self, server: str) -> bool:
+        """Return whether the process of a server may be lost, and can be started anew."""
+
+    def repeat(
+        self, lost: Any, server: str, method: str, fields: list[Any], *inputs: Value
+    ) -> Call:
+        """Call a method of a server that was started anew, as the one before it was called.
+
+        Args:
+            lost: a call without values, which stands for the new ones from now on; whoever
+                watches it does so anew. None: nobody needs the values.
+            server: its id.
+            method: the name of the method.
+            fields: see `call`.
+            inputs: see `call`.
+        """

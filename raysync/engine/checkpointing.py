@@ -89,6 +89,7 @@ class Checkpointer:
         setting = experiment.checkpoint
         self._every_s = None if setting is None else setting.every_s
         self._every_progress = None if setting is None else setting.every_progress
+        self._every_evaluation = setting is not None and setting.every_evaluation
         self._deadline_s = experiment.cluster.step_deadline_s
         self.next_progress = inf
         """The progress of the run at which the next checkpoint is due."""
@@ -105,6 +106,13 @@ class Checkpointer:
         """
         self._expect(progress)
         self.request()
+
+    def evaluated(self) -> None:
+        """Take the checkpoint that is due when an evaluation has ended, once the event in hand is
+        over.
+        """
+        if self._every_evaluation:
+            self.request()
 
     def request(self) -> None:
         """Take a checkpoint once the event in hand is over."""
@@ -160,8 +168,8 @@ class Checkpointer:
             else {}
         )
         pending = self._pending = _Pending(self.number, at, cut.state, calls, len(calls))
-        for call in calls.values():
-            self._backend.watch(call, self._answered, pending)
+        for server in self._servers if calls else ():
+            server.watch(calls[server.actor], self._answered, pending)
         if not calls:
             self._complete(pending, {})
         else:
@@ -169,10 +177,7 @@ class Checkpointer:
 
     def _snapshot(self, server: ParameterServer, cut: Cut) -> Call:
         kept = cut.values.get(server.actor, [])
-        names = [name for name, _ in kept]
-        return self._backend.call(
-            server.actor, "snapshot", [names, server.version], *(value for _, value in kept)
-        )
+        return server.snapshot([name for name, _ in kept], [value for _, value in kept])
 
     def _answered(self, pending: _Pending) -> None:
         pending.missing -= 1

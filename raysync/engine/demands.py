@@ -42,6 +42,8 @@ def demands_of(experiment: Experiment) -> Iterator[Demand]:
             )
         if group.batch_size not in (None, experiment.batch_size):
             yield (Capability.BATCH_SIZE, f"workers: {group.name}: batch_size: {group.batch_size}")
+        if group.host is not None:
+            yield Capability.SHARE_HOSTS, f"workers: {group.name}: host"
         if group.precision != "float32":
             yield Capability.PRECISION, f"workers: {group.name}: precision: {group.precision}"
         if group.link != Link() and on_ray:

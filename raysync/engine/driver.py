@@ -13,8 +13,7 @@ What happens when something is lost:
   of a worker's node takes no push away that the machine knows of: a gradient that the node still
   held never arrives, and the worker has Left.
 * Every step has a deadline, since a frozen actor is never reported: its worker has Left, unless the
-  step waits for weights that the server has not published. Then the run ends with the server's
-  error.
+  step waits for weights that the server has not published. Then it is the server that is lost.
 * An update that fails ends the run with its own error: every update and publication names its
   version, and a server that has missed one refuses every later call. So no model misses an update
   unnoticed.
@@ -27,8 +26,10 @@ What happens when something is lost:
 * Where a topology cannot go on without a worker, the loss of one ends the run with an error that
   names it.
 * An evaluator only measures: see `evaluations`.
-* The loss of a server, or of the process of this driver, ends the driver. Where there is a
-  checkpoint (see `checkpointing`) the run goes on from there, in new processes.
+* A lost server comes back with the weights that it had: see `server_recovery`. The others go on
+  meanwhile. The server of a stage does not come back.
+* A server that does not come back, and the loss of the process of this driver, end the driver.
+  Where there is a checkpoint (see `checkpointing`) the run goes on from there, in new processes.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ from raysync.core.metrics import ACCURACY, PrimaryMetric
 from raysync.engine.backend import Backend, Call, Failure
 from raysync.engine.checkpointing import Checkpointer, Cut
 from raysync.engine.early_stop import EarlyStop
+from raysync.engine.elastic import LEAVING, WHY
 from raysync.engine.evaluations import Evaluations
 from raysync.engine.failure_detection import FailureDetector
 from raysync.engine.faults import FaultPlan
@@ -71,6 +73,7 @@ from raysync.engine.parameter_server import ParameterServer
 from raysync.engine.preemption import DRAINED, Preemptions
 from raysync.engine.quorum import Quorum
 from raysync.engine.rejoin import Comebacks, next_life_of
+from raysync.engine.server_recovery import ServerRecovery
 from raysync.engine.topology import NO_REPORT, Arriving, Step, Topology, pulls_next
 from raysync.errors import RunFailed, RunLost
 
@@ -164,11 +167,25 @@ class Driver:
         self._preemptions = Preemptions(self._steps, self._leave_in_order)
         self._lives: dict[str, str] = {}
         """Slot -> the worker that fills it now, or was the last to fill it."""
+        self._leaving: set[str] = set()
+        """The workers without an actor that are about to leave, as the run goes on without them."""
         self._stays_away: set[str] = set()
         """The slots whose worker a fault has killed for good."""
         self._failures = FailureDetector(
             backend, topology, self._deadline_s, self._steps, self._lives, self._lose
         )
+        for server in topology.servers:
+            if server.log is not None:
+                server.comeback = ServerRecovery(
+                    server,
+                    backend,
+                    topology,
+                    self._restarts,
+                    self._deadline_s,
+                    self._steps,
+                    self._stepped,
+                    self._remark,
+                )
         self._drains = topology.drains
         self._last_server = topology.servers[-1]
         self._settling: set[ParameterServer] = set()
@@ -305,7 +322,10 @@ class Driver:
         that then join: a resumed run has a process for every slot again.
         """
         workers, joining = {}, []
+        slots = {str(WorkerId(worker).slot) for worker in self.topology.workers}
         for slot, worker in self._lives.items():
+            if slot not in slots:
+                continue  # the run was resumed without it
             if worker in self.topology.roster.live or slot in self._stays_away:
                 workers[slot] = worker
             elif coming := self._comebacks.next_life(slot):
@@ -334,14 +354,23 @@ class Driver:
         for timer in self.topology.machine.timers.items():
             self.backend.schedule(max(timer[1], self.backend.now), self._fire, timer)
         self._quorum.resume()
-        for worker in self.topology.roster.live if self._has_faults else ():
+        roster = self.topology.roster
+        for worker in roster.live if self._has_faults else ():
             self._plan_kill(worker, self.backend.now)
         for worker, batch_size in state["batch_sizes"].items():
-            member = self.topology.roster.live[worker]
+            member = roster.live[worker]
             self._release(Release(worker, member.clock, member.version, batch_size=batch_size))
         self._comebacks.load_state(state["comebacks"])
+        leaving = [worker for worker in state.get(LEAVING, ()) if worker in roster.live]
+        self._leaving.update(leaving)
+        for worker in leaving:
+            if not self.status:
+                self._leave(worker, {"why": WHY})
+        self._leaving.clear()
         for worker in state["joining"]:
             self._join(worker)
+        if leaving:
+            self._need_workers(f"the last was {leaving[-1]}: {WHY}")
 
     def _write(self, lines: list[Line]) -> None:
         self.lines += lines
@@ -363,9 +392,8 @@ class Driver:
             for server in self.topology.servers:
                 if server.last is not None:
                     self._settling.add(server)
-                    self.backend.watch(server.last, self._settled, server)
-                    deadline_at = self.backend.now + self._deadline_s
-                    self.backend.schedule(deadline_at, self._miss_last_update, server)
+                    server.watch(server.last, self._settled, server)
+                    self._await_last_update(server)
         self.status = status
         self._steps.clear()
         self._comebacks.cancel()
@@ -377,9 +405,18 @@ class Driver:
         self._settling.discard(server)
         self.last_at = max(self.last_at, self.backend.now)
 
+    def _await_last_update(self, server: ParameterServer) -> None:
+        deadline_at = self.backend.now + self._deadline_s
+        self.backend.schedule(deadline_at, self._miss_last_update, server)
+
     def _miss_last_update(self, server: ParameterServer) -> None:
-        if server in self._settling and not self.backend.is_done(server.last):
-            raise RunLost(f"{server.actor}: no answer for {self._deadline_s:g} s")
+        if server not in self._settling:
+            return
+        if not (self.backend.is_done(server.last) or server.is_coming_back):
+            late = f"no answer for {self._deadline_s:g} s"
+            if not server.lost(late, freezes=True):
+                raise RunLost(f"{server.actor}: {late}")
+        self._await_last_update(server)
 
     def _stepped(self, step: Step) -> None:
         """Take in that a worker has answered, or that its call has failed."""
@@ -537,6 +574,10 @@ class Driver:
     def _remove(self, worker: str, report: Mapping[str, Any]) -> None:
         """End a worker's actor, and let it leave."""
         self.backend.kill(worker)
+        self._leave(worker, report)
+
+    def _leave(self, worker: str, report: Mapping[str, Any]) -> None:
+        """Let a worker leave that has no actor."""
         self._steps.pop(worker, None)
         self._comebacks.unproven.pop(worker, None)
         self.topology.left(worker)
@@ -614,6 +655,8 @@ class Driver:
 
     def _release(self, decision: Release) -> None:
         worker = decision.worker
+        if self._leaving and worker in self._leaving:
+            return  # the others' leaving has released it
         if worker in self._preemptions.due:  # after the decisions in hand have been carried out
             self.backend.schedule(self.topology.roster.now, self._leave_in_order, worker)
             return
@@ -650,6 +693,8 @@ class Driver:
         for evaluation in evaluations:
             if why := self._early_stop.reason(evaluation):
                 self._stop(why)
+        if evaluations:
+            self.checkpointer.evaluated()
 
 
 def _push_name(push: Push) -> str:

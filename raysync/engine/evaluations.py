@@ -137,9 +137,8 @@ class Evaluations:
         if self._failures < TRIES:
             self._waiting.append(publication)
         for server, call in zip(self._servers, calls, strict=True):
-            self._backend.watch(call, self._published, (publication, server, server.version, call))
-        deadline_at = self._backend.now + self._publication_deadline_s
-        self._backend.schedule(deadline_at, self._miss_publication, publication)
+            server.watch(call, self._published, (publication, server, server.version, call))
+        self._await(publication)
 
     def _published(self, what: tuple[Publication, ParameterServer, int, Call]) -> None:
         """Take in that a server has published; evaluate once all of them have.
@@ -162,12 +161,21 @@ class Evaluations:
                     break
         self._begin()
 
+    def _await(self, publication: Publication) -> None:
+        deadline_at = self._backend.now + self._publication_deadline_s
+        self._backend.schedule(deadline_at, self._miss_publication, publication)
+
     def _miss_publication(self, publication: Publication) -> None:
+        """Lose a server that has not published in time."""
         if not publication.missing:
             return
+        late = f"no answer for {self._publication_deadline_s:g} s"
         for server, call in zip(self._servers, publication.weights, strict=True):
-            if not self._backend.is_done(call):
-                raise RunLost(f"{server.actor}: no answer for {self._publication_deadline_s:g} s")
+            if self._backend.is_done(call) or server.is_coming_back:
+                continue
+            if not server.lost(late, freezes=True):
+                raise RunLost(f"{server.actor}: {late}")
+        self._await(publication)
 
     def state(self, cut: Cut) -> dict[str, Any]:
         """Return what a checkpoint needs of them, JSON-native, and let the cut keep the weights

@@ -49,7 +49,7 @@ class FailureDetector:
         """Whether a look for late steps is scheduled."""
 
     def step_failed(self, step: Step, failure: Failure) -> None:
-        """Lose the worker that is to blame for a failed step.
+        """Lose the worker, or the server, that is to blame for a failed step.
 
         Raises:
             RunFailed: a server is to blame, or the worker's own code.
@@ -57,7 +57,8 @@ class FailureDetector:
         if step.arriving is not None and failure.kind == "lost":
             self._lose(step.release.worker, "its gradient was lost with its node")
         elif self._lives.get(WorkerId(failure.actor).slot) != failure.actor:
-            raise self._blame_server(step, failure)
+            if not any(server.is_lost_by(failure) for server in self._topology.servers):
+                raise self._blame_server(step, failure)
         elif failure.kind == "died":
             self._lose(failure.actor, "its actor died")
         else:
@@ -91,6 +92,8 @@ class FailureDetector:
 
     def _step_late(self, step: Step) -> None:
         late = f"no answer for {self._deadline_s:g} s"
+        if step.arriving is None and step.server.is_coming_back:
+            return  # it may wait for that
         if step.arriving is None:
             worker = self._topology.suspect(step)
             pulled = (
@@ -98,8 +101,8 @@ class FailureDetector:
                 if worker == step.release.worker
                 else self._topology.roster_of(worker).live[worker].version
             )
-            self._topology.server_of(worker).check(pulled, late)  # it may still wait for weights
-            self._lose(worker, late)
+            if self._topology.server_of(worker).check(pulled, late):  # it does not wait for weights
+                self._lose(worker, late)
         elif self._backend.is_done(step.arriving.first):  # a shard has not taken its part
             raise RunLost(f"{step.server.actor}: {late}")
         else:

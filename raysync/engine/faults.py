@@ -11,15 +11,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from math import inf, log
+from math import exp, inf, log
 from typing import Any
 
 import yaml
 
-from raysync.config import Crash, Drift, Experiment, Kill, Latency, SlowDown
-from raysync.randomness import hashed_seed, uniform
+from raysync.config import Crash, Drift, Experiment, Kill, Latency, SlowDown, SpeedDrift
+from raysync.randomness import hashed_seed, standard_normal, uniform
 
-WindowedFault = SlowDown | Latency | Drift
+WindowedFault = SlowDown | Latency | Drift | SpeedDrift
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class _SlotFault:
     fault: WindowedFault
     windows: FaultWindows
     drift: Callable[[int], float]
-    """Number of the draw -> a uniform value."""
+    """Number of the draw -> a uniform value; of a drift of speed, where its walk is."""
 
     def step_fault(self, clock: int, at: float) -> StepFault | None:
         fault = self.fault
@@ -105,9 +105,12 @@ class _SlotFault:
             return StepFault(factor=fault.factor)
         if isinstance(fault, Latency):
             return StepFault(latency_s=fault.added_s)
-        return StepFault(latency_s=fault.added_s * self._drift_at(fault, clock, at))
+        drift = self._drift_at(fault, clock, at)
+        if isinstance(fault, SpeedDrift):
+            return StepFault(factor=exp(drift))
+        return StepFault(latency_s=fault.added_s * drift)
 
-    def _drift_at(self, fault: Drift, clock: int, at: float) -> float:
+    def _drift_at(self, fault: Drift | SpeedDrift, clock: int, at: float) -> float:
         """Interpolate between the draws before and after that moment."""
         key = (
             at / fault.period_s
@@ -146,7 +149,11 @@ class FaultPlan:
                     kills = SlotKills(index, fault, purpose, seed, slot)
                     self._kills.setdefault(slot, []).append(kills)
                     continue
-                drift = _drawer(seed, f"{purpose} drift", slot)
+                drift = (
+                    _walk(fault, seed, purpose, slot)
+                    if isinstance(fault, SpeedDrift)
+                    else _drawer(seed, f"{purpose} drift", slot)
+                )
                 slot_fault = _SlotFault(
                     index, fault, FaultWindows(fault, purpose, seed, slot), drift
                 )
@@ -226,6 +233,19 @@ def _victims(experiment: Experiment, fault: WindowedFault | Kill, purpose: str) 
     return sorted(slots, key=lambda slot: hashed_seed(experiment.seed, f"{purpose} victim", slot))[
         : fault.count
     ]
+
+
+def _walk(fault: SpeedDrift, seed: int, purpose: str, slot: str) -> Callable[[int], float]:
+    """Return where a walk is after so many steps, drawn as far as they are needed."""
+    free, limit = [0.0], log(fault.most)
+
+    def reflected(number: int) -> float:
+        while len(free) <= number:
+            step = standard_normal(seed, f"{purpose} walk", slot, len(free))
+            free.append(free[-1] + fault.sigma * step)
+        return limit - abs((free[number] + limit) % (4 * limit) - 2 * limit)
+
+    return reflected
 
 
 def _drawer(seed: int, purpose: str, slot: str) -> Callable[[int], float]:

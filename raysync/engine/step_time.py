@@ -4,11 +4,13 @@ engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import exp, log
+from statistics import fmean
 
 from raysync.config import Jitter, Link, WorkerGroup
+from raysync.config.traces import steps_of
 from raysync.core.ids import Slot
 from raysync.randomness import prefix_of, standard_normal, uniform_at
 
@@ -21,8 +23,14 @@ def jitter_of(jitter: Jitter, seed: int, slot: str) -> Callable[[int], float]:
 
     Its mean is 1 (almost: the normal one is cut at `SHORTEST`).
     """
+    prefix = prefix_of(seed, "jitter", slot)
     if jitter.distribution == "exponential":
-        return partial(_exponential, prefix_of(seed, "jitter", slot))
+        return partial(_exponential, prefix)
+    if jitter.distribution == "pareto":
+        return partial(_pareto, prefix, jitter.tail)
+    if jitter.distribution == "empirical":
+        mean = fmean(jitter.samples)
+        return partial(_empirical, prefix, [sample / mean for sample in jitter.samples])
     sigma = jitter.sigma
     if jitter.distribution == "none" or sigma == 0:
         return lambda clock: 1.0
@@ -35,6 +43,15 @@ def jitter_of(jitter: Jitter, seed: int, slot: str) -> Callable[[int], float]:
 
 def _exponential(prefix: bytes, clock: int) -> float:
     return -log(uniform_at(prefix, clock))
+
+
+def _pareto(prefix: bytes, tail: float, clock: int) -> float:
+    """Draw from 1 - (m / x)**tail, x >= m = (tail - 1) / tail, whose mean is 1."""
+    return (tail - 1) / tail * exp(-log(uniform_at(prefix, clock)) / tail)
+
+
+def _empirical(prefix: bytes, factors: Sequence[float], clock: int) -> float:
+    return factors[int(uniform_at(prefix, clock) * len(factors))]
 
 
 class StepTime:
@@ -61,10 +78,10 @@ class StepTime:
             slot: the worker's slot.
             batch_size: the worker's own batch size, for which `step_s` and `trace` hold.
         """
-        self._step_s, self._trace, self._speed = group.step_s, group.trace, group.speed
+        self._step_s, self._speed = group.step_s, group.speed
         self._fixed_s, self._floor_s = group.fixed_s, group.floor_s
         self._per_sample_s, self._batch_size = group.per_sample_s, batch_size
-        self._begin = Slot(slot).number * len(group.trace) // group.count if group.trace else 0
+        self._trace, self._begin = steps_of(group.trace, Slot(slot).number, group.count)
         self._jitter = jitter_of(group.jitter, seed, slot)
 
     def seconds(self, clock: int, size: int, factor: float = 1.0, computed_s: float = 0.0) -> float:

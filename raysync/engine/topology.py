@@ -22,6 +22,7 @@ from raysync.engine.backend import Backend, Call, Value
 from raysync.engine.checkpointing import Cut
 from raysync.engine.faults import NO_FAULT, FaultPlan
 from raysync.engine.parameter_server import PUBLISHED, ParameterServer
+from raysync.engine.server_log import server_log
 from raysync.training.apply_plan import ApplyPlan
 
 SERVER = "server"
@@ -81,6 +82,12 @@ class Step:
         """The delivery of its gradient, where the backend delivers it once the call has
         answered."""
 
+    def copy(self, call: Call) -> Step:
+        """Return a step of the same release that ends with that call; whoever waits for this one
+        waits in vain.
+        """
+        return Step(self.release, self.samples, call, self.server, self.weights, self.report)
+
 
 class StateMachine(Protocol):
     """A `Machine`, or the machines of several stages."""
@@ -132,6 +139,16 @@ class Topology(Protocol):
     def released(self, release: Release) -> Iterable[Step]:
         """Issue the calls of an iteration; return the steps that are then under way."""
 
+    def pulled(self, worker: str) -> Value:
+        """Return the weights that the latest step of a worker needed, if its server keeps a log;
+        None: none.
+        """
+
+    def issued_again(self, step: Step) -> Call:
+        """Issue a step again that never began, since the weights that it needed were lost; they are
+        being made again. Return its call.
+        """
+
     def applied(self, apply: Apply, steps: Sequence[Step], is_pulled: bool) -> None:
         """Issue an update with the gradients of these pushes.
 
@@ -176,6 +193,8 @@ class DataParallelPlan:
     has_buffers: bool
     """Whether the model has buffers, such as the statistics of batch norm: each worker has its
     own."""
+    vector_bytes: float = 0.0
+    """The size of a gradient, and of the weights."""
 
     def topology(self, backend: Backend, experiment: Experiment, faults: FaultPlan) -> DataParallel:
         """Return the topology of a run."""
@@ -198,7 +217,8 @@ class DataParallel:
         self.machine = Machine(plan.paradigm, plan.workload_samples)
         self.roster = self.machine.roster
         self.workers = [str(worker_id(slot, 1)) for slot in experiment.slots()]
-        self.server = ParameterServer(backend, SERVER)
+        log = server_log(backend, SERVER, experiment, plan.vector_bytes)
+        self.server = ParameterServer(backend, SERVER, log=log)
         self.servers = [self.server]
         self._backend = backend
         self._workload_samples = plan.workload_samples
@@ -208,11 +228,16 @@ class DataParallel:
         """Slot, and worker once it was released -> the samples of its iteration."""
         self._faults = faults if experiment.faults else None
         self._compensates = experiment.update.delay_compensation is not None
+        self._keeps_pulled = self._compensates or log is not None
         self._pulled: dict[str, Value] = {}
-        """Worker -> the weights of its last pull; kept only if delays are compensated."""
+        """Worker -> the weights of its last pull; kept only if delays are compensated, or if they
+        can be lost before the worker has them."""
         self._resumed: dict[str, Value] = {}
         """Worker -> the weights that it counts as having pulled when the run was resumed, until it
         has really pulled some."""
+        self._restored: dict[str, Value] = {}
+        """Worker -> the vector with its buffers, from when the run was resumed to its first push
+        after that."""
 
     def roster_of(self, worker: str) -> Roster:
         """See `Topology.roster_of`."""
@@ -228,27 +253,47 @@ class DataParallel:
         size = release.batch_size or self._batch_sizes.get(worker) or self._size_of(worker)
         fields: list[Any] = [clock, size]
         if self._faults is not None:
-            fault = self._faults.at_step(WorkerId(worker).slot, clock, self.roster.now)
-            if fault is not NO_FAULT:
-                fields += (fault.factor, fault.latency_s)
+            fields += self._faulty(worker, clock)
         base, report = None, NO_REPORT
+        if self._resumed:
+            self._restored.pop(worker, None)
         if pulls:
             weights = self.server.published or self.server.weights()
             if self._has_server and (late_s := self._backend.late_s(weights)):
                 report = {SERVER_S: late_s}
             call = self._backend.call(worker, "step", fields, weights)
-            if self._compensates:
-                base = self._pulled[worker] = weights
+            if self._keeps_pulled:
+                self._pulled[worker] = weights
         elif worker in self._resumed:
             weights = self._resumed[worker]
             call = self._backend.call(worker, "step", fields, weights)
-            base = self._pulled.get(worker)
         else:
             call = self._backend.call(worker, "step", fields)
+        if self._compensates:
             base = self._pulled.get(worker)
         if self._resumed:
             self._resumed.pop(worker, None)
         return (Step(release, size, call, self.server, base, report),)
+
+    def pulled(self, worker: str) -> Value:
+        """See `Topology.pulled`."""
+        return self._pulled.get(worker)
+
+    def issued_again(self, step: Step) -> Call:
+        """See `Topology.issued_again`."""
+        worker, clock = step.release.worker, step.release.clock
+        if worker in self._restored:
+            self._backend.call(worker, "restore", [], self._restored[worker])
+        fields: list[Any] = [clock, step.samples]
+        if self._faults is not None:
+            fields += self._faulty(worker, clock)
+        return self._backend.call(worker, "step", fields, self._pulled[worker])
+
+    def _faulty(self, worker: str, clock: int) -> Sequence[float]:
+        """Return the further fields of a step that a fault befalls."""
+        assert self._faults is not None, "a run without faults"
+        fault = self._faults.at_step(WorkerId(worker).slot, clock, self.roster.now)
+        return () if fault is NO_FAULT else (fault.factor, fault.latency_s)
 
     def _size_of(self, worker: str) -> int:
         size = self._batch_sizes[worker] = self._batch_sizes[WorkerId(worker).slot]
@@ -266,6 +311,7 @@ class DataParallel:
         """See `Topology.left`."""
         self._pulled.pop(worker, None)
         self._resumed.pop(worker, None)
+        self._restored.pop(worker, None)
         self.server.forget(worker)
 
     def state(self, cut: Cut) -> dict[str, Any]:
@@ -280,16 +326,16 @@ class DataParallel:
         self.machine = Machine.restore(state["machine"], self.machine.paradigm)
         self.machine.resume(self._backend.now)
         self.roster = self.machine.roster
+        if self._has_buffers and self._backend.computes:
+            latest = {worker: step.call for (worker, _), step in pushed.items()}
+            for worker in state["pushers"]:  # before the weights: who has these has the buffers
+                self._restored[worker] = latest.get(worker) or self.server.statistics(worker)
+                self._backend.call(worker, "restore", [], self._restored[worker])
         self.server.resume(self.roster.version, self.roster.published)
         if self.roster.live:
             self._resumed = dict.fromkeys(self.roster.live, self.server.weights())
-        if self._compensates:
+        if self._keeps_pulled:
             self._pulled = dict(self._resumed)
-        if self._has_buffers and self._backend.computes:
-            latest = {worker: step.call for (worker, _), step in pushed.items()}
-            for worker in state["pushers"]:
-                statistics = latest.get(worker) or self.server.statistics(worker)
-                self._backend.call(worker, "restore", [], statistics)
 
     def leavers(self, under_way: Collection[str]) -> list[str]:
         """Return no workers: each has something to do until the run ends."""

@@ -1,6 +1,7 @@
 """The synchronisation paradigms, one file each, and how to build one by name."""
 
 from raysync.paradigms.asp import ASP
+from raysync.paradigms.balanced import Balanced
 from raysync.paradigms.bsp import BSP
 from raysync.paradigms.decoupled import Decoupled
 from raysync.paradigms.hybrid import Hybrid
@@ -27,6 +28,7 @@ PARADIGMS.update(
             KBatchAsync,
             BackupWorkers,
             Ringmaster,
+            Balanced,
             SyncSwitch,
             Decoupled,
         )

@@ -10,14 +10,24 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from raysync.core.decisions import Decision, Drop, Hold, Note, Restore, Suspend, Switch
-from raysync.core.events import Event, Joined, Left
+from raysync.core.decisions import (
+    Apply,
+    Decision,
+    Drop,
+    Hold,
+    Note,
+    Release,
+    Restore,
+    Suspend,
+    Switch,
+)
+from raysync.core.events import Event, Joined, Left, Pushed
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Checkpointed, Ended, Entry, Line, Remark, Resumed
 
 PREDICTED = "predicted_wait_s"
 AWAY, RESTART = "away_s", "restart_in_s"
-RARE_NOTES = ("straggler", "recovered")
+RARE_NOTES = ("straggler", "recovered", "balanced")
 """The kinds of notes that do not come with every push; those of a user's own paradigm might."""
 
 
@@ -36,6 +46,18 @@ class EventText:
     """A sentence, without its full stop."""
     rare: bool = True
     """Whether the event deserves a line of a log."""
+
+
+_OF_EACH_PUSH: frozenset[type] = frozenset({Apply, Release, Hold})
+
+
+def is_rare(entry: Entry) -> bool:
+    """Say whether an entry can have an event that deserves a line of a log: it is more than a push,
+    an update, a release or a hold.
+    """
+    return type(entry.event) is not Pushed or not _OF_EACH_PUSH.issuperset(
+        map(type, entry.decisions)
+    )
 
 
 def texts_of(line: Line) -> Iterator[EventText]:
@@ -127,6 +149,15 @@ def _noted(kind: str, worker: str, values: Mapping[str, Any]) -> str:
                 f"{worker} is a straggler: {values['pushes_per_active_s']:.3g} pushes a second"
                 f" against a mean of {values['mean_pushes_per_active_s']:.3g}, slow in"
                 f" {values['windows']} detection windows in a row"
+            )
+        case "balanced" if _numbers(
+            values, "samples", "smallest", "largest", "before_s", "predicted_s"
+        ):
+            return (
+                f"{values['samples']:,} samples are divided anew: {values['smallest']:,} to"
+                f" {values['largest']:,} a worker; longest iteration"
+                f" {seconds(values['predicted_s'])}, predicted {seconds(values['before_s'])}"
+                " without it"
             )
         case "recovered":
             return f"{worker} is no straggler any more"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.events import Pushed
@@ -19,6 +19,8 @@ from raysync.record.storage import completed
 
 CUT = '{"checkpointed"'
 """How the line of a checkpoint begins: other lines of a long journal need not be decoded."""
+EVALUATION = '{"evaluation"'
+"""How that of an evaluation begins."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,46 @@ def cut_line(checkpoint: Checkpoint) -> Checkpointed:
     return Checkpointed(checkpoint.at, checkpoint.number)
 
 
+def copy_before(journal: Path, target: Path, checkpoint: Checkpoint) -> int:
+    """Write the part of a journal up to the line of a checkpoint, and with it.
+
+    Args:
+        journal: its path.
+        target: the new file.
+        checkpoint: of the same run.
+
+    Returns:
+        the number of evaluations in that part.
+
+    Raises:
+        OSError: it cannot be read or written.
+        ConfigError: it has no line of that checkpoint.
+    """
+    evaluations = 0
+    with (
+        journal.open(encoding="utf-8", errors="replace") as old,
+        target.open("w", encoding="utf-8") as kept,
+    ):
+        for text in _texts_before(old, checkpoint.number):
+            evaluations += text.startswith(EVALUATION)
+            kept.write(text)
+        kept.write(f"{encode(cut_line(checkpoint))}\n")
+    return evaluations
+
+
+def _texts_before(journal: TextIO, number: int) -> Iterator[str]:
+    """Yield the text of the lines before that of a checkpoint.
+
+    Raises:
+        ConfigError: there is no line of that checkpoint.
+    """
+    while text := journal.readline():
+        if (cut := cut_of(text)) is not None and cut.number == number:
+            return
+        yield text
+    raise ConfigError(f"the journal has no line of checkpoint {number}.")
+
+
 def cut_off(journal: Path, checkpoint: Checkpoint, *, exact: bool) -> Resumed:
     """Replace a journal by its part up to a checkpoint, and a line which says that the run is
     resumed. The old one stays until the new one is on disk.
@@ -94,12 +136,9 @@ def cut_off(journal: Path, checkpoint: Checkpoint, *, exact: bool) -> Resumed:
         journal.open(encoding="utf-8", errors="replace") as old,
         new.open("w", encoding="utf-8") as kept,
     ):
-        cut = None
-        while cut is None or cut.number != checkpoint.number:
-            if not (text := old.readline()):
-                raise ConfigError(f"the journal has no line of checkpoint {checkpoint.number}.")
-            kept.write(text)
-            cut = cut_of(text)
+        kept.writelines(_texts_before(old, checkpoint.number))
+        cut = cut_line(checkpoint)
+        kept.write(f"{encode(cut)}\n")
         lost_s, lost_pushes, former = _lost(old, cut.at)
         resumed = Resumed(cut.at, cut.number, away_s, lost_s, lost_pushes, exact)
         again = [replace(each, at=cut.at, number=cut.number) for each in former]

@@ -21,7 +21,7 @@ cost of a switch   seconds from a switch to the first push of a step that began 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -119,8 +119,10 @@ class Measures:
         self._rows = PushRows(workload_samples)
         self._switches: list[SwitchMeasures] = []
 
-    def feed(self, line: Line) -> Iterator[PushRow]:
-        """Take in one line of the journal, and yield the rows of pushes that it completes."""
+    def feed(self, line: Line) -> list[PushRow]:
+        """Take in one line of the journal, and return the rows of pushes that it completes."""
+        if isinstance(line, Entry):
+            return self._feed(line)
         match line:
             case Evaluation():
                 self.evaluations.append(line)
@@ -134,25 +136,30 @@ class Measures:
                     self._rows.resume(at)
             case Ended():
                 self.ended = line
-                yield from self.close(max(line.at, self.now))
-            case Entry(event=event, decisions=decisions):
-                self.now = event.at
-                for decision in decisions:
-                    if isinstance(decision, Release):
-                        self.workers.setdefault(decision.worker, WorkerMeasures(event.at))
-                        self.started_at = event.at if self.started_at is None else self.started_at
-                    elif isinstance(decision, Switch):
-                        switch = SwitchMeasures(event.at, decision.to, decision.why)
-                        self._switches.append(switch)
-                if isinstance(event, Left) and event.worker in self.workers:
-                    self.workers[event.worker].left_at = event.at
-                for row in self._rows.feed(line):
-                    self._count(row)
-                    yield row
-                if self._rows.updates > self.updates:
-                    self.applied_at = event.at
-                self.samples, self.updates = self._rows.roster.samples_applied, self._rows.updates
-                self.lead_max = self._rows.lead_max
+                return self.close(max(line.at, self.now))
+        return []
+
+    def _feed(self, entry: Entry) -> list[PushRow]:
+        event = entry.event
+        self.now = event.at
+        for decision in entry.decisions:
+            if isinstance(decision, Release):
+                if decision.worker not in self.workers:
+                    self.workers[decision.worker] = WorkerMeasures(event.at)
+                    self.started_at = event.at if self.started_at is None else self.started_at
+            elif isinstance(decision, Switch):
+                self._switches.append(SwitchMeasures(event.at, decision.to, decision.why))
+        if isinstance(event, Left) and event.worker in self.workers:
+            self.workers[event.worker].left_at = event.at
+        rows = self._rows.feed(entry)
+        for row in rows:
+            self._count(row)
+        roster = self._rows.roster
+        if roster.version > self.updates:
+            self.applied_at = event.at
+        self.samples, self.updates = roster.samples_applied, roster.version
+        self.lead_max = self._rows.lead_max
+        return rows
 
     def anew(self) -> Measures:
         """Return the measures of the same run before its first line."""
@@ -169,12 +176,13 @@ class Measures:
             self.workers |= {worker: WorkerMeasures(at) for worker in roster.live}
         self.samples, self.updates = self._rows.roster.samples_applied, self._rows.updates
 
-    def close(self, at: float) -> Iterator[PushRow]:
-        """Take in that the journal has ended, and yield the rows that were still open."""
+    def close(self, at: float) -> list[PushRow]:
+        """Take in that the journal has ended, and return the rows that were still open."""
         self.now = max(self.now, at)
-        for row in self._rows.close(at):
+        rows = self._rows.close(at)
+        for row in rows:
             self._count(row)
-            yield row
+        return rows
 
     def _count(self, row: PushRow) -> None:
         worker = self.workers[row.worker]

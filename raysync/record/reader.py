@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -38,7 +38,15 @@ from raysync.record.schemas import (
     mapping_in,
 )
 from raysync.record.storage import Location, display_name, join, listdir, local_copy
-from raysync.record.writer import CONFIG, JOURNAL, MODEL_FILES, NAME, ROWS_PER_GROUP, schema_of
+from raysync.record.writer import (
+    CONFIG,
+    JOURNAL,
+    MODEL_FILES,
+    NAME,
+    ROWS_PER_GROUP,
+    schema_of,
+    table_of,
+)
 
 if TYPE_CHECKING:
     from raysync.training.model_file import Module
@@ -200,19 +208,16 @@ class RunRecord:
             head, lines = read(file)
             measures = measures_of(head)
             for line in lines:
-                for _ in measures.feed(line):
-                    pass
-        for _ in measures.close(measures.now):
-            pass
+                measures.feed(line)
+        measures.close(measures.now)
         return summary_of(head.get("about", {})), measures
 
     def _pushes_from_journal(self) -> pd.DataFrame:
-        schema = schema_of(PushRow)
-        rows = (asdict(row) for row in self._rows())
-        tables = [schema.empty_table()]
+        rows = self._rows()
+        tables = [schema_of(PushRow).empty_table()]
         # in groups: an Arrow table takes a tenth of the memory of its rows
         while group := list(islice(rows, ROWS_PER_GROUP)):
-            tables.append(pa.Table.from_pylist(group, schema))
+            tables.append(table_of(group))
         frame: pd.DataFrame = pa.concat_tables(tables).to_pandas()
         return frame
 

@@ -61,8 +61,7 @@ def check_resumable(record: RunRecord, *, is_gone: bool = False) -> dict[str, An
     Raises:
         ConfigError: it is, or it does; or the record is damaged, or of another schema.
     """
-    with legible(record.path), (record.path / "journal.jsonl").open(encoding="utf-8") as file:
-        head = read_header(file.readline())
+    head = _header(record)
     where = display_name(record.path)
     status = _status(record)
     if status in OVER:
@@ -70,6 +69,21 @@ def check_resumable(record: RunRecord, *, is_gone: bool = False) -> dict[str, An
     if status is None and not is_gone:
         check_gone(record)
     return dict(head.get("about", {}))
+
+
+def workload_of(record: RunRecord) -> int:
+    """Return the samples of a run's workload, which its journal begins with.
+
+    Raises:
+        ConfigError: the record is damaged.
+    """
+    samples: int = _header(record)["workload_samples"]
+    return samples
+
+
+def _header(record: RunRecord) -> dict[str, Any]:
+    with legible(record.path), (record.path / "journal.jsonl").open(encoding="utf-8") as file:
+        return read_header(file.readline())
 
 
 def check_gone(record: RunRecord) -> None:

@@ -173,6 +173,17 @@ def listdir(location: Location) -> list[str]:
         return sorted(info.base_name for info in system.get_file_info(selector))
 
 
+def folders_with(parent: Path, name: str) -> list[Path]:
+    """Return the folders directly below one that have a file of that name, sorted; they may come
+    and go meanwhile, as the checkpoints of a run do.
+    """
+    try:
+        folders = sorted(parent.iterdir())
+    except FileNotFoundError:
+        return []
+    return [folder for folder in folders if (folder / name).is_file()]
+
+
 def find(uri: Location, name: str) -> list[Location]:
     """Find the folders, at any depth, that hold a file of that name.
 

@@ -13,13 +13,14 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, fields
+from dataclasses import fields
 from datetime import datetime
 from errno import ENOENT
 from importlib.metadata import PackageNotFoundError, version
 from math import isfinite, nan
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -76,6 +77,13 @@ def schema_of(row: type) -> pa.Schema:
     )
 
 
+def table_of(rows: Sequence[PushRow]) -> pa.Table:
+    """Return the rows of pushes as a table."""
+    schema = schema_of(PushRow)
+    columns = [list(map(attrgetter(name), rows)) for name in schema.names]
+    return pa.Table.from_arrays(list(map(pa.array, columns, schema.types)), schema=schema)
+
+
 def evaluations_table(measures: Measures) -> pa.Table:
     """Return the evaluations as a table: a row a mark; the columns of `MARKED`, then one a metric.
     A metric that an evaluation lacks is NaN there.
@@ -89,11 +97,11 @@ def evaluations_table(measures: Measures) -> pa.Table:
     return pa.table(columns)
 
 
-def folder_name(output: Location, name: str, kind: str) -> Path:
+def folder_name(output: Location, name: str, kind: str, began: datetime | None = None) -> Path:
     """Choose the folder `OUTPUT/NAME/TIME-KIND-ID`, without creating it; behind a URI, a copy of
-    it. The id keeps runs of the same second apart.
+    it. The id keeps runs of the same second apart. The time is that of now, unless it is given.
     """
-    stamp = datetime.now().strftime(STAMP)
+    stamp = (began or datetime.now()).strftime(STAMP)
     plain = re.sub(r"[^A-Za-z0-9=.]+", "-", kind).strip("-")
     location = join(output, name, f"{stamp}-{plain}-{uuid4().hex[:4]}")
     return Path(location).expanduser() if not is_uri(location) else new_copy(str(location))
@@ -256,17 +264,18 @@ class RecordWriter:
                 for line in read(journal)[1]:
                     self._take(line)
 
-    def write_checkpoint(self, checkpoint: Checkpoint) -> None:
+    def write_checkpoint(self, checkpoint: Checkpoint) -> bool:
         """Write a checkpoint, whose line in the journal has been written, and remove those that are
-        too old.
+        too old. Return whether it is there: it is not where the record cannot be written any more.
 
         Raises:
             OSError: it cannot be written. The older ones stay, and the record can go on.
         """
         if self.failure:
-            return
+            return False
         os.fsync(self._journal.fileno())  # a checkpoint without its line is none
         self._checkpoints.write(checkpoint)
+        return True
 
     def _take(self, line: Line) -> None:
         """Take in a line that is in the journal."""
@@ -348,9 +357,7 @@ class RecordWriter:
 
     def _flush_rows(self) -> None:
         if self._rows:
-            self._pushes.write_table(
-                pa.Table.from_pylist([asdict(row) for row in self._rows], schema_of(PushRow))
-            )
+            self._pushes.write_table(table_of(self._rows))
             self._rows = []
 
     @contextmanager

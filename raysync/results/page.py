@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from raysync.config import Published
@@ -58,8 +58,8 @@ def write_html(collection: Collection, path: Path) -> None:
     rankings = rank_all(collection)
     scenarios = [_scenario(collection, ranking) for ranking in rankings]
     measures = {measure.key: measure for each in scenarios for measure in each["measures"]}
-    template = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    page = template.from_string(_part("template/page.html")).render(
+    page = render(
+        "raysync.results",
         name=collection.name,
         title=provenance.title(collection),
         overall=overall(rankings),
@@ -68,9 +68,7 @@ def write_html(collection: Collection, path: Path) -> None:
         repeats=_repeats(collection),
         published=collection.published,
         paradigms=collection.paradigms,
-        hues=HUES,
         points=POINTS,
-        colours=COLOURS,
         commands=provenance.commands(collection),
         configuration=provenance.configuration(collection),
         environment=provenance.environment(collection),
@@ -78,11 +76,30 @@ def write_html(collection: Collection, path: Path) -> None:
         counts=_counts(collection),
         faults=_faults(collection),
         resumptions=resumptions(collection),
+    )
+    path.write_text(page, encoding="utf-8", errors="backslashreplace")
+
+
+def render(package: str, **contents: Any) -> str:
+    """Fill `template/page.html` of a package, in the frame that pages share: `template/frame.html`
+    of this one, with its style, its script and plotly.js.
+
+    Args:
+        package: has the template.
+        contents: what the template names; the frame needs `name` and `title`.
+    """
+    loaders = [PackageLoader(each, "template") for each in (package, "raysync.results")]
+    pages = Environment(
+        loader=ChoiceLoader(loaders), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    return pages.get_template("page.html").render(
+        hues=HUES,
+        colours=COLOURS,
         css=Markup(_part("template/page.css")),
         js=Markup(_part("template/page.js")),
         plotly=Markup(_part(PLOTLY)),
+        **contents,
     )
-    path.write_text(page, encoding="utf-8", errors="backslashreplace")
 
 
 def _scenario(collection: Collection, ranking: Ranking) -> dict[str, Any]:
@@ -99,7 +116,7 @@ def _scenario(collection: Collection, ranking: Ranking) -> dict[str, Any]:
         "measures": measures,
         "rows": _rows(collection, frame, measures),
         "sections": [
-            (section, [(figure, Markup(_json(figure))) for figure in of_section])
+            (section, [(figure, Markup(figure_json(figure))) for figure in of_section])
             for section, of_section in groupby(figures, key=lambda figure: figure.section)
         ],
     }
@@ -183,7 +200,7 @@ def _part(name: str) -> str:
     return (files("raysync.results") / name).read_text(encoding="utf-8")
 
 
-def _json(figure: Figure) -> str:
+def figure_json(figure: Figure) -> str:
     """Return a figure as JSON that is safe inside a script element: no `<` is left."""
     data = {"traces": figure.traces, "layout": layout_of(figure)}
     return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")

@@ -53,6 +53,8 @@ class Drive:
         at: float | None = None,
         clock: int | None = None,
         base: int | None = None,
+        samples: int = SAMPLES,
+        busy_s: float = 0.0,
     ) -> list[Decision]:
         """Let a worker push.
 
@@ -61,6 +63,8 @@ class Drive:
             at: seconds.
             clock: the iteration; the one that it computes unless given.
             base: the version that it read; the oldest that it may have read unless given.
+            samples: the size of its batch.
+            busy_s: the seconds of computing.
         """
         member = self.roster.live.get(worker)
         if clock is None or base is None:
@@ -69,7 +73,12 @@ class Drive:
             base = member.version if base is None else base
         return self.machine.handle(
             Pushed(
-                at=self._at(at), worker=worker, clock=clock, base=base, samples=SAMPLES, busy_s=0.0
+                at=self._at(at),
+                worker=worker,
+                clock=clock,
+                base=base,
+                samples=samples,
+                busy_s=busy_s,
             )
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch.optim import Optimizer
 
+from raysync.training.optimizers import SETTINGS
 from raysync.training.state_file import State
 
 
@@ -15,9 +16,17 @@ def state_of(optimizer: Optimizer) -> State:
 
 
 def restore(optimizer: Optimizer, saved: State) -> None:
-    """Give a fresh optimizer the state of another one of its class, which then belongs to it."""
+    """Give a fresh optimizer the state of another one of its class, which then belongs to it. Its
+    settings of the experiment stay its own, such as a momentum that was changed.
+    """
+    own = [
+        {name: group[name] for name in SETTINGS if name in group}
+        for group in optimizer.param_groups
+    ]
     states = {int(key) if key.isdigit() else key: values for key, values in saved["state"].items()}
     optimizer.load_state_dict({**saved, "state": states})
+    for group, settings in zip(optimizer.param_groups, own, strict=True):
+        group.update(settings)
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
     for key, values in states.items():
         if isinstance(key, int):  # as they were: torch has cast them to the parameter's type

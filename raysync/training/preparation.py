@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -9,9 +10,13 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from raysync.config import Data, Experiment, Update, WorkerGroup
+from raysync.config.traces import is_shared
+from raysync.core.capability import Capability, Demand
 from raysync.core.metrics import PrimaryMetric
+from raysync.core.paradigm import AnyParadigm, Paradigm
 from raysync.errors import ConfigError
 from raysync.training.batch_reader import BatchReader
 from raysync.training.batches import Array, Batches, shards
@@ -163,6 +168,7 @@ def prepare(
     _check_batches(experiment, task, count)
     module = initial.build(experiment.seed)
     experiment, remarks = _with_settings_of(task, module, experiment, count)
+    remarks += (*_batch_norm_remarks(experiment, module), *_host_remarks(experiment))
     flat = _checked(experiment, module, initial.name)
     metrics = _tried_metrics(experiment, initial, module, count)
     return TrainingPlan(
@@ -174,8 +180,21 @@ def prepare(
         _deal(experiment, initial, list(experiment.slots())),
         experiment.workload_samples(count),
         metrics,
-        remarks,
+        (*remarks, *_shared_traces(experiment)),
     )
+
+
+def _shared_traces(experiment: Experiment) -> Iterator[str]:
+    """Say of which groups the workers share one list of step times: the slow ones among those that
+    were measured are then no slower than the others.
+    """
+    for group in experiment.workers:
+        if is_shared(group.trace, group.count):
+            yield (
+                f"The {group.count} workers of {group.name!r} share one list of"
+                f" {len(group.trace)} step times, and each begins at another place in it. A list or"
+                " a column for each worker keeps them apart."
+            )
 
 
 def _checked(experiment: Experiment, module: nn.Module, name: str) -> FlatModel:
@@ -220,6 +239,49 @@ def _with_settings_of(
         raise ConfigError(f"task {task.name}: its update ({text}): {reason}.") from error
     remarks.append(f"Taken over from {task.name} into update: {text}.")
     return experiment.model_copy(update={"update": update}), tuple(remarks)
+
+
+def _batch_norm_remarks(experiment: Experiment, module: nn.Module) -> tuple[str, ...]:
+    """Say what batches of unequal sizes change for a model that normalises over its batch."""
+    choices = (experiment.paradigm, *experiment.paradigms)
+    demands = [demand for choice in choices for demand in _demands(experiment.make(choice))]
+    is_unequal = len({group.batch_size for group in experiment.workers}) > 1
+    if experiment.micro_batch is not None or not (
+        is_unequal or any(capability is Capability.BATCH_SIZE for capability, _ in demands)
+    ):
+        return ()
+    if not any(isinstance(part, _BatchNorm) for part in module.modules()):
+        return ()
+    return (
+        "Batch norm normalises each worker's batch by itself: with batches of unequal sizes the"
+        " small ones have noisier statistics. With micro_batch: 16, and sizes that are multiples of"
+        " it (`balanced` has `multiple: 16`), every worker normalises over 16 samples at a time.",
+    )
+
+
+def _host_remarks(experiment: Experiment) -> Iterator[str]:
+    """Say which hosts have fewer cores than their workers take, or that hosts are not emulated."""
+    hosts = {group.host for group in experiment.workers if group.host is not None}
+    for host in sorted(hosts, key=lambda host: host.name):
+        if experiment.engine == "ray":
+            yield (
+                f"The host {host.name!r} of the file is for the virtual engine; on Ray, workers"
+                " share the cores of the nodes where they run."
+            )
+            continue
+        groups = [group for group in experiment.workers if group.host == host]
+        wanted = sum(group.count * group.cores for group in groups)
+        if wanted > host.cores:
+            count = sum(group.count for group in groups)
+            yield (
+                f"The {count} workers on host {host.name!r} share its {host.cores:g}"
+                f" core{'s' * (host.cores != 1)}: while all compute, a step takes"
+                f" {wanted / host.cores:.3g} times as long."
+            )
+
+
+def _demands(paradigm: AnyParadigm) -> list[Demand]:
+    return list(paradigm.demands()) if isinstance(paradigm, Paradigm) else []
 
 
 def _train_count(data: Data, model: InitialModel) -> int:

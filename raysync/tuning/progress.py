@@ -13,7 +13,7 @@ from ray.tune.experiment import Trial
 
 from raysync.errors import ConfigError
 from raysync.record.sweeps import TrialNote, write_note
-from raysync.tuning.trial import name_of, settings_of
+from raysync.tuning.trial import settings_of
 
 Notify = Callable[[str], None]
 """Receives a sentence that the user should read."""
@@ -35,7 +35,8 @@ class SweepProgress:
         """Count the trials."""
         counts = Counter(trial.status for trial in trials)
         done = counts[Trial.TERMINATED] + counts[Trial.ERROR]
-        under_way = sum(_progress(trial) for trial in trials if trial.status == Trial.RUNNING)
+        ended = (Trial.TERMINATED, Trial.ERROR)  # one that is paused has come as far as it has
+        under_way = sum(_progress(trial) for trial in trials if trial.status not in ended)
         return cls(counts[Trial.RUNNING], done, counts[Trial.ERROR], done + under_way)
 
 
@@ -104,7 +105,7 @@ class TuneCallback(tune.Callback):
         self._notify(f"The trial with {settings} failed: {error}")
 
     def _write(self, trial: Trial, *, ended: bool, error: str = "") -> None:
-        name = name_of(trial.config, trial.trial_id)
+        name = str(trial)  # `folder_of`
         try:
             write_note(self._folder, TrialNote(name, settings_of(trial.config), ended, error))
         except ConfigError as unreachable:

@@ -58,10 +58,18 @@ from raysync.record.sweeps import (
 )
 from raysync.record.writer import folder_name
 from raysync.training.task_loading import metrics_of, primary_of
+from raysync.tuning.continued_search import ContinuedSearch
 from raysync.tuning.grid import Point, check_keys, count, examples, points, space
 from raysync.tuning.progress import Notify, Show, TuneCallback
-from raysync.tuning.trial import Trials, as_placed, train
-from raysync.tuning.tune_library import aimed, check_metrics, scheduler, searcher
+from raysync.tuning.trial import Trials, as_placed, folder_of, train
+from raysync.tuning.tune_library import (
+    aimed,
+    check_metrics,
+    checkpoints_kept,
+    pausing_scheduler,
+    scheduler,
+    searcher,
+)
 
 MOST_UNASKED = 1000
 """The largest number of trials that run without `--yes`."""
@@ -80,7 +88,8 @@ class Plan:
     sweep: Sweep
     trials: Trials
     points: tuple[Point, ...]
-    """The points of a grid that are still to run; empty with a searcher, which makes its own."""
+    """The points of a grid that are still to run; with a searcher, which makes its own, those of
+    the trials that were under way."""
     examples: tuple[Point, ...]
     """The same; with a searcher, points that show each of its choices."""
     count: int
@@ -111,7 +120,9 @@ def plan(
     former = None if resume is None else local_copy(newest_sweep(resume), without=[CHECKPOINTS])
     origin = origin_of(file, settings, former)
     source = origin.source
-    experiment = config.parse(origin.text, origin.overrides, source=source)
+    experiment = config.parse(
+        origin.text, origin.overrides, source=source, folder=Path(source).parent
+    )
     if former is not None:
         _check_former(former, experiment)
     sweep = experiment.sweep
@@ -136,20 +147,26 @@ def plan(
         origin.overrides,
         str(location_of(folder)) if is_copy(folder) else None,
         resume=former is not None,
+        pauses=pausing_scheduler(sweep),
     )
     checked = grid_points if sweep.search is None else examples(sweep, experiment.seed, source)
     for point in checked:
         trials.check(point)
-    done = {note.name for note in notes(trials.folder) if note.ended and not note.error}
+    begun = {note.name: note for note in notes(trials.folder)}
+    done = {name for name, note in begun.items() if note.ended and not note.error}
     left = tuple(
-        {"trial": number} | point
+        # a trial that has been cloned has other settings than its point
+        {"trial": number} | (begun[name].settings if name in begun else point)
         for number, point in enumerate(grid_points)
-        if trial_name(number) not in done
+        if (name := trial_name(number)) not in done
     )
     _tune_config(sweep, left, len(left), source)  # raises if Tune has no such searcher or scheduler
     if sweep.search is not None:
+        under_way = tuple(
+            {"trial": name} | note.settings for name, note in begun.items() if not note.ended
+        )
         count_left = sweep.samples - len(done)
-        return Plan(experiment, sweep, trials, (), tuple(checked), count_left, len(done))
+        return Plan(experiment, sweep, trials, under_way, tuple(checked), count_left, len(done))
     done_count = len(grid_points) - len(left)
     return Plan(experiment, sweep, trials, left, left, len(left), done_count)
 
@@ -176,7 +193,9 @@ def origin_of(
         )
     made = Origin.read(former)
     origin = Origin(made.source, made.text, (*made.overrides, *settings))
-    experiment = config.parse(origin.text, origin.overrides, source=origin.source)
+    experiment = config.parse(
+        origin.text, origin.overrides, source=origin.source, folder=Path(origin.source).parent
+    )
     kept = {"checkpoint": experiment.checkpoint, "track": experiment.track}
     for name, setting in kept.items():
         if MASK in str(setting):
@@ -299,6 +318,7 @@ def _tuner(plan: Plan, callback: TuneCallback, verbose: bool) -> tune.Tuner:
             storage_path=plan.trials.uri or str(folder),
             callbacks=[callback],
             stop=dict(sweep.stop) or None,
+            checkpoint_config=tune.CheckpointConfig(num_to_keep=checkpoints_kept(sweep)),
             verbose=2 if verbose else 0,
             progress_reporter=_reporter(sweep) if verbose else None,
         ),
@@ -320,7 +340,7 @@ def _tune_config(
     """
     Args:
         sweep: the sweep to run.
-        left: the points of its grid that are left.
+        left: the points of its grid that are left; with a searcher, of trials that go on.
         samples: the number of trials.
         source: the file, for errors.
         learned: folder of the Tune run whose searcher goes on.
@@ -337,12 +357,15 @@ def _tune_config(
         options["max_concurrent_trials"] = sweep.concurrent
         if learned is not None:
             search.restore_from_dir(str(learned))
+        if points := list(left):
+            search = ContinuedSearch(search, points)
     return tune.TuneConfig(
         search_alg=search,
         scheduler=scheduler(sweep, source),
         num_samples=samples,
         time_budget_s=sweep.time_budget_s,
         reuse_actors=True,
+        trial_name_creator=folder_of,
         **options,
     )
 

@@ -10,42 +10,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import chdir, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from math import exp
 from pathlib import Path
+from typing import Any
 
 from ray import tune
+from ray.tune.experiment import Trial
 from ray.util import get_current_placement_group
 
 from raysync import config
 from raysync.cluster.placement import Plan, asked_of_ray, infeasible_together, placed
-from raysync.config import Experiment
-from raysync.core.journal import Evaluation
-from raysync.core.metrics import LARGEST_EXPONENT, PERPLEXITY
+from raysync.config import Checkpointing, Experiment
 from raysync.decoupled.plan import check, placed_as
 from raysync.errors import ConfigError
-from raysync.record.measures import Measures
 from raysync.record.resumption import is_over
 from raysync.record.storage import clean, join
 from raysync.record.sweeps import RECORDS, newest_record, trial_name
 from raysync.recovery import GoesOn
 from raysync.resuming import resumption_of
-from raysync.runner import Engine, check_metrics, run_in
+from raysync.runner import Engine, Saved, Watch, check_metrics, ignore, run_in
 from raysync.tracking.trackers import check_trackers
 from raysync.training.preparation import TrainingPlan, prepare
 from raysync.training.task_loading import metrics_of, primary_of
 from raysync.tuning.grid import Point, override
-
-REPORTED = (
-    "progress",
-    "seconds",
-    "samples",
-    "throughput_samples_per_s",
-    "wait_fraction",
-    "staleness_max",
-    "lead_max",
-)
-"""The measures of its run so far that a trial reports to Tune at every evaluation, beside the
-metrics of the evaluation."""
+from raysync.tuning.saved_trials import SavedReports, saved_trial
+from raysync.tuning.trial_reports import Reports
 
 
 @dataclass(frozen=True)
@@ -67,13 +55,17 @@ class Trials:
     resume: bool = False
     """Whether trials that began before go on from their checkpoints. The processes that wrote their
     records are gone."""
+    pauses: str = ""
+    """The name of the scheduler, if it pauses trials: then each takes a checkpoint when an
+    evaluation has ended."""
     impossible: dict[str, str] = field(default_factory=dict)
     """Placement that Ray cannot make, as text -> the reason."""
 
     @property
     def name(self) -> str:
         """The name of the sweep in its file."""
-        return config.parse(self.text, self.overrides, source=self.source).name
+        folder = Path(self.source).parent
+        return config.parse(self.text, self.overrides, source=self.source, folder=folder).name
 
     def experiment(self, point: Point, name: str = "trial") -> Experiment:
         """Return the experiment of a trial, whose records go to the folder of that name.
@@ -87,19 +79,22 @@ class Trials:
             [*self.overrides, *settings],
             said="sweep:",
             source=f"{self.source} with {', '.join(settings)}" if settings else self.source,
+            folder=Path(self.source).parent,
         )
         # the cluster that Tune runs on
         cluster = experiment.cluster.model_copy(update={"address": "auto"})
         output = join(self.uri or self.folder, RECORDS)
-        return experiment.model_copy(
-            update={
-                "name": name,
-                "output": output,
-                "cluster": cluster,
-                "sweep": None,
-                "switch_search": None,
-            }
-        )
+        update: dict[str, Any] = {
+            "name": name,
+            "output": output,
+            "cluster": cluster,
+            "sweep": None,
+            "switch_search": None,
+        }
+        if self.pauses:
+            checkpoint = experiment.checkpoint or Checkpointing(every_evaluation=True)
+            update["checkpoint"] = checkpoint.model_copy(update={"every_evaluation": True})
+        return experiment.model_copy(update=update)
 
     def goes_on(self, training: TrainingPlan) -> GoesOn | None:
         """Return where a trial goes on that began before; None: it begins.
@@ -118,10 +113,16 @@ class Trials:
 
         Raises:
             ConfigError: the file with these settings is no valid experiment, or the paradigm would
-                ignore a setting, or the task lacks a metric, or a tracker is not installed.
+                ignore a setting, or the task lacks a metric, or a tracker is not installed; or it
+                makes no evaluations, at which a scheduler could pause it.
         """
         experiment = self.experiment(point)
-        check(experiment, experiment.paradigm.make())
+        if self.pauses and experiment.timing == "only":
+            raise ConfigError(
+                f"{self.source}: sweep.scheduler: {self.pauses} pauses trials at their evaluations,"
+                " and with `timing: only` there are none."
+            )
+        check(experiment, experiment.make(experiment.paradigm))
         check_metrics(experiment, metrics_of(experiment), primary_of(experiment))
         check_trackers(experiment)
 
@@ -170,30 +171,61 @@ def train(point: Point, trials: Trials) -> None:
     import torch
 
     with chdir(trials.home) if trials.home.is_dir() else nullcontext():
-        experiment = trials.experiment(point, name_of(point, tune.get_context().get_trial_id()))
+        experiment = trials.experiment(point, tune.get_context().get_trial_name())
         if experiment.engine == "virtual":
             torch.set_num_threads(1)  # it has one CPU
         training = prepare(experiment)
         for remark in training.remarks:
             print(remark)
         try:
-            with _engine(trials, experiment) as engine:
-                run_in(
-                    engine,
-                    training,
-                    experiment.paradigm,
-                    watch=_Reporter(experiment.timing == "only"),
-                    notify=print,
-                    sweep=trials.name,
-                    goes_on=trials.goes_on(training),
-                )
+            if trials.pauses:
+                _train_saved(training, trials)
+            else:
+                reports = Reports(timing_only=experiment.timing == "only")
+                _run(training, trials, reports.watch, trials.goes_on(training))
         finally:
             clean()  # the process can be killed, or serve many trials
 
 
+def _train_saved(training: TrainingPlan, trials: Trials) -> None:
+    """Run a trial that Tune may pause or clone, from the checkpoint that Tune gives it."""
+    experiment = training.experiment
+    with saved_trial() as saved:
+        if saved is None:
+            reports = SavedReports(experiment)
+            goes_on = trials.goes_on(training)
+        elif saved.is_over(experiment.name):
+            return
+        else:
+            goes_on = saved.goes_on(trials.uri or trials.folder, experiment)
+            reports = SavedReports(experiment, saved, goes_on.record.path.name)
+    _run(training, trials, reports.watch, goes_on, reports.saved)
+
+
+def _run(
+    training: TrainingPlan,
+    trials: Trials,
+    watch: Watch,
+    goes_on: GoesOn | None,
+    saved: Saved = ignore,
+) -> None:
+    experiment = training.experiment
+    with _engine(trials, experiment) as engine:
+        run_in(
+            engine,
+            training,
+            experiment.paradigm,
+            watch=watch,
+            notify=print,
+            sweep=trials.name,
+            goes_on=goes_on,
+            saved=saved,
+        )
+
+
 def as_placed(experiment: Experiment) -> Experiment:
     """Return an experiment as its actors are placed, which also depends on its paradigm."""
-    return placed_as(experiment, experiment.paradigm.make())
+    return placed_as(experiment, experiment.make(experiment.paradigm))
 
 
 def settings_of(point: Point) -> Point:
@@ -201,11 +233,14 @@ def settings_of(point: Point) -> Point:
     return {key: value for key, value in point.items() if key != "trial"}
 
 
-def name_of(point: Point, trial_id: str) -> str:
-    """Name the folder of a trial: by the number of a point of the grid, or by the id that Tune gave
-    to a searcher's point.
+def folder_of(trial: Trial) -> str:
+    """Name the folder of a trial, which is its name in Tune, too: by the number of a point of the
+    grid, or by the id that Tune gave to a searcher's point.
+
+    A trial keeps that name, also when a scheduler gives it the settings of another one.
     """
-    return trial_name(point["trial"]) if "trial" in point else trial_id
+    number = trial.config.get("trial", trial.trial_id)
+    return trial_name(number) if isinstance(number, int) else str(number)
 
 
 @contextmanager
@@ -220,43 +255,3 @@ def _engine(trials: Trials, experiment: Experiment) -> Iterator[Engine]:
     trials.place(experiment)  # raises for a trial that cannot be placed, which has only one CPU
     with Session(notify=print, within=get_current_placement_group()) as session:
         yield session
-
-
-class _Reporter:
-    """Reports each evaluation to Tune; of a run without evaluations, its end."""
-
-    def __init__(self, timing_only: bool) -> None:
-        self._timing_only = timing_only
-        self._reported = 0
-
-    def __call__(self, measures: Measures) -> None:
-        for evaluation in measures.evaluations[self._reported :]:
-            tune.report({**_report_of(measures), **_report_of_evaluation(evaluation, measures)})
-        self._reported = len(measures.evaluations)
-        if self._timing_only and measures.ended is not None:
-            tune.report(_report_of(measures))
-
-
-def _report_of(measures: Measures) -> dict[str, float]:
-    return {
-        "progress": measures.progress,
-        "seconds": measures.seconds,
-        "samples": measures.samples,
-        "throughput_samples_per_s": measures.throughput_samples_per_s,
-        "wait_fraction": measures.wait_fraction,
-        "staleness_max": measures.staleness_max,
-        "lead_max": measures.lead_max,
-    }
-
-
-def _report_of_evaluation(evaluation: Evaluation, measures: Measures) -> dict[str, float]:
-    """Describe an evaluation with its own time: several can be reported together."""
-    perplexity = evaluation.value(PERPLEXITY.name)
-    assert perplexity is not None, "an evaluation without a loss"
-    return {
-        **evaluation.metrics,
-        PERPLEXITY.name: min(perplexity, exp(LARGEST_EXPONENT)),
-        "progress": evaluation.progress,
-        "samples": round(evaluation.progress * measures.workload_samples),
-        "seconds": max(0.0, evaluation.at - (measures.started_at or 0.0)),
-    }

@@ -4,7 +4,8 @@ run trains.
 worker      step(clock, size[, factor, latency]; [weights])      -> gradient; loss and seconds
             restore(; vector)                                    takes the buffers at its end
 server      apply, apply_and_publish, publish, forget,
-            statistics, snapshot, saved                          see `training.model_server`
+            statistics, snapshot, restore,
+            saved                          see `training.model_server`
 evaluator   evaluate(is_last; weights...)                        metrics
             state_dict(; weights...)                             the file of the model
 """
@@ -12,19 +13,20 @@ evaluator   evaluate(is_last; weights...)                        metrics
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from raysync.config import Experiment, WorkerGroup
 from raysync.engine.step_time import StepTime
 from raysync.training.apply_plan import ApplyPlan
-from raysync.training.model_server import ModelServer
-from raysync.training.state_file import State
 from raysync.virtual.all_reduce import AllReduce
 from raysync.virtual.backend import Cost
-from raysync.virtual.trainer import Trainer
+
+if TYPE_CHECKING:  # a run that only takes time needs no torch
+    from torch import Tensor
+
+    from raysync.training.model_server import ModelServer
+    from raysync.training.state_file import State
+    from raysync.virtual.trainer import Trainer
 
 NO_COST: Cost = (0.0, 0.0, 0.0, 0.0, None)
 AT_ONCE: Cost = (0.0, 0.0, None, 0.0, None)
@@ -71,6 +73,8 @@ class WorkerActor:
     def compute(self, method: str, fields: list[Any], inputs: list[Any], answer: Any) -> Computed:
         """See `Actor.compute`."""
         if method == "restore":
+            import torch
+
             self._buffers = torch.cat(inputs)
             return (), None
         if inputs:
@@ -128,7 +132,7 @@ class ServerActor:
     def cost(self, method: str, fields: list[Any], inputs: Sequence[Any]) -> Cost:
         """See `Actor.cost`: only updates take time."""
         if inputs:
-            if method == "snapshot":
+            if method in ("snapshot", "restore"):
                 return AT_ONCE
             if self._exchange is not None:
                 gradients = inputs[: len(inputs) // self._vectors]
@@ -155,6 +159,8 @@ class ServerActor:
                 return (server.statistics(*fields),), None
             case "saved":
                 return (server.saved(*fields),), None
+            case "restore":
+                server.restore(*inputs)
             case "snapshot":
                 data = server.snapshot(fields[0], inputs, *fields[1:])
                 return (data,), [data]

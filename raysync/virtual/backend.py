@@ -7,7 +7,8 @@ are needed.
     wait     moves the clock to the next scheduled event
 
 It knows no paradigm, no topology and no push: the driver issues the same calls as on Ray. The
-inputs of a call come from earlier calls, so its end is known at once, without events in between.
+inputs of a call come from earlier calls, so its end is known at once, without events in between;
+only that of a call moves which computes on a host whose cores others share (`hosts`).
 Where a run trains, a call computes at its end. A heap of (time, sequence number, callback,
 argument) is processed in order; nothing else moves the clock, and random values are hashed from the
 seed, so every run of an experiment is the same (on one machine, with one number of torch threads).
@@ -22,12 +23,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
+from functools import partial
 from heapq import heappop, heappush
 from math import inf
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from raysync.engine.backend import Failure, Room
+from raysync.virtual.hosts import Host, Job, Seat
 from raysync.virtual.network import Path, Paths
 
 REPORT_EVERY = 20
@@ -70,7 +73,7 @@ class VirtualCall:
     It has no `__init__`, which would take longer than all that `VirtualBackend.call` does to it.
     """
 
-    __slots__ = ("__weakref__", "added_s", "answer", "at", "site", "values")
+    __slots__ = ("__weakref__", "added_s", "answer", "at", "moved", "site", "values")
 
     at: float
     """The time at which it is done, in seconds since the run began."""
@@ -80,6 +83,8 @@ class VirtualCall:
     answer: Any
     values: Sequence[Any]
     """The computed values; not set where nothing is computed."""
+    moved: VirtualCall
+    """The call that it stands for since it was repeated; not set before."""
 
     def value(self, index: int) -> VirtualCall | OtherValue:
         """See `Call.value`."""
@@ -114,6 +119,26 @@ def _load_state(call: VirtualCall, state: Mapping[str, Any]) -> None:
         call.values, call.answer = state["values"], state["answer"]
 
 
+class SharedCall(VirtualCall):
+    """A call whose end moves: it computes on a host whose cores others share. Until it is done it
+    has no end: `at` is infinite.
+    """
+
+    __slots__ = ("watchers",)
+
+    watchers: list[tuple[Callable[[Any], None], Any]]
+    """What is called once it is done, with its argument."""
+
+
+def _take_over(calls: tuple[VirtualCall, VirtualCall]) -> None:
+    """Give a call that was lost what the one that stands for it has computed."""
+    lost, call = calls
+    if lost.moved is call:
+        lost.answer = call.answer
+        if hasattr(call, "values"):
+            lost.values = call.values
+
+
 class OtherValue:
     """Another value of a call than the first."""
 
@@ -142,6 +167,10 @@ class End:
     """Seconds since the run began."""
     freezes: bool = False
     """Whether the process stops without a sign. Otherwise it dies, which is noticed."""
+
+
+Task = tuple[VirtualCall, str, Actor, str, list[Any], tuple[Any, ...]]
+"""A call, the id of its actor, the actor, the method, its fields and its inputs."""
 
 
 class VirtualBackend:
@@ -183,6 +212,10 @@ class VirtualBackend:
         self._called = 0
         self._calls: WeakValueDictionary[int, VirtualCall] = WeakValueDictionary()
         """Number of a call that computes -> the call, while anything refers to it."""
+        self.seats: Mapping[str, Seat] = {}
+        """Site -> the host whose cores the actors there share."""
+        self._shared: dict[str, tuple[Host, Job]] = {}
+        """Actor -> the host that it computes on now, and the job."""
         self._reenacts: Callable[[str, Any], Any] | None = None
         """See `reenact`; None: calls compute."""
         self.now = began_at
@@ -265,6 +298,9 @@ class VirtualBackend:
                 at = path.arrival(at if at > now else now, value.added_s + added_s)
             if at > begin:
                 begin = at
+        if self.seats and first_s and performer.site in self.seats:
+            task = (SharedCall(), actor, performer, method, fields, inputs)
+            return self._share(task, begin, first_s + second_s, value_added_s)
         call = VirtualCall()
         call.at = performer.free_at = begin + first_s + second_s
         call.site = performer.site
@@ -283,6 +319,8 @@ class VirtualBackend:
         if call.at < inf:
             self._scheduled += 1
             heappush(self._queue, (call.at, self._scheduled, then, argument))
+        elif isinstance(call, SharedCall):
+            call.watchers.append((then, argument))
 
     def late_s(self, value: VirtualCall) -> float:
         """See `Backend.late_s`."""
@@ -330,13 +368,36 @@ class VirtualBackend:
         """See `Backend.kill`."""
         self._end_process(actor)
 
-    def restart(self, actor: str) -> VirtualCall:
+    def restart(self, actor: str, *base: Any, freezes: bool = False) -> VirtualCall:
         """See `Backend.restart`; it is ready at once."""
         self._end_process(actor)
-        return self._ready(0.0)
+        for performer in self._actors.values():
+            if performer.free_at == inf:  # it waits no longer for what a frozen process owed it
+                performer.free_at = self.now
+        return self.call(actor, "restore", [], *base) if base else self._ready(0.0)
+
+    def can_lose(self, server: str) -> bool:
+        """See `Backend.can_lose`."""
+        return self.computes and server in self._ends
+
+    def repeat(
+        self, lost: VirtualCall | None, server: str, method: str, fields: list[Any], *inputs: Any
+    ) -> VirtualCall:
+        """See `Backend.repeat`."""
+        call = self.call(server, method, fields, *inputs)
+        if lost is not None:
+            lost.moved = call
+            lost.at, lost.site, lost.added_s = call.at, call.site, call.added_s
+            lost.answer = call.answer
+            if call.at < inf:
+                self.schedule(call.at, _take_over, (lost, call))
+        return call
 
     def _end_process(self, actor: str) -> None:
         """Forget the present process of an actor, and its end."""
+        if actor in self._shared:
+            host, job = self._shared.pop(actor)
+            host.leave(job)
         if self._actors.pop(actor, None) is None:
             return
         if ends := self._ends.get(actor):
@@ -369,10 +430,67 @@ class VirtualBackend:
                 call.answer = Failure("died", "its actor died", actor)
                 call.at = max(ends[0].at, self.now)
 
-    def _compute(
-        self, task: tuple[VirtualCall, str, Actor, str, list[Any], tuple[Any, ...]]
-    ) -> None:
+    def _share(self, task: Task, begin: float, seconds: float, added_s: float) -> SharedCall:
+        """Let a call compute on a host whose cores others share.
+
+        Args:
+            task: the call, not filled in, and all that carries it out.
+            begin: when it begins to compute.
+            seconds: that it takes if the cores are its own.
+            added_s: seconds that are added to the way of its values.
+        """
+        call, actor, performer, _, _, inputs = task
+        assert isinstance(call, SharedCall), "its end moves"
+        call.site, call.added_s, call.watchers = performer.site, added_s, []
+        call.at, call.answer = inf, None
+        failed = next((each.answer for each in inputs if isinstance(each.answer, Failure)), None)
+        if failed is not None:
+            call.answer, call.at = failed, begin
+            return call
+        assert performer.free_at < inf, f"{actor} computes already"
+        performer.free_at = inf
+        host, cores = self.seats[performer.site]
+        job = Job(seconds, cores, partial(self._computed_on_host, task, begin))
+        self._shared[actor] = host, job
+        if self.computes:
+            self._called += 1
+            self._calls[self._called] = call
+        self.schedule(begin, host.enter, job)
+        if ends := self._ends.get(actor):
+            self.schedule(max(ends[0].at, self.now), self._end_shared, (call, actor, job, ends[0]))
+        return call
+
+    def _computed_on_host(self, task: Task, begin: float) -> None:
+        call, actor, performer, _, _, _ = task
+        del self._shared[actor]
+        performer.free_at = self.now
+        call.answer = None, self.now - begin  # no loss so far, and the seconds of computing
+        if self.computes:
+            self.schedule(self.now, self._compute, task)
+        self._finish(call)
+
+    def _end_shared(self, ended: tuple[VirtualCall, str, Job, End]) -> None:
+        """End the process of an actor that computes on a host."""
+        call, actor, job, end = ended
+        if job.is_over:
+            return
+        host, _ = self._shared.pop(actor)
+        host.leave(job)
+        if not end.freezes:
+            call.answer = Failure("died", "its actor died", actor)
+            self._finish(call)
+
+    def _finish(self, call: VirtualCall) -> None:
+        """Let a call be done now."""
+        assert isinstance(call, SharedCall), "its end moves"
+        call.at = self.now
+        for then, argument in call.watchers:
+            self.watch(call, then, argument)
+
+    def _compute(self, task: Task) -> None:
         call, actor, performer, method, fields, inputs = task
+        if hasattr(call, "moved"):
+            return  # it was lost, and is computed by another
         failed = [each.answer for each in (call, *inputs) if isinstance(each.answer, Failure)]
         if failed:
             call.answer = failed[0]

@@ -32,6 +32,7 @@ from raysync.training.state_file import check_fits
 from raysync.virtual.actors import EvaluatorActor, ServerActor, WorkerActor
 from raysync.virtual.all_reduce import AllReduce
 from raysync.virtual.backend import Actor, VirtualBackend
+from raysync.virtual.hosts import Host, Seat
 from raysync.virtual.network import Path, Paths, SharedLink
 from raysync.virtual.trainer import Trainer, device_of
 
@@ -67,7 +68,9 @@ class DataParallelRun:
     def topology(self, backend: VirtualBackend, faults: FaultPlan) -> DataParallel:
         """Return the topology of the run."""
         training = self._training
-        plan = DataParallelPlan(self._paradigm, training.workload_samples, training.has_buffers)
+        plan = DataParallelPlan(
+            self._paradigm, training.workload_samples, training.has_buffers, training.vector_bytes
+        )
         return plan.topology(backend, training.experiment, faults)
 
     def actor(self, name: str) -> Actor:
@@ -179,3 +182,16 @@ def server_paths(
         paths[server][slot] = Path(*ends, up, away * vector_bytes / servers)
         paths[slot] = {server: Path(*ends, down, away * vector_bytes / servers)}
     return paths
+
+
+def seats_of(experiment: Experiment, timeline: VirtualBackend) -> Mapping[str, Seat]:
+    """Return slot -> its place, of the workers that share the cores of a host."""
+    hosts: dict[str, Host] = {}
+    seats = {}
+    for slot, group in experiment.slots().items():
+        if (shared := group.host) is not None:
+            host = hosts.get(shared.name) or hosts.setdefault(
+                shared.name, Host(shared.cores, timeline)
+            )
+            seats[slot] = host, group.cores
+    return seats

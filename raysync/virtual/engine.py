@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from raysync.config import Experiment
@@ -20,8 +21,8 @@ from raysync.errors import ConfigError
 from raysync.paradigms.decoupled import Decoupled
 from raysync.record.metrics_registry import RunLabels
 from raysync.training.preparation import TrainingPlan
-from raysync.virtual.backend import VirtualBackend
-from raysync.virtual.data_parallel import DataParallelRun
+from raysync.virtual.backend import End, VirtualBackend
+from raysync.virtual.data_parallel import DataParallelRun, seats_of
 from raysync.virtual.pipelined import PipelinedRun
 from raysync.virtual.reenactment import reenact, snapshot
 
@@ -90,24 +91,33 @@ def _snapshot(driver: Driver, experiment: Experiment) -> Snapshot | None:
     return state | {"intervals": _intervals(experiment)}, {WORLD: [data]}
 
 
-def _intervals(experiment: Experiment) -> list[float | None]:
+def _intervals(experiment: Experiment) -> list[float | bool | None]:
     setting = experiment.checkpoint
-    return [] if setting is None else [setting.every_s, setting.every_progress]
+    if setting is None:
+        return []
+    intervals = [setting.every_s, setting.every_progress]
+    # earlier checkpoints name only these two
+    return [*intervals, True] if setting.every_evaluation else intervals
 
 
 def _check_intervals(experiment: Experiment, checkpoint: Checkpoint) -> None:
     """Refuse other times of checkpoints: they are events of the run that is reenacted."""
     if checkpoint.state["intervals"] != _intervals(experiment):
         raise ConfigError(
-            "checkpoint: in virtual time a run can only go on with the every_s and the"
-            " every_progress that it began with."
+            "checkpoint: in virtual time a run can only go on with the every_s, every_progress and"
+            " every_evaluation that it began with."
         )
 
 
 def driver_of(
-    training: TrainingPlan, paradigm: AnyParadigm, checkpoint: Checkpoint | None = None
+    training: TrainingPlan,
+    paradigm: AnyParadigm,
+    checkpoint: Checkpoint | None = None,
+    ends: Mapping[str, Sequence[End]] = MappingProxyType({}),
 ) -> Driver:
-    """Return the driver of a run that has not begun, or goes on from a checkpoint."""
+    """Return the driver of a run that has not begun, or goes on from a checkpoint; see
+    `VirtualBackend` for the `ends` of processes that it is to survive.
+    """
     experiment = training.experiment
     run = (
         PipelinedRun(plan_of(training, paradigm))
@@ -121,9 +131,11 @@ def driver_of(
         run.paths(),
         run.actor,
         computes=trains,
+        ends=ends,
         began_at=checkpoint.at if checkpoint else 0.0,
         start_s=lambda worker: slots[WorkerId(worker).slot].start_s,
     )
+    backend.seats = seats_of(experiment, backend)
     marks = experiment.evaluation.progress_marks() if trains else []
     return Driver(
         run.topology(backend, faults),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 
 
 @dataclass(slots=True)
@@ -44,7 +45,7 @@ class Path:
         link = self.shared
         if link is None:
             return begin + (self.latency_s + added_s) + self.transfer_s
-        if not self.shared_bytes:
+        if not self.shared_bytes or begin == inf:  # what never comes holds up nothing
             return begin
         free_at = (
             begin if begin > link.free_at else link.free_at

@@ -46,6 +46,15 @@ VARIANTS = {
             },
         },
     ),
+    "balanced-bsp": ("balanced", {"hysteresis": 0.0}),
+    "balanced-asp": ("balanced", {"paradigm": "asp", "smoothing": 1.0}),
+    "balanced-ssp": (
+        "balanced",
+        {
+            "paradigm": {"name": "ssp", "staleness": 1},
+            "workers": {"w": {"max_batch": 10, "fixed_s": 0.2, "per_sample_s": 0.1}},
+        },
+    ),
     "lagtuner-literal": ("lagtuner", {"s_lower": 1, "s_upper": 4, "bound": "literal"}),
 }
 """Label -> name and parameters of a built-in paradigm."""
@@ -56,6 +65,8 @@ def lead_bound(name, parameters):
     match name, parameters:
         case ("bsp" | "hybrid-sync", _) | ("ringmaster", {"paradigm": "bsp"}):
             return 0
+        case "balanced", {"paradigm": {"staleness": staleness}}:
+            return staleness
         case "ssp", {"staleness": staleness}:
             return staleness
         case "hybrid", {"staleness_tolerance": int(tolerance)}:

@@ -36,6 +36,8 @@ def workers():
             {"sigma": 0.4},
             {"distribution": "exponential"},
             {"distribution": "normal", "sigma": 0.3},
+            {"distribution": "pareto", "tail": 1.5},
+            {"distribution": "empirical", "samples": [0.5, 1.0, 4.0]},
         ]
     )
     link = st.fixed_dictionaries(
@@ -98,6 +100,10 @@ def faults(slots):
         ),
         st.builds(
             lambda period: {"kind": "drift", "added_s": 1, "period_s": period},
+            st.sampled_from([0.5, 4]),
+        ),
+        st.builds(
+            lambda period: {"kind": "speed-drift", "sigma": 0.3, "period_s": period},
             st.sampled_from([0.5, 4]),
         ),
     ]

@@ -57,7 +57,7 @@ def simulate(machine, churn, step_s, pushes):
                     worker=worker,
                     clock=clock,
                     base=decision.version,
-                    samples=SAMPLES,
+                    samples=decision.batch_size or SAMPLES,
                     busy_s=seconds,
                 )
                 heappush(queue, (push.at, next(tie), push))

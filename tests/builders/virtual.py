@@ -2,6 +2,7 @@
 trained.
 """
 
+from contextlib import suppress
 from functools import partial
 
 import numpy as np
@@ -10,9 +11,11 @@ from torch import nn
 import raysync
 from raysync import config
 from raysync.config import ParadigmChoice
+from raysync.core.checkpoint import Checkpoint
 from raysync.core.events import Joined, Left, Pushed
-from raysync.core.journal import Entry, encode, header
+from raysync.core.journal import Checkpointed, Entry, encode, header
 from raysync.core.replay import replay
+from raysync.errors import RunFailed
 from raysync.paradigms import make, rebuild
 from raysync.training.apply_plan import MEAN
 from raysync.training.preparation import prepare
@@ -38,7 +41,11 @@ def run(training, paradigm="bsp", **parameters):
         if isinstance(paradigm, ParadigmChoice)
         else ParadigmChoice(name=paradigm, **parameters)
     )
-    return [line for lines in VirtualEngine().run(training, choice.make()) for line in lines]
+    return [
+        line
+        for lines in VirtualEngine().run(training, training.experiment.make(choice))
+        for line in lines
+    ]
 
 
 def learn(training, paradigm="bsp", **parameters):
@@ -48,7 +55,7 @@ def learn(training, paradigm="bsp", **parameters):
         if isinstance(paradigm, ParadigmChoice)
         else ParadigmChoice(name=paradigm, **parameters)
     )
-    driver = driver_of(training, choice.make())
+    driver = driver_of(training, training.experiment.make(choice))
     return [line for lines in driver.run() for line in lines], driver
 
 
@@ -95,7 +102,7 @@ def replayed(training, lines, choice):
     """The journal of a run, fed to a fresh machine."""
     return replay(
         [
-            header(choice.make(), training.workload_samples) + "\n",
+            header(training.experiment.make(choice), training.workload_samples) + "\n",
             *(encode(line) + "\n" for line in lines),
         ],
         partial(rebuild, trust=True),
@@ -134,3 +141,29 @@ def ran(training, paradigm):
 
 def decoupled(training, modules, groups, **settings):
     return ran(training, make("decoupled", modules=modules, groups=groups, **settings))
+
+
+def interrupted(task, choice, after, checkpoint=None):
+    """The lines of a run up to the cut of a checkpoint that is asked for after so many events, and
+    that checkpoint; None: the run was over before.
+    """
+    driver = driver_of(task, choice.make(), checkpoint)
+    with suppress(RunFailed):
+        driver.start()
+        while driver.goes_on and not driver.checkpoints:
+            if not after:
+                driver.checkpointer.request()
+            after -= 1
+            driver.backend.wait()
+    lines = driver.lines
+    if not driver.checkpoints:
+        return lines, None
+    [checkpoint] = driver.checkpoints
+    cut = lines.index(Checkpointed(checkpoint.at, checkpoint.number))
+    return lines[: cut + 1], checkpoint
+
+
+def resumed(task, choice, checkpoint):
+    """The lines of a run from a checkpoint to its end."""
+    reports = driver_of(task, choice.make(), checkpoint).run()
+    return [line for lines in reports if not isinstance(lines, Checkpoint) for line in lines]

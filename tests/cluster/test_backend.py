@@ -25,6 +25,7 @@ def backend_of(worker=None, servers=1, respawns=None, views=None, site="here", *
     receiver = SimpleNamespace(receive=remote(lambda part: Reference(at=5.0)))
     shards = Shards(
         [SimpleNamespace() for _ in range(servers)],
+        [f"server-{index}" for index in range(servers)],
         ["here", "there", "elsewhere"][:servers],
         [None, receiver, receiver][:servers],
         clips=False,

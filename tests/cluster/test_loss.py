@@ -170,6 +170,7 @@ def test_a_dead_server_is_not_taken_for_dead_workers(ray_cluster, run):
         run(
             **LONGER,
             paradigm="asp",
+            cluster={"restarts": {"attempts": 0}},
             strikes={0.1: lambda actor_group: ray_cluster.kill(actor_group.servers[0])},
         )
 

@@ -4,7 +4,7 @@ import psutil
 import pytest
 import torch
 
-from raysync.core.journal import Checkpointed, Resumed
+from raysync.core.journal import Checkpointed, Remark, Resumed
 from raysync.core.replay import replay
 from raysync.errors import RunFailed
 from raysync.paradigms import rebuild
@@ -46,7 +46,7 @@ def same_model(record, other):
 
 
 def test_a_run_under_bsp_comes_to_the_same_model_whatever_is_lost(ray_cluster, session, run):
-    """A server, then a controller, inside one command; then the whole command."""
+    """A server, which comes back; a controller, inside one command; then the whole command."""
     undisturbed, said = run(**SETTINGS), []
 
     def kill_server(actor_group):
@@ -57,10 +57,12 @@ def test_a_run_under_bsp_comes_to_the_same_model_whatever_is_lost(ray_cluster, s
 
     record = run(**SETTINGS, notify=said.append, strikes={0.25: kill_server, 0.55: kill_controller})
     assert record.summary["status"] == "finished"
-    assert record.summary["resumptions"] == 2
+    assert record.summary["resumptions"] == 1
+    [remark] = told(record, Remark)
+    assert " is back after " in remark.text
     assert replays(record)
     assert same_model(record, undisturbed)
-    assert sum("goes on from checkpoint" in text for text in said) == 2
+    assert sum("goes on from checkpoint" in text for text in said) == 1
     numbers = [line.number for line in told(record, Checkpointed)]
     assert numbers == sorted(set(numbers))
 
@@ -77,3 +79,30 @@ def test_a_run_under_bsp_comes_to_the_same_model_whatever_is_lost(ray_cluster, s
     assert replays(resumed)
     assert same_model(resumed, undisturbed)
     assert resumed.summary["samples"] == undisturbed.summary["samples"]
+
+
+def test_a_lost_shard_comes_back_with_its_weights_and_the_others_go_on(ray_cluster, run):
+    """Two shards, each killed once; one gradient is added to another, in whatever order. So the
+    model is the same bit by bit, without any checkpoint.
+    """
+    settings = {
+        "paradigm": "bsp",
+        "workers": [{"name": "fast", "count": 2, "step_s": 0.03}],
+        "workload": {"samples": 2400},
+        "update": {"lr": 0.05, "momentum": 0.9, "combine": "sum"},
+        "cluster": {"server_shards": 2, "restarts": {"backoff_s": 0.1}, "server_log_bytes": 2**18},
+    }
+    undisturbed = run(**settings)
+
+    def kill(shard):
+        return lambda actor_group: psutil.Process(
+            pid_of(ray_cluster, actor_group.servers[shard])
+        ).kill()
+
+    record = run(**settings, strikes={0.2: kill(1), 0.6: kill(0)})
+    assert record.summary["status"] == "finished"
+    assert [line.text.startswith("server was lost") for line in told(record, Remark)] == [True] * 2
+    assert replays(record)
+    mine, others = record.state_dict(), undisturbed.state_dict()
+    assert all(torch.equal(mine[name], others[name]) for name in others)
+    assert record.summary["samples"] == undisturbed.summary["samples"]

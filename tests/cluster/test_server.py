@@ -66,7 +66,8 @@ def test_a_clipped_update_is_made_in_two_halves(server):
 
 def test_a_new_server_goes_on_from_a_snapshot_that_keeps_vectors_too(monkeypatch, server):
     monkeypatch.setattr(server_module, "here", lambda devices: None)  # asks Ray
-    data = server.snapshot([["pushed"], 1], GRADIENT)
+    data, version = server.snapshot([["pushed"], 1], GRADIENT)
+    assert version == 1
     plan = SimpleNamespace(exchange=lambda _: OneStore(torch.zeros(2), 2, Update(lr=1.0)))
     other = Server(torch.get_num_threads(), Role("server-0"))
     other.reset(plan, None, None, data)

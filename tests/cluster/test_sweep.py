@@ -8,10 +8,12 @@ import pandas as pd
 import pytest
 import yaml
 
-from raysync.core.journal import Resumed
+from raysync.core.journal import Evaluation, Remark, Resumed
+from raysync.core.replay import replay
+from raysync.paradigms import rebuild
 from raysync.record.sweeps import TrialNote, load_sweep, notes, write_note
 from raysync.tuning.sweep import plan, run
-from raysync.tuning.trial import REPORTED
+from raysync.tuning.trial_reports import REPORTED
 from tests.builders.cluster import TINY
 
 pytestmark = pytest.mark.ray
@@ -83,7 +85,7 @@ def test_a_sweep(ray_cluster, tmp_path, monkeypatch):
     reported = {
         file.parent.name: pd.read_csv(file) for file in record.path.glob("tune/*/progress.csv")
     }
-    first = next(frame for name, frame in reported.items() if "_00000_" in name)
+    first = next(frame for name, frame in reported.items() if name.startswith("00000_"))
     assert set(REPORTED) <= set(first.columns)
     evaluations = record.records[0].evaluations
     assert list(first.accuracy) == list(evaluations.accuracy)
@@ -112,3 +114,47 @@ def test_a_sweep(ray_cluster, tmp_path, monkeypatch):
     (record.path / "sweep.parquet").unlink()
     last, ended, _, stood = swept(resume=record.path)
     assert (ended, stood, len(last.table)) == (True, [], 5)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    "scheduler",
+    [
+        {"name": "hyperband", "max_t": 4, "reduction_factor": 2},
+        {
+            "name": "pbt",
+            "time_attr": "training_iteration",
+            "perturbation_interval": 2,
+            "quantile_fraction": 0.5,
+            "hyperparam_mutations": {"update.lr": [1e-6, 0.05, 0.2]},
+        },
+    ],
+    ids=lambda scheduler: scheduler["name"],
+)
+def test_trials_are_paused_and_cloned(ray_cluster, tmp_path, monkeypatch, scheduler):
+    """Among those of HyperBand is one on Ray."""
+    monkeypatch.chdir(tmp_path)
+    grid = {"update.lr": [1e-6, 1e-5, 0.05, 0.2]}
+    settings = {**TINY, "engine": "virtual", "evaluation": {"marks": 8}}
+    if scheduler["name"] == "hyperband":
+        grid = {"engine": ["virtual", "ray"], **grid}
+    block = {"grid": grid, "scheduler": scheduler}
+    if scheduler["name"] == "hyperband":
+        block["exclude"] = [{"engine": "ray", "update.lr": [1e-6, 1e-5, 0.05]}]
+    Path("sweep.yaml").write_text(yaml.safe_dump({**settings, "sweep": block}), encoding="utf-8")
+    record, ended, _, stood = swept()
+    assert ended
+    assert stood[-1].failed == 0
+    assert set(record.table.status) <= {"finished", "stopped"}
+    lines = [list(one.journal()) for one in record.records.values()]
+    assert any(isinstance(line, Resumed) for each in lines for line in each), "nothing was paused"
+    for one, its in zip(record.records.values(), lines, strict=True):
+        marks = [line.mark for line in its if isinstance(line, Evaluation)]
+        assert marks == sorted(set(marks))
+        with (one.path / "journal.jsonl").open(encoding="utf-8") as file:
+            assert replay(file, rebuild).difference is None
+    if scheduler["name"] == "pbt":
+        remarks = [line.text for each in lines for line in each if isinstance(line, Remark)]
+        assert any("goes on from checkpoint" in text for text in remarks)
+        assert record.table.final_accuracy.min() > 0.3, "no trial stays with the worst setting"

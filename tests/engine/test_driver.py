@@ -496,7 +496,16 @@ def follow_waits(lines, min_workers, calls):
     if min_workers == 1:
         waits = []
     event(f"{min(3, len(waits))} waits for workers")
-    steps = [at for at, _, method, _ in calls if method == "step"]
+    issued = {}
+    for (
+        at,
+        worker,
+        method,
+        fields,
+    ) in calls:  # those issued again, after the loss of a server, began
+        if method == "step":
+            issued.setdefault((worker, fields[0]), at)
+    steps = list(issued.values())
     assert not [at for at in steps if any(since < at < until for since, until in waits)]
     told = [(line.at, line.text) for line in lines if isinstance(line, Remark)]
     went_on = [at for at, text in told if text.startswith("The run goes on: ")]

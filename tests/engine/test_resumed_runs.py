@@ -3,7 +3,6 @@ is a possible history, and nothing is lost but what came after the cut.
 """
 
 from collections import Counter
-from contextlib import suppress
 
 import pytest
 import torch
@@ -12,45 +11,17 @@ from torch import nn
 
 from raysync import config
 from raysync.config import ParadigmChoice
-from raysync.core.checkpoint import Checkpoint
 from raysync.core.events import Pushed
-from raysync.core.journal import Checkpointed, Ended, Entry, Evaluation, Resumed
-from raysync.errors import RunFailed
+from raysync.core.journal import Ended, Entry, Evaluation, Resumed
 from raysync.training.preparation import prepare
 from raysync.virtual.actors import EvaluatorActor
 from raysync.virtual.engine import driver_of
 from tests.builders.paradigms import VARIANTS
 from tests.builders.plans import plans
-from tests.builders.virtual import DATA, replayed, timed, weights_of
+from tests.builders.virtual import DATA, interrupted, replayed, resumed, timed, weights_of
 
 variants = st.sampled_from(list(VARIANTS))
 cuts = st.lists(st.integers(0, 100), min_size=1, max_size=3)
-
-
-def interrupted(task, choice, after, checkpoint=None):
-    """The lines of a run up to the cut of a checkpoint that is asked for after so many events, and
-    that checkpoint; None: the run was over before.
-    """
-    driver = driver_of(task, choice.make(), checkpoint)
-    with suppress(RunFailed):
-        driver.start()
-        while driver.goes_on and not driver.checkpoints:
-            if not after:
-                driver.checkpointer.request()
-            after -= 1
-            driver.backend.wait()
-    lines = driver.lines
-    if not driver.checkpoints:
-        return lines, None
-    [checkpoint] = driver.checkpoints
-    cut = lines.index(Checkpointed(checkpoint.at, checkpoint.number))
-    return lines[: cut + 1], checkpoint
-
-
-def resumed(task, choice, checkpoint):
-    """The lines of a run from a checkpoint to its end."""
-    reports = driver_of(task, choice.make(), checkpoint).run()
-    return [line for lines in reports if not isinstance(lines, Checkpoint) for line in lines]
 
 
 @settings(max_examples=40)

@@ -214,10 +214,19 @@ class World:
         self.spawned.append((self.now, worker))
         return self._started(worker, self._backend.spawn(worker))
 
-    def restart(self, actor):
+    def restart(self, actor, *base, freezes=False):
         self._dead.discard(actor)
+        if actor != EVALUATOR:
+            return self._anew(actor, self._backend.restart(actor, *base, freezes=freezes))
         self.restarts += 1
         return self._started(actor, self._backend.restart(actor))
+
+    def _anew(self, server, call):
+        """A server is sent calls before it is ready."""
+        seconds = self._misfortunes.starts.get(server, 0.0)
+        performer = self._backend._actors.get(server) or self._backend._start(server)
+        performer.free_at = call.at = self.now + seconds
+        return call
 
     def _started(self, actor, call):
         match self._misfortunes.starts.get(actor):

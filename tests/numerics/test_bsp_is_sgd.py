@@ -5,9 +5,10 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from raysync import config
+from raysync.core.events import Pushed
 from raysync.training.preparation import prepare
 from tests.builders.tasks import Sums
-from tests.builders.virtual import learn, weights_of
+from tests.builders.virtual import entries, learn, weights_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -35,7 +36,7 @@ def train(training, name):
     return weights_of(driver)
 
 
-def train_alone(training, sizes=(BATCH,) * WORKERS):
+def train_alone(training, rounds=[[BATCH] * WORKERS] * ROUNDS):
     """torch, one process, one batch made of the workers' batches."""
     module = training.build()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
@@ -44,7 +45,7 @@ def train_alone(training, sizes=(BATCH,) * WORKERS):
     for clock in range(ROUNDS):
         indices = [
             index
-            for one, size in zip(batches, sizes, strict=True)
+            for one, size in zip(batches, rounds[clock], strict=True)
             for index in one.indices(clock, size)
         ]
         optimizer.zero_grad()
@@ -73,8 +74,24 @@ def test_bsp_of_unequal_batches_is_the_batch_of_all():
     ]
     training = prepare(config.validate(SETTINGS | {"workers": workers}))
     assert [len(shard) for shard in training.shards.values()] == [75, 150, 150, 225]
-    alone = train_alone(training, sizes)
+    alone = train_alone(training, [sizes] * ROUNDS)
     assert (train(training, "bsp") - alone).abs().max().item() < 1e-5
+
+
+def test_balanced_bsp_is_the_batch_of_all():
+    """The first takes what its memory holds, 24 of the 64 samples; of the 40 others, speeds of 1/2,
+    1/3 and 1/4 give 18.46, 12.31 and 9.23.
+    """
+    workers = [group | {"max_batch": 24} for group in SETTINGS["workers"]]
+    training = prepare(config.validate(SETTINGS | {"workers": workers}))
+    lines, driver = learn(training, "balanced")
+    rounds = [BATCH] * WORKERS, *[[24, 19, 12, 9]] * (ROUNDS - 1)
+    pushes = entries(lines, Pushed)
+    for clock, sizes in enumerate(rounds):
+        pushed = [entry.event for entry in pushes if entry.event.clock == clock]
+        assert [event.samples for event in sorted(pushed, key=lambda each: each.worker)] == sizes
+    alone = train_alone(training, rounds)
+    assert (weights_of(driver) - alone).abs().max().item() < 1e-5
 
 
 @pytest.mark.parametrize("micro_batch", [None, 2])

@@ -149,6 +149,7 @@ WAYS_IN = [
     (HARM, {}),
     ("os:system", {"command": "true"}),
     ("raysync.paradigms.ringmaster:Ringmaster", {"paradigm": INNER}),
+    ("raysync.paradigms.balanced:Balanced", {"paradigm": INNER}),
     (
         "raysync.paradigms.syncswitch:SyncSwitch",
         {"first": "bsp", "then": [HARM], "fraction": [0.5]},

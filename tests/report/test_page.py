@@ -304,9 +304,9 @@ def test_what_a_user_writes_is_text(own_copy, tmp_path):
         note = json.dumps(
             {"do": "Note", "kind": evil, "worker": "fast-0#1", "values": {evil: evil}}
         )
-        journal.write_text(
-            journal.read_text().replace('"decisions": [', f'"decisions": [{note}, ', 1)
-        )
+        text = journal.read_text()
+        assert '"decisions":[' in text
+        journal.write_text(text.replace('"decisions":[', f'"decisions":[{note}, ', 1))
     path = tmp_path / "report.html"
     page.write_html(collect([own_copy]), path)
     text = path.read_text(encoding="utf-8")
@@ -320,8 +320,8 @@ def test_what_a_user_writes_is_text(own_copy, tmp_path):
 
 def test_no_figure_can_end_its_script():
     figure = Figure("key", "section", "title", "caption.", [{"text": ["</script>", "<!--"]}])
-    assert "<" not in page._json(figure)
-    assert json.loads(page._json(figure))["traces"] == figure.traces
+    assert "<" not in page.figure_json(figure)
+    assert json.loads(page.figure_json(figure))["traces"] == figure.traces
 
 
 def test_published_values_stand_below_the_measured(own_copy, tmp_path):

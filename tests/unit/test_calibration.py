@@ -5,44 +5,139 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given, strategies as st
 
-from raysync import calibration, config
-from raysync.calibration import Measured, calibrate, profile
-from raysync.cli import listing, train
-from raysync.errors import ConfigError
+from raysync import config
+from raysync.calibration import (
+    Links,
+    Measured,
+    MeasuredGroup,
+    StepTimes,
+    UpdateTimes,
+    calibrate,
+    links,
+    profile,
+    step_times,
+    updates,
+)
+from raysync.cli import calibrate_command, listing
+from raysync.cluster.devices import Place
+from raysync.errors import ConfigError, RunFailed
 from raysync.training.preparation import prepare
 from raysync.virtual.engine import VirtualEngine
 
 LATENCY_S, BANDWIDTH, START_S = 0.02, 5e7, 3.5
+FIXED_S, PER_SAMPLE_S = 0.04, 0.002
 
 
 class Known:
-    """An engine whose links are known, and how long a process takes to start."""
+    """An engine whose devices and links are known, and how long a process takes to start."""
 
-    places, models, resumes_exactly = {}, (), False
+    models, resumes_exactly = (), False
+
+    def __init__(self, devices=("cpu",), holds=10**9, **slow):
+        self.devices, self.holds, self.slow = devices, holds, slow
+        self.places, self.sizes = {}, []
 
     def run(self, training, paradigm, *_):
-        network = config.Network(
-            link=config.Link(latency_s=LATENCY_S, bandwidth_bytes_per_s=BANDWIDTH)
-        )
         [worker] = training.experiment.workers
-        workers = (worker.model_copy(update={"start_s": START_S}),)
+        latency_s = LATENCY_S + self.slow.get(worker.name, 0.0)
+        network = config.Network(
+            link=config.Link(latency_s=latency_s, bandwidth_bytes_per_s=BANDWIDTH)
+        )
+        times = {"start_s": START_S, "per_sample_s": PER_SAMPLE_S, "fixed_s": FIXED_S}
+        workers = (worker.model_copy(update=times),)
         experiment = training.experiment.model_copy(update={"network": network, "workers": workers})
-        return VirtualEngine().run(replace(training, experiment=experiment), paradigm)
+        [slot] = training.groups
+        groups = {slot: workers[0]}
+        self.places = {
+            slot: Place("0a", f"node of {worker.name}", "10.0.0.1", (), tuple(self.devices))
+        }
+        if experiment.model.name == "mlp" and experiment.batch_size > 1:
+            self.sizes.append(experiment.batch_size)
+            if experiment.batch_size > self.holds:
+                raise RunFailed("worker w-0#1: OutOfMemoryError: CUDA out of memory.")
+        return VirtualEngine().run(
+            replace(training, experiment=experiment, groups=groups), paradigm
+        )
 
 
-def test_a_known_network_and_a_known_start_are_found(one_thread):
+def of_groups(*workers, **settings):
+    return prepare(config.validate({"model": "mlp", "workers": list(workers), **settings}))
+
+
+def test_known_devices_links_and_starts_are_found(one_thread, monkeypatch):
     """Within 10 %: the server's own time, which is subtracted, is measured on this machine."""
-    found = calibrate(Known(), prepare(config.validate({"model": "mlp"})))
-    assert found.latency_s == pytest.approx(LATENCY_S, rel=0.1)
-    assert found.bandwidth_bytes_per_s == pytest.approx(BANDWIDTH, rel=0.1)
-    assert found.start_s == pytest.approx(START_S)
-    assert found.step_s > 0 < found.update_bytes_per_s
-    assert found.flops_per_s * found.step_s == pytest.approx(
-        prepare(config.validate({"model": "mlp", "workers": [{"name": "w", "flops_per_s": 1.0}]}))
-        .groups["w-0"]
-        .step_s
+    monkeypatch.setattr(links, "ITERATIONS", 30)
+    monkeypatch.setattr(links, "WARM", 5)
+    said = []
+    found = calibrate(
+        Known(far=0.05),
+        of_groups(
+            {"name": "near"}, {"name": "far", "batch_size": 16}, {"name": "said", "step_s": 1}
+        ),
+        said.append,
+        lambda node: (1.5 if node == "node of far" else 0.1, 4),
     )
+    for name, latency_s, sizes in (
+        ("near", LATENCY_S, [8, 16, 32, 64, 128]),
+        ("far", LATENCY_S + 0.05, [4, 8, 16, 32, 64]),
+    ):
+        group = found.groups[name]
+        assert list(group.steps.seconds) == sizes
+        assert group.steps.fixed_s == pytest.approx(FIXED_S)
+        assert group.steps.per_sample_s == pytest.approx(PER_SAMPLE_S)
+        assert (group.steps.floor_s, group.steps.max_batch) == (0.0, None)
+        assert group.steps.sigma == pytest.approx(0.0, abs=1e-9)
+        assert group.links.latency_s == pytest.approx(latency_s, rel=0.1)
+        assert group.links.bandwidth_bytes_per_s == pytest.approx(BANDWIDTH, rel=0.1)
+        assert group.start_s == pytest.approx(START_S)
+    assert found.groups["said"].steps is None
+    assert found.updates.bytes_per_s > 0
+    [warning] = [text for text in said if "busy" in text]
+    assert "The node of far is busy with other work (1.5 of 4 cores)" in warning
+
+
+@given(
+    st.floats(0, 1), st.floats(1e-4, 1), st.integers(0, 2), st.lists(st.integers(1, 9), min_size=5)
+)
+def test_a_line_with_a_floor_is_found_again(fixed_s, per_sample_s, flat, steps):
+    sizes = [4, 8, 16, 32, 64]
+    floor_s = fixed_s + per_sample_s * sizes[flat] if flat else 0.0
+    exact = {size: [max(floor_s, fixed_s + per_sample_s * size)] * 3 for size in sizes}
+    found = step_times.fitted(exact)
+    for size in sizes:
+        assert found.at(size) == pytest.approx(exact[size][0], rel=0.1)
+
+
+def test_the_spread_is_that_of_the_logarithms():
+    found = step_times.fitted({1: [0.9, 1.0, 1.1], 2: [1.8, 2.0, 2.2], 4: [3.6, 4.0, 4.4]})
+    assert found.sigma == pytest.approx(0.082, abs=1e-3)
+
+
+def test_the_largest_batch_that_fits_is_found_by_trying(one_thread):
+    engine = Known(devices=("cuda:0 A100",), holds=150)
+    training = of_groups({"name": "w", "gpus": 1})
+    [group] = training.experiment.workers
+    found = step_times.step_times(engine, training, group)
+    assert 150 / step_times.CLOSE <= found.max_batch <= 150
+    assert list(found.seconds) == [8, 16, 32, 64, 128]
+    smaller = step_times.step_times(Known(devices=("cuda:0 A100",), holds=40), training, group)
+    assert list(smaller.seconds) == [8, 16, 32]
+    assert 40 / step_times.CLOSE <= smaller.max_batch <= 40
+
+
+@pytest.mark.parametrize(
+    ("engine", "says"),
+    [
+        (Known(), "gpus: 1, but the torch on its node .* sees no GPU"),
+        (Known(devices=("cuda:0 A100",), holds=1), "a batch of 8 does not fit into its memory"),
+    ],
+)
+def test_a_group_that_cannot_be_measured_is_refused(one_thread, engine, says):
+    training = of_groups({"name": "w", "gpus": 1})
+    with pytest.raises(ConfigError, match=says):
+        calibrate(engine, training)
 
 
 @pytest.mark.parametrize(
@@ -57,13 +152,13 @@ def test_updates_that_look_at_old_weights_can_be_timed(monkeypatch, update):
             self.work()
             return SimpleNamespace(median=1.0)
 
-    monkeypatch.setattr(calibration, "Timer", Once)
-    assert calibration._update_s(400, 3, config.Update(**update)) == 1.0
+    monkeypatch.setattr(updates, "Timer", Once)
+    assert updates.update_s(400, 3, config.Update(**update)) == 1.0
 
 
 def test_a_profile_holds_the_workers_and_what_was_measured(tmp_path):
-    """A group that says itself how long its step lasts keeps that; the others get the measured
-    rate.
+    """A group that says itself how long its step lasts keeps that; the others get what was
+    measured, and a link of their own where their way is longer.
     """
     workers = [
         {"name": "said", "count": 2, "step_s": 0.1, "speed": 0.5, "jitter": {"sigma": 0.1}},
@@ -71,21 +166,25 @@ def test_a_profile_holds_the_workers_and_what_was_measured(tmp_path):
         {"name": "quick", "start_s": 0.5},
     ]
     experiment = config.validate({"workers": workers})
+    steps = StepTimes({32: 0.1}, 0.01, 0.00234567, 0.03, 0.0512, 96)
+    near, far = Links(0.001, None), Links(0.0042, 1e8)
     measured = Measured(
-        step_s=0.01,
-        flops_per_s=1.23456e9,
-        latency_s=0.001,
-        bandwidth_bytes_per_s=None,
-        update_s=1e-4,
-        update_bytes_per_s=2e9,
-        start_s=4.321,
+        {
+            "said": MeasuredGroup(None, near, 4.321),
+            "silent": MeasuredGroup(steps, far, 4.321),
+            "quick": MeasuredGroup(steps, near, 4.321),
+        },
+        UpdateTimes(1e-4, 2e9),
     )
     path = tmp_path / "here.yaml"
     path.write_text(profile(experiment, measured, "a test"))
     again = config.validate({"profile": str(path), "engine": "virtual"})
     assert again.workers[0] == experiment.workers[0].model_copy(update={"start_s": 4.32})
     assert again.workers[2].start_s == 0.5
-    assert (again.workers[1].flops_per_s, again.workers[1].step_s) == (1.23e9, None)
+    silent = again.workers[1]
+    assert (silent.fixed_s, silent.per_sample_s, silent.floor_s) == (0.01, 0.00235, 0.03)
+    assert (silent.max_batch, silent.jitter.sigma) == (96, 0.0512)
+    assert silent.link == config.Link(latency_s=0.0032, bandwidth_bytes_per_s=1e8)
     assert again.network == config.Network(
         link=config.Link(latency_s=0.001), update_s=1e-4, update_bytes_per_s=2e9
     )
@@ -100,7 +199,7 @@ def test_a_profile_that_cannot_be_written_is_refused_before_anything_is_measured
 ):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=says):
-        train.calibrate(Path(path), None, [])
+        calibrate_command.calibrate(Path(path), None, [])
 
 
 def test_clusters_are_listed_with_their_workers(capsys):

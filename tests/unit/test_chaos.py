@@ -4,6 +4,7 @@ notices a journal that was broken by hand.
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,11 +15,13 @@ import pytest
 
 from raysync import cli, config
 from raysync.chaos import oracles, processes, trial
+from raysync.chaos.memory import MemorySamples
 from raysync.chaos.schedule import SIGNALS, TARGETS, names_in, schedule
 from raysync.core.decisions import Apply, Drop
 from raysync.core.journal import encode, header
 from raysync.errors import ConfigError
 from raysync.paradigms import make, rebuild
+from raysync.record.storage import folders_with
 from tests.builders.journals import journal
 
 # ---- the schedule ----
@@ -64,6 +67,54 @@ def test_names_are_a_list_with_commas():
 
 
 # ---- processes ----
+
+
+def test_a_checkpoint_that_is_removed_while_it_is_looked_for_is_none(tmp_path, monkeypatch):
+    for name in ("1", "2"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.json").touch()
+    assert folders_with(tmp_path, "manifest.json") == [tmp_path / "1", tmp_path / "2"]
+    listed = sorted(tmp_path.iterdir())
+    shutil.rmtree(tmp_path / "1")
+    monkeypatch.setattr(type(tmp_path), "iterdir", lambda self: iter(listed))
+    assert folders_with(tmp_path, "manifest.json") == [tmp_path / "2"]
+    monkeypatch.undo()
+    assert folders_with(tmp_path / "gone", "manifest.json") == []
+
+
+def test_a_semaphore_of_a_stranger_is_no_memory_that_was_left(tmp_path, monkeypatch):
+    for name in ("sem.loky-1-abc", "plasma-1"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr(processes, "SHARED_MEMORY", tmp_path)
+    assert processes.segments() == {"plasma-1"}
+
+
+@pytest.mark.parametrize(
+    ("held_mb", "says"),
+    [
+        ([100] * 10 + [900] * 30, ""),
+        ([900, 700] * 20, ""),
+        ([900] * 20 + [1500] * 20, "it grew from 900 to 1500 MB"),
+        ([900] * 20 + [1050] * 20, ""),
+        ([1, 1000] * 5, ""),
+    ],
+)
+def test_memory_that_grows_is_noticed(held_mb, says):
+    assert MemorySamples([round(mb * 1e6) for mb in held_mb]).growth() == says
+
+
+def test_the_memory_of_marked_processes_is_sampled_every_few_seconds():
+    wait = [sys.executable, "-c", "input()"]
+    ours = subprocess.Popen(wait, stdin=subprocess.PIPE, env=processes.with_mark(os.environ, "us"))
+    samples = MemorySamples()
+    try:
+        for now_s in (0.0, 1.0, 5.0):
+            samples.take("us", now_s)
+        assert len(samples.held_bytes) == 2
+        assert min(samples.held_bytes) > 1e6
+    finally:
+        ours.kill()
+        ours.wait()
 
 
 def test_only_processes_with_the_mark_are_known_and_killed():

@@ -300,7 +300,7 @@ def test_a_checkpoint_without_a_line_in_the_journal_is_none(engine, tmp_path):
     lines = (path / "journal.jsonl").read_text().splitlines(keepends=True)
     at = of(load(path), Checkpointed)[2].at
     for another in ("", encode(Checkpointed(at + 1, 3)) + "\n"):
-        changed = [another if '"number": 3' in line else line for line in lines]
+        changed = [another if '"number":3' in line else line for line in lines]
         (path / "journal.jsonl").write_text("".join(changed))
         said = []
         assert newest_checkpoint(path, said.append).number == 2

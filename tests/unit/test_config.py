@@ -191,6 +191,42 @@ from raysync.errors import ConfigError
             "paradigm: {name: sync-switch, batch_sizes: {asp: 64}}\nworkers: [{max_batch: 32}]",
             "paradigm sync-switch: batch_sizes.asp: 64 is above the 32 samples",
         ),
+        (
+            "paradigm: {name: balanced, multiple: 5}",
+            "paradigm: balanced: multiple: the batch_size of group 'worker', 32, is no multiple of"
+            " 5",
+        ),
+        (
+            "paradigm: {name: balanced, multiple: 16}\nworkers: [{name: w, batch_size: 8}]",
+            "multiple: the batch_size of group 'w', 8, is no multiple of 16",
+        ),
+        ("paradigm: {name: balanced, paradigm: decoupled}", "balanced: paradigm: decoupled is a"),
+        (
+            "paradigm: {name: balanced, paradigm: {name: sync-switch, batch_sizes: {asp: 8}}}",
+            r"balanced: paradigm: sync-switch sets batch sizes itself \(sync-switch: batch_sizes",
+        ),
+        (
+            "paradigm: {name: balanced, paradigm: balanced}",
+            r"balanced: paradigm: balanced sets batch sizes itself \(balanced",
+        ),
+        (
+            "paradigm: {name: balanced, paradigm: {name: k-sync, k: 5}}",
+            "balanced: k-sync: k: 5 workers of 4; allowed: 1",
+        ),
+        (
+            "workers: [{jitter: {distribution: empirical}}]",
+            "distribution: empirical and samples go together; .* 0 samples",
+        ),
+        ("workers: [{jitter: {samples: [1, 2]}}]", "got distribution: lognormal and 2 samples"),
+        (
+            "workers: [{jitter: {distribution: empirical, samples: [1, 0]}}]",
+            "sample 2 is 0; it must be above 0",
+        ),
+        ("workers: [{jitter: {distribution: pareto, tail: 1}}]", "tail: .*greater than 1"),
+        (
+            "faults: [{kind: speed-drift, sigma: 0.1}]",
+            r"faults\[0\].*give one of period_s and period_clocks",
+        ),
         ("workers: [{fixed_s: 0.1, step_s: 1}]", "fixed_s: 0.1 needs per_sample_s"),
         ("workers: [{floor_s: 0.1}]", "floor_s: 0.1 needs per_sample_s"),
         (
@@ -224,7 +260,7 @@ from raysync.errors import ConfigError
         ("workers: [{step_s: 1, trace: [1]}]", "got step_s and trace"),
         (
             "workers: [{jitter: {distribution: gamma}}]",
-            r"workers\[0\].jitter.distribution: .*'exponential'; got 'gamma'",
+            r"workers\[0\].jitter.distribution: .*'empirical'; got 'gamma'",
         ),
         ("workers: [{link: {latency_s: -1}}]", r"workers\[0\].link.latency_s: .*got -1"),
         (
@@ -279,11 +315,11 @@ SLOW, CRASH, DRIFT = (
         (
             "kind: slowdown, factor: 2",
             r"faults\[0\]: unknown kind 'slowdown'; did you mean 'slow-down'\?\n"
-            "Allowed: crash, drift, kill, latency, slow-down.",
+            "Allowed: crash, drift, kill, latency, slow-down, speed-drift.",
         ),
         (
             "factor: 2",
-            r"x.yaml: faults\[0\]: give its kind: crash, drift, kill, latency or slow-down",
+            r"x.yaml: faults\[0\]: give its kind: crash, drift, kill, latency, slow-down or speed",
         ),
         ("kind: slow-down", r"faults\[0\].factor: Field required"),
         (

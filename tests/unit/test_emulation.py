@@ -3,7 +3,7 @@ fault names.
 """
 
 from itertools import pairwise
-from math import exp
+from math import exp, log
 from statistics import fmean, stdev
 
 import pytest
@@ -12,6 +12,7 @@ from raysync import config
 from raysync.config import Jitter, Link
 from raysync.engine.faults import NO_FAULT, FaultPlan
 from raysync.engine.step_time import SHORTEST, StepTime, jitter_of, one_way_s
+from raysync.randomness import standard_normal
 
 SLOW = {"kind": "slow-down", "factor": 2}
 KILL = {"kind": "kill"}
@@ -169,6 +170,35 @@ def test_drift_may_begin_by_seconds_and_wander_by_clocks():
     )
 
 
+@pytest.mark.parametrize("by", ["period_s", "period_clocks"])
+def test_speed_drifts_by_a_reflected_random_walk(by):
+    """Its logarithm: steps of 0.05 on average 0, a line between them, and within log 1.5."""
+    plan = faults({"kind": "speed-drift", "sigma": 0.05, "most": 1.5, by: 4})
+    where = {
+        slot: [log(plan.at_step(slot, key, float(key)).factor) for key in range(12_001)]
+        for slot in ("fast-0", "slow-0")
+    }
+    for path in where.values():
+        assert path[0] == 0
+        steps = [b - a for a, b in pairwise(path[::4])]
+        assert fmean(steps) == pytest.approx(0, abs=0.003)
+        assert stdev(steps) == pytest.approx(0.05, rel=0.05)
+        assert path[2::4] == pytest.approx([(a + b) / 2 for a, b in pairwise(path[::4])])
+        # A reflected walk is uniform between its ends in the long run.
+        assert -log(1.5) <= min(path) < -0.38
+        assert 0.38 < max(path) <= log(1.5)
+        assert stdev(path) == pytest.approx(2 * log(1.5) / 12**0.5, rel=0.25)
+    assert where["fast-0"] != where["slow-0"]
+
+
+def test_a_walk_goes_on_from_its_end():
+    """The place after 3 steps is that after 2, and a step: near the middle nothing is reflected."""
+    sigma, plan = 0.01, faults({"kind": "speed-drift", "sigma": 0.01, "period_clocks": 1}, seed=5)
+    steps = [sigma * standard_normal(5, "trouble 0 walk", "fast-0", number) for number in (1, 2, 3)]
+    walked = [log(plan.at_step("fast-0", clock, 0.0).factor) for clock in (3, 2, 1)]
+    assert walked == pytest.approx([sum(steps), sum(steps[:2]), steps[0]])
+
+
 def test_another_seed_and_another_place_in_the_list_mean_other_spells():
     spells = SLOW | {"mean_gap_clocks": 5, "lasts_clocks": 1}
     assert slot_fault(faults(spells)) == slot_fault(faults(spells))
@@ -260,6 +290,9 @@ def test_what_nobody_met_is_described_as_the_file_has_it():
     ("jitter", "spread"),
     [
         ({"distribution": "exponential"}, 1.0),
+        # m = (a - 1) / a: m^2 a / (a - 2) - 1 = 1 / (a (a - 2))
+        ({"distribution": "pareto", "tail": 6}, 24**-0.5),
+        ({"distribution": "empirical", "samples": [3, 1, 2]}, (2 / 3) ** 0.5 / 2),
         ({"distribution": "lognormal", "sigma": 0.5}, (exp(0.25) - 1) ** 0.5),
         ({"distribution": "normal", "sigma": 0.2}, 0.2),
         ({"sigma": 0}, 0),
@@ -276,6 +309,22 @@ def test_jitter_has_mean_1(jitter, spread):
     assert fmean(factors) == pytest.approx(1, abs=0.03 * spread + 1e-12)
     assert stdev(factors) == pytest.approx(spread, rel=0.05)
     assert min(factors) > 0
+
+
+def test_the_tail_of_a_pareto_jitter():
+    """Above x are (m / x)^1.5 of the factors, with m = 1/3: 1 / 27 above 3, 1 / 216 above 12."""
+    jitter = jitter_of(Jitter(distribution="pareto", tail=1.5), 0, "w-0")
+    factors = [jitter(clock) for clock in range(40_000)]
+    assert min(factors) == pytest.approx(1 / 3, rel=1e-3)
+    for x, share in ((1 / 3 * 4 ** (2 / 3), 1 / 4), (3, 1 / 27), (12, 1 / 216)):
+        assert fmean(factor > x for factor in factors) == pytest.approx(share, rel=0.15)
+
+
+def test_an_empirical_jitter_draws_the_samples_over_their_mean():
+    jitter = jitter_of(Jitter(distribution="empirical", samples=[0.1, 0.1, 0.4]), 0, "w-0")
+    factors = [round(jitter(clock), 9) for clock in range(3000)]
+    assert set(factors) == {0.5, 2.0}
+    assert factors.count(2.0) == pytest.approx(1000, rel=0.1)
 
 
 def test_a_normal_jitter_is_cut():

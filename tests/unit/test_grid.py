@@ -100,6 +100,11 @@ def written(tmp_path, monkeypatch):
     return write
 
 
+def pbt(mutations, **more):
+    scheduler = {"name": "pbt", "hyperparam_mutations": mutations, **more}
+    return {"grid": {"update.lr": [0.1, 0.2]}, "scheduler": scheduler}
+
+
 @pytest.mark.parametrize(
     ("sweep", "says"),
     [
@@ -132,7 +137,16 @@ def written(tmp_path, monkeypatch):
         ({"grid": {"seed": [0]}, "stop": {"acuracy": 1}}, "did you mean 'accuracy'"),
         ({"grid": {"seed": [0]}, "metric": "los"}, "did you mean 'loss'"),
         ({"grid": {"seed": [0]}, "scheduler": "ahsa"}, "did you mean 'asha'"),
-        ({"grid": {"seed": [0]}, "scheduler": "pbt"}, "pbt pauses, clones or changes trials"),
+        ({"grid": {"seed": [0]}, "scheduler": "pb2"}, "pb2: its model .* choose one of asha, fifo"),
+        ({"grid": {"seed": [0]}, "scheduler": "hb_bohb"}, "hb_bohb goes with `search: bohb` only"),
+        ({"grid": {"seed": [0]}, "scheduler": "pbt"}, "hyperparam_mutations: say what clones may"),
+        (pbt({"batch_size": [8, 16]}), "batch_size cannot change in the middle .* update.lr, "),
+        (pbt({"update.momentum": [0.5]}), "update.momentum is neither in sweep.grid nor in"),
+        (pbt({"update.lr": 0.1}), "update.lr: a list of values, or a distribution such as"),
+        (pbt({"update.lr": {"loguniform": [0, 1]}}), r"loguniform\(0, 1\) cannot be drawn from"),
+        (pbt({"update.lr": [0.1]}, perturbaton_interval=2), "did you mean 'perturbation_interval'"),
+        (pbt({"update.lr": [0.1]}, custom_explore_fn="x"), "unknown parameter 'custom_explore_fn'"),
+        (pbt({"update.lr": [0.1]}) | {"search": "optuna"}, "Tune runs it without a searcher"),
         (
             {"grid": {"seed": [0]}, "scheduler": {"name": "asha", "grace_period": -1}},
             "asha: grace_period must be positive",

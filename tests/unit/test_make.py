@@ -73,7 +73,7 @@ def test_parameters_are_validated_and_kept():
         (
             "qqq",
             {},
-            "Allowed: asp, backup-workers, bsp, decoupled, hybrid, .*, lagtuner, ringmaster, .*ssp",
+            "Allowed: asp, backup-workers, balanced, bsp, decoupled, hybrid, .*, ringmaster, .*ssp",
         ),
         ("ssp", {"staleness": -1}, "staleness: Input should be greater than or equal to 0; got -1"),
         ("ssp", {"staleness": 1.5}, "staleness: .*got 1.5"),
@@ -178,6 +178,12 @@ def test_a_module_that_cannot_be_imported_says_why_and_where(tmp_path, monkeypat
     [
         ("bsp", {}, []),
         ("ringmaster", {"paradigm": "ssp"}, []),
+        ("balanced", {"paradigm": "ssp"}, [(Capability.BATCH_SIZE, "balanced")]),
+        (
+            "sync-switch",
+            {"then": {"name": "ringmaster", "paradigm": "balanced"}},
+            [(Capability.BATCH_SIZE, "balanced")],
+        ),
         ("sync-switch", {}, []),
         (
             "sync-switch",

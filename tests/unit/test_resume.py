@@ -81,7 +81,10 @@ def test_callbacks_and_watches_see_the_whole_run(engine, path):
     ("change", "says"),
     [
         ("workload.samples=3840", "workload.samples: 3840, but the run began with 1920"),
-        ("workers.0.count=4", r"workers\[0\].count: 4, but the run began with 3"),
+        (
+            "workers.0.count=4",
+            r"workers\[0\].count: 4, but the run began with 3: in virtual time a run goes on",
+        ),
         ("workers=[{count: 3}, {name: more}]", "workers: 2 of them, but the run began with 1 of"),
         ("paradigm=bsp", "paradigm.name: 'bsp', but the run began with 'ssp'"),
         ("seed=1", "seed: 1, but the run began with 0"),
@@ -114,6 +117,56 @@ def test_what_may_change_exists():
     experiment = config.validate(SETTINGS)
     check_changes(experiment, config.validate({**SETTINGS, "workers": [{"count": 3, "cpus": 2}]}))
     check_changes(experiment, config.validate({**SETTINGS, "checkpoint": None}))
+
+
+ON_RAY = {**SETTINGS, "engine": "ray", "timing": "with-gradients"}
+OLD = {"name": "old", "count": 2, "step_s": 0.1}
+
+
+def with_workers(*groups, **more):
+    return config.validate({**ON_RAY, "workers": list(groups), **more})
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        [OLD | {"count": 6}],
+        [OLD | {"count": 1}],
+        [{"name": "new"}, OLD],
+        [{"name": "new", "count": 3, "gpus": 1}],
+        [OLD | {"cpus": 2, "count": 3}, {"name": "new"}],
+    ],
+)
+def test_on_ray_the_number_of_workers_and_groups_may_change(groups):
+    check_changes(with_workers(OLD), with_workers(*groups), elastic=True)
+    with pytest.raises(ConfigError, match="workers.*but the run began with"):
+        check_changes(with_workers(OLD), with_workers(*groups))  # of a comparison, or a sweep
+
+
+def test_what_a_group_that_stays_is_may_not_change():
+    changed = with_workers({"name": "new"}, OLD | {"step_s": 0.2})
+    with pytest.raises(ConfigError) as refused:
+        check_changes(with_workers(OLD), changed, elastic=True)
+    first, may = str(refused.value).splitlines()
+    assert first == ("workers[1].step_s: 0.2, but the run began with 0.1, and goes on as it began.")
+    assert may.startswith("What may change: the number of workers (workers.*.count) and whole")
+
+
+def test_a_cut_network_keeps_its_workers():
+    decoupled = {"paradigm": {"name": "decoupled", "modules": 2, "groups": 1}, "checkpoint": None}
+    before = with_workers(OLD, **decoupled)
+    after = with_workers({"name": "new", "count": 2}, **decoupled)
+    with pytest.raises(ConfigError, match="'new', but the run began with 'old': a cut network has"):
+        check_changes(before, after, elastic=True)
+
+
+def test_the_workload_stays_where_it_is_counted_in_iterations_of_each_worker(engine, path):
+    record = load(path, trust=True)
+    text = (path / "config.yaml").read_text()
+    assert resumption.workload_of(record) == 32 * 60
+    text = text.replace("iterations_per_worker: null", "iterations_per_worker: 9")
+    (path / "config.yaml").write_text(text.replace("samples: 1920", "samples: null"))
+    assert raysync.resume(path).summary["samples"] >= 32 * 60
 
 
 def finished(path):

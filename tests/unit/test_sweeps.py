@@ -1,7 +1,5 @@
 """What is noted of a sweep's trials, and the table that is made of it."""
 
-from types import SimpleNamespace
-
 import pandas as pd
 import pytest
 from ray import cloudpickle, tune
@@ -19,6 +17,7 @@ from raysync.record.sweeps import (
     write_table,
 )
 from raysync.tuning.progress import TuneCallback
+from tests.fakes.tuner import FakeTrial
 
 TIMING = {
     "engine": "virtual",
@@ -29,9 +28,7 @@ TIMING = {
 
 
 def trial(number, error=None, **config):
-    return SimpleNamespace(
-        trial_id=f"abc_{number:05d}", config={"trial": number, **config}, pickled_error_file=error
-    )
+    return FakeTrial({"trial": number, **config}, f"abc_{number:05d}", error)
 
 
 def test_a_trial_has_ended_when_tune_says_so_and_not_before(tmp_path):

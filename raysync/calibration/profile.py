@@ -1,0 +1,76 @@
+"""Write what was measured as a cluster profile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from raysync.calibration.cluster import Measured, MeasuredGroup
+from raysync.calibration.links import Links
+from raysync.config import Experiment, Jitter, WorkerGroup
+
+ALIKE = 1.1
+"""Two ways are alike if their latencies and bandwidths differ by at most this factor."""
+
+
+def profile(experiment: Experiment, measured: Measured, about: str) -> str:
+    """Return the text of a profile: all groups of the experiment, with what was measured where they
+    set nothing themselves, and the network.
+
+    The network's link is the best that was measured; a group whose way is longer has the rest of it
+    as a link of its own.
+    """
+    best = _best([each.links for each in measured.groups.values()])
+    link = {"latency_s": best.latency_s, "bandwidth_bytes_per_s": best.bandwidth_bytes_per_s}
+    network = {
+        "link": {name: _rounded(value) for name, value in link.items() if value is not None},
+        "update_s": _rounded(measured.updates.update_s),
+        "update_bytes_per_s": _rounded(measured.updates.bytes_per_s),
+    }
+    workers = [_settings(group, measured.groups[group.name], best) for group in experiment.workers]
+    text = {"about": about, "workers": workers, "network": network}
+    return yaml.safe_dump(text, sort_keys=False, width=120)
+
+
+def _settings(group: WorkerGroup, measured: MeasuredGroup, best: Links) -> dict[str, Any]:
+    """Return the settings of a group; what it sets itself stays."""
+    settings = group.model_dump(mode="json", exclude_defaults=True, exclude={"name", "count"})
+    found: dict[str, Any] = {"start_s": _rounded(measured.start_s)}
+    if measured.steps is not None:
+        steps = measured.steps
+        found["per_sample_s"] = _rounded(max(steps.per_sample_s, 1e-12))
+        for name, value in (("fixed_s", steps.fixed_s), ("floor_s", steps.floor_s)):
+            if value:
+                found[name] = _rounded(value)
+        if steps.max_batch is not None:
+            found["max_batch"] = steps.max_batch
+        if group.jitter == Jitter() and steps.sigma:
+            found["jitter"] = {"distribution": "lognormal", "sigma": _rounded(steps.sigma)}
+    if link := _beyond(measured.links, best):
+        found["link"] = link
+    return {"name": group.name, "count": group.count, **found, **settings}
+
+
+def _best(links: list[Links]) -> Links:
+    rates = [each.bandwidth_bytes_per_s for each in links]
+    known = [rate for rate in rates if rate is not None]
+    return Links(
+        min(each.latency_s for each in links), None if len(known) < len(rates) else max(known)
+    )
+
+
+def _beyond(links: Links, best: Links) -> dict[str, float]:
+    """Return what a way has beyond the best."""
+    beyond = {}
+    if links.latency_s > ALIKE * best.latency_s:
+        beyond["latency_s"] = _rounded(links.latency_s - best.latency_s)
+    rate, top = links.bandwidth_bytes_per_s, best.bandwidth_bytes_per_s
+    if rate is not None and (top is None or ALIKE * rate < top):
+        beyond["bandwidth_bytes_per_s"] = _rounded(rate)
+    return beyond
+
+
+def _rounded(value: float) -> float:
+    """Round to three digits: the measurement is no more precise."""
+    return float(f"{value:.3g}")

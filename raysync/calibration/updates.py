@@ -1,0 +1,48 @@
+"""Measure what an update takes the server: in this process, with one thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.utils.benchmark import Timer
+
+from raysync.config import Update
+from raysync.core.ids import worker_id, worker_slot
+from raysync.training.parameter_store import ParameterStore
+
+GRADIENTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateTimes:
+    """What an update takes: a fixed time, and one for each gradient that it reads."""
+
+    update_s: float
+    bytes_per_s: float
+
+
+def update_times(vector_bytes: int, update: Update) -> UpdateTimes:
+    """Measure updates of one and of eight gradients of that size."""
+    one_s, eight_s = (update_s(vector_bytes, count, update) for count in (1, GRADIENTS))
+    reading_s = max(1e-9, (eight_s - one_s) / (GRADIENTS - 1))
+    return UpdateTimes(max(0.0, one_s - reading_s), vector_bytes / reading_s)
+
+
+def update_s(vector_bytes: int, gradients: int, update: Update) -> float:
+    """Measure the seconds of one update of a store, with one thread: a median."""
+    size = vector_bytes // 4
+    store = ParameterStore(torch.zeros(size), size, update)
+    vectors = [torch.full((size,), 1e-6) for _ in range(gradients)]
+    workers = [worker_id(worker_slot("w", index), 1) for index in range(gradients)]
+    stale, bases = [2] * gradients, vectors if update.delay_compensation is not None else []
+
+    def once() -> None:
+        store.apply(vectors, [1] * gradients, workers, 0.0, staleness=stale, bases=bases)
+        store.publish()
+
+    return float(
+        Timer("once()", globals={"once": once}, num_threads=1)
+        .blocked_autorange(min_run_time=0.2)
+        .median
+    )

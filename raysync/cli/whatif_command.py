@@ -1,0 +1,163 @@
+"""`raysync whatif`: every paradigm on step times that were measured, without training."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich import box
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from raysync.cli.app import app
+from raysync.cli.console import console, errors, visible
+from raysync.errors import ConfigError
+
+if TYPE_CHECKING:
+    from raysync.what_if.prediction import WhatIf
+
+NARROW = {
+    " per s": "\nper s",
+    "wait ": "wait\n",
+    "lead ": "lead\n",
+    "lost ": "lost\n",
+    "staleness": "stale-\nness",
+    "dropped": "drop-\nped",
+    "worker-": "worker-\n",
+}
+"""Part of a heading -> what a terminal shows in its place."""
+LARGEST = 2**31
+"""A bound for numbers of steps and samples that are counted."""
+
+
+@app.command()
+def whatif(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE...",
+            show_default=False,
+            help=(
+                "Step times of all ranks: a table (CSV, parquet), torch profiler traces (one a"
+                " rank, or their folder), a Ray timeline, or the folder or URI of a run."
+            ),
+        ),
+    ],
+    paradigm: Annotated[
+        list[str],
+        typer.Option(
+            "--paradigm",
+            metavar="NAME",
+            help=(
+                "A paradigm to try, as in an experiment file: asp, '{name: ssp, staleness: 5}'."
+                " Default: about ten."
+            ),
+        ),
+    ] = [],  # noqa: B006 - typer copies it
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=LARGEST,
+            help="Samples of a step. Default: as the run says; else steps are counted.",
+        ),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=LARGEST,
+            help="The work, in steps a rank on average. Default: as many as the shortest has.",
+        ),
+    ] = None,
+    price_per_hour: Annotated[
+        float | None,
+        typer.Option(min=0, help="Price of a worker's hour, to show what waiting costs."),
+    ] = None,
+    event: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METHOD", help="Of a Ray timeline: whose calls are the steps (Trainer.step)."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write a page (*.html) or Markdown (*.md), too."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON in place of the table.")
+    ] = False,
+    processes: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="Default: one for each core.")
+    ] = None,
+) -> None:
+    """What would other paradigms make of these step times, of any trainer? Samples per second,
+    waiting, staleness, lost worker-hours. Nothing is trained.
+    """
+    from raysync.what_if.prediction import Options, paradigms_in, predict
+    from raysync.what_if.step_times import read
+
+    _check(output)
+    if price_per_hour is not None and not price_per_hour < float("inf"):
+        raise ConfigError(f"--price-per-hour {price_per_hour}: it must be a finite number.")
+    choices = paradigms_in(paradigm)
+    times = read(files, event)
+    options = Options(batch_size, steps, price_per_hour, processes or os.cpu_count() or 1)
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    with Progress(
+        *columns, console=errors, transient=True, disable=not errors.is_terminal
+    ) as progress:
+        bar = progress.add_task("Simulating paradigms", total=None)
+
+        def show(done: int, total: int) -> None:
+            progress.update(bar, completed=done, total=total)
+
+        answer = predict(times, options, choices, show)
+    from raysync.what_if import report
+
+    if as_json:
+        typer.echo(report.as_json(answer))
+    else:
+        _print(answer)
+    if output is not None:
+        try:
+            report.write(answer, output)
+        except OSError as error:
+            raise ConfigError(
+                f"{output}: cannot be written ({error.strerror or error})."
+            ) from error
+        (errors if as_json else console).print_plain(f"Written: {output}")
+
+
+def _check(output: Path | None) -> None:
+    """Refuse a file that cannot be written, before the work."""
+    if output is None:
+        return
+    if output.suffix not in (".html", ".md"):
+        raise ConfigError(f"--output {output}: the name of the file must end in .html or .md.")
+    if not output.absolute().parent.is_dir():
+        raise ConfigError(f"--output {output}: there is no folder {output.parent}.")
+
+
+def _print(answer: WhatIf) -> None:
+    from raysync.what_if import report
+
+    columns = [column for column in report.columns_of(answer) if not column.only_in_pages]
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("paradigm", overflow="fold", min_width=14)
+    for column in columns:
+        heading = column.heading
+        for long, short in NARROW.items():
+            heading = heading.replace(long, short)
+        table.add_column(escape(heading), justify="right", no_wrap=True)
+    for prediction in answer.by_rate:
+        cells = [(column.brief or column.show)(prediction) for column in columns]
+        table.add_row(*(escape(visible(cell)) for cell in (prediction.label, *cells)))
+    for sentence in report.sentences(answer):
+        console.print_plain(sentence)
+    console.print(table)
+    for sentence in (report.LEGEND, *report.basis(answer)):
+        console.print_plain(sentence)

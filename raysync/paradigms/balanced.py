@@ -1,0 +1,268 @@
+"""Balanced: any paradigm, with batches that suit the speeds of the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import Annotated, Any, ClassVar
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from raysync.core.capability import Capability, Demand
+from raysync.core.decisions import Decision, Note, Push, Release
+from raysync.core.ids import Slot, WorkerId
+from raysync.core.legality import location
+from raysync.core.paradigm import Paradigm
+from raysync.core.roster import Roster
+from raysync.errors import ConfigError, IllegalDecision, unknown_name
+from raysync.paradigms.batch_shares import Device, divide
+from raysync.paradigms.registry import Spec, make_inner
+
+Quantity = Annotated[int | float, Ge(0), Le(1e15)]
+GROUP_DEFAULTS: Mapping[str, float] = {
+    "batch_size": 0,  # not known: that of the worker's first push
+    "max_batch": inf,
+    "devices": 1,
+    "fixed_s": 0.0,
+    "per_sample_s": 1.0,
+    "floor_s": 0.0,
+}
+"""What `workers` says of a group, and what holds where it does not."""
+
+
+@dataclass
+class Balanced(Paradigm):
+    """Another paradigm whose workers get batches of such sizes that their iterations take equally
+    long.
+
+    Source: Chen et al., "Semi-dynamic load balancing: efficient distributed learning in
+        non-dedicated environments" (LB-BSP, SoCC 2020; arXiv 1806.02508). There BSP workers get
+        batches in proportion to their predicted speeds (on CPUs), or such that a + c b is equal (on
+        GPUs), and the batch of all is kept.
+    The paradigm: the inner paradigm decides everything but `Release.batch_size`. After as many
+        pushes as there are members, and when a member joins or leaves, the next release divides the
+        batch anew (`batch_shares.divide`). The predicted time of b samples is
+
+            transfer + slowness x max(floor_s, fixed_s + per_sample_s b)
+
+        with the exponentially smoothed `slowness` (seconds of computing / what the group's
+        description says for that batch) and transfer (from release to push, without computing).
+        Where a group has no `per_sample_s`, its time counts as proportional to its batch; repeated,
+        that leads to equal times all the same.
+    Around BSP all arrive at the barrier at once. Around a paradigm without one, the same rule
+        equalises the pace: under ASP leads and staleness stay small, and nobody waits.
+    Conventions:
+        * The batch that is divided is that of the members: the sum of their own batch sizes. A
+          worker that leaves takes its own size with it, as under the inner paradigm alone, so that
+          `update.lr_scaling`, which counts pushes, stays right.
+        * A worker that has not pushed yet has its own batch size; a new life of a slot has the
+          speed of the one before.
+        * Memory (`max_batch`) and devices (a sample for each) limit the sizes. These change only if
+          the longest predicted time falls by more than `hysteresis`, or if they no longer make up
+          the batch of the members.
+    Batch norm normalises each worker's batch by itself, so with sizes that change its noise does,
+        too. With `micro_batch: m` and `multiple: m` (times the devices of a worker) each worker
+        normalises over m samples at a time, whatever its share (ghost batches: Hoffer et al. 2017,
+        "Train longer, generalize better", without synchronising workers).
+    Deviations: smoothed is the time of a sample, whose mean predicts a mean time, and not its
+        inverse; by an exponential average, where the source has a NARX network; and the time in
+        transfer counts.
+    Notes: `balanced` when the sizes change, with the longest predicted time before and after.
+    """
+
+    name: ClassVar[str] = "balanced"
+
+    paradigm: Spec = "bsp"
+    """The inner paradigm: its name, or a mapping with `name` and its parameters."""
+    smoothing: Annotated[float, Gt(0), Le(1)] = 0.3
+    """The weight of the latest iteration in the smoothed times."""
+    hysteresis: Annotated[float, Ge(0), Lt(1)] = 0.05
+    """The share by which the longest predicted time must fall for the sizes to change."""
+    multiple: Annotated[int, Ge(1)] = 1
+    """Every batch size is a multiple of it, in samples."""
+    workers: dict[str, dict[str, Quantity]] = field(default_factory=dict)
+    """Worker group -> `batch_size`, `max_batch`, `devices`, `fixed_s`, `per_sample_s`, `floor_s`;
+    an experiment fills it in with those of its groups."""
+    inner: Paradigm = field(init=False)
+    own: dict[str, int] = field(default_factory=dict, init=False)
+    """Slot -> its own batch size in samples."""
+    sizes: dict[str, int] = field(default_factory=dict, init=False)
+    """Slot -> the batch size of its iterations at present, once it was set."""
+    slowness: dict[str, float] = field(default_factory=dict, init=False)
+    """Slot -> smoothed seconds of computing / those of its description."""
+    transfer_s: dict[str, float] = field(default_factory=dict, init=False)
+    """Slot -> smoothed seconds from release to push that are not computing."""
+    divided_at: int = field(default=0, init=False)
+    """The number of pushes received when the batch was last divided."""
+    members_changed: bool = field(default=False, init=False)
+    """Whether a member has joined or left since."""
+
+    def __post_init__(self) -> None:
+        self.inner = make_inner(self.paradigm, f"{self.name}: paradigm")
+        sized = [what for demand, what in self.inner.demands() if demand is Capability.BATCH_SIZE]
+        if sized:
+            raise ConfigError(
+                f"{self.name}: paradigm: {self.inner.name} sets batch sizes itself ({sized[0]})."
+            )
+        self._groups = {
+            group: {**GROUP_DEFAULTS, **settings} for group, settings in self.workers.items()
+        }
+        for group in self._groups:
+            self._check_group(f"{self.name}: workers: {group}", group)
+
+    def _check_group(self, where: str, group: str) -> None:
+        known = self._groups[group]
+        for setting in known.keys() - GROUP_DEFAULTS.keys():
+            raise unknown_name("setting", setting, GROUP_DEFAULTS, where=where)
+        size, smallest, largest = known["batch_size"], self._smallest(group), self._largest(group)
+        if not known["per_sample_s"]:
+            raise ConfigError(f"{where}: per_sample_s: 0; it must be above 0.")
+        if size % self.multiple:
+            raise ConfigError(
+                f"{self.name}: multiple: the batch_size of group {group!r}, {size:g}, is no"
+                f" multiple of {self.multiple}."
+            )
+        if size and not smallest <= size <= largest:
+            raise ConfigError(
+                f"{where}: batch_size: {size:g} samples; allowed: {smallest:g} to {largest:g}."
+            )
+
+    def on_push(self, roster: Roster, push: Push) -> list[Decision]:
+        self._measure(roster, push)
+        return self._sized(roster, self.inner.on_push(roster, push))
+
+    def on_join(self, roster: Roster, worker: str) -> list[Decision]:
+        self.members_changed = True
+        return self._sized(roster, self.inner.on_join(roster, worker))
+
+    def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
+        self.members_changed = True
+        return self._sized(roster, self.inner.on_leave(roster, worker))
+
+    def on_timer(self, roster: Roster, key: str) -> list[Decision]:
+        return self._sized(roster, self.inner.on_timer(roster, key))
+
+    def on_switch(self, roster: Roster) -> list[Decision]:
+        return self._sized(roster, self.inner.on_switch(roster))
+
+    def explain(self, roster: Roster, worker: str) -> str:
+        return self.inner.explain(roster, worker)
+
+    def demands(self) -> Iterator[Demand]:
+        yield Capability.BATCH_SIZE, self.name
+        yield from self.inner.demands()
+
+    def infeasible_reason(self, workers: int) -> str:
+        why = self.inner.infeasible_reason(workers)
+        return f"{self.inner.name}: {why}" if why else ""
+
+    @property
+    def phase(self) -> str:
+        return self.inner.phase
+
+    def phases(self) -> tuple[str, ...]:
+        return self.inner.phases()
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {"inner": self.inner.state()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        rest = dict(state)
+        self.inner.load_state(rest.pop("inner"))
+        super().load_state(rest)
+
+    def _measure(self, roster: Roster, push: Push) -> None:
+        """Take in the times of an iteration."""
+        slot, row = _slot_of(push[0]), roster.telemetry(push[0])
+        samples, known = roster.buffered[push].samples, self._described(Slot(slot).group)
+        if slot not in self.own:
+            self.own[slot] = int(known["batch_size"]) or samples
+        if row.busy_s <= 0:
+            return  # as of a step that takes no time: there is nothing to predict from
+        assert row.active_s is not None, "a push without a release"
+        described_s = max(known["floor_s"], known["fixed_s"] + known["per_sample_s"] * samples)
+        self._smooth(self.slowness, slot, row.busy_s / described_s)
+        self._smooth(self.transfer_s, slot, max(0.0, row.active_s - row.busy_s))
+
+    def _smooth(self, smoothed: dict[str, float], slot: str, value: float) -> None:
+        before = smoothed.get(slot, value)
+        smoothed[slot] = before + self.smoothing * (value - before)
+
+    def _sized(self, roster: Roster, decided: list[Decision]) -> list[Decision]:
+        """Return the decisions with the batch sizes of their releases, divided anew if it is
+        time.
+        """
+        decisions: list[Decision] = []
+        for decision in decided:
+            if not isinstance(decision, Release):
+                decisions.append(decision)
+                continue
+            if decision.batch_size is not None:
+                raise IllegalDecision(
+                    f"{location(self.inner, 'on_push')} releases {decision.worker!r} with"
+                    f" batch_size={decision.batch_size}, but {self.name} sets the sizes."
+                )
+            if self._is_time(roster):
+                decisions += self._divide(roster)
+            size = self.sizes.get(_slot_of(decision.worker))
+            decisions.append(Release(decision.worker, pull=decision.pull, batch_size=size))
+        return decisions
+
+    def _is_time(self, roster: Roster) -> bool:
+        if not self.slowness:
+            return False
+        return self.members_changed or roster.received - self.divided_at >= len(roster.members)
+
+    def _divide(self, roster: Roster) -> Iterator[Decision]:
+        """Set the sizes of the members that have pushed."""
+        self.divided_at, self.members_changed = roster.received, False
+        slots = [
+            slot
+            for slot in map(_slot_of, roster.members)
+            if slot in self.slowness and self.own[slot] % self.multiple == 0
+        ]
+        if not slots:
+            return
+        devices = [self._device(slot) for slot in slots]
+        present = [self.sizes.get(slot, self.own[slot]) for slot in slots]
+        total = sum(self.own[slot] for slot in slots)
+        sizes = divide(devices, total, self.multiple)
+        before_s, after_s = (
+            max(device.seconds(size) for device, size in zip(devices, each, strict=True))
+            for each in (present, sizes)
+        )
+        if sum(present) == total and before_s - after_s <= self.hysteresis * before_s:
+            return
+        self.sizes |= zip(slots, sizes, strict=True)
+        values = {"smallest": min(sizes), "largest": max(sizes), "samples": total}
+        yield Note(self.name, "", {**values, "before_s": before_s, "predicted_s": after_s})
+
+    def _device(self, slot: str) -> Device:
+        group = Slot(slot).group
+        known = self._described(group)
+        return Device(
+            self.slowness[slot],
+            self.transfer_s[slot],
+            known["fixed_s"],
+            known["per_sample_s"],
+            known["floor_s"],
+            min(self._smallest(group), self.own[slot]),
+            self._largest(group),
+        )
+
+    def _described(self, group: str) -> Mapping[str, float]:
+        return self._groups.get(group, GROUP_DEFAULTS)
+
+    def _smallest(self, group: str) -> int:
+        """Return the least samples that a worker of the group can have: one for each device."""
+        return -(-int(self._described(group)["devices"]) // self.multiple) * self.multiple
+
+    def _largest(self, group: str) -> float:
+        largest = self._described(group)["max_batch"]
+        return largest // self.multiple * self.multiple if largest < inf else inf
+
+
+def _slot_of(worker: str) -> str:
+    """Return the slot of a worker, which its next life will have."""
+    return str(WorkerId(worker).slot) or worker

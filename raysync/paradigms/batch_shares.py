@@ -1,0 +1,90 @@
+"""Divide a batch among unequal devices so that all need the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import floor, inf
+
+ROUNDING = 1e-9
+"""A share that is this close to a whole number of units, in units, counts as that number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """The predicted time of an iteration of b samples, and how many samples it may have:
+
+    transfer_s + slowness x max(floor_s, fixed_s + per_sample_s x b)
+    """
+
+    slowness: float
+    """What the time of computing is multiplied by, above 0."""
+    transfer_s: float = 0.0
+    """The seconds on the way to the server and back, whatever the batch."""
+    fixed_s: float = 0.0
+    per_sample_s: float = 1.0
+    """Above 0."""
+    floor_s: float = 0.0
+    smallest: int = 1
+    largest: float = inf
+
+    def seconds(self, samples: float) -> float:
+        """Return the predicted seconds of an iteration of so many samples."""
+        computing_s = max(self.floor_s, self.fixed_s + self.per_sample_s * samples)
+        return self.transfer_s + self.slowness * computing_s
+
+    def fitting(self, seconds: float) -> float:
+        """Return the most samples that an iteration of so many seconds has, or one of the shortest
+        possible duration if that is longer.
+        """
+        computing_s = max((seconds - self.transfer_s) / self.slowness, self.floor_s)
+        samples = (computing_s - self.fixed_s) / self.per_sample_s
+        return min(max(samples, self.smallest), self.largest)
+
+
+def divide(devices: Sequence[Device], total: int, multiple: int = 1) -> list[int]:
+    """Return the samples of each device, so that their predicted times are equal as far as their
+    limits and whole samples allow.
+
+    Source: Chen et al., "Semi-dynamic load balancing: efficient distributed learning in
+        non-dedicated environments" (LB-BSP, SoCC 2020; arXiv 1806.02508): sum b_i = B with equal
+        t_i(b_i).
+    The rule: the most samples that fit into T seconds are a rising function of T; bisection finds
+    the T at which they are the whole batch, which is the least that the slowest can take. Whole
+    units of `multiple` samples follow by the largest remainder, ties in the order of the devices.
+
+    Args:
+        devices: with limits that are multiples of `multiple`.
+        total: B, a multiple of `multiple`, between the sums of the smallest and of the largest
+            samples.
+        multiple: of which each share is a multiple.
+    """
+    least = sum(device.smallest for device in devices)
+    most = sum(device.largest for device in devices)
+    assert least <= total <= most, f"{total} samples for devices that take {least} to {most}"
+    shares = _fitting(devices, total)
+    units = [floor(share / multiple + ROUNDING) for share in shares]
+    # What gets another unit has a remainder, so it stays within its largest share.
+    order = sorted(range(len(devices)), key=lambda index: units[index] - shares[index] / multiple)
+    for index in order[: total // multiple - sum(units)]:
+        units[index] += 1
+    return [unit * multiple for unit in units]
+
+
+def _fitting(devices: Sequence[Device], total: int) -> list[float]:
+    """Return the shares, not whole, whose sum is the total."""
+    free = [device.fitting(0.0) for device in devices]
+    if sum(free) >= total:  # within the shortest times: nothing is gained by equal ones
+        least = sum(device.smallest for device in devices)
+        part = (total - least) / (sum(free) - least) if sum(free) > least else 0.0
+        return [
+            device.smallest + part * (share - device.smallest)
+            for device, share in zip(devices, free, strict=True)
+        ]
+    low, high = 0.0, max(device.seconds(min(device.largest, total)) for device in devices)
+    while low < (middle := (low + high) / 2) < high:  # until the two are neighbouring numbers
+        if sum(device.fitting(middle) for device in devices) < total:
+            low = middle
+        else:
+            high = middle
+    return [device.fitting(high) for device in devices]

@@ -1,0 +1,267 @@
+"""Every paradigm on the same step times, on all cores, and what it costs."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing import get_context
+from statistics import fmean, median
+from typing import Any
+
+from pydantic import ValidationError
+
+from raysync.config import Experiment, ParadigmChoice
+from raysync.config.base import by_name
+from raysync.config.yaml_reading import read_yaml
+from raysync.errors import ConfigError, RunFailed
+from raysync.what_if.intervals import FEWEST, Interval, ratio
+from raysync.what_if.simulation import (
+    STEPS_A_BLOCK,
+    Simulation,
+    experiment_of,
+    paradigm_of,
+    ranks_of,
+    simulate,
+)
+from raysync.what_if.step_times import StepTimes
+
+HOUR_S = 3600.0
+ONE_PROCESS = 100_000
+"""So many steps, of all paradigms together, are simulated sooner than processes start."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is asked of the step times."""
+
+    batch_size: int | None = None
+    """Samples of a step; None: as the source says; if it does not, only steps are counted."""
+    steps: int | None = None
+    """The workload, in steps a rank on average; None: as many as the shortest rank has."""
+    price_per_hour: float | None = None
+    """Of one worker, in any currency."""
+    processes: int = 1
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What one paradigm would do."""
+
+    choice: ParadigmChoice
+    seconds: float
+    """Of the whole workload."""
+    steps_per_s: Interval
+    """Applied steps, of all workers together."""
+    samples_per_s: Interval | None
+    """None: it is not known how many samples a step has."""
+    wait_fraction: Interval
+    """The share of the workers' time between push and release."""
+    staleness_mean: Interval
+    staleness_max: int
+    """Of an applied push, in versions."""
+    lead_mean: float
+    lead_max: int
+    """At a release, in clocks ahead of the slowest."""
+    dropped: int
+    """Pushes that were computed and not applied."""
+    lost_worker_hours: Interval
+    """Waiting, and computing what was dropped, of all workers in the whole workload."""
+    lost_money: Interval | None
+    """These at the price of a worker's hour; None: no price was given."""
+    worker_hours: float
+    waiting: dict[str, float]
+    """Rank -> the share of its time that it waits."""
+
+    @property
+    def label(self) -> str:
+        """The paradigm and its parameters."""
+        return self.choice.label
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """The answer."""
+
+    times: StepTimes
+    options: Options
+    batch_size: int | None
+    steps: int
+    """The workload, in steps a rank on average."""
+    predictions: tuple[Prediction, ...]
+    remarks: tuple[str, ...]
+
+    @property
+    def by_rate(self) -> list[Prediction]:
+        """The paradigms, the fastest first."""
+        return sorted(self.predictions, key=lambda each: -each.steps_per_s.value)
+
+
+def standard_paradigms(workers: int) -> tuple[ParadigmChoice, ...]:
+    """Return the paradigms that are tried unless others are named, with usual parameters.
+
+    SSP at the bounds that papers compare; K-sync and Hybrid wait for half of the workers; backup
+    workers are one in twenty, as Chen et al. (2016) have it (4 of 100); Sync-Switch's share is that
+    of its paper's first setup.
+    """
+    half = max(1, workers // 2)
+    specs: list[dict[str, Any]] = [
+        {"name": "bsp"},
+        {"name": "ssp", "staleness": 1},
+        {"name": "ssp", "staleness": 3},
+        {"name": "ssp", "staleness": 10},
+        {"name": "lagtuner", "bound": "hard"},
+        {"name": "lagtuner", "bound": "literal"},
+        {"name": "k-sync", "k": half},
+        {"name": "backup-workers", "backups": max(1, round(workers / 20))},
+        {"name": "hybrid", "k": half, "staleness_tolerance": 3},
+        {"name": "sync-switch", "fraction": 0.0625},
+        {"name": "asp"},
+    ]
+    choices = map(ParadigmChoice.model_validate, specs)
+    return tuple(each for each in choices if not each.make().infeasible_reason(workers))
+
+
+def paradigms_in(texts: Sequence[str]) -> tuple[ParadigmChoice, ...]:
+    """Return the paradigms that `--paradigm` names: `ssp`, or `{name: ssp, staleness: 3}`.
+
+    Raises:
+        ConfigError: there is no such paradigm, or one is named twice.
+    """
+    choices: list[ParadigmChoice] = []
+    for text in texts:
+        where = f"--paradigm {text}"
+        value = by_name(read_yaml(text, where))
+        if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
+            raise ConfigError(f"{where}: write a name, or {{name: ssp, staleness: 3}}.")
+        try:
+            choices.append(ParadigmChoice.model_validate(value))
+        except ValidationError as error:
+            raise ConfigError(f"{where}: {error.errors()[0]['ctx']['error']}") from error
+    labels = [choice.label for choice in choices]
+    if twice := next((label for label in labels if labels.count(label) > 1), None):
+        raise ConfigError(f"--paradigm {twice}: it is named twice.")
+    return tuple(choices)
+
+
+def predict(
+    times: StepTimes,
+    options: Options,
+    choices: Sequence[ParadigmChoice] = (),
+    show: Callable[[int, int], None] = lambda done, total: None,
+) -> WhatIf:
+    """Simulate every paradigm.
+
+    Args:
+        times: of all ranks.
+        options: what is asked.
+        choices: the paradigms; none: the standard ones.
+        show: called with the number of paradigms that are through, and of all.
+
+    Raises:
+        ConfigError: a paradigm does not work with that many workers.
+        RunFailed: a process was lost, by want of memory for example.
+    """
+    batch_size = options.batch_size or times.batch_size
+    steps = options.steps or times.shortest
+    experiment = experiment_of(times.steps, batch_size=batch_size or 1, steps_each=steps)
+    choices = choices or standard_paradigms(experiment.worker_count)
+    for choice in choices:  # all are checked before the first one begins
+        paradigm_of(choice, experiment.worker_count)
+    results = {}
+    for result in _simulations(experiment, choices, options.processes):
+        results[result.choice.label] = result
+        show(len(results), len(choices))
+    ranks = ranks_of(experiment, times.steps)
+    predictions = tuple(
+        _prediction(results[choice.label], experiment, ranks, options, batch_size)
+        for choice in choices
+    )
+    return WhatIf(
+        times,
+        options,
+        batch_size,
+        steps,
+        predictions,
+        (*times.remarks, *_remarks(times, steps, predictions)),
+    )
+
+
+def _simulations(
+    experiment: Experiment, choices: Sequence[ParadigmChoice], processes: int
+) -> Iterator[Simulation]:
+    """Yield the simulations as they are through."""
+    steps = experiment.workload_samples(0) // experiment.batch_size * len(choices)
+    processes = min(processes, len(choices))
+    if processes < 2 or steps < ONE_PROCESS:
+        for choice in choices:
+            yield simulate(experiment, choice)
+        return
+    # fresh processes: a fork of one with threads (pyarrow has some) can hang
+    with ProcessPoolExecutor(processes, get_context("spawn"), _die_quietly) as pool:
+        try:
+            for future in as_completed([pool.submit(simulate, experiment, c) for c in choices]):
+                yield future.result()
+        except BrokenProcessPool as error:
+            raise RunFailed("a process of the simulation was lost") from error
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _die_quietly() -> None:
+    """Let Ctrl-C end a process of the pool without a traceback."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _prediction(
+    result: Simulation,
+    experiment: Experiment,
+    ranks: Mapping[str, str],
+    options: Options,
+    batch_size: int | None,
+) -> Prediction:
+    summary, blocks, workers = result.summary, result.blocks, experiment.worker_count
+    seconds = summary["seconds"]
+    rate = ratio(summary["throughput_samples_per_s"], blocks, "samples", "seconds")
+    lost = ratio(result.lost_s / summary["samples"], blocks, "lost_s", "samples")
+    lost = lost.times(summary["samples"] / HOUR_S)
+    waiting_s = workers * seconds * summary["wait_fraction"]
+    return Prediction(
+        result.choice,
+        seconds,
+        rate.times(1 / experiment.batch_size),
+        None if batch_size is None else rate,
+        ratio(waiting_s / seconds, blocks, "wait_s", "seconds").times(1 / workers),
+        ratio(summary["staleness_mean"], blocks, "staleness", "applied"),
+        summary["staleness_max"],
+        result.lead_mean,
+        summary["lead_max"],
+        summary["dropped"],
+        lost,
+        None if options.price_per_hour is None else lost.times(options.price_per_hour),
+        workers * seconds / HOUR_S,
+        {ranks[slot]: share for slot, share in result.waiting.items()},
+    )
+
+
+def slowest(times: StepTimes) -> tuple[str, float]:
+    """Return the rank with the longest steps, and how many times as long they are as those of the
+    rank in the middle; both by their mean.
+    """
+    means = {rank: fmean(seconds) for rank, seconds in times.steps.items()}
+    rank = max(means, key=lambda each: means[each])
+    return rank, means[rank] / median(means.values())
+
+
+def _remarks(times: StepTimes, steps: int, predictions: Iterable[Prediction]) -> Iterator[str]:
+    if steps > times.shortest and times.shortest == times.longest:
+        yield f"The workload is longer than the {times.shortest:,} steps of a rank: they repeat."
+    if steps < FEWEST * STEPS_A_BLOCK:
+        yield (
+            f"{steps} steps a rank are too few for intervals; there are some from"
+            f" {FEWEST * STEPS_A_BLOCK} on."
+        )
+    if any(each.dropped for each in predictions):
+        yield "Samples per second are those that were applied; dropped pushes do not count."

@@ -1,0 +1,275 @@
+"""The answer as sentences, as a table, as Markdown, as a page and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+
+from raysync.results.columns import plain_form, ratio_text, seconds_form, share_form, with_interval
+from raysync.results.markdown import plain
+from raysync.results.page import figure_json, render
+from raysync.what_if.figures import figures_of
+from raysync.what_if.intervals import CONFIDENCE, Interval
+from raysync.what_if.prediction import Prediction, WhatIf, slowest
+
+BASELINE = "bsp"
+"""What most trainers do: others are compared with it."""
+SCHEMA = 1
+LEGEND = (
+    "±: half of the 95% bootstrap interval over blocks of simulated time; none is given where it is"
+    " narrower than the digits shown."
+)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table of paradigms."""
+
+    heading: str
+    about: str
+    show: Callable[[Prediction], str]
+    brief: Callable[[Prediction], str] | None = None
+    """What a terminal shows in its place, which has no room for each interval; None: the same."""
+    only_in_pages: bool = False
+
+
+def columns_of(answer: WhatIf) -> list[Column]:
+    """Return the columns that have something to say."""
+    baseline = _baseline(answer)
+    unit = unit_of(answer)
+    columns = [Column(f"{unit} per s", f"{unit} applied per second", _rate)]
+    if baseline is not None:
+        columns.append(
+            Column(
+                f"× {baseline.label}",
+                f"that rate, divided by that of {baseline.label}",
+                lambda p: ratio_text(p.steps_per_s.value / baseline.steps_per_s.value),
+            )
+        )
+    columns += [
+        Column(
+            "wait share",
+            "of the workers' time, between push and release",
+            lambda p: _with_interval(p.wait_fraction, share_form),
+            lambda p: _alone(p.wait_fraction, share_form),
+        ),
+        Column(
+            "staleness",
+            "versions between the one a gradient was computed on and its own, mean",
+            lambda p: _with_interval(p.staleness_mean, plain_form),
+            lambda p: _alone(p.staleness_mean, plain_form),
+        ),
+        Column("max", "the largest staleness", lambda p: f"{p.staleness_max:,}"),
+        Column(
+            "lead",
+            "clocks ahead of the slowest at a release, mean; without a bound it grows with the run",
+            lambda p: format(p.lead_mean, plain_form(p.lead_mean)),
+            only_in_pages=True,
+        ),
+        Column("lead max", "the largest lead", lambda p: f"{p.lead_max:,}"),
+    ]
+    if any(each.dropped for each in answer.predictions):
+        columns.append(
+            Column("dropped", "pushes that were not applied", lambda p: f"{p.dropped:,}")
+        )
+    columns.append(
+        Column(
+            "lost worker-hours",
+            "waiting, and computing what was dropped, of all workers in the whole workload",
+            lambda p: _with_interval(p.lost_worker_hours, seconds_form),
+            lambda p: _alone(p.lost_worker_hours, seconds_form),
+            only_in_pages=answer.options.price_per_hour is not None,
+        )
+    )
+    if answer.options.price_per_hour is not None:
+        columns.append(
+            Column(
+                "lost money",
+                f"that, at {answer.options.price_per_hour:g} for a worker's hour",
+                lambda p: (
+                    "-" if p.lost_money is None else _with_interval(p.lost_money, seconds_form)
+                ),
+                lambda p: "-" if p.lost_money is None else _alone(p.lost_money, seconds_form),
+            )
+        )
+    return columns
+
+
+def unit_of(answer: WhatIf) -> str:
+    """Return what is counted: samples, or steps where it is not known how many samples one has."""
+    return "steps" if answer.batch_size is None else "samples"
+
+
+def _rate(prediction: Prediction) -> str:
+    return _with_interval(prediction.samples_per_s or prediction.steps_per_s, seconds_form)
+
+
+def _with_interval(interval: Interval, form: Callable[[float], str]) -> str:
+    return with_interval(interval.value, interval.low, interval.high, 1, 1, form)
+
+
+def _alone(interval: Interval, form: Callable[[float], str]) -> str:
+    return format(interval.value, form(interval.value))
+
+
+def _baseline(answer: WhatIf) -> Prediction | None:
+    return next((each for each in answer.predictions if each.label == BASELINE), None)
+
+
+def sentences(answer: WhatIf) -> list[str]:
+    """Return the answer in words: what is fastest, what is fastest without staleness, and which
+    rank the others wait for.
+    """
+    first, baseline = answer.by_rate[0], _baseline(answer)
+    compared = ""
+    if baseline is not None and baseline is not first:
+        times = ratio_text(first.steps_per_s.value / baseline.steps_per_s.value)
+        compared = f", {times} times as many as {baseline.label}"
+    parts = [
+        f"{first.label} is the fastest: {_rate(first)} {unit_of(answer)} per second{compared}."
+    ]
+    fresh = [each for each in answer.by_rate if not each.staleness_max]
+    if fresh and fresh[0] is not first:
+        dropped = f", and {fresh[0].dropped:,} dropped pushes" if fresh[0].dropped else ""
+        parts.append(
+            f"Without stale gradients it is {fresh[0].label}: {_rate(fresh[0])}"
+            f" {unit_of(answer)} per second, a wait share of {fresh[0].wait_fraction.value:.0%}"
+            f"{dropped}."
+        )
+    rank, ratio = slowest(answer.times)
+    if len(answer.times.steps) > 1:
+        parts.append(
+            f"The slowest rank is {rank}: its steps take {ratio_text(ratio)} times as long as those"
+            " of the rank in the middle."
+        )
+    return parts
+
+
+def basis(answer: WhatIf) -> Iterator[str]:
+    """Yield what the answer rests on, and what it does not say."""
+    times = answer.times
+    count = len(times.steps)
+    steps = f"{times.shortest:,}"
+    if times.longest > times.shortest:
+        steps += f" to {times.longest:,}"
+    yield (
+        f"Step times: {times.source}; {count} rank{'s' * (count > 1)} of {steps} steps. Workload:"
+        f" {count * answer.steps:,} steps"
+        + (f" of {answer.batch_size:,} samples." if answer.batch_size is not None else ".")
+    )
+    yield from answer.remarks
+    yield (
+        "Simulated on the virtual clock: a step takes what was measured, whatever the paradigm;"
+        " exchanging gradients takes no time."
+    )
+    yield (
+        "It says how fast gradients are applied, not what a model learns from stale or fewer ones:"
+        " raysync compare trains."
+    )
+
+
+def markdown(answer: WhatIf) -> str:
+    """Return the answer as Markdown."""
+    columns = columns_of(answer)
+    frame = pd.DataFrame(
+        [[each.label, *(column.show(each) for column in columns)] for each in answer.by_rate],
+        columns=["paradigm", *(column.heading for column in columns)],
+    )
+    table = frame.map(lambda text: plain(text).replace("|", "\\|"))
+    parts = [
+        "# What if?",
+        *map(plain, sentences(answer)),
+        str(table.to_markdown(index=False, disable_numparse=True)),
+        LEGEND,
+        "\n".join(f"- {plain(sentence)}" for sentence in basis(answer)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def html(answer: WhatIf) -> str:
+    """Return the answer as a page that loads nothing from the network."""
+    labels = [each.label for each in answer.predictions]
+    columns = columns_of(answer)
+    return render(
+        "raysync.what_if",
+        name="What if?",
+        title=f"{len(answer.times.steps)} ranks, {answer.times.source}",
+        answer=sentences(answer),
+        columns=columns,
+        rows=[
+            {
+                "label": each.label,
+                "index": labels.index(each.label),
+                "cells": [column.show(each) for column in columns],
+            }
+            for each in answer.by_rate
+        ],
+        legend=LEGEND,
+        paradigms=labels,
+        figures=[(each, Markup(figure_json(each))) for each in figures_of(answer)],
+        basis=list(basis(answer)),
+    )
+
+
+WRITERS: dict[str, Callable[[WhatIf], str]] = {".html": html, ".md": markdown}
+"""Suffix -> what writes such a file."""
+
+
+def write(answer: WhatIf, path: Path) -> None:
+    """Write the answer to a page or a Markdown file, by its suffix."""
+    path.write_text(WRITERS[path.suffix](answer), encoding="utf-8", errors="backslashreplace")
+
+
+def as_json(answer: WhatIf) -> str:
+    """Return everything as JSON: numbers, and their intervals as value, low and high."""
+    return json.dumps(_plain(answer), indent=2, allow_nan=False)
+
+
+def _plain(answer: WhatIf) -> dict[str, Any]:
+    times = answer.times
+    return {
+        "whatif": SCHEMA,
+        "source": times.source,
+        "ranks": [
+            {"rank": rank, "steps": len(seconds), "mean_s": fmean(seconds), "max_s": max(seconds)}
+            for rank, seconds in times.steps.items()
+        ],
+        "steps": answer.steps,
+        "batch_size": answer.batch_size,
+        "price_per_hour": answer.options.price_per_hour,
+        "confidence": CONFIDENCE,
+        "remarks": list(answer.remarks),
+        "paradigms": [_plain_prediction(each) for each in answer.predictions],
+    }
+
+
+def _plain_prediction(prediction: Prediction) -> dict[str, Any]:
+    def shown(interval: Interval | None) -> dict[str, float | None] | None:
+        if interval is None:
+            return None
+        return {"value": interval.value, "low": interval.low, "high": interval.high}
+
+    return {
+        "paradigm": prediction.label,
+        "parameters": prediction.choice.make().parameters(),
+        "seconds": prediction.seconds,
+        "steps_per_s": shown(prediction.steps_per_s),
+        "samples_per_s": shown(prediction.samples_per_s),
+        "wait_fraction": shown(prediction.wait_fraction),
+        "staleness_mean": shown(prediction.staleness_mean),
+        "staleness_max": prediction.staleness_max,
+        "lead_mean": prediction.lead_mean,
+        "lead_max": prediction.lead_max,
+        "dropped": prediction.dropped,
+        "worker_hours": prediction.worker_hours,
+        "lost_worker_hours": shown(prediction.lost_worker_hours),
+        "lost_money": shown(prediction.lost_money),
+        "waiting": prediction.waiting,
+    }

@@ -1,0 +1,158 @@
+"""Step times of each rank of a trainer, read from what it left: a table, traces, or a record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from raysync.config.traces import TABLES, Steps, read_table
+from raysync.core.ids import WorkerId
+from raysync.errors import ConfigError
+from raysync.record.storage import is_uri
+from raysync.what_if.chrome_traces import JSON, NO_STEPS, read_profiles, read_timeline, traced_by
+
+FORMATS = (
+    "a table (.csv, .parquet: a column a worker, or worker, step, seconds), torch profiler traces"
+    " (.json, .json.gz; one a rank), a Ray timeline (.json), or the folder of a run"
+)
+JOURNAL = "journal.jsonl"
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """The seconds of each rank's steps."""
+
+    source: str
+    """Where they are from, in a few words."""
+    steps: Steps
+    """Rank -> the seconds of its steps, in their order."""
+    batch_size: int | None = None
+    """The samples of a step, where the source says it."""
+    remarks: tuple[str, ...] = ()
+    """What the user should know of them."""
+
+    @property
+    def shortest(self) -> int:
+        """The fewest steps of a rank."""
+        return min(map(len, self.steps.values()))
+
+    @property
+    def longest(self) -> int:
+        """The most steps of a rank."""
+        return max(map(len, self.steps.values()))
+
+
+def read(names: Sequence[str], event: str | None = None) -> StepTimes:
+    """Read the step times in files.
+
+    Args:
+        names: paths; several only of torch's profiler, one a rank. A folder is that of a run, which
+            can also be a URI, or one of the profiler's traces.
+        event: of a Ray timeline, the method whose calls are the steps: `Trainer.step`.
+
+    Raises:
+        ConfigError: there is no such file, its format is not known, or a step in it is missing,
+            given twice or no duration; the message names file and line.
+    """
+    try:
+        times = _read(names, event)
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"{error}.") from error
+    return StepTimes(
+        times.source, times.steps, times.batch_size, (*times.remarks, *_remarks(times.steps))
+    )
+
+
+def _read(names: Sequence[str], event: str | None) -> StepTimes:
+    first = names[0]
+    if len(names) == 1 and is_uri(first):
+        return _of_record(first)
+    paths = [Path(name).expanduser() for name in names]
+    for path in paths:
+        if not path.exists():
+            raise ConfigError(f"{path}: there is no such file.")
+    if len(paths) == 1:
+        [path] = paths
+        if path.is_dir() and (path / JOURNAL).is_file():
+            return _of_record(first)
+        if path.name == JOURNAL:
+            return _of_record(str(path.parent))
+        if path.suffix in TABLES:
+            return StepTimes(f"the table {path}", read_table(path))
+        if path.is_dir():
+            paths = sorted(each for each in path.iterdir() if each.name.endswith(JSON))
+            if not paths:
+                raise ConfigError(f"{path}: it holds no run and no trace.\nAllowed: {FORMATS}.")
+    for path in paths:
+        if not path.name.endswith(JSON):
+            one = "" if len(paths) == 1 else " Several files must be traces of torch's profiler."
+            raise ConfigError(f"{path}: its format is not known.{one}\nAllowed: {FORMATS}.")
+    return _of_traces(paths, event)
+
+
+def _of_traces(paths: Sequence[Path], event: str | None) -> StepTimes:
+    kind = traced_by(paths[0])
+    if kind is None:
+        raise ConfigError(f"{paths[0]}: a trace, but {NO_STEPS}; nor has it tasks of Ray.")
+    if kind == "torch":
+        if event is not None:
+            raise ConfigError("--event: only of a Ray timeline; torch's profiler marks its steps.")
+        steps, remarks = read_profiles(paths)
+        count = len(paths)
+        return StepTimes(
+            f"{count} trace{'s' * (count > 1)} of torch's profiler", steps, remarks=remarks
+        )
+    if len(paths) > 1:
+        raise ConfigError("A Ray timeline is one file, with the steps of all ranks; name it alone.")
+    steps, method = read_timeline(paths[0], event)
+    return StepTimes(f"the calls of {method} in the Ray timeline {paths[0]}", steps)
+
+
+def _of_record(location: str) -> StepTimes:
+    """Return the seconds of computing of each push in a record, by the slot of its worker."""
+    from raysync.paradigms.decoupled import Decoupled
+    from raysync.record.reader import load
+
+    record = load(location)
+    experiment = record.config
+    if experiment.paradigm.name == Decoupled.name:
+        raise ConfigError(
+            f"{location}: its steps are those of the stages of a {Decoupled.name} run, not of"
+            " workers with the whole model."
+        )
+    pushes = record.pushes.sort_values(["pushed_at_s", "clock"], kind="stable")
+    steps: dict[str, list[float]] = {slot: [] for slot in experiment.slots()}
+    slots = {worker: str(WorkerId(worker).slot) for worker in pushes.worker.unique()}
+    for worker, busy_s in zip(pushes.worker, pushes.busy_s, strict=True):
+        if not busy_s > 0:
+            raise ConfigError(f"{location}: a step of {worker} took {busy_s:g} s to compute.")
+        steps.setdefault(slots[worker], []).append(float(busy_s))
+    silent = [slot for slot, seconds in steps.items() if not seconds]
+    if len(silent) == len(steps):
+        raise ConfigError(f"{location}: the run has no push yet.")
+    remarks = [f"{slot} is left out: none of its pushes arrived." for slot in silent]
+    sizes = pushes.samples.unique()
+    if len(sizes) > 1:
+        remarks.append(
+            f"Its pushes have {min(sizes):,} to {max(sizes):,} samples, so steps are counted."
+        )
+    return StepTimes(
+        f"the {experiment.paradigm.label} run {location}",
+        {slot: tuple(seconds) for slot, seconds in steps.items() if seconds},
+        int(sizes[0]) if len(sizes) == 1 else None,
+        tuple(remarks),
+    )
+
+
+def _remarks(steps: Steps) -> Iterable[str]:
+    counts = {len(seconds) for seconds in steps.values()}
+    if len(steps) == 1:
+        yield "There is only one rank, so none waits for another: name the traces of all ranks."
+    if len(counts) > 1:
+        yield (
+            f"Ranks have {min(counts):,} to {max(counts):,} steps; one that is through with its own"
+            " begins them again."
+        )

@@ -1,0 +1,241 @@
+"""Servers that are lost while a run trains, at any moments, and as often as it pleases: the run has
+the very weights that it would have had.
+"""
+
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import assume, event, example, given, settings, strategies as st
+from torch import nn
+
+from raysync import config
+from raysync.config import ParadigmChoice
+from raysync.core.events import Pushed
+from raysync.core.journal import Entry, Evaluation, Remark
+from raysync.engine.server_log import MAX_UPDATES, ServerLog
+from raysync.training.preparation import prepare
+from raysync.virtual.backend import End
+from raysync.virtual.engine import driver_of
+from tests.builders.paradigms import VARIANTS
+from tests.builders.virtual import DATA, replayed, weights_of
+
+LEARNING = {
+    "engine": "virtual",
+    "batch_size": 4,
+    "update": {"lr": 0.1, "optimizer": {"name": "adam"}},
+    "workload": {"samples": 160},
+    "evaluation": {"marks": 4},
+    "keep": "best",
+    "workers": [{"name": "gpu", "count": 3, "step_s": 0.1, "jitter": {"sigma": 0.5}}],
+}
+COMPENSATED = {"update": {"lr": 0.1, "delay_compensation": {}}}
+CRASHES = [{"kind": "crash", "worker": "gpu-1", "at_clock": 4, "rejoin_after_s": 0.2}]
+ONE_UPDATE, ALL = 1, 2**30
+TIMES = st.floats(0, 2.5)
+DEATHS = st.lists(TIMES, min_size=1, max_size=4).map(sorted)
+
+
+class Held:
+    """Stands for a call."""
+
+
+def with_statistics():
+    return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 4))
+
+
+def task_of(log_bytes=ALL, backoff_s=0.0, **more):
+    restarts = {"backoff_s": backoff_s, "attempts": 50}
+    cluster = {"step_deadline_s": 3.0, "restarts": restarts, "server_log_bytes": log_bytes}
+    settings = LEARNING | {"cluster": cluster} | more
+    return prepare(config.validate(settings), with_statistics, DATA)
+
+
+def trained(task, choice, ends=(), checkpoint=None):
+    """The driver of a run that is over, its lines, and its checkpoints."""
+    driver = driver_of(task, choice.make(), checkpoint, {"server": ends} if ends else {})
+    lines, checkpoints = [], []
+    for report in driver.run():
+        lines += report
+        checkpoints += driver.checkpoints
+        driver.checkpoints.clear()
+    return driver, lines, checkpoints
+
+
+def told(lines, kind):
+    return [line for line in lines if isinstance(line, kind)]
+
+
+def story(lines):
+    """What happened, what was decided, and the loss of each step."""
+    return [
+        (entry.event, entry.decisions, entry.report.get("loss")) for entry in told(lines, Entry)
+    ]
+
+
+def times_lost(lines):
+    return sum(" is back after " in line.text for line in told(lines, Remark))
+
+
+@settings(max_examples=20)
+@given(
+    st.sampled_from(list(VARIANTS)),
+    DEATHS,
+    st.sampled_from([ONE_UPDATE, 1000, ALL]),
+    st.booleans(),
+    st.integers(0, 9),
+)
+@example("bsp", [0.0], ALL, False, 0)
+@example("asp", [0.8, 1.2], ALL, False, 0)
+def test_a_run_that_loses_its_server_is_the_run_that_does_not(
+    paradigm, deaths, log_bytes, compensates, seed
+):
+    """Where what is made again takes no time, every event, decision, evaluation and model is the
+    same, under every paradigm, however much of it comes from a snapshot.
+    """
+    name, parameters = VARIANTS[paradigm]
+    more = {"seed": seed, "faults": CRASHES} | (COMPENSATED if compensates else {})
+    choice = ParadigmChoice(name=name, **parameters)
+    driver, lines, _ = trained(task_of(log_bytes, **more), choice)
+    other, others, _ = trained(task_of(log_bytes, **more), choice, [End(at) for at in deaths])
+    event(f"lost {times_lost(others)} times")
+    assert others[-1] == lines[-1]
+    assert story(others) == story(lines)
+    assert told(others, Evaluation) == told(lines, Evaluation)
+    assert torch.equal(weights_of(other), weights_of(driver))
+    assert other.models == driver.models
+
+
+@settings(max_examples=12)
+@given(
+    st.sampled_from(["bsp", "ssp", "asp", "hybrid", "k-sync"]),
+    DEATHS,
+    st.booleans(),
+    st.sampled_from([0.0, 0.3, 5.0]),
+    st.sampled_from([ONE_UPDATE, ALL]),
+)
+@example("asp", [0.5, 0.6], True, 0.3, ALL)
+def test_whatever_it_takes_no_push_is_lost_or_applied_twice(
+    paradigm, deaths, freezes, backoff_s, log_bytes
+):
+    """Processes die or freeze, waits and updates take time: under BSP the model is the same."""
+    choice = ParadigmChoice(name=paradigm)
+    task = task_of(log_bytes, backoff_s, network={"update_s": 0.01})
+    driver, lines, _ = trained(task, choice)
+    ends = [End(at, freezes=freezes and index % 2 == 0) for index, at in enumerate(deaths)]
+    other, others, _ = trained(task, choice, ends)
+    event(f"lost {times_lost(others)} times")
+    assert others[-1].status == "finished", others[-1].error
+    again = replayed(task, others, choice)
+    assert again.difference is None
+    roster = again.machine.roster
+    assert roster.received == roster.applied + roster.dropped + len(roster.buffered)
+    pushed = Counter(
+        (line.event.worker, line.event.clock)
+        for line in told(others, Entry)
+        if isinstance(line.event, Pushed)
+    )
+    assert set(pushed.values()) == {1}
+    assert all(worker.endswith("#1") for worker, _ in pushed), "no worker is blamed for it"
+    assert other.backend._actors["server"]._server.version == roster.version
+    marks = [[line.mark for line in told(each, Evaluation)] for each in (lines, others)]
+    assert marks[0] == marks[1]
+    if paradigm == "bsp":
+        assert torch.equal(weights_of(other), weights_of(driver))
+        assert other.models == driver.models
+
+
+@settings(max_examples=8)
+@given(st.integers(1, 60), st.floats(0, 0.6), st.sampled_from(["bsp", "asp"]))
+def test_a_resumed_run_begins_anew_with_its_checkpoint(after, lost_after_s, paradigm):
+    """What the server kept for the driver, and the statistics of workers, may be lost again before
+    anybody had them.
+    """
+    choice, task = ParadigmChoice(name=paradigm), task_of()
+    whole, _, _ = trained(task, choice)
+    driver = driver_of(task, choice.make())
+    driver.start()
+    while driver.goes_on and not driver.checkpoints:
+        if not after:
+            driver.checkpointer.request()
+        after -= 1
+        driver.backend.wait()
+    assume(driver.checkpoints)
+    [checkpoint] = driver.checkpoints
+    undisturbed, lines, _ = trained(task, choice, (), checkpoint)
+    other, others, _ = trained(task, choice, [End(checkpoint.at + lost_after_s)], checkpoint)
+    event(f"lost {times_lost(others)} times")
+    assert story(others) == story(lines)
+    assert torch.equal(weights_of(other), weights_of(undisturbed))
+    if paradigm == "bsp":
+        assert torch.equal(weights_of(other), weights_of(whole))
+
+
+def test_a_checkpoint_that_was_under_way_is_complete_all_the_same():
+    """And the server comes back from one, too."""
+    choice, task = ParadigmChoice(name="asp"), task_of(checkpoint={"every_s": 0.25})
+    driver, _, expected = trained(task, choice)
+    other, others, checkpoints = trained(task, choice, [End(0.25), End(0.9)])
+    assert times_lost(others) == 2
+    assert [each.number for each in checkpoints] == [each.number for each in expected]
+    assert torch.equal(weights_of(other), weights_of(driver))
+    resumed, _, _ = trained(task, choice, (), checkpoints[1])
+    assert resumed.status == "finished"
+
+
+def test_the_log_begins_with_the_latest_snapshot_and_is_bounded():
+    log, snapshots = ServerLog(vector_bytes=10.0, limit_bytes=35.0), []
+    for _ in range(3):
+        log.add("apply", [], ("a gradient",), Held())
+        log.add("forget", ["w-0#1"], (), Held())
+    assert not log.is_long
+    log.add("apply_and_publish", [], ("a gradient",), Held())
+    assert log.is_long
+    for _ in range(2):
+        snapshots.append((Held(), len(log.entries) + 1))
+        log.add("snapshot", [], (), snapshots[-1][0])
+        log.add("apply", [], ("a gradient",), Held())
+    assert not log.is_long, "it has asked"
+    log.cut(*snapshots[1])
+    assert log.base is snapshots[1][0]
+    assert [entry.method for entry in log.entries] == ["apply"]
+    log.cut(*snapshots[0])
+    assert log.base is snapshots[1][0], "an older one that was late"
+    assert len(log.entries) == 1
+    for _ in range(MAX_UPDATES - 1):
+        assert not log.is_long
+        log.add("apply", [], (), Held())
+    log = ServerLog(vector_bytes=0.0, limit_bytes=1.0)
+    for _ in range(MAX_UPDATES):
+        assert not log.is_long
+        log.add("apply", [], ("a gradient",), Held())
+    assert log.is_long, "however small they are"
+    assert {entry.call() for entry in log.entries} == {None}, "it holds no weights"
+
+
+def test_a_server_that_cannot_be_snapshot_has_no_log():
+    log = ServerLog(vector_bytes=1.0, limit_bytes=1.0)
+    log.add("apply", [], ("a gradient",), Held())
+    log.add("snapshot", [], (), Held())
+    log.miss(is_last=False)
+    assert log.is_long, "it asks again"
+    log.add("snapshot", [], (), Held())
+    log.miss(is_last=True)
+    assert not log.is_whole
+    log.add("apply", [], ("a gradient",), Held())
+    assert not log.entries
+    assert not log.is_long
+
+
+@pytest.mark.parametrize("setting", [{"server_log_bytes": 0}, {"restarts": {"attempts": 0}}])
+def test_without_a_log_or_attempts_the_loss_of_a_server_ends_the_run(setting):
+    task = prepare(config.validate(LEARNING | {"cluster": setting}), with_statistics, DATA)
+    driver, lines, _ = trained(task, ParadigmChoice(name="asp"), [End(0.5)])
+    assert driver.topology.server.log is None
+    assert (lines[-1].status, lines[-1].error) == ("failed", "server: its actor died")
+
+
+def test_nothing_is_logged_where_no_server_can_be_lost():
+    for more in ({}, {"timing": "only", "batch_size": 1}):
+        driver = driver_of(task_of(**more), ParadigmChoice(name="asp").make())
+        assert driver.topology.server.log is None

@@ -1,0 +1,211 @@
+"""Step times from files: tables of all workers, what is wrong with them, and where they are."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from raysync import config
+from raysync.config.files import parse
+from raysync.config.traces import read_table
+from raysync.engine.step_time import StepTime
+from raysync.errors import ConfigError
+
+WIDE = "fast,slow\n1,10\n2,20\n3,30\n"
+LONG = "worker,step,seconds\nrank10,1,2\nrank2,0,3\nrank10,0,1\nrank2,1,4\nrank2,2,5\n"
+
+
+def table(tmp_path, text):
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    return path
+
+
+def experiment(tmp_path, workers):
+    path = tmp_path / "x.yaml"
+    path.write_text(f"{{engine: virtual, timing: only, workers: {workers}}}")
+    return config.load(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        WIDE,
+        "step,fast,slow\n7,1,10\n8,2,20\n\n9,3,30\n",
+        "fast, step ,slow\n1,0,10\n2,1,20\n3,2,30\n",
+        "\ufeff" + WIDE,
+        WIDE.replace("\n", "\r\n"),
+    ],
+)
+def test_a_wide_table_has_a_column_a_worker(tmp_path, text):
+    assert read_table(table(tmp_path, text)) == {"fast": (1, 2, 3), "slow": (10, 20, 30)}
+
+
+def test_a_long_table_sorts_workers_by_name_and_steps_by_number(tmp_path):
+    steps = read_table(table(tmp_path, LONG))
+    assert list(steps.items()) == [("rank2", (3, 4, 5)), ("rank10", (1, 2))]
+
+
+def test_parquet_holds_the_same(tmp_path):
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"worker": [1, 0, 1], "step": [1, 0, 0], "seconds": [2, 3, 1.5]}), path)
+    assert read_table(path) == {"0": (3,), "1": (1.5, 2)}
+    pq.write_table(pa.table({"a": [1.0, 2.0], "b": [3.0, 4.0]}), path)
+    assert read_table(path) == {"a": (1, 2), "b": (3, 4)}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "it is empty"),
+        ("a,b\n", "it holds no step times"),
+        ("worker,step,seconds\n", "it holds no step times"),
+        ("1,2\n3,4\n", "line 1: it must name the columns; got numbers"),
+        ("a,a\n1,2\n", "the column 'a' is there twice"),
+        ("a,\n1,2\n", "each column needs the name of a worker"),
+        ("step\n1\n", "each column needs the name of a worker"),
+        ("a,b\n1,2\n3\n", "line 3: 1 values, but there are 2 columns"),
+        ("a,b\n1,2\n\n3,\n", "line 4: worker 'b': no seconds; a step is missing"),
+        ("a,b\n1,2\n3,-4\n", "line 3: worker 'b': a step lasts -4 s; it must be above 0 and"),
+        ("a,b\n1,0\n", "line 2: worker 'b': a step lasts 0 s"),
+        ("a,b\n1,inf\n", "line 2: worker 'b': a step lasts inf s"),
+        ("a,b\nnan,1\n", "line 2: worker 'a': a step lasts nan s"),
+        ("a,b\n1,quick\n", "line 2: worker 'b': 'quick' is no number of seconds"),
+        ("step,a\n0,1\n2,1\n", "line 3: step 2, but step 1 is missing"),
+        ("step,a\n0,1\n0,1\n", "line 3: step 0, but it stands behind 0"),
+        ("step,a\nx,1\n", "line 2: a step must be a whole number; got 'x'"),
+        ("worker,seconds\na,1\n", "no column 'step'; the long form has worker, step, seconds"),
+        ("worker,step,seconds\n,0,1\n", "line 2: no worker"),
+        ("worker,step,seconds\na,0.5,1\n", "line 2: a step must be a whole number; got '0.5'"),
+        (
+            "worker,step,seconds\na,0,1\nb,0,1\na,0,2\n",
+            "line 4: step 0 of worker 'a' is given twice, first in line 2",
+        ),
+        (
+            "worker,step,seconds\na,0,1\na,3,1\na,1,1\n",
+            "line 3: step 3 of worker 'a', but its step 2 is missing",
+        ),
+        (
+            "worker,step,seconds\na,0,1\nb,1,1\n",
+            "line 3: step 1 of worker 'b', but its step 0 is missing",
+        ),
+        ("worker,step,seconds\na,0,-1\n", "line 2: worker 'a': a step lasts -1 s"),
+    ],
+)
+def test_what_is_wrong_with_a_table_is_named_with_its_line(tmp_path, text, says):
+    path = table(tmp_path, text)
+    with pytest.raises(ConfigError) as raised:
+        experiment(tmp_path, "[{trace: t.csv}]")
+    assert f"workers[0].trace: {path}: {says}" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "says"),
+    [
+        ("t.csv", b"\xff\xfe\x00", "it is no text"),
+        ("t.parquet", b"not parquet", "t.parquet: "),
+        ("nowhere.csv", None, "nowhere.csv cannot be read (No such file or directory)"),
+        ("nowhere.parquet", None, "nowhere.parquet"),
+    ],
+)
+def test_a_file_that_is_no_table(tmp_path, name, data, says):
+    if data is not None:
+        (tmp_path / name).write_bytes(data)
+    with pytest.raises(ConfigError, match=r"workers\[0\].trace: ") as raised:
+        experiment(tmp_path, f"[{{trace: {name}}}]")
+    assert says in str(raised.value)
+
+
+def test_a_row_of_parquet_is_named(tmp_path):
+    pq.write_table(pa.table({"a": [1.0, None]}), tmp_path / "t.parquet")
+    with pytest.raises(ConfigError, match="row 2: worker 'a': no seconds; a step is missing"):
+        experiment(tmp_path, "[{trace: t.parquet}]")
+
+
+def test_a_group_takes_all_columns_and_steps_stay_side_by_side(tmp_path):
+    table(tmp_path, WIDE)
+    [group] = experiment(tmp_path, "[{name: rank, count: 2, trace: t.csv}]").workers
+    assert group.trace == ((1, 2, 3), (10, 20, 30))
+    workers = [StepTime(group, 0, f"rank-{number}", 32) for number in range(2)]
+    rows = [[worker.seconds(clock, 32) for worker in workers] for clock in range(4)]
+    assert rows == [[1, 10], [2, 20], [3, 30], [1, 10]]
+
+
+def test_groups_take_the_columns_that_are_called_after_their_workers(tmp_path):
+    table(tmp_path, "slow-0,fast-1,fast-0\n9,2,1\n")
+    groups = experiment(
+        tmp_path, "[{name: fast, count: 2, trace: t.csv}, {name: slow, trace: t.csv}]"
+    ).workers
+    assert [group.trace for group in groups] == [((1,), (2,)), ((9,),)]
+
+
+def test_other_numbers_of_workers_are_refused_by_name(tmp_path):
+    table(tmp_path, WIDE)
+    with pytest.raises(ConfigError) as raised:
+        experiment(tmp_path, "[{name: gpu, count: 3, trace: t.csv}]")
+    assert (
+        "t.csv has the steps of 2 workers (fast, slow), and group 'gpu' has 3; make them as many"
+        " (count: 2), or call columns after the group's workers: gpu-0, ..."
+    ) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("trace", "says"),
+    [
+        ("[[1], [2], [3]]", "3 lists, one a worker, for 2 workers"),
+        ("[[1], []]", "worker 1 needs a list of seconds; got []"),
+        ("[[1], 2]", "worker 1 needs a list of seconds; got 2"),
+        ("[[1], [2, -3]]", "worker 1: step 2 lasts -3 s"),
+        ("[true, 1]", "step 1: True is no number of seconds"),
+    ],
+)
+def test_lists_in_the_file_have_one_for_each_worker(tmp_path, trace, says):
+    with pytest.raises(ConfigError) as raised:
+        experiment(tmp_path, f"[{{count: 2, trace: {trace}}}]")
+    assert says in str(raised.value)
+
+
+def test_a_path_is_relative_to_the_experiment_file(tmp_path, monkeypatch):
+    folder, elsewhere = tmp_path / "a", tmp_path / "b"
+    folder.mkdir(), elsewhere.mkdir()
+    table(folder, WIDE)
+    (elsewhere / "t.csv").write_text("fast,slow\n5,5\n")
+    monkeypatch.chdir(elsewhere)
+    loaded = experiment(folder, "[{count: 2, trace: t.csv}]")
+    assert loaded.workers[0].trace == ((1, 2, 3), (10, 20, 30))
+    said = config.load(folder / "x.yaml", ["workers.0.trace=t.csv"])  # typed in this folder
+    assert said.workers[0].trace == ((5,), (5,))
+
+
+def test_the_record_holds_the_numbers(tmp_path):
+    table(tmp_path, WIDE)
+    loaded = experiment(tmp_path, "[{count: 2, trace: t.csv}]")
+    text = loaded.to_yaml()
+    assert yaml.safe_load(text)["workers"][0]["trace"] == [[1, 2, 3], [10, 20, 30]]
+    assert parse(text, source="record") == loaded
+    assert json.loads(loaded.model_dump_json())["workers"][0]["trace"][1] == [10, 20, 30]
+
+
+def test_a_trial_of_a_sweep_reads_the_trace_beside_the_sweep_s_file(tmp_path, monkeypatch):
+    from raysync.tuning.sweep import plan
+
+    table(tmp_path, WIDE)
+    file = tmp_path / "x.yaml"
+    file.write_text(
+        "{engine: virtual, timing: only, workers: [{count: 2, trace: t.csv}],"
+        " workload: {samples: 64}, sweep: {grid: {paradigm: [bsp, asp]}}}"
+    )
+    monkeypatch.chdir(tmp_path.parent)
+    trials = plan(file, [f"output={tmp_path}"]).trials
+    assert trials.experiment({"paradigm": "asp"}).workers[0].trace[1] == (10, 20, 30)
+
+
+def test_one_list_is_shared_and_the_command_says_so():
+    from raysync.training.preparation import prepare
+
+    settings = {"engine": "virtual", "timing": "only", "workload": {"samples": 64}}
+    of = [{"count": 2, "trace": [1, 2]}, {"name": "b", "count": 2, "trace": [[1], [2]]}]
+    [remark] = prepare(config.validate({**settings, "workers": of})).remarks
+    assert "The 2 workers of 'worker' share one list of 2 step times" in remark

@@ -1,0 +1,392 @@
+"""`raysync whatif`: predictions against closed forms, a pencil, direct runs and known means; the
+command, its page and its JSON.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from math import isclose
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+from scipy import stats
+
+import raysync
+from raysync.cli.console import console
+from raysync.config import ParadigmChoice
+from raysync.record.measures import Measures
+from raysync.results.figures.colours import painted
+from raysync.results.figures.primitives import layout_of
+from raysync.what_if import prediction, report
+from raysync.what_if.figures import figures_of
+from raysync.what_if.intervals import ratio
+from raysync.what_if.prediction import Options, paradigms_in, predict, standard_paradigms
+from raysync.what_if.simulation import Blocks, experiment_of, ranks_of, simulate
+from raysync.what_if.step_times import StepTimes, read
+from tests.builders.virtual import run, timed
+
+STANDARD = standard_paradigms(5)
+BSP, ASP = ParadigmChoice(name="bsp"), ParadigmChoice(name="asp")
+
+
+def times(*ranks):
+    return StepTimes("a test", {f"rank-{n}": tuple(steps) for n, steps in enumerate(ranks)})
+
+
+def random_times(ranks, steps, seed=0, sigma=0.5):
+    drawn = np.random.default_rng(seed).lognormal(0, sigma, (ranks, steps))
+    return times(*drawn.tolist())
+
+
+def simulation(steps, choice, steps_each):
+    experiment = experiment_of(steps.steps, batch_size=1, steps_each=steps_each)
+    return simulate(experiment, choice)
+
+
+def width(interval):
+    return (interval.high - interval.low) / interval.value
+
+
+# ---- numbers ----
+
+
+def test_constant_steps_a_barrier_takes_the_longest_and_without_one_rates_add_up():
+    answer = predict(times([1.0], [2.0]), Options(8, 150, 36.0), [BSP, ASP])
+    bsp, asp = answer.predictions
+    assert (bsp.seconds, asp.seconds) == (300, 200)
+    assert bsp.steps_per_s.value == pytest.approx(2 / 2)
+    assert asp.steps_per_s.value == pytest.approx(1 / 1 + 1 / 2)
+    assert asp.samples_per_s.value == pytest.approx(8 * 1.5)
+    assert bsp.wait_fraction.value == pytest.approx(150 / 600)
+    assert bsp.waiting == {"rank-0": pytest.approx(0.5), "rank-1": 0}
+    assert bsp.lost_worker_hours.value == pytest.approx(150 / 3600)
+    assert bsp.lost_money.value == pytest.approx(1.5)
+    assert bsp.worker_hours == pytest.approx(600 / 3600)
+    assert (asp.wait_fraction.value, asp.lost_worker_hours.value) == (0, 0)
+    assert (bsp.staleness_max, bsp.lead_max, asp.lead_max) == (0, 0, 100)
+    for interval in (bsp.steps_per_s, bsp.wait_fraction, bsp.lost_money):
+        assert interval.low == pytest.approx(interval.value)
+        assert interval.high == pytest.approx(interval.value)
+
+
+def test_a_table_by_pencil():
+    """a: 1 3 2, b: 4 1 2. Rounds take 4, 3 and 2 s, in which a waits for 3, 0, 0 and b for 0, 2, 0.
+    Without a barrier a pushes at 1, 4, 6, (its steps again) 7, and b at 4, 5, 7: the sixth at 7.
+    """
+    answer = predict(times([1, 3, 2], [4, 1, 2]), Options(), [BSP, ASP])
+    bsp, asp = answer.predictions
+    assert (bsp.seconds, asp.seconds) == (9, 7)
+    assert bsp.wait_fraction.value == pytest.approx(5 / 18)
+    assert bsp.lost_worker_hours.value == pytest.approx(5 / 3600)
+    assert bsp.steps_per_s.low is None  # too short
+
+
+def test_dropped_pushes_are_lost_by_pencil():
+    """k = 1: each push of a (1 s) ends a round; those of b (1.4 s) at 1.4, 2.8, 4.2 and 5.6 are
+    late. Six updates take 6 s.
+    """
+    [k_sync] = predict(
+        times([1.0], [1.4]), Options(steps=3), paradigms_in(["{name: k-sync, k: 1}"])
+    ).predictions
+    assert (k_sync.seconds, k_sync.dropped) == (6, 4)
+    assert k_sync.lost_worker_hours.value * 3600 == pytest.approx(4 * 1.4)
+    assert k_sync.steps_per_s.value == pytest.approx(1)
+
+
+@pytest.mark.parametrize("choice", STANDARD, ids=lambda choice: choice.label)
+def test_a_prediction_is_the_virtual_run_of_the_same_trace(choice):
+    steps = random_times(5, 40)
+    found = simulation(steps, choice, 40).summary
+    training = timed(
+        workers=[{"name": "rank", "count": 5, "trace": list(steps.steps.values())}],
+        workload={"iterations_per_worker": 40},
+    )
+    measures = Measures(200)
+    for line in run(training, choice):
+        for _ in measures.feed(line):
+            pass
+    assert found == measures.summary()
+
+
+@pytest.mark.parametrize("choice", STANDARD, ids=lambda choice: choice.label)
+def test_blocks_add_up_to_the_run(choice):
+    found = simulation(random_times(5, 200), choice, 200)
+    blocks, summary = found.blocks, found.summary
+    assert blocks.seconds.sum() == pytest.approx(summary["seconds"])
+    assert blocks.samples.sum() == summary["samples"]
+    assert blocks.wait_s.sum() == pytest.approx(
+        sum(worker["wait_s"] for worker in summary["per_worker"])
+    )
+    assert blocks.lost_s.sum() == pytest.approx(found.lost_s)
+    assert blocks.staleness.sum() / blocks.applied.sum() == pytest.approx(summary["staleness_mean"])
+    assert blocks.seconds.min() > 0
+    assert 15 <= len(blocks.seconds) <= 22  # 20, and a switch
+    assert set(blocks.phase) == ({0, 1} if choice.name == "sync-switch" else {0})
+
+
+@pytest.mark.parametrize("choice", STANDARD, ids=lambda choice: choice.label)
+def test_a_slower_clock_changes_only_seconds(choice):
+    steps = random_times(5, 60)
+    slower = times(*[[2 * each for each in rank] for rank in steps.steps.values()])
+    one, other = (simulation(each, choice, 60).summary for each in (steps, slower))
+    assert other["seconds"] == 2 * one["seconds"]
+    for key in ("wait_fraction", "staleness_mean", "staleness_max", "lead_max", "dropped"):
+        assert one[key] == pytest.approx(other[key])
+
+
+# ---- intervals ----
+
+
+def test_intervals_cover_the_mean_that_is_known():
+    """The longest of four exponential steps of mean 1 takes 1 + 1/2 + 1/3 + 1/4 on average."""
+    truth, covered, tried = 4 / (25 / 12), 0, 40
+    for seed in range(tried):
+        drawn = np.random.default_rng(seed).exponential(1, (4, 150))
+        [bsp] = predict(times(*drawn.tolist()), Options(), [BSP]).predictions
+        covered += bsp.steps_per_s.low <= truth <= bsp.steps_per_s.high
+    assert 35 <= covered <= tried
+
+
+def test_steps_that_are_slow_for_a_while_make_wider_intervals_than_the_same_steps_shuffled():
+    slow = np.where(np.arange(600) // 100 % 2, 3.0, 1.0)
+    shuffled = np.random.default_rng(0).permutation(slow)
+    [whole], [mixed] = (
+        predict(times(steps.tolist(), steps.tolist()), Options(), [BSP]).predictions
+        for steps in (slow, shuffled)
+    )
+    assert whole.seconds == mixed.seconds
+    assert width(whole.steps_per_s) > 2 * width(mixed.steps_per_s)
+
+
+def test_of_few_blocks_an_interval_is_as_wide_as_student_s():
+    drawn = np.random.default_rng(5).normal(10, 1, 8)
+    ones, none = np.ones(8), np.zeros(8)
+    blocks = Blocks(np.zeros(8, dtype=int), ones, drawn, none, none, none, none)
+    interval = ratio(float(drawn.mean()), blocks, "samples", "seconds")
+    low, high = stats.t.interval(0.95, 7, drawn.mean(), stats.sem(drawn))
+    assert interval.high - interval.low == pytest.approx(high - low, rel=0.12)
+    alone = Blocks(*(values[:4] for values in vars(blocks).values()))
+    assert ratio(9.0, alone, "samples", "seconds").low is None
+
+
+def test_phases_are_drawn_by_themselves():
+    """Of a switch between two constant paces the mean is known exactly, whatever blocks are drawn;
+    drawn together they would scatter by 4 % each way."""
+    choice = paradigms_in(["{name: sync-switch, fraction: 0.5}"])[0]
+    found = simulation(times([1.0], [2.0]), choice, 1000)
+    value = found.summary["throughput_samples_per_s"]
+    assert width(ratio(value, found.blocks, "samples", "seconds")) < 0.01
+
+
+# ---- sources, ranks, options ----
+
+
+def test_what_a_record_of_asp_predicts_for_bsp_is_the_bsp_run_of_the_same_seed(tmp_path):
+    settings = {
+        "engine": "virtual",
+        "timing": "only",
+        "seed": 3,
+        "batch_size": 16,
+        "output": str(tmp_path),
+        "workers": [
+            {"name": "fast", "count": 2, "step_s": 0.1, "jitter": {"sigma": 0.3}},
+            {"name": "slow", "step_s": 0.2, "jitter": {"sigma": 0.3}, "speed": 0.8},
+        ],
+    }
+    asp = raysync.run({**settings, "paradigm": "asp", "workload": {"iterations_per_worker": 60}})
+    steps = read([str(asp.path)])
+    assert list(steps.steps) == ["fast-0", "fast-1", "slow-0"]
+    assert steps.batch_size == 16
+    assert sum(map(len, steps.steps.values())) == asp.summary["pushes"]
+    bsp = raysync.run(
+        {**settings, "paradigm": "bsp", "workload": {"iterations_per_worker": steps.shortest}}
+    )
+    [predicted] = predict(steps, Options(), [BSP]).predictions
+    assert predicted.seconds == pytest.approx(bsp.summary["seconds"], rel=1e-12)
+    assert predicted.wait_fraction.value == pytest.approx(bsp.summary["wait_fraction"], rel=1e-9)
+    assert predicted.samples_per_s.value == pytest.approx(bsp.summary["throughput_samples_per_s"])
+    journal = read([str(asp.path / "journal.jsonl")])
+    assert journal.steps == steps.steps
+
+
+def test_one_rank_is_allowed_and_said():
+    answer = predict(read_ranks(1), Options())
+    assert "backup-workers" not in [each.choice.name for each in answer.predictions]
+    assert len({each.seconds for each in answer.predictions}) == 1
+
+
+def read_ranks(ranks):
+    return random_times(ranks, 12)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "slots"),
+    [
+        (["fast-0", "fast-1", "slow-0"], ["fast-0", "fast-1", "slow-0"]),
+        (["a", "b"], ["rank-0", "rank-1"]),
+        (["gpu-1", "gpu-0"], ["rank-0", "rank-1"]),
+        (["a-0", "b-0", "a-1"], ["rank-0", "rank-1", "rank-2"]),
+        (["0 (10.0.0.1 ab)", "x/y-0"], ["rank-0", "rank-1"]),
+    ],
+)
+def test_ranks_that_are_called_like_workers_keep_their_names(ranks, slots):
+    steps = {rank: (float(number),) for number, rank in enumerate(ranks, 1)}
+    experiment = experiment_of(steps, batch_size=1, steps_each=1)
+    assert list(experiment.slots()) == slots
+    assert list(ranks_of(experiment, steps).items()) == list(zip(slots, ranks, strict=True))
+    traces = [each for group in experiment.workers for each in group.trace]
+    assert traces == list(steps.values())
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 64, 1000])
+def test_the_standard_paradigms_work_with_any_number_of_ranks(workers):
+    choices = standard_paradigms(workers)
+    assert len(choices) >= 10
+    assert not any(choice.make().infeasible_reason(workers) for choice in choices)
+
+
+def test_several_processes_answer_the_same(monkeypatch):
+    monkeypatch.setattr(prediction, "ONE_PROCESS", 0)
+    steps, seen = random_times(3, 20), []
+    choices = [BSP, ASP]
+    alone = predict(steps, Options(processes=1), choices)
+    together = predict(steps, Options(processes=2), choices, lambda *done: seen.append(done))
+    assert together.predictions == alone.predictions
+    assert seen == [(1, 2), (2, 2)]
+
+
+# ---- the command ----
+
+
+@pytest.fixture
+def table(tmp_path):
+    drawn = np.random.default_rng(0).lognormal(0, 0.2, (60, 4))
+    drawn[:, 2] *= 2
+    lines = [",".join(f"{each:.6f}" for each in row) for row in drawn]
+    path = tmp_path / "steps.csv"
+    path.write_text("\n".join(["a,b,c,d", *lines]))
+    return path
+
+
+def test_the_command_prints_a_table_and_what_it_rests_on(call, table, monkeypatch):
+    monkeypatch.setattr(console, "_width", 120)  # no label is folded
+    code, out, err = call("whatif", "steps.csv", "--batch-size", "32", "--price-per-hour", "2")
+    assert (code, err) == (0, "")
+    assert re.search(
+        r"^asp is the fastest: [\d.]+ ± [\d.]+ samples per second, [\d.]+ times as", out
+    )
+    assert "The slowest rank is c: its steps take " in out
+    for label in (choice.label for choice in standard_paradigms(4)):
+        assert label in out
+    assert re.search(r"lost *\n.*money", out)
+    assert "the table steps.csv; 4 ranks of 60 steps. Workload: 240 steps of 32 samples." in out
+    assert "exchanging gradients takes no time" in out
+
+
+def test_the_json_has_what_the_table_has(call, table):
+    code, out, err = call(
+        "whatif", "steps.csv", "--json", "--paradigm", "bsp", "--paradigm", "{name: ssp}"
+    )
+    assert (code, err) == (0, "")
+    answer = json.loads(out)
+    assert [each["paradigm"] for each in answer["paradigms"]] == ["bsp", "ssp"]
+    bsp = answer["paradigms"][0]
+    assert bsp["samples_per_s"] is None
+    rate = bsp["steps_per_s"]
+    assert rate["low"] <= rate["value"] <= rate["high"]
+    assert isclose(rate["value"], 240 / bsp["seconds"])
+    rows = np.loadtxt(table, delimiter=",", skiprows=1)
+    assert bsp["seconds"] == pytest.approx(rows.max(axis=1).sum())
+    assert [rank["mean_s"] for rank in answer["ranks"]] == pytest.approx(rows.mean(axis=0).tolist())
+    assert (answer["price_per_hour"], bsp["lost_money"]) == (None, None)
+
+
+def test_the_page_and_the_markdown(call, table, tmp_path):
+    assert call("whatif", "steps.csv", "-o", "page.html")[0] == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "asp is the fastest" in page
+    assert "raysync whatif" in page
+    for data in re.findall(r'<script type="application/json">(.*?)</script>', page, re.DOTALL):
+        assert json.loads(data)["traces"]
+    _, out, _ = call("whatif", "steps.csv", "--json", "-o", "page.md")
+    assert json.loads(out)["whatif"] == 1
+    text = (tmp_path / "page.md").read_text()
+    assert text.startswith("# What if?\n\nasp is the fastest")
+    assert "| bsp " in text
+
+
+def test_hostile_names_of_ranks_stay_text(tmp_path, call):
+    (tmp_path / "x.csv").write_text("<script>alert(1)</script>,b|\x1b[2Jc\n1,2\n2,1\n")
+    _, out, _ = call("whatif", "x.csv", "-o", "p.html")
+    assert "\x1b" not in out
+    assert "<script>alert" not in (tmp_path / "p.html").read_text()
+    call("whatif", "x.csv", "-o", "p.md")
+    assert "<script>" not in (tmp_path / "p.md").read_text()
+
+
+def test_figures_are_valid_and_show_the_numbers(table):
+    answer = predict(read([str(table)]), Options(4))
+    figures = {figure.key: figure for figure in figures_of(answer)}
+    assert set(figures) == {"rate", "time", "trade-off", "ranks", "waiting"}
+    for figure in figures.values():
+        go.Figure(painted({"data": figure.traces, "layout": layout_of(figure)}))
+        assert figure.caption.endswith(".")
+    rates = {trace["name"]: trace["x"][0] for trace in figures["rate"].traces}
+    for each in answer.predictions:
+        assert rates[each.label] == pytest.approx(each.samples_per_s.value, rel=1e-3)
+        shares = [t["x"][0] for t in figures["time"].traces if t["name"] == each.label]
+        assert sum(shares) == pytest.approx(100, abs=0.1)
+    assert list(figures["rate"].traces[0]["y"]) == [answer.by_rate[0].label]
+
+
+def test_without_bsp_nothing_is_compared_with_it(table):
+    answer = predict(read([str(table)]), Options(), [ASP])
+    assert "× bsp" not in [column.heading for column in report.columns_of(answer)]
+    assert "times as many" not in report.sentences(answer)[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nowhere.csv"], "nowhere.csv: there is no such file."),
+        (["notes.txt"], "notes.txt: its format is not known.\nAllowed: a table (.csv, .parquet"),
+        (["steps.csv", "steps.csv"], "Several files must be traces of torch's profiler."),
+        (["."], "it holds no run and no trace"),
+        (["bad.csv"], "bad.csv: line 3: worker 'b': a step lasts -1 s; it must be above 0"),
+        (["short.csv"], "short.csv: line 3: worker 'b': no seconds; a step is missing."),
+        (["steps.csv", "--paradigm", "spp"], "unknown paradigm 'spp'; did you mean 'ssp'?"),
+        (["steps.csv", "--paradigm", "[ssp]"], "write a name, or {name: ssp, staleness: 3}"),
+        (["steps.csv", "--paradigm", "{name: ssp, s: 3}"], "unknown parameter 's'"),
+        (["steps.csv", "--paradigm", "asp", "--paradigm", "asp"], "asp: it is named twice"),
+        (["steps.csv", "--paradigm", "{name: k-sync, k: 9}"], "k: 9 workers of 4; allowed: 1 to 4"),
+        (["steps.csv", "--paradigm", "decoupled"], "it cuts the model into stages"),
+        (["steps.csv", "-o", "x.pdf"], "--output x.pdf: the name of the file must end in .html or"),
+        (["steps.csv", "-o", "no/x.md"], "--output no/x.md: there is no folder no."),
+        (["steps.csv", "--price-per-hour", "inf"], "it must be a finite number"),
+        (["steps.csv", "--batch-size", "0"], "--batch-size"),
+        ([], "Missing argument"),
+    ],
+)
+def test_mistakes_are_named_and_the_status_is_2(call, table, tmp_path, arguments, says):
+    (tmp_path / "notes.txt").write_text("1 2 3")
+    (tmp_path / "bad.csv").write_text("a,b\n1,2\n2,-1\n")
+    (tmp_path / "short.csv").write_text("a,b\n1,2\n2,\n")
+    code, out, err = call("whatif", *arguments)
+    assert (code, out) == (2, "")
+    assert says in re.sub(r"\s*│\s*", " ", err)
+
+
+def test_neither_torch_nor_ray_is_imported(table):
+    script = (
+        "import sys; from raysync import cli\n"
+        "sys.argv = ['raysync', 'whatif', 'steps.csv', '-o', 'page.html']\n"
+        "try: cli.main()\n"
+        "except SystemExit as ended: assert not ended.code\n"
+        "print({'torch', 'ray'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=table.parent, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "set()"
