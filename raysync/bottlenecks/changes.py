@@ -10,7 +10,7 @@ from raysync.bottlenecks.causes import named, slow_slots
 from raysync.bottlenecks.setting import Setting
 from raysync.config import ParadigmChoice
 
-SHARDS = (1, 2, 4, 8)
+SHARDS = (1, 2, 4)
 """The numbers of servers that are tried, and as many as there are workers."""
 
 
