@@ -1,5 +1,5 @@
 """Name the bottleneck of each paradigm, and run each change that is said to help: predicted beside
-direct. Writes results/predictions.csv.
+direct. Writes results/saturated-link.csv.
 
     python experiments/saturated-link/predictions.py && python experiments/labbook.py
 """
@@ -72,7 +72,7 @@ def main() -> None:
             )
     (HERE / "results").mkdir(exist_ok=True)
     frame = pd.DataFrame(rows).assign(seed=experiment.seed)
-    frame.to_csv(HERE / "results" / "predictions.csv", index=False, float_format="%.6g")
+    frame.to_csv(HERE / "results" / "saturated-link.csv", index=False, float_format="%.6g")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ FOUR = "4 servers on the workers' nodes"
 
 
 def _rows(results: Results) -> pd.DataFrame:
-    return results.of_runs("predictions", "bottleneck").fillna({"change": ""})
+    return results.of_runs("saturated-link").fillna({"change": ""})
 
 
 def _text(seconds: float) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 from statistics import median
 from typing import Literal, NamedTuple
 
 from raysync.bottlenecks.setting import Setting
-from raysync.config import Jitter, Link, WorkerGroup
+from raysync.config import Jitter, Link, Regions, WorkerGroup
 from raysync.core.ids import Slot
 
 Kind = Literal["link", "server link", "network", "server update", "slowest worker", "host", "fault"]
@@ -28,6 +29,7 @@ class Cause(NamedTuple):
 def causes(setting: Setting) -> Iterator[Cause]:
     """Yield the limits that the setting describes."""
     yield from _of_links(setting)
+    yield from _of_shared_links(setting)
     network = setting.experiment.network
     if network.update_s or network.update_bytes_per_s:
         what = (
@@ -62,13 +64,36 @@ def _of_links(setting: Setting) -> Iterator[Cause]:
         yield Cause("server link", what, without.change_cluster(server_placement="apart"))
 
 
+def _of_shared_links(setting: Setting) -> Iterator[Cause]:
+    network = setting.experiment.network
+    if setting.has_server and network.server_latency_s:
+        without = setting.change_network(server_latency_s=0.0)
+        yield Cause("server link", "the latency of the servers (server_latency_s)", without)
+    if network.nodes:
+        nodes = tuple(node.model_copy(update={"link": Link()}) for node in network.nodes)
+        yield Cause("link", "the links of the nodes", setting.change_network(nodes=nodes))
+    if (regions := network.regions) is not None:
+        yield Cause("link", "the links between regions", _without_limits(setting, regions))
+    if setting.has_server and network.push_s:
+        what = "the coordinator, which takes pushes one after another (push_s)"
+        yield Cause("server update", what, setting.change_network(push_s=0.0))
+
+
+def _without_limits(setting: Setting, regions: Regions) -> Setting:
+    count = len(regions.names)
+    free = {"bandwidth_bytes_per_s": ((inf,) * count,) * count, "latency_s": ()}
+    return setting.change_network(regions=regions.model_copy(update=free))
+
+
 def whole_network(setting: Setting) -> Iterator[Cause]:
     """Yield all links together: where several are equally slow, none of them alone is the limit."""
     groups = setting.groups
     free = {slot: group.model_copy(update={"link": Link()}) for slot, group in groups.items()}
     without = setting.change_groups(free).change_network(
-        link=Link(), server_bandwidth_bytes_per_s=None
+        link=Link(), server_bandwidth_bytes_per_s=None, server_latency_s=0.0, nodes=()
     )
+    if (regions := setting.experiment.network.regions) is not None:
+        without = _without_limits(without, regions)
     if without != setting:
         yield Cause("network", "the network, its links together", without)
 

@@ -66,7 +66,11 @@ def _of_servers(setting: Setting) -> Iterator[Change]:
 
 def _of_exchange(setting: Setting) -> Iterator[Change]:
     choice = setting.choice
-    if choice.name != "bsp" or not setting.has_server or not setting.experiment.has_links:
+    if (
+        choice.name != "bsp"
+        or not setting.has_server
+        or not setting.experiment.describes_all_reduce
+    ):
         return
     collective = ParadigmChoice.model_validate(
         {"name": "bsp", **choice.parameters, "exchange": "all-reduce"}

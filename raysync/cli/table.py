@@ -54,7 +54,7 @@ SILENT_BELOW = {"transfer_fraction": 0.005, "server_fraction": 0.005}
 
 
 def print_table(
-    rows: dict[str, list[dict[str, Any] | None]],
+    rows: Mapping[str, Sequence[dict[str, Any] | None]],
     experiment: Experiment,
     seeds: Sequence[int],
     metric: PrimaryMetric,

@@ -259,6 +259,9 @@ class RayBackend:
         added_s = fields[3] if len(fields) > 3 else 0.0
         return self._ways_s.get(WorkerId(worker).slot, 0.0) + added_s
 
+    def enter_phase(self, phase: str) -> None:
+        """See `Backend.enter_phase`: the network is the real one."""
+
     def is_done(self, call: RayCall) -> bool:
         """See `Backend.is_done`."""
         if isinstance(call, _Delayed):

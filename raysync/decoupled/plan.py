@@ -178,7 +178,8 @@ def check(experiment: Experiment, paradigm: AnyParadigm) -> None:
     """
     if not isinstance(paradigm, Decoupled):
         if isinstance(paradigm, Paradigm):
-            refuse(paradigm.name, refusals_of_data_parallel(experiment), experiment, paradigm)
+            refusals = refusals_of_data_parallel(experiment, paradigm)
+            refuse(paradigm.name, refusals, experiment, paradigm)
         return
     refuse(
         paradigm.name,

@@ -112,6 +112,11 @@ class Backend(Protocol):
             Calls to wait for until the value is there; none if nothing is left to be brought.
         """
 
+    def enter_phase(self, phase: str) -> None:
+        """Note that the paradigm has switched to that phase; only a described network can change
+        with it, not a real one.
+        """
+
     def is_done(self, call: Any) -> bool:
         """Return whether the call is done or has failed."""
 

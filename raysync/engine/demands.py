@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from raysync.config import Experiment, Link
+from raysync.config import Experiment, Link, Network
 from raysync.core.capability import Capability, Demand
 from raysync.core.paradigm import Paradigm
 from raysync.errors import ConfigError
@@ -25,13 +25,11 @@ def demands_of(experiment: Experiment) -> Iterator[Demand]:
         yield Capability.SHARD_SERVERS, f"cluster.server_shards: {experiment.cluster.server_shards}"
     if experiment.micro_batch is not None:
         yield Capability.MICRO_BATCHES, f"micro_batch: {experiment.micro_batch}"
-    if experiment.checkpoint is not None and on_ray:
-        yield Capability.TAKE_CHECKPOINTS, "checkpoint"
     if experiment.cluster.min_workers > 1:
-        yield Capability.LOSE_WORKERS, f"cluster.min_workers: {experiment.cluster.min_workers}"
+        yield Capability.WAIT_FOR_WORKERS, f"cluster.min_workers: {experiment.cluster.min_workers}"
+    if not on_ray:
+        yield from _demands_of(experiment.network)
     for fault in experiment.faults:
-        if fault.kind in ("crash", "kill"):
-            yield Capability.LOSE_WORKERS, f"faults: {fault.kind}"
         if fault.kind in ("latency", "drift") and on_ray:
             yield Capability.EMULATE_LINKS, f"faults: {fault.kind}"
     for group in experiment.workers:
@@ -56,9 +54,30 @@ NO_COLLECTIVE = (
 )
 
 
-def refusals_of_data_parallel(experiment: Experiment) -> Mapping[Capability, str]:
+OVER_OWN_LINKS = "the seconds of an all-reduce are computed over the workers' own links alone"
+
+
+def refusals_of_data_parallel(
+    experiment: Experiment, paradigm: Paradigm
+) -> Mapping[Capability, str]:
     """Return what a data-parallel run cannot carry out on the experiment's engine, and why."""
-    return {Capability.ALL_REDUCE: NO_COLLECTIVE} if experiment.engine == "ray" else {}
+    if not paradigm.collective:
+        return {}
+    if experiment.engine == "ray":
+        return {Capability.ALL_REDUCE: NO_COLLECTIVE}
+    return {Capability.SHARE_LINKS: OVER_OWN_LINKS}
+
+
+def _demands_of(network: Network) -> Iterator[Demand]:
+    """Yield what the described network demands; on Ray the real one takes its place."""
+    for name in ("vector_bytes", "upload_bytes", "download_bytes"):
+        if (size := getattr(network, name)) is not None:
+            yield Capability.SEND_SIZES, f"network.{name}: {size:g}"
+    for name in ("nodes", "regions"):
+        if getattr(network, name):
+            yield Capability.SHARE_LINKS, f"network.{name}"
+    if network.phases:
+        yield Capability.NETWORK_PHASES, "network.phases"
 
 
 def refuse(

@@ -130,6 +130,10 @@ class Topology(Protocol):
     def roster(self) -> Roster:
         """The roster that the progress and the version of the model are read from."""
 
+    @property
+    def rosters(self) -> Sequence[Roster]:
+        """All rosters; a live worker is in one of them."""
+
     def roster_of(self, worker: str) -> Roster:
         """Return the roster that the worker is in."""
 
@@ -158,8 +162,32 @@ class Topology(Protocol):
             is_pulled: whether a release pulls the new weights before the next update.
         """
 
-    def left(self, worker: str) -> None:
-        """Forget a worker."""
+    def left(self, worker: str) -> Sequence[str]:
+        """Forget a worker that is lost and is about to leave; return the workers whose steps under
+        way are void now, beside its own.
+        """
+
+    def partners(self, worker: str) -> Sequence[str]:
+        """Return the slots of the workers that can do nothing while the slot of that one is
+        empty.
+        """
+
+    def given_up(self, worker: str) -> Iterable[Step]:
+        """Take in that the slot of a worker that has left stays empty, and that its partners have
+        left, too; return the steps that others then begin.
+
+        Raises:
+            RunFailed: nobody is left who could do what they had to do.
+        """
+
+    def stuck(self) -> Sequence[str]:
+        """Return the workers that are to leave and come back when no step is under way, and none
+        will ever be: since their decisions are made stage by stage, workers may wait for each other
+        in a circle.
+        """
+
+    def under_way(self, steps: Mapping[str, Step]) -> dict[str, Release]:
+        """Return worker -> the release of its iteration under way, given the steps that are."""
 
     def state(self, cut: Cut) -> dict[str, Any]:
         """Return what a checkpoint needs of it, JSON-native; the cut keeps its values."""
@@ -239,6 +267,11 @@ class DataParallel:
         """Worker -> the vector with its buffers, from when the run was resumed to its first push
         after that."""
 
+    @property
+    def rosters(self) -> Sequence[Roster]:
+        """See `Topology.rosters`."""
+        return (self.roster,)
+
     def roster_of(self, worker: str) -> Roster:
         """See `Topology.roster_of`."""
         return self.roster
@@ -307,12 +340,29 @@ class DataParallel:
         fields = self._fields(apply, steps) if self._backend.computes else NOTHING
         self.server.apply(fields, apply.pushes, vectors, publish=apply.publish, is_pulled=is_pulled)
 
-    def left(self, worker: str) -> None:
-        """See `Topology.left`."""
+    def left(self, worker: str) -> Sequence[str]:
+        """See `Topology.left`: others go on."""
         self._pulled.pop(worker, None)
         self._resumed.pop(worker, None)
         self._restored.pop(worker, None)
         self.server.forget(worker)
+        return ()
+
+    def partners(self, worker: str) -> Sequence[str]:
+        """Return no workers: each computes alone."""
+        return ()
+
+    def given_up(self, worker: str) -> Iterable[Step]:
+        """Return no steps: the batches of the others do not change."""
+        return ()
+
+    def stuck(self) -> Sequence[str]:
+        """Return no workers: a machine never holds them all."""
+        return ()
+
+    def under_way(self, steps: Mapping[str, Step]) -> dict[str, Release]:
+        """See `Topology.under_way`."""
+        return {worker: step.release for worker, step in steps.items()}
 
     def state(self, cut: Cut) -> dict[str, Any]:
         """See `Topology.state`."""

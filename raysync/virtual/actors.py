@@ -13,6 +13,7 @@ evaluator   evaluate(is_last; weights...)                        metrics
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from raysync.config import Experiment, WorkerGroup
@@ -97,6 +98,16 @@ class WorkerActor:
         self._weights, self._buffers = state["weights"], state["buffers"]
 
 
+@dataclass(slots=True)
+class UpdateTimes:
+    """What an update takes a server, in the phase in force."""
+
+    update_s: float = 0.0
+    """Seconds, without reading gradients."""
+    reading_s: float = 0.0
+    """Seconds for each gradient."""
+
+
 class ServerActor:
     """A parameter server, or one of several equal ones: they carry the same bytes at the same
     time. Or what stands in its place where there is none: the same update on every worker, behind
@@ -106,8 +117,7 @@ class ServerActor:
     def __init__(
         self,
         site: str,
-        update_s: float,
-        reading_s: float,
+        times: UpdateTimes,
         vectors: int,
         server: ModelServer | None,
         exchange: AllReduce | None = None,
@@ -115,8 +125,7 @@ class ServerActor:
         """
         Args:
             site: its place in the network.
-            update_s: the seconds of an update, without
-            reading_s: the seconds for each of its gradients.
+            times: what an update takes.
             vectors: the number of vectors of a push: its gradient, and perhaps the weights that it
                 was computed on.
             server: None if nothing is trained.
@@ -125,8 +134,7 @@ class ServerActor:
         """
         self.site = site
         self.free_at = 0.0
-        self._exchange = exchange
-        self._update_s, self._reading_s, self._vectors = update_s, reading_s, vectors
+        self._times, self._vectors, self._exchange = times, vectors, exchange
         self._server = server
 
     def cost(self, method: str, fields: list[Any], inputs: Sequence[Any]) -> Cost:
@@ -134,11 +142,13 @@ class ServerActor:
         if inputs:
             if method in ("snapshot", "restore"):
                 return AT_ONCE
+            times = self._times
             if self._exchange is not None:
                 gradients = inputs[: len(inputs) // self._vectors]
                 exchange_s = self._exchange.seconds(gradients)
-                return exchange_s, self._update_s + self._reading_s, 0.0, 0.0, None
-            return self._update_s, len(inputs) // self._vectors * self._reading_s, 0.0, 0.0, None
+                return exchange_s, times.update_s + times.reading_s, 0.0, 0.0, None
+            reading_s = len(inputs) // self._vectors * times.reading_s
+            return times.update_s, reading_s, 0.0, 0.0, None
         return NO_COST
 
     def compute(self, method: str, fields: list[Any], inputs: list[Any], answer: Any) -> Computed:

@@ -82,9 +82,10 @@ class AllReduce:
             collective: one of `COLLECTIVES`.
             experiment: gives the `network`.
             groups: worker slot -> group.
-            size: the bytes of a gradient.
+            size: the bytes of a gradient, before `network` changes what is sent of it.
         """
-        self._seconds, self._size = COLLECTIVES[collective], size
+        self._seconds = COLLECTIVES[collective]
+        self._size, _ = experiment.network.sent_bytes(size)
         links = {group.name: (experiment.network.link, group.link) for group in groups.values()}
         ways = {
             name: WorkerLink(
