@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from raysync.config import Experiment, Jitter, ParadigmChoice, WorkerGroup
-from raysync.config.faults import Crash, Fault, Latency, SlowDown
+from raysync.config.faults import Latency, SlowDown
 from raysync.config.traces import steps_of
 from raysync.core.ids import Slot
 from raysync.core.journal import Ended
@@ -118,47 +118,9 @@ class Setting:
             self, training=replace(self.training, groups={**self.training.groups, **groups})
         )
 
-    def without(self, slots: Collection[str]) -> Setting | None:
-        """Return it without the workers in these slots, the others doing all the work; None: it
-        would not be the same experiment any more, since its groups cannot be told apart without
-        them, or the paradigm needs them.
-        """
-        left = {slot: group for slot, group in self.groups.items() if slot not in slots}
-        counts = {group.name: 0 for group in self.experiment.workers}
-        for slot in left:
-            counts[Slot(slot).group] += 1
-        workers = tuple(
-            group.model_copy(update={"count": counts[group.name]})
-            for group in self.experiment.workers
-            if counts[group.name]
-        )
-        smaller = self.change(workers=workers)
-        if list(smaller.experiment.slots()) != list(left):  # it would number others anew
-            return None
-        if not left or smaller.experiment.make(self.choice).infeasible_reason(len(left)):
-            return None
-        if smaller.experiment.cluster.min_workers > len(left):
-            return None
-        smaller = smaller.change(faults=tuple(_of_others(self.experiment.faults, left, counts)))
-        return replace(smaller, training=replace(smaller.training, groups=left))
-
     def seconds(self) -> float | None:
         """Simulate it; return the seconds of its work, or None if it does not finish."""
         *_, last = driver_of(self.training, self.experiment.make(self.choice)).run()
         [*_, ended] = last
         assert isinstance(ended, Ended), "a run without an end"
         return ended.at if ended.status == "finished" else None
-
-
-def _of_others(
-    faults: Iterable[Fault], left: Collection[str], counts: Mapping[str, int]
-) -> Iterator[Fault]:
-    """Yield the faults of the workers that are left."""
-    for fault in faults:
-        if isinstance(fault, Crash):
-            if fault.worker in left:
-                yield fault
-        elif not fault.workers:
-            yield fault
-        elif still := tuple(each for each in fault.workers if each in left or counts.get(each)):
-            yield fault.model_copy(update={"workers": still})

@@ -11,6 +11,7 @@ from raysync import config
 from raysync.bottlenecks import Setting, diagnose
 from raysync.bottlenecks.changes import changes
 from raysync.bottlenecks.diagnosis import PUSHES, SHARE, TRAINED_SHARE
+from raysync.bottlenecks.smaller import without
 from raysync.config import ParadigmChoice
 from raysync.core.journal import Entry
 from raysync.results.sentences import bottleneck
@@ -200,6 +201,29 @@ def test_all_simulations_together_are_bounded(workers, samples, trained, monkeyp
     assert sum(simulated) <= PUSHES + share * samples
     assert (found is None) == (not simulated)
     assert all(6 * workers <= each <= 24 * workers for each in simulated)
+
+
+def test_workers_that_are_left_keep_their_faults_traces_and_nodes():
+    """The steps of the n-th worker last n seconds; the first and the third go, and so does the
+    fault of the first.
+    """
+    far = {"name": "far", "step_s": 9, "count": 2}
+    setting = setting_of(
+        workers=[{"count": 4, "trace": [[1.0], [2.0], [3.0], [4.0]]}, far],
+        faults=[
+            {"kind": "crash", "worker": "worker-0", "at_s": 5},
+            {"kind": "crash", "worker": "worker-3", "at_s": 6},
+            {"kind": "slow-down", "workers": ["worker-0", "worker-1", "far"], "factor": 2},
+        ],
+        network={"nodes": [{"name": "a", "workers": ["worker-3"]}]},
+    )
+    smaller = without(setting, ["worker-0", "worker-2", "far-0"])
+    assert smaller.steps_s == {"worker-0": 2, "worker-1": 4, "far-0": 9}
+    crash, slow = smaller.experiment.faults
+    assert (crash.worker, slow.workers) == ("worker-1", ("worker-0", "far-0"))
+    assert smaller.experiment.network.nodes[0].workers == ("worker-1",)
+    assert smaller.seconds() > 0
+    assert without(setting, list(setting.groups)) is None
 
 
 def test_a_fault_that_is_always_there_is_simulated_in_part():
