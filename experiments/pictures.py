@@ -220,6 +220,67 @@ def draw_goodput(runs: pd.DataFrame, file: Path) -> None:
     _save(figure, file)
 
 
+def draw_balanced(points: pd.DataFrame, file: Path) -> None:
+    """Draw what each paradigm makes of a cluster: its final measure beside BSP's against its
+    throughput; a row for each model, a column for each cluster.
+
+    The bars are 95 % intervals over the seeds, where there are several.
+
+    Args:
+        points: task, cluster, paradigm (without the parameters that differ between clusters), pace
+            (in ASP's), measure, gap, low, high.
+        file: the picture.
+    """
+    looks = {  # paradigm -> colour and marker
+        "bsp": (COLOURS["bsp"], "D"),
+        "asp": (COLOURS["asp"], "o"),
+        "ssp(staleness=3)": (COLOURS["ssp(staleness=15)"], "s"),
+        "lagtuner(bound=hard)": (COLOURS["lagtuner(bound=hard)"], "^"),
+        "lagtuner(bound=literal)": (COLOURS["lagtuner(bound=literal)"], "v"),
+        "k-sync": ("#a6611a", "x"),
+        "backup-workers": ("#dfc27d", "+"),
+        "balanced(paradigm=asp)": ("#fa9fb5", "P"),
+        "balanced": ("#c51b8a", "*"),
+    }
+    tasks, clusters = (list(dict.fromkeys(points[key])) for key in ("task", "cluster"))
+    figure, panels = plt.subplots(
+        len(tasks),
+        len(clusters),
+        figsize=(11, 6.4),
+        sharex=True,
+        sharey="row",
+        layout="constrained",
+    )
+    for row, task in zip(panels, tasks, strict=True):
+        for panel, cluster in zip(row, clusters, strict=True):
+            chosen = points[(points.task == task) & (points.cluster == cluster)]
+            for name, (colour, marker) in looks.items():
+                found = chosen[chosen.paradigm == name]
+                if found.empty:
+                    continue
+                point = found.iloc[0]
+                panel.errorbar(
+                    point.pace,
+                    point.gap,
+                    yerr=None
+                    if pd.isna(point.low)
+                    else [[point.gap - point.low], [point.high - point.gap]],
+                    label=name,
+                    color=colour,
+                    marker=marker,
+                    markersize=11 if marker == "*" else 7,
+                    capsize=2,
+                    linewidth=1.0,
+                    linestyle="none",
+                )
+            panel.axhline(0, color="#bbbbbb", linestyle=":", linewidth=0.8)
+            panel.set_title(f"{task}, {cluster}")
+        row[0].set_ylabel(points[points.task == task].measure.iloc[0])
+    figure.supxlabel("samples/s in those of the workers alone")
+    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=5)
+    _save(figure, file)
+
+
 def _place(share: float) -> float:
     """Return the place on the axis of shares, which are halves of each other: even steps, with 0
     one step below the smallest.

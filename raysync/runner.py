@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from raysync import config
+from raysync.bottlenecks import Setting, diagnose
 from raysync.config import Experiment, ParadigmChoice
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Ended, Entry, Line, Remark, Resumed
@@ -196,11 +197,13 @@ def run_in(
     comparison: str = "",
     goes_on: GoesOn | None = None,
     saved: Saved = ignore,
+    diagnoses: bool = False,
 ) -> RunRecord:
     """Train under a paradigm on an engine that can serve further runs; see `run`. For a
     trial, `sweep` is the name of its sweep; for a run of a comparison, `comparison` is the id of
     that. With `goes_on`, a run that was lost is resumed. `saved` is called with each checkpoint
-    that has been written.
+    that has been written. With `diagnoses`, the bottleneck of a run in virtual time is looked for,
+    which takes some tenths of a second.
     """
     began = datetime.now() if goes_on is None else goes_on.began
     check_metrics(training.experiment, training.metrics, training.primary)
@@ -277,6 +280,8 @@ def run_in(
                         _write(writer, report, watches, notify)
                     if request.take():
                         engine.stop()
+            if diagnoses:
+                writer.bottleneck = _bottleneck(training, choice, writer.measures)
         except RunFailed as failure:
             problem = str(failure)  # its end may be written already
             _end(writer, "failed", problem)
@@ -295,6 +300,19 @@ def run_in(
         kept = f"The record up to then: {path}" if folder.exists() else ""
         raise RunFailed("\n".join(dict.fromkeys(filter(None, (why, writer.failure, kept)))))
     return load(folder, trust=True)  # the user's own record
+
+
+def _bottleneck(
+    training: TrainingPlan, choice: ParadigmChoice, measures: Measures
+) -> dict[str, Any] | None:
+    """Return where the time of a run went; None where that cannot be simulated, or not fast."""
+    if training.experiment.engine != "virtual":
+        return None
+    if measures.ended is None or measures.ended.status != "finished" or training.experiment.stop:
+        return None
+    setting = Setting.of(training, choice)
+    diagnosis = diagnose(setting, measures.seconds) if setting is not None else None
+    return None if diagnosis is None else diagnosis.plain()
 
 
 def check_metrics(

@@ -82,6 +82,24 @@ def strike(process: psutil.Process, how: str) -> bool:
     return True
 
 
+def can_fill_disks() -> bool:
+    """Say whether this machine can limit the files of a process that runs: Linux can."""
+    return hasattr(psutil.Process, "rlimit")
+
+
+def fill_disk(pid: int, full_bytes: int) -> bool:
+    """Let no file of a process grow beyond a size, as if the disk were full; return whether the
+    process was still there. Only its soft limit is set, so no privilege is needed.
+    """
+    try:
+        process = psutil.Process(pid)
+        _, hard = process.rlimit(psutil.RLIMIT_FSIZE)
+        process.rlimit(psutil.RLIMIT_FSIZE, (full_bytes, hard))
+    except (psutil.NoSuchProcess, ProcessLookupError):
+        return False
+    return True
+
+
 def kill_all(mark: str) -> None:
     """Kill all processes of a run; those that are started meanwhile, too."""
     while processes := [each for each in marked(mark) if not _is_zombie(each)]:

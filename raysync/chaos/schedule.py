@@ -11,8 +11,12 @@ from raysync.randomness import uniform
 
 Candidate = TypeVar("Candidate")
 
-TARGETS = ("worker", "server", "evaluator", "controller", "driver")
-"""What can be struck. The driver is the command itself, with all processes below it."""
+PROCESSES = ("worker", "server", "evaluator", "controller", "driver")
+"""The processes that can be struck; a shard is a server. The driver is the command itself, with all
+processes below it."""
+TARGETS = (*PROCESSES, "disk")
+"""What can be struck. The disk of the record is full until the command has ended, whatever the
+signal."""
 SIGNALS = ("kill", "stop")
 """SIGKILL and SIGSTOP: a process dies, or freezes."""
 

@@ -30,6 +30,9 @@ from raysync.record.storage import folders_with, is_uri
 
 LOG = "log.txt"
 """The file for what the commands print."""
+MESSAGE_BYTES = 16384
+"""The room that a full disk leaves for what the command prints."""
+DISK_ERROR = "its record cannot be written"
 POLL_S = 0.2
 TRIES = 3
 """How often in a row a command is started anew that ended by itself without having finished."""
@@ -58,6 +61,8 @@ class Outcome:
     """The processes that were left."""
     segments: list[str] = field(default_factory=list)
     """The shared memory that was left."""
+    unclear: list[str] = field(default_factory=list)
+    """What the commands printed that ended on a full disk without a clear error."""
     groups: list[str] = field(default_factory=list)
     """The placement groups that were left on a cluster that was there before."""
     memory: MemorySamples = field(default_factory=MemorySamples)
@@ -182,6 +187,9 @@ class Trial:
             processes.kill_all(self._mark)
             self._resume()
             return
+        if strike.target == "disk":
+            self._fill_disk(strike)
+            return
         candidates = processes.victims(self._mark, strike.target)
         if not candidates or not processes.strike(strike.one_of(candidates), strike.signal):
             self._notify(f"{strike.target}: spared, since there is none now.")
@@ -190,6 +198,27 @@ class Trial:
         self._tries = 0
         outcome.struck.append(strike)
         self._notify(f"{how} (process {strike.one_of(candidates).pid}).")
+
+    def _fill_disk(self, strike: Strike) -> None:
+        """Let the command find a full disk, wait for its end, and resume it with room."""
+        assert self._child is not None, "a run without a command"
+        record, log = record_in(self._folder), self._folder / LOG
+        assert record is not None, "a run without a record"
+        printed_bytes = log.stat().st_size
+        journal_bytes = (record / "journal.jsonl").stat().st_size
+        full_bytes = max(journal_bytes, printed_bytes + MESSAGE_BYTES)
+        if not processes.fill_disk(self._child.pid, full_bytes):
+            self.outcome.spared["disk"] += 1
+            return
+        self._tries = 0
+        self.outcome.struck.append(strike)
+        self._notify(f"disk: no file grows beyond {full_bytes} bytes.")
+        self._wait(lambda: False)
+        printed = log.read_bytes()[printed_bytes:].decode(errors="replace")
+        if DISK_ERROR not in printed or "Traceback" in printed:
+            self.outcome.unclear.append(printed[-200:].strip() or "it said nothing")
+        if self._has_begun() and not self._is_over():
+            self._resume()
 
     def _resume(self) -> None:
         """Start the command that goes on with the run, and wait until it does."""
@@ -247,6 +276,7 @@ def judge(struck: Outcome, undisturbed: Outcome, tolerance: float) -> list[Verdi
         Verdict("status finished", "" if status == "finished" else f"it is {status}"),
         *journal,
         _judge_model(record, undisturbed.record, tolerance),
+        Verdict("a full disk ends in a clear error", "; ".join(struck.unclear)),
         Verdict("memory stays flat", struck.memory.growth()),
         Verdict("no process left", ", ".join(struck.processes)),
         Verdict("no shared memory left", ", ".join(struck.segments)),

@@ -1,5 +1,5 @@
-"""The command line: `raysync run`, `compare`, `sweep`, `switch-search`, `report`, `whatif`,
-`export`, `dashboards`, `list` and more.
+"""The command line: `raysync run`, `compare`, `sweep`, `switch-search`, `report`, `advise`,
+`whatif`, `export`, `dashboards`, `list` and more.
 
 One file a group of commands.
 """
@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from raysync.cli import (  # noqa: F401 - their commands
+    advise_command,
     calibrate_command,
     chaos_command,
     dashboards,
@@ -34,6 +35,7 @@ ORDER = (
     "sweep",
     "switch-search",
     "report",
+    "advise",
     "whatif",
     "export",
     "dashboards",

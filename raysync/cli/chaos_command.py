@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from raysync import config
-from raysync.chaos.schedule import SIGNALS, TARGETS, names_in, schedule
+from raysync.chaos.schedule import PROCESSES, SIGNALS, TARGETS, names_in, schedule
 from raysync.cli.app import File, Settings, app
 from raysync.cli.console import console, say
 from raysync.errors import ConfigError
@@ -37,8 +37,12 @@ def chaos(
         ),
     ],
     faults: Annotated[
-        str, typer.Option(help="What is struck, with commas; driver: the command and all below it.")
-    ] = ",".join(TARGETS),
+        str,
+        typer.Option(
+            help=f"What is struck, with commas: {', '.join(TARGETS)}. driver: the command and all"
+            " below it; disk: it is full until the command has ended."
+        ),
+    ] = ",".join(PROCESSES),
     kills: Annotated[int, typer.Option(help="How many faults.")] = 10,
     every: Annotated[float, typer.Option(help="Mean seconds between two faults.")] = 10.0,
     seed: Annotated[int, typer.Option(help="Of which the faults are drawn.")] = 0,
@@ -59,20 +63,17 @@ def chaos(
     """Kill or freeze processes of a run at random, and check that it survives; it needs
     `checkpoint:`. The experiment runs twice, once without faults. Exit status 1: a check failed.
     """
-    strikes = schedule(
-        names_in("--faults", faults, TARGETS),
-        names_in("--signals", signals, SIGNALS),
-        kills,
-        every,
-        seed,
-    )
+    targets = names_in("--faults", faults, TARGETS)
+    strikes = schedule(targets, names_in("--signals", signals, SIGNALS), kills, every, seed)
     if not tolerance >= 0:
         raise ConfigError(f"--tolerance {tolerance:g}: a share from 0 is needed.")
     if out.exists():
         raise ConfigError(f"--out {out}: exists already; a new folder is needed.")
     from raysync.chaos import trial
-    from raysync.chaos.processes import address_of
+    from raysync.chaos.processes import address_of, can_fill_disks
 
+    if "disk" in targets and not can_fill_disks():
+        raise ConfigError("--faults disk: only Linux can fill the disk of one process.")
     experiment = config.load(file, settings)
     trial.check(experiment)
     environment = dict(os.environ)

@@ -5,7 +5,7 @@ terminal.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -41,16 +41,20 @@ def rate_form(value: float) -> str:
 
 NARROW: dict[str, tuple[str, Form]] = {
     "throughput_samples_per_s": ("samples\nper s", rate_form),
+    "transfer_fraction": ("trans-\nfer", lambda _: ".0%"),
+    "server_fraction": ("server\nshare", lambda _: ".0%"),
     "wait_fraction": ("wait\nshare", lambda _: ".0%"),
     "staleness_mean": ("stale-\nness", lambda _: ".1f"),
     "staleness_max": ("\nmax", lambda _: ".0f"),
     "lead_max": ("lead\nmax", lambda _: ".0f"),
 }
 """Key of a measure of every run -> its heading and its form here; others are not shown."""
+SILENT_BELOW = {"transfer_fraction": 0.005, "server_fraction": 0.005}
+"""Key of a measure -> where all runs have less, it is not shown either."""
 
 
 def print_table(
-    rows: dict[str, list[dict[str, Any] | None]],
+    rows: Mapping[str, Sequence[dict[str, Any] | None]],
     experiment: Experiment,
     seeds: Sequence[int],
     metric: PrimaryMetric,
@@ -67,7 +71,7 @@ def print_table(
     others = [
         replace(measure, heading=NARROW[measure.key][0], form=NARROW[measure.key][1])
         for measure in OF_EVERY_RUN
-        if measure.key in NARROW
+        if measure.key in NARROW and _says_something(measure.key, rows)
     ]
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     # a long name is folded into several lines; numbers are never cut
@@ -89,6 +93,26 @@ def print_table(
         table.add_row(" ".join([escape(label), *marks]), *cells)
     console.print(title(experiment, seeds), highlight=False, soft_wrap=True)
     console.print(table)
+
+
+def _says_something(key: str, rows: Mapping[str, Sequence[dict[str, Any] | None]]) -> bool:
+    least = SILENT_BELOW.get(key, 0.0)
+    runs = [summary for summaries in rows.values() for summary in summaries if summary]
+    return not least or any((summary.get(key) or 0.0) >= least for summary in runs)
+
+
+def print_bottlenecks(rows: Mapping[str, Sequence[dict[str, Any] | None]]) -> None:
+    """Print where the time of each paradigm went, by its first seed of which that is known.
+
+    Args:
+        rows: as for `print_table`.
+    """
+    from raysync.results.sentences import bottleneck  # it imports the statistics
+
+    for label, summaries in rows.items():
+        sentences = [bottleneck(summary) for summary in summaries if summary]
+        if text := next(filter(None, sentences), ""):
+            console.print_plain(f"{label}: {text}" if len(rows) > 1 else text)
 
 
 def result_columns(experiment: Experiment, metric: PrimaryMetric) -> list[Measure]:

@@ -24,7 +24,7 @@ from raysync.cli.app import (
 )
 from raysync.cli.console import console, errors, say
 from raysync.cli.progress_lines import run_lines
-from raysync.cli.table import print_table
+from raysync.cli.table import print_bottlenecks, print_table
 from raysync.cli.watch import newest
 from raysync.config import Experiment, ParadigmChoice
 from raysync.config.resume_changes import check_changes
@@ -221,6 +221,7 @@ def _train(
             for label, runs in done.items()
         }
         print_table(summaries, experiment, seeds, training.primary)
+        print_bottlenecks(summaries)
         records = masked(str(join(experiment.output, experiment.name)))
         console.print_plain(f"Records: {records}")
         _say_where_the_model_is([record for runs in done.values() for record in runs])
@@ -242,8 +243,12 @@ def _resume(run: str, file: Path | None, settings: Sequence[str]) -> None:
     with engine_for(training.experiment, say, os.environ.get("RAY_ADDRESS")) as engine:
         with run_lines(experiment.timing == "only") as lines:
             watch = lines.follow(choice.label)
-            done = run_in(engine, training, choice, watch=watch, notify=say, goes_on=goes_on)
-        print_table({choice.label: [done.summary]}, experiment, [experiment.seed], training.primary)
+            done = run_in(
+                engine, training, choice, watch=watch, notify=say, goes_on=goes_on, diagnoses=True
+            )
+        summaries = {choice.label: [done.summary]}
+        print_table(summaries, experiment, [experiment.seed], training.primary)
+        print_bottlenecks(summaries)
         console.print_plain(f"Record: {display_name(done.path)}")
         _say_where_the_model_is([done])
 
@@ -320,4 +325,5 @@ def _train_one(
         notify=say,
         comparison=comparison,
         goes_on=None if former is None else resumption_of(former, training, say),
+        diagnoses=True,
     )

@@ -238,6 +238,10 @@ class RayBackend:
         for reference in call.report:
             self._watched.setdefault(reference, []).append(watched)
 
+    def late_s(self, value: Any) -> float:
+        """See `Backend.late_s`: what comes is not foreseen here."""
+        return 0.0
+
     def deliver(self, value: Any, actor: str) -> tuple[RayCall, ...]:
         """See `Backend.deliver`; the time of an emulated link runs beside the real way."""
         upload = value.upload
@@ -254,6 +258,9 @@ class RayBackend:
         """
         added_s = fields[3] if len(fields) > 3 else 0.0
         return self._ways_s.get(WorkerId(worker).slot, 0.0) + added_s
+
+    def enter_phase(self, phase: str) -> None:
+        """See `Backend.enter_phase`: the network is the real one."""
 
     def is_done(self, call: RayCall) -> bool:
         """See `Backend.is_done`."""

@@ -13,7 +13,7 @@ from raysync.cluster.stage import StageActor, StagePlan, Stages, StageServerPlan
 from raysync.cluster.worker import Worker, WorkerPlan
 from raysync.config import Experiment
 from raysync.core.paradigm import AnyParadigm, Paradigm
-from raysync.decoupled.plan import DecoupledPlan, placed_as, plan_of
+from raysync.decoupled.plan import DecoupledPlan, check, placed_as, plan_of
 from raysync.decoupled.topology import server_of
 from raysync.engine.step_time import one_way_s
 from raysync.engine.topology import SERVER, DataParallelPlan
@@ -80,6 +80,7 @@ def layout_of(training: TrainingPlan, paradigm: AnyParadigm) -> Layout:
     """
     if isinstance(paradigm, Decoupled):
         return PipelinedLayout(plan_of(training, paradigm))
+    check(training.experiment, paradigm)
     return DataParallelLayout(training, paradigm)
 
 

@@ -2,6 +2,7 @@
 
     forward(fields, [weights], [x])         -> y                                for the next stage
     backward(fields, [weights], dy)         -> gradient, dx, report   the last one: x, not dy
+    begin_anew(fields)                      throws away the batches between their two passes
 
 What goes between stages are return values, passed on as top-level references from neighbour to
 neighbour, nothing of it through the controller. An actor works its calls off in order, which is the
@@ -137,6 +138,12 @@ class StageActor:
         place = here([name])
         log_ready(f"stage {stage} of {model.name}", place.devices)
         return place
+
+    @signed()
+    def begin_anew(self, fields: Sequence[bool]) -> None:
+        """Throw the batches in flight away; see `StageWork.begin_anew`."""
+        self._busy_s = 0.0
+        self._work.begin_anew(*fields)
 
     @signed()
     def forward(self, fields: Sequence[float], *arrived: Any) -> Activation:

@@ -10,9 +10,19 @@ from __future__ import annotations
 from raysync.config.base import Named, ParadigmChoice
 from raysync.config.checkpoint import Checkpointing
 from raysync.config.experiment import STANDARD_COMPARISON, Experiment
-from raysync.config.faults import Crash, Drift, Fault, Kill, Latency, SlowDown, SpeedDrift
+from raysync.config.faults import (
+    Bandwidth,
+    Crash,
+    Drift,
+    Fault,
+    Kill,
+    Latency,
+    SlowDown,
+    SpeedDrift,
+)
 from raysync.config.files import load, parse, validate
 from raysync.config.jitter import Jitter
+from raysync.config.network import Link, Network, Node, Regions
 from raysync.config.profiles import profiles
 from raysync.config.stop import Stop
 from raysync.config.sweep import Distribution, Published, Sweep
@@ -29,19 +39,12 @@ from raysync.config.update import (
     Update,
     Workload,
 )
-from raysync.config.workers import (
-    START_DEADLINE_S,
-    Cluster,
-    Host,
-    Link,
-    Network,
-    Restarts,
-    WorkerGroup,
-)
+from raysync.config.workers import START_DEADLINE_S, Cluster, Host, Restarts, WorkerGroup
 
 __all__ = [
     "STANDARD_COMPARISON",
     "START_DEADLINE_S",
+    "Bandwidth",
     "Checkpointing",
     "Cluster",
     "Crash",
@@ -61,10 +64,12 @@ __all__ = [
     "MomentumRamp",
     "Named",
     "Network",
+    "Node",
     "ParadigmChoice",
     "ParameterGroup",
     "Phase",
     "Published",
+    "Regions",
     "Restarts",
     "Schedule",
     "SlowDown",

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from raysync.config.workers import WorkerGroup
+from raysync.errors import unknown_name
 from raysync.paradigms.balanced import Balanced
 
 NAMES_A_PARADIGM = ("paradigm", "first", "then", "sync")
@@ -42,16 +43,32 @@ def informed(name: str, parameters: Mapping[str, Any], groups: Groups) -> dict[s
 
     Args:
         name: the name of the paradigm.
-        parameters: as the user gave them; a `workers` of the user's own stays.
+        parameters: as the user gave them; what a `workers` of the user's own says of a group
+            counts, the rest is completed.
         groups: see `described`.
+
+    Raises:
+        ConfigError: a `workers` of the user's own names a group that is not there.
     """
     completed = {
         key: _informed_spec(value, groups) if key in NAMES_A_PARADIGM else value
         for key, value in parameters.items()
     }
     if name == Balanced.name:
-        completed.setdefault("workers", groups)
+        completed["workers"] = _completed(completed.get("workers", {}), groups)
     return completed
+
+
+def _completed(own: object, groups: Groups) -> object:
+    """Return the groups as the experiment describes them, and as the user does where `balanced` is
+    told about them.
+    """
+    if not isinstance(own, Mapping) or not all(isinstance(each, Mapping) for each in own.values()):
+        return own  # for the paradigm to refuse
+    for group in own:
+        if group not in groups:
+            raise unknown_name("worker group", group, groups, where=f"{Balanced.name}: workers")
+    return {group: {**settings, **own.get(group, {})} for group, settings in groups.items()}
 
 
 def _informed_spec(spec: object, groups: Groups) -> object:

@@ -12,14 +12,15 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from raysync.config.balancing import described, informed
 from raysync.config.base import Choice, Named, ParadigmChoice, ParadigmSetting, Strict, by_name
 from raysync.config.checkpoint import Checkpointing, folder_or_uri
-from raysync.config.faults import Crash, Fault
+from raysync.config.faults import Bandwidth, Crash, Drift, Fault, Latency
+from raysync.config.network import Link, Network, Regions
 from raysync.config.secret_masking import masked
 from raysync.config.stop import Stop
 from raysync.config.sweep import Published, Sweep
 from raysync.config.switch_search import SwitchSearch
 from raysync.config.target import Target
 from raysync.config.update import Data, EvaluationPlan, Update, Workload
-from raysync.config.workers import Cluster, Network, WorkerGroup
+from raysync.config.workers import Cluster, WorkerGroup
 from raysync.core.ids import Slot, worker_slot
 from raysync.core.paradigm import AnyParadigm
 from raysync.errors import ConfigError, unknown_name
@@ -32,7 +33,9 @@ STANDARD_COMPARISON = (
     ParadigmChoice.model_validate({"name": "lagtuner", "bound": "hard"}),
     ParadigmChoice.model_validate({"name": "lagtuner", "bound": "literal"}),
 )
-
+ALL_REDUCE = ParadigmChoice.model_validate({"name": "bsp", "exchange": "all-reduce"})
+"""The baseline that people have, where it is known what it takes: on the virtual engine, if the
+links between workers are described."""
 
 BUILT_IN_TASKS = ("classification", "language-model", "regression")
 """The tasks that go with any `model` and `data`; `training.supervised` has them."""
@@ -99,7 +102,12 @@ class Experiment(Strict):
         description="the paradigm that `run` uses (`raysync list paradigms`)",
     )
     paradigms: tuple[ParadigmSetting, ...] = Field(
-        STANDARD_COMPARISON, min_length=1, description="what `compare` compares"
+        STANDARD_COMPARISON,
+        min_length=1,
+        description=(
+            "what `compare` compares; the default also has bsp(exchange=all-reduce) on the virtual"
+            " engine, where the links of workers are described"
+        ),
     )
     update: Update = Update()
     workload: Workload = Workload(epochs=1)
@@ -187,6 +195,15 @@ class Experiment(Strict):
     )
 
     @model_validator(mode="after")
+    def _compared(self) -> Experiment:
+        """Compare with an all-reduce by default, where its seconds are known."""
+        is_default = "paradigms" not in self.model_fields_set and self.worker_count > 1
+        if is_default and self.engine == "virtual" and self.describes_all_reduce:
+            first, *others = STANDARD_COMPARISON
+            object.__setattr__(self, "paradigms", (first, ALL_REDUCE, *others))
+        return self
+
+    @model_validator(mode="after")
     def _distinct(self) -> Experiment:
         names = [group.name for group in self.workers]
         if len(set(names)) < len(names):
@@ -250,11 +267,15 @@ class Experiment(Strict):
         if not all(choice.can_be_made for choice in choices):
             return self
         phases = {phase for choice in choices for phase in choice.make().phases()} - {""}
-        for name in self.update.phases:
-            if not phases:
-                raise ValueError(f"update.phases: {name!r}, but none of the paradigms has phases")
-            if name not in phases:
-                raise unknown_name("phase", name, phases, where="update.phases")
+        for where, named in (
+            ("update.phases", self.update.phases),
+            ("network.phases", self.network.phases),
+        ):
+            for name in named:
+                if not phases:
+                    raise ValueError(f"{where}: {name!r}, but none of the paradigms has phases")
+                if name not in phases:
+                    raise unknown_name("phase", name, phases, where=where)
         return self
 
     @model_validator(mode="after")
@@ -289,7 +310,107 @@ class Experiment(Strict):
                     f"workers: {group.name!r} has a speed above 1 and no step_s, per_sample_s,"
                     " flops_per_s or trace: this machine cannot compute faster than it does"
                 )
+        for index, fault in enumerate(self.faults):
+            if isinstance(fault, Bandwidth) or (
+                isinstance(fault, Latency | Drift) and fault.shared
+            ):
+                what = "bandwidth" if isinstance(fault, Bandwidth) else "servers and nodes"
+                raise ValueError(
+                    f"faults[{index}]: {fault.kind}: faults of {what} need engine: virtual; on Ray"
+                    " only latency and drift of workers are emulated"
+                )
         return self
+
+    @model_validator(mode="after")
+    def _network_fits(self) -> Experiment:
+        if self.network.vector_bytes is not None and self.engine == "virtual":
+            self._check_vector_bytes()
+        self._check_nodes()
+        for group in self.workers:
+            if group.region is not None and self.network.regions is None:
+                raise ValueError(
+                    f"workers: {group.name}: region: {group.region}, but there are no"
+                    " network.regions"
+                )
+        if self.network.regions is not None:
+            self._check_regions(self.network.regions)
+        return self
+
+    def _check_vector_bytes(self) -> None:
+        where = f"network.vector_bytes: {self.network.vector_bytes}"
+        if self.trains:
+            raise ValueError(
+                f"{where} needs timing: only; where something is trained, the model says how large"
+                " its gradients are (upload_factor and download_factor change what is sent)"
+            )
+        for group in self.workers:
+            if not group.emulates_steps or group.flops_per_s:
+                raise ValueError(
+                    f"{where}: no model is built then, so group {group.name!r} must say how long a"
+                    " step takes: step_s, per_sample_s or trace"
+                )
+
+    def _check_nodes(self) -> None:
+        allowed = set(self.slots()) | {group.name for group in self.workers}
+        node_of: dict[str, str] = {}
+        for index, node in enumerate(self.network.nodes):
+            where = f"network.nodes[{index}]"
+            for name in node.workers:
+                if name not in allowed:
+                    raise unknown_name("worker", name, allowed, where=where)
+            for slot in self.slots_of(node.workers):
+                if slot in node_of:
+                    raise ValueError(f"{where}: {slot} is on node {node_of[slot]!r} already")
+                node_of[slot] = node.name
+
+    def _check_regions(self, regions: Regions) -> None:
+        for group in self.workers:
+            where = f"workers: {group.name}: region"
+            if group.region is None:
+                raise ValueError(f"{where}: must be one of network.regions: {regions.names}")
+            regions.index(group.region, where)
+        if self.cluster.server_placement == "with-workers":
+            if regions.server is not None:
+                raise ValueError(
+                    "network.regions.server: servers that are placed with workers are where those"
+                    " are; leave it out"
+                )
+            if len(found := {group.region for group in self.server_hosts().values()}) > 1:
+                raise ValueError(
+                    f"network.regions: the servers would be in {len(found)} regions, with their"
+                    " workers; they must be in one: fewer of them, or server_placement: apart"
+                )
+        elif regions.server is None:
+            raise ValueError(
+                f"network.regions.server: must be one of {regions.names}; the servers are placed"
+                " apart from workers"
+            )
+        home = self.server_region
+        assert home is not None, "servers without a region"
+        for group in self.workers:
+            assert group.region is not None
+            for source, target in ((group.region, home), (home, group.region)):
+                if regions.between(source, target) is None:
+                    raise ValueError(
+                        f"network.regions: there is no link from {source!r} to {target!r}, between"
+                        f" group {group.name!r} and the servers"
+                    )
+
+    def server_hosts(self) -> dict[str, WorkerGroup]:
+        """Return the slots that servers are placed with -> their groups; empty if they are apart
+        from workers.
+        """
+        if self.cluster.server_placement == "apart":
+            return {}
+        return dict(list(self.slots().items())[: self.cluster.server_shards])
+
+    @property
+    def server_region(self) -> str | None:
+        """The region of the servers; None: there are no regions."""
+        regions = self.network.regions
+        if regions is None or self.cluster.server_placement == "apart":
+            return None if regions is None else regions.server
+        return next(group.region for group in self.server_hosts().values())
 
     @field_validator("track")
     @classmethod
@@ -331,6 +452,13 @@ class Experiment(Strict):
                     raise unknown_name(
                         "worker", name, allowed, where=f"faults[{index}]", shown=shown
                     )
+            if isinstance(fault, Latency | Drift | Bandwidth):
+                known = [node.name for node in self.network.nodes]
+                for name in fault.nodes:
+                    if name not in known:
+                        raise unknown_name(
+                            "node", name, known, where=f"faults[{index}]", shown=known
+                        )
             if not isinstance(fault, Crash) and fault.count is not None:
                 most = len(self.slots_of(fault.workers))
                 if fault.count > most:
@@ -363,6 +491,20 @@ class Experiment(Strict):
     def trains(self) -> bool:
         """Whether gradients are computed, and not only times."""
         return self.timing == "with-gradients"
+
+    @property
+    def has_links(self) -> bool:
+        """Whether it is described what lies between workers."""
+        return any(
+            link != Link() for link in (self.network.link, *(group.link for group in self.workers))
+        )
+
+    @property
+    def describes_all_reduce(self) -> bool:
+        """Whether it is described how long an all-reduce takes: by the workers' own links. Over
+        links of nodes and between regions it is not computed.
+        """
+        return self.has_links and not self.network.nodes and self.network.regions is None
 
     @property
     def worker_count(self) -> int:

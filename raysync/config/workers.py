@@ -8,36 +8,8 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 
 from raysync.config.base import Strict
 from raysync.config.jitter import Jitter
+from raysync.config.network import Link
 from raysync.config.traces import Numbers, trace_of
-
-
-class Link(Strict):
-    """One way of a connection. The other way has the same values, and both can be used at once."""
-
-    latency_s: float = Field(0.0, ge=0, description="seconds until the first byte arrives")
-    bandwidth_bytes_per_s: float | None = Field(None, gt=0, description="default: without limit")
-
-
-class Network(Strict):
-    """The network between workers and server. The virtual engine simulates it; on Ray, the real
-    network takes its place.
-    """
-
-    link: Link = Field(Link(), description="the link of each worker, each way")
-    server_bandwidth_bytes_per_s: float | None = Field(
-        None,
-        gt=0,
-        description=(
-            "bandwidth of each server's link, which all workers share, each way; default: without"
-            " limit"
-        ),
-    )
-    update_s: float = Field(
-        0.0, ge=0, description="time that an update takes the server, beside reading gradients"
-    )
-    update_bytes_per_s: float | None = Field(
-        None, gt=0, description="rate at which the server reads gradients; default: without limit"
-    )
 
 
 class Host(Strict):
@@ -190,6 +162,9 @@ class WorkerGroup(Strict):
     )
     link: Link = Field(
         Link(), description="emulation: the link that each worker has in addition, each way"
+    )
+    region: str | None = Field(
+        None, description="where its workers are, of `network.regions`; on the virtual engine"
     )
 
     @field_validator("trace", mode="before")

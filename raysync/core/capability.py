@@ -19,11 +19,8 @@ class Capability(Enum):
     BATCH_SIZE = auto()
     """An iteration whose batch size is not the experiment's: `Release(batch_size=...)`, or that of
     a group of workers."""
-    LOSE_WORKERS = auto()
-    """The run continues when a worker is lost, and a new life of its slot may join."""
-    TAKE_CHECKPOINTS = auto()
-    """The state of a run on Ray is written down between two events, and it goes on from there; on
-    the virtual clock it always can."""
+    WAIT_FOR_WORKERS = auto()
+    """The run waits while fewer workers are there than it is to go on with."""
     CORRECT_STALENESS = auto()
     """The server corrects gradients for their delay."""
     SHARD_SERVERS = auto()
@@ -38,6 +35,14 @@ class Capability(Enum):
     """The server knows the norm of the whole model."""
     SHARE_HOSTS = auto()
     """Workers share the cores of a host."""
+    ALL_REDUCE = auto()
+    """The workers of an update exchange its gradients among themselves, without a server."""
+    SHARE_LINKS = auto()
+    """Workers share the links of nodes, or those between regions."""
+    SEND_SIZES = auto()
+    """What a push sends and a pull brings has a size that is given, and not the model's."""
+    NETWORK_PHASES = auto()
+    """The network changes when the paradigm switches."""
     EMULATE_LINKS = auto()
     """The link between a worker and its server is emulated on Ray; on the virtual clock it always
     is."""

@@ -29,6 +29,11 @@ class Slot(str):
         return int(match[1]) if match else 0
 
     @property
+    def place(self) -> str:
+        """The slot of the experiment file that it is on: its own, but for a stage."""
+        return self[match.end() :] if (match := _STAGE.match(self)) else str(self)
+
+    @property
     def group(self) -> str:
         """The group of workers that it is in. The group of a stage's slot includes the stage: the
         workers of one such group do equal work.

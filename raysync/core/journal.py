@@ -396,6 +396,7 @@ _REPORTED = {
     "restart_in_s": _is_seconds,
     "away_s": _is_seconds,
     "held_back_s": _is_seconds,
+    "server_s": _is_seconds,
 }
 """Checks of the entries of a report that readers use; other entries are only displayed."""
 

@@ -108,6 +108,14 @@ class Paradigm(ABC):
         """Return the values that `Apply.phase` may have, which `update.phases` may name."""
         return ("",)
 
+    @property
+    def collective(self) -> str:
+        """The collective operation by which the workers of an update exchange its gradients among
+        themselves, `ring`, `tree`, or `all-reduce` for the faster of the two; "" if these go to a
+        server.
+        """
+        return ""
+
     def demands(self) -> Iterator[Demand]:
         """Yield its demands on a topology, each with the setting that makes it: only some
         topologies can meet them.

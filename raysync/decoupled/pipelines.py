@@ -12,10 +12,17 @@ it, and a release brings the weights.
 A forward pass needs the output of the stage before it (the first stage: a batch of the pool), a
 backward pass the gradient from the stage behind it. Once the pool is empty, iterations have no
 forward pass any more: the pipelines drain.
+
+A pipeline that has lost a stage, or goes on from a checkpoint, *begins anew* behind the last batch
+that all of its stages have pushed. Stages near the loss have pushed more than that. They compute
+these batches again, since the stages before them need the gradients, but do not push them again: so
+each stage learns once from every batch. Such passes belong to iterations that are over, and need
+no release.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -48,6 +55,8 @@ class Counts:
     """Forward passes whose output the next stage has, or will have."""
     backwards_done: int = 0
     """Backward passes whose gradient the stage before has, or will have."""
+    pushed: int = 0
+    """The batches that it had pushed when its pipeline began anew."""
 
 
 @dataclass
@@ -64,12 +73,18 @@ class Pipelines:
     """The size of the pool, for all groups together."""
     locked: bool = False
     """Whether stages compute one after another, without delays."""
-    fed: int = 0
-    """Batches that were taken from the pool."""
     counts: dict[StageId, Counts] = field(init=False)
+    taken: list[int] = field(init=False)
+    """Group -> the batches that it has taken from the pool."""
+    stopped: set[int] = field(default_factory=set)
+    """The groups whose pipelines do not run, since they lack a stage."""
+    closed: set[int] = field(default_factory=set)
+    """The groups that take no more batches: a stage of theirs was done and has left, or is lost for
+    good."""
 
     def __post_init__(self) -> None:
         self.schedule = Locked(self.stages) if self.locked else Schedule(self.stages)
+        self.taken = [0] * self.groups
         self.counts = {
             (group, stage): Counts()
             for group in range(self.groups)
@@ -83,7 +98,7 @@ class Pipelines:
             ProtocolViolation: it has not finished its last iteration.
         """
         counts = self.counts[stage_id]
-        if counts.releases > counts.backwards_done:
+        if counts.releases > max(counts.backwards_done, counts.pushed):
             raise ProtocolViolation(
                 f"stage {stage_id} is released before its iteration {counts.releases} has ended"
             )
@@ -115,17 +130,59 @@ class Pipelines:
             reached = [(group, stage - 1)] if stage > 1 else []
         return [following for stage_id in reached for following in self._next(stage_id)]
 
+    def stop(self, group: int) -> None:
+        """Begin no more passes of a group, until it begins anew."""
+        self.stopped.add(group)
+
+    def lose(self, stage_id: StageId, pushed: int) -> None:
+        """Take in that a stage is lost, which had pushed so many batches; its group has stopped."""
+        counts = self.counts[stage_id]
+        counts.releases = counts.pushed = pushed
+
+    def begin_anew(self, group: int, pushed: Mapping[int, int]) -> list[Pass]:
+        """Begin a stopped pipeline anew, behind the last batch that all of its stages have pushed.
+
+        Args:
+            group: the pipeline.
+            pushed: stage -> the batches that it has pushed.
+        """
+        self.stopped.discard(group)
+        behind = min(pushed.values())
+        for stage, batches in pushed.items():
+            releases = self.counts[group, stage].releases
+            self.counts[group, stage] = Counts(releases, behind, behind, behind, behind, batches)
+        return [following for stage in pushed for following in self._next((group, stage))]
+
+    def close(self, group: int) -> None:
+        """Let a group take no more batches."""
+        self.closed.add(group)
+
+    def give_up(self, group: int, done: int) -> list[Pass]:
+        """Take in that a group that has stopped is lost for good: the batches that it has taken,
+        beyond the first `done`, go back to the pool. Return what others may begin.
+        """
+        self.closed.add(group)
+        self.taken[group] = done
+        return [following for stage_id in self.counts for following in self._next(stage_id)]
+
+    def takes(self, group: int) -> bool:
+        """Say whether the group may take another batch from the pool."""
+        return not self.is_empty and group not in self.closed
+
     def is_drained(self, stage_id: StageId) -> bool:
         """Say whether the stage has run backward all batches that its group will ever get."""
-        return (
-            self.is_closed
-            and self.counts[stage_id].backwards_done == self.counts[stage_id[0], 1].forwards
-        )
+        group, _ = stage_id
+        return not self.takes(group) and self.counts[stage_id].backwards_done == self.taken[group]
 
     @property
-    def is_closed(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether the pool is empty."""
-        return self.fed == self.batches
+        return self.left == 0
+
+    @property
+    def left(self) -> int:
+        """The batches that are left in the pool."""
+        return self.batches - sum(self.taken)
 
     def _next(self, stage_id: StageId) -> list[Pass]:
         """Return what the stage may begin now, in its order, and also what others may begin if it
@@ -134,16 +191,18 @@ class Pipelines:
         Those need no longer wait for a batch that will never come. (Where a paradigm holds the
         first stage of a group, nothing that happens later reaches the other stages of that group.)
         """
-        was_closed = self.is_closed
+        was_empty = self.is_empty
         passes: list[Pass] = []
+        group, _ = stage_id
         while (following := self._following(stage_id)) is not None:
             passes.append(following)
             if following.direction == "forward":
                 self.counts[stage_id].forwards += 1
-                self.fed += stage_id[1] == 1
+                if stage_id[1] == 1:
+                    self.taken[group] = max(self.taken[group], following.batch)
             else:
                 self.counts[stage_id].backwards += 1
-        if self.is_closed and not was_closed:
+        if self.is_empty and not was_empty:
             others = [other for other in self.counts if other != stage_id]
             passes += [following for other in others for following in self._next(other)]
         return passes
@@ -151,18 +210,26 @@ class Pipelines:
     def _following(self, stage_id: StageId) -> Pass | None:
         """Return the next pass of the stage if it may begin now."""
         (group, stage), counts = stage_id, self.counts[stage_id]
+        if group in self.stopped:
+            return None
         batch = counts.backwards + 1
         if counts.releases < batch:
-            return None  # not yet released for the iteration that ends with that batch
+            # It is not released yet for the iteration that ends with that batch. But after a new
+            # beginning the forward passes of iterations that are over are made again.
+            batch = counts.releases
+            if not batch or counts.forwards >= self.schedule.forwards_before(stage, batch):
+                return None
         if counts.forwards < self.schedule.forwards_before(stage, batch) and not self._has_all(
             stage_id
         ):
             has_input = (
-                not self.is_closed
+                counts.forwards < self.taken[group] or self.takes(group)
                 if stage == 1
                 else self.counts[group, stage - 1].forwards_done > counts.forwards
             )
             return Pass(stage_id, "forward", counts.forwards + 1) if has_input else None
+        if counts.backwards == batch:
+            return None
         gradients = (
             counts.forwards_done
             if stage == self.stages
@@ -171,6 +238,5 @@ class Pipelines:
         return Pass(stage_id, "backward", batch) if gradients >= batch <= counts.forwards else None
 
     def _has_all(self, stage_id: StageId) -> bool:
-        return self.is_closed and self.counts[stage_id].forwards == (
-            self.counts[stage_id[0], 1].forwards
-        )
+        group, _ = stage_id
+        return not self.takes(group) and self.counts[stage_id].forwards == self.taken[group]

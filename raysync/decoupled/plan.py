@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from raysync.config import Experiment, WorkerGroup
 from raysync.core.ids import stage_slot
-from raysync.core.paradigm import AnyParadigm
+from raysync.core.paradigm import AnyParadigm, Paradigm
 from raysync.decoupled.cut import COSTS, Part, cut
 from raysync.decoupled.gossip import exchange_of
 from raysync.decoupled.pipelines import StageId
 from raysync.decoupled.topology import PipelinedPlan, refusals_of
-from raysync.engine.demands import refuse
+from raysync.engine.demands import refusals_of_data_parallel, refuse
 from raysync.errors import ConfigError
 from raysync.paradigms.decoupled import Decoupled
 from raysync.paradigms.registry import make_inner
@@ -166,21 +166,27 @@ def check_training(training: TrainingPlan, paradigm: AnyParadigm) -> None:
     """
     if isinstance(paradigm, Decoupled):
         plan_of(training, paradigm)
+    else:
+        check(training.experiment, paradigm)
 
 
 def check(experiment: Experiment, paradigm: AnyParadigm) -> None:
-    """Refuse what a decoupled run would ignore, or cannot do.
+    """Refuse what a run would ignore, or cannot do.
 
     Raises:
         ConfigError: it names the setting.
     """
     if not isinstance(paradigm, Decoupled):
+        if isinstance(paradigm, Paradigm):
+            refusals = refusals_of_data_parallel(experiment, paradigm)
+            refuse(paradigm.name, refusals, experiment, paradigm)
         return
     refuse(
         paradigm.name,
         refusals_of(paradigm),
         experiment,
         make_inner(paradigm.sync, f"{paradigm.name}: sync"),
+        "sync: ",
     )
     if paradigm.mixes_locally and experiment.update.combine == "sum":
         raise ConfigError(f"paradigm: {paradigm.name}: update.combine: sum: a matrix mixes means.")

@@ -88,6 +88,10 @@ class StageComputation:
         """
         self._weights = vector[: self.size].detach().requires_grad_()
 
+    def read_buffers(self, vector: Tensor) -> None:
+        """Take the buffers at the end of a vector (P + Q,)."""
+        self._flat.read_buffers(vector)
+
     def forward(self, batch: int, x: Tensor, seed: int) -> Tensor:
         """Run a batch forward.
 
@@ -225,6 +229,16 @@ class StageWork:
         self._reader, self._batch_size = reader, batch_size
         self._is_first, self._is_last = stage == 1, stage == stages
         self._upload = device.upload if device is not None else _unchanged
+        self._takes_buffers = False
+
+    def begin_anew(self, takes_buffers: bool) -> None:
+        """Throw the batches in flight away: the pipeline begins anew.
+
+        Args:
+            takes_buffers: whether to take the buffers that come with the next weights, too.
+        """
+        self._computation.stashed.clear()
+        self._takes_buffers = takes_buffers
 
     def forward(self, batch: int, inputs: Sequence[Tensor]) -> Tensor:
         """Run a batch forward; return the activation for the next stage, (N, ...).
@@ -268,11 +282,12 @@ class StageWork:
 
     def state(self) -> State:
         """See `StageComputation.state`."""
-        return self._computation.state()
+        return self._computation.state() | {"takes_buffers": self._takes_buffers}
 
     def load_state(self, state: State) -> None:
         """See `StageComputation.load_state`."""
         self._computation.load_state(state)
+        self._takes_buffers = state["takes_buffers"]
 
     def _drawn(self, batch: int) -> Any:
         """Return the batch of the task, which all stages of a group read."""
@@ -281,7 +296,11 @@ class StageWork:
     def _read(self, inputs: Sequence[Tensor], expected: int) -> Tensor | None:
         """Take new weights if there are any, and return the other input."""
         if len(inputs) > expected:
-            self._computation.read_weights(self._upload(inputs[0]))
+            vector = self._upload(inputs[0])
+            self._computation.read_weights(vector)
+            if self._takes_buffers:
+                self._computation.read_buffers(vector)
+                self._takes_buffers = False
         return self._upload(inputs[-1]) if expected else None
 
 

@@ -8,11 +8,18 @@
 Values are passed on before they are computed: a pass is called as soon as that of its neighbour has
 been called, and waits for it where it runs. So stages overlap as far as the data allow, and only
 the paradigm sets barriers. This file does not import torch; the arithmetic is in `stage`.
+
+Where a stage is lost, its whole pipeline stops: what is in flight in it is thrown away, and none of
+it has been pushed. The other stages remain members at their clocks, so the paradigm of a stage
+decides whether other groups wait for them (under BSP they do). Once the next life of the stage has
+been released, the pipeline begins anew, as in `pipelines`; it does so, too, when a run goes on from
+a checkpoint. A life of a stage begins at a clock of the paradigm's, so its clock is no longer the
+number of its batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,8 +32,9 @@ from raysync.decoupled.pipelines import Pass, Pipelines, StageId
 from raysync.engine.backend import Backend, Call, Value
 from raysync.engine.checkpointing import Cut
 from raysync.engine.faults import NO_FAULT, FaultPlan
-from raysync.engine.parameter_server import ParameterServer
+from raysync.engine.parameter_server import PUBLISHED, ParameterServer
 from raysync.engine.topology import NOTHING, Step, apply_plan, issued_at
+from raysync.errors import RunFailed
 from raysync.paradigms.decoupled import Decoupled
 
 
@@ -39,10 +47,7 @@ def refusals_of(paradigm: Decoupled) -> Mapping[Capability, str]:
     """Return what a network in stages cannot carry out, and why."""
     refusals = {
         Capability.BATCH_SIZE: "the stages of a network compute batches of one size",
-        Capability.LOSE_WORKERS: "the loss of a worker ends the run; no stage comes back",
-        Capability.TAKE_CHECKPOINTS: (
-            "a pipeline's batches are under way at any moment, and cannot be taken up again so far"
-        ),
+        Capability.WAIT_FOR_WORKERS: "a pipeline always waits until all of its stages are there",
         Capability.CORRECT_STALENESS: (
             "it is not for delays that are part of the schedule; use shrink"
         ),
@@ -51,6 +56,11 @@ def refusals_of(paradigm: Decoupled) -> Mapping[Capability, str]:
         Capability.MICRO_BATCHES: "a stage computes a batch at once",
         Capability.SHARE_HOSTS: "a stage has the cores of its worker to itself",
         Capability.PRECISION: "the stages compute in float32 so far",
+        Capability.ALL_REDUCE: "each stage exchanges gradients through its server",
+        Capability.SEND_SIZES: (
+            "each stage has a size of its own; upload_factor and download_factor hold for all"
+        ),
+        Capability.NETWORK_PHASES: "each stage switches by itself, over one network",
         Capability.EMULATE_LINKS: (
             "on Ray a stage does not emulate the way to its server; engine: virtual does"
         ),
@@ -70,10 +80,27 @@ class _Worker:
     name: str
     slot: str
     """The slot of the worker that it is placed on, by which faults name it."""
+    former: str = ""
+    """The former life that had pushed, whose buffers count until this one has been released."""
     release: Release | None = None
-    """The latest release."""
+    """The latest release of its present life."""
+    is_ready: bool = False
+    """Whether it can compute: it has been released, in its present life or before a checkpoint that
+    the run goes on from."""
+    is_fresh: bool = False
+    """Whether its process has none of the buffers of the stage: it is that of another life, or of a
+    run that was resumed."""
     weights: Value = None
-    """New weights for the next call, if it needs any."""
+    """The weights of its latest pull."""
+    version: int = 0
+    """Their version."""
+    is_behind: bool = False
+    """Whether its next call needs these weights."""
+    pushed: int = 0
+    """The batches that the stage has pushed, in all of its lives, as of the latest look."""
+    before: int | None = 0
+    """The batches that it has pushed less the clock of its present life; None until its first
+    release."""
     versions: dict[int, int] = field(default_factory=dict)
     """Batch in flight -> the version of the weights of its forward pass."""
     calls: list[tuple[Call, list[Call]]] = field(default_factory=list)
@@ -130,8 +157,10 @@ class Pipelined:
             stage_id: _Worker(stage_id, str(worker_id(name, 1)), slot)
             for stage_id, (name, slot) in plan.slots.items()
         }
-        self._workers = {worker.name: worker for worker in self._stages.values()}
-        self.workers = list(self._workers)
+        self._slots = {WorkerId(worker.name).slot: worker for worker in self._stages.values()}
+        self.workers = [worker.name for worker in self._stages.values()]
+        self._began_at = [0.0] * paradigm.groups
+        """Group -> seconds since the run began: when its pipeline began anew."""
         self._mail: dict[Pass, tuple[Value, Call]] = {}
         """Pass -> its input, and the neighbour's call that leaves it."""
 
@@ -139,6 +168,11 @@ class Pipelined:
     def roster(self) -> Roster:
         """See `Topology.roster`: that of the last stage, which has the loss."""
         return self.machine.roster
+
+    @property
+    def rosters(self) -> list[Roster]:
+        """See `Topology.rosters`: one a stage."""
+        return [machine.roster for machine in self.machine.machines.values()]
 
     def roster_of(self, worker: str) -> Roster:
         """See `Topology.roster_of`."""
@@ -150,13 +184,27 @@ class Pipelined:
 
     def released(self, release: Release) -> Iterable[Step]:
         """See `Topology.released`."""
-        worker = self._workers[release.worker]
-        worker.release = release
-        worker.calls.clear()  # all of them are done
+        worker = self._worker(release.worker)
         group, stage = worker.stage_id
+        if worker.before is None:
+            worker.before = worker.pushed - release.clock
+        worker.release, worker.is_ready, worker.version = release, True, release.version
         if release.pull:
-            worker.weights = self.servers[stage - 1].weights(group)
+            worker.weights, worker.is_behind = self.servers[stage - 1].weights(group), True
+        if worker.former:
+            self.servers[stage - 1].forget(worker.former)
+            worker.former = ""
         queue = self._pipelines.released(worker.stage_id)
+        if group not in self._pipelines.stopped:
+            if release.clock + worker.before > self._pipelines.counts[worker.stage_id].pushed:
+                worker.calls.clear()  # all of them are done
+            return self._carry_out(queue)
+        if all(each.is_ready for each in self._replicas(group)):
+            return self._carry_out(self._begin_anew(group))
+        return ()
+
+    def _carry_out(self, queue: list[Pass]) -> Iterator[Step]:
+        """Call passes, and those that may then begin; yield the steps that they end."""
         while queue:
             following = queue.pop(0)
             if step := self._call(following):
@@ -170,13 +218,40 @@ class Pipelined:
         """See `Topology.issued_again`; the loss of a stage's server ends the run."""
         raise AssertionError("a pass that is issued again")
 
+    def _begin_anew(self, group: int) -> list[Pass]:
+        """Begin a pipeline anew that has all its stages again."""
+        self._began_at[group] = self._backend.now
+        for worker in self._replicas(group):
+            self._backend.call(worker.name, "begin_anew", [worker.is_fresh])
+            worker.is_behind, worker.is_fresh = True, False
+        pushed = {worker.stage_id[1]: self._pushed(worker) for worker in self._replicas(group)}
+        return self._pipelines.begin_anew(group, pushed)
+
+    def _replicas(self, group: int) -> list[_Worker]:
+        return [self._stages[group, stage] for stage in range(1, self._paradigm.modules + 1)]
+
+    def _worker(self, name: str) -> _Worker:
+        """Return the stage of a worker, whose present life it is."""
+        worker = self._slots[WorkerId(name).slot]
+        if worker.name != name and WorkerId(name).life > WorkerId(worker.name).life:
+            worker.former = worker.former or worker.name
+            worker.name, worker.is_fresh = name, True
+        return worker
+
+    def _pushed(self, worker: _Worker) -> int:
+        """Return how many batches a stage has pushed."""
+        member = self.roster_of(worker.name).live.get(worker.name)
+        if member is not None and worker.before is not None:
+            worker.pushed = worker.before + member.clock
+        return worker.pushed
+
     def applied(self, apply: Apply, steps: Sequence[Step], is_pulled: bool) -> None:
         """See `Topology.applied`."""
         server, roster = steps[0].server, self.roster_of(steps[0].release.worker)
         fields = NOTHING
         if self._backend.computes:
             replicas = (
-                [self._workers[worker].stage_id[0] for worker, _ in apply.pushes]
+                [self._slots[WorkerId(worker).slot].stage_id[0] for worker, _ in apply.pushes]
                 if self._paradigm.mixes_locally
                 else ()
             )
@@ -189,39 +264,150 @@ class Pipelined:
             is_pulled=is_pulled,
         )
 
-    def left(self, worker: str) -> None:
-        """Do nothing: the loss of a stage ends the run, and the server of a drained stage keeps its
-        buffers.
+    def left(self, worker: str) -> list[str]:
+        """See `Topology.left`: the whole pipeline stops. The server keeps the buffers of the stage
+        until its next life has them.
         """
+        lost = self._worker(worker)
+        group, _ = lost.stage_id
+        pushed = self._pushed(lost)
+        lost.release, lost.before, lost.is_ready = None, None, False
+        self._stop(group)
+        self._pipelines.lose(lost.stage_id, pushed)
+        return [each.name for each in self._replicas(group)]
+
+    def _stop(self, group: int) -> None:
+        """Throw everything away that is under way in a pipeline."""
+        self._pipelines.stop(group)
+        for worker in self._replicas(group):
+            worker.versions.clear()
+            worker.calls.clear()
+        for each in [each for each in self._mail if each.stage_id[0] == group]:
+            del self._mail[each]
+
+    def partners(self, worker: str) -> list[str]:
+        """See `Topology.partners`: the other stages of its pipeline."""
+        stage_id = self._worker(worker).stage_id
+        partners = [each for each in self._replicas(stage_id[0]) if each.stage_id != stage_id]
+        return [str(WorkerId(each.name).slot) for each in partners]
+
+    def given_up(self, worker: str) -> Iterable[Step]:
+        """See `Topology.given_up`: the other groups take the batches that its last stage has not
+        pushed.
+
+        Raises:
+            RunFailed: no group is left that could.
+        """
+        group, _ = self._worker(worker).stage_id
+        done = self._stages[group, self._paradigm.modules].pushed
+        for each in self._replicas(group):
+            each.pushed = done  # if it is there again after a resume, it goes on from here
+            self._pipelines.lose(each.stage_id, done)
+        passes = self._pipelines.give_up(group, done)
+        if not any(map(self._pipelines.takes, range(self._paradigm.groups))) and (
+            left := self._pipelines.left
+        ):
+            raise RunFailed(
+                f"no pipeline is left that could take {left} more batch{'es' * (left > 1)}; the"
+                f" last one lost {worker}"
+            )
+        return self._carry_out(passes)
+
+    def stuck(self) -> list[str]:
+        """See `Topology.stuck`: the pipeline that began anew last.
+
+        A newcomer enters the round of its stage that is in progress. So the replicas of one stage
+        may meet at another batch than those of the next stage do, and after several losses by more
+        batches than the schedule has in flight. Without that pipeline the others always go on.
+        """
+        live = {
+            self._worker(name).stage_id[0]: None for roster in self.rosters for name in roster.live
+        }
+        if not live:
+            return []
+        last = max(live, key=lambda group: self._began_at[group])
+        return [
+            worker.name
+            for worker in self._replicas(last)
+            if worker.name in self.roster_of(worker.name).live
+        ]
+
+    def under_way(self, steps: Mapping[str, Step]) -> dict[str, Release]:
+        """See `Topology.under_way`."""
+        releases = {}
+        for worker in self._stages.values():
+            member = self.roster_of(worker.name).live.get(worker.name)
+            release = worker.release
+            if member is not None and release is not None and release.clock == member.clock:
+                releases[worker.name] = release
+        return releases
 
     def state(self, cut: Cut) -> dict[str, Any]:
-        """See `Topology.state`; a run in stages is refused before it begins."""
-        raise AssertionError("a checkpoint of a run in stages")
+        """See `Topology.state`: batches that are in flight are not kept. A pipeline that goes on
+        begins anew.
+        """
+        for server, roster in zip(self.servers, self.rosters, strict=True):
+            if roster.published < roster.version:
+                cut.keep(PUBLISHED, server, server.published)
+        closed = [
+            group for group in range(self._paradigm.groups) if group in self._pipelines.closed
+        ]
+        return {
+            "machine": self.machine.snapshot(),
+            "taken": self._pipelines.taken,
+            "closed": closed,
+            "stages": [
+                [worker.name, self._pushed(worker), worker.before, worker.is_ready]
+                for worker in self._stages.values()
+            ],
+        }
 
     def load_state(self, state: Mapping[str, Any], pushed: Mapping[Push, Step]) -> None:
         """See `Topology.load_state`."""
-        raise AssertionError("a run in stages is not resumed")
+        self.machine.restore(state["machine"])
+        self.machine.resume(self._backend.now)
+        for server, roster in zip(self.servers, self.rosters, strict=True):
+            server.resume(roster.version, roster.published)
+        self._pipelines.taken = list(state["taken"])
+        self._pipelines.closed.update(state["closed"])
+        for worker, saved in zip(self._stages.values(), state["stages"], strict=True):
+            worker.name, worker.pushed, worker.before, is_ready = saved
+            roster, (group, stage) = self.roster_of(worker.name), worker.stage_id
+            self._pipelines.stop(group)
+            self._pipelines.lose(worker.stage_id, worker.pushed)
+            worker.is_fresh = True
+            if is_ready and worker.name not in (*roster.computing, *roster.outdated):
+                # It may have to compute again what it has pushed, without another release.
+                worker.is_ready, worker.version = True, roster.published
+                worker.weights = self.servers[stage - 1].weights(group)
 
     def leavers(self, under_way: Collection[str]) -> list[str]:
         """See `Topology.leavers`: a replica without a batch leaves, since the paradigm of the stage
         would wait for it.
         """
-        if not self._pipelines.is_closed:
+        pipelines = self._pipelines
+        if not pipelines.is_empty and not pipelines.closed:
             return []
-        return [
-            worker.name
-            for stage_id, worker in self._stages.items()
-            if worker.name not in under_way
-            and worker.name in self.roster_of(worker.name).live
-            and self._pipelines.is_drained(stage_id)
-        ]
+        leavers = []
+        for roster in self.rosters:
+            for name in roster.live:
+                worker = self._worker(name)
+                group, _ = worker.stage_id
+                if (
+                    name not in under_way
+                    and not pipelines.takes(group)
+                    and self._pushed(worker) == pipelines.taken[group]
+                ):
+                    leavers.append(name)
+                    pipelines.close(group)
+        return leavers
 
     def waited_since(self, step: Step) -> float:
         """See `Topology.waited_since`: stages wait for each other, so an answer of one stage counts
         for its whole group.
         """
-        group, _ = self._workers[step.release.worker].stage_id
-        heard_at = [0.0]
+        group, _ = self._worker(step.release.worker).stage_id
+        heard_at = [self._began_at[group]]
         for (other, _), worker in self._stages.items():
             member = self.roster_of(worker.name).live.get(worker.name)
             if other == group and member is not None:
@@ -232,7 +418,7 @@ class Pipelined:
         """See `Topology.suspect`: of the stages that the step waits for, the one that waits for no
         other.
         """
-        group, _ = self._workers[step.release.worker].stage_id
+        group, _ = self._worker(step.release.worker).stage_id
         is_done = self._backend.is_done
         for (other, _), worker in self._stages.items():
             if other != group:
@@ -246,20 +432,23 @@ class Pipelined:
         """Call a pass; return the step that it ends, if it ends one."""
         (group, stage), worker = each.stage_id, self._stages[each.stage_id]
         release, mail = worker.release, self._mail
-        assert release is not None, "a pass of a stage that was never released"
         if each.direction == "forward":
-            worker.versions[each.batch] = release.version
+            worker.versions[each.batch] = worker.version
             if stage < self._paradigm.modules:
                 call = self._send(worker, each)
                 mail[Pass((group, stage + 1), "forward", each.batch)] = call, call
             elif each in mail:  # the last stage runs it with the backward pass
                 mail[Pass(each.stage_id, "backward", each.batch)] = mail.pop(each)
             return None
-        assert release.clock == each.batch - 1, f"{each} in {release}"
         call = self._send(worker, each)
         if stage > 1:
             mail[Pass((group, stage - 1), "backward", each.batch)] = call.value(1), call
         forward_version = worker.versions.pop(each.batch)
+        if each.batch <= self._pipelines.counts[each.stage_id].pushed:
+            return None  # it was pushed before the pipeline began anew
+        assert release is not None, f"{each} of a stage that was never released"
+        assert worker.before is not None, f"{each} of a stage that was never released"
+        assert release.clock + worker.before == each.batch - 1, f"{each} in {release}"
         report: dict[str, Any] = {"delay_ticks": self._pipelines.schedule.delay(stage)}
         if self._paradigm.weights == "stash":
             report["forward_version"] = forward_version
@@ -267,8 +456,9 @@ class Pipelined:
 
     def _send(self, worker: _Worker, each: Pass) -> Call:
         arrived = [self._mail.pop(each)] if each in self._mail else []
-        weights, worker.weights = worker.weights, None
-        inputs = ([] if weights is None else [weights]) + [value for value, _ in arrived]
+        inputs = [worker.weights] if worker.is_behind else []
+        inputs += [value for value, _ in arrived]
+        worker.is_behind = False
         fault = NO_FAULT
         if self._faults is not None:
             fault = self._faults.at_step(worker.slot, each.batch - 1, self._backend.now)

@@ -95,6 +95,11 @@ class Backend(Protocol):
     def delivers(self) -> bool:
         """Whether any value takes time on its way from one actor to another."""
 
+    def late_s(self, value: Value) -> float:
+        """Return the seconds until a value that is asked for now will have been made; 0 where that
+        cannot be foreseen.
+        """
+
     def deliver(self, value: Value, actor: str) -> tuple[Call, ...]:
         """Bring a value to the site of an actor that will need it, as soon as it is computed, and
         without holding up the actor's calls; only called where the backend `delivers`.
@@ -105,6 +110,11 @@ class Backend(Protocol):
 
         Returns:
             Calls to wait for until the value is there; none if nothing is left to be brought.
+        """
+
+    def enter_phase(self, phase: str) -> None:
+        """Note that the paradigm has switched to that phase; only a described network can change
+        with it, not a real one.
         """
 
     def is_done(self, call: Any) -> bool:

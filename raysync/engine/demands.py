@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from raysync.config import Experiment, Link
+from raysync.config import Experiment, Link, Network
 from raysync.core.capability import Capability, Demand
 from raysync.core.paradigm import Paradigm
 from raysync.errors import ConfigError
@@ -25,13 +25,11 @@ def demands_of(experiment: Experiment) -> Iterator[Demand]:
         yield Capability.SHARD_SERVERS, f"cluster.server_shards: {experiment.cluster.server_shards}"
     if experiment.micro_batch is not None:
         yield Capability.MICRO_BATCHES, f"micro_batch: {experiment.micro_batch}"
-    if experiment.checkpoint is not None and on_ray:
-        yield Capability.TAKE_CHECKPOINTS, "checkpoint"
     if experiment.cluster.min_workers > 1:
-        yield Capability.LOSE_WORKERS, f"cluster.min_workers: {experiment.cluster.min_workers}"
+        yield Capability.WAIT_FOR_WORKERS, f"cluster.min_workers: {experiment.cluster.min_workers}"
+    if not on_ray:
+        yield from _demands_of(experiment.network)
     for fault in experiment.faults:
-        if fault.kind in ("crash", "kill"):
-            yield Capability.LOSE_WORKERS, f"faults: {fault.kind}"
         if fault.kind in ("latency", "drift") and on_ray:
             yield Capability.EMULATE_LINKS, f"faults: {fault.kind}"
     for group in experiment.workers:
@@ -50,8 +48,44 @@ def demands_of(experiment: Experiment) -> Iterator[Demand]:
             yield Capability.EMULATE_LINKS, f"workers: {group.name}: link"
 
 
+NO_COLLECTIVE = (
+    "on Ray gradients travel to the server as object references, and there is no collective so"
+    " far; engine: virtual computes its seconds"
+)
+
+
+OVER_OWN_LINKS = "the seconds of an all-reduce are computed over the workers' own links alone"
+
+
+def refusals_of_data_parallel(
+    experiment: Experiment, paradigm: Paradigm
+) -> Mapping[Capability, str]:
+    """Return what a data-parallel run cannot carry out on the experiment's engine, and why."""
+    if not paradigm.collective:
+        return {}
+    if experiment.engine == "ray":
+        return {Capability.ALL_REDUCE: NO_COLLECTIVE}
+    return {Capability.SHARE_LINKS: OVER_OWN_LINKS}
+
+
+def _demands_of(network: Network) -> Iterator[Demand]:
+    """Yield what the described network demands; on Ray the real one takes its place."""
+    for name in ("vector_bytes", "upload_bytes", "download_bytes"):
+        if (size := getattr(network, name)) is not None:
+            yield Capability.SEND_SIZES, f"network.{name}: {size:g}"
+    for name in ("nodes", "regions"):
+        if getattr(network, name):
+            yield Capability.SHARE_LINKS, f"network.{name}"
+    if network.phases:
+        yield Capability.NETWORK_PHASES, "network.phases"
+
+
 def refuse(
-    name: str, refusals: Mapping[Capability, str], experiment: Experiment, paradigm: Paradigm
+    name: str,
+    refusals: Mapping[Capability, str],
+    experiment: Experiment,
+    paradigm: Paradigm,
+    within: str = "",
 ) -> None:
     """Refuse what a topology cannot carry out.
 
@@ -61,10 +95,12 @@ def refuse(
         experiment: its settings make demands.
         paradigm: makes demands, too.
 
+        within: the parameter of that paradigm which names `paradigm`; "" if it is the same one.
+
     Raises:
         ConfigError: it names the paradigm and the first setting that is refused.
     """
-    inner = ((capability, f"sync: {setting}") for capability, setting in paradigm.demands())
+    inner = ((capability, f"{within}{setting}") for capability, setting in paradigm.demands())
     for capability, setting in (*inner, *demands_of(experiment)):
         if capability in refusals:
             raise ConfigError(f"paradigm: {name}: {setting}: {refusals[capability]}.")

@@ -23,8 +23,8 @@ What happens when something is lost:
   than `cluster.min_workers`: see `quorum`. A worker that a planned crash has taken away comes back
   only if the crash says so; a kill is a loss like any other. An error of a worker's own code ends
   the run: it would come again.
-* Where a topology cannot go on without a worker, the loss of one ends the run with an error that
-  names it.
+* Where workers need each other (the stages of a pipeline), the partners of one that was lost wait
+  for its next life; where none comes any more, they leave, too.
 * An evaluator only measures: see `evaluations`.
 * A lost server comes back with the weights that it had: see `server_recovery`. The others go on
   meanwhile. The server of a stage does not come back.
@@ -36,13 +36,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from math import isfinite, nextafter
 from typing import Any, assert_never
 
 from raysync.config import START_DEADLINE_S, Experiment
-from raysync.core.capability import Capability
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.decisions import (
     Apply,
@@ -79,6 +78,8 @@ from raysync.errors import RunFailed, RunLost
 
 DONE = "its group has no batch left"
 """The reason with which a worker leaves that has nothing left to do."""
+STUCK = "its pipeline and another one waited for each other"
+"""The reason with which a worker leaves, and comes back, so that others go on."""
 BEFORE_THE_END = nextafter(1, 0)
 """The progress of a run that still drains: its last evaluation, at 1, comes after that."""
 
@@ -124,7 +125,6 @@ class Driver:
         self._early_stop = EarlyStop(experiment, primary)
         self._after_s = None if experiment.stop is None else experiment.stop.after_s
         self._is_evaluated = bool(marks)
-        self._survives = Capability.LOSE_WORKERS not in topology.refusals
         self._deadline_s = experiment.cluster.step_deadline_s
         self._evaluations = Evaluations(
             backend,
@@ -170,7 +170,8 @@ class Driver:
         self._leaving: set[str] = set()
         """The workers without an actor that are about to leave, as the run goes on without them."""
         self._stays_away: set[str] = set()
-        """The slots whose worker a fault has killed for good."""
+        """The slots of workers that do not come back: a fault has killed them for good, or they
+        have nothing left to do."""
         self._failures = FailureDetector(
             backend, topology, self._deadline_s, self._steps, self._lives, self._lose
         )
@@ -279,12 +280,14 @@ class Driver:
         """Write the state of the run down, between two events; None: the run is over, or not now,
         since a worker is about to crash that has been released, and has no step.
         """
-        roster = self.topology.roster
-        under_way = [*roster.computing, *roster.outdated]
+        under_way = [
+            worker
+            for roster in self.topology.rosters
+            for worker in (*roster.computing, *roster.outdated)
+        ]
         if self.status:
             return None
-        releases = {step.release.worker: step.release for step in self._steps.values()}
-        releases |= self._quorum.held_back
+        releases = self.topology.under_way(self._steps) | self._quorum.held_back
         if len(releases) != len(under_way):
             self.checkpointer.request()
             return None
@@ -326,7 +329,7 @@ class Driver:
         for slot, worker in self._lives.items():
             if slot not in slots:
                 continue  # the run was resumed without it
-            if worker in self.topology.roster.live or slot in self._stays_away:
+            if worker in self.topology.roster_of(worker).live or slot in self._stays_away:
                 workers[slot] = worker
             elif coming := self._comebacks.next_life(slot):
                 workers[slot] = coming
@@ -343,9 +346,9 @@ class Driver:
         self._progress, self._version = state["progress"], state["version"]
         self.faults.load_state(state["faults"])
         self._early_stop.load_state(state["early_stop"])
-        [server] = self.topology.servers
         for release, samples, has_base in state["pushed"]:
             push = release["worker"], release["clock"]
+            server = self.topology.server_of(push[0])
             base = server.saved(_base_name(push)) if has_base else None
             call = server.saved(_push_name(push))
             self._pushed[push] = Step(Release(**release), samples, call, server, base)
@@ -354,14 +357,18 @@ class Driver:
         for timer in self.topology.machine.timers.items():
             self.backend.schedule(max(timer[1], self.backend.now), self._fire, timer)
         self._quorum.resume()
-        roster = self.topology.roster
-        for worker in roster.live if self._has_faults else ():
-            self._plan_kill(worker, self.backend.now)
+        for roster in self.topology.rosters if self._has_faults else ():
+            for worker in roster.live:
+                self._plan_kill(worker, self.backend.now)
         for worker, batch_size in state["batch_sizes"].items():
-            member = roster.live[worker]
+            member = self.topology.roster_of(worker).live[worker]
             self._release(Release(worker, member.clock, member.version, batch_size=batch_size))
         self._comebacks.load_state(state["comebacks"])
-        leaving = [worker for worker in state.get(LEAVING, ()) if worker in roster.live]
+        leaving = [
+            worker
+            for worker in state.get(LEAVING, ())
+            if worker in self.topology.roster_of(worker).live
+        ]
         self._leaving.update(leaving)
         for worker in leaving:
             if not self.status:
@@ -506,7 +513,7 @@ class Driver:
         """Let the process of a worker that is there since that moment die at the next kill after
         it, if there is one.
         """
-        kill = self.faults.next_kill(WorkerId(worker).slot, since)
+        kill = self.faults.next_kill(WorkerId(worker).slot.place, since)
         if kill is not None:
             at, index = kill
             self.backend.schedule(at, self._kill_strikes, (worker, index))
@@ -521,17 +528,20 @@ class Driver:
         if self.status:
             return
         crash = self.faults.crashes[index]
-        worker = self._lives[crash.worker]
+        [worker] = [
+            life for life in self._lives.values() if WorkerId(life).slot.place == crash.worker
+        ]
         if worker not in self.topology.roster_of(worker).live:
             return  # it has left already
         self.faults.took_effect(index)
+        is_planned = crash.rejoin_after_s is not None
         if crash.rejoin_after_s is not None:
             self._comebacks.plan(worker, crash.rejoin_after_s)
         else:
-            self._stays_away.add(crash.worker)
+            self._stays_away.add(WorkerId(worker).slot)
         why = f"crashed: {self.faults.described(index)}"
         self._remove(worker, {"why": why})
-        self._need_workers(f"the last was {worker}: {why}")
+        self._go_on_without(worker, f"the last was {worker}: {why}", is_back=is_planned)
 
     def _not_started(self, worker: str, why: str, again_in_s: float | None) -> None:
         what = f"{worker} did not start: {why}"
@@ -541,16 +551,13 @@ class Driver:
             else f"it is started anew in {again_in_s:g} s"
         )
         self._remark(f"{what}; {then}.")
-        self._need_workers(what)
+        self._go_on_without(worker, what, is_back=again_in_s is not None)
 
     def _no_room(self, worker: str) -> None:
         self._remark(f"{worker} waits for room: no node can take it; it joins as soon as one can.")
 
     def _drained(self, worker: str) -> None:
-        if self._survives:
-            self._preemptions.announce(worker)
-        elif not self.status:
-            self._remark(f"{worker} will be lost, and its pipeline with it: {DRAINED}.")
+        self._preemptions.announce(worker)
 
     def _leave_in_order(self, worker: str) -> None:
         if not self.status and worker in self.topology.roster_of(worker).live:
@@ -558,8 +565,7 @@ class Driver:
 
     def _lose(self, worker: str, why: str) -> None:
         """Go on without a worker that was lost, until it is back."""
-        if not self._survives:
-            raise RunFailed(f"{worker} was lost ({why}), and its pipeline cannot go on without it")
+        self._stays_away.discard(WorkerId(worker).slot)
         again_in_s = self._comebacks.restart(worker)
         report = {"why": why} if again_in_s is None else {"why": why, "restart_in_s": again_in_s}
         self._remove(worker, report)
@@ -569,7 +575,26 @@ class Driver:
                 " a row, and none of its pushes arrived; the run goes on without it."
             )
             self._remark(text)
-        self._need_workers(f"the last was {worker}: {why}")
+        self._go_on_without(worker, f"the last was {worker}: {why}", is_back=again_in_s is not None)
+
+    def _go_on_without(self, worker: str, last: str, *, is_back: bool) -> None:
+        """Go on after the loss of a worker, without its partners unless it comes back."""
+        if self.status:
+            return
+        if not is_back and (partners := self.topology.partners(worker)):
+            slot = WorkerId(worker).slot
+            for partner in partners:
+                if slot in self._stays_away:
+                    self._stays_away.add(partner)
+                self._comebacks.give_up(partner)
+                other = self._lives[partner]
+                if other in self.topology.roster_of(other).live:
+                    self._remove(other, {"why": f"it can do nothing without {slot}"})
+            if not self.status:
+                self._begin(self.topology.given_up(worker))
+        self._need_workers(last)
+        if self._drains:
+            self._dismiss()
 
     def _remove(self, worker: str, report: Mapping[str, Any]) -> None:
         """End a worker's actor, and let it leave."""
@@ -580,7 +605,10 @@ class Driver:
         """Let a worker leave that has no actor."""
         self._steps.pop(worker, None)
         self._comebacks.unproven.pop(worker, None)
-        self.topology.left(worker)
+        for partner in self.topology.left(worker):
+            self._steps.pop(partner, None)
+        if worker not in self.topology.roster_of(worker).live:
+            return  # it was done, and its process was still of use to others
         self._quorum.leaves(worker)
         self._handle(Left(at=self.backend.now, worker=worker), report)
 
@@ -596,10 +624,26 @@ class Driver:
         topology = self.topology
         while not self.status and (leavers := topology.leavers(self._steps)):
             for worker in leavers:
+                self._stays_away.add(WorkerId(worker).slot)
                 self._handle(Left(at=self.backend.now, worker=worker), {"why": DONE, "done": True})
-        if not self.status and not any(topology.roster_of(each).live for each in topology.workers):
+        if self.status or len(self._comebacks):
+            return
+        if not self._steps:
+            self.backend.schedule(self.backend.now, self._free, None)
+        if not any(roster.live for roster in topology.rosters):
             self._evaluate(1.0)
             self._end("finished")
+
+    def _free(self, _: None) -> None:
+        """Let workers go that wait for each other in a circle, so that the others go on; they come
+        back.
+        """
+        timers = self.topology.machine.timers
+        if self.status or self._steps or len(self._comebacks) or timers:
+            return
+        for worker in self.topology.stuck():
+            if not self.status and worker in self.topology.roster_of(worker).live:
+                self._lose(worker, STUCK)
 
     def _happen(self, event: Event, report: Mapping[str, Any]) -> None:
         self._handle(event, report)
@@ -617,7 +661,9 @@ class Driver:
                     self._apply(decision, decisions, index)
                     if self.status:
                         return
-                case Hold() | Note() | Switch() | Suspend() | Restore():
+                case Switch():
+                    self.backend.enter_phase(decision.to)
+                case Hold() | Note() | Suspend() | Restore():
                     pass  # the roster has carried them out; only a Release is a call
                 case Drop():
                     self._pushed.pop(decision.push, None)
@@ -658,17 +704,21 @@ class Driver:
         if self._leaving and worker in self._leaving:
             return  # the others' leaving has released it
         if worker in self._preemptions.due:  # after the decisions in hand have been carried out
-            self.backend.schedule(self.topology.roster.now, self._leave_in_order, worker)
+            now = self.topology.roster_of(worker).now
+            self.backend.schedule(now, self._leave_in_order, worker)
             return
         if self._quorum.is_waiting:
             self._quorum.hold_back(decision)
             return
         if self._has_faults:
-            crash = self.faults.crash_at_clock(WorkerId(worker).slot, decision.clock)
+            crash = self.faults.crash_at_clock(WorkerId(worker).slot.place, decision.clock)
             if crash is not None:  # likewise
-                self.backend.schedule(self.topology.roster.now, self._crash, crash)
+                self.backend.schedule(self.topology.roster_of(worker).now, self._crash, crash)
                 return
-        for step in self.topology.released(decision):
+        self._begin(self.topology.released(decision))
+
+    def _begin(self, steps: Iterable[Step]) -> None:
+        for step in steps:
             self._steps[step.release.worker] = step
             if not self._failures.is_looking:
                 self._failures.look_later()

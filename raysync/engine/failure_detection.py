@@ -74,12 +74,14 @@ class FailureDetector:
         now, topology = self._backend.now, self._topology
         next_at = now + self._deadline_s
         for step in list(self._steps.values()):
+            if self._steps.get(step.release.worker) is not step:
+                continue  # the loss of another has taken it away
             due_at = topology.waited_since(step) + self._deadline_s
             if due_at > now:
                 next_at = min(next_at, due_at)
                 if not topology.drains:
                     break  # those behind it were released later
-            elif step.release.worker in self._steps and not self._has_arrived(step):
+            elif not self._has_arrived(step):
                 self._step_late(step)
         self.is_looking = bool(self._steps)
         if self.is_looking:
@@ -96,11 +98,10 @@ class FailureDetector:
             return  # it may wait for that
         if step.arriving is None:
             worker = self._topology.suspect(step)
-            pulled = (
-                step.release.version
-                if worker == step.release.worker
-                else self._topology.roster_of(worker).live[worker].version
-            )
+            pulled = step.release.version
+            if worker != step.release.worker:
+                member = self._topology.roster_of(worker).live.get(worker)
+                pulled = 0 if member is None else member.version
             if self._topology.server_of(worker).check(pulled, late):  # it does not wait for weights
                 self._lose(worker, late)
         elif self._backend.is_done(step.arriving.first):  # a shard has not taken its part

@@ -9,22 +9,25 @@ end, to the faults that hold at its Release.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, inf, log
 from typing import Any
 
 import yaml
 
-from raysync.config import Crash, Drift, Experiment, Kill, Latency, SlowDown, SpeedDrift
+from raysync.config import Bandwidth, Crash, Drift, Experiment, Kill, Latency, SlowDown, SpeedDrift
 from raysync.randomness import hashed_seed, standard_normal, uniform
 
-WindowedFault = SlowDown | Latency | Drift | SpeedDrift
+WindowedFault = SlowDown | Latency | Drift | SpeedDrift | Bandwidth
+LinkName = tuple[str, str]
+"""The name of a link: ("worker", slot), ("node", name) or `SERVERS`."""
+SERVERS: LinkName = ("servers", "")
 
 
 @dataclass(frozen=True, slots=True)
 class StepFault:
-    """The effect of faults on one step."""
+    """The effect of faults on one step, or on one transfer over a link."""
 
     factor: float = 1.0
     """The factor by which its duration is multiplied."""
@@ -101,7 +104,7 @@ class _SlotFault:
         fault = self.fault
         if not self.windows.hold_at(clock if fault.by_clock else at):
             return None
-        if isinstance(fault, SlowDown):
+        if isinstance(fault, SlowDown | Bandwidth):
             return StepFault(factor=fault.factor)
         if isinstance(fault, Latency):
             return StepFault(latency_s=fault.added_s)
@@ -129,6 +132,7 @@ class FaultPlan:
         self._experiment = experiment
         self._idle = dict.fromkeys(range(len(experiment.faults)))
         self._slot_faults: dict[str, list[_SlotFault]] = {}
+        self._link_faults: dict[LinkName, list[_SlotFault]] = {}
         self.crashes: dict[int, Crash] = {}
         """Index in the experiment file -> the crash."""
         self._to_come: dict[str, list[tuple[int, int]]] = {}
@@ -144,20 +148,21 @@ class FaultPlan:
                 if fault.at_clock is not None:
                     self._to_come.setdefault(fault.worker, []).append((fault.at_clock, index))
                 continue
+            if isinstance(fault, Latency | Drift | Bandwidth) and fault.shared:
+                for link in [("node", name) for name in fault.nodes] or [SERVERS]:
+                    found = _windowed(index, fault, purpose, seed, " ".join(link))
+                    self._link_faults.setdefault(link, []).append(found)
+                continue
             for slot in _victims(experiment, fault, purpose):
                 if isinstance(fault, Kill):
                     kills = SlotKills(index, fault, purpose, seed, slot)
                     self._kills.setdefault(slot, []).append(kills)
                     continue
-                drift = (
-                    _walk(fault, seed, purpose, slot)
-                    if isinstance(fault, SpeedDrift)
-                    else _drawer(seed, f"{purpose} drift", slot)
-                )
-                slot_fault = _SlotFault(
-                    index, fault, FaultWindows(fault, purpose, seed, slot), drift
-                )
-                self._slot_faults.setdefault(slot, []).append(slot_fault)
+                slot_fault = _windowed(index, fault, purpose, seed, slot)
+                if isinstance(fault, Bandwidth):
+                    self._link_faults.setdefault(("worker", slot), []).append(slot_fault)
+                else:
+                    self._slot_faults.setdefault(slot, []).append(slot_fault)
         for crashes in self._to_come.values():
             crashes.sort(reverse=True)
 
@@ -169,8 +174,19 @@ class FaultPlan:
             clock: the iteration.
             at: seconds since the run began.
         """
+        return self._effect(self._slot_faults.get(slot, ()), clock, at)
+
+    def of_link(self, link: LinkName) -> Callable[[float], StepFault] | None:
+        """Return a function from the moment at which a transfer begins, in seconds since the run
+        began, to the effect of the faults of a link on it; None: the link has none. A shared link
+        has no clock, and neither has a worker's as far as its bandwidth goes.
+        """
+        faults = self._link_faults.get(link)
+        return None if faults is None else lambda at: self._effect(faults, 0, at)
+
+    def _effect(self, faults: Sequence[_SlotFault], clock: int, at: float) -> StepFault:
         factor, latency_s = 1.0, 0.0
-        for slot_fault in self._slot_faults.get(slot, ()):
+        for slot_fault in faults:
             step_fault = slot_fault.step_fault(clock, at)
             if step_fault is not None:
                 self._idle.pop(slot_fault.index, None)
@@ -224,6 +240,14 @@ class FaultPlan:
     def without_effect(self) -> tuple[str, ...]:
         """Return the faults that have not taken effect so far."""
         return tuple(self.described(index) for index in self._idle)
+
+
+def _windowed(index: int, fault: WindowedFault, purpose: str, seed: int, whose: str) -> _SlotFault:
+    """Return a fault on the worker of a slot, or on a shared link of that name."""
+    windows = FaultWindows(fault, purpose, seed, whose)
+    if isinstance(fault, SpeedDrift):
+        return _SlotFault(index, fault, windows, _walk(fault, seed, purpose, whose))
+    return _SlotFault(index, fault, windows, _drawer(seed, f"{purpose} drift", whose))
 
 
 def _victims(experiment: Experiment, fault: WindowedFault | Kill, purpose: str) -> list[str]:

@@ -66,7 +66,7 @@ class Quorum:
         if too few remain.
         """
         self._held_back.pop(worker, None)
-        there = len(self._topology.roster.live) - 1
+        there = self._there - 1
         if there < self._min_workers > 1 and not self.is_waiting:
             self.is_waiting, self._is_told, self._since = True, False, self._backend.now
 
@@ -79,7 +79,7 @@ class Quorum:
         Raises:
             RunFailed: there are too few.
         """
-        there, coming = len(self._topology.roster.live), len(self._comebacks)
+        there, coming = self._there, len(self._comebacks)
         if there + coming < self._min_workers:
             raise RunFailed(f"{self._too_few(there, coming)}; {last}")
         if self.is_waiting and not self._is_told:
@@ -91,7 +91,7 @@ class Quorum:
 
     def joined(self) -> None:
         """Let the run go on if there are enough workers again."""
-        there = len(self._topology.roster.live)
+        there = self._there
         if not self.is_waiting or there < self._min_workers:
             return
         now = self._backend.now
@@ -104,13 +104,17 @@ class Quorum:
                 step.report = {**step.report, HELD_BACK: now - since}
 
     @property
+    def _there(self) -> int:
+        return sum(len(roster.live) for roster in self._topology.rosters)
+
+    @property
     def held_back(self) -> dict[str, Release]:
         """Worker -> its release that is held back."""
         return {worker: release for worker, (release, _) in self._held_back.items()}
 
     def resume(self) -> None:
         """Wait again if too few workers were there at the checkpoint that the run goes on from."""
-        if len(self._topology.roster.live) < self._min_workers:
+        if self._there < self._min_workers:
             self.is_waiting, self._since = True, self._backend.now
 
     def _renewed(self, release: Release) -> Release:

@@ -30,6 +30,9 @@ SERVER = "server"
 NO_REPORT: Mapping[str, Any] = {}
 HELD_BACK = "held_back_s"
 """The entry in a push's report that says for how long its release was held back: see `quorum`."""
+SERVER_S = "server_s"
+"""The entry in a push's report that says for how long its worker waited, after its release, until
+the server had made the weights; it is left out where that took no time, or is not known."""
 NOTHING: list[Any] = []
 """The fields of a call that computes nothing."""
 
@@ -127,6 +130,10 @@ class Topology(Protocol):
     def roster(self) -> Roster:
         """The roster that the progress and the version of the model are read from."""
 
+    @property
+    def rosters(self) -> Sequence[Roster]:
+        """All rosters; a live worker is in one of them."""
+
     def roster_of(self, worker: str) -> Roster:
         """Return the roster that the worker is in."""
 
@@ -155,8 +162,32 @@ class Topology(Protocol):
             is_pulled: whether a release pulls the new weights before the next update.
         """
 
-    def left(self, worker: str) -> None:
-        """Forget a worker."""
+    def left(self, worker: str) -> Sequence[str]:
+        """Forget a worker that is lost and is about to leave; return the workers whose steps under
+        way are void now, beside its own.
+        """
+
+    def partners(self, worker: str) -> Sequence[str]:
+        """Return the slots of the workers that can do nothing while the slot of that one is
+        empty.
+        """
+
+    def given_up(self, worker: str) -> Iterable[Step]:
+        """Take in that the slot of a worker that has left stays empty, and that its partners have
+        left, too; return the steps that others then begin.
+
+        Raises:
+            RunFailed: nobody is left who could do what they had to do.
+        """
+
+    def stuck(self) -> Sequence[str]:
+        """Return the workers that are to leave and come back when no step is under way, and none
+        will ever be: since their decisions are made stage by stage, workers may wait for each other
+        in a circle.
+        """
+
+    def under_way(self, steps: Mapping[str, Step]) -> dict[str, Release]:
+        """Return worker -> the release of its iteration under way, given the steps that are."""
 
     def state(self, cut: Cut) -> dict[str, Any]:
         """Return what a checkpoint needs of it, JSON-native; the cut keeps its values."""
@@ -220,6 +251,7 @@ class DataParallel:
         self._backend = backend
         self._workload_samples = plan.workload_samples
         self._has_buffers = plan.has_buffers
+        self._has_server = not plan.paradigm.collective
         self._batch_sizes = experiment.batch_sizes
         """Slot, and worker once it was released -> the samples of its iteration."""
         self._faults = faults if experiment.faults else None
@@ -234,6 +266,11 @@ class DataParallel:
         self._restored: dict[str, Value] = {}
         """Worker -> the vector with its buffers, from when the run was resumed to its first push
         after that."""
+
+    @property
+    def rosters(self) -> Sequence[Roster]:
+        """See `Topology.rosters`."""
+        return (self.roster,)
 
     def roster_of(self, worker: str) -> Roster:
         """See `Topology.roster_of`."""
@@ -250,11 +287,13 @@ class DataParallel:
         fields: list[Any] = [clock, size]
         if self._faults is not None:
             fields += self._faulty(worker, clock)
-        base = None
+        base, report = None, NO_REPORT
         if self._resumed:
             self._restored.pop(worker, None)
         if pulls:
             weights = self.server.published or self.server.weights()
+            if self._has_server and (late_s := self._backend.late_s(weights)):
+                report = {SERVER_S: late_s}
             call = self._backend.call(worker, "step", fields, weights)
             if self._keeps_pulled:
                 self._pulled[worker] = weights
@@ -267,7 +306,7 @@ class DataParallel:
             base = self._pulled.get(worker)
         if self._resumed:
             self._resumed.pop(worker, None)
-        return (Step(release, size, call, self.server, base),)
+        return (Step(release, size, call, self.server, base, report),)
 
     def pulled(self, worker: str) -> Value:
         """See `Topology.pulled`."""
@@ -301,12 +340,29 @@ class DataParallel:
         fields = self._fields(apply, steps) if self._backend.computes else NOTHING
         self.server.apply(fields, apply.pushes, vectors, publish=apply.publish, is_pulled=is_pulled)
 
-    def left(self, worker: str) -> None:
-        """See `Topology.left`."""
+    def left(self, worker: str) -> Sequence[str]:
+        """See `Topology.left`: others go on."""
         self._pulled.pop(worker, None)
         self._resumed.pop(worker, None)
         self._restored.pop(worker, None)
         self.server.forget(worker)
+        return ()
+
+    def partners(self, worker: str) -> Sequence[str]:
+        """Return no workers: each computes alone."""
+        return ()
+
+    def given_up(self, worker: str) -> Iterable[Step]:
+        """Return no steps: the batches of the others do not change."""
+        return ()
+
+    def stuck(self) -> Sequence[str]:
+        """Return no workers: a machine never holds them all."""
+        return ()
+
+    def under_way(self, steps: Mapping[str, Step]) -> dict[str, Release]:
+        """See `Topology.under_way`."""
+        return {worker: step.release for worker, step in steps.items()}
 
     def state(self, cut: Cut) -> dict[str, Any]:
         """See `Topology.state`."""

@@ -58,9 +58,10 @@ class Balanced(Paradigm):
           `update.lr_scaling`, which counts pushes, stays right.
         * A worker that has not pushed yet has its own batch size; a new life of a slot has the
           speed of the one before.
-        * Memory (`max_batch`) and devices (a sample for each) limit the sizes. These change only if
-          the longest predicted time falls by more than `hysteresis`, or if they no longer make up
-          the batch of the members.
+        * Memory (`max_batch`) and devices (a sample for each) limit the sizes, but a worker's own
+          size is always allowed: it has computed one of that size. Sizes change only if the longest
+          predicted time falls by more than `hysteresis`, or if they no longer make up the batch of
+          the members.
     Batch norm normalises each worker's batch by itself, so with sizes that change its noise does,
         too. With `micro_batch: m` and `multiple: m` (times the devices of a worker) each worker
         normalises over m samples at a time, whatever its share (ghost batches: Hoffer et al. 2017,
@@ -248,7 +249,7 @@ class Balanced(Paradigm):
             known["per_sample_s"],
             known["floor_s"],
             min(self._smallest(group), self.own[slot]),
-            self._largest(group),
+            max(self._largest(group), self.own[slot]),
         )
 
     def _described(self, group: str) -> Mapping[str, float]:

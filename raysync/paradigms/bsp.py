@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
+from raysync.core.capability import Capability, Demand
 from raysync.core.decisions import Apply, Decision, Push, Release
 from raysync.core.paradigm import Paradigm
 from raysync.core.roster import Roster
@@ -24,9 +26,25 @@ class BSP(Paradigm):
           leaves counts if it has arrived.
         * A round ends when no member computes, not at a clock, so that a switch back to BSP does
           not stall.
+    The exchange: a round's gradients go through a parameter server, or the workers exchange them
+    among themselves, by an all-reduce, as data-parallel training without a server does. The
+    updates are the same, bit by bit; only the seconds differ (`virtual.all_reduce` has the closed
+    forms).
     """
 
     name: ClassVar[str] = "bsp"
+
+    exchange: Literal["server", "all-reduce", "ring", "tree"] = "server"
+    """The way of a round's gradients: through the server; by the all-reduce of a ring or of a tree,
+    or by the faster of these two for the workers of the round (all-reduce)."""
+
+    @property
+    def collective(self) -> str:
+        return "" if self.exchange == "server" else self.exchange
+
+    def demands(self) -> Iterator[Demand]:
+        if self.collective:
+            yield Capability.ALL_REDUCE, f"exchange: {self.exchange}"
 
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         return self._end_round(roster)

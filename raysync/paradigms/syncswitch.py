@@ -101,7 +101,13 @@ class SyncSwitch(Paradigm):
         for index, spec in enumerate(self._specs):
             place = f"then[{index - 1}]" if isinstance(self.then, list) else "then"
             where = f"{self.name}: {place if index else 'first'}"
-            if isinstance(make_inner(spec, where), SyncSwitch):
+            inner = make_inner(spec, where)
+            if inner.collective:
+                raise ConfigError(
+                    f"{where}: {inner.name}: exchange: {inner.collective}: the phases of one run"
+                    " share a server; only bsp as the whole paradigm exchanges gradients without."
+                )
+            if isinstance(inner, SyncSwitch):
                 raise ConfigError(
                     f"{where}: a {self.name} in a {self.name}; name the phases in `then: [...]`."
                 )

@@ -1,9 +1,10 @@
 """The measures of a run, accumulated line by line.
 
 busy               seconds of computing alone
-transfer           seconds from a release to the push that follows, without computing: the way of
-                   the weights, with the wait until the server has made them, that of the gradient,
-                   and copies
+server             seconds from a release until the server has made the weights; known in virtual
+                   time, and part of the transfer on Ray
+transfer           seconds from a release to the push that follows, without computing and without
+                   the server's: the way of the weights, that of the gradient, and copies
 wait               seconds from a push to the worker's next release
 staleness          of a push: versions applied between the one that it was computed on and its
                    own
@@ -56,6 +57,7 @@ class WorkerMeasures:
     """The samples of all pushes."""
     busy_s: float = 0.0
     transfer_s: float = 0.0
+    server_s: float = 0.0
     wait_s: float = 0.0
     applied: int = 0
     """The pushes that were applied."""
@@ -190,6 +192,7 @@ class Measures:
         worker.samples += row.samples
         worker.busy_s += row.busy_s
         worker.transfer_s += row.transfer_s
+        worker.server_s += row.server_s
         worker.wait_s += row.wait_s
         self.outcomes[outcome] += 1
         if self._switches:
@@ -236,6 +239,20 @@ class Measures:
         waited = sum(self.waited_s.values())
         total = sum(self._membership_s(worker) for worker in self.workers.values())
         return waited / total if total else 0.0
+
+    def fractions(self) -> dict[str, float]:
+        """Return the shares of the workers' time that they computed, that values travelled, and
+        that the server made weights, under their keys of `summary.json`. With the share that they
+        waited they are the whole but for steps that were under way at the end.
+        """
+        workers = self.workers.values()
+        total = sum(map(self._membership_s, workers))
+        parts = {
+            "busy": sum(worker.busy_s for worker in workers),
+            "transfer": sum(worker.transfer_s for worker in workers),
+            "server": sum(worker.server_s for worker in workers),
+        }
+        return {f"{part}_fraction": s / total if total else 0.0 for part, s in parts.items()}
 
     def wait_fractions(self) -> dict[str, float]:
         """Return the share of its own time that each worker spent waiting."""
@@ -362,6 +379,7 @@ class Measures:
             **self._qualities(),
             "target": None if self.target is None else self.target.plain(),
             "time_to_target_s": self.time_to_target_s,
+            **self.fractions(),
             "wait_fraction": self.wait_fraction,
             "staleness_mean": self.staleness_mean,
             "staleness_max": self.staleness_max,
@@ -376,6 +394,7 @@ class Measures:
                     "samples": worker.samples,
                     "busy_s": worker.busy_s,
                     "transfer_s": worker.transfer_s,
+                    "server_s": worker.server_s,
                     "wait_s": worker.wait_s,
                 }
                 for name, worker in self.workers.items()

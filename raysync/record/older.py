@@ -13,6 +13,9 @@ BOUNDS = {"accuracy": "at_least", "loss": "at_most"}
 STANDS_FOR = {"computed_at_s": "pushed_at_s"}
 """Column of the pushes that an older record lacks -> the column that stands for it: then a push was
 the end of its computation."""
+ZERO = ("server_s",)
+"""Columns of the pushes that an older record lacks, where they would be 0: their seconds are part
+of others."""
 OLD_TARGETS = tuple(f"target_{metric}" for metric in BOUNDS)
 
 

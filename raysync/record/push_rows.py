@@ -35,7 +35,11 @@ class PushRow:
     pushed_at_s: float
     """When the gradient had arrived."""
     busy_s: float
-    """Computing alone; the rest of the time between release and push is transfer."""
+    """Computing alone; the rest of the time between release and push is the server's, and
+    transfer."""
+    server_s: float = 0.0
+    """Seconds from the release until the server had made the weights; 0 where that is not known, as
+    on Ray, where it is part of the transfer."""
     outcome: str = "buffered"
     """applied, dropped, or buffered if the run ended first."""
     version: int | None = None
@@ -55,9 +59,9 @@ class PushRow:
 
     @property
     def transfer_s(self) -> float:
-        """The seconds between release and push without computing. Clocks of two machines differ by
-        a little, so it may come out below 0, which is cut."""
-        return max(0.0, self.pushed_at_s - self.released_at_s - self.busy_s)
+        """The seconds between release and push without computing and without the server's. Clocks
+        of two machines differ by a little, so it may come out below 0, which is cut."""
+        return max(0.0, self.pushed_at_s - self.released_at_s - self.busy_s - self.server_s)
 
 
 class PushRows:
@@ -207,22 +211,23 @@ class PushRows:
         worker, at, report = event.worker, event.at, entry.report
         released_at, lead = self._released[worker]
         row = PushRow(
-            worker,
-            self._groups.get(worker) or self._group(worker),
-            event.clock,
-            event.samples,
-            None,
-            event.base,
-            lead,
-            released_at,
-            at if event.computed_at is None else event.computed_at,
-            at,
-            event.busy_s,
+            worker=worker,
+            group=self._groups.get(worker) or self._group(worker),
+            clock=event.clock,
+            samples=event.samples,
+            loss=None,
+            base=event.base,
+            lead=lead,
+            released_at_s=released_at,
+            computed_at_s=at if event.computed_at is None else event.computed_at,
+            pushed_at_s=at,
+            busy_s=event.busy_s,
         )
         if report:
             row.loss, row.delay_ticks = report.get("loss"), report.get("delay_ticks")
             row.base = report.get("forward_version", event.base)
             row.released_at_s = released_at + report.get("held_back_s", 0.0)
+            row.server_s = report.get("server_s", 0.0)
         return row
 
     def _waited(self, worker: str, at: float, completed: list[PushRow]) -> None:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from raysync.core.journal import LONGEST_S, is_mapping
 from raysync.core.metrics import ACCURACY, LOSS
-from raysync.record.older import STANDS_FOR
+from raysync.record.older import STANDS_FOR, ZERO
 from raysync.record.writer import MARKED, schema_of
 
 MAY_BE_NAN = {"loss"}
@@ -47,6 +47,14 @@ class _Worker(_Loose):
     wait_s: float
 
 
+class _Bottleneck(_Loose):
+    kind: str
+    what: str
+    without_s: float | None
+    change: str | None
+    change_s: float | None
+
+
 class Summary(_Loose):
     """The keys of `summary.json`. Numbers can be null: JSON has no word for NaN."""
 
@@ -69,6 +77,7 @@ class Summary(_Loose):
     paradigm_parameters: dict[str, Any] = {}
     switches: list[_Switch] = []
     per_worker: list[_Worker] = []
+    bottleneck: _Bottleneck | None = None
     checkpoints: int = 0
     resumptions: int = 0
     away_s: float = 0.0
@@ -143,6 +152,9 @@ def frame_in(path: Path, row: type) -> pd.DataFrame:
     for name, stands_for in STANDS_FOR.items():
         if name not in table.column_names and stands_for in table.column_names:
             table = table.append_column(name, table.column(stands_for))
+    for name in ZERO:
+        if name not in table.column_names and "busy_s" in table.column_names:
+            table = table.append_column(name, pa.array([0.0] * len(table), pa.float64()))
     schema = schema_of(row)
     for field in fields(row):
         is_optional = str(field.type).endswith("| None")

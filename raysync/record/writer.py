@@ -200,6 +200,8 @@ class RecordWriter:
         """Why the record cannot be completed; empty as long as it can."""
         self.resumed: Resumed | None = None
         """The latest resumption of the run that this writer has written."""
+        self.bottleneck: Mapping[str, Any] | None = None
+        """Where the time went, as `bottlenecks.Diagnosis.plain` returns it, if that was found."""
         self._about = about
         self._began = began
         self._rows: list[PushRow] = []
@@ -343,6 +345,8 @@ class RecordWriter:
             **self.measures.summary(),
             "wall_seconds": (datetime.now() - self._began).total_seconds(),
         }
+        if self.bottleneck is not None:
+            summary["bottleneck"] = dict(self.bottleneck)
         _write_json(
             self.folder / SUMMARY,
             {  # JSON has no word for NaN

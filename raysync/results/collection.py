@@ -23,7 +23,7 @@ from raysync.config import Experiment, Published, Target
 from raysync.core.journal import read_header
 from raysync.core.metrics import PrimaryMetric
 from raysync.errors import ConfigError
-from raysync.record.older import STANDS_FOR
+from raysync.record.older import STANDS_FOR, ZERO
 from raysync.record.push_rows import PushRow
 from raysync.record.reader import RunRecord, legible, load
 from raysync.record.sweeps import FILE, SweepRecord, load_sweep
@@ -340,7 +340,7 @@ def _check(record: RunRecord) -> None:
     if record.complete:
         with legible(record.path, "pushes"):
             columns = pq.read_schema(record.path / "pushes.parquet").names
-            if missing := set(schema_of(PushRow).names) - {*columns, *STANDS_FOR}:
+            if missing := set(schema_of(PushRow).names) - {*columns, *STANDS_FOR, *ZERO}:
                 raise ValueError(f"there is no column {min(missing)}")
 
 

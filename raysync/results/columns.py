@@ -108,6 +108,21 @@ OF_EVERY_RUN = (
         "1/s",
         "samples applied per second",
     ),
+    Measure("busy_fraction", "compute share", share_form, "", "of the workers' time, computing"),
+    Measure(
+        "transfer_fraction",
+        "transfer share",
+        share_form,
+        "",
+        "of the workers' time, until the weights and the gradient had come",
+    ),
+    Measure(
+        "server_fraction",
+        "server share",
+        share_form,
+        "",
+        "of the workers' time, until the server had made the weights; on Ray part of the transfer",
+    ),
     Measure(
         "wait_fraction",
         "wait share",

@@ -13,7 +13,7 @@ from raysync.record.storage import display_name
 from raysync.results.collection import Collection
 from raysync.results.provenance import commands, configuration, dates, environment, title
 from raysync.results.ranking import Ranking, rank_all
-from raysync.results.sentences import answer, overall, resumptions
+from raysync.results.sentences import answer, bottlenecks, overall, resumptions
 from raysync.results.tables import as_text, columns, published_as_text, table
 
 LISTED = 5
@@ -60,6 +60,7 @@ def _scenario(collection: Collection, ranking: Ranking, median: bool) -> list[st
         f"## {plain(scenario)}" if scenario else "",
         plain(answer(ranking)),
         _table(as_text(numbers, measures)),
+        "\n".join(f"- {plain(text)}" for text in bottlenecks(collection, scenario)),
     ]
     if published is not None:
         means = table(collection, scenario) if median else numbers

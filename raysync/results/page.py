@@ -32,7 +32,7 @@ from raysync.results.figures.colours import COLOURS, HUES, painted
 from raysync.results.figures.downsample import POINTS
 from raysync.results.figures.primitives import layout_of
 from raysync.results.ranking import Ranking, rank_all
-from raysync.results.sentences import answer, overall, resumptions
+from raysync.results.sentences import answer, bottlenecks, overall, resumptions
 from raysync.results.tables import cell, columns, table
 
 PLOTLY = "vendor/plotly-basic.min.js"
@@ -43,8 +43,9 @@ PICTURE_WIDTH = 860
 PICTURE_SCALE = 2.5
 """860 pixels become 2,150, which is 300 dpi at a width of 18 cm."""
 
-OPTIONAL = ("converged_accuracy", "dropped")
-"""Columns that are left out where no run converged or no push was dropped."""
+OPTIONAL = ("converged_accuracy", "transfer_fraction", "server_fraction", "dropped")
+"""Columns that are left out where no run converged, nothing took time on its way or at the server,
+or no push was dropped."""
 
 
 def write_html(collection: Collection, path: Path) -> None:
@@ -111,6 +112,7 @@ def _scenario(collection: Collection, ranking: Ranking) -> dict[str, Any]:
     return {
         "title": ranking.scenario or "all runs",
         "answer": answer(ranking),
+        "bottlenecks": bottlenecks(collection, ranking.scenario),
         "measures": measures,
         "rows": _rows(collection, frame, measures),
         "sections": [

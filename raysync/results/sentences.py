@@ -78,6 +78,40 @@ def resumptions(collection: Collection) -> list[str]:
     return [_resumed("The run" if only else run.label, run.record.summary) for run in runs]
 
 
+def bottlenecks(collection: Collection, scenario: str) -> list[str]:
+    """Say where the time of each paradigm of a scenario went, by its first seed of which that is
+    known.
+    """
+    groups = collection.scenarios()[scenario]
+    texts = {
+        paradigm: next(filter(None, (bottleneck(run.record.summary) for run in runs)), "")
+        for paradigm, runs in groups.items()
+    }
+    return [
+        f"{paradigm}: {text}" if len(groups) > 1 else text
+        for paradigm, text in texts.items()
+        if text
+    ]
+
+
+def bottleneck(summary: Mapping[str, Any]) -> str:
+    """Say what limits a run and what helps most, from its summary; "" if that was not found."""
+    found = summary.get("bottleneck")
+    if not found:
+        return ""
+    now = seconds(summary["seconds"])
+    if found["without_s"] is None:
+        text = "Its time is that of computing: no link, server, fault or slow worker limits it."
+    else:
+        text = (
+            f"The bottleneck is {found['what']}: without it the work would take"
+            f" {seconds(found['without_s'])} in place of {now}."
+        )
+    if found["change"] is None:
+        return f"{text} No change that was simulated helps by 2%."
+    return f"{text} What helps most: {found['change']}, {seconds(found['change_s'])}."
+
+
 def _resumed(name: str, summary: Mapping[str, Any]) -> str:
     count = summary["resumptions"]
     often = {1: "once", 2: "twice"}.get(count, f"{count:,} times")

@@ -162,6 +162,8 @@ def prepare(
         ConfigError: task, data or model do not exist or do not fit.
     """
     task, experiment = task_of(experiment, model, data, task)
+    if experiment.network.vector_bytes is not None and not experiment.trains:
+        return _without_model(experiment, InitialModel(task), experiment.network.vector_bytes)
     file = experiment.init_from
     initial = InitialModel(task, None if file is None else read_any(file, "init_from"))
     count = _train_count(experiment.data, initial)
@@ -195,6 +197,23 @@ def _shared_traces(experiment: Experiment) -> Iterator[str]:
                 f" {len(group.trace)} step times, and each begins at another place in it. A list or"
                 " a column for each worker keeps them apart."
             )
+
+
+def _without_model(experiment: Experiment, model: InitialModel, vector_bytes: int) -> TrainingPlan:
+    """Return the plan of runs that only take time, with vectors of a given size: no model is built,
+    and samples are counted only where the workload is one of epochs.
+    """
+    count = _train_count(experiment.data, model) if experiment.workload.epochs is not None else 0
+    return TrainingPlan(
+        experiment,
+        model,
+        -(-vector_bytes // FLOAT_BYTES),
+        vector_bytes,
+        _timed(experiment, model),
+        {},
+        experiment.workload_samples(count),
+        None,
+    )
 
 
 def _checked(experiment: Experiment, module: nn.Module, name: str) -> FlatModel:

@@ -13,11 +13,13 @@ evaluator   evaluate(is_last; weights...)                        metrics
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from raysync.config import Experiment, WorkerGroup
 from raysync.engine.step_time import StepTime
 from raysync.training.apply_plan import ApplyPlan
+from raysync.virtual.all_reduce import AllReduce
 from raysync.virtual.backend import Cost
 
 if TYPE_CHECKING:  # a run that only takes time needs no torch
@@ -96,26 +98,43 @@ class WorkerActor:
         self._weights, self._buffers = state["weights"], state["buffers"]
 
 
+@dataclass(slots=True)
+class UpdateTimes:
+    """What an update takes a server, in the phase in force."""
+
+    update_s: float = 0.0
+    """Seconds, without reading gradients."""
+    reading_s: float = 0.0
+    """Seconds for each gradient."""
+
+
 class ServerActor:
     """A parameter server, or one of several equal ones: they carry the same bytes at the same
-    time.
+    time. Or what stands in its place where there is none: the same update on every worker, behind
+    an all-reduce.
     """
 
     def __init__(
-        self, site: str, update_s: float, reading_s: float, vectors: int, server: ModelServer | None
+        self,
+        site: str,
+        times: UpdateTimes,
+        vectors: int,
+        server: ModelServer | None,
+        exchange: AllReduce | None = None,
     ) -> None:
         """
         Args:
             site: its place in the network.
-            update_s: the seconds of an update, without
-            reading_s: the seconds for each of its gradients.
+            times: what an update takes.
             vectors: the number of vectors of a push: its gradient, and perhaps the weights that it
                 was computed on.
             server: None if nothing is trained.
+            exchange: how the workers exchange the gradients of an update among themselves, before
+                each makes the update; None: they have come here.
         """
         self.site = site
         self.free_at = 0.0
-        self._update_s, self._reading_s, self._vectors = update_s, reading_s, vectors
+        self._times, self._vectors, self._exchange = times, vectors, exchange
         self._server = server
 
     def cost(self, method: str, fields: list[Any], inputs: Sequence[Any]) -> Cost:
@@ -123,7 +142,13 @@ class ServerActor:
         if inputs:
             if method in ("snapshot", "restore"):
                 return AT_ONCE
-            return self._update_s, len(inputs) // self._vectors * self._reading_s, 0.0, 0.0, None
+            times = self._times
+            if self._exchange is not None:
+                gradients = inputs[: len(inputs) // self._vectors]
+                exchange_s = self._exchange.seconds(gradients)
+                return exchange_s, times.update_s + times.reading_s, 0.0, 0.0, None
+            reading_s = len(inputs) // self._vectors * times.reading_s
+            return times.update_s, reading_s, 0.0, 0.0, None
         return NO_COST
 
     def compute(self, method: str, fields: list[Any], inputs: list[Any], answer: Any) -> Computed:

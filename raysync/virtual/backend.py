@@ -31,13 +31,13 @@ from weakref import WeakValueDictionary
 
 from raysync.engine.backend import Failure, Room
 from raysync.virtual.hosts import Host, Job, Seat
-from raysync.virtual.network import Path, Paths
+from raysync.virtual.network import PhaseNetwork, Way
 
 REPORT_EVERY = 20
 """The lines of a report. They are few, so that they are gone before the garbage collector moves
 them to its older generations: with 1,000 it took a third of the time of a run without gradients."""
 
-NO_PATHS: Mapping[str, Path] = {}
+NO_PATHS: Mapping[str, Way] = {}
 Cost = tuple[float, float, float | None, float, Any]
 """The cost of a call: seconds from its beginning to its end, in two summands; seconds that are
 added to the way of each of its inputs (None: they are there at once, over no link), and of each of
@@ -139,6 +139,14 @@ def _take_over(calls: tuple[VirtualCall, VirtualCall]) -> None:
             lost.values = call.values
 
 
+class _Delivery(VirtualCall):
+    """A push that the coordinator takes in once it has arrived; done at infinity until then."""
+
+    __slots__ = ("arrives_at",)
+
+    arrives_at: float
+
+
 class OtherValue:
     """Another value of a call than the first."""
 
@@ -178,9 +186,10 @@ class VirtualBackend:
 
     def __init__(
         self,
-        paths: Paths,
+        network_of: Callable[[str], PhaseNetwork],
         make: Callable[[str], Actor],
         *,
+        phase: str = "",
         computes: bool,
         ends: Mapping[str, Sequence[End]] | None = None,
         began_at: float = 0.0,
@@ -188,8 +197,10 @@ class VirtualBackend:
     ) -> None:
         """
         Args:
-            paths: the links between the sites.
+            network_of: returns the network between the sites in a phase of the paradigm, when
+                that begins.
             make: builds a fresh actor for an id, also at a restart.
+            phase: the phase that the run begins in.
             computes: whether calls compute, or only take time.
             ends: actor -> the ends of its successive processes; a process whose end is not given
                 does not end.
@@ -197,9 +208,10 @@ class VirtualBackend:
             start_s: returns the seconds that a worker takes to be ready when it is started anew.
         """
         self.computes = computes
-        self.delivers = any(paths.values())
-        """See `Backend.delivers`."""
-        self._paths = paths
+        self._network_of = network_of
+        self.enter_phase(phase)
+        self._coordinator_free_at = 0.0
+        """The time at which the coordinator has taken in all pushes so far."""
         self._make = make
         self._start_s = start_s
         self._ends = {actor: list(each) for actor, each in (ends or {}).items()}
@@ -321,18 +333,48 @@ class VirtualBackend:
             heappush(self._queue, (call.at, self._scheduled, then, argument))
         elif isinstance(call, SharedCall):
             call.watchers.append((then, argument))
+        elif isinstance(call, _Delivery):
+            self.schedule(call.arrives_at, self._take_in, (call, then, argument))
+
+    def late_s(self, value: VirtualCall) -> float:
+        """See `Backend.late_s`."""
+        late_s = value.at - self.now
+        return late_s if 0 < late_s < inf else 0.0  # inf: of a server that was lost
 
     def deliver(self, value: VirtualCall, actor: str) -> tuple[VirtualCall, ...]:
-        """See `Backend.deliver`."""
+        """See `Backend.deliver`; the coordinator takes values in in the order of their arrival, so
+        only then is it known when that is done.
+        """
         site = (self._actors.get(actor) or self._start(actor)).site
         path = self._paths.get(site, NO_PATHS).get(value.site)
-        if path is None:
+        at = self.now if path is None else path.arrival(self.now, value.added_s)
+        value.at, value.site = at, site
+        delivery: VirtualCall
+        if self._push_s:
+            delivery = waiting = _Delivery()
+            waiting.at, waiting.arrives_at = inf, at
+        elif at > self.now:
+            delivery = VirtualCall()
+            delivery.at = at
+        else:
             return ()
-        delivery = VirtualCall()
-        delivery.at = value.at = path.arrival(self.now, value.added_s)
-        delivery.site = value.site = site
+        delivery.site = site
         delivery.answer = None
-        return (delivery,) if delivery.at > self.now else ()
+        return (delivery,)
+
+    def _take_in(self, waiting: tuple[_Delivery, Callable[[Any], None], Any]) -> None:
+        """Let the coordinator take in a push that has arrived, after those before it."""
+        delivery, then, argument = waiting
+        self._coordinator_free_at = max(self.now, self._coordinator_free_at) + self._push_s
+        delivery.at = self._coordinator_free_at
+        self.watch(delivery, then, argument)
+
+    def enter_phase(self, phase: str) -> None:
+        """See `Backend.enter_phase`: what is on its way stays as it is."""
+        network = self._network_of(phase)
+        self._paths, self._push_s = network.paths, network.push_s
+        self.delivers = network.changes or self._push_s > 0 or any(self._paths.values())
+        """See `Backend.delivers`."""
 
     def is_done(self, call: VirtualCall) -> bool:
         """See `Backend.is_done`."""
@@ -361,8 +403,11 @@ class VirtualBackend:
         self._ends[worker] = [End(at)]
 
     def kill(self, actor: str) -> None:
-        """See `Backend.kill`."""
+        """See `Backend.kill`; the calls fail that waited for a value of a frozen actor."""
         self._end_process(actor)
+        for other in self._actors.values():
+            if other.free_at == inf:
+                other.free_at = self.now
 
     def restart(self, actor: str, *base: Any, freezes: bool = False) -> VirtualCall:
         """See `Backend.restart`; it is ready at once."""

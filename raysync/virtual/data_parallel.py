@@ -1,24 +1,22 @@
-"""Data-parallel runs in virtual time: their actors, and the links between these.
+"""Data-parallel runs in virtual time: their actors, and the network between these.
 
-An iteration takes compute + upload + update + download. With m servers each has its own link and
-carries 1/m of the bytes, at the same time: they are equal, so one of them is simulated. A server on
-a worker's node has that worker's part of the vector there: 1/m of the worker's bytes do not travel
-(with only one server nothing does: there is no latency either); the shared link is then the
-worker's own (of several, the slowest).
+An iteration takes compute + upload + update + download.
+
+Under a paradigm with a collective there is no server: a gradient is where it is computed, the
+update begins with the exchange among the workers (`all_reduce`), and leaves the weights everywhere.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from types import MappingProxyType
 
-from raysync.config import Experiment, WorkerGroup
+from raysync.config import Experiment, Network
 from raysync.core.ids import WorkerId
 from raysync.core.paradigm import AnyParadigm, Paradigm
 from raysync.engine.evaluations import EVALUATOR
 from raysync.engine.faults import FaultPlan
-from raysync.engine.step_time import one_way_s
 from raysync.engine.topology import SERVER, DataParallel, DataParallelPlan
 from raysync.training.evaluation import ModelEvaluation
 from raysync.training.flat import FlatModel
@@ -26,10 +24,12 @@ from raysync.training.model_file import encoded
 from raysync.training.model_server import Exchange, ModelServer, shard_of
 from raysync.training.preparation import TrainingPlan
 from raysync.training.state_file import check_fits
-from raysync.virtual.actors import EvaluatorActor, ServerActor, WorkerActor
+from raysync.virtual.actors import EvaluatorActor, ServerActor, UpdateTimes, WorkerActor
+from raysync.virtual.all_reduce import AllReduce
 from raysync.virtual.backend import Actor, VirtualBackend
 from raysync.virtual.hosts import Host, Seat
-from raysync.virtual.network import Path, Paths, SharedLink
+from raysync.virtual.links import Links
+from raysync.virtual.network import PhaseNetwork
 from raysync.virtual.trainer import Trainer, device_of
 
 
@@ -52,12 +52,26 @@ class DataParallelRun:
         self._training, self._paradigm, self._servers = training, paradigm, servers
         self._trains = training.experiment.timing == "with-gradients"
         self._trainer = Trainer(training) if self._trains else None
+        self._times = UpdateTimes()
 
-    def paths(self) -> Paths:
-        """Return the links between the workers and the server."""
-        return server_paths(
-            self._training.experiment, self._training.groups, self._training.vector_bytes, SERVER
-        )
+    def networks(self, faults: FaultPlan) -> Callable[[str], PhaseNetwork]:
+        """Return a function that makes the network that of a phase, and returns it. Without a
+        server there are no ways.
+        """
+        training, described = self._training, self._training.experiment.network
+        has_server = not self._paradigm.collective
+        links = Links(training.experiment, training.groups, faults)
+        slots = {slot: slot for slot in training.groups} if has_server else {}
+        servers = training.experiment.cluster.server_shards if has_server else 1
+
+        def network_of(phase: str) -> PhaseNetwork:
+            network = described.in_phase(phase)
+            set_times(self._times, network, training.vector_bytes / servers)
+            paths = links.of_server(network, slots, training.vector_bytes, SERVER)
+            push_s = network.push_s if has_server else 0.0
+            return PhaseNetwork(paths, push_s, changes=bool(described.phases))
+
+        return network_of
 
     def topology(self, backend: VirtualBackend, faults: FaultPlan) -> DataParallel:
         """Return the topology of the run."""
@@ -85,7 +99,10 @@ class DataParallelRun:
         if self._trains:
             store = shard_of(FlatModel(training.build()), experiment.update)
             server = model_server(store, self._servers.get(SERVER))
-        return server_actor(SERVER, experiment, training.vector_bytes, vectors, server)
+        exchange = None
+        if collective := self._paradigm.collective:
+            exchange = AllReduce(collective, experiment, training.groups, training.vector_bytes)
+        return ServerActor(SERVER, self._times, vectors, server, exchange)
 
     def _evaluator(self) -> EvaluatorActor:
         training, experiment = self._training, self._training.experiment
@@ -114,56 +131,16 @@ def model_server(exchange: Exchange, parts: Sequence[bytes] | None) -> ModelServ
     return server
 
 
-def server_actor(
-    site: str, experiment: Experiment, vector_bytes: int, vectors: int, server: ModelServer | None
-) -> ServerActor:
-    """Return a server with the times of the experiment's network."""
-    network, servers = experiment.network, experiment.cluster.server_shards
-    reading_s = vector_bytes / servers / (network.update_bytes_per_s or float("inf"))
-    return ServerActor(site, network.update_s, reading_s, vectors, server)
-
-
-def server_paths(
-    experiment: Experiment, groups: Mapping[str, WorkerGroup], vector_bytes: int, server: str
-) -> dict[str, dict[str, Path]]:
-    """Return the links between workers and their server, for a vector of that size: target ->
-    source -> path.
+def set_times(times: UpdateTimes, network: Network, read_bytes: float) -> None:
+    """Let the updates of a server take the time that a network says.
 
     Args:
-        experiment: gives the `network`, and the number and places of servers.
-        groups: worker slot -> group.
-        vector_bytes: the size of a gradient, and of the weights.
-        server: the server's site.
+        times: those of the server.
+        network: the network in a phase.
+        read_bytes: what it reads of each gradient.
     """
-    network, servers = experiment.network, experiment.cluster.server_shards
-    with_workers = experiment.cluster.server_placement == "with-workers"
-    slots = list(groups)
-    hosts = (
-        Counter(slots[shard % len(slots)] for shard in range(servers))
-        if with_workers
-        else Counter[str]()
-    )
-    links = {group.name: (network.link, group.link) for group in groups.values()}
-    at_servers = [link.bandwidth_bytes_per_s for host in hosts for link in links[groups[host].name]]
-    limits = [
-        rate for rate in (network.server_bandwidth_bytes_per_s, *at_servers) if rate is not None
-    ]
-    s_per_byte = 1 / min(limits) if limits else 0.0
-    up, down = SharedLink(s_per_byte), SharedLink(s_per_byte)
-    has_latency = any(fault.kind in ("latency", "drift") for fault in experiment.faults)
-    paths: dict[str, dict[str, Path]] = {server: {}}
-    for slot, group in groups.items():
-        away = 1 - hosts[slot] / servers
-        latency_s = sum(link.latency_s for link in links[group.name])
-        transfer_s = max(
-            one_way_s(link, vector_bytes) - link.latency_s for link in links[group.name]
-        )
-        ends = latency_s, away * transfer_s
-        if not (any(ends) or s_per_byte or has_latency):
-            continue  # nothing takes time there
-        paths[server][slot] = Path(*ends, up, away * vector_bytes / servers)
-        paths[slot] = {server: Path(*ends, down, away * vector_bytes / servers)}
-    return paths
+    times.update_s = network.update_s
+    times.reading_s = read_bytes / (network.update_bytes_per_s or inf)
 
 
 def seats_of(experiment: Experiment, timeline: VirtualBackend) -> Mapping[str, Seat]:

@@ -120,7 +120,7 @@ def driver_of(
     """
     experiment = training.experiment
     run = (
-        PipelinedRun(plan_of(training, paradigm))
+        PipelinedRun(plan_of(training, paradigm), checkpoint.servers if checkpoint else {})
         if isinstance(paradigm, Decoupled)
         else DataParallelRun(training, paradigm, checkpoint.servers if checkpoint else {})
     )
@@ -128,12 +128,13 @@ def driver_of(
     trains = experiment.timing == "with-gradients"
     slots = experiment.slots()
     backend = VirtualBackend(
-        run.paths(),
+        run.networks(faults),
         run.actor,
+        phase=paradigm.phase,
         computes=trains,
         ends=ends,
         began_at=checkpoint.at if checkpoint else 0.0,
-        start_s=lambda worker: slots[WorkerId(worker).slot].start_s,
+        start_s=lambda worker: slots[WorkerId(worker).slot.place].start_s,
     )
     backend.seats = seats_of(experiment, backend)
     marks = experiment.evaluation.progress_marks() if trains else []

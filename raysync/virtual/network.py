@@ -1,59 +1,128 @@
-"""The links of workers, and those of servers, which workers share: when values arrive.
+"""The links of workers, and those of servers and nodes, which workers share: when values arrive.
 
-A link carries one transfer at a time each way, in the order in which transfers are requested: 16
-workers that push at once through one server's link take 16 times as long as one. A transfer is on
-the links of both ends at once (it is not stored between them), so it takes as long as the slower of
-the two, and longer if the shared link is busy. A worker has one transfer with a server at a time
-each way: nothing queues at its own link. All values from one site to another have the same size.
+A shared link carries one transfer at a time each way, in the order in which transfers are
+requested: 16 workers that push at once through one server's link take 16 times as long as one. A
+transfer is on the links of both ends at once (it is not stored between them), so it takes as long
+as the slowest of them, and longer if a shared link is busy. A worker has one transfer with a server
+at a time each way: nothing queues at its own link. Latency comes on top of all that, and while it
+passes the links are free. All values from one site to another have the same size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
+from typing import Protocol
+
+
+class TransferFault(Protocol):
+    """The effect of faults on one transfer."""
+
+    @property
+    def factor(self) -> float:
+        """The factor by which its seconds on the link are multiplied."""
+
+    @property
+    def latency_s(self) -> float:
+        """The seconds that are added to its way."""
+
+
+Effect = Callable[[float], TransferFault]
+"""The moment at which a transfer begins -> the effect of a link's faults on it."""
 
 
 @dataclass(slots=True)
 class SharedLink:
-    """One direction of a server's link."""
+    """One direction of a link of a server or a node."""
 
-    s_per_byte: float
     free_at: float = 0.0
     """The time at which it has done all transfers so far, in seconds since the run began."""
+    effect: Effect | None = None
+    """The effect of its faults; None: it has none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Path:
-    """The way from one site to another, for a value of the size that travels there."""
-
-    latency_s: float
-    transfer_s: float
-    """The seconds over the links of the two ends, without the latency."""
-    shared: SharedLink | None = None
-    shared_bytes: float = 0.0
-    """The bytes of the value that go over the shared link; 0 if the whole value is there already,
-    which takes no time."""
+class Way(Protocol):
+    """How values get from one site to another."""
 
     def arrival(self, begin: float, added_s: float) -> float:
         """Send a value; return when it arrives, in seconds since the run began.
 
         Args:
             begin: when the value is ready and needed.
-            added_s: the latency that faults add.
+            added_s: the latency that faults of a worker add.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """The way over the two ends' own links, and at most one shared link without faults: the usual
+    one.
+    """
+
+    latency_s: float
+    transfer_s: float
+    """The seconds over the links that are not shared, without the latency."""
+    shared: SharedLink | None = None
+    shared_s: float = 0.0
+    """The seconds that the value takes of the shared link."""
+
+    def arrival(self, begin: float, added_s: float) -> float:
+        """See `Way.arrival`."""
         link = self.shared
         if link is None:
             return begin + (self.latency_s + added_s) + self.transfer_s
-        if not self.shared_bytes or begin == inf:  # what never comes holds up nothing
-            return begin
-        free_at = (
-            begin if begin > link.free_at else link.free_at
-        ) + self.shared_bytes * link.s_per_byte
+        if begin == inf:
+            return begin  # what never comes holds up nothing
+        free_at = (begin if begin > link.free_at else link.free_at) + self.shared_s
         link.free_at = free_at
         own_at = begin + self.transfer_s
         return (free_at if free_at > own_at else own_at) + self.latency_s + added_s
 
 
-Paths = Mapping[str, Mapping[str, Path]]
-"""Target -> source -> path; between other sites values take no time."""
+@dataclass(frozen=True, slots=True)
+class LongPath:
+    """A way over any number of shared links, with round trips, whose links may have faults."""
+
+    latency_s: float
+    """The latency of the way itself and of its round trips."""
+    transfer_s: float
+    """As for `Path`."""
+    shared: tuple[tuple[SharedLink, float], ...] = ()
+    """The shared links, each with the seconds that the value takes of it."""
+    ways: int = 1
+    """How often the latency of faults is added: once, and twice for each round trip."""
+    effect: Effect | None = None
+    """The effect of the faults of the links that are not shared; None: they have none."""
+
+    def arrival(self, begin: float, added_s: float) -> float:
+        """See `Way.arrival`."""
+        if begin == inf:
+            return begin  # what never comes holds up nothing
+        arrival, transfer_s = begin, self.transfer_s
+        if self.effect is not None:
+            transfer_s *= self.effect(begin).factor
+        arrival += transfer_s
+        for link, link_s in self.shared:
+            if link.effect is not None:
+                fault = link.effect(begin)
+                added_s += fault.latency_s
+                link_s *= fault.factor
+            link.free_at = max(begin, link.free_at) + link_s
+            arrival = max(arrival, link.free_at)
+        return arrival + self.latency_s + self.ways * added_s
+
+
+Paths = Mapping[str, Mapping[str, Way]]
+"""Target -> source -> way; between other sites values take no time."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseNetwork:
+    """What a backend has to know of the network in one phase of a paradigm."""
+
+    paths: Paths
+    push_s: float = 0.0
+    """The seconds that each push takes the coordinator."""
+    changes: bool = False
+    """Whether another phase may have another network."""

@@ -9,7 +9,7 @@ has a server of its own.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -23,14 +23,15 @@ from raysync.decoupled.stage import StageComputation, StageWork
 from raysync.decoupled.topology import Pipelined, server_of
 from raysync.engine.evaluations import EVALUATOR
 from raysync.engine.faults import FaultPlan
-from raysync.engine.step_time import StepTime, one_way_s
+from raysync.engine.step_time import StepTime
 from raysync.training.evaluation import ModelEvaluation
 from raysync.training.model_file import encoded
 from raysync.training.state_file import State
-from raysync.virtual.actors import Computed, EvaluatorActor
+from raysync.virtual.actors import NO_COST, Computed, EvaluatorActor, ServerActor, UpdateTimes
 from raysync.virtual.backend import Actor, Cost, VirtualBackend
-from raysync.virtual.data_parallel import model_server, server_actor, server_paths
-from raysync.virtual.network import Path, Paths
+from raysync.virtual.data_parallel import model_server, set_times
+from raysync.virtual.links import Links
+from raysync.virtual.network import PhaseNetwork, Way
 
 FORWARD = 1 / 3
 """The forward pass's share of the operations of a step; a backward pass has twice as many."""
@@ -71,6 +72,9 @@ class StageActor:
 
     def cost(self, method: str, fields: list[Any], inputs: Sequence[Any]) -> Cost:
         """See `Actor.cost`."""
+        if method == "begin_anew":
+            self._busy_s = 0.0
+            return NO_COST
         forward_s, backward_s = (self._seconds(fields, part) for part in self._parts(method))
         self._busy_s += forward_s
         self._busy_s += backward_s
@@ -97,6 +101,9 @@ class StageActor:
     def compute(self, method: str, fields: list[Any], inputs: list[Any], answer: Any) -> Computed:
         """See `Actor.compute`."""
         assert self._work is not None, "nothing to train with"
+        if method == "begin_anew":
+            self._work.begin_anew(*fields)
+            return (), None
         if method == "forward":
             return (self._work.forward(fields[0], inputs),), None
         loss, gradient, dx = self._work.backward(fields[0], inputs)
@@ -129,33 +136,27 @@ class PipelinedRun:
         self._parts = plan.parts() if self._trains else []
         self._stages = {plan.name(stage_id): stage_id for stage_id in plan.slots}
 
-    def paths(self) -> Paths:
-        """Return the links between stages and their servers, and between a stage and the next."""
+    def networks(self, faults: FaultPlan) -> Callable[[str], PhaseNetwork]:
+        """Return a function to the network, which is the same in all phases, between stages and
+        their servers, and between a stage and the next.
+        """
         plan, experiment = self._plan, self._plan.training.experiment
-        paths: dict[str, dict[str, Path]] = {}
+        network, links = experiment.network, Links(experiment, plan.training.groups, faults)
+        paths: dict[str, dict[str, Way]] = {}
         for stage in plan.shares:
-            groups = {
-                plan.name(replica): plan.group(replica)
-                for replica in plan.slots
-                if replica[1] == stage
-            }
-            paths |= server_paths(experiment, groups, plan.vector_bytes[stage], server_of(stage))
-        for group, stage in plan.slots:
+            slots = {plan.name(each): slot for each, slot in plan.slots.items() if each[1] == stage}
+            paths |= links.of_server(network, slots, plan.vector_bytes[stage], server_of(stage))
+        for (group, stage), slot in plan.slots.items():
             if stage < plan.paradigm.modules:
-                stage_id, following = (group, stage), (group, stage + 1)
-                path = self._between(stage_id, following)
-                paths.setdefault(plan.name(following), {})[plan.name(stage_id)] = path
-                paths.setdefault(plan.name(stage_id), {})[plan.name(following)] = path
-        return paths
-
-    def _between(self, stage_id: StageId, following: StageId) -> Path:
-        plan, experiment = self._plan, self._plan.training.experiment
-        size = round(plan.output_bytes[stage_id[1]] * experiment.batch_size)
-        links = [experiment.network.link, plan.group(stage_id).link, plan.group(following).link]
-        return Path(
-            sum(link.latency_s for link in links),
-            max(one_way_s(link, size) - link.latency_s for link in links),
-        )
+                this, following = (group, stage), (group, stage + 1)
+                size = round(plan.output_bytes[stage] * experiment.batch_size)
+                for (source, target), ends in (
+                    ((slot, plan.slots[following]), (this, following)),
+                    ((plan.slots[following], slot), (following, this)),
+                ):
+                    if way := links.between(network, source, target, size):
+                        paths.setdefault(plan.name(ends[1]), {})[plan.name(ends[0])] = way
+        return lambda phase: PhaseNetwork(paths, network.push_s)
 
     def topology(self, backend: VirtualBackend, faults: FaultPlan) -> Pipelined:
         """Return the topology of the run."""
@@ -171,9 +172,9 @@ class PipelinedRun:
                 if self._trains:
                     exchange = self._plan.exchange(self._part(stage))
                     server = model_server(exchange, self._servers.get(name))
-                return server_actor(
-                    name, self._plan.training.experiment, self._plan.vector_bytes[stage], 1, server
-                )
+                experiment, times = self._plan.training.experiment, UpdateTimes()
+                set_times(times, experiment.network, self._plan.vector_bytes[stage])
+                return ServerActor(name, times, 1, server)
         stage_id, paradigm = self._stages[WorkerId(name).slot], self._plan.paradigm
         computation = (
             StageComputation(self._part(stage_id[1]), paradigm.weights, paradigm.shrink)

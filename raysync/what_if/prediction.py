@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import as_completed
 from dataclasses import dataclass
-from multiprocessing import get_context
 from statistics import fmean, median
 from typing import Any
 
@@ -16,8 +13,9 @@ from pydantic import ValidationError
 from raysync.config import Experiment, ParadigmChoice
 from raysync.config.base import by_name
 from raysync.config.yaml_reading import read_yaml
-from raysync.errors import ConfigError, RunFailed
+from raysync.errors import ConfigError
 from raysync.what_if.intervals import FEWEST, Interval, ratio
+from raysync.what_if.processes import pool
 from raysync.what_if.simulation import (
     STEPS_A_BLOCK,
     Simulation,
@@ -199,20 +197,9 @@ def _simulations(
         for choice in choices:
             yield simulate(experiment, choice)
         return
-    # fresh processes: a fork of one with threads (pyarrow has some) can hang
-    with ProcessPoolExecutor(processes, get_context("spawn"), _die_quietly) as pool:
-        try:
-            for future in as_completed([pool.submit(simulate, experiment, c) for c in choices]):
-                yield future.result()
-        except BrokenProcessPool as error:
-            raise RunFailed("a process of the simulation was lost") from error
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _die_quietly() -> None:
-    """Let Ctrl-C end a process of the pool without a traceback."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    with pool(processes) as executor:
+        for future in as_completed([executor.submit(simulate, experiment, c) for c in choices]):
+            yield future.result()
 
 
 def _prediction(

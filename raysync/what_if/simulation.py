@@ -27,8 +27,9 @@ from raysync.engine.topology import SERVER, DataParallelPlan
 from raysync.errors import ConfigError
 from raysync.record.measures import Measures
 from raysync.record.push_rows import PushRow
-from raysync.virtual.actors import ServerActor, WorkerActor
+from raysync.virtual.actors import ServerActor, UpdateTimes, WorkerActor
 from raysync.virtual.backend import Actor, VirtualBackend
+from raysync.virtual.network import PhaseNetwork
 
 BLOCKS = 30
 """The blocks of time that a run is cut into, at most."""
@@ -169,11 +170,11 @@ def _lines(experiment: Experiment, paradigm: Paradigm, workload: int) -> Iterato
 
     def actor(name: str) -> Actor:
         if name == SERVER:
-            return ServerActor(SERVER, 0.0, 0.0, 1, None)
+            return ServerActor(SERVER, UpdateTimes(), 1, None)
         slot = str(WorkerId(name).slot)
         return WorkerActor(slot, slots[slot], experiment, None)
 
-    backend = VirtualBackend({}, actor, computes=False)
+    backend = VirtualBackend(lambda phase: PhaseNetwork({}), actor, computes=False)
     plan = DataParallelPlan(paradigm, workload, has_buffers=False)
     for lines in Driver(
         plan.topology(backend, experiment, faults), backend, experiment, faults, []

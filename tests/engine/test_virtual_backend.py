@@ -8,7 +8,7 @@ import pytest
 
 from raysync.engine.backend import Failure
 from raysync.virtual.backend import REPORT_EVERY, End, VirtualBackend
-from raysync.virtual.network import Path, SharedLink
+from raysync.virtual.network import Path, PhaseNetwork, SharedLink
 
 
 class Adder:
@@ -33,7 +33,9 @@ class World:
 
     def __init__(self, paths=None, *, computes=True, **ends):
         self.made, self.heard = [], []
-        self.backend = VirtualBackend(paths or {}, self._make, computes=computes, ends=ends)
+        self.backend = VirtualBackend(
+            lambda phase: PhaseNetwork(paths or {}), self._make, computes=computes, ends=ends
+        )
 
     def _make(self, name):
         self.made.append(name)
@@ -85,8 +87,8 @@ def test_a_value_travels_from_the_call_that_needs_it():
 
 
 def test_a_shared_link_carries_one_value_at_a_time():
-    link = SharedLink(s_per_byte=0.1)
-    world = World({"server": {name: Path(0.0, 0.0, link, 10.0) for name in "abc"}})
+    link = SharedLink()
+    world = World({"server": {name: Path(0.0, 0.0, link, 1.0) for name in "abc"}})
     values = [world.call(name, 1) for name in "abc"]
     world.call("server", 0, [], *values)
     assert world.run()[-1][:2] == (4, "server")
@@ -197,7 +199,9 @@ def test_a_process_dies_at_the_time_that_was_told_and_its_next_life_knows_nothin
 
 
 def test_a_worker_that_is_started_anew_takes_its_time():
-    backend = VirtualBackend({}, Adder, computes=False, start_s={"a#2": 2.5}.get)
+    backend = VirtualBackend(
+        lambda phase: PhaseNetwork({}), Adder, computes=False, start_s={"a#2": 2.5}.get
+    )
     ready = []
     backend.watch(backend.spawn("a#2"), lambda _: ready.append(backend.now), None)
     backend.wait()
@@ -218,7 +222,7 @@ def test_where_nothing_is_computed_calls_only_take_time():
 
 def test_the_order_of_events_is_the_same_on_every_run():
     def run():
-        world = World({"b": {"a": Path(0.1, 0.2, SharedLink(0.3), 1.0)}}, c=[End(7.0)])
+        world = World({"b": {"a": Path(0.1, 0.2, SharedLink(), 0.3)}}, c=[End(7.0)])
         values = [world.call(name, seconds, [seconds]) for seconds in (1, 2, 0.5) for name in "abc"]
         for value in values:
             world.call("b", 0.25, [], value)

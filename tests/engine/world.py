@@ -74,6 +74,8 @@ class Performer:
             case "step":
                 [self._weights] = inputs or [self._weights]
                 return (self._weights,), (0.5, answer[1])
+            case "begin_anew":
+                return (), None
             case "forward" | "backward":
                 return (torch.tensor(0.0),) * 2, answer and (None, answer[1])
         return self._actor.compute(method, fields, inputs, answer)
@@ -152,12 +154,12 @@ PHRASES = {
 class World:
     """The virtual backend, with misfortunes."""
 
-    def __init__(self, run, misfortunes):
+    def __init__(self, run, misfortunes, faults):
         self.calls, self.log, self.killed, self.servers = [], [], [], {}
         """Calls as they were issued, as they were performed, and who was killed."""
         self._run, self._misfortunes = run, misfortunes
         self._backend = VirtualBackend(
-            run.paths(), self._make, computes=True, ends=misfortunes.ends
+            run.networks(faults), self._make, computes=True, ends=misfortunes.ends
         )
         self.restarts, self.spawned = 0, []
         self._gradients = {}
@@ -262,7 +264,8 @@ def driver_in(training, paradigm, misfortunes):
         if isinstance(paradigm, Decoupled)
         else DataParallelRun(training, paradigm)
     )
-    faults, world = FaultPlan(experiment), World(run, misfortunes)
+    faults = FaultPlan(experiment)
+    world = World(run, misfortunes, faults)
     return Driver(
         run.topology(world, faults),
         world,

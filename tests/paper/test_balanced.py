@@ -134,6 +134,13 @@ def test_a_worker_on_several_devices_keeps_a_sample_for_each():
     assert cluster.in_order() == [60, 4]
 
 
+def test_a_size_that_a_worker_has_computed_is_allowed_whatever_its_group_says():
+    """Nothing told `balanced` that the workers' own batches are larger than `max_batch`."""
+    cluster = Cluster(3, 1, workers={"w": {"max_batch": 10}})
+    cluster.round()
+    assert cluster.in_order() == [OWN, OWN]
+
+
 def test_sizes_are_multiples():
     cluster = Cluster(3, 2, 2, 1, multiple=8)
     cluster.round()

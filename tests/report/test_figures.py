@@ -23,7 +23,7 @@ from raysync.results.figures.downsample import POINTS, binned, common, evenly, k
 from raysync.results.figures.journal_events import story_of
 from raysync.results.figures.learning_curves import times_to
 from raysync.results.figures.primitives import INVISIBLE, layout_of, numbers
-from raysync.results.figures.time_breakdown import contributions, spent
+from raysync.results.figures.time_breakdown import ACTIVITIES, contributions, spent
 from tests.builders.reports import BASE, cut
 
 FINITE = st.floats(-1e6, 1e6)
@@ -69,8 +69,8 @@ def edited(folder, change):
 
 
 def test_a_workers_times_sum_to_its_time(series):
-    """Computing, transfer and waiting of each life: from its first release to the end of its last
-    wait.
+    """Computing, transfer, the server and waiting of each life: from its first release to the end
+    of its last wait.
     """
     for one in series:
         for pushes in one.pushes:
@@ -80,7 +80,7 @@ def test_a_workers_times_sum_to_its_time(series):
                 .agg(slot=("slot", "first"), begin=("released_at_s", "min"), end=("end", "max"))
             )
             there = (lives.end - lives.begin).groupby(lives.slot).sum()
-            sums = spent(pushes)[["busy_s", "transfer_s", "wait_s"]].sum(axis=1)
+            sums = spent(pushes)[list(ACTIVITIES)].sum(axis=1)
             pd.testing.assert_series_equal(sums.sort_index(), there.sort_index(), check_names=False)
             assert (spent(pushes) >= 0).all(axis=None)
 
@@ -101,12 +101,7 @@ def test_the_bars_show_the_frames(figures, series):
     traces = [trace for trace in figures["spending"].traces if trace["type"] == "bar"]
     for one in series:
         shown = sum(sum(trace["x"]) for trace in traces if trace["legendgroup"] == str(one.index))
-        mean = np.mean(
-            [
-                spent(pushes)[["busy_s", "transfer_s", "wait_s"]].sum(axis=None)
-                for pushes in one.pushes
-            ]
-        )
+        mean = np.mean([spent(pushes)[list(ACTIVITIES)].sum(axis=None) for pushes in one.pushes])
         assert shown == pytest.approx(mean, rel=1e-3)
 
 

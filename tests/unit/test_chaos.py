@@ -16,7 +16,7 @@ import pytest
 from raysync import cli, config
 from raysync.chaos import oracles, processes, trial
 from raysync.chaos.memory import MemorySamples
-from raysync.chaos.schedule import SIGNALS, TARGETS, names_in, schedule
+from raysync.chaos.schedule import SIGNALS, TARGETS, Strike, names_in, schedule
 from raysync.core.decisions import Apply, Drop
 from raysync.core.journal import encode, header
 from raysync.errors import ConfigError
@@ -60,6 +60,18 @@ def test_mistakes_are_told_before_anything_runs(arguments, says, tmp_path, monke
     assert stop.value.code == 2
     assert re.search(says, capsys.readouterr().err)
     assert not (tmp_path / "new").exists()
+
+
+def test_a_disk_that_cannot_be_filled_here_is_refused_by_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.yaml").write_text("name: x\n")
+    monkeypatch.setattr(processes, "can_fill_disks", lambda: False)
+    arguments = ["chaos", "x.yaml", "--out", "new", "--faults", "disk"]
+    monkeypatch.setattr(sys, "argv", ["raysync", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 2
+    assert "--faults disk: only Linux" in capsys.readouterr().err
 
 
 def test_names_are_a_list_with_commas():
@@ -141,6 +153,84 @@ def test_the_mark_is_added_to_what_a_job_of_ray_was_given():
     assert after[processes.JOB_CONFIG] == (
         '{"runtime_env": {"pip": [], "env_vars": {"A": "1", "RAYSYNC_CHAOS": "m"}}}'
     )
+
+
+# ---- a full disk ----
+
+WRITES = """
+import sys
+with open(sys.argv[1], "wb", buffering=0) as file:
+    file.write(b"x" * 100)
+    print("begun", flush=True)
+    input()
+    try:
+        file.write(b"x" * 20000)
+        file.write(b"x")
+    except OSError:
+        sys.exit(sys.argv[2])
+"""
+
+
+@pytest.fixture
+def trial_on(tmp_path):
+    """Makes a trial whose command writes a journal, and says something where that fails."""
+    children = []
+
+    def make_trial(says):
+        folder = tmp_path / "run"
+        (folder / "record").mkdir(parents=True)
+        journal = folder / "record" / "journal.jsonl"
+        subject = trial.Trial(tmp_path, [], [], folder, os.environ, None, lambda text: None)
+        with (folder / trial.LOG).open("ab") as log:
+            command = [sys.executable, "-c", WRITES, str(journal), says]
+            child = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
+            )
+        children.append(child)
+        assert child.stdout.readline() == b"begun\n"
+        subject._child = child
+        return subject, child
+
+    yield make_trial
+    for child in children:
+        child.kill()
+        child.communicate()
+
+
+@pytest.mark.skipif(not processes.can_fill_disks(), reason="only Linux can fill a disk")
+@pytest.mark.parametrize(
+    ("says", "unclear"),
+    [
+        (f"raysync: {trial.DISK_ERROR}: File too large", []),
+        (f"Traceback: {trial.DISK_ERROR}", [f"Traceback: {trial.DISK_ERROR}"]),
+        ("an OSError", ["an OSError"]),
+        ("", ["it said nothing"]),
+    ],
+)
+def test_a_full_disk_must_end_in_a_clear_error(trial_on, says, unclear):
+    subject, child = trial_on(says)
+    notices = []
+
+    def notify(text):
+        notices.append(text)
+        child.stdin.write(b"\n")  # the command goes on to write
+        child.stdin.flush()
+
+    subject._notify = notify
+    subject._strike(Strike(1, "disk", "kill", 0.5))
+    assert child.poll() is not None
+    assert notices == [f"disk: no file grows beyond {trial.MESSAGE_BYTES} bytes."]
+    assert [each.target for each in subject.outcome.struck] == ["disk"]
+    assert subject.outcome.unclear == unclear
+
+
+@pytest.mark.skipif(not processes.can_fill_disks(), reason="only Linux can fill a disk")
+def test_the_disk_of_a_command_that_is_over_is_spared(trial_on):
+    subject, child = trial_on("")
+    child.communicate()
+    subject._strike(Strike(1, "disk", "kill", 0.5))
+    assert not subject.outcome.struck
+    assert subject.outcome.spared["disk"] == 1
 
 
 # ---- oracles ----

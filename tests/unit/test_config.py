@@ -200,6 +200,11 @@ from raysync.errors import ConfigError
             "paradigm: {name: balanced, multiple: 16}\nworkers: [{name: w, batch_size: 8}]",
             "multiple: the batch_size of group 'w', 8, is no multiple of 16",
         ),
+        (
+            "paradigm: {name: balanced, workers: {fsat: {devices: 2}}}\nworkers: [{name: fast}]",
+            "balanced: workers: unknown worker group 'fsat'; did you mean 'fast'",
+        ),
+        ("paradigm: {name: balanced, workers: [worker]}", "balanced: workers: .*valid dictionary"),
         ("paradigm: {name: balanced, paradigm: decoupled}", "balanced: paradigm: decoupled is a"),
         (
             "paradigm: {name: balanced, paradigm: {name: sync-switch, batch_sizes: {asp: 8}}}",
@@ -514,3 +519,19 @@ def test_labels_name_the_parameters_that_were_given():
         == "ringmaster(paradigm=ringmaster(paradigm=ssp(staleness=1), staleness=2))"
     )
     assert config.ParadigmChoice(name="tests.builders.paradigms:Patient").label == "patient"
+
+
+def test_balanced_is_told_of_the_groups_and_what_a_user_says_of_one_counts():
+    experiment = config.validate(
+        {
+            "paradigm": {"name": "balanced", "workers": {"slow": {"per_sample_s": 2}}},
+            "workers": [
+                {"name": "fast", "max_batch": 64},
+                {"name": "slow", "batch_size": 8, "fixed_s": 1, "per_sample_s": 1},
+            ],
+        }
+    )
+    assert experiment.make(experiment.paradigm).workers == {
+        "fast": {"batch_size": 32, "max_batch": 64},
+        "slow": {"batch_size": 8, "fixed_s": 1, "per_sample_s": 2, "floor_s": 0},
+    }

@@ -78,7 +78,7 @@ def test_parameters_are_validated_and_kept():
         ("ssp", {"staleness": -1}, "staleness: Input should be greater than or equal to 0; got -1"),
         ("ssp", {"staleness": 1.5}, "staleness: .*got 1.5"),
         ("ssp", {"stalenes": 1}, "unknown parameter 'stalenes'; did you mean 'staleness'?"),
-        ("bsp", {"staleness": 1}, "takes no parameters"),
+        ("asp", {"staleness": 1}, "takes no parameters"),
         (
             "lagtuner",
             {"s_lower": 9, "s_upper": 3},

@@ -426,19 +426,9 @@ RUN = {
             "each stage has one server",
         ),
         (
-            {"faults": [{"kind": "crash", "worker": "worker-0", "at_s": 1}]},
-            {"modules": 2, "groups": 2},
-            "faults: crash: the loss of a worker ends the run",
-        ),
-        (
-            {"faults": [{"kind": "kill", "mean_gap_s": 1}]},
-            {"modules": 2, "groups": 2},
-            "faults: kill: the loss of a worker ends the run",
-        ),
-        (
             {"cluster": {"min_workers": 2}},
             TWO,
-            "decoupled: cluster.min_workers: 2: the loss of a worker ends",
+            "decoupled: cluster.min_workers: 2: a pipeline always waits",
         ),
         ({"update": {"delay_compensation": "constant"}}, {"modules": 2, "groups": 2}, "use shrink"),
         (

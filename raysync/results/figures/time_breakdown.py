@@ -30,8 +30,9 @@ BAR_PX = 16
 
 ACTIVITIES = {
     "busy_s": ("computing", 100),
-    "transfer_s": ("transfer", 55),
-    "wait_s": ("waiting", 22),
+    "transfer_s": ("transfer", 60),
+    "server_s": ("the server", 38),
+    "wait_s": ("waiting", 18),
 }
 """Column -> its name, and how opaque it is drawn."""
 
@@ -51,12 +52,13 @@ def spent(pushes: pd.DataFrame) -> pd.DataFrame:
         pushes: as `Series.pushes` has them.
 
     Returns:
-        A table indexed by slot: busy_s, transfer_s (between release and push, computing aside),
-        wait_s, samples (applied). The three times of a worker sum to its time from its first
-        release to the end of its last wait.
+        A table indexed by slot: busy_s, server_s (until it had made the weights), transfer_s (the
+        rest between release and push), wait_s, samples (applied). The four times of a worker sum to
+        its time from its first release to the end of its last wait.
     """
+    active_s = pushes.pushed_at_s - pushes.released_at_s
     frame = pushes.assign(
-        transfer_s=(pushes.pushed_at_s - pushes.released_at_s - pushes.busy_s).clip(lower=0.0),
+        transfer_s=(active_s - pushes.busy_s - pushes.server_s).clip(lower=0.0),
         samples=pushes.samples.where(pushes.outcome == "applied", 0),
     )
     return (
@@ -118,12 +120,14 @@ def _spending(all_series: Sequence[Series]) -> Figure:
     longest = max(float(table[list(ACTIVITIES)].sum(axis=1).max()) for table in tables)
     rows = sum(len(table) + 1 for table in tables)
     transfer = any(table.transfer_s.any() for table in tables)
+    server = any(table.server_s.any() for table in tables)
     of = "of a worker of each group, on average" if many else "of each worker"
     return Figure(
         "spending",
         SECTION,
         "Where the time went",
-        f"Seconds {of}: computing (full colour), {'transfer (paler), ' if transfer else ''}waiting"
+        f"Seconds {of}: computing (full colour), {'transfer (paler), ' if transfer else ''}"
+        f"{'until the server had made the weights (paler still), ' if server else ''}waiting"
         " (palest)"
         + (", mean over seeds." if any(len(series.runs) > 1 for series in all_series) else "."),
         traces,

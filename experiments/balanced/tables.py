@@ -1,0 +1,482 @@
+"""The tables of README.md, and the numbers in its prose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import ceil, floor
+
+import pandas as pd
+from labtables import (
+    Results,
+    by_paradigm,
+    by_seed,
+    markdown,
+    mean_cell,
+    points_cell,
+    ratio,
+    ratio_cell,
+)
+
+from raysync.results.columns import percent_form, plain_form, seconds_form, share_form
+from raysync.results.statistics import Estimate, estimate, paired_difference
+
+CLUSTERS = {"two": "3:1", "four": "four unequal", "drift": "drifting"}
+TASKS = {"fashion": "fashion-cnn", "text": "char-lm"}
+BALANCED = ("balanced", "balanced(paradigm=asp)")
+TIME, PACE, LOSS = "time_to_target_s", "throughput_samples_per_s", "final_loss"
+LATE, AROUND_70 = 5, slice(12, 17)
+"""The evaluations that are averaged: the last ones, and those around 70 % of the run."""
+PACE_GOAL, TIME_GOAL, ROUNDS_GOAL = 0.95, 1.05, 10
+
+
+def tables(results: Results) -> dict[str, str]:
+    """Return the tables by the names of their marks."""
+    return {
+        "goals": goals(results),
+        "pre-study": pre_study(results),
+        "pace": pace(results),
+        **{
+            f"{task}-{cluster}": compared(results, f"{task}-{cluster}")
+            for task in TASKS
+            for cluster in CLUSTERS
+        },
+        "settle": settle(results),
+        "external": external(results),
+        "ray": on_ray(results),
+    }
+
+
+def facts(results: Results) -> dict[str, str]:
+    """Return the facts by the names of their marks."""
+    paces = {
+        f"pace, {cluster}, {label}": ratio_cell(to_asp(paced(results, cluster), label, PACE))
+        for cluster in CLUSTERS
+        for label in BALANCED
+    }
+    calm = {
+        f"no jitter, {cluster}": ratio_cell(
+            to_asp(paced(results, cluster, jitter=False), "balanced", PACE)
+        )
+        for cluster in CLUSTERS
+    }
+    settled = results.of_runs("settle")
+    published = results.of_runs("external").set_index(["sizes", "paradigm"]).images_per_s
+    ray = pd.concat(ratio_to_virtual(results, name) for name in confirmed(results))
+    return {
+        **paces,
+        **calm,
+        **{f"solo, {cluster}": solo_cell(results, cluster) for cluster in ("two", "four")},
+        **{f"lr, {task}": f"{best_lr(results, task):g}" for task in TASKS},
+        "target, fashion": f"{target(results, 'fashion'):.0%}",
+        "target, text": f"{target(results, 'text'):g}",
+        **met_facts(results),
+        "settled": within_goal(settled[(settled.factor <= 2) & (settled.sigma <= 0.05)]),
+        "settled, 4": within_goal(settled[settled.factor == 4]),
+        "settled, all": within_goal(settled),
+        "external, balanced": f"{published['300 and 200', 'balanced']:,.0f}",
+        "external, 300 and 200": f"{published['300 and 200', 'bsp']:,.0f}",
+        "ray": f"{ray.min():.2f} to {ray.max():.2f}",
+    }
+
+
+def compared_runs(results: Results, name: str) -> pd.DataFrame:
+    """Return the runs of a comparison, with the labels of their paradigms."""
+    runs = results.of_runs(name)
+    return runs.assign(label=runs.paradigm)
+
+
+def paced(results: Results, cluster: str, *, jitter: bool = True) -> pd.DataFrame:
+    """Return the runs of a cluster in time only, with its jitter or without."""
+    runs = compared_runs(results, f"pace-{cluster}")
+    return runs[(runs.sigma > 0) == jitter]
+
+
+def to_asp(runs: pd.DataFrame, label: str, key: str) -> Estimate:
+    """Return a measure of a paradigm as a ratio to ASP's of the same seeds."""
+    return ratio(runs[runs.label == label], runs[runs.label == "asp"], key)
+
+
+def to_bsp(runs: pd.DataFrame, label: str, key: str) -> Estimate:
+    """Return by how much a measure of a paradigm is above BSP's, paired over the common seeds."""
+    ours, theirs = (runs[runs.label == name] for name in (label, "bsp"))
+    return paired_difference(by_seed(ours, key), by_seed(theirs, key))
+
+
+# ---- the goals ----
+
+
+def met_facts(results: Results) -> dict[str, str]:
+    """Return how many comparisons meet each goal: of both balanced paradigms, and of each."""
+    met = pd.DataFrame(
+        [[label, *met_of(*measured)] for _, _, label, *measured in judged(results)],
+        columns=["label", 1, 2, 3],
+    )
+    parts = {"": met} | {f", {label}": met[met.label == label] for label in BALANCED}
+    return {
+        f"met, {number}{part}": f"{rows[number].sum()} of {len(rows)}"
+        for part, rows in parts.items()
+        for number in (1, 2, 3)
+    }
+
+
+def judged(results: Results) -> Iterator[tuple[str, str, str, Estimate, Estimate, Time]]:
+    """Yield for each comparison and each balanced paradigm: pace, gap to BSP, time to target."""
+    for task in TASKS:
+        for cluster in CLUSTERS:
+            runs = compared_runs(results, f"{task}-{cluster}")
+            for label in BALANCED:
+                gap = to_bsp(runs, label, "final_accuracy" if task == "fashion" else LOSS)
+                pace_ratio = to_asp(paced(results, cluster), label, PACE)
+                yield task, cluster, label, pace_ratio, gap, time_to_target(runs, label)
+
+
+@dataclass(frozen=True)
+class Time:
+    """A paradigm's time to the target as a ratio to ASP's."""
+
+    ratio: Estimate
+    bounded: bool
+    """Whether an ASP run did not meet the target: its time counts as that of the whole run, so the
+    ratio is at most this."""
+
+
+def time_to_target(runs: pd.DataFrame, label: str) -> Time:
+    """Return the time to the target of a paradigm beside ASP's of the same seeds."""
+    ours, asp = runs[runs.label == label], runs[runs.label == "asp"]
+    reached = asp.assign(**{TIME: asp[TIME].fillna(asp.seconds)})
+    return Time(ratio(ours, reached, TIME), bool(asp[TIME].isna().any()))
+
+
+def met_of(pace_ratio: Estimate, gap: Estimate, time: Time) -> tuple[bool, bool, bool]:
+    """Say which goals are met: by the mean, by the interval of the gap, and by the mean if all
+    seeds met the target.
+    """
+    return (
+        pace_ratio.mean is not None and pace_ratio.mean >= PACE_GOAL,
+        gap.low is not None and gap.high is not None and gap.low <= 0 <= gap.high,
+        time.ratio.mean is not None and time.ratio.complete and time.ratio.mean <= TIME_GOAL,
+    )
+
+
+def goals(results: Results) -> str:
+    """Tabulate what came of the goals."""
+    rows = []
+    for task, cluster, label, pace_ratio, gap, time in judged(results):
+        unit = 100 if task == "fashion" else 1
+        digits = ".1f" if task == "fashion" else ".3f"
+        said = ["yes" if met else "no" for met in met_of(pace_ratio, gap, time)]
+        rows.append(
+            [
+                TASKS[task],
+                CLUSTERS[cluster],
+                f"`{label}`",
+                f"{ratio_cell(pace_ratio)}: {said[0]}",
+                f"{gap_text(gap, unit, digits)}: {said[1]}",
+                f"{time_text(time)}: {said[2]}",
+            ]
+        )
+    return markdown(
+        [
+            "model",
+            "cluster",
+            "paradigm",
+            f"samples/s in those of the workers alone, at least {PACE_GOAL}",
+            "accuracy (points) or loss beside BSP's, 0 within",
+            f"s to the target in ASP's, at most {TIME_GOAL}",
+        ],
+        rows,
+    )
+
+
+def time_text(time: Time) -> str:
+    """Return `at most 0.88 (0.48 to 1.60)`."""
+    bound = "at most " if time.bounded and time.ratio.count else ""
+    return f"{bound}{ratio_cell(time.ratio)}"
+
+
+def gap_text(gap: Estimate, unit: float, digits: str) -> str:
+    """Return `+0.4 (-0.5 to +1.3)`."""
+    assert gap.mean is not None, "no seed has a result of both"
+    text = f"{unit * gap.mean:+{digits}}"
+    if gap.low is None or gap.high is None:
+        return text
+    return f"{text} ({unit * gap.low:+{digits}} to {unit * gap.high:+{digits}})"
+
+
+# ---- the pre-study ----
+
+
+def studied(results: Results, task: str) -> pd.DataFrame:
+    """Return a row for each learning rate and seed: the means over the last evaluations, and over
+    those around 70 % of the run.
+    """
+    curves = results.of_runs(f"lr-{task}")
+    measure = "accuracy" if task == "fashion" else "loss"
+    return (
+        curves.groupby(["rate", "seed"])[measure]
+        .agg(
+            late=lambda curve: curve.iloc[-LATE:].mean(),
+            around=lambda curve: curve.iloc[AROUND_70].mean(),
+        )
+        .reset_index()
+    )
+
+
+def best_lr(results: Results, task: str) -> float:
+    """Return the learning rate with the best mean over the last evaluations."""
+    means = studied(results, task).groupby("rate").late.mean()
+    return float(means.idxmax() if task == "fashion" else means.idxmin())
+
+
+def target(results: Results, task: str) -> float:
+    """Return what BSP has around 70 % of its run at the best learning rate: an accuracy rounded
+    down to a whole percent, or a loss rounded up to a twentieth.
+    """
+    rows = studied(results, task)
+    around = rows[rows.rate == best_lr(results, task)].around.mean()
+    return floor(100 * around) / 100 if task == "fashion" else ceil(20 * around) / 20
+
+
+def pre_study(results: Results) -> str:
+    """Tabulate the learning rates."""
+    rows = []
+    for task, model in TASKS.items():
+        form = ".1%" if task == "fashion" else ".3f"
+        for rate, repeats in studied(results, task).groupby("rate"):
+            chosen = "chosen" if rate == best_lr(results, task) else ""
+            cells = [
+                " and ".join(f"{value:{form}}" for value in repeats[key])
+                for key in ("late", "around")
+            ]
+            rows.append([model, f"{rate:g}", *cells, chosen])
+    return markdown(
+        [
+            "model",
+            "lr",
+            "BSP's accuracy or loss: last five evaluations",
+            "around 70 % of the run",
+            "",
+        ],
+        rows,
+    )
+
+
+# ---- the comparison ----
+
+
+def pace(results: Results) -> str:
+    """Tabulate the throughput of each paradigm on each cluster."""
+    parts = {cluster: paced(results, cluster) for cluster in CLUSTERS}
+    rows = []
+    for number, name in enumerate(dict.fromkeys(parts["four"].label)):
+        cells = []
+        for runs in parts.values():
+            label = list(dict.fromkeys(runs.label))[
+                number
+            ]  # with two workers, k-sync has another k
+            cells += [
+                ratio_cell(to_asp(runs, label, PACE)),
+                mean_cell(runs[runs.label == label], "wait_fraction", share_form),
+            ]
+        rows.append([f"`{name}`", *cells])
+    heads = [
+        head for name in CLUSTERS.values() for head in (f"{name}: samples/s in ASP's", "wait share")
+    ]
+    return markdown(["paradigm", *heads], rows)
+
+
+def solo(results: Results, cluster: str) -> float:
+    """Return the sum of what the workers apply a second if each is alone: a batch in the time of a
+    step, and of its way to the server and back.
+    """
+    experiment = results.experiment(f"pace-{cluster}")
+    way_s = 2 * experiment.network.link.latency_s
+    return sum(
+        group.count * experiment.batch_size / (group.step_s / group.speed + way_s)
+        for group in experiment.workers
+    )
+
+
+def solo_cell(results: Results, cluster: str) -> str:
+    """Return ASP's samples a second in those of the workers alone."""
+    runs = paced(results, cluster)
+    alone = solo(results, cluster)
+    return ratio_cell(estimate([value / alone for value in runs[runs.label == "asp"][PACE]]))
+
+
+def compared(results: Results, name: str) -> str:
+    """Tabulate a comparison."""
+    runs = compared_runs(results, name)
+    if name.startswith("fashion"):
+        final: dict[str, Callable[[pd.DataFrame], str]] = {
+            "final accuracy": lambda repeats: mean_cell(repeats, "final_accuracy", percent_form),
+            "points beside BSP": lambda repeats: (
+                points_cell(repeats, runs[runs.label == "bsp"])
+                if repeats.label.iloc[0] != "bsp"
+                else ""
+            ),
+        }
+        reached = f"s to {results.experiment(name).target.value:.0%}"
+    else:
+        final = {
+            "final loss": lambda repeats: mean_cell(repeats, LOSS, lambda _: ".3f"),
+            "beside BSP": lambda repeats: (
+                gap_text(to_bsp(runs, repeats.label.iloc[0], LOSS), 1, ".3f")
+                if repeats.label.iloc[0] != "bsp"
+                else ""
+            ),
+        }
+        reached = f"s to loss {results.experiment(name).target.value:g}"
+    return by_paradigm(
+        runs,
+        {
+            "seeds": lambda repeats: str(len(repeats)),
+            **final,
+            reached: lambda repeats: mean_cell(repeats, TIME, seconds_form),
+            "in ASP's": lambda repeats: ratio_cell(to_asp(runs, repeats.label.iloc[0], TIME)),
+            "s for all the work, in ASP's": lambda repeats: ratio_cell(
+                to_asp(runs, repeats.label.iloc[0], "seconds")
+            ),
+            "staleness": lambda repeats: mean_cell(repeats, "staleness_mean", plain_form),
+        },
+    )
+
+
+def points(results: Results) -> pd.DataFrame:
+    """Return what the picture shows: a row for each comparison and paradigm."""
+    rows = []
+    for task, model in TASKS.items():
+        key, unit, measure = (
+            ("final_accuracy", 100, "accuracy beside BSP's, points")
+            if task == "fashion"
+            else (LOSS, 1, "loss beside BSP's (less is better)")
+        )
+        for cluster, name in CLUSTERS.items():
+            runs = compared_runs(results, f"{task}-{cluster}")
+            for label in dict.fromkeys(runs.label):
+                gap = to_bsp(runs, label, key)
+                low, high = (
+                    (None, None)
+                    if label == "bsp" or gap.low is None
+                    else (unit * gap.low, unit * gap.high)
+                )
+                rows.append(
+                    {
+                        "task": model,
+                        "cluster": name,
+                        "paradigm": label.partition("(k=")[0].partition("(backups=")[0],
+                        "pace": to_asp(paced(results, cluster), label, PACE).mean,
+                        "measure": measure,
+                        "gap": unit * gap.mean,
+                        "low": low,
+                        "high": high,
+                    }
+                )
+    return pd.DataFrame(rows)
+
+
+# ---- settling, the published machine, Ray ----
+
+
+def within_goal(runs: pd.DataFrame) -> str:
+    """Return how many changes of speed were followed within the rounds of the goal."""
+    rounds = pd.concat([runs.slower_rounds, runs.faster_rounds])
+    return f"{(rounds <= ROUNDS_GOAL).sum()} of {len(rounds)}"
+
+
+def settle(results: Results) -> str:
+    """Tabulate how many rounds the shares take."""
+    rows = []
+    for (factor, sigma), runs in results.of_runs("settle").groupby(["factor", "sigma"]):
+        cells = []
+        for change in ("slower", "faster"):
+            rounds = runs[f"{change}_rounds"]
+            cells += [
+                f"{rounds.mean():.1f} ({rounds.min():.0f} to {rounds.max():.0f})",
+                f"{runs[f'{change}_share_settled'].mean():.0%}",
+            ]
+        rows.append([f"{factor:g}", f"{sigma:.0%}", *cells, within_goal(runs)])
+    return markdown(
+        [
+            "factor",
+            "jitter",
+            "slower: rounds until settled, mean (range)",
+            "then settled",
+            "fast again: rounds",
+            "then settled",
+            f"within {ROUNDS_GOAL} rounds",
+        ],
+        rows,
+    )
+
+
+def external(results: Results) -> str:
+    """Tabulate the published machine."""
+    published = {"200 each": "about 2,000", "300 and 200": "about 2,500"}
+    return markdown(
+        ["batches of A6000 and 2080 Ti", "paradigm", "images/s", "published"],
+        [
+            [
+                f"{row.a6000} and {row.rtx2080ti}",
+                f"`{row.paradigm}`",
+                f"{row.images_per_s:,.0f}",
+                published[row.sizes] if row.paradigm == "bsp" else "",
+            ]
+            for row in results.of_runs("external").itertuples()
+        ],
+    )
+
+
+def confirmed(results: Results) -> list[str]:
+    """Return the files of the comparison that have run on Ray."""
+    return [
+        f"{task}-{cluster}"
+        for task in TASKS
+        for cluster in CLUSTERS
+        if (results.folder / "results" / f"{task}-{cluster}.ray.csv").is_file()
+    ]
+
+
+def ray_rows(results: Results, name: str) -> pd.DataFrame:
+    """Return the short runs of a file; the index is (engine, paradigm)."""
+    rows = pd.read_csv(results.folder / "results" / f"{name}.ray.csv")
+    return rows.set_index(["engine", "paradigm"])
+
+
+def ratio_to_virtual(results: Results, name: str) -> pd.Series:
+    """Return paradigm -> throughput on Ray / on the virtual clock."""
+    rows = ray_rows(results, name)[PACE]
+    return rows.loc["ray"] / rows.loc["virtual"]
+
+
+def on_ray(results: Results) -> str:
+    """Tabulate the confirmations."""
+    table = []
+    for name in confirmed(results):
+        rows, ratios = ray_rows(results, name), ratio_to_virtual(results, name)
+        for label in ratios.index:
+            ray, virtual = rows.loc["ray", label], rows.loc["virtual", label]
+            table.append(
+                [
+                    f"`{name}`",
+                    f"`{label}`",
+                    f"{ray[PACE]:,.0f}",
+                    f"{virtual[PACE]:,.0f}",
+                    f"{ratios[label]:.2f}",
+                    f"{ray.wait_fraction:.0%} and {virtual.wait_fraction:.0%}",
+                    f"{ray.samples_each} and {virtual.samples_each}",
+                ]
+            )
+    return markdown(
+        [
+            "file",
+            "paradigm",
+            "samples/s: Ray",
+            "virtual",
+            "ratio",
+            "wait share: Ray and virtual",
+            "samples of each worker",
+        ],
+        table,
+    )

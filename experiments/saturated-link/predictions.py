@@ -1,0 +1,79 @@
+"""Name the bottleneck of each paradigm, and run each change that is said to help: predicted beside
+direct. Writes results/saturated-link.csv.
+
+    python experiments/saturated-link/predictions.py && python experiments/labbook.py
+"""
+
+from pathlib import Path
+
+import pandas as pd
+
+from raysync import config
+from raysync.bottlenecks import Setting, diagnose
+from raysync.bottlenecks.changes import changes
+from raysync.config import Experiment, ParadigmChoice
+from raysync.training.preparation import prepare
+from raysync.virtual.engine import VirtualEngine
+
+HERE = Path(__file__).parent
+PARADIGMS = (
+    {"name": "bsp"},
+    {"name": "asp"},
+    {"name": "bsp", "exchange": "ring"},
+    {"name": "bsp", "exchange": "tree"},
+)
+
+
+def seconds(experiment: Experiment, choice: ParadigmChoice) -> float:
+    """Run an experiment, and return the seconds of its work."""
+    *_, last = VirtualEngine().run(prepare(experiment), choice.make())
+    return last[-1].at
+
+
+def main() -> None:
+    """Write the table."""
+    experiment = config.load(HERE / "saturated-link.yaml")
+    training, rows = prepare(experiment), []
+    for parameters in PARADIGMS:
+        choice = ParadigmChoice.model_validate(parameters)
+        setting = Setting.of(training, choice)
+        assert setting is not None, "too large"
+        direct_s = seconds(experiment, choice)
+        found = diagnose(setting, direct_s)
+        assert found is not None, "it does not finish"
+        limit = found.plain()
+        rows.append(
+            {
+                "paradigm": choice.label,
+                "kind": limit["kind"],
+                "what": limit["what"],
+                "without_s": limit["without_s"],
+                "change": "",
+                "predicted_s": setting.seconds(),
+                "direct_s": direct_s,
+            }
+        )
+        for change in changes(setting):
+            cluster = change.setting.experiment.cluster
+            changed = config.load(
+                HERE / "saturated-link.yaml",
+                [
+                    f"cluster.server_shards={cluster.server_shards}",
+                    f"cluster.server_placement={cluster.server_placement}",
+                ],
+            )
+            rows.append(
+                {
+                    "paradigm": choice.label,
+                    "change": change.what.partition(" (")[0],
+                    "predicted_s": change.setting.seconds(),
+                    "direct_s": seconds(changed, change.setting.choice),
+                }
+            )
+    (HERE / "results").mkdir(exist_ok=True)
+    frame = pd.DataFrame(rows).assign(seed=experiment.seed)
+    frame.to_csv(HERE / "results" / "saturated-link.csv", index=False, float_format="%.6g")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""What can be advised: a paradigm with its parameters, the servers, the learning rate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from raysync.config import Experiment, Network, ParadigmChoice
+from raysync.paradigms.balanced import Balanced
+
+if TYPE_CHECKING:
+    import optuna
+
+SYNCHRONOUS = "bsp"
+"""What most trainers do: it is always among the candidates."""
+SHARDS = (1, 2, 4, 8)
+"""The numbers of servers that are tried, as far as there are so many workers."""
+FAMILIES = ("bsp", "asp", "ssp", "lagtuner", "k-sync", "backup-workers", "hybrid", "sync-switch")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Settings of an experiment that could be advised."""
+
+    choice: ParadigmChoice
+    servers: tuple[int, str] | None = None
+    """The number of servers and their placement; None: as the experiment says."""
+    lr: float | None = None
+    """The learning rate; None: as the experiment says."""
+
+    @property
+    def label(self) -> str:
+        """Its name in the answer: the paradigm, and what else differs from the experiment."""
+        parts = [self.choice.label]
+        if self.servers is not None:
+            count, placement = self.servers
+            where = "apart" if placement == "apart" else "beside workers"
+            parts.append(f"{count} server{'s' * (count > 1)} {where}")
+        if self.lr is not None:
+            parts.append(f"lr {self.lr:g}")
+        return ", ".join(parts)
+
+    @property
+    def is_synchronous(self) -> bool:
+        """Whether plain data-parallel training does the same: BSP, balanced or not."""
+        choice = self.choice
+        if choice.name == SYNCHRONOUS:
+            return not choice.parameters
+        inner = choice.parameters.get("paradigm", SYNCHRONOUS)
+        return choice.name == Balanced.name and inner in (SYNCHRONOUS, {"name": SYNCHRONOUS})
+
+    def with_lr(self, lr: float | None) -> Candidate:
+        """Return it with another learning rate; None: with the experiment's."""
+        return replace(self, lr=lr)
+
+    def applied_to(self, experiment: Experiment) -> Experiment:
+        """Return the experiment with these settings."""
+        changed: dict[str, Any] = {"paradigm": self.choice}
+        if self.servers is not None:
+            count, placement = self.servers
+            servers = {"server_shards": count, "server_placement": placement}
+            changed["cluster"] = experiment.cluster.model_copy(update=servers)
+        if self.lr is not None:
+            changed["update"] = experiment.update.model_copy(update={"lr": self.lr})
+        return experiment.model_copy(update=changed)
+
+
+class Space:
+    """The candidates that a search chooses from."""
+
+    def __init__(self, experiment: Experiment, choices: Sequence[ParadigmChoice] = ()) -> None:
+        """
+        Args:
+            experiment: the workers, the network, the servers.
+            choices: the paradigms, as they are; none: the families, with their parameters.
+        """
+        self._experiment, self._workers = experiment, experiment.worker_count
+        self._choices = {choice.label: choice for choice in choices}
+        self._servers = list(_servers(experiment))
+
+    def standard(self) -> Iterator[dict[str, Any]]:
+        """Yield the parameters of the candidates that are tried first: each family with usual
+        parameters, on the experiment's own servers, with equal batches and with balanced ones.
+        """
+        if self._choices:
+            for label in self._choices:
+                yield {"paradigm": label, "servers": 0}
+            return
+        half = max(1, self._workers // 2)
+        usual: dict[str, dict[str, int | float]] = {
+            "ssp": {"ssp.staleness": 3},
+            "lagtuner": {"lagtuner.s_lower": 3, "lagtuner.slack": 12},
+            "k-sync": {"k-sync.k": half},
+            "backup-workers": {"backup-workers.backups": 1},
+            "hybrid": {"hybrid.k": half, "hybrid.staleness_tolerance": 3},
+            "sync-switch": {"sync-switch.fraction": 0.0625},
+        }
+        for balanced in (False, True):
+            for family in self._families:
+                yield {
+                    "paradigm": family,
+                    "balanced": balanced,
+                    "servers": 0,
+                    **usual.get(family, {}),
+                }
+
+    @property
+    def _families(self) -> list[str]:
+        alone = ("bsp",)
+        several = [each for each in FAMILIES if each != "backup-workers" or self._workers > 1]
+        return several if self._workers > 1 else list(alone)
+
+    def suggest(self, trial: optuna.Trial) -> Candidate | None:
+        """Return the candidate of a trial; None: the workers cannot have it."""
+        names = list(self._choices) or self._families
+        name = trial.suggest_categorical("paradigm", names)
+        choice = self._choices.get(name) or self._suggest_family(trial, name)
+        index = trial.suggest_int("servers", 0, len(self._servers) - 1)
+        if choice is None or self._experiment.make(choice).infeasible_reason(self._workers):
+            return None
+        return Candidate(choice, self._servers[index])
+
+    def _suggest_family(self, trial: optuna.Trial, name: str) -> ParadigmChoice | None:
+        parameters: dict[str, Any] = {}
+        if name == "ssp":
+            parameters["staleness"] = trial.suggest_int("ssp.staleness", 0, 32)
+        elif name == "lagtuner":
+            lower = trial.suggest_int("lagtuner.s_lower", 0, 8)
+            slack = trial.suggest_int("lagtuner.slack", 1, 24)
+            parameters |= {"s_lower": lower, "s_upper": lower + slack}
+        elif name == "k-sync":
+            parameters["k"] = trial.suggest_int("k-sync.k", 1, self._workers)
+        elif name == "backup-workers":
+            most = max(1, self._workers // 2)
+            parameters["backups"] = trial.suggest_int("backup-workers.backups", 1, most)
+        elif name == "hybrid":
+            parameters["k"] = trial.suggest_int("hybrid.k", 1, self._workers)
+            tolerance = trial.suggest_int("hybrid.staleness_tolerance", 0, 16)
+            parameters["staleness_tolerance"] = tolerance
+        elif name == "sync-switch":
+            parameters["fraction"] = trial.suggest_float("sync-switch.fraction", 0.0, 0.75)
+        balanced = trial.suggest_categorical("balanced", [False, True])
+        if balanced and self._experiment.global_batch <= self._workers:
+            return None  # no sample can be moved
+        spec = {"name": name, **parameters}
+        if balanced:
+            inner = {} if name == SYNCHRONOUS else {"paradigm": spec}
+            spec = {"name": Balanced.name, **inner}
+            if self._experiment.micro_batch is not None:
+                spec["multiple"] = self._experiment.micro_batch
+        return ParadigmChoice.model_validate(spec)
+
+
+def _servers(experiment: Experiment) -> Iterator[tuple[int, str] | None]:
+    """Yield the servers that are tried: as they are first, and others only where it costs time
+    that there are too few.
+    """
+    yield None
+    cluster, network = experiment.cluster, experiment.network
+    if network == Network() or experiment.update.project_radius is not None:
+        return
+    own = (cluster.server_shards, cluster.server_placement)
+    for placement in ("apart", "with-workers"):
+        if placement == "with-workers" and cluster.server_label_selector:
+            continue
+        for count in SHARDS:
+            if count <= experiment.worker_count and (count, placement) != own:
+                yield count, placement

@@ -1,0 +1,125 @@
+"""Runs on all cores, within a budget of time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+
+from raysync.advice.runs import Now, Outcome, Task, perform
+from raysync.config import Experiment
+from raysync.training.preparation import TrainingPlan, prepare
+from raysync.what_if.processes import pool
+
+Show = Callable[[str, float], None]
+"""Receives what is under way, and the share of the budget that is used."""
+
+
+class Budget:
+    """The time that an answer may take. Stages have shares of what is left when all is loaded."""
+
+    def __init__(self, seconds: float, now: Now) -> None:
+        self.now = now
+        self._begin = self._loaded = now()
+        self._end = self._begin + seconds
+
+    def load(self) -> None:
+        """Count the shares from now on."""
+        self._loaded = min(self.now(), self._end)
+
+    @property
+    def spent_s(self) -> float:
+        """The seconds since the beginning."""
+        return self.now() - self._begin
+
+    def until(self, share: float) -> float:
+        """Return when a share is used, by the clock."""
+        return self._loaded + share * (self._end - self._loaded)
+
+    def is_used(self, share: float) -> bool:
+        """Say whether a share is used."""
+        return self.now() >= self.until(share)
+
+    @property
+    def used(self) -> float:
+        """The share of the whole that is used, at most 1."""
+        return min(1.0, self.spent_s / (self._end - self._begin))
+
+
+class Runner:
+    """Makes runs, in this process or in several."""
+
+    def __init__(
+        self,
+        plan: TrainingPlan,
+        budget: Budget,
+        executor: ProcessPoolExecutor | None,
+        width: int,
+        show: Show,
+    ) -> None:
+        self.plan, self.budget, self.width = plan, budget, width
+        self._executor, self._show = executor, show
+
+    def all(self, tasks: Sequence[Task], until: float, what: str) -> list[Outcome | None]:
+        """Make runs, and return what they came to, in their order; None: see `perform`.
+
+        Args:
+            tasks: the runs.
+            until: the share of the budget at which runs are given up.
+            what: is under way, for the user.
+        """
+        limited = [replace(task, stop_at=self.budget.until(until)) for task in tasks]
+        outcomes = []
+        for outcome in self._each(limited):
+            outcomes.append(outcome)
+            self._show(what, self.budget.used)
+        return outcomes
+
+    def _each(self, tasks: Sequence[Task]) -> Iterator[Outcome | None]:
+        now = self.budget.now
+        if self._executor is None:
+            yield from (perform(self.plan, task, now) for task in tasks)
+            return
+        for future in [self._executor.submit(_perform, task, now) for task in tasks]:
+            yield future.result()
+
+
+@contextmanager
+def runner_for(plan: TrainingPlan, budget: Budget, processes: int, show: Show) -> Iterator[Runner]:
+    """Start a runner.
+
+    Args:
+        plan: what is run; several processes load it anew, so it must be what its experiment names.
+        budget: the time of it all.
+        processes: one: this process.
+        show: see `Show`.
+    """
+    if processes < 2:
+        yield Runner(plan, budget, None, 1, show)
+        return
+    with pool(processes, _load, plan.experiment) as executor:
+        for future in [executor.submit(_loaded) for _ in range(processes)]:
+            future.result()
+        budget.load()
+        yield Runner(plan, budget, executor, processes, show)
+
+
+_plans: list[TrainingPlan] = []
+"""The plan of this process of a pool."""
+
+
+def _load(experiment: Experiment) -> None:
+    """Load the training in a process of a pool, which has one core."""
+    import torch
+
+    torch.set_num_threads(1)
+    _plans.append(prepare(experiment))
+
+
+def _loaded() -> None:
+    """Return once the process has loaded the training."""
+
+
+def _perform(task: Task, now: Now) -> Outcome | None:
+    return perform(_plans[0], task, now)

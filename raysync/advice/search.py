@@ -1,0 +1,165 @@
+"""Search candidates by timing: many of them, in time only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from raysync.advice.candidates import SYNCHRONOUS, Candidate, Space
+from raysync.advice.runner import Runner
+from raysync.advice.runs import Outcome, Task
+from raysync.config import ParadigmChoice
+from raysync.errors import ConfigError
+from raysync.results.ranking import ALIKE
+
+if TYPE_CHECKING:
+    import optuna
+
+CANDIDATES = 96
+"""The candidates that are timed at most."""
+IN_VAIN = 24
+"""After so many trials in a row without a new candidate the search is over."""
+Outcomes = Mapping[int, Outcome]
+"""Seed -> what the run came to."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A candidate with its runs in time only."""
+
+    candidate: Candidate
+    outcomes: Outcomes
+
+    @property
+    def seconds(self) -> float:
+        """The mean seconds of the whole workload."""
+        return self.mean("seconds")
+
+    @property
+    def staleness(self) -> float:
+        """The mean staleness of a gradient, in versions."""
+        return self.mean("staleness_mean")
+
+    def mean(self, key: str) -> float:
+        """Return the mean of a measure over the seeds."""
+        return fmean(each.value(key) or 0.0 for each in self.outcomes.values())
+
+
+def optuna_library() -> None:
+    """Check that Optuna is installed.
+
+    Raises:
+        ConfigError: it is not; the message says how to install it.
+    """
+    try:
+        import optuna
+    except ImportError as error:
+        raise ConfigError(
+            "raysync advise searches with Optuna, which is not installed: pip install"
+            " 'raysync[advise]'."
+        ) from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+def search(space: Space, runner: Runner, seeds: Sequence[int], until: float) -> list[Timed]:
+    """Time candidates: the usual ones first, then those that Optuna's multi-objective TPE
+    (Ozaki et al. 2020) takes for fast, or for fresh: it minimises the seconds of the workload and
+    the staleness of its gradients together, since timing cannot say what staleness costs.
+
+    Args:
+        space: the candidates.
+        runner: makes the runs, each candidate with every seed.
+        seeds: common to all candidates.
+        until: the share of the budget at which the search ends.
+
+    Returns:
+        The candidates whose runs all finished, in the order in which they were tried.
+    """
+    import optuna
+
+    sampler = optuna.samplers.TPESampler(seed=seeds[0] % 2**32, n_startup_trials=20)
+    study = optuna.create_study(directions=["minimize", "minimize"], sampler=sampler)
+    for parameters in space.standard():
+        study.enqueue_trial(parameters)
+    timed: dict[str, Timed | None] = {}
+    in_vain = 0
+    while len(timed) < CANDIDATES and in_vain < IN_VAIN:
+        asked = [study.ask() for _ in range(runner.width)]
+        candidates = [space.suggest(trial) for trial in asked]
+        fresh = {
+            each.label: each for each in candidates if each is not None and each.label not in timed
+        }
+        in_vain = 0 if fresh else in_vain + len(asked)
+        timed |= _timed(list(fresh.values()), runner, seeds, until)
+        if runner.budget.is_used(until):
+            break
+        for trial, candidate in zip(asked, candidates, strict=True):
+            _tell(study, trial, None if candidate is None else timed[candidate.label])
+    return [each for each in timed.values() if each is not None]
+
+
+def _timed(
+    candidates: Sequence[Candidate], runner: Runner, seeds: Sequence[int], until: float
+) -> dict[str, Timed | None]:
+    """Return label -> the timed candidate; None where a run did not finish."""
+    tasks = [Task(candidate, seed) for candidate in candidates for seed in seeds]
+    outcomes = runner.all(tasks, until, "Timing candidates")
+    found: dict[str, Timed | None] = {}
+    for index, candidate in enumerate(candidates):
+        own = outcomes[index * len(seeds) : (index + 1) * len(seeds)]
+        by_seed = {
+            seed: outcome
+            for seed, outcome in zip(seeds, own, strict=True)
+            if outcome is not None and outcome.status == "finished"
+        }
+        whole = len(by_seed) == len(seeds)
+        found[candidate.label] = Timed(candidate, by_seed) if whole else None
+    return found
+
+
+def _tell(study: optuna.Study, trial: optuna.Trial, timed: Timed | None) -> None:
+    from optuna.trial import TrialState
+
+    if timed is None:
+        study.tell(trial, state=TrialState.FAIL)
+    else:
+        study.tell(trial, [timed.seconds, timed.staleness])
+
+
+def finalists(timed: Sequence[Timed], most: int) -> list[Timed]:
+    """Return the few that are worth training: of those that no other one beats both in time and in
+    staleness the fastest, the freshest, and some between; and BSP as it is, which all others are
+    compared with.
+
+    Of candidates that take the same time the one that was tried first counts, so the simpler one.
+    """
+    front: list[Timed] = []
+    for each in sorted(timed, key=lambda one: one.staleness):
+        if not front or each.seconds < (1 - ALIKE) * front[-1].seconds:
+            if front and front[-1].staleness == each.staleness:
+                front.pop()
+            front.append(each)
+    plain = [each for each in timed if each.candidate == Candidate(_SYNCHRONOUS)]
+    places = max(1, most - len([each for each in plain if each not in front]))
+    if len(front) > places:
+        last = len(front) - 1
+        chosen = {round(place * last / max(1, places - 1)) for place in range(places)}
+        front = [front[index] for index in sorted(chosen)] if places > 1 else [front[-1]]
+    return [*(each for each in plain if each not in front), *front]
+
+
+def named(timed: Sequence[Timed]) -> list[Timed]:
+    """Return each paradigm with the servers that suit it best: where the user has named them, all
+    are compared.
+    """
+    best: dict[str, Timed] = {}
+    for each in timed:
+        label = each.candidate.choice.label
+        if label not in best or each.seconds < (1 - ALIKE) * best[label].seconds:
+            best[label] = each
+    return list(best.values())
+
+
+_SYNCHRONOUS = ParadigmChoice(name=SYNCHRONOUS)

@@ -1,0 +1,154 @@
+"""The world of an answer: the user's experiment, and what of it is simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from raysync import config
+from raysync.advice.candidates import Candidate
+from raysync.config import Experiment
+from raysync.errors import ConfigError
+from raysync.runner import check_metrics
+from raysync.training.preparation import TrainingPlan, prepare
+from raysync.what_if.step_times import StepTimes
+
+HELD_OUT = 10
+"""One training sample in so many is held out where there is no validation set."""
+SIMULATED: dict[str, Any] = {
+    "engine": "virtual",
+    "keep": "none",
+    "stop": None,
+    "checkpoint": None,
+    "track": [],
+    "callbacks": [],
+    "sweep": None,
+    "switch_search": None,
+    "published": None,
+}
+"""The settings of every simulated run."""
+
+
+@dataclass(frozen=True)
+class World:
+    """What is asked about, and how it is simulated."""
+
+    asked: Experiment
+    """The user's experiment."""
+    plan: TrainingPlan
+    """Of the experiment as it is simulated: with the step times that are known of its workers, and
+    with a validation set."""
+    remarks: tuple[str, ...]
+
+    def advised(self, candidate: Candidate) -> Experiment:
+        """Return the user's experiment with what is advised; it trains on all of its data.
+
+        Raises:
+            ConfigError: the file's own settings do not go with it.
+        """
+        changed = candidate.applied_to(self.asked)
+        settings = changed.model_dump(mode="json", exclude={"profile", "sweep", "switch_search"})
+        return config.validate(settings, source="advised.yaml")
+
+
+def world_of(
+    asked: Experiment, *, steps: StepTimes | None = None, profile: Mapping[str, Any] | None = None
+) -> World:
+    """Prepare what is simulated.
+
+    Args:
+        asked: the user's experiment.
+        steps: the workers' measured step times, in place of those that it gives.
+        profile: the workers and the network as they were measured, likewise.
+
+    Raises:
+        ConfigError: there is no target or no validation set, or the step times are of other
+            workers.
+    """
+    if asked.trains and asked.target is None:
+        raise ConfigError(
+            "target: there is none, and advice is about the time to it. Give one, such as --set"
+            " 'target={metric: accuracy, at_least: 0.9}', or --set timing=only, to have times"
+            " alone compared."
+        )
+    remarks: list[str] = []
+    settings = asked.model_dump(mode="json", exclude={"profile"}) | SIMULATED
+    if profile is not None:
+        settings |= profile
+    if steps is not None:
+        settings["workers"] = _traced(asked, steps)
+        remarks += [f"Step times: {steps.source}.", *steps.remarks]
+    plan = prepare(config.validate(settings))
+    check_metrics(plan.experiment, plan.metrics, plan.primary)
+    if plan.estimated_s:
+        remarks.append(
+            "Step times that the experiment does not give are estimates, from the operations of a"
+            f" step: those of {', '.join(plan.estimated_s)}. raysync calibrate measures them."
+        )
+    if asked.trains and plan.model.validation_set is None:
+        plan, held_out = _with_validation(settings, plan)
+        remarks.append(
+            f"{held_out:,} training samples were held out: what is advised was chosen on them, and"
+            " not on the test set."
+        )
+    return World(asked, plan, tuple(remarks))
+
+
+def _with_validation(settings: Mapping[str, Any], plan: TrainingPlan) -> tuple[TrainingPlan, int]:
+    """Hold out a part of the training set; the work stays the same, in samples."""
+    experiment = plan.experiment
+    if experiment.names_a_task:
+        raise ConfigError(
+            f"task {plan.task.name}: it has no validation_set, and advice is not chosen on test"
+            " data; give the task one, or --set timing=only."
+        )
+    count = len(plan.model.train_set)  # type: ignore[arg-type]
+    held_out = max(1, count // HELD_OUT)
+    data = {**settings["data"], "validation_samples": held_out}
+    if data.get("train_samples") is None:
+        data["train_samples"] = None
+    work = {"samples": plan.workload_samples}
+    return prepare(config.validate({**settings, "data": data, "workload": work})), held_out
+
+
+def _traced(asked: Experiment, steps: StepTimes) -> list[dict[str, Any]]:
+    """Return the worker groups with measured step times: by the names of their workers, else in
+    their order.
+    """
+    slots = list(asked.slots())
+    if len(steps.steps) != len(slots):
+        raise ConfigError(
+            f"--steps: {steps.source} has {len(steps.steps)} ranks, and the experiment"
+            f" {len(slots)} workers."
+        )
+    by_name = set(slots) == set(steps.steps)
+    seconds = steps.steps if by_name else dict(zip(slots, steps.steps.values(), strict=True))
+    groups = []
+    for group in asked.workers:
+        own = [slot for slot, each in asked.slots().items() if each.name == group.name]
+        described = group.model_dump(mode="json", exclude_defaults=True)
+        for setting in ("step_s", "flops_per_s", "jitter", "speed"):
+            described.pop(setting, None)
+        if group.per_sample_s is not None:
+            # the form stays, so that other batches can be predicted; its scale is the measured one
+            size = group.batch_size or asked.batch_size
+            predicted_s = max(group.floor_s, group.fixed_s + group.per_sample_s * size)
+            measured_s = fmean(fmean(seconds[slot]) for slot in own)
+            drawn = [value for slot in own for value in seconds[slot]]
+            described |= {
+                "speed": predicted_s / measured_s,
+                "jitter": {"distribution": "empirical", "samples": drawn},
+            }
+        else:
+            described["trace"] = [list(seconds[slot]) for slot in own]
+        groups.append(described)
+    return groups
+
+
+def needs_calibration(asked: Experiment) -> Sequence[str]:
+    """Return the groups of an experiment for Ray that do not say how long their steps take."""
+    if asked.engine == "virtual":
+        return ()
+    return [group.name for group in asked.workers if not group.emulates_steps]

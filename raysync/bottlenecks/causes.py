@@ -1,0 +1,136 @@
+"""The limits that a run may have, each as the setting without it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf
+from statistics import median
+from typing import Literal, NamedTuple
+
+from raysync.bottlenecks.setting import Setting
+from raysync.config import Jitter, Link, Regions
+from raysync.core.ids import Slot
+
+Kind = Literal["link", "server link", "network", "server update", "slowest worker", "fault"]
+SLOWER = 1.05
+"""A worker is slow if its steps take so many times the median's."""
+
+
+class Cause(NamedTuple):
+    """A limit of a run."""
+
+    kind: Kind
+    what: str
+    """Its name in a sentence."""
+    setting: Setting
+    """The same without that limit, as nobody can have it."""
+
+
+def causes(setting: Setting) -> Iterator[Cause]:
+    """Yield the limits that the setting describes."""
+    yield from _of_links(setting)
+    yield from _of_shared_links(setting)
+    network = setting.experiment.network
+    if network.update_s or network.update_bytes_per_s:
+        what = (
+            "the server's update" if setting.has_server else "the update, which each worker makes"
+        )
+        without = setting.change_network(update_s=0.0, update_bytes_per_s=None)
+        yield Cause("server update", what, without)
+    yield from _of_steps(setting)
+    if setting.experiment.faults:
+        what = " and ".join(
+            dict.fromkeys(f"{each.kind} faults" for each in setting.experiment.faults)
+        )
+        yield Cause("fault", f"the {what}", setting.change(faults=()))
+
+
+def _of_links(setting: Setting) -> Iterator[Cause]:
+    experiment = setting.experiment
+    network, groups = experiment.network, setting.groups
+    if network.link != Link():
+        without = setting.change_network(link=Link())
+        yield Cause("link", "the link of every worker (network.link)", without)
+    for name in dict.fromkeys(group.name for group in groups.values() if group.link != Link()):
+        own = {slot: group for slot, group in groups.items() if group.name == name}
+        freed = {slot: group.model_copy(update={"link": Link()}) for slot, group in own.items()}
+        slots = f"{next(iter(own))}'s own link" if len(own) == 1 else f"the links of group {name}"
+        yield Cause("link", slots, setting.change_groups(freed))
+    if setting.has_server and network.server_bandwidth_bytes_per_s is not None:
+        count = experiment.cluster.server_shards
+        what = "the server's link" if count == 1 else f"the links of the {count} servers"
+        without = setting.change_network(server_bandwidth_bytes_per_s=None)
+        yield Cause("server link", what, without.change_cluster(server_placement="apart"))
+
+
+def _of_shared_links(setting: Setting) -> Iterator[Cause]:
+    network = setting.experiment.network
+    if setting.has_server and network.server_latency_s:
+        without = setting.change_network(server_latency_s=0.0)
+        yield Cause("server link", "the latency of the servers (server_latency_s)", without)
+    if network.nodes:
+        nodes = tuple(node.model_copy(update={"link": Link()}) for node in network.nodes)
+        yield Cause("link", "the links of the nodes", setting.change_network(nodes=nodes))
+    if (regions := network.regions) is not None:
+        yield Cause("link", "the links between regions", _without_limits(setting, regions))
+    if setting.has_server and network.push_s:
+        what = "the coordinator, which takes pushes one after another (push_s)"
+        yield Cause("server update", what, setting.change_network(push_s=0.0))
+
+
+def _without_limits(setting: Setting, regions: Regions) -> Setting:
+    count = len(regions.names)
+    free = {"bandwidth_bytes_per_s": ((inf,) * count,) * count, "latency_s": ()}
+    return setting.change_network(regions=regions.model_copy(update=free))
+
+
+def whole_network(setting: Setting) -> Iterator[Cause]:
+    """Yield all links together: where several are equally slow, none of them alone is the limit."""
+    groups = setting.groups
+    free = {slot: group.model_copy(update={"link": Link()}) for slot, group in groups.items()}
+    without = setting.change_groups(free).change_network(
+        link=Link(), server_bandwidth_bytes_per_s=None, server_latency_s=0.0, nodes=()
+    )
+    if (regions := setting.experiment.network.regions) is not None:
+        without = _without_limits(without, regions)
+    if without != setting:
+        yield Cause("network", "the network, its links together", without)
+
+
+def _of_steps(setting: Setting) -> Iterator[Cause]:
+    """Yield slow workers as if they were as fast as the median, and steps as if they were
+    steady.
+    """
+    if slow := slow_slots(setting):
+        pace_s = median(map(setting.step_s, setting.groups))
+        quick = {
+            slot: group.model_copy(update={"speed": group.speed * setting.step_s(slot) / pace_s})
+            for slot, group in setting.groups.items()
+            if slot in slow
+        }
+        yield Cause("slowest worker", named(setting, slow), setting.change_groups(quick))
+    if any(
+        group.jitter.distribution == "exponential" or group.jitter.sigma
+        for group in setting.groups.values()
+    ):
+        steady = {
+            slot: group.model_copy(update={"jitter": Jitter(distribution="none")})
+            for slot, group in setting.groups.items()
+        }
+        what = "the slowest worker of the moment: steps of one worker vary"
+        yield Cause("slowest worker", what, setting.change_groups(steady))
+
+
+def slow_slots(setting: Setting) -> list[str]:
+    """Return the slots whose steps take longer than the median's; none if all are alike."""
+    pace_s = median(map(setting.step_s, setting.groups))
+    return [slot for slot in setting.groups if setting.step_s(slot) > SLOWER * pace_s]
+
+
+def named(setting: Setting, slots: list[str]) -> str:
+    """Name slots: a whole group by its name."""
+    of_group = [slot for slot in setting.groups if Slot(slot).group == Slot(slots[0]).group]
+    if len(slots) > 1 and slots == of_group:
+        return f"the workers of group {Slot(slots[0]).group}"
+    shown = ", ".join(slots[:3])
+    return f"{shown} and {len(slots) - 3} more" if len(slots) > 3 else shown

@@ -1,0 +1,81 @@
+"""The changes that one can make to a run, each as the setting with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from raysync.bottlenecks.causes import named, slow_slots
+from raysync.bottlenecks.setting import Setting
+from raysync.config import ParadigmChoice
+
+SHARDS = (1, 2, 4, 8)
+"""The numbers of servers that are tried, and as many as there are workers."""
+
+
+class Change(NamedTuple):
+    """Something that can be done about a bottleneck."""
+
+    what: str
+    """Its name in a sentence: what to set."""
+    setting: Setting
+
+
+def changes(setting: Setting) -> Iterator[Change]:
+    """Yield the changes that go with the setting, the simplest first."""
+    yield from _of_servers(setting)
+    yield from _of_exchange(setting)
+    slow = slow_slots(setting)
+    if slow and (smaller := setting.without(slow)) is not None:
+        yield Change(f"leaving out {named(setting, slow)}", smaller)
+    hurt = [
+        slot
+        for fault in setting.experiment.faults
+        for slot in setting.experiment.slots_of(
+            (fault.worker,) if fault.kind == "crash" else fault.workers
+        )
+    ]
+    hurt = list(dict.fromkeys(hurt))
+    if hurt and hurt != slow and (smaller := setting.without(hurt)) is not None:
+        yield Change(f"leaving out {named(setting, hurt)}", smaller)
+
+
+def _of_servers(setting: Setting) -> Iterator[Change]:
+    cluster, workers = setting.experiment.cluster, len(setting.groups)
+    if not setting.has_server or setting.experiment.update.project_radius is not None:
+        return
+    network = setting.experiment.network
+    if network == type(network)() and not setting.experiment.has_links:
+        return  # servers take no time
+    counts = sorted({*(each for each in SHARDS if each <= workers), workers})
+    for placement in ("apart", "with-workers"):
+        if placement == "with-workers" and cluster.server_label_selector:
+            continue
+        for count in counts:
+            if count < cluster.server_shards:
+                continue
+            if (count, placement) == (cluster.server_shards, cluster.server_placement):
+                continue
+            where = "apart from the workers" if placement == "apart" else "on the workers' nodes"
+            settings = f"server_shards: {count}, server_placement: {placement}"
+            what = f"{count} server{'s' * (count > 1)} {where} (cluster: {{{settings}}})"
+            changed = setting.change_cluster(server_shards=count, server_placement=placement)
+            yield Change(what, changed)
+
+
+def _of_exchange(setting: Setting) -> Iterator[Change]:
+    choice = setting.choice
+    if (
+        choice.name != "bsp"
+        or not setting.has_server
+        or not setting.experiment.describes_all_reduce
+    ):
+        return
+    collective = ParadigmChoice.model_validate(
+        {"name": "bsp", **choice.parameters, "exchange": "all-reduce"}
+    )
+    yield Change(
+        "an all-reduce in place of the server (exchange: all-reduce)",
+        replace(setting, choice=collective),
+    )

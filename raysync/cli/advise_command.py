@@ -1,0 +1,155 @@
+"""`raysync advise`: which paradigm, which parameters and which batch shares suit a cluster."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich import box
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from rich.table import Table
+
+from raysync.cli.app import OptionalFile, Settings, app, load_experiment
+from raysync.cli.console import console, errors, say, visible
+from raysync.config import Experiment
+from raysync.errors import ConfigError
+
+if TYPE_CHECKING:
+    from raysync.advice.advise import Advice
+    from raysync.advice.world import World
+
+MOST_SEEDS = 1000
+
+
+@app.command()
+def advise(
+    file: OptionalFile = None,
+    settings: Settings = [],  # noqa: B006 - typer copies it
+    budget_minutes: Annotated[
+        float, typer.Option(help="Minutes that the search may take, on all cores.")
+    ] = 10.0,
+    seeds: Annotated[
+        int, typer.Option(max=MOST_SEEDS, help="Repeats of each of the few best.")
+    ] = 5,
+    steps: Annotated[
+        list[str],
+        typer.Option(
+            "--steps",
+            metavar="FILE",
+            help=(
+                "Measured step times of the workers, as for `raysync whatif`: the folder of a run,"
+                " a table, traces. Default: as the experiment or its profile says; where it does"
+                " not, they are measured first."
+            ),
+        ),
+    ] = [],  # noqa: B006 - typer copies it
+    paradigm: Annotated[
+        list[str],
+        typer.Option(
+            "--paradigm",
+            metavar="NAME",
+            help=(
+                "Choose among these as they are: asp, '{name: ssp, staleness: 5}'. Default: about"
+                " eight, their parameters, and balanced batches."
+            ),
+        ),
+    ] = [],  # noqa: B006 - typer copies it
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FOLDER", help="For the answer, and files that run."
+        ),
+    ] = Path("advice"),
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON in place of the answer.")
+    ] = False,
+    processes: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="Default: one for each core.")
+    ] = None,
+) -> None:
+    """Which paradigm, parameters, learning rate, servers and batch shares suit this cluster and
+    model? Simulated, first in time only, then with gradients for the few best.
+    """
+    from raysync.advice import report
+    from raysync.advice.advise import Options, advise
+    from raysync.advice.search import optuna_library
+    from raysync.what_if.prediction import paradigms_in
+
+    optuna_library()
+    processes = processes or os.cpu_count() or 1
+    options = Options(60 * budget_minutes, seeds, processes, paradigms_in(paradigm))
+    if output.exists() and not output.is_dir():
+        raise ConfigError(f"--output {output}: it is a file; name a folder.")
+    asked = load_experiment(file, settings)
+    world = _world(asked, steps)
+    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()
+    with Progress(
+        *columns, console=errors, transient=True, disable=not errors.is_terminal
+    ) as progress:
+        bar = progress.add_task("Starting", total=1.0)
+
+        def show(what: str, used: float) -> None:
+            progress.update(bar, description=what, completed=min(used, 1.0))
+
+        answer = advise(world, options, time.monotonic, show)
+    try:
+        report.write(answer, output)
+    except OSError as error:
+        raise ConfigError(f"{output}: cannot be written ({error.strerror or error}).") from error
+    if as_json:
+        typer.echo(report.as_json(answer))
+    else:
+        _print(answer)
+    (errors if as_json else console).print_plain(
+        f"The answer: {output / report.PAGE}\nRun it: raysync run {output / report.ADVISED}"
+    )
+
+
+def _world(asked: Experiment, steps: list[str]) -> World:
+    """Return what is simulated; step times that nothing gives are measured."""
+    from raysync.advice.world import needs_calibration, world_of
+    from raysync.what_if.step_times import read
+
+    if steps:
+        return world_of(asked, steps=read(steps))
+    if groups := needs_calibration(asked):
+        say(f"Measuring {', '.join(groups)}, since nothing says how long a step takes ...")
+        return world_of(asked, profile=_measured(asked))
+    return world_of(asked)
+
+
+def _measured(asked: Experiment) -> dict[str, Any]:
+    """Calibrate, and return the settings of the profile."""
+    from raysync import calibration
+    from raysync.cluster.probes import busy_cores
+    from raysync.config.yaml_reading import read_yaml
+    from raysync.runner import engine_for
+    from raysync.training.preparation import prepare
+
+    with engine_for(asked, say, os.environ.get("RAY_ADDRESS")) as engine:
+        measured = calibration.calibrate(engine, prepare(asked), say, busy_cores)
+    settings = read_yaml(calibration.profile(asked, measured, "measured"), "what was measured")
+    assert isinstance(settings, dict), "a profile that is no mapping"
+    return {name: settings[name] for name in ("workers", "network")}
+
+
+def _print(answer: Advice) -> None:
+    from raysync.advice import report
+
+    columns = report.columns_of(answer)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("candidate", overflow="fold")
+    for column in columns:
+        table.add_column(escape(column.heading), justify="right", no_wrap=True)
+    for label in report.rows_of(answer):
+        cells = [label, *(column.show(label) for column in columns)]
+        table.add_row(*(escape(visible(cell)) for cell in cells))
+    for sentence in report.sentences(answer):
+        console.print_plain(sentence)
+    console.print(table)
+    for sentence in (report.LEGEND, *report.basis(answer)):
+        console.print_plain(sentence)

@@ -1,0 +1,228 @@
+"""The settings of the network: links, sizes, regions, nodes, the costs at servers and coordinator.
+
+The virtual engine simulates all of it. On Ray the real network takes its place; only the `link` of
+a worker group, and the latency that faults add, are emulated there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from raysync.config.base import Strict
+from raysync.errors import unknown_name
+
+Bandwidth = Annotated[float, Field(gt=0)]
+Latency = Annotated[float, Field(ge=0)]
+AS_OUTSIDE = "as in `network`; default: the same as there"
+
+
+class Link(Strict):
+    """One way of a connection. The other way has the same values, and both can be used at once."""
+
+    latency_s: float = Field(0.0, ge=0, description="seconds until the first byte arrives")
+    bandwidth_bytes_per_s: float | None = Field(None, gt=0, description="default: without limit")
+
+
+class Node(Strict):
+    """A machine whose workers share its link, in addition to the links that each has of its own.
+
+    What workers and servers on one node send each other does not go over it.
+    """
+
+    name: str = Field(description="by which faults name it")
+    workers: tuple[str, ...] = Field(
+        min_length=1, description="slots (fast-0) or groups (fast) that are on it"
+    )
+    link: Link = Field(Link(), description="its link, each way, which its workers share")
+
+
+class Regions(Strict):
+    """The links between regions, each way for itself: row = source, column = target, in the order
+    of `names`. Each transfer has the whole bandwidth: what goes from one region to another shares
+    only the links of servers and nodes.
+    """
+
+    names: tuple[str, ...] = Field(
+        min_length=1, description="the regions, which worker groups name by `region`"
+    )
+    server: str | None = Field(
+        None,
+        description="the region of servers that are placed apart; others are with their workers",
+    )
+    bandwidth_bytes_per_s: tuple[tuple[Bandwidth | None, ...], ...] = Field(
+        description="from the region of the row to that of the column; null: there is no link"
+    )
+    latency_s: tuple[tuple[Latency, ...], ...] = Field(
+        (), description="likewise; default: 0 everywhere"
+    )
+
+    @model_validator(mode="after")
+    def _square(self) -> Regions:
+        if len(set(self.names)) < len(self.names):
+            raise ValueError(f"names: each region can be listed only once, got {self.names}")
+        for setting in ("bandwidth_bytes_per_s", "latency_s"):
+            rows: Sequence[Sequence[float | None]] = getattr(self, setting)
+            if setting == "latency_s" and not rows:
+                continue
+            count = len(self.names)
+            if len(rows) != count:
+                raise ValueError(
+                    f"{setting}: {len(rows)} rows for {count} regions; the matrix has a row"
+                    " (source) and a column (target) for each"
+                )
+            for name, row in zip(self.names, rows, strict=True):
+                if len(row) != count:
+                    raise ValueError(
+                        f"{setting}: the row of {name!r} has {len(row)} values for {count} regions;"
+                        " the matrix has a row (source) and a column (target) for each"
+                    )
+        if self.server is not None:
+            self.index(self.server, "server")
+        return self
+
+    def index(self, name: str, where: str) -> int:
+        """Return the number of a region.
+
+        Raises:
+            ConfigError: there is none of that name.
+        """
+        if name not in self.names:
+            raise unknown_name("region", name, self.names, where=where, shown=self.names)
+        return self.names.index(name)
+
+    def between(self, source: str, target: str) -> Link | None:
+        """Return the link from one region to another; None: there is none."""
+        row, column = self.names.index(source), self.names.index(target)
+        bandwidth = self.bandwidth_bytes_per_s[row][column]
+        if bandwidth is None:
+            return None
+        latency_s = self.latency_s[row][column] if self.latency_s else 0.0
+        return Link(latency_s=latency_s, bandwidth_bytes_per_s=bandwidth)
+
+
+class NetworkPhase(Strict):
+    """The settings that differ in one phase of a paradigm that switches; others stay as they are
+    outside of the phase.
+    """
+
+    link: Link | None = Field(None, description=AS_OUTSIDE)
+    server_latency_s: float | None = Field(None, ge=0, description=AS_OUTSIDE)
+    server_bandwidth_bytes_per_s: float | None = Field(None, gt=0, description=AS_OUTSIDE)
+    upload_factor: float | None = Field(None, gt=0, description=AS_OUTSIDE)
+    download_factor: float | None = Field(None, gt=0, description=AS_OUTSIDE)
+    push_round_trips: int | None = Field(None, ge=0, description=AS_OUTSIDE)
+    pull_round_trips: int | None = Field(None, ge=0, description=AS_OUTSIDE)
+    push_s: float | None = Field(None, ge=0, description=AS_OUTSIDE)
+    update_s: float | None = Field(None, ge=0, description=AS_OUTSIDE)
+    update_bytes_per_s: float | None = Field(None, gt=0, description=AS_OUTSIDE)
+
+
+class Network(Strict):
+    """The network between workers and server. The virtual engine simulates it; on Ray, the real
+    network takes its place.
+    """
+
+    link: Link = Field(Link(), description="the link of each worker, each way")
+    server_latency_s: float = Field(
+        0.0, ge=0, description="seconds that the servers' link adds to each way"
+    )
+    server_bandwidth_bytes_per_s: float | None = Field(
+        None,
+        gt=0,
+        description=(
+            "bandwidth of each server's link, which all workers share, each way; default: without"
+            " limit"
+        ),
+    )
+    nodes: tuple[Node, ...] = Field((), description="machines whose workers share a link")
+    regions: Regions | None = Field(
+        None, description="the links between regions; each worker group then names its `region`"
+    )
+    vector_bytes: int | None = Field(
+        None,
+        gt=0,
+        description=(
+            "size of gradients and weights in place of the model's, which is then not built; only"
+            " with timing: only, where groups say how long a step takes"
+        ),
+    )
+    upload_bytes: float | None = Field(
+        None, gt=0, description="what a push sends to the servers; default: a gradient's size"
+    )
+    upload_factor: float = Field(
+        1.0, gt=0, description="likewise, times a gradient's size: 0.25 for 8 bits a value"
+    )
+    download_bytes: float | None = Field(
+        None, gt=0, description="what a pull brings from the servers; default: the weights' size"
+    )
+    download_factor: float = Field(
+        1.0, gt=0, description="likewise, times the weights' size: 2 if each is pulled twice"
+    )
+    push_round_trips: int = Field(
+        0,
+        ge=0,
+        description=(
+            "round trips of a push beside the way of its bytes, such as those that open a"
+            " connection; each takes the latency there and back"
+        ),
+    )
+    pull_round_trips: int = Field(
+        0, ge=0, description="likewise of a pull: 1 if a worker has to ask for the weights"
+    )
+    push_s: float = Field(
+        0.0,
+        ge=0,
+        description=(
+            "time that each push takes the coordinator, one after another in the order of their"
+            " arrival, before it counts as pushed; other pushes and updates go on meanwhile"
+        ),
+    )
+    update_s: float = Field(
+        0.0, ge=0, description="time that an update takes the server, beside reading gradients"
+    )
+    update_bytes_per_s: float | None = Field(
+        None,
+        gt=0,
+        description=(
+            "rate at which the server reads gradients, at their full size; default: without limit"
+        ),
+    )
+    phases: dict[str, NetworkPhase] = Field(
+        default_factory=dict,
+        description=(
+            "settings that differ in the phases of a paradigm that switches; they hold for what is"
+            " sent, pushed and applied after the switch"
+        ),
+    )
+
+    def in_phase(self, name: str) -> Network:
+        """Return the settings in a phase; without an entry in `phases`, those outside of phases."""
+        changes = {
+            setting: value
+            for setting, value in self.phases.get(name, NetworkPhase())
+            if value is not None
+        }
+        return self.model_copy(update=changes | {"phases": {}})
+
+    def sent_bytes(self, vector_bytes: float) -> tuple[float, float]:
+        """Return the sizes of an upload and of a download, for a vector of that size."""
+        return (
+            self.upload_bytes or vector_bytes * self.upload_factor,
+            self.download_bytes or vector_bytes * self.download_factor,
+        )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Network:
+        for way in ("upload", "download"):
+            scaled = getattr(self, f"{way}_factor") != 1 or any(
+                getattr(phase, f"{way}_factor") is not None for phase in self.phases.values()
+            )
+            if getattr(self, f"{way}_bytes") is not None and scaled:
+                raise ValueError(f"give {way}_bytes or {way}_factor, not both")
+        names = [node.name for node in self.nodes]
+        if len(set(names)) < len(names):
+            raise ValueError(f"nodes need different names, got {names}")
+        return self

@@ -1,0 +1,204 @@
+"""The ways between the sites of a run, as its experiment describes the network.
+
+With m servers each has its own link and carries 1/m of the bytes, at the same time: they are equal,
+so one of them is simulated. A server on a worker's node has that worker's part of the vector there:
+1/m of the worker's bytes do not travel (with only one server nothing does: there is no latency
+either); the shared link is then the worker's own, or its node's (of several, the slowest).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from raysync.config import Experiment, Link, Network, WorkerGroup
+from raysync.engine.faults import SERVERS, FaultPlan, LinkName
+from raysync.errors import ConfigError
+from raysync.virtual.network import Effect, LongPath, Path, SharedLink, Way
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """What is at one end of a way."""
+
+    links: tuple[Link, ...]
+    """Its own links, which nothing shares."""
+    region: str | None
+    node: str | None
+    """The node that it shares a link with others of."""
+
+
+class Links:
+    """The links of one run. What is shared stays the same link in all phases of a paradigm."""
+
+    def __init__(
+        self, experiment: Experiment, groups: Mapping[str, WorkerGroup], faults: FaultPlan
+    ) -> None:
+        """
+        Args:
+            experiment: describes the network.
+            groups: worker slot -> its group, whose links it has.
+            faults: of links.
+        """
+        self._experiment, self._groups, self._faults = experiment, groups, faults
+        self._nodes = {node.name: node for node in experiment.network.nodes}
+        self._node_of = {
+            slot: node.name
+            for node in experiment.network.nodes
+            for slot in experiment.slots_of(node.workers)
+        }
+        self._shared: dict[tuple[LinkName, str, str], SharedLink] = {}
+        self._has_latency = any(fault.kind in ("latency", "drift") for fault in experiment.faults)
+
+    def of_server(
+        self, network: Network, slots: Mapping[str, str], vector_bytes: float, server: str
+    ) -> dict[str, dict[str, Way]]:
+        """Return the ways between workers and their server: target -> source -> way.
+
+        Args:
+            network: the network in a phase.
+            slots: the site of each worker -> its slot.
+            vector_bytes: the size of a gradient, and of the weights.
+            server: the server's site.
+        """
+        hosts = self._hosts(list(slots.values()))
+        servers = self._experiment.cluster.server_shards
+        up_bytes, down_bytes = network.sent_bytes(vector_bytes)
+        server_bandwidth = self._server_bandwidth(network, hosts)
+        home = self._experiment.server_region
+        paths: dict[str, dict[str, Way]] = {server: {}}
+        for site, slot in slots.items():
+            away = 1 - self._beside(slot, hosts) / servers
+            if not away:
+                continue  # all servers are on its node
+            worker = self._end(network, slot)
+            end = _End((Link(latency_s=network.server_latency_s),), home, None)
+            for source, target, sent_bytes, trips in (
+                (worker, end, up_bytes, network.push_round_trips),
+                (end, worker, down_bytes, network.pull_round_trips),
+            ):
+                is_up = source is worker
+                shared = self._node_shares(source, target, away * sent_bytes)
+                s_per_byte = 1 / server_bandwidth if server_bandwidth else 0.0
+                link = self._link(SERVERS, server, "up" if is_up else "down")
+                shared.append((link, away * sent_bytes / servers * s_per_byte))
+                way = self._way(source, target, away * sent_bytes, shared, trips, (slot,))
+                if way is not None:
+                    paths.setdefault(server if is_up else site, {})[site if is_up else server] = way
+        return paths
+
+    def between(self, network: Network, source: str, target: str, size_bytes: float) -> Way | None:
+        """Return the way from the worker in one slot to that in another, for values of that size;
+        None: it takes no time.
+
+        Raises:
+            ConfigError: their regions have no link.
+        """
+        begin, end = self._end(network, source), self._end(network, target)
+        if begin.node == end.node:
+            begin, end = replace(begin, node=None), replace(end, node=None)
+        # The links of the network are alike: a value passes the limit of `network.link` once.
+        end = replace(end, links=end.links[1:])
+        return self._way(
+            begin, end, size_bytes, self._node_shares(begin, end, size_bytes), 0, (source, target)
+        )
+
+    def _end(self, network: Network, slot: str) -> _End:
+        group, node = self._groups[slot], self._node_of.get(slot)
+        return _End((network.link, group.link), group.region, node)
+
+    def _way(
+        self,
+        source: _End,
+        target: _End,
+        size_bytes: float,
+        shared: list[tuple[SharedLink, float]],
+        trips: int,
+        slots: tuple[str, ...],
+    ) -> Way | None:
+        """Return a way with round trips beside it, or None if it takes no time."""
+        links = [*source.links, *target.links, *self._between_regions(source, target)]
+        back = [*source.links, *target.links, *self._between_regions(target, source)]
+        node_s = sum(
+            self._nodes[each.node].link.latency_s for each in (source, target) if each.node
+        )
+        latency_s = _latency(links) + node_s
+        latency_s += trips * (latency_s + _latency(back) + node_s)
+        rates = [link.bandwidth_bytes_per_s for link in links if link.bandwidth_bytes_per_s]
+        transfer_s = size_bytes / min(rates) if rates else 0.0
+        effect = self._own_effect(slots)
+        shared = [each for each in shared if each[1] or each[0].effect is not None]
+        if not (latency_s or transfer_s or shared or self._has_latency or effect):
+            return None
+        if len(shared) > 1 or trips or effect or any(link.effect for link, _ in shared):
+            return LongPath(latency_s, transfer_s, tuple(shared), 1 + 2 * trips, effect)
+        return Path(latency_s, transfer_s, *(shared[0] if shared else ()))
+
+    def _between_regions(self, source: _End, target: _End) -> list[Link]:
+        regions = self._experiment.network.regions
+        if regions is None:
+            return []
+        assert source.region is not None
+        assert target.region is not None
+        link = regions.between(source.region, target.region)
+        if link is None:
+            raise ConfigError(
+                f"network.regions: there is no link from {source.region!r} to {target.region!r}."
+            )
+        return [link]
+
+    def _own_effect(self, slots: Iterable[str]) -> Effect | None:
+        """Return the effect of the faults of workers' own links."""
+        effects = [effect for slot in slots if (effect := self._faults.of_link(("worker", slot)))]
+        if len(effects) < 2:
+            return effects[0] if effects else None
+        return lambda at: max((effect(at) for effect in effects), key=lambda each: each.factor)
+
+    def _node_shares(
+        self, source: _End, target: _End, size_bytes: float
+    ) -> list[tuple[SharedLink, float]]:
+        """Return the links out of the source's node and into the target's, and the seconds that a
+        value takes there.
+        """
+        shares = []
+        for end, direction in ((source, "out"), (target, "in")):
+            if end.node is not None:
+                rate = self._nodes[end.node].link.bandwidth_bytes_per_s
+                link = self._link(("node", end.node), "", direction)
+                shares.append((link, size_bytes / rate if rate else 0.0))
+        return shares
+
+    def _link(self, name: LinkName, of: str, direction: str) -> SharedLink:
+        if (name, of, direction) not in self._shared:
+            self._shared[name, of, direction] = SharedLink(effect=self._faults.of_link(name))
+        return self._shared[name, of, direction]
+
+    def _hosts(self, slots: list[str]) -> Counter[str]:
+        """Return the slots that servers are placed with -> how many."""
+        cluster = self._experiment.cluster
+        if cluster.server_placement == "apart":
+            return Counter()
+        return Counter(slots[shard % len(slots)] for shard in range(cluster.server_shards))
+
+    def _beside(self, slot: str, hosts: Counter[str]) -> int:
+        """Return how many servers are where a worker is: with it, or on its node."""
+        node = self._node_of.get(slot)
+        if node is None:
+            return hosts[slot]
+        return sum(count for host, count in hosts.items() if self._node_of.get(host) == node)
+
+    def _server_bandwidth(self, network: Network, hosts: Counter[str]) -> float | None:
+        """Return the bandwidth of a server's link: the slowest there is where servers are; None: it
+        has no limit.
+        """
+        rates = [network.server_bandwidth_bytes_per_s]
+        for host in hosts:
+            rates += [link.bandwidth_bytes_per_s for link in self._end(network, host).links]
+            if (node := self._node_of.get(host)) is not None:
+                rates.append(self._nodes[node].link.bandwidth_bytes_per_s)
+        return min((rate for rate in rates if rate is not None), default=None)
+
+
+def _latency(links: Iterable[Link]) -> float:
+    return sum(link.latency_s for link in links)

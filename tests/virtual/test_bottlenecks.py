@@ -1,0 +1,221 @@
+"""What limits a run, in clusters that were built around one limit each; and what the changes are
+said to give, against running them.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+import raysync
+from raysync import config
+from raysync.bottlenecks import Setting, diagnose
+from raysync.bottlenecks.changes import changes
+from raysync.config import ParadigmChoice
+from raysync.core.journal import Entry
+from raysync.results.sentences import bottleneck
+from raysync.runner import engine_for, run_in
+from tests.builders.plans import BYTES
+from tests.builders.virtual import run, timed
+
+FOUR = [{"count": 4, "step_s": 1}]
+VECTOR_S = {"bandwidth_bytes_per_s": BYTES / 2}
+"""A link on which a vector takes 2 s."""
+
+
+def setting_of(paradigm="bsp", **settings):
+    training = timed(**{"workers": FOUR, "workload": {"samples": 80}} | settings)
+    choice = ParadigmChoice.model_validate({"name": paradigm})
+    setting = Setting.of(training, choice)
+    assert setting is not None
+    return setting
+
+
+def seconds_of(lines):
+    return lines[-1].at
+
+
+LIMITS = {
+    "server link": ({"network": {"server_bandwidth_bytes_per_s": BYTES}}, "the server's link"),
+    "server update": ({"network": {"update_s": 2}}, "the server's update"),
+    "link": ({"network": {"link": VECTOR_S}}, "the link of every worker"),
+    "slowest worker": (
+        {"workers": [{"name": "quick", "count": 3, "step_s": 1}, {"name": "slow", "step_s": 4}]},
+        "slow-0",
+    ),
+    "fault": (
+        {"faults": [{"kind": "slow-down", "workers": ["worker-1"], "factor": 5}]},
+        "slow-down faults",
+    ),
+    "computing": ({}, "computing"),
+}
+
+
+@pytest.mark.parametrize("kind", LIMITS)
+def test_a_cluster_built_around_one_limit(kind):
+    settings, what = LIMITS[kind]
+    found = diagnose(setting_of(**settings))
+    assert found.kind == kind
+    assert what in found.plain()["what"]
+    whole = timed(**{"workers": FOUR, "workload": {"samples": 80}} | settings)
+    assert found.seconds == seconds_of(run(whole))
+    if found.bottleneck is not None:
+        assert found.bottleneck.seconds == pytest.approx(20), "20 rounds of the 1 s that is left"
+
+
+def test_the_link_of_one_group_is_named():
+    far = {"name": "far", "step_s": 1, "link": VECTOR_S}
+    workers = [{"name": "near", "count": 3, "step_s": 1}, far]
+    found = diagnose(setting_of(workers=workers))
+    assert (found.kind, found.bottleneck.what) == ("link", "far-0's own link")
+
+
+def test_links_that_only_together_are_the_limit_are_named_together():
+    """One worker: its own link and the server's are on the way at once, so neither alone is."""
+    network = {"link": VECTOR_S, "server_bandwidth_bytes_per_s": BYTES / 2}
+    found = diagnose(setting_of(workers=[{"step_s": 1}], network=network))
+    assert found.kind == "network"
+    assert found.bottleneck.seconds == pytest.approx(80)
+
+
+def test_varying_steps_are_a_slowest_worker_of_the_moment():
+    varying = {
+        "workers": [{"count": 4, "step_s": 1, "jitter": {"sigma": 0.4}}],
+        "workload": {"samples": 800},
+    }
+    found = diagnose(setting_of(**varying))
+    assert found.kind == "slowest worker"
+    assert "vary" in found.bottleneck.what
+    assert diagnose(setting_of("asp", **varying)).kind == "computing"
+
+
+EVERYTHING = {
+    "workers": [
+        {"name": "quick", "count": 3, "step_s": 1, "jitter": {"sigma": 0.2}},
+        {"name": "slow", "count": 2, "step_s": 3},
+    ],
+    "network": {
+        "link": {"latency_s": 0.01, "bandwidth_bytes_per_s": BYTES},
+        "server_bandwidth_bytes_per_s": BYTES,
+        "update_s": 0.1,
+        "update_bytes_per_s": 10 * BYTES,
+    },
+    "faults": [
+        {"kind": "slow-down", "workers": ["quick-2"], "factor": 2, "start_s": 5, "lasts_s": 9}
+    ],
+}
+
+
+@pytest.mark.parametrize("paradigm", ["bsp", "asp", "ssp"])
+def test_what_a_change_gives_is_what_running_it_gives(paradigm):
+    setting = setting_of(paradigm, **EVERYTHING)
+    direct = {}
+    for shards in (1, 2, 4, 5):
+        for placement in ("apart", "with-workers"):
+            cluster = {"server_shards": shards, "server_placement": placement}
+            training = timed(**EVERYTHING, workload={"samples": 80}, cluster=cluster)
+            direct[f"server_shards: {shards}, server_placement: {placement}"] = seconds_of(
+                run(training, paradigm)
+            )
+    without = {**EVERYTHING, "workers": EVERYTHING["workers"][:1], "workload": {"samples": 80}}
+    direct["group slow"] = seconds_of(run(timed(**without), paradigm))
+    less = {**EVERYTHING, "workload": {"samples": 80}, "faults": []}
+    less["workers"] = [{**less["workers"][0], "count": 2}, less["workers"][1]]
+    direct["leaving out quick-2"] = seconds_of(run(timed(**less), paradigm))
+    if paradigm == "bsp":
+        whole = timed(**EVERYTHING, workload={"samples": 80})
+        direct["all-reduce"] = seconds_of(run(whole, "bsp", exchange="all-reduce"))
+    seen = set()
+    for change in changes(setting):
+        [key] = [key for key in direct if key in change.what]
+        assert change.setting.seconds() == direct[key], change.what
+        seen.add(key)
+    assert seen == direct.keys() - {"server_shards: 1, server_placement: apart"}
+
+
+def test_the_simplest_of_equally_good_changes_is_named():
+    """Four servers share what one server's link could not carry; more give nothing."""
+    network = {"server_bandwidth_bytes_per_s": 100 * BYTES}
+    found = diagnose(setting_of(workers=[{"count": 16, "step_s": 0.04}], network=network))
+    by_count = {
+        change.what.split()[0]: change.setting.seconds()
+        for change in changes(setting_of(workers=[{"count": 16, "step_s": 0.04}], network=network))
+        if "apart" in change.what
+    }
+    assert found.change.seconds <= 1.02 * min(by_count.values())
+
+
+def test_a_long_run_is_simulated_in_part_and_scaled():
+    settings = {
+        "workers": FOUR,
+        "workload": {"samples": 20_000},
+        "network": {"server_bandwidth_bytes_per_s": 2 * BYTES},
+    }
+    training = timed(**settings)
+    setting = Setting.of(training, ParadigmChoice(name="asp"))
+    assert setting.training.workload_samples < 2_000
+    whole = seconds_of(run(training, "asp"))
+    found = diagnose(setting, whole)
+    assert found.seconds == whole
+    more = timed(**settings, cluster={"server_shards": 2})
+    change = next(each for each in changes(setting) if each.what.startswith("2 servers apart"))
+    scaled = change.setting.seconds() * whole / setting.seconds()
+    assert scaled == pytest.approx(seconds_of(run(more, "asp")), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"faults": [{"kind": "slow-down", "factor": 2}], "workload": {"samples": 20_000}},
+        {"workers": [{"count": 5_000, "step_s": 1}], "workload": {"samples": 100_000}},
+    ],
+    ids=["faults in a long run", "many workers"],
+)
+def test_what_would_take_long_is_not_simulated(settings):
+    training = timed(**{"workers": FOUR} | settings)
+    assert Setting.of(training, ParadigmChoice(name="asp")) is None
+
+
+def test_a_network_in_stages_is_not_simulated():
+    stages = ParadigmChoice.model_validate({"name": "decoupled", "modules": 2})
+    assert Setting.of(timed(workers=FOUR), stages) is None
+
+
+def test_the_four_shares_are_all_of_a_workers_time():
+    """A step of 1 s, ways of 2.5 s each, and 3 s at the server; the first weights are there at
+    once.
+    """
+    training = timed(
+        workers=[{"step_s": 1}],
+        network={"link": {"latency_s": 0.5, **VECTOR_S}, "update_s": 3},
+        workload={"samples": 10},
+    )
+    lines = run(training, "asp")
+    reports = [line.report for line in lines if isinstance(line, Entry)]
+    assert [report.get("server_s", 0) for report in reports[1:]] == [0, *[3] * 9]
+
+
+def test_the_record_and_its_sentence(tmp_path):
+    experiment = config.validate(
+        {
+            "engine": "virtual",
+            "timing": "only",
+            "batch_size": 1,
+            "workers": FOUR,
+            "workload": {"samples": 80},
+            "network": {"server_bandwidth_bytes_per_s": 4e4, "update_s": 0.25},
+            "output": tmp_path,
+        }
+    )
+    training = replace(raysync.runner.prepare(experiment), vector_bytes=40_000)
+    with engine_for(experiment) as engine:
+        record = run_in(engine, training, experiment.paradigm, diagnoses=True)
+    summary = record.summary
+    [first, *_] = summary["per_worker"]
+    parts = sum(first[part] for part in ("busy_s", "transfer_s", "server_s", "wait_s"))
+    assert parts == pytest.approx(summary["seconds"])
+    shares = [summary[f"{part}_fraction"] for part in ("busy", "transfer", "server", "wait")]
+    assert sum(shares) == pytest.approx(1)
+    assert min(shares) > 0.01
+    said = bottleneck(summary)
+    assert said.startswith("The bottleneck is the server's link: without it the work would take")
+    assert "What helps most: 4 servers on the workers' nodes (cluster: {server_shards: 4," in said

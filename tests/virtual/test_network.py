@@ -1,0 +1,331 @@
+"""What the description of a network means in seconds: closed forms, with the pencil beside them,
+and an event loop that shares no code with ours.
+"""
+
+import pytest
+import yaml
+from hypothesis import given, settings, strategies as st
+
+from raysync import config
+from raysync.errors import ConfigError
+from raysync.training.preparation import prepare
+from tests.builders.plans import BYTES
+from tests.builders.virtual import TIMING, cut_task, push_times, run, timed
+from tests.virtual.network_oracle import Cluster
+
+ONE = [{"step_s": 1}]
+TWO = [{"name": "a", "step_s": 1}, {"name": "b", "step_s": 1}]
+
+
+def times(paradigm="asp", samples=3, workers=ONE, **described):
+    return push_times(
+        run(timed(workers=workers, workload={"samples": samples}, **described), paradigm)
+    )
+
+
+@pytest.mark.parametrize(
+    ("network", "pull_s", "push_s"),
+    [
+        ({"server_latency_s": 0.25}, 0.25, 0.25),
+        ({"upload_factor": 0.25, "link": {"bandwidth_bytes_per_s": BYTES}}, 1, 0.25),
+        ({"download_factor": 2, "link": {"bandwidth_bytes_per_s": BYTES}}, 2, 1),
+        ({"upload_bytes": BYTES / 2, "server_bandwidth_bytes_per_s": BYTES}, 1, 0.5),
+        ({"download_bytes": 3 * BYTES, "server_bandwidth_bytes_per_s": BYTES}, 3, 1),
+        # There, and there and back for each round trip: 3 and 5 ways of 0.5 s.
+        ({"link": {"latency_s": 0.5}, "push_round_trips": 1, "pull_round_trips": 2}, 2.5, 1.5),
+        ({"push_s": 0.5}, 0, 0.5),
+        ({"nodes": [{"name": "n", "workers": ["worker"],
+                     "link": {"latency_s": 0.5, "bandwidth_bytes_per_s": BYTES}}]}, 1.5, 1.5),
+        # Row: from, column: to. The worker is in x, the server in y: down from y to x.
+        ({"regions": {"names": ["x", "y"], "server": "y",
+                      "bandwidth_bytes_per_s": [[None, BYTES], [BYTES / 2, None]],
+                      "latency_s": [[9, 0.25], [0.5, 9]]}}, 2.5, 1.25),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)  # fmt: skip
+def test_one_worker_takes_its_pull_its_step_and_its_push(network, pull_s, push_s):
+    workers = [{"step_s": 1, **({"region": "x"} if "regions" in network else {})}]
+    cycle_s = pull_s + 1 + push_s
+    assert times(workers=workers, network=network) == {
+        "worker-0": [cycle_s, 2 * cycle_s, 3 * cycle_s]
+    }
+
+
+def test_the_coordinator_takes_pushes_in_one_after_another_in_the_order_of_arrival():
+    """a and b compute until 1 s. b's bytes, sent first as those of a later one are last, are there
+    at 4 s; a's at 1 s. The coordinator takes 0.5 s each: a at 1.5 s and 3 s, with its step of 1 s
+    between them; at 4 s b comes, while a computes until 4 s: b, computed earlier, was scheduled
+    first, so 4.5 s, and a 5 s.
+    """
+    workers = [{"name": "b", "step_s": 1, "link": {"latency_s": 1.5}}, {"name": "a", "step_s": 1}]
+    assert times(workers=workers, samples=4, network={"push_s": 0.5}) == {
+        "a-0": [1.5, 3, 5],
+        "b-0": [4.5],
+    }
+
+
+def test_updates_go_on_while_the_coordinator_takes_pushes_in():
+    """Three push at 1 s, are taken in at 1.5, 2 and 2.5 s, and updated at 2, 2.5 and 3 s."""
+    found = times(workers=[{"count": 3, "step_s": 1}], samples=6,
+                  network={"push_s": 0.5, "update_s": 0.5})  # fmt: skip
+    assert found == {"worker-0": [1.5, 3.5], "worker-1": [2, 4], "worker-2": [2.5, 4.5]}
+
+
+def test_workers_of_a_node_share_its_link_and_nobody_else_does():
+    """A vector takes the node 2 s: a and b one after the other, c at once."""
+    node = {"name": "n", "workers": ["a", "b"], "link": {"bandwidth_bytes_per_s": BYTES / 2}}
+    workers = [*TWO, {"name": "c", "step_s": 1}]
+    found = times("bsp", workers=workers, network={"nodes": [node]})
+    assert found == {"a-0": [2 + 1 + 2], "b-0": [4 + 1 + 2], "c-0": [1]}
+
+
+def test_a_server_on_a_node_is_at_home_for_all_its_workers():
+    """The only server is with a; b is on its node, and c outside, over its link of 2 s a vector."""
+    node = {"name": "n", "workers": ["a", "b"], "link": {"bandwidth_bytes_per_s": BYTES / 2}}
+    found = times("bsp", workers=[*TWO, {"name": "c", "step_s": 1}], network={"nodes": [node]},
+                  cluster={"server_placement": "with-workers"})  # fmt: skip
+    assert found == {"a-0": [1], "b-0": [1], "c-0": [2 + 1 + 2]}
+
+
+def test_each_phase_has_its_network():
+    """BSP for half of eight pushes: rounds of two that the coordinator takes in, 1 s each, in 1 + 2
+    s. Then ASP: 1 s a push and 0.25 s an update, which are one after the other.
+    """
+    training = timed(
+        workers=[{"count": 2, "step_s": 1}],
+        workload={"samples": 8},
+        paradigm="sync-switch",
+        network={"phases": {"bsp": {"push_s": 1}, "asp": {"update_s": 0.25, "push_s": 0}}},
+    )
+    found = push_times(run(training, "sync-switch", fraction=0.5))
+    assert found == {"worker-0": [2, 5, 7, 8.25], "worker-1": [3, 6, 7, 8.5]}
+
+
+def test_what_was_pushed_before_a_switch_does_not_travel_again_after_it():
+    """BSP's network takes no time; with ASP each way takes 1 s. Nothing is sent twice."""
+    training = timed(
+        workers=[{"count": 2, "step_s": 1}],
+        workload={"samples": 6},
+        paradigm="sync-switch",
+        network={"phases": {"asp": {"link": {"latency_s": 1}}}},
+    )
+    found = push_times(run(training, "sync-switch", fraction=1 / 3))
+    assert found == {"worker-0": [1, 4, 7], "worker-1": [1, 4, 7]}
+
+
+@pytest.mark.parametrize(
+    ("fault", "pushes"),
+    [
+        # Two of its transfers begin between 3 s and 6 s: the pull at 3 s and the push at 6 s, the
+        # end, is none of them.
+        ({"kind": "bandwidth", "factor": 3, "start_s": 3, "lasts_s": 3},
+         [3, 8, 11]),
+        ({"kind": "bandwidth", "factor": 3, "servers": True, "start_s": 3, "lasts_s": 3},
+         [3, 8, 11]),
+        ({"kind": "bandwidth", "factor": 3, "nodes": ["n"], "start_s": 3, "lasts_s": 3},
+         [3, 8, 11]),
+        ({"kind": "latency", "added_s": 1.5, "servers": True, "start_s": 3, "lasts_s": 2.5},
+         [3, 7.5, 10.5]),
+        ({"kind": "latency", "added_s": 1.5, "nodes": ["n"], "start_s": 3, "lasts_s": 2.5},
+         [3, 7.5, 10.5]),
+    ],
+)  # fmt: skip
+def test_faults_of_links_hold_for_transfers_that_begin_in_a_window(fault, pushes):
+    """1 s for each way and each step. The fault meets the pull at 3 s alone."""
+    link = {"bandwidth_bytes_per_s": BYTES}
+    network = {"nodes": [{"name": "n", "workers": ["worker"]}]}
+    if fault.get("nodes"):
+        network["nodes"][0]["link"] = link
+    elif fault.get("servers"):
+        network["server_bandwidth_bytes_per_s"] = BYTES
+    else:
+        network["link"] = link
+    training = timed(workers=ONE, workload={"samples": 3}, network=network, faults=[fault])
+    lines = run(training, "asp")
+    assert push_times(lines) == {"worker-0": pushes}
+    assert lines[-1].faults_without_effect == ()
+
+
+def test_a_fault_of_the_servers_link_is_one_for_all_workers():
+    """Drawn once: all four pull at the same moment, and all meet it or none."""
+    fault = {"kind": "drift", "added_s": 1, "period_s": 0.5, "servers": True}
+    found = times("bsp", samples=40, workers=[{"count": 4, "step_s": 1}], faults=[fault])
+    assert len({tuple(each) for each in found.values()}) == 1
+    assert (
+        len({later - sooner for sooner, later in zip(*_pairs(found["worker-0"]), strict=True)}) > 5
+    )
+
+
+def _pairs(values):
+    return values[:-1], values[1:]
+
+
+def test_a_vector_has_a_size_without_a_model():
+    """12.5 MB over 125 MB/s: 0.1 s each way."""
+
+    def must_not_be_built():
+        raise AssertionError("a model is built")
+
+    experiment = config.validate(
+        TIMING
+        | {
+            "workers": ONE,
+            "workload": {"samples": 2},
+            "network": {"vector_bytes": 12_500_000, "link": {"bandwidth_bytes_per_s": 1.25e8}},
+        }
+    )
+    training = prepare(experiment, model=must_not_be_built)
+    assert push_times(run(training, "asp")) == {"worker-0": pytest.approx([1.2, 2.4])}
+
+
+def test_values_go_from_stage_to_stage_over_their_regions():
+    """1 s of latency from x to y, 2 s back, the servers in x: the first batch comes 1 s later to
+    the second stage, whose gradients come 2 s later to its server and to the first stage.
+    """
+    regions = {
+        "names": ["x", "y"],
+        "server": "x",
+        "bandwidth_bytes_per_s": [[1e30, 1e30], [1e30, 1e30]],
+        "latency_s": [[0, 1], [2, 0]],
+    }
+
+    def first(network, *places):
+        workers = [
+            {"name": name, "step_s": 1} | place for name, place in zip("ab", places, strict=True)
+        ]
+        training = cut_task(2, 1, **(TIMING | {"workers": workers, "network": network}))
+        return [pushes[0] for pushes in push_times(run(training, **CUT)).values()]
+
+    without = first({}, {}, {})
+    there = first({"regions": regions}, {"region": "x"}, {"region": "y"})
+    assert there == pytest.approx([at + 1 + 2 for at in without])
+
+
+CUT = {"paradigm": "decoupled", "modules": 2, "groups": 1}
+SQUARE = {"names": ["x", "y"], "server": "x", "bandwidth_bytes_per_s": [[1, 2], [3, 4]]}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"network": {"regions": SQUARE | {"bandwidth_bytes_per_s": [[1, 2]]}}}, "1 rows for 2"),
+        ({"network": {"regions": SQUARE | {"bandwidth_bytes_per_s": [[1, 2], [3]]}}},
+         "the row of 'y' has 1 values for 2 regions"),
+        ({"network": {"regions": SQUARE | {"latency_s": [[0]]}}}, "latency_s: 1 rows"),
+        ({"network": {"regions": SQUARE}}, "region: must be one of"),
+        ({"network": {"regions": SQUARE | {"server": "z"}}}, "unknown region 'z'"),
+        ({"network": {"regions": SQUARE}, "workers": [{"region": "z"}]}, "unknown region 'z'"),
+        ({"network": {"regions": SQUARE | {"server": None}}, "workers": [{"region": "x"}]},
+         "regions.server: must be one of"),
+        ({"network": {"regions": SQUARE | {"bandwidth_bytes_per_s": [[1, 2], [None, 4]]}},
+          "workers": [{"region": "y"}]}, "no link from 'y' to 'x'"),
+        ({"network": {"regions": SQUARE | {"server": None}},
+          "workers": [{"name": "a", "region": "x"}, {"name": "b", "region": "y"}],
+          "cluster": {"server_placement": "with-workers", "server_shards": 2}}, "in 2 regions"),
+        ({"workers": [{"region": "x"}]}, "no network.regions"),
+        ({"network": {"nodes": [{"name": "n", "workers": ["wroker"]}]}}, "'worker'"),
+        ({"network": {"nodes": [{"name": "n", "workers": ["worker", "worker-0"]},
+                                {"name": "m", "workers": ["worker-0"]}]}}, "on node 'n' already"),
+        ({"network": {"upload_bytes": 1, "upload_factor": 2}}, "upload_bytes or upload_factor"),
+        ({"network": {"vector_bytes": 8}}, "step_s, per_sample_s or trace"),
+        ({"network": {"vector_bytes": 8}, "timing": "with-gradients"}, "needs timing: only"),
+        ({"network": {"phases": {"asp": {}}}}, "none of the paradigms has phases"),
+        ({"network": {"phases": {"bps": {}}}, "paradigm": "sync-switch"}, "unknown phase 'bps'"),
+        ({"faults": [{"kind": "bandwidth", "factor": 2, "nodes": ["n"]}]}, "unknown node 'n'"),
+        ({"faults": [{"kind": "bandwidth", "factor": 2, "start_clock": 1}]}, "has no clock"),
+        ({"faults": [{"kind": "latency", "added_s": 2, "servers": True, "start_clock": 1}]},
+         "a link has no clock"),
+        ({"faults": [{"kind": "latency", "added_s": 2, "servers": True, "workers": ["worker"]}]},
+         "one of workers, servers and nodes"),
+        ({"faults": [{"kind": "bandwidth", "factor": 2}], "engine": "ray",
+          "timing": "with-gradients"}, "need engine: virtual"),
+        ({"faults": [{"kind": "latency", "added_s": 2, "servers": True}], "engine": "ray",
+          "timing": "with-gradients"}, "need engine: virtual"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        config.validate(TIMING | settings)
+
+
+@pytest.mark.parametrize("network", [{"upload_bytes": 8}, {"phases": {"bsp": {"push_s": 1}}}])
+def test_a_network_in_stages_refuses_what_it_cannot_hold(network):
+    training = cut_task(2, 1, network=network, paradigms=["sync-switch"])
+    with pytest.raises(ConfigError, match=rf"network\.{next(iter(network))}"):
+        run(training, **CUT)
+
+
+def test_halos_asynchronous_step_is_computing_and_two_transfers():
+    """The worker of region 3 with speed 0.827, of 0.907 at most: 0.238391 x 0.907 / 0.827 s, and
+    twice 281.7 MB over 0.202 Gbit/s.
+    """
+    size = 281_702_400
+    settings = TIMING | {"profile": "halos-4x4", "workload": {"samples": 2000}}
+    settings.pop("workers", None)
+    experiment = config.parse(
+        yaml.safe_dump(settings), [f"network.vector_bytes={size}"], source="x.yaml"
+    )
+    found = push_times(run(prepare(experiment), "asp"))
+    cycle_s = 0.238391 * 0.907 / 0.827 + 2 * size * 8 / 0.202e9
+    assert found["region3-a-0"][:2] == pytest.approx([cycle_s, 2 * cycle_s], rel=1e-5)
+
+
+seconds = st.floats(0.01, 3)
+rates = st.floats(BYTES / 3, BYTES * 20)
+links = st.fixed_dictionaries(
+    {"latency_s": seconds, "bandwidth_bytes_per_s": st.one_of(st.none(), rates)}
+)
+
+
+@st.composite
+def described(draw):
+    names = "abcd"[: draw(st.integers(1, 4))]
+    regions = draw(st.booleans())
+    square = st.lists(st.lists(rates, min_size=2, max_size=2), min_size=2, max_size=2)
+    groups = [
+        {
+            "name": name,
+            "count": draw(st.integers(1, 3)),
+            # Workers of one group differ in nothing: ties are broken as both loops break them.
+            "step_s": draw(seconds),
+            "link": draw(links),
+            "region": draw(st.sampled_from("xy")) if regions else None,
+        }
+        for name in names
+    ]
+    nodes = draw(st.lists(st.lists(st.sampled_from(names), min_size=1, unique=True), max_size=2))
+    taken = set()
+    hosts = []
+    for number, of in enumerate(nodes):
+        if free := [name for name in of if name not in taken]:
+            taken |= set(free)
+            hosts.append({"name": f"n{number}", "workers": free, "link": draw(links)})
+    network = {
+        "link": draw(links),
+        "server_latency_s": draw(seconds),
+        "server_bandwidth_bytes_per_s": draw(st.one_of(st.none(), rates)),
+        "nodes": hosts,
+        "regions": {"names": ["x", "y"], "server": draw(st.sampled_from("xy")),
+                    "bandwidth_bytes_per_s": draw(square), "latency_s": draw(square)}
+        if regions else None,
+        "upload_factor": draw(st.sampled_from([1.0, 0.3])),
+        "download_factor": draw(st.sampled_from([1.0, 1.7])),
+        "push_round_trips": draw(st.integers(0, 2)),
+        "pull_round_trips": draw(st.integers(0, 2)),
+        "push_s": draw(st.one_of(st.just(0.0), seconds)),
+        "update_s": draw(st.one_of(st.just(0.0), seconds)),
+        "update_bytes_per_s": draw(st.one_of(st.none(), rates)),
+    }  # fmt: skip
+    servers = {"server_shards": draw(st.integers(1, 4)), "step_deadline_s": 1e6}
+    return {"workers": groups, "network": network, "cluster": servers}
+
+
+@pytest.mark.parametrize("paradigm", ["bsp", "asp"])
+@given(cluster=described())
+@settings(max_examples=80, deadline=None)
+def test_an_independent_loop_finds_the_same_times(paradigm, cluster):
+    count = 4 * sum(group["count"] for group in cluster["workers"])
+    training = timed(workload={"samples": count}, **cluster)
+    expected = Cluster(cluster, BYTES).run(paradigm, count)
+    found = push_times(run(training, paradigm))
+    assert {name: pytest.approx(each, rel=1e-9) for name, each in expected.items() if each} == found
