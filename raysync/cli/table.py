@@ -107,12 +107,10 @@ def print_bottlenecks(rows: Mapping[str, Sequence[dict[str, Any] | None]]) -> No
     Args:
         rows: as for `print_table`.
     """
-    from raysync.results.sentences import bottleneck  # it imports the statistics
+    from raysync.results.sentences import said_of  # it imports the statistics
 
-    for label, summaries in rows.items():
-        sentences = [bottleneck(summary) for summary in summaries if summary]
-        if text := next(filter(None, sentences), ""):
-            console.print_plain(f"{label}: {text}" if len(rows) > 1 else text)
+    for text in said_of(rows):
+        console.print_plain(text)
 
 
 def result_columns(experiment: Experiment, metric: PrimaryMetric) -> list[Measure]:
