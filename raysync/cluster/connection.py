@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
@@ -132,8 +132,11 @@ class Connection:
                 f"{needed} CPUs are declared to Ray on a machine of {cores}: its cores are shared."
             )
         self.private = True
-        self._fork_server = ForkServer()
-        with _on_loopback(), forked_by(self._fork_server):
+        with ExitStack() as while_starting:
+            while_starting.enter_context(_on_loopback())
+            if cluster.fork_workers:
+                self._fork_server = ForkServer()
+                while_starting.enter_context(forked_by(self._fork_server))
             self._init(
                 address="local",
                 num_cpus=max(needed, cores),
