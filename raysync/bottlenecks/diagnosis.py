@@ -23,13 +23,13 @@ MATTERS = 0.05
 HELPS = 0.02
 """The share of the time that a change must save to be named; between changes that differ by less
 than that the simplest is named."""
-PUSHES = 2_500
+PUSHES = 3_500
 """The pushes that all simulations may have together, of a short run: a tenth of a second."""
 SHARE, TRAINED_SHARE = 0.15, 3.0
 """What they may have beside these, as a share of the run's pushes: a push that is recorded takes
 four times as long as one that is only simulated, and one with gradients a hundred times or more. So
 a diagnosis makes a long run longer by some percent."""
-ITERATIONS = 6
+ITERATIONS = 5
 """The iterations of each worker that show the pace of a run at least."""
 MOST_ITERATIONS = 24
 """More than these show no more."""
@@ -83,13 +83,13 @@ def diagnose(setting: Setting, seconds: float | None = None) -> Diagnosis | None
         None if nothing is described that could be a bottleneck, there is no time to look for one,
         or the simulated run takes no time or does not finish.
     """
-    if _pushes(setting, FEWEST) is None:
+    if pushes_each(setting, FEWEST) is None:
         return None
     limits, together = list(causes(setting)), list(whole_network(setting))
     if not (limits or together):
         return None
     tried = list(changes(setting))
-    pushes = _pushes(setting, 1 + len(limits) + len(together) + len(tried))
+    pushes = pushes_each(setting, 1 + len(limits) + len(together) + len(tried))
     if pushes is None:
         return None
     part = setting.shortened(pushes)
@@ -99,7 +99,7 @@ def diagnose(setting: Setting, seconds: float | None = None) -> Diagnosis | None
     now = seconds or simulated * setting.samples / part.samples
     scale = now / simulated
 
-    def timed(variations: Iterable[Varied]) -> Iterator[tuple[Varied, float]]:
+    def timed(variations: Iterable[Varied], pushes: int = pushes) -> Iterator[tuple[Varied, float]]:
         for each in variations:
             took = each.setting.shortened(pushes).seconds()
             if took is not None:
@@ -112,7 +112,7 @@ def diagnose(setting: Setting, seconds: float | None = None) -> Diagnosis | None
     return Diagnosis(bottleneck[0].kind, now, _found(bottleneck), _found(change))
 
 
-def _pushes(setting: Setting, simulations: int) -> int | None:
+def pushes_each(setting: Setting, simulations: int) -> int | None:
     """Return how many pushes each simulation carries; None: fewer than it takes."""
     whole, workers = setting.pushes, setting.experiment.worker_count
     most = (TRAINED_SHARE if setting.trained else SHARE) * whole

@@ -324,7 +324,7 @@ SLOW, CRASH, DRIFT = (
         ),
         (
             "factor: 2",
-            r"x.yaml: faults\[0\]: give its kind: bandwidth, crash, drift, kill, latency, slow-down",
+            r"x.yaml: faults\[0\]: give its kind: bandwidth, crash, drift, kill, latency",
         ),
         ("kind: slow-down", r"faults\[0\].factor: Field required"),
         (

@@ -200,7 +200,7 @@ def test_all_simulations_together_are_bounded(workers, samples, trained, monkeyp
     share = TRAINED_SHARE if trained else SHARE
     assert sum(simulated) <= PUSHES + share * samples
     assert (found is None) == (not simulated)
-    assert all(6 * workers <= each <= 24 * workers for each in simulated)
+    assert all(5 * workers <= each <= 24 * workers for each in simulated)
 
 
 def test_workers_that_are_left_keep_their_faults_traces_and_nodes():
