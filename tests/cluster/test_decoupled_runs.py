@@ -1,5 +1,6 @@
-"""Decoupled runs on real Ray: the same numbers as in virtual time. How a stage's death or silence
-ends a run is told in the stories of tests/engine.
+"""Decoupled runs on real Ray: the same numbers as in virtual time, and a run that loses a stage, the
+server of a stage, and its command. Their stories in all detail are those of tests/engine, and
+histories at random those of tests/virtual/test_lost_stages.py.
 """
 
 import os
