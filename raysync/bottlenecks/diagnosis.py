@@ -99,7 +99,7 @@ def diagnose(setting: Setting, seconds: float | None = None) -> Diagnosis | None
     now = seconds or simulated * setting.samples / part.samples
     scale = now / simulated
 
-    def timed(variations: Iterable[Varied]) -> Iterator[tuple[Varied, float]]:
+    def timed(variations: Iterable[Varied], pushes: int = pushes) -> Iterator[tuple[Varied, float]]:
         for each in variations:
             took = each.setting.shortened(pushes).seconds()
             if took is not None:
