@@ -24,6 +24,8 @@ def test_gradients_are_exchanged_through_a_server_or_among_the_workers():
     ring = make("bsp", exchange="ring")
     assert ring.collective == "ring"
     assert [*ring.demands()] == [(Capability.ALL_REDUCE, "exchange: ring")]
+    for wrapper in ("balanced", "ringmaster"):
+        assert make(wrapper, paradigm={"name": "bsp", "exchange": "ring"}).collective == "ring"
 
 
 def test_fast_workers_wait_for_slow_ones_and_are_told_for_whom():
