@@ -109,7 +109,8 @@ def _of_steps(setting: Setting) -> Iterator[Cause]:
             for slot, group in setting.groups.items()
             if slot in slow
         }
-        yield Cause("slowest worker", named(setting, slow), setting.change_groups(quick))
+        what = f"the slowness of {named(setting, slow)}"
+        yield Cause("slowest worker", what, setting.change_groups(quick))
     if any(map(_varies, setting.groups.values())):
         steady = {
             slot: group.model_copy(update={"jitter": Jitter(distribution="none")})

@@ -23,12 +23,12 @@ MATTERS = 0.05
 HELPS = 0.02
 """The share of the time that a change must save to be named; between changes that differ by less
 than that the simplest is named."""
-PUSHES = 3_500
-"""The pushes that all simulations may have together, of a short run: a tenth of a second."""
-SHARE, TRAINED_SHARE = 0.15, 3.0
-"""What they may have beside these, as a share of the run's pushes: a push that is recorded takes
-four times as long as one that is only simulated, and one with gradients a hundred times or more. So
-a diagnosis makes a long run longer by some percent."""
+PUSHES = 2_500
+"""The pushes that all simulations of a short run may have together: a tenth of a second at most."""
+SHARE, TRAINED_SHARE = 0.06, 3.0
+"""What they may have beside these, as a share of the run's pushes: of one in time only, and of one
+with gradients, whose pushes take a hundred times as long as simulated ones. So a diagnosis makes a
+run longer by some percent."""
 ITERATIONS = 5
 """The iterations of each worker that show the pace of a run at least."""
 MOST_ITERATIONS = 24
