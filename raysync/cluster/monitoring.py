@@ -33,9 +33,9 @@ from raysync.cluster.clock import now_s
 from raysync.config import Experiment
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Line
-from raysync.core.stages import rosters_in
 from raysync.core.metrics import PrimaryMetric
 from raysync.core.paradigm import AnyParadigm
+from raysync.core.stages import rosters_in
 from raysync.record.collector import Collected, Collector
 from raysync.record.event_text import texts_of
 from raysync.record.metrics_registry import REGISTRY, RunLabels

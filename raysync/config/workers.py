@@ -245,8 +245,8 @@ class Restarts(Strict):
         description=(
             "how often in a row a lost worker is started anew, until the run goes on without it; a"
             " push of the worker sets the count back; 0: a lost worker stays gone. Likewise a lost"
-            " server, until the run has failed or goes back to its newest checkpoint. The server of a"
-            " stage of `decoupled` is not started anew: its loss takes the run back at once"
+            " server, until the run has failed or goes back to its newest checkpoint. The server of"
+            " a stage of `decoupled` is not started anew: its loss takes the run back at once"
         ),
     )
     backoff_s: float = Field(
