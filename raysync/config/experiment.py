@@ -367,7 +367,8 @@ class Experiment(Strict):
         for group in self.workers:
             where = f"workers: {group.name}: region"
             if group.region is None:
-                raise ValueError(f"{where}: must be one of network.regions: {regions.names}")
+                names = ", ".join(regions.names)
+                raise ValueError(f"{where}: must be one of network.regions: {names}")
             regions.index(group.region, where)
         if self.cluster.server_placement == "with-workers":
             if regions.server is not None:
@@ -382,8 +383,8 @@ class Experiment(Strict):
                 )
         elif regions.server is None:
             raise ValueError(
-                f"network.regions.server: must be one of {regions.names}; the servers are placed"
-                " apart from workers"
+                f"network.regions.server: must be one of {', '.join(regions.names)}; the servers"
+                " are placed apart from workers"
             )
         home = self.server_region
         assert home is not None, "servers without a region"
@@ -393,7 +394,8 @@ class Experiment(Strict):
                 if regions.between(source, target) is None:
                     raise ValueError(
                         f"network.regions: there is no link from {source!r} to {target!r}, between"
-                        f" group {group.name!r} and the servers"
+                        f" group {group.name!r} and the servers; give bandwidth_bytes_per_s a"
+                        f" number in row {source!r}, column {target!r}"
                     )
 
     def server_hosts(self) -> dict[str, WorkerGroup]:
@@ -454,6 +456,11 @@ class Experiment(Strict):
                     )
             if isinstance(fault, Latency | Drift | Bandwidth):
                 known = [node.name for node in self.network.nodes]
+                if fault.nodes and not known:
+                    raise ValueError(
+                        f"faults[{index}]: nodes: {', '.join(fault.nodes)}, but there are no"
+                        " network.nodes"
+                    )
                 for name in fault.nodes:
                     if name not in known:
                         raise unknown_name(
@@ -502,9 +509,11 @@ class Experiment(Strict):
     @property
     def describes_all_reduce(self) -> bool:
         """Whether it is described how long an all-reduce takes: by the workers' own links. Over
-        links of nodes and between regions it is not computed.
+        links of nodes and between regions it is not computed, and not where the bandwidth changes.
         """
-        return self.has_links and not self.network.nodes and self.network.regions is None
+        changes = any(isinstance(fault, Bandwidth) and not fault.shared for fault in self.faults)
+        shares = self.network.nodes or self.network.regions is not None
+        return self.has_links and not shares and not changes
 
     @property
     def worker_count(self) -> int:

@@ -62,7 +62,8 @@ class Regions(Strict):
     @model_validator(mode="after")
     def _square(self) -> Regions:
         if len(set(self.names)) < len(self.names):
-            raise ValueError(f"names: each region can be listed only once, got {self.names}")
+            names = ", ".join(self.names)
+            raise ValueError(f"names: each region can be listed only once, got {names}")
         for setting in ("bandwidth_bytes_per_s", "latency_s"):
             rows: Sequence[Sequence[float | None]] = getattr(self, setting)
             if setting == "latency_s" and not rows:
@@ -224,5 +225,5 @@ class Network(Strict):
                 raise ValueError(f"give {way}_bytes or {way}_factor, not both")
         names = [node.name for node in self.nodes]
         if len(set(names)) < len(names):
-            raise ValueError(f"nodes need different names, got {names}")
+            raise ValueError(f"nodes need different names, got {', '.join(names)}")
         return self

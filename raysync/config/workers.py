@@ -339,6 +339,13 @@ class Cluster(Strict):
         True, description="publish the run's metrics at Ray's endpoints, for Prometheus"
     )
     dashboard: bool = Field(False, description="start the Ray dashboard with a private cluster")
+    fork_workers: bool = Field(
+        False,
+        description=(
+            "a private cluster forks its worker processes from one that has imported torch, so that"
+            " a run starts sooner; off, as it reaches into an inner function of Ray"
+        ),
+    )
 
     @model_validator(mode="after")
     def _placed(self) -> Cluster:

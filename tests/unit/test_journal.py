@@ -28,6 +28,7 @@ from raysync.core.journal import Ended, Entry, Evaluation, Remark, decode, encod
 from raysync.core.machine import Machine, decide
 from raysync.core.metrics import RESERVED
 from raysync.core.replay import replay
+from raysync.core.roster import Roster
 from raysync.errors import ConfigError, ProtocolViolation, RunFailed
 from raysync.paradigms import make, rebuild
 from raysync.paradigms.asp import ASP
@@ -170,6 +171,23 @@ def test_evaluations_remarks_and_the_end_are_for_readers():
     text.insert(4, encode(Remark(1.0, "So it is.")) + "\n")
     text.append(encode(Ended("finished", 9.0)) + "\n")
     assert replay(text, rebuild).difference is None
+
+
+def test_a_roster_that_follows_a_journal_takes_its_decisions_as_they_are():
+    machine, text = journal("ssp", staleness=2)
+    _, lines = read(text)
+    roster = Roster(1000)
+    for line in lines:
+        event = roster.now, line.event
+        roster.now = line.event.at
+        match line.event:
+            case Joined(worker=worker):
+                roster.join(worker)
+            case Pushed(worker=worker, clock=clock, base=base, samples=samples, busy_s=busy_s):
+                roster.push(worker, clock, base, samples, busy_s)
+        for decision in line.decisions:
+            assert roster.execute(decision) is decision, event
+    assert roster.dump() == machine.roster.dump()
 
 
 def test_what_the_fast_encoder_would_write_otherwise_is_written_as_python_does():

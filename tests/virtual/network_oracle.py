@@ -2,7 +2,7 @@
 `raysync.virtual`: a list of what happens next, one worker after another, all in plain dicts.
 
 It takes the settings of an experiment as they are written and returns when pushes arrive. It knows
-BSP and ASP, workers of a constant step time, and servers that stand apart.
+BSP and ASP, workers of a constant step time, and servers that stand apart or beside workers.
 """
 
 
@@ -13,6 +13,7 @@ class Cluster:
         self.net = settings["network"]
         self.size = vector_bytes
         self.shards = settings["cluster"]["server_shards"]
+        self.beside = settings["cluster"]["server_placement"] == "with-workers"
         self.workers = {
             f"{group['name']}-{n}": group
             for group in settings["workers"]
@@ -24,6 +25,8 @@ class Cluster:
             for name in node["workers"]
             for n in range(next(g["count"] for g in settings["workers"] if g["name"] == name))
         }
+        slots = list(self.workers)
+        self.hosts = [slots[n % len(slots)] for n in range(self.shards)] if self.beside else []
         self.busy_until = {}
         """(link, direction) -> when it is idle again."""
         self.todo = []
@@ -34,6 +37,26 @@ class Cluster:
     def later(self, at, what, *about):
         self.order += 1
         self.todo.append((at, self.order, what, about))
+
+    def machine(self, name):
+        """Return what a worker shares with the servers beside it: its node, or nothing but it."""
+        return self.node[name]["name"] if name in self.node else ("alone", name)
+
+    def travels(self, name):
+        """Return the part of a vector that leaves the machine of a worker."""
+        near = [host for host in self.hosts if self.machine(host) == self.machine(name)]
+        return (self.shards - len(near)) / self.shards
+
+    def server_rate(self):
+        """Return the bytes per second of each server's link; None: as many as come."""
+        links = [self.net["link"]] if self.hosts else []
+        for host in self.hosts:
+            links.append(self.workers[host]["link"])
+            if host in self.node:
+                links.append(self.node[host]["link"])
+        rates = [link["bandwidth_bytes_per_s"] for link in links]
+        rates.append(self.net["server_bandwidth_bytes_per_s"])
+        return min([rate for rate in rates if rate], default=None)
 
     def one_way_latency(self, name, is_up):
         group, total = self.workers[name], self.net["server_latency_s"]
@@ -49,8 +72,13 @@ class Cluster:
     def transfer(self, name, is_up, begin):
         """Send a vector; return when its last byte is there."""
         group, net = self.workers[name], self.net
-        size = self.size * net["upload_factor" if is_up else "download_factor"]
         direction = "up" if is_up else "down"
+        size = net.get(f"{direction}load_bytes")
+        if size is None:
+            size = self.size * net.get(f"{direction}load_factor", 1)
+        size *= self.travels(name)
+        if not size:
+            return begin
         ends = [begin]
         for link in (net["link"], group["link"]):
             if link["bandwidth_bytes_per_s"]:
@@ -60,9 +88,8 @@ class Cluster:
             home = regions["names"].index(regions["server"])
             row, column = (here, home) if is_up else (home, here)
             ends.append(begin + size / regions["bandwidth_bytes_per_s"][row][column])
-        if net["server_bandwidth_bytes_per_s"]:
-            seconds = size / self.shards / net["server_bandwidth_bytes_per_s"]
-            ends.append(self.occupy("server", direction, begin, seconds))
+        if rate := self.server_rate():
+            ends.append(self.occupy("server", direction, begin, size / self.shards / rate))
         if name in self.node and self.node[name]["link"]["bandwidth_bytes_per_s"]:
             seconds = size / self.node[name]["link"]["bandwidth_bytes_per_s"]
             ends.append(self.occupy(self.node[name]["name"], direction, begin, seconds))

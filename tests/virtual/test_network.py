@@ -52,10 +52,9 @@ def test_one_worker_takes_its_pull_its_step_and_its_push(network, pull_s, push_s
 
 
 def test_the_coordinator_takes_pushes_in_one_after_another_in_the_order_of_arrival():
-    """a and b compute until 1 s. b's bytes, sent first as those of a later one are last, are there
-    at 4 s; a's at 1 s. The coordinator takes 0.5 s each: a at 1.5 s and 3 s, with its step of 1 s
-    between them; at 4 s b comes, while a computes until 4 s: b, computed earlier, was scheduled
-    first, so 4.5 s, and a 5 s.
+    """a computes for 1 s and is taken in for 0.5 s: 1.5 s, 3 s, and it is there again at 4 s. b
+    pulls for 1.5 s, computes until 2.5 s and is there at 4 s too. It was sent first, so it is taken
+    in first, until 4.5 s, and a until 5 s.
     """
     workers = [{"name": "b", "step_s": 1, "link": {"latency_s": 1.5}}, {"name": "a", "step_s": 1}]
     assert times(workers=workers, samples=4, network={"push_s": 0.5}) == {
@@ -231,7 +230,9 @@ SQUARE = {"names": ["x", "y"], "server": "x", "bandwidth_bytes_per_s": [[1, 2], 
         ({"network": {"vector_bytes": 8}, "timing": "with-gradients"}, "needs timing: only"),
         ({"network": {"phases": {"asp": {}}}}, "none of the paradigms has phases"),
         ({"network": {"phases": {"bps": {}}}, "paradigm": "sync-switch"}, "unknown phase 'bps'"),
-        ({"faults": [{"kind": "bandwidth", "factor": 2, "nodes": ["n"]}]}, "unknown node 'n'"),
+        ({"faults": [{"kind": "bandwidth", "factor": 2, "nodes": ["n"]}]}, "no network.nodes"),
+        ({"faults": [{"kind": "bandwidth", "factor": 2, "nodes": ["m"]}],
+          "network": {"nodes": [{"name": "n", "workers": ["worker"]}]}}, "unknown node 'm'"),
         ({"faults": [{"kind": "bandwidth", "factor": 2, "start_clock": 1}]}, "has no clock"),
         ({"faults": [{"kind": "latency", "added_s": 2, "servers": True, "start_clock": 1}]},
          "a link has no clock"),
@@ -280,7 +281,8 @@ links = st.fixed_dictionaries(
 @st.composite
 def described(draw):
     names = "abcd"[: draw(st.integers(1, 4))]
-    regions = draw(st.booleans())
+    placement = draw(st.sampled_from(["apart", "apart", "with-workers"]))
+    regions = placement == "apart" and draw(st.booleans())
     square = st.lists(st.lists(rates, min_size=2, max_size=2), min_size=2, max_size=2)
     groups = [
         {
@@ -308,15 +310,19 @@ def described(draw):
         "regions": {"names": ["x", "y"], "server": draw(st.sampled_from("xy")),
                     "bandwidth_bytes_per_s": draw(square), "latency_s": draw(square)}
         if regions else None,
-        "upload_factor": draw(st.sampled_from([1.0, 0.3])),
-        "download_factor": draw(st.sampled_from([1.0, 1.7])),
+        **draw(st.sampled_from([{"upload_factor": 0.3}, {"upload_bytes": BYTES / 3}, {}])),
+        **draw(st.sampled_from([{"download_factor": 1.7}, {"download_bytes": BYTES * 2}, {}])),
         "push_round_trips": draw(st.integers(0, 2)),
         "pull_round_trips": draw(st.integers(0, 2)),
         "push_s": draw(st.one_of(st.just(0.0), seconds)),
         "update_s": draw(st.one_of(st.just(0.0), seconds)),
         "update_bytes_per_s": draw(st.one_of(st.none(), rates)),
     }  # fmt: skip
-    servers = {"server_shards": draw(st.integers(1, 4)), "step_deadline_s": 1e6}
+    servers = {
+        "server_shards": draw(st.integers(1, 4)),
+        "server_placement": placement,
+        "step_deadline_s": 1e6,
+    }
     return {"workers": groups, "network": network, "cluster": servers}
 
 
