@@ -83,7 +83,7 @@ def a_checkpoint(number, **servers):
 
 def test_what_is_read_is_what_was_written_and_the_latest_are_kept(tmp_path):
     writer = CheckpointWriter(tmp_path / "all", keep=2)
-    servers = {"server": [b"0", b"", b"2" * 10_000], "server-1": [b"of another"]}
+    servers = {"server": [b"0", b"", b"2" * 10_000], "server of stage 1": [b"of another"]}
     (tmp_path / "all" / "000003.new").mkdir(parents=True)  # of one that was cut off
     for number in (1, 2, 3):
         writer.write(a_checkpoint(number, **servers))
