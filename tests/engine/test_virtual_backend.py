@@ -94,6 +94,21 @@ def test_a_shared_link_carries_one_value_at_a_time():
     assert world.run()[-1][:2] == (4, "server")
 
 
+def test_what_was_delivered_in_one_phase_is_there_in_the_next():
+    """Only the second phase's network has a way, of 1 s."""
+    networks = {
+        "": PhaseNetwork({}, changes=True),
+        "far": PhaseNetwork({"s": {"a": Path(1, 0)}}, changes=True),
+    }
+    backend = VirtualBackend(networks.__getitem__, Adder, computes=True)
+    assert backend.delivers, "the next phase may have a way, which values must not go then"
+    delivered = backend.call("a", "0", [5])
+    backend.deliver(delivered, "s")
+    backend.enter_phase("far")
+    assert backend.call("s", "0", [], delivered).at == 0
+    assert backend.call("s", "0", [], backend.call("a", "0", [])).at == 1
+
+
 def test_what_happens_at_one_time_happens_in_the_order_in_which_it_was_asked_for():
     world, told = World(), []
     world.backend.schedule(2.0, told.append, "timer")

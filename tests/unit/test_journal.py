@@ -32,6 +32,7 @@ from raysync.core.roster import Roster
 from raysync.errors import ConfigError, ProtocolViolation, RunFailed
 from raysync.paradigms import make, rebuild
 from raysync.paradigms.asp import ASP
+from raysync.record import journal_text
 from tests.builders.schedules import joins, simulate
 
 text = st.text(max_size=8)
@@ -190,17 +191,22 @@ def test_a_roster_that_follows_a_journal_takes_its_decisions_as_they_are():
     assert roster.dump() == machine.roster.dump()
 
 
+@given(lines)
+def test_the_fast_encoder_says_the_same(line):
+    assert decode(journal_text.encode(line)) == decode(encode(line)) == line
+
+
 def test_what_the_fast_encoder_would_write_otherwise_is_written_as_python_does():
     values = {"infinite": math.inf, "half": "\ud800", "numpy": np.float64(0.25)}
     entry = Entry(Left(at=1.0, worker="a#1"), (Note("mine", "a#1", values),), {"loss": math.nan})
-    read_again = decode(encode(entry))
+    read_again = decode(journal_text.encode(entry))
     assert math.isnan(read_again.report["loss"])
     assert read_again.decisions == entry.decisions
 
 
 def test_the_first_difference_is_shown():
     _, text = journal("ssp", staleness=2)
-    text[5] = text[5].replace('"version":3', '"version":4')
+    text[5] = text[5].replace('"version": 3', '"version": 4')
     difference = replay(text, rebuild).difference
     assert difference.startswith("event 5: Pushed(")
     assert "version=4" in difference

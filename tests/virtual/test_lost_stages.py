@@ -131,7 +131,7 @@ def check(task, choice, lines, *, is_whole=True):
         assert all(len(set(group)) == 1 for group in groups), "a stage has missed a batch"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.data(), choices(SYNCS | DROPPING))
 def test_a_pipeline_goes_on_behind_the_last_batch_that_is_complete(data, choice):
     paradigm = choice.make()
@@ -149,7 +149,7 @@ def test_a_pipeline_goes_on_behind_the_last_batch_that_is_complete(data, choice)
     check(task, choice, lines)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.data(), choices(), st.lists(st.integers(0, 120), min_size=1, max_size=3))
 def test_a_run_in_stages_goes_on_from_any_cut(data, choice, cuts):
     paradigm = choice.make()

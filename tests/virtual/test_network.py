@@ -7,8 +7,11 @@ import yaml
 from hypothesis import given, settings, strategies as st
 
 from raysync import config
+from raysync.engine.faults import FaultPlan
 from raysync.errors import ConfigError
+from raysync.paradigms import make
 from raysync.training.preparation import prepare
+from raysync.virtual.data_parallel import DataParallelRun
 from tests.builders.plans import BYTES
 from tests.builders.virtual import TIMING, cut_task, push_times, run, timed
 from tests.virtual.network_oracle import Cluster
@@ -98,6 +101,14 @@ def test_each_phase_has_its_network():
     )
     found = push_times(run(training, "sync-switch", fraction=0.5))
     assert found == {"worker-0": [2, 5, 7, 8.25], "worker-1": [3, 6, 7, 8.5]}
+
+
+@pytest.mark.parametrize("phases", [{}, {"asp": {"push_s": 1}}])
+def test_values_are_delivered_where_a_later_phase_may_have_ways(phases):
+    training = timed(paradigm="sync-switch", network={"phases": phases})
+    faults = FaultPlan(training.experiment)
+    network = DataParallelRun(training, make("sync-switch")).networks(faults)("bsp")
+    assert network.changes == bool(phases)
 
 
 def test_what_was_pushed_before_a_switch_does_not_travel_again_after_it():
