@@ -23,6 +23,7 @@ EXAMPLES = tuple(
         "unit/test_journal.py",
         "unit/test_metric_names.py",
         "unit/test_cuts.py",
+        "unit/test_batch_shares.py",
         "paper",
         "scripts",
     )

@@ -1,5 +1,5 @@
-"""Name the bottleneck of each paradigm, and run each change that is said to help: predicted beside
-direct. Writes results/saturated-link.csv.
+"""Name the bottleneck of each paradigm, and run each change that is tried: predicted, from as many
+iterations as a diagnosis simulates, beside direct. Writes results/saturated-link.csv.
 
     python experiments/saturated-link/predictions.py && python experiments/labbook.py
 """
@@ -10,7 +10,9 @@ import pandas as pd
 
 from raysync import config
 from raysync.bottlenecks import Setting, diagnose
+from raysync.bottlenecks.causes import causes, whole_network
 from raysync.bottlenecks.changes import changes
+from raysync.bottlenecks.diagnosis import pushes_each
 from raysync.config import Experiment, ParadigmChoice
 from raysync.training.preparation import prepare
 from raysync.virtual.engine import VirtualEngine
@@ -42,6 +44,11 @@ def main() -> None:
         found = diagnose(setting, direct_s)
         assert found is not None, "it does not finish"
         limit = found.plain()
+        tried = list(changes(setting))
+        limits = [*causes(setting), *whole_network(setting)]
+        pushes = pushes_each(setting, 1 + len(limits) + len(tried))
+        assert pushes is not None, "too large"
+        scale = direct_s / (setting.shortened(pushes).seconds() or 0.0)
         rows.append(
             {
                 "paradigm": choice.label,
@@ -49,11 +56,11 @@ def main() -> None:
                 "what": limit["what"],
                 "without_s": limit["without_s"],
                 "change": "",
-                "predicted_s": setting.seconds(),
+                "predicted_s": direct_s,
                 "direct_s": direct_s,
             }
         )
-        for change in changes(setting):
+        for change in tried:
             cluster = change.setting.experiment.cluster
             changed = config.load(
                 HERE / "saturated-link.yaml",
@@ -66,7 +73,7 @@ def main() -> None:
                 {
                     "paradigm": choice.label,
                     "change": change.what.partition(" (")[0],
-                    "predicted_s": change.setting.seconds(),
+                    "predicted_s": (change.setting.shortened(pushes).seconds() or 0.0) * scale,
                     "direct_s": seconds(changed, change.setting.choice),
                 }
             )

@@ -8,10 +8,10 @@ from statistics import median
 from typing import Literal, NamedTuple
 
 from raysync.bottlenecks.setting import Setting
-from raysync.config import Jitter, Link, Regions
+from raysync.config import Jitter, Link, Regions, WorkerGroup
 from raysync.core.ids import Slot
 
-Kind = Literal["link", "server link", "network", "server update", "slowest worker", "fault"]
+Kind = Literal["link", "server link", "network", "server update", "slowest worker", "host", "fault"]
 SLOWER = 1.05
 """A worker is slow if its steps take so many times the median's."""
 
@@ -38,6 +38,7 @@ def causes(setting: Setting) -> Iterator[Cause]:
         without = setting.change_network(update_s=0.0, update_bytes_per_s=None)
         yield Cause("server update", what, without)
     yield from _of_steps(setting)
+    yield from _of_hosts(setting)
     if setting.experiment.faults:
         what = " and ".join(
             dict.fromkeys(f"{each.kind} faults" for each in setting.experiment.faults)
@@ -102,17 +103,15 @@ def _of_steps(setting: Setting) -> Iterator[Cause]:
     steady.
     """
     if slow := slow_slots(setting):
-        pace_s = median(map(setting.step_s, setting.groups))
+        pace_s = median(setting.steps_s.values())
         quick = {
-            slot: group.model_copy(update={"speed": group.speed * setting.step_s(slot) / pace_s})
+            slot: group.model_copy(update={"speed": group.speed * setting.steps_s[slot] / pace_s})
             for slot, group in setting.groups.items()
             if slot in slow
         }
-        yield Cause("slowest worker", named(setting, slow), setting.change_groups(quick))
-    if any(
-        group.jitter.distribution == "exponential" or group.jitter.sigma
-        for group in setting.groups.values()
-    ):
+        what = f"the slowness of {named(setting, slow)}"
+        yield Cause("slowest worker", what, setting.change_groups(quick))
+    if any(map(_varies, setting.groups.values())):
         steady = {
             slot: group.model_copy(update={"jitter": Jitter(distribution="none")})
             for slot, group in setting.groups.items()
@@ -121,10 +120,25 @@ def _of_steps(setting: Setting) -> Iterator[Cause]:
         yield Cause("slowest worker", what, setting.change_groups(steady))
 
 
+def _varies(group: WorkerGroup) -> bool:
+    jitter = group.jitter
+    if jitter.distribution in ("normal", "lognormal"):
+        return jitter.sigma > 0
+    return jitter.distribution != "none"
+
+
+def _of_hosts(setting: Setting) -> Iterator[Cause]:
+    workers = setting.experiment.workers
+    if names := dict.fromkeys(group.host.name for group in workers if group.host is not None):
+        what = f"the cores of host{'s' * (len(names) > 1)} {', '.join(names)}"
+        alone = tuple(group.model_copy(update={"host": None}) for group in workers)
+        yield Cause("host", what, setting.change(workers=alone))
+
+
 def slow_slots(setting: Setting) -> list[str]:
     """Return the slots whose steps take longer than the median's; none if all are alike."""
-    pace_s = median(map(setting.step_s, setting.groups))
-    return [slot for slot in setting.groups if setting.step_s(slot) > SLOWER * pace_s]
+    pace_s = median(setting.steps_s.values())
+    return [slot for slot in setting.groups if setting.steps_s[slot] > SLOWER * pace_s]
 
 
 def named(setting: Setting, slots: list[str]) -> str:

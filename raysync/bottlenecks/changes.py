@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from raysync.bottlenecks.causes import named, slow_slots
 from raysync.bottlenecks.setting import Setting
+from raysync.bottlenecks.smaller import without
 from raysync.config import ParadigmChoice
 
-SHARDS = (1, 2, 4, 8)
+SHARDS = (1, 2, 4)
 """The numbers of servers that are tried, and as many as there are workers."""
 
 
@@ -27,7 +28,7 @@ def changes(setting: Setting) -> Iterator[Change]:
     yield from _of_servers(setting)
     yield from _of_exchange(setting)
     slow = slow_slots(setting)
-    if slow and (smaller := setting.without(slow)) is not None:
+    if slow and (smaller := without(setting, slow)) is not None:
         yield Change(f"leaving out {named(setting, slow)}", smaller)
     hurt = [
         slot
@@ -37,7 +38,7 @@ def changes(setting: Setting) -> Iterator[Change]:
         )
     ]
     hurt = list(dict.fromkeys(hurt))
-    if hurt and hurt != slow and (smaller := setting.without(hurt)) is not None:
+    if hurt and hurt != slow and (smaller := without(setting, hurt)) is not None:
         yield Change(f"leaving out {named(setting, hurt)}", smaller)
 
 

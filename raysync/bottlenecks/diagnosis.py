@@ -1,4 +1,10 @@
-"""Find the bottleneck of a run, and the change that helps most."""
+"""Find the bottleneck of a run, and the change that helps most, within a bounded time.
+
+Each limit and each change is one simulation. Together these carry at most `PUSHES` pushes, and
+`SHARE` of those of the run itself; of a run that is longer, so many iterations are simulated as
+that leaves, and what they take is scaled. Faults that come and go have their times, so with any
+the whole run is simulated. Where there is no time for that, nothing is said.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +23,20 @@ MATTERS = 0.05
 HELPS = 0.02
 """The share of the time that a change must save to be named; between changes that differ by less
 than that the simplest is named."""
+PUSHES = 2_500
+"""The pushes that all simulations of a short run may have together: a tenth of a second at most."""
+SHARE, TRAINED_SHARE = 0.06, 3.0
+"""What they may have beside these, as a share of the run's pushes: of one in time only, and of one
+with gradients, whose pushes take a hundred times as long as simulated ones. So a diagnosis makes a
+run longer by some percent."""
+ITERATIONS = 5
+"""The iterations of each worker that show the pace of a run at least."""
+MOST_ITERATIONS = 24
+"""More than these show no more."""
+FEWEST = 3
+"""The fewest simulations that a diagnosis takes: of the run, without a limit, with a change."""
+FAULTS_PUSHES = 2 * PUSHES
+"""In place of `PUSHES`, of a run that cannot be shortened."""
 
 
 @dataclass(frozen=True)
@@ -57,32 +77,49 @@ def diagnose(setting: Setting, seconds: float | None = None) -> Diagnosis | None
 
     Args:
         setting: the run.
-        seconds: what its work took, if that is known, of which the simulated part may be a part;
-            None: as much as the simulation says.
+        seconds: what its work took, if that is known; None: as much as the simulation says.
 
     Returns:
-        None if the simulated run takes no time, or does not finish.
+        None if nothing is described that could be a bottleneck, there is no time to look for one,
+        or the simulated run takes no time or does not finish.
     """
-    simulated = setting.seconds()
+    if pushes_each(setting, FEWEST) is None:
+        return None
+    limits, together = list(causes(setting)), list(whole_network(setting))
+    if not (limits or together):
+        return None
+    tried = list(changes(setting))
+    pushes = pushes_each(setting, 1 + len(limits) + len(together) + len(tried))
+    if pushes is None:
+        return None
+    part = setting.shortened(pushes)
+    simulated = part.seconds()
     if not simulated:
         return None
-    scale = (seconds or simulated) / simulated
+    now = seconds or simulated * setting.samples / part.samples
+    scale = now / simulated
 
-    now = simulated * scale
-
-    def timed(variations: Iterable[Varied]) -> Iterator[tuple[Varied, float]]:
+    def timed(variations: Iterable[Varied], pushes: int = pushes) -> Iterator[tuple[Varied, float]]:
         for each in variations:
-            took = each.setting.seconds()
+            took = each.setting.shortened(pushes).seconds()
             if took is not None:
                 yield each, took * scale
 
-    limits = (causes(setting), whole_network(setting))
-    bottleneck = next(filter(None, (_best(timed(each), now, MATTERS) for each in limits)), None)
-    change = _best(timed(changes(setting)), now, HELPS)
+    bottleneck = _best(timed(limits), now, MATTERS) or _best(timed(together), now, MATTERS)
+    change = _best(timed(tried), now, HELPS)
     if bottleneck is None:
         return Diagnosis("computing", now, None, _found(change))
-    cause, _ = bottleneck
-    return Diagnosis(cause.kind, now, _found(bottleneck), _found(change))
+    return Diagnosis(bottleneck[0].kind, now, _found(bottleneck), _found(change))
+
+
+def pushes_each(setting: Setting, simulations: int) -> int | None:
+    """Return how many pushes each simulation carries; None: fewer than it takes."""
+    whole, workers = setting.pushes, setting.experiment.worker_count
+    most = (TRAINED_SHARE if setting.trained else SHARE) * whole
+    if not setting.is_steady:
+        return whole if whole * simulations <= FAULTS_PUSHES + most else None
+    pushes = min(int((PUSHES + most) / simulations), MOST_ITERATIONS * workers)
+    return pushes if pushes >= min(whole, ITERATIONS * workers) else None
 
 
 def _found(varied: tuple[Cause | Change, float] | None) -> Found | None:

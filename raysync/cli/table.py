@@ -41,6 +41,7 @@ def rate_form(value: float) -> str:
 
 NARROW: dict[str, tuple[str, Form]] = {
     "throughput_samples_per_s": ("samples\nper s", rate_form),
+    "busy_fraction": ("com-\npute", lambda _: ".0%"),
     "transfer_fraction": ("trans-\nfer", lambda _: ".0%"),
     "server_fraction": ("server\nshare", lambda _: ".0%"),
     "wait_fraction": ("wait\nshare", lambda _: ".0%"),
@@ -49,8 +50,14 @@ NARROW: dict[str, tuple[str, Form]] = {
     "lead_max": ("lead\nmax", lambda _: ".0f"),
 }
 """Key of a measure of every run -> its heading and its form here; others are not shown."""
-SILENT_BELOW = {"transfer_fraction": 0.005, "server_fraction": 0.005}
-"""Key of a measure -> where all runs have less, it is not shown either."""
+SHOWN_WITH = {
+    "busy_fraction": ("transfer_fraction", "server_fraction"),
+    "transfer_fraction": ("transfer_fraction",),
+    "server_fraction": ("server_fraction",),
+}
+"""Key of a measure -> those of which some run has to have a share for it to be shown: without
+transfer and server, computing is what waiting leaves."""
+LEAST_SHARE = 0.005
 
 
 def print_table(
@@ -96,9 +103,9 @@ def print_table(
 
 
 def _says_something(key: str, rows: Mapping[str, Sequence[dict[str, Any] | None]]) -> bool:
-    least = SILENT_BELOW.get(key, 0.0)
     runs = [summary for summaries in rows.values() for summary in summaries if summary]
-    return not least or any((summary.get(key) or 0.0) >= least for summary in runs)
+    shares = [summary.get(each) or 0.0 for summary in runs for each in SHOWN_WITH.get(key, ())]
+    return key not in SHOWN_WITH or max(shares, default=0.0) >= LEAST_SHARE
 
 
 def print_bottlenecks(rows: Mapping[str, Sequence[dict[str, Any] | None]]) -> None:
@@ -107,12 +114,10 @@ def print_bottlenecks(rows: Mapping[str, Sequence[dict[str, Any] | None]]) -> No
     Args:
         rows: as for `print_table`.
     """
-    from raysync.results.sentences import bottleneck  # it imports the statistics
+    from raysync.results.sentences import said_of  # it imports the statistics
 
-    for label, summaries in rows.items():
-        sentences = [bottleneck(summary) for summary in summaries if summary]
-        if text := next(filter(None, sentences), ""):
-            console.print_plain(f"{label}: {text}" if len(rows) > 1 else text)
+    for text in said_of(rows):
+        console.print_plain(text)
 
 
 def result_columns(experiment: Experiment, metric: PrimaryMetric) -> list[Measure]:

@@ -292,6 +292,7 @@ def _train_all(
                     lines.follow(label),
                     former,
                     "" if comparison is None else comparison.id,
+                    diagnoses=seed == seeds[0],  # the bottleneck is that of the cluster
                 )
             except RunFailed as failure:
                 say(f"{label} failed: {failure}")
@@ -308,6 +309,7 @@ def _train_one(
     watch: Watch,
     former: RunRecord | None,
     comparison: str,
+    diagnoses: bool,
 ) -> RunRecord:
     """Train, from where an earlier record stands if there is one, and return the record.
 
@@ -325,5 +327,5 @@ def _train_one(
         notify=say,
         comparison=comparison,
         goes_on=None if former is None else resumption_of(former, training, say),
-        diagnoses=True,
+        diagnoses=diagnoses,
     )

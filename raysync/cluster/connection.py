@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from ray._private import ray_constants
 from ray.exceptions import RayError
 
 from raysync.cluster.clock import within
+from raysync.cluster.fork_server import ForkServer, forked_by
 from raysync.config import Cluster
 from raysync.errors import ConfigError
 
@@ -64,6 +65,7 @@ class Connection:
         self._notify = notify
         self._address = address
         self._connected = False
+        self._fork_server: ForkServer | None = None
         self._sigterm: Any = None
         """The handler of SIGTERM from before Ray's; None: it is unknown, or was left alone."""
 
@@ -107,7 +109,7 @@ class Connection:
         """Disconnect. A private cluster is gone afterwards, even if Ray is stuck."""
         if not self._connected:
             return
-        processes = private_processes() if self.private else []
+        processes = private_processes(self._fork_server) if self.private else []
         try:
             # Before anything is killed: a driver without its raylet may just exit.
             within(SHUTDOWN_S, ray.shutdown)
@@ -118,6 +120,9 @@ class Connection:
         finally:
             self._connected = False
             kill(processes)
+            if self._fork_server is not None:
+                self._fork_server.close()
+                self._fork_server = None
             self._restore_sigterm()
 
     def _start(self, cluster: Cluster, needed: int, options: dict[str, Any]) -> None:
@@ -127,7 +132,11 @@ class Connection:
                 f"{needed} CPUs are declared to Ray on a machine of {cores}: its cores are shared."
             )
         self.private = True
-        with _on_loopback():
+        with ExitStack() as while_starting:
+            while_starting.enter_context(_on_loopback())
+            if cluster.fork_workers:
+                self._fork_server = ForkServer()
+                while_starting.enter_context(forked_by(self._fork_server))
             self._init(
                 address="local",
                 num_cpus=max(needed, cores),
@@ -209,14 +218,17 @@ def knock(address: str) -> None:
         raise ConfigError(f"cluster.address: {address!r} answers in HTTP, so it {OF_JOBS}")
 
 
-def private_processes() -> list[psutil.Process]:
+def private_processes(fork_server: ForkServer | None) -> list[psutil.Process]:
     """List the processes of Ray that this process started, and all that those started.
 
     A child is Ray's own by its command line, which is of Ray's folder; the user's children are left
-    out.
+    out. The worker processes are those of the fork server.
     """
     folder = str(Path(ray.__file__).parent)
     own = [child for child in psutil.Process().children() if folder in " ".join(_command(child))]
+    if fork_server is not None:
+        with suppress(psutil.Error):
+            own.append(psutil.Process(fork_server.pid))
     return [one for child in own for one in (child, *_below(child))]
 
 

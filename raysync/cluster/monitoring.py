@@ -33,9 +33,9 @@ from raysync.cluster.clock import now_s
 from raysync.config import Experiment
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Line
-from raysync.core.machine import roster_in
 from raysync.core.metrics import PrimaryMetric
 from raysync.core.paradigm import AnyParadigm
+from raysync.core.stages import rosters_in
 from raysync.record.collector import Collected, Collector
 from raysync.record.event_text import texts_of
 from raysync.record.metrics_registry import REGISTRY, RunLabels
@@ -153,8 +153,8 @@ class RunMetrics:
 
     def begin_behind(self, checkpoint: Checkpoint) -> None:
         """Follow a run that goes on from a checkpoint; see `Collector.begin_behind`."""
-        roster = roster_in(checkpoint.state["topology"]["machine"])
-        self._collector.begin_behind({0: roster}, checkpoint.at)
+        rosters = rosters_in(checkpoint.state["topology"]["machine"])
+        self._collector.begin_behind(rosters, checkpoint.at)
 
     def take(self, lines: Iterable[Line]) -> None:
         """Publish what these lines say; without lines, the gauges as they are."""

@@ -509,9 +509,11 @@ class Experiment(Strict):
     @property
     def describes_all_reduce(self) -> bool:
         """Whether it is described how long an all-reduce takes: by the workers' own links. Over
-        links of nodes and between regions it is not computed.
+        links of nodes and between regions it is not computed, and not where the bandwidth changes.
         """
-        return self.has_links and not self.network.nodes and self.network.regions is None
+        changes = any(isinstance(fault, Bandwidth) and not fault.shared for fault in self.faults)
+        shares = self.network.nodes or self.network.regions is not None
+        return self.has_links and not shares and not changes
 
     @property
     def worker_count(self) -> int:

@@ -245,8 +245,8 @@ class Restarts(Strict):
         description=(
             "how often in a row a lost worker is started anew, until the run goes on without it; a"
             " push of the worker sets the count back; 0: a lost worker stays gone. Likewise a lost"
-            " server, until the run has failed or goes back to its newest checkpoint. The loss of a"
-            " stage or a server of a `decoupled` run ends the run all the same"
+            " server, until the run has failed or goes back to its newest checkpoint. The server of"
+            " a stage of `decoupled` is not started anew: its loss takes the run back at once"
         ),
     )
     backoff_s: float = Field(
@@ -318,8 +318,8 @@ class Cluster(Strict):
         ge=1,
         description=(
             "while fewer workers than this are there, and others are on their way back, the run"
-            " waits; if too few are on their way it fails. Not with `decoupled`, where the loss of"
-            " a stage ends the run"
+            " waits; if too few are on their way it fails. Not with `decoupled`, where a pipeline"
+            " always waits for its stages"
         ),
     )
     placement_deadline_s: float = Field(
@@ -339,6 +339,13 @@ class Cluster(Strict):
         True, description="publish the run's metrics at Ray's endpoints, for Prometheus"
     )
     dashboard: bool = Field(False, description="start the Ray dashboard with a private cluster")
+    fork_workers: bool = Field(
+        False,
+        description=(
+            "a private cluster forks its worker processes from one that has imported torch, so that"
+            " a run starts sooner; off, as it reaches into an inner function of Ray"
+        ),
+    )
 
     @model_validator(mode="after")
     def _placed(self) -> Cluster:

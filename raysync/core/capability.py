@@ -39,6 +39,8 @@ class Capability(Enum):
     """The workers of an update exchange its gradients among themselves, without a server."""
     SHARE_LINKS = auto()
     """Workers share the links of nodes, or those between regions."""
+    CHANGE_BANDWIDTH = auto()
+    """Faults change the bandwidth of the workers' own links."""
     SEND_SIZES = auto()
     """What a push sends and a pull brings has a size that is given, and not the model's."""
     NETWORK_PHASES = auto()

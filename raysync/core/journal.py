@@ -26,8 +26,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, assert_never, get_args
 
-import orjson
-
 from raysync.core.decisions import DROP_REASONS, Decision
 from raysync.core.events import Event
 from raysync.core.json_values import is_native, is_whole
@@ -159,6 +157,11 @@ def encode(line: Line) -> str:
     """Encode a line as text without its line break; NaN and infinity are written as Python does
     (`NaN`, `Infinity`).
     """
+    return json.dumps(plain(line))
+
+
+def plain(line: Line) -> dict[str, Any]:
+    """Return what the text of a line says, as JSON-native data."""
     data: dict[str, Any]
     match line:
         case Entry(event=event, decisions=decisions, report=report):
@@ -171,16 +174,16 @@ def encode(line: Line) -> str:
             marked = {name: getattr(line, name) for name in RESERVED}
             data = {"evaluation": {**marked, **metrics}}
         case Remark():
-            data = {"remark": _plain(line)}
+            data = {"remark": _as_dict(line)}
         case Checkpointed():
-            data = {"checkpointed": _plain(line)}
+            data = {"checkpointed": _as_dict(line)}
         case Resumed():
-            data = {"resumed": _plain(line)}
+            data = {"resumed": _as_dict(line)}
         case Ended():
-            data = {"ended": _plain(line)}
+            data = {"ended": _as_dict(line)}
         case _:
             assert_never(line)
-    return _text(data)
+    return data
 
 
 def _decided(decision: Decision) -> dict[str, Any]:
@@ -196,19 +199,6 @@ def _add(data: dict[str, Any], thing: Event | Decision) -> None:
     for name in _OPTIONAL[kind]:
         if data[name] is None:
             del data[name]
-
-
-def _text(data: dict[str, Any]) -> str:
-    """Write JSON: by orjson, a tenth of the time, and by Python where that would not be the same.
-
-    orjson writes NaN as null, and knows neither halves of surrogate pairs nor subclasses of numbers
-    (those of NumPy), which a paradigm of the user's own may note.
-    """
-    try:
-        text = orjson.dumps(data)
-    except TypeError:
-        return json.dumps(data)
-    return json.dumps(data) if b"null" in text else text.decode()
 
 
 def decode(text: str) -> Line:
@@ -438,5 +428,5 @@ def _report(report: dict[str, Any]) -> dict[str, Any]:
     return report
 
 
-def _plain(thing: Remark | Checkpointed | Resumed | Ended) -> dict[str, Any]:
+def _as_dict(thing: Remark | Checkpointed | Resumed | Ended) -> dict[str, Any]:
     return {field.name: getattr(thing, field.name) for field in fields(thing)}

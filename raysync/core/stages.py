@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 from raysync.core.decisions import Decision, Release, SetTimer
 from raysync.core.events import Event, TimerFired
 from raysync.core.ids import WorkerId, split_timer, stage_timer
-from raysync.core.machine import Machine
+from raysync.core.machine import Machine, roster_in
 from raysync.core.paradigm import AnyParadigm, Paradigm
 from raysync.core.roster import Roster
 from raysync.errors import IllegalDecision, ProtocolViolation
@@ -87,6 +87,16 @@ class StageMachines:
             stage: Machine.restore(state, self._make())
             for stage, state in enumerate(json.loads(text), start=1)
         }
+
+
+def rosters_in(snapshot: str) -> dict[int, Roster]:
+    """Return the rosters of the snapshot of a machine, or of those of stages: stage -> roster, 0
+    where the network is whole.
+    """
+    state = json.loads(snapshot)
+    if isinstance(state, list):
+        return {stage: roster_in(machine) for stage, machine in enumerate(state, start=1)}
+    return {0: roster_in(snapshot)}
 
 
 def _refuse_ignored(decisions: Iterable[Decision]) -> None:

@@ -215,7 +215,7 @@ class Pipelined:
         """See `Topology.pulled`: the server of a stage keeps no log."""
 
     def issued_again(self, step: Step) -> Call:
-        """See `Topology.issued_again`; the loss of a stage's server ends the run."""
+        """See `Topology.issued_again`: the server of a stage does not come back."""
         raise AssertionError("a pass that is issued again")
 
     def _begin_anew(self, group: int) -> list[Pass]:

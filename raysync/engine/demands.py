@@ -30,6 +30,8 @@ def demands_of(experiment: Experiment) -> Iterator[Demand]:
     if not on_ray:
         yield from _demands_of(experiment.network)
     for fault in experiment.faults:
+        if fault.kind == "bandwidth" and not fault.shared:
+            yield Capability.CHANGE_BANDWIDTH, "faults: bandwidth"
         if fault.kind in ("latency", "drift") and on_ray:
             yield Capability.EMULATE_LINKS, f"faults: {fault.kind}"
     for group in experiment.workers:
@@ -55,6 +57,7 @@ NO_COLLECTIVE = (
 
 
 OVER_OWN_LINKS = "the seconds of an all-reduce are computed over the workers' own links alone"
+STEADY_BANDWIDTH = "the seconds of an all-reduce are computed with a bandwidth that stays"
 
 
 def refusals_of_data_parallel(
@@ -65,7 +68,7 @@ def refusals_of_data_parallel(
         return {}
     if experiment.engine == "ray":
         return {Capability.ALL_REDUCE: NO_COLLECTIVE}
-    return {Capability.SHARE_LINKS: OVER_OWN_LINKS}
+    return {Capability.SHARE_LINKS: OVER_OWN_LINKS, Capability.CHANGE_BANDWIDTH: STEADY_BANDWIDTH}
 
 
 def _demands_of(network: Network) -> Iterator[Demand]:
@@ -94,7 +97,6 @@ def refuse(
         refusals: what the topology refuses, and why.
         experiment: its settings make demands.
         paradigm: makes demands, too.
-
         within: the parameter of that paradigm which names `paradigm`; "" if it is the same one.
 
     Raises:

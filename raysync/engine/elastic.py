@@ -35,7 +35,10 @@ def for_workers_of(checkpoint: Checkpoint, experiment: Experiment) -> Checkpoint
     """
     slots = [str(slot) for slot in experiment.slots()]
     workers = checkpoint.state.get("workers")
-    if workers is None or workers.keys() == set(slots):  # in virtual time they never change
+    if workers is None:
+        return checkpoint
+    places = {WorkerId(worker).slot.place for worker in workers.values()}  # of stages, their hosts
+    if places == set(slots):  # in virtual time, and of stages, they never change
         return checkpoint
     state, lives = checkpoint.state, checkpoint.state["lives"]
     added = {slot: _next_worker(slot, lives) for slot in slots if slot not in workers}

@@ -154,6 +154,10 @@ class Balanced(Paradigm):
         yield Capability.BATCH_SIZE, self.name
         yield from self.inner.demands()
 
+    @property
+    def collective(self) -> str:
+        return self.inner.collective
+
     def infeasible_reason(self, workers: int) -> str:
         why = self.inner.infeasible_reason(workers)
         return f"{self.inner.name}: {why}" if why else ""

@@ -90,6 +90,10 @@ class Ringmaster(Paradigm):
     def demands(self) -> Iterator[Demand]:
         return self.inner.demands()
 
+    @property
+    def collective(self) -> str:
+        return self.inner.collective
+
     def infeasible_reason(self, workers: int) -> str:
         why = self.inner.infeasible_reason(workers)
         return f"{self.inner.name}: {why}" if why else ""

@@ -149,9 +149,10 @@ def _files(checkpoint: Checkpoint) -> Iterator[tuple[str, Mapping[str, Any], byt
     """Yield the name of each file, what the manifest says of it, and its contents."""
     yield STATE, {}, json.dumps(dict(checkpoint.state)).encode()
     for server, shards in checkpoint.servers.items():
-        assert re.fullmatch(r"[\w.-]+", server), f"{server!r} cannot be the name of a file"
+        stem = server.replace(" ", "-")  # "server of stage 1"
+        assert re.fullmatch(r"[\w.-]+", stem), f"{server!r} cannot be the name of a file"
         for shard, data in enumerate(shards):
-            yield f"{server}-{shard}.safetensors", {"server": server, "shard": shard}, data
+            yield f"{stem}-{shard}.safetensors", {"server": server, "shard": shard}, data
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -13,8 +13,9 @@ from typing import Any, TextIO
 
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.events import Pushed
-from raysync.core.journal import Checkpointed, Entry, Line, Resumed, decode, encode, read
+from raysync.core.journal import Checkpointed, Entry, Line, Resumed, decode, read
 from raysync.errors import ConfigError
+from raysync.record.journal_text import encode
 from raysync.record.storage import completed
 
 CUT = '{"checkpointed"'

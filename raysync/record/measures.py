@@ -187,18 +187,22 @@ class Measures:
     def _count(self, row: PushRow) -> None:
         worker = self.workers[row.worker]
         worker.pushes += 1
-        worker.dropped += row.outcome == "dropped"
+        outcome = row.outcome
+        worker.dropped += outcome == "dropped"
         worker.samples += row.samples
         worker.busy_s += row.busy_s
         worker.transfer_s += row.transfer_s
         worker.server_s += row.server_s
         worker.wait_s += row.wait_s
-        self.outcomes[row.outcome] += 1
-        self._measure_switch(row)
-        if row.staleness is not None:
+        self.outcomes[outcome] += 1
+        if self._switches:
+            self._measure_switch(row)
+        staleness = row.staleness
+        if staleness is not None:
             worker.applied += 1
-            worker.staleness_sum += row.staleness
-            worker.staleness_max = max(worker.staleness_max, row.staleness)
+            worker.staleness_sum += staleness
+            if staleness > worker.staleness_max:
+                worker.staleness_max = staleness
 
     def _measure_switch(self, row: PushRow) -> None:
         """Count a step for the latest switch before its release. Rows come in any order."""

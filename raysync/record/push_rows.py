@@ -82,6 +82,8 @@ class PushRows:
         self.workload_samples = workload_samples
         self.rosters: dict[int, Roster] = {}
         """Stage -> its roster; 0 stands for workers that hold the whole network."""
+        self.roster = Roster(workload_samples)
+        """The roster that shows the progress of the network: the only one, or the last stage's."""
         self.lead_max = 0
         """The largest lead at a Release, in clocks, over the slowest worker that takes part."""
         self._groups: dict[str, str] = {}
@@ -94,11 +96,6 @@ class PushRows:
         """Worker that waits -> its latest push."""
 
     @property
-    def roster(self) -> Roster:
-        """The roster that shows the progress of the network: the only one, or the last stage's."""
-        return self.rosters[max(self.rosters)] if self.rosters else Roster(self.workload_samples)
-
-    @property
     def updates(self) -> int:
         """Updates of the network so far."""
         return self.roster.version
@@ -109,6 +106,7 @@ class PushRows:
         roster = self.rosters.get(stage)
         if roster is None:
             roster = self.rosters[stage] = Roster(self.workload_samples)
+            self.roster = self.rosters[max(self.rosters)]
         roster.now = event.at
         completed: list[PushRow] = []
         if isinstance(event, Pushed):  # a `match` that captures fields takes five times as long
@@ -151,6 +149,7 @@ class PushRows:
         """
         for stage, roster in rosters.items():
             self.rosters[stage] = Roster.load(roster.dump())
+            self.roster = self.rosters[max(self.rosters)]
             self._released |= {
                 worker: (at, roster.lead(worker) if worker in roster.members else 0)
                 for worker in roster.live
@@ -205,28 +204,31 @@ class PushRows:
             )
 
     def _group(self, worker: str) -> str:
-        group = self._groups.get(worker)
-        if group is None:
-            group = self._groups[worker] = WorkerId(worker).group
+        group = self._groups[worker] = WorkerId(worker).group
         return group
 
     def _row(self, event: Pushed, entry: Entry) -> PushRow:
-        released_at, lead = self._released[event.worker]
-        return PushRow(
-            worker=event.worker,
-            group=self._group(event.worker),
+        worker, at, report = event.worker, event.at, entry.report
+        released_at, lead = self._released[worker]
+        row = PushRow(
+            worker=worker,
+            group=self._groups.get(worker) or self._group(worker),
             clock=event.clock,
             samples=event.samples,
-            loss=entry.report.get("loss"),
-            base=entry.report.get("forward_version", event.base),
+            loss=None,
+            base=event.base,
             lead=lead,
-            delay_ticks=entry.report.get("delay_ticks"),
-            released_at_s=released_at + entry.report.get("held_back_s", 0.0),
-            computed_at_s=event.at if event.computed_at is None else event.computed_at,
-            pushed_at_s=event.at,
+            released_at_s=released_at,
+            computed_at_s=at if event.computed_at is None else event.computed_at,
+            pushed_at_s=at,
             busy_s=event.busy_s,
-            server_s=entry.report.get("server_s", 0.0),
         )
+        if report:
+            row.loss, row.delay_ticks = report.get("loss"), report.get("delay_ticks")
+            row.base = report.get("forward_version", event.base)
+            row.released_at_s = released_at + report.get("held_back_s", 0.0)
+            row.server_s = report.get("server_s", 0.0)
+        return row
 
     def _waited(self, worker: str, at: float, completed: list[PushRow]) -> None:
         push = self._waiting.pop(worker, None)

@@ -30,12 +30,13 @@ import pyarrow.parquet as pq
 
 from raysync.config.secret_masking import masked
 from raysync.core.checkpoint import Checkpoint
-from raysync.core.journal import Evaluation, Line, Resumed, encode, header, read
+from raysync.core.journal import Evaluation, Line, Resumed, header, read
 from raysync.core.metrics import RESERVED
 from raysync.core.paradigm import AnyParadigm
 from raysync.errors import ConfigError, RunFailed
 from raysync.record.checkpoints import CHECKPOINTS, CheckpointWriter
 from raysync.record.journal_cut import Resumption, cut_off
+from raysync.record.journal_text import encode
 from raysync.record.measures import Measures
 from raysync.record.push_rows import PushRow
 from raysync.record.storage import (

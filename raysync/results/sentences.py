@@ -82,16 +82,28 @@ def bottlenecks(collection: Collection, scenario: str) -> list[str]:
     """Say where the time of each paradigm of a scenario went, by its first seed of which that is
     known.
     """
-    groups = collection.scenarios()[scenario]
-    texts = {
-        paradigm: next(filter(None, (bottleneck(run.record.summary) for run in runs)), "")
-        for paradigm, runs in groups.items()
-    }
-    return [
-        f"{paradigm}: {text}" if len(groups) > 1 else text
-        for paradigm, text in texts.items()
-        if text
-    ]
+    return said_of(
+        {
+            paradigm: [run.record.summary for run in runs]
+            for paradigm, runs in collection.scenarios()[scenario].items()
+        }
+    )
+
+
+def said_of(summaries: Mapping[str, Sequence[Mapping[str, Any] | None]]) -> list[str]:
+    """Say where the time of each paradigm went, once for those of which the same is true.
+
+    Args:
+        summaries: label of a paradigm -> a summary for each seed; None for a run that failed.
+    """
+    paradigms: dict[str, list[str]] = {}
+    for paradigm, runs in summaries.items():
+        texts = (bottleneck(summary) for summary in runs if summary)
+        if text := next(filter(None, texts), ""):
+            paradigms.setdefault(text, []).append(paradigm)
+    if len(summaries) == 1:
+        return list(paradigms)
+    return [f"{', '.join(labels)}: {text}" for text, labels in paradigms.items()]
 
 
 def bottleneck(summary: Mapping[str, Any]) -> str:

@@ -50,10 +50,7 @@ VARIANTS = {
     "balanced-asp": ("balanced", {"paradigm": "asp", "smoothing": 1.0}),
     "balanced-ssp": (
         "balanced",
-        {
-            "paradigm": {"name": "ssp", "staleness": 1},
-            "workers": {"w": {"max_batch": 10, "fixed_s": 0.2, "per_sample_s": 0.1}},
-        },
+        {"paradigm": {"name": "ssp", "staleness": 1}, "smoothing": 0.3, "hysteresis": 0.02},
     ),
     "lagtuner-literal": ("lagtuner", {"s_lower": 1, "s_upper": 4, "bound": "literal"}),
 }

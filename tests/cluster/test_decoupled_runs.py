@@ -1,20 +1,28 @@
-"""Decoupled runs on real Ray: the same numbers as in virtual time. How a stage's death or silence
-ends a run is told in the stories of tests/engine.
+"""Decoupled runs on real Ray: the same numbers as in virtual time, and a run that loses a stage,
+the server of another, and its command. How a stage's death or silence is repaired is told in the
+stories of tests/engine, and at random moments in tests/virtual/test_lost_stages.py.
 """
 
 import os
+from collections import Counter
 
+import psutil
 import pytest
 
 from raysync import config
 from raysync.cluster.session import Session
+from raysync.core.events import Joined, Pushed
 from raysync.core.ids import WorkerId
+from raysync.core.journal import Resumed
 from raysync.core.replay import replay
 from raysync.errors import RunFailed
 from raysync.paradigms import rebuild
+from raysync.record.reader import load
+from raysync.resuming import prepare_to_resume
 from raysync.runner import run_in
 from raysync.training.preparation import prepare
 from raysync.virtual.engine import VirtualEngine
+from tests.builders.cluster import pid_of
 from tests.builders.models import breaks_at_a_gradient, last_measured, measured
 
 pytestmark = pytest.mark.ray
@@ -107,3 +115,57 @@ def test_stages_are_kept_for_the_next_run_and_one_that_breaks_ends_it_with_its_r
         run_in(session, prepare(experiment, breaks_at_a_gradient), choice)
     assert session._actor_group is actor_group
     assert not actor_group.whole, "the next run gets others"
+
+
+class Failing:
+    """A callback that ends the run when most of it is done."""
+
+    def on_progress(self, measures):
+        if measures.progress > 0.8:
+            raise ValueError("enough")
+
+
+@pytest.mark.slow
+def test_a_run_in_stages_survives_its_stages_their_servers_and_its_command(
+    ray_cluster, session, tmp_path
+):
+    choice = config.ParadigmChoice(name="decoupled", modules=2, groups=2)
+    experiment = config.validate(
+        TINY
+        | {
+            "output": str(tmp_path),
+            "paradigm": choice.model_dump(),
+            "workload": {"samples": 8 * 2 * 120},
+            "checkpoint": {"every_progress": 0.05},
+            "cluster": {"restarts": {"backoff_s": 0.1}},
+        }
+    )
+
+    def kill(actor):
+        psutil.Process(pid_of(ray_cluster, actor)).kill()
+
+    strikes = {
+        0.2: lambda actor_group: kill(actor_group.workers[1]),
+        0.5: lambda actor_group: kill(actor_group.servers[0]),
+    }
+
+    def watch(measures):
+        for progress in [each for each in strikes if each <= measures.progress]:
+            strikes.pop(progress)(session._actor_group)
+
+    with pytest.raises(RunFailed, match="enough"):
+        run_in(session, prepare(experiment), choice, watch=watch, callbacks=[Failing()])
+    [path] = tmp_path.glob("*/*")
+    record = load(path, trust=True)
+    training, goes_on = prepare_to_resume(record, record.config, lambda text: None)
+    record = run_in(session, training, choice, goes_on=goes_on)
+    assert not strikes
+    assert record.summary["status"] == "finished"
+    with (path / "journal.jsonl").open() as file:
+        assert replay(file, rebuild).difference is None
+    lines = list(record.journal())
+    assert sum(isinstance(line, Resumed) for line in lines) == 2
+    events = [line.event for line in lines if hasattr(line, "event")]
+    assert any(isinstance(event, Joined) and WorkerId(event.worker).life == 2 for event in events)
+    pushes = [event for event in events if isinstance(event, Pushed)]
+    assert Counter(WorkerId(push.worker).stage for push in pushes) == {1: 240, 2: 240}

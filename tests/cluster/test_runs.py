@@ -130,7 +130,7 @@ def test_actors_say_who_they_are_and_the_controller_logs_what_matters(ray_cluste
     log = logged(ray_cluster, actors[f"{actor_group}:controller"])
     assert log[-2].endswith(
         f" INFO controller at_s=0.0 kind=begin test/{record.path.name} begins: mlp on digits, "
-        "3 workers, 480 samples, seed 0, under bsp"
+        "3 workers, 480 samples, seed 0, under bsp(exchange=server)"
     )
     assert ray_cluster.util.get_placement_group(actor_group) == session._actor_group.group
     assert log[-1].endswith(" kind=ended the run has ended: finished")
@@ -229,7 +229,7 @@ def test_the_record_says_what_was_run(run, tmp_path):
     expected = {
         "engine": "ray",
         "paradigm": "bsp",
-        "paradigm_parameters": {},
+        "paradigm_parameters": {"exchange": "server"},
         "model": "mlp",
         "parameters": 4810,
         "dataset": "digits",

@@ -1,5 +1,6 @@
 """BSP, as the papers here use it."""
 
+from raysync.core.capability import Capability
 from raysync.paradigms import make
 from raysync.testing.drive import Drive
 from tests.builders.schedules import applied, holds, released
@@ -16,6 +17,15 @@ def test_all_workers_synchronise_at_every_iteration():
     assert applied(answer) == [(("b#1", 0), ("a#1", 0), ("c#1", 0))]
     assert released(answer) == ["b#1", "a#1", "c#1"]
     assert {decision.version for decision in answer} == {1}
+
+
+def test_gradients_are_exchanged_through_a_server_or_among_the_workers():
+    assert (make("bsp").collective, [*make("bsp").demands()]) == ("", [])
+    ring = make("bsp", exchange="ring")
+    assert ring.collective == "ring"
+    assert [*ring.demands()] == [(Capability.ALL_REDUCE, "exchange: ring")]
+    for wrapper in ("balanced", "ringmaster"):
+        assert make(wrapper, paradigm={"name": "bsp", "exchange": "ring"}).collective == "ring"
 
 
 def test_fast_workers_wait_for_slow_ones_and_are_told_for_whom():

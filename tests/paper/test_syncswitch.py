@@ -671,3 +671,8 @@ def test_episodes_come_and_go(online):
     )
     assert kinds == expected
     assert sum(isinstance(event, Pushed) for event, _ in events) == 800
+
+
+def test_the_phases_of_a_run_share_a_server():
+    with pytest.raises(ConfigError, match=r"then: bsp: exchange: ring: the phases of one run"):
+        make("sync-switch", first="asp", then={"name": "bsp", "exchange": "ring"})

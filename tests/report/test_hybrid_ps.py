@@ -176,7 +176,7 @@ def test_all_files_have_one_laptops_clock():
             assert group.speed == pytest.approx(min(1, cores / group.count), rel=1e-3)
             assert group.jitter.sigma == 0.05
             rates.setdefault(experiment.data.name, set()).add((group.flops_per_s, group.precision))
-        networks.add(experiment.network)
+        networks.add(experiment.network.model_dump_json())
         assert experiment.workload.iterations_per_worker == 500
         assert (experiment.update.lr, experiment.update.combine, experiment.update.lr_scaling) == (
             0.03,

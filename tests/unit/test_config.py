@@ -320,11 +320,11 @@ SLOW, CRASH, DRIFT = (
         (
             "kind: slowdown, factor: 2",
             r"faults\[0\]: unknown kind 'slowdown'; did you mean 'slow-down'\?\n"
-            "Allowed: crash, drift, kill, latency, slow-down, speed-drift.",
+            "Allowed: bandwidth, crash, drift, kill, latency, slow-down, speed-drift.",
         ),
         (
             "factor: 2",
-            r"x.yaml: faults\[0\]: give its kind: crash, drift, kill, latency, slow-down or speed",
+            r"x.yaml: faults\[0\]: give its kind: bandwidth, crash, drift, kill, latency",
         ),
         ("kind: slow-down", r"faults\[0\].factor: Field required"),
         (

@@ -7,7 +7,7 @@ from raysync.core.events import Joined, Pushed
 from raysync.core.journal import Checkpointed, Entry, Resumed, decode, encode, header
 from raysync.core.machine import Machine, roster_in
 from raysync.core.replay import replay
-from raysync.core.stages import machine_of
+from raysync.core.stages import StageMachines, machine_of, rosters_in
 from raysync.errors import ProtocolViolation
 from raysync.paradigms import make, rebuild
 from raysync.testing.drive import SAMPLES
@@ -28,6 +28,16 @@ def begun(name="asp"):
 
 def journal(machine, lines):
     return [header(machine.paradigm, 1000) + "\n", *(encode(line) + "\n" for line in lines)]
+
+
+def test_the_rosters_of_a_cut():
+    machine, _ = begun()
+    rosters = rosters_in(machine.snapshot())
+    assert {stage: roster.dump() for stage, roster in rosters.items()} == {0: machine.roster.dump()}
+    stages = StageMachines(lambda: make("asp"), 2)
+    for stage, worker in ((1, "m1/a-0#1"), (2, "m2/a-1#1")):
+        stages.handle(Joined(at=0.0, worker=worker))
+        assert list(rosters_in(stages.snapshot())[stage].live) == [worker]
 
 
 def test_after_a_resumption_all_have_the_published_weights():

@@ -28,9 +28,11 @@ from raysync.core.journal import Ended, Entry, Evaluation, Remark, decode, encod
 from raysync.core.machine import Machine, decide
 from raysync.core.metrics import RESERVED
 from raysync.core.replay import replay
+from raysync.core.roster import Roster
 from raysync.errors import ConfigError, ProtocolViolation, RunFailed
 from raysync.paradigms import make, rebuild
 from raysync.paradigms.asp import ASP
+from raysync.record import journal_text
 from tests.builders.schedules import joins, simulate
 
 text = st.text(max_size=8)
@@ -172,17 +174,39 @@ def test_evaluations_remarks_and_the_end_are_for_readers():
     assert replay(text, rebuild).difference is None
 
 
+def test_a_roster_that_follows_a_journal_takes_its_decisions_as_they_are():
+    machine, text = journal("ssp", staleness=2)
+    _, lines = read(text)
+    roster = Roster(1000)
+    for line in lines:
+        event = roster.now, line.event
+        roster.now = line.event.at
+        match line.event:
+            case Joined(worker=worker):
+                roster.join(worker)
+            case Pushed(worker=worker, clock=clock, base=base, samples=samples, busy_s=busy_s):
+                roster.push(worker, clock, base, samples, busy_s)
+        for decision in line.decisions:
+            assert roster.execute(decision) is decision, event
+    assert roster.dump() == machine.roster.dump()
+
+
+@given(lines)
+def test_the_fast_encoder_says_the_same(line):
+    assert decode(journal_text.encode(line)) == decode(encode(line)) == line
+
+
 def test_what_the_fast_encoder_would_write_otherwise_is_written_as_python_does():
     values = {"infinite": math.inf, "half": "\ud800", "numpy": np.float64(0.25)}
     entry = Entry(Left(at=1.0, worker="a#1"), (Note("mine", "a#1", values),), {"loss": math.nan})
-    read_again = decode(encode(entry))
+    read_again = decode(journal_text.encode(entry))
     assert math.isnan(read_again.report["loss"])
     assert read_again.decisions == entry.decisions
 
 
 def test_the_first_difference_is_shown():
     _, text = journal("ssp", staleness=2)
-    text[5] = text[5].replace('"version":3', '"version":4')
+    text[5] = text[5].replace('"version": 3', '"version": 4')
     difference = replay(text, rebuild).difference
     assert difference.startswith("event 5: Pushed(")
     assert "version=4" in difference

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from raysync import config
-from raysync.config import STANDARD_COMPARISON
+from raysync.config import STANDARD_COMPARISON, ParadigmChoice
 from raysync.core.events import Pushed
 from raysync.decoupled.plan import check
 from raysync.errors import ConfigError
@@ -122,8 +122,40 @@ def test_the_arithmetic_is_that_of_bsp(exchange):
 
 
 @pytest.mark.parametrize(
+    "wrapper",
+    [{"name": "balanced"}, {"name": "ringmaster", "staleness": 0}],
+    ids=lambda it: it["name"],
+)
+def test_a_wrapper_passes_the_exchange_on(wrapper):
+    """Two workers, of 1 s each; a vector takes 1 s and the latency is 0.25 s: over a ring of two,
+    2 x (1/2 + 1/4) s.
+    """
+    training = timed(
+        workers=[{"count": 2, "step_s": 1}],
+        network={"link": LINK},
+        workload={"samples": 8},
+        batch_size=1,
+    )
+    inner = {"name": "bsp", "exchange": "ring"}
+    lines = run(training, ParadigmChoice.model_validate(wrapper | {"paradigm": inner}))
+    assert lines[-1].at == pytest.approx(4 * (1 + 1.5), rel=1e-12)
+    on_ray = config.validate({"workers": [{"count": 2}]})
+    with pytest.raises(ConfigError, match=f"{wrapper['name']}: exchange: ring: on Ray"):
+        check(on_ray, made(wrapper | {"paradigm": inner}))
+
+
+@pytest.mark.parametrize(
     ("settings", "paradigm", "names"),
     [
+        (
+            {
+                "engine": "virtual",
+                "network": {"link": LINK},
+                "faults": [{"kind": "bandwidth", "factor": 2}],
+            },
+            {"name": "bsp", "exchange": "ring"},
+            "bsp: faults: bandwidth: the seconds of an all-reduce",
+        ),
         ({}, {"name": "bsp", "exchange": "ring"}, "bsp: exchange: ring: on Ray"),
         (
             {"engine": "virtual"},
@@ -131,7 +163,7 @@ def test_the_arithmetic_is_that_of_bsp(exchange):
             "decoupled: sync: exchange: tree: each stage",
         ),
     ],
-    ids=["ray", "stages"],
+    ids=["bandwidth", "ray", "stages"],
 )
 def test_who_has_no_collective_refuses_it(settings, paradigm, names):
     with pytest.raises(ConfigError, match=names):
@@ -170,6 +202,7 @@ def test_it_stands_in_the_default_comparison_where_links_are_described():
         {"network": {"link": link}},
         {"engine": "virtual", "network": {"update_s": 1}},
         {"engine": "virtual", "workers": [{"link": link}]},
+        described | {"faults": [{"kind": "bandwidth", "factor": 2}]},
     ):
         assert config.validate(other).paradigms == STANDARD_COMPARISON
     assert len(config.validate(described | {"paradigms": ["asp"]}).paradigms) == 1

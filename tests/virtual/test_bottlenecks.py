@@ -10,6 +10,8 @@ import raysync
 from raysync import config
 from raysync.bottlenecks import Setting, diagnose
 from raysync.bottlenecks.changes import changes
+from raysync.bottlenecks.diagnosis import PUSHES, SHARE, TRAINED_SHARE
+from raysync.bottlenecks.smaller import without
 from raysync.config import ParadigmChoice
 from raysync.core.journal import Entry
 from raysync.results.sentences import bottleneck
@@ -46,7 +48,7 @@ LIMITS = {
         {"faults": [{"kind": "slow-down", "workers": ["worker-1"], "factor": 5}]},
         "slow-down faults",
     ),
-    "computing": ({}, "computing"),
+    "computing": ({"network": {"update_s": 1e-3}}, "computing"),
 }
 
 
@@ -151,28 +153,92 @@ def test_a_long_run_is_simulated_in_part_and_scaled():
         "network": {"server_bandwidth_bytes_per_s": 2 * BYTES},
     }
     training = timed(**settings)
-    setting = Setting.of(training, ParadigmChoice(name="asp"))
-    assert setting.training.workload_samples < 2_000
+    setting = setting_of("asp", **settings)
     whole = seconds_of(run(training, "asp"))
     found = diagnose(setting, whole)
     assert found.seconds == whole
+    assert diagnose(setting).seconds == pytest.approx(whole, rel=0.05)
     more = timed(**settings, cluster={"server_shards": 2})
-    change = next(each for each in changes(setting) if each.what.startswith("2 servers apart"))
-    scaled = change.setting.seconds() * whole / setting.seconds()
-    assert scaled == pytest.approx(seconds_of(run(more, "asp")), rel=0.02)
+    exact = seconds_of(run(more, "asp"))
+    part = setting.shortened(96)
+    assert part.pushes == 96
+    change = next(each for each in changes(part) if each.what.startswith("2 servers apart"))
+    assert change.setting.seconds() * whole / part.seconds() == pytest.approx(exact, rel=0.05)
+
+
+PASSING = {"kind": "slow-down", "factor": 2, "start_clock": 100}
 
 
 @pytest.mark.parametrize(
     "settings",
     [
-        {"faults": [{"kind": "slow-down", "factor": 2}], "workload": {"samples": 20_000}},
+        {"faults": [PASSING], "workload": {"samples": 20_000}},
         {"workers": [{"count": 5_000, "step_s": 1}], "workload": {"samples": 100_000}},
+        {},
+        {"workload": {"samples": 20_000}},
     ],
-    ids=["faults in a long run", "many workers"],
+    ids=["passing faults in a long run", "many workers", "nothing is described", "nothing, long"],
 )
-def test_what_would_take_long_is_not_simulated(settings):
-    training = timed(**{"workers": FOUR} | settings)
-    assert Setting.of(training, ParadigmChoice(name="asp")) is None
+def test_nothing_is_said_where_nothing_is_described_or_it_would_take_long(settings):
+    assert diagnose(setting_of("asp", **settings)) is None
+
+
+@pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.parametrize(("workers", "samples"), [(2, 5_000), (30, 3_000), (60, 20_000)])
+def test_all_simulations_together_are_bounded(workers, samples, trained, monkeypatch):
+    simulated = []
+
+    def seconds(setting):
+        simulated.append(setting.pushes)
+        return 1.0
+
+    monkeypatch.setattr(Setting, "seconds", seconds)
+    described = EVERYTHING | {"workers": [{"count": workers, "step_s": 1}], "faults": []}
+    setting = setting_of("asp", **described, workload={"samples": samples})
+    setting = replace(setting, trained=trained)
+    found = diagnose(setting)
+    share = TRAINED_SHARE if trained else SHARE
+    assert sum(simulated) <= PUSHES + share * samples
+    assert (found is None) == (not simulated)
+    assert all(5 * workers <= each <= 24 * workers for each in simulated)
+
+
+def test_workers_that_are_left_keep_their_faults_traces_and_nodes():
+    """The steps of the n-th worker last n seconds; the first and the third go, and so does the
+    fault of the first.
+    """
+    far = {"name": "far", "step_s": 9, "count": 2}
+    setting = setting_of(
+        workers=[{"count": 4, "trace": [[1.0], [2.0], [3.0], [4.0]]}, far],
+        faults=[
+            {"kind": "crash", "worker": "worker-0", "at_s": 5},
+            {"kind": "crash", "worker": "worker-3", "at_s": 6},
+            {"kind": "slow-down", "workers": ["worker-0", "worker-1", "far"], "factor": 2},
+        ],
+        network={"nodes": [{"name": "a", "workers": ["worker-3"]}]},
+    )
+    smaller = without(setting, ["worker-0", "worker-2", "far-0"])
+    assert smaller.steps_s == {"worker-0": 2, "worker-1": 4, "far-0": 9}
+    crash, slow = smaller.experiment.faults
+    assert (crash.worker, slow.workers) == ("worker-1", ("worker-0", "far-0"))
+    assert smaller.experiment.network.nodes[0].workers == ("worker-1",)
+    assert smaller.seconds() > 0
+    assert without(setting, list(setting.groups)) is None
+
+
+def test_a_fault_that_is_always_there_is_simulated_in_part():
+    slow = {"kind": "slow-down", "factor": 5, "workers": ["worker-1"]}
+    settings = {"faults": [slow], "workload": {"samples": 20_000}}
+    found = diagnose(setting_of("bsp", **settings))
+    assert (found.kind, found.change.what) == ("fault", "leaving out worker-1")
+    assert found.seconds == pytest.approx(seconds_of(run(timed(workers=FOUR, **settings))))
+
+
+def test_the_cores_of_a_host_are_named():
+    host = {"name": "box", "cores": 2}
+    found = diagnose(setting_of(workers=[{"count": 4, "step_s": 1, "host": host}]))
+    assert (found.kind, found.bottleneck.what) == ("host", "the cores of host box")
+    assert found.bottleneck.seconds == pytest.approx(20)
 
 
 def test_a_network_in_stages_is_not_simulated():

@@ -48,9 +48,13 @@ def run(driver, meddle=lambda: None):
     return driver.lines
 
 
-@pytest.mark.parametrize("paradigm", ["bsp", "asp"])
-def test_calls_around_a_checkpoint_change_nothing(paradigm):
-    plain, driver = (driver_of(task(), make(paradigm)) for _ in range(2))
+@pytest.mark.parametrize(
+    ("paradigm", "parameters"),
+    [("bsp", {}), ("asp", {}), ("bsp", {"exchange": "ring"})],
+    ids=["bsp", "asp", "bsp by all-reduce"],
+)
+def test_calls_around_a_checkpoint_change_nothing(paradigm, parameters):
+    plain, driver = (driver_of(task(), make(paradigm, **parameters)) for _ in range(2))
     snapshots = []
 
     def meddle():

@@ -115,7 +115,8 @@ def check_against_the_record(published, lines, workload):
         {slot: each["wait_s"] for slot, each in workers.items()}
     )
     assert published.total("raysync_transfer_seconds") == pytest.approx(
-        sum(row.pushed_at_s - row.released_at_s - row.busy_s for row in rows), abs=1e-9
+        sum(row.pushed_at_s - row.released_at_s - row.busy_s - row.server_s for row in rows),
+        abs=1e-9,
     )
     assert published.total("raysync_samples_applied") == summary["samples"]
     assert published.total("raysync_updates") == summary["updates"]

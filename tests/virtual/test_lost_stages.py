@@ -5,6 +5,7 @@ once from every batch, nobody is stuck, and the journal tells a possible history
 from collections import Counter
 
 import pytest
+import torch
 from hypothesis import event, given, settings, strategies as st
 
 from raysync import config
@@ -13,8 +14,13 @@ from raysync.core.events import Left, Pushed
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Checkpointed, Ended, Entry, Resumed
 from raysync.decoupled.plan import plan_of
+from raysync.engine.elastic import for_workers_of
+from raysync.errors import RunFailed
+from raysync.record.reader import load
+from raysync.resuming import prepare_to_resume
+from raysync.runner import run_in
 from raysync.training.preparation import prepare
-from raysync.virtual.engine import driver_of
+from raysync.virtual.engine import VirtualEngine, driver_of
 from tests.builders.virtual import DATA, TIMING, deep, replayed
 
 MOST_EVENTS = 20_000
@@ -125,7 +131,7 @@ def check(task, choice, lines, *, is_whole=True):
         assert all(len(set(group)) == 1 for group in groups), "a stage has missed a batch"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.data(), choices(SYNCS | DROPPING))
 def test_a_pipeline_goes_on_behind_the_last_batch_that_is_complete(data, choice):
     paradigm = choice.make()
@@ -143,7 +149,7 @@ def test_a_pipeline_goes_on_behind_the_last_batch_that_is_complete(data, choice)
     check(task, choice, lines)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.data(), choices(), st.lists(st.integers(0, 120), min_size=1, max_size=3))
 def test_a_run_in_stages_goes_on_from_any_cut(data, choice, cuts):
     paradigm = choice.make()
@@ -159,6 +165,7 @@ def test_a_run_in_stages_goes_on_from_any_cut(data, choice, cuts):
         if not driver.checkpoints:
             break
         [checkpoint] = driver.checkpoints
+        assert for_workers_of(checkpoint, task.experiment) is checkpoint
         upto = driver.lines.index(Checkpointed(checkpoint.at, checkpoint.number))
         lines += [*driver.lines[: upto + 1], Resumed(checkpoint.at, checkpoint.number)]
     driver = ran(driver_of(task, choice.make(), checkpoint))
@@ -166,6 +173,34 @@ def test_a_run_in_stages_goes_on_from_any_cut(data, choice, cuts):
     assert isinstance(lines[-1], Ended)
     assert lines[-1].status == "finished", lines[-1]
     check(task, choice, lines)
+
+
+class Failing:
+    """A callback that ends the run when most of it is done."""
+
+    def on_progress(self, measures):
+        if measures.progress > 0.8:
+            raise ValueError("enough")
+
+
+def test_a_record_in_stages_goes_on_as_if_it_had_never_ended(tmp_path):
+    choice = ParadigmChoice(name="decoupled", modules=3, groups=2)
+    kill = {"kind": "crash", "worker": "gpu-3", "at_s": 2, "rejoin_after_s": 1}
+    more = {"timing": "with-gradients", "checkpoint": {"every_progress": 0.1}}
+    task = task_of(choice, [kill], output=str(tmp_path / "a"), evaluation={"marks": 2}, **more)
+    undisturbed = run_in(VirtualEngine(), task, choice)
+    with pytest.raises(RunFailed, match="enough"):
+        run_in(VirtualEngine(), task, choice, callbacks=[Failing()])
+    [path] = (each for each in (tmp_path / "a").glob("*/*") if each != undisturbed.path)
+    failed = load(path, trust=True)
+    _, goes_on = prepare_to_resume(failed, failed.config, lambda text: None, deep, DATA)
+    record = run_in(VirtualEngine(), task, choice, goes_on=goes_on)
+    lines = list(record.journal())
+    assert sum(isinstance(line, Resumed) for line in lines) == 1
+    assert lines[-1].status == "finished"
+    check(task, choice, lines)
+    mine, others = record.state_dict(), undisturbed.state_dict()
+    assert all(torch.equal(mine[name], others[name]) for name in others)
 
 
 def test_a_group_that_cannot_come_back_leaves_its_batches_to_the_others():

@@ -197,6 +197,11 @@ DECOUPLED = st.fixed_dictionaries(
 )
 
 
+def test_a_run_without_a_server_goes_on():
+    task = learns(net, faults=FAULTS)
+    check(Case(task, "bsp", exchange="all-reduce"), [1, 20, 47, 90])
+
+
 @settings(max_examples=8)
 @given(DECOUPLED, cuts(200))
 def test_weights_are_the_same_in_stages(parameters, events):

@@ -1,0 +1,75 @@
+"""The setting without some of its workers, the others doing all the work."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+
+from raysync.bottlenecks.setting import Setting
+from raysync.config import Experiment, WorkerGroup
+from raysync.config.faults import Crash, Fault
+from raysync.core.ids import Slot, worker_slot
+
+
+def without(setting: Setting, slots: Collection[str]) -> Setting | None:
+    """Return a setting without the workers in these slots; None: nobody would be left, or the
+    paradigm or `cluster.min_workers` needs them.
+
+    Those that are left are numbered anew, as in a file with a smaller `count`, and so draw other
+    jitter; their faults, traces and places on nodes stay with them.
+    """
+    names: dict[str, str] = {}
+    """Slot of a worker that is left -> its new slot."""
+    counts: dict[str, int] = {}
+    for slot in setting.groups:
+        if slot not in slots:
+            group = Slot(slot).group
+            counts[group] = counts.get(group, 0) + 1
+            names[slot] = worker_slot(group, counts[group] - 1)
+    before = setting.experiment
+    if not names or before.cluster.min_workers > len(names):
+        return None
+    smaller = setting.change(
+        workers=tuple(_left(group, names) for group in before.workers if group.name in counts),
+        faults=tuple(_faults(before, names)),
+    )
+    nodes = tuple(
+        node.model_copy(update={"workers": still})
+        for node in before.network.nodes
+        if (still := _renamed(before, node.workers, names))
+    )
+    smaller = smaller.change_network(nodes=nodes)
+    if smaller.experiment.make(smaller.choice).infeasible_reason(len(names)):
+        return None
+    groups = {
+        names[slot]: _left(group, names) for slot, group in setting.groups.items() if slot in names
+    }
+    return replace(smaller, training=replace(smaller.training, groups=groups))
+
+
+def _left(group: WorkerGroup, names: Mapping[str, str]) -> WorkerGroup:
+    """Return a group with those of its workers that are left."""
+    numbers = [number for number in range(group.count) if worker_slot(group.name, number) in names]
+    trace = group.trace
+    if trace and isinstance(trace[0], tuple):
+        trace = tuple(trace[number] for number in numbers)
+    return group.model_copy(update={"count": len(numbers), "trace": trace})
+
+
+def _faults(before: Experiment, names: Mapping[str, str]) -> Iterator[Fault]:
+    """Yield the faults of the workers that are left."""
+    for fault in before.faults:
+        if isinstance(fault, Crash):
+            if fault.worker in names:
+                yield fault.model_copy(update={"worker": names[fault.worker]})
+        elif not fault.workers:
+            yield fault
+        elif still := _renamed(before, fault.workers, names):
+            yield fault.model_copy(update={"workers": still})
+
+
+def _renamed(
+    before: Experiment, workers: tuple[str, ...], names: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Return the new slots of workers, which were named by slot or group."""
+    return tuple(names[slot] for slot in before.slots_of(workers) if slot in names)

@@ -1,0 +1,201 @@
+"""A process that has imported torch, from which a private cluster forks its worker processes.
+
+An actor needs torch, whose import takes a core one to two seconds: those of seven actors on two
+cores were most of what a user waited for. Here it is imported once, while Ray starts. Ray itself is
+imported by each process on its own: its library reads the environment of a worker as it is loaded.
+
+`python -m raysync.cluster.fork_server FD FOLDER` is the server. It ends with the process that
+started it, however that ends, and removes the folder.
+Nothing here depends on it: where it is not there, or is gone, a worker process imports for itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib import import_module
+from inspect import signature
+from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
+
+from raysync.cluster import worker_process
+from raysync.cluster.worker_process import RAYS_PROGRAM, SOCKET
+
+PRELOADED = (
+    "raysync.engine.driver",
+    "raysync.training.batch_reader",
+    "raysync.training.evaluation",
+    "raysync.training.gradient",
+    "raysync.training.model_server",
+    "raysync.training.preparation",
+    # what torch imports with the first optimizer
+    "torch._dynamo",
+    # what Ray imports
+    "asyncio",
+    "jsonschema",
+    "requests",
+)
+"""What a worker process finds imported. Nothing of it imports Ray."""
+REQUEST_BYTES = 1 << 20
+"""The largest request: arguments and environment, of which the kernel allows 128 KiB a string."""
+READ_EARLY = ("GLIBC_", "GOMP_", "KMP_", "LD_", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_", "PYTHON")
+"""How the variables begin that a process reads when it starts, or when torch is imported."""
+ARENAS, M_ARENA_MAX = "MALLOC_ARENA_MAX", -8
+"""The one of them that can also be set later, and its number for `mallopt` (glibc)."""
+GONE_S = 5.0
+"""How long the server may take to end once it is told to."""
+
+
+class ForkServer:
+    """The server process, and the folder with its socket, which only this user can enter."""
+
+    def __init__(self) -> None:
+        self._folder = folder = Path(mkdtemp(prefix="raysync-"))
+        self.worker_program = folder / "worker.py"
+        """The program to start worker processes with; what asks early waits for the imports."""
+        self.worker_program.symlink_to(worker_process.__file__)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+            listening.bind(str(folder / SOCKET))
+            listening.listen(socket.SOMAXCONN)
+            descriptor = listening.fileno()
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(descriptor), str(folder)],
+                stdin=subprocess.PIPE,  # its end is the end of this process
+                pass_fds=[descriptor],
+                start_new_session=True,  # Ctrl-C is for the command alone
+            )
+
+    @property
+    def pid(self) -> int:
+        """The process id of the server; the worker processes are its children."""
+        return self._process.pid
+
+    def close(self) -> None:
+        """End the server; the worker processes that it forked are left alone."""
+        assert self._process.stdin is not None, "no pipe"
+        self._process.stdin.close()
+        try:
+            self._process.wait(GONE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        rmtree(self._folder, ignore_errors=True)
+
+
+@contextmanager
+def forked_by(server: ForkServer) -> Iterator[None]:
+    """Make a cluster that is started within start its worker processes by a fork server.
+
+    Ray has no option for the program of a worker process (2.60), only an argument of an inner
+    function; where that is not there, worker processes are started as ever.
+    """
+    from ray._private import services
+
+    start_raylet = services.start_raylet
+
+    def start(*args: object, **options: object) -> object:
+        call = signature(start_raylet).bind(*args, **options)
+        if "worker_path" in call.arguments:
+            call.arguments["worker_path"] = str(server.worker_program)
+        return start_raylet(*call.args, **call.kwargs)
+
+    services.start_raylet = start
+    try:
+        yield
+    finally:
+        services.start_raylet = start_raylet
+
+
+def serve(listening: socket.socket) -> None:
+    """Fork worker processes until the process that started this one has gone, or closes stdin."""
+    for name in PRELOADED:
+        import_module(name)
+    with suppress(ValueError):
+        sys.path.remove(str(Path.cwd()))  # by `python -m`
+    gc.collect()
+    gc.freeze()  # else a collection in a worker process would copy every page
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing here waits for a worker process
+    while True:
+        ready, _, _ = select.select([sys.stdin, listening], [], [])
+        if sys.stdin in ready:
+            return
+        connection, _ = listening.accept()
+        with connection:
+            data, files, _, _ = socket.recv_fds(connection, REQUEST_BYTES, 3)
+            request = Request.of(data) if len(files) == 3 else None
+            if request is not None and request.is_met_by_fork and os.fork() == 0:
+                listening.close()
+                connection.send(b"\1")
+                connection.close()
+                request.become_worker(files)
+            for file in files:
+                os.close(file)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a worker process was started with that asks to be forked instead."""
+
+    executable: str
+    folder: str
+    """Its working directory."""
+    arguments: list[str]
+    environment: dict[str, str]
+
+    @classmethod
+    def of(cls, data: bytes) -> Request | None:
+        """Read what `worker_process` sends; None: it was cut off."""
+        executable, folder, *strings = os.fsdecode(data).split("\0")
+        if "" not in strings:
+            return None
+        end = strings.index("")
+        environment = dict(string.split("=", 1) for string in strings[end + 1 :])
+        return cls(executable, folder, strings[:end], environment)
+
+    @property
+    def is_met_by_fork(self) -> bool:
+        """Whether a fork of this process is what the program itself would have become."""
+        own = _read_early(os.environ)  # noqa: TID251 - what this process began with
+        return self.executable == sys.executable and _read_early(self.environment) == own
+
+    def become_worker(self, files: list[int]) -> None:
+        """Run Ray's program of a worker process with stdin, stdout and stderr; it does not
+        return.
+        """
+        os.setpgid(0, 0)  # Ray ends the process group of a worker with it
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for target, file in enumerate(files):
+            os.dup2(file, target)
+            os.close(file)
+        if ARENAS in self.environment:
+            ctypes.CDLL(None).mallopt(M_ARENA_MAX, int(self.environment[ARENAS]))
+        os.environ.clear()  # noqa: TID251
+        os.environ.update(self.environment)  # noqa: TID251
+        os.chdir(self.folder)
+        sys.argv = self.arguments
+        runpy.run_module(RAYS_PROGRAM, run_name="__main__", alter_sys=True)
+        sys.exit()
+
+
+def _read_early(environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(READ_EARLY) and name != ARENAS
+    }
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))
+    rmtree(sys.argv[2], ignore_errors=True)

@@ -1,0 +1,40 @@
+"""The program that a private cluster starts for each of Ray's worker processes.
+
+It asks the fork server beside it for a process that has already imported torch, hands over its
+arguments, its environment and its files, and is gone. Where no fork server answers, or it declines,
+this becomes the worker process itself, as Ray's own program does.
+
+It imports the standard library alone: it runs once for each worker.
+"""
+
+import os
+import runpy
+import socket
+import sys
+from pathlib import Path
+
+RAYS_PROGRAM = "ray._private.workers.default_worker"
+"""Ray's own program of a worker process (Ray 2.60)."""
+SOCKET = "fork-server"
+"""The name of the fork server's socket, in the folder from which this program was started."""
+
+
+def is_handed_over(folder: Path) -> bool:
+    """Ask the fork server of that folder for a process in place of this one; return whether it has
+    started it.
+    """
+    variables = [f"{name}={value}" for name, value in os.environ.items()]  # noqa: TID251 - its own
+    strings = [sys.executable, str(Path.cwd()), *sys.argv, "", *variables]
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+            server.connect(str(folder / SOCKET))
+            socket.send_fds(server, [os.fsencode("\0".join(strings))], [0, 1, 2])
+            return server.recv(1) != b""
+    except OSError:
+        return False
+
+
+if __name__ == "__main__":
+    del sys.path[0]  # the folder of this file, which holds modules of a package
+    if not is_handed_over(Path(sys.argv[0]).parent):
+        runpy.run_module(RAYS_PROGRAM, run_name="__main__", alter_sys=True)
