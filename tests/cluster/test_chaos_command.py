@@ -30,7 +30,7 @@ def test_a_run_survives_the_loss_of_a_worker_a_server_and_its_command(tmp_path, 
     cli.app(standalone_mode=False)
     result = json.loads((out / "chaos.json").read_text())
     assert set(result["oracles"].values()) == {"ok"}
-    assert len(result["oracles"]) == 10
+    assert len(result["oracles"]) == 11
     assert {each["target"]: each["survived"] for each in result["targets"]} == {
         "worker": 1,
         "server": 1,
