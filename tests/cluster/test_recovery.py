@@ -89,7 +89,7 @@ def test_a_lost_shard_comes_back_with_its_weights_and_the_others_go_on(ray_clust
         "paradigm": "bsp",
         "workers": [{"name": "fast", "count": 2, "step_s": 0.03}],
         "workload": {"samples": 2400},
-        "update": {"lr": 0.05, "momentum": 0.9, "combine": "sum"},
+        "update": {"lr": 0.05, "momentum": 0.9, "combine": "sum", "lr_scaling": "none"},
         "cluster": {"server_shards": 2, "restarts": {"backoff_s": 0.1}, "server_log_bytes": 2**18},
     }
     undisturbed = run(**settings)
