@@ -91,6 +91,19 @@ def test_two_slots_are_enough_for_a_writer_whose_vectors_are_taken_in_turn():
     assert pool.segments == 1
 
 
+def test_a_vector_that_is_being_overwritten_cannot_be_read():
+    pool, mappings = slots(), Mappings()
+    old = pool.take().handle  # dropped at once
+    write(mappings, old, 1)
+    new = pool.take()
+    assert new.handle.slot == old.slot
+    assert set(mappings.read(old)) == {1}
+    mappings.begin(new.handle)
+    for handle in (old, new.handle):
+        with pytest.raises(TornVector):
+            mappings.read(handle)
+
+
 def test_a_slot_of_a_writer_that_is_gone_is_given_to_nothing_again():
     """It may be frozen, and write on later."""
     pool, mappings = slots(), Mappings()
