@@ -306,7 +306,12 @@ def test_bsp_on_ray_is_repeatable(run):
 @pytest.mark.parametrize("paradigm", ["bsp", {"name": "hybrid", "k": 3, "pull_interval": 2}])
 def test_runs_over_both_transports_agree_and_say_which_it_was(run, paradigm):
     """With batch norm's buffers, which travel behind the gradient. Sums depend on their order."""
-    settings = {"paradigm": paradigm, "workers": UNEQUAL, "model": f"{__name__}:normalised"}
+    settings = {
+        "paradigm": paradigm,
+        "workers": UNEQUAL,
+        "model": "fashion-cnn",
+        "update": {"lr": 0.02},
+    }
     records = [run(**settings), run(**settings, cluster={"transport": "shared-memory"})]
     losses = [record.evaluations.loss.to_numpy() for record in records]
     np.testing.assert_allclose(*losses, rtol=1e-4)
