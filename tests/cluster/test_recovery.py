@@ -15,7 +15,7 @@ from raysync.paradigms import rebuild
 from raysync.record.reader import load
 from raysync.resuming import prepare_to_resume
 from raysync.runner import run_in
-from tests.builders.cluster import LONGER, pid_of
+from tests.builders.cluster import LONGER, UNEQUAL, pid_of
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -139,20 +139,21 @@ def is_segment(file):
 
 def test_killed_processes_leave_no_shared_memory(ray_cluster, session, run):
     """A worker and the server, which come back; the controller is killed when the session ends."""
+    run(paradigm="asp", workers=UNEQUAL)
+    group = session._actor_group
+    pids = [pid_of(ray_cluster, actor) for actor in (group.workers[0], group.servers[0])]
     before, during = users_of_shared_memory(), []
 
-    def kill(name):
-        def strike(actor_group):
-            during.append(users_of_shared_memory() - before)
-            psutil.Process(pid_of(ray_cluster, getattr(actor_group, name)[0])).kill()
-
-        return strike
+    def kill_next(actor_group):
+        assert actor_group is group
+        during.append(users_of_shared_memory() - before)
+        psutil.Process(pids.pop(0)).kill()
 
     record = run(
-        **LONGER | {"workload": {"samples": 4800}, "checkpoint": {"every_progress": 0.2}},
+        **LONGER | {"workload": {"samples": 4800}},
         paradigm="asp",
         cluster={"transport": "shared-memory", "restarts": {"backoff_s": 0.1}},
-        strikes={0.1: kill("workers"), 0.4: kill("servers")},
+        strikes={0.1: kill_next, 0.4: kill_next},
     )
     assert record.summary["status"] == "finished"
     assert replays(record)
