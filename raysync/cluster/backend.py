@@ -27,7 +27,7 @@ from ray.exceptions import (
 )
 
 from raysync.cluster.actor_errors import ActorError, reason
-from raysync.cluster.channels import HOT, Channels, PipedCall
+from raysync.cluster.channels import HOT, Channels, Issued, PipedCall
 from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.node_watch import WorkerNodes
 from raysync.cluster.shards import Parts, Shards, Spawns
@@ -255,10 +255,12 @@ class RayBackend:
             return self._call(actor, method, fields, inputs)
         if method in HOT and all(isinstance(each, PipedCall) for each in inputs):
             return self._pipe(self._channels, actor, method, fields, inputs)
-        channel = self._channels.get(actor)
-        if channel is None:
-            return self._call(actor, method, fields, inputs)
-        return channel.by_ray(lambda: self._call(actor, method, fields, inputs))
+        return self._by_ray(actor, lambda: self._call(actor, method, fields, inputs))
+
+    def _by_ray(self, actor: str, issue: Callable[[], Issued]) -> Issued:
+        """Issue a call of Ray's, in its turn if the actor is called over pipes, too."""
+        channel = None if self._channels is None else self._channels.get(actor)
+        return issue() if channel is None else channel.by_ray(issue)
 
     def _pipe(
         self,
@@ -476,10 +478,13 @@ class RayBackend:
                 assert isinstance(again, PipedCall), "it has the inputs that it had"
                 lost.follow(again)
             return again
+        assert not isinstance(lost, PipedCall), "it was made over a pipe"
         shards = self._servers[server]
         parts = [each if isinstance(each, tuple) else each.parts for each in inputs]
         leases, reads = self._room_for_weights(method), _leases_of(inputs)
-        report, *values = shards.repeat(method, fields, parts, _handles(leases))
+        report, *values = self._by_ray(
+            server, lambda: shards.repeat(method, fields, parts, _handles(leases))
+        )
         if lost is not None:
             lost.patch(shards, report, values, leases)
         return RayCall(self, report, *values, leases=leases, reads=reads)

@@ -26,12 +26,14 @@ from multiprocessing.connection import Connection
 from pickle import HIGHEST_PROTOCOL, dumps
 from selectors import EVENT_READ, DefaultSelector
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from raysync.cluster.actor_errors import ActorError
 from raysync.cluster.clock import now_s
 from raysync.cluster.shared_memory import Handle, Lease
 from raysync.engine.backend import Failure
+
+Issued = TypeVar("Issued")
 
 HOT = frozenset({"step", "apply", "apply_and_publish", "publish"})
 """The methods that are called over pipes."""
@@ -211,7 +213,7 @@ class Channel:
         call.finish(answer)
         self.advance()
 
-    def by_ray(self, issue: Callable[[], Any]) -> Any:
+    def by_ray(self, issue: Callable[[], Issued]) -> Issued:
         """Issue a call of Ray's in its turn, behind all that has been called over the pipes."""
         while self._queue and self.failure is None:
             self.channels.pump(None)  # until what is in front of it has been sent

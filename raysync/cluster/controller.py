@@ -134,6 +134,7 @@ class Controller:
         driver = self._driver = driver_of(plan, servers, receivers, evaluator, workers, self._watch)
         if metrics is not None and plan.checkpoint is not None:
             metrics.begin_behind(plan.checkpoint)
+        assert isinstance(driver.backend, RayBackend), "a run on Ray"
         with closing(driver.backend):
             for lines in driver.run():
                 log_events(lines)

@@ -135,11 +135,6 @@ class Server:
         version, replica = fields
         return self._published(version, replica, into), version
 
-    @signed()
-    def copied(self, fields: list[Any], handle: Payload) -> Payload:
-        """Return a vector in shared memory as it travels to another node."""
-        return outgoing(*incoming(handle))[0]
-
     def _published(self, version: int, replica: int, into: Handle | None) -> Payload:
         weights = self._ready.publish(version, replica)
         if into is None:
