@@ -28,7 +28,7 @@ from raysync.runner import run_in
 from raysync.training.models import convnet
 from raysync.training.preparation import TrainingPlan, prepare
 
-WORKERS, ITERATIONS, BATCH, LR, TURNS = 5, 200, 128, 0.01, 5
+WORKERS, ITERATIONS, BATCH, LR, TURNS = 5, 200, 128, 0.01, 3
 GRADIENTS = WORKERS * ITERATIONS
 
 

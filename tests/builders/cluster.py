@@ -1,6 +1,7 @@
 """Experiments for runs on Ray, and what is asked about their actors."""
 
 import os
+from contextlib import suppress
 
 import psutil
 
@@ -33,7 +34,8 @@ def kill_one(title):
     called over pipes does not take other calls meanwhile, so it cannot be asked for its process.
     """
     for process in psutil.Process().children(recursive=True):
-        if process.cmdline()[:1] and process.cmdline()[0].startswith(f"ray::{title}"):
-            process.kill()
-            return
+        with suppress(psutil.NoSuchProcess):
+            if process.cmdline()[:1] and process.cmdline()[0].startswith(f"ray::{title}"):
+                process.kill()
+                return
     raise AssertionError(f"no {title}")
