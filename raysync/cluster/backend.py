@@ -12,7 +12,7 @@ scheduled, or that a report is due.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -30,6 +30,8 @@ from raysync.cluster.actor_errors import ActorError, reason
 from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.node_watch import WorkerNodes
 from raysync.cluster.shards import Parts, Shards, Spawns
+from raysync.cluster.shared_memory import Handle, Lease
+from raysync.cluster.shared_vectors import SharedVectors
 from raysync.core.ids import WorkerId
 from raysync.engine.backend import Failure, Room
 from raysync.engine.evaluations import EVALUATOR
@@ -66,7 +68,16 @@ class Upload:
 class RayCall:
     """A call of one actor, or of all shards of one."""
 
-    __slots__ = ("__weakref__", "_backend", "_values", "is_fetched", "report", "upload")
+    __slots__ = (
+        "__weakref__",
+        "_backend",
+        "_values",
+        "is_fetched",
+        "leases",
+        "reads",
+        "report",
+        "upload",
+    )
 
     def __init__(
         self,
@@ -75,6 +86,8 @@ class RayCall:
         *values: Parts,
         is_fetched: bool = False,
         upload: Upload | None = None,
+        leases: tuple[Lease, ...] = (),
+        reads: tuple[Lease, ...] = (),
     ) -> None:
         """
         Args:
@@ -83,7 +96,10 @@ class RayCall:
             values: the parts of each value that it leaves behind.
             is_fetched: whether the call counts as done only once its answer has come to this node.
             upload: how its first value travels to a server; None: it is not a worker's.
+            leases: the slots of its first value, if that is in shared memory.
+            reads: those of its inputs, which are held until it is known to be done.
         """
+        self.leases, self.reads = leases, reads
         self._backend, self._values = backend, values
         self.report, self.is_fetched, self.upload = report, is_fetched, upload
 
@@ -99,10 +115,13 @@ class RayCall:
         """See `Call.value`."""
         return self._values[index]
 
-    def patch(self, shards: Shards, report: Parts, values: Sequence[Parts]) -> None:
+    def patch(
+        self, shards: Shards, report: Parts, values: Sequence[Parts], leases: tuple[Lease, ...]
+    ) -> None:
         """Stand for what shards that were started anew leave behind now, in place of what those
         before them did not.
         """
+        self.leases += leases
         self.report = shards.patched(tuple(self.report), report)
         self._values = tuple(map(shards.patched, self._values, values))
 
@@ -120,6 +139,7 @@ class _Watched:
     argument: Any
     missing: int
     """The number of references of the call that are not there yet."""
+    call: RayCall
 
 
 class RayBackend:
@@ -140,6 +160,7 @@ class RayBackend:
         *,
         sites: Mapping[str, str],
         ways_s: Mapping[str, float],
+        shared: SharedVectors | None = None,
         began_at: float = 0.0,
     ) -> None:
         """
@@ -153,8 +174,10 @@ class RayBackend:
             names: Ray's id of an actor -> its id here, of workers and servers.
             sites: worker -> Ray's id of its node.
             ways_s: slot -> the seconds that a vector takes one way over its worker's emulated link.
+            shared: the slots of shared memory; None: all vectors are object references.
             began_at: the time, in seconds since the run began, at which it goes on.
         """
+        self._shared = shared
         self._sites, self._ways_s = dict(sites), ways_s
         self._servers, self._evaluator, self._evaluator_setup = servers, evaluator, evaluator_setup
         self._workers = dict(workers)
@@ -210,31 +233,60 @@ class RayBackend:
     def call(self, actor: str, method: str, fields: list[Any], *inputs: Any) -> RayCall:
         """See `Backend.call`."""
         parts = [each.parts if isinstance(each, RayCall) else each for each in inputs]
+        reads = _leases_of(inputs)
         if (shards := self._servers.get(actor)) is not None:
-            report, *values = shards.call(method, fields, parts)
-            return (_Snapshot if method == "snapshot" else RayCall)(self, report, *values)
+            leases = self._room_for_weights(method)
+            report, *values = shards.call(method, fields, parts, _handles(leases))
+            kind = _Snapshot if method == "snapshot" else RayCall
+            return kind(self, report, *values, leases=leases, reads=reads)
         remote = (
             getattr(self._evaluator, method).remote
             if actor == EVALUATOR
             else self._remote(actor, method)
         )
-        returned = remote(fields, *(part for each in parts for part in each))
+        arguments = (part for each in parts for part in each)
+        if method == "step":
+            return self._step(actor, remote, fields, arguments, reads)
+        returned = remote(fields, *arguments)
         match method:
-            case "step":
-                *gradient, report = returned
-                upload = Upload(actor, self._upload_s(actor, fields))
-                return RayCall(self, (report,), tuple(gradient), upload=upload)
             case "backward":
                 gradient, dx, report = returned
                 return RayCall(self, (report,), (gradient,), (dx,), upload=Upload(actor, 0.0))
-        return RayCall(self, (returned,), (returned,))
+        return RayCall(self, (returned,), (returned,), reads=reads)
+
+    def _step(
+        self,
+        worker: str,
+        remote: Any,
+        fields: list[Any],
+        weights: Iterable[Any],
+        reads: tuple[Lease, ...],
+    ) -> RayCall:
+        """Issue a step, whose gradient goes into shared memory if its worker is on that node."""
+        lease = self._shared and self._shared.gradient(worker, self._sites)
+        into = {"into": lease.handle} if lease else {}
+        *gradient, report = remote(fields, *weights, **into)
+        return RayCall(
+            self,
+            (report,),
+            tuple(gradient),
+            upload=Upload(worker, self._upload_s(worker, fields)),
+            leases=(lease,) if lease else (),
+            reads=reads,
+        )
+
+    def _room_for_weights(self, method: str) -> tuple[Lease, ...]:
+        """Return the slots for what a method of the server publishes, if that is shared."""
+        if self._shared is None or method not in ("apply_and_publish", "publish"):
+            return ()
+        return self._shared.weights()
 
     def watch(self, call: RayCall, then: Callable[[Any], None], argument: Any) -> None:
         """See `Backend.watch`."""
         if isinstance(call, _Delayed):
             self.schedule(call.at, then, argument)
             return
-        watched = _Watched(then, argument, len(call.report))
+        watched = _Watched(then, argument, len(call.report), call)
         for reference in call.report:
             self._watched.setdefault(reference, []).append(watched)
 
@@ -318,6 +370,8 @@ class RayBackend:
             ray.kill(self._workers.pop(actor))
             self._sites.pop(actor, None)
             self._nodes.lost(actor)
+            if self._shared is not None:
+                self._shared.forget(actor)
             for method in [key for key in self._methods if key[0] == actor]:
                 del self._methods[method]
 
@@ -326,6 +380,8 @@ class RayBackend:
         if actor == EVALUATOR:
             reset = self._evaluator.reset.options(max_task_retries=-1)  # it waits for the process
             return RayCall(self, (reset.remote(*self._evaluator_setup),))
+        if self._shared is not None:
+            self._shared.restart()
         dead = set() if freezes else self._dead
         state = base[0].parts if base else None
         ids, ready = self._servers[actor].restart(dead, state, self._respawns)
@@ -342,10 +398,11 @@ class RayBackend:
         """See `Backend.repeat`: only the shards that were started anew are called."""
         shards = self._servers[server]
         parts = [each.parts if isinstance(each, RayCall) else each for each in inputs]
-        report, *values = shards.repeat(method, fields, parts)
+        leases, reads = self._room_for_weights(method), _leases_of(inputs)
+        report, *values = shards.repeat(method, fields, parts, _handles(leases))
         if lost is not None:
-            lost.patch(shards, report, values)
-        return RayCall(self, report, *values)
+            lost.patch(shards, report, values, leases)
+        return RayCall(self, report, *values, leases=leases, reads=reads)
 
     def failure_of(self, error: RayError) -> Failure:
         """Say what a Ray error means, which may be that of a call whose values were waited for."""
@@ -370,6 +427,7 @@ class RayBackend:
         for watched in self._watched.pop(reference):
             watched.missing -= 1
             if not watched.missing:
+                watched.call.reads = ()
                 watched.then(watched.argument)
 
     def _remote(self, worker: str, method: str) -> Any:
@@ -380,6 +438,15 @@ class RayBackend:
                 bound = bound.options(num_returns=self._parts + 1)
             self._methods[key] = bound.remote
         return self._methods[key]
+
+
+def _leases_of(inputs: Iterable[Any]) -> tuple[Lease, ...]:
+    """Return the slots that the inputs of a call are in, which must not be written meanwhile."""
+    return tuple(lease for each in inputs if isinstance(each, RayCall) for lease in each.leases)
+
+
+def _handles(leases: Iterable[Lease]) -> list[Handle]:
+    return [lease.handle for lease in leases]
 
 
 class _Delayed(RayCall):

@@ -19,6 +19,7 @@ from raysync.cluster.backend import RayBackend
 from raysync.cluster.monitoring import Exporter, log_begin, log_events, log_to_stderr, run_metrics
 from raysync.cluster.node_watch import NodeWatch, Watch, WorkerNodes
 from raysync.cluster.shards import Shards
+from raysync.cluster.shared_vectors import SharedPlan, SharedVectors
 from raysync.config import Crash, Experiment
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Line
@@ -81,6 +82,8 @@ class RunPlan:
     """Id of a worker -> Ray's id of its node."""
     server_sites: Sequence[str]
     """Ray's id of the node of each server actor."""
+    shared: SharedPlan | None = None
+    """What travels in shared memory; None: nothing does."""
     evaluator_setup: tuple[Any, ...] = ()
     """References to the arguments of the evaluator's `reset`."""
     checkpoint: Checkpoint | None = None
@@ -183,9 +186,17 @@ def driver_of(
         plan.names,
         sites=plan.sites,
         ways_s=plan.ways_s,
+        shared=_shared_vectors(plan),
         began_at=0.0 if plan.checkpoint is None else plan.checkpoint.at,
     )
     faults = FaultPlan(experiment)
     topology = plan.topology.topology(backend, experiment, faults)
     marks = experiment.evaluation.progress_marks()
     return Driver(topology, backend, experiment, faults, marks, plan.primary, plan.checkpoint)
+
+
+def _shared_vectors(plan: RunPlan) -> SharedVectors | None:
+    if plan.shared is None:
+        return None
+    [(server, shards)] = plan.servers.items()  # a pipelined run has several, and shares nothing
+    return SharedVectors(plan.shared, plan.vector_bytes[server], len(shards))

@@ -23,6 +23,8 @@ class Place:
     """Ray's numbers of the GPUs it may use."""
     devices: tuple[str, ...]
     """The torch devices that it computes on."""
+    transport: str = "object-ref"
+    """How vectors travel: a worker's gradients, the weights of a server, and to the evaluator."""
 
 
 def here(devices: Sequence[str]) -> Place:

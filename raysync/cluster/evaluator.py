@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from raysync.cluster.actor_errors import signed
 from raysync.cluster.actor_spec import Role
 from raysync.cluster.devices import Place, devices_of_actor, here
-from raysync.cluster.transport import Payload, incoming
+from raysync.cluster.transport import MAPPINGS, Payload, incoming
 from raysync.config import Experiment
 from raysync.training.evaluation import ModelEvaluation
 from raysync.training.initial_model import InitialModel
@@ -60,6 +60,7 @@ class Evaluator:
 
     def reset(self, assembly: Assembly, experiment: Experiment, model: InitialModel) -> Place:
         """Begin a run."""
+        MAPPINGS.clear()
         [device] = devices_of_actor()
         self._assembly = assembly
         whole, self._module = assembly.modules(model)

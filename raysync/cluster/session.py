@@ -24,6 +24,8 @@ from raysync.cluster.controller import RunPlan
 from raysync.cluster.devices import Place
 from raysync.cluster.layout import Layout, layout_of
 from raysync.cluster.placement import Plan, cpus, fallbacks, placed, plan, reserve
+from raysync.cluster.shared_vectors import SharedPlan
+from raysync.cluster.transport_choice import Sites, choose, memory_here
 from raysync.config import Experiment
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.events import Left
@@ -296,6 +298,7 @@ class Session:
             self._notify(
                 f"Worker group {name!r} has GPUs, but this torch sees none: it computes on the CPU."
             )
+        shared = self._shared_memory(actor_group, layout)
         respawns = {
             slot: actor_group.worker_spec(number, plans[slot].group, sent[slot], model)
             for number, slot in enumerate(layout.slots)
@@ -332,10 +335,47 @@ class Session:
                 self.places[f"server-{layout.first_server + index}"].node_id
                 for index in range(len(actor_group.servers))
             ],
+            shared,
             evaluator_setup,
             None if checkpoint is None else replace(checkpoint, servers={}),
             labels,
         )
+
+    def _shared_memory(self, actor_group: ActorGroup, layout: Layout) -> SharedPlan | None:
+        """Decide what travels in shared memory, and note it at the places of the actors.
+
+        Raises:
+            ConfigError: the experiment demands what cannot be.
+        """
+        experiment = layout.experiment
+        if experiment.cluster.transport == "object-ref" or not layout.shares_memory:
+            return None
+        servers = [
+            f"server-{layout.first_server + index}" for index in range(len(actor_group.servers))
+        ]
+        nodes = {name: place.node_id for name, place in self.places.items()}
+        memory = within(
+            ANSWER_S,
+            lambda: ray.get(actor_group.servers[0].__ray_call__.remote(lambda _: memory_here())),
+        )
+        shared, why = choose(
+            experiment,
+            sum(layout.vector_bytes.values()),
+            Sites(
+                [nodes[name] for name in servers],
+                nodes["evaluator"],
+                {slot: nodes[slot] for slot in layout.slots},
+            ),
+            memory,
+        )
+        if why:
+            some = "Some vectors travel" if shared else "All vectors travel"
+            self._notify(f"{some} as object references: {why}.")
+        if shared is not None:
+            sharing = [slot for slot in layout.slots if nodes[slot] == shared.node]
+            for name in sharing + [*servers, "evaluator"] * shared.shares_weights:
+                self.places[name] = replace(self.places[name], transport="shared-memory")
+        return shared
 
     def shared(self, model: InitialModel) -> Any:
         """Return a reference to the task and its model; each node has one copy of its arrays.

@@ -12,7 +12,8 @@ from raysync.cluster.actor_spec import Role
 from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.devices import Place, devices_of_actor, here
 from raysync.cluster.monitoring import log_ready, log_to_stderr
-from raysync.cluster.transport import Payload, incoming, outgoing
+from raysync.cluster.shared_memory import Handle
+from raysync.cluster.transport import MAPPINGS, Payload, incoming, outgoing, written
 from raysync.config import WorkerGroup
 from raysync.engine.step_time import StepTime, one_way_s
 from raysync.training.batch_reader import BatchReader
@@ -57,6 +58,7 @@ class Worker:
 
     def reset(self, plan: WorkerPlan, model: InitialModel) -> Place:
         """Begin a run."""
+        MAPPINGS.clear()
         devices = devices_of_actor(plan.group.devices)
         self._plan = plan
         self._step_time = StepTime(plan.group, plan.seed, plan.slot, plan.batch_size)
@@ -71,7 +73,10 @@ class Worker:
 
     @signed()
     def step(
-        self, batch: tuple[int, int, *tuple[float, ...]], *weights: Payload
+        self,
+        batch: tuple[int, int, *tuple[float, ...]],
+        *weights: Payload,
+        into: Handle | None = None,
     ) -> tuple[Payload | list[float], ...]:
         """Compute one iteration.
 
@@ -80,10 +85,11 @@ class Worker:
                 the seconds that they add to each way.
             weights: (P + Q,) from the server, in a part a shard; none: go on with the weights you
                 have.
+            into: the slot of shared memory that the gradient is to be written into.
 
         Returns:
-            The gradient with the buffers behind it, (P + Q,), in a part a shard; the loss, and the
-            seconds of computing, the emulated part included.
+            The gradient with the buffers behind it, (P + Q,), in a part a shard, or the handles of
+            these parts; the loss, and the seconds of computing, the emulated part included.
         """
         plan, gradient, reader = self._plan, self._gradient, self._reader
         assert plan is not None, "step before reset"
@@ -96,11 +102,20 @@ class Worker:
         began_s = now_s()
         if weights:
             gradient.read_weights(incoming(*weights))
-        loss = gradient.compute(reader, clock, batch_size)
+        if into is None:
+            loss = gradient.compute(reader, clock, batch_size)
+        else:
+            with written(into) as vector:
+                gradient.write_into(vector)
+                loss = gradient.compute(reader, clock, batch_size)
+                gradient.outgoing()
         computed_s = now_s() - began_s
         step_s = self._step_time.seconds(clock, batch_size, factor, computed_s)
         sleep_s(step_s - computed_s)
-        return *outgoing(gradient.outgoing(), plan.shards), [loss, now_s() - began_s]
+        parts = (
+            outgoing(gradient.outgoing(), plan.shards) if into is None else into.parts(plan.shards)
+        )
+        return *parts, [loss, now_s() - began_s]
 
     @signed()
     def restore(self, fields: list[Any], *parts: Payload) -> None:

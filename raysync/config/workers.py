@@ -325,8 +325,14 @@ class Cluster(Strict):
     placement_deadline_s: float = Field(
         20, gt=0, description="how long to wait for resources that are in use"
     )
-    transport: Literal["object-ref"] = Field(
-        "object-ref", description="how gradients and weights travel"
+    transport: Literal["object-ref", "shared-memory", "auto"] = Field(
+        "object-ref",
+        description=(
+            "how gradients and weights travel on Ray; object-ref: as values of Ray's object store,"
+            " everywhere; shared-memory: in memory that the processes of one node share, refused if"
+            " the actors are on several nodes; auto: the gradients of workers on the server's node"
+            " in shared memory, and the weights, too, if nobody reads them elsewhere"
+        ),
     )
     task_events: bool = Field(
         False,

@@ -27,6 +27,8 @@ def demands_of(experiment: Experiment) -> Iterator[Demand]:
         yield Capability.MICRO_BATCHES, f"micro_batch: {experiment.micro_batch}"
     if experiment.cluster.min_workers > 1:
         yield Capability.WAIT_FOR_WORKERS, f"cluster.min_workers: {experiment.cluster.min_workers}"
+    if on_ray and experiment.cluster.transport == "shared-memory":
+        yield Capability.SHARE_MEMORY, "cluster.transport: shared-memory"
     if not on_ray:
         yield from _demands_of(experiment.network)
     for fault in experiment.faults:

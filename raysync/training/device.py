@@ -66,6 +66,11 @@ class Device:
         self.name = name
         self._copies = torch.cuda.Stream(name) if name.startswith("cuda") else None  # type: ignore[no-untyped-call]
 
+    @property
+    def copies(self) -> bool:
+        """Whether it has memory of its own, so that vectors are copied to and from it."""
+        return self._copies is not None
+
     def seed(self, value: int) -> None:
         """Set the generator that dropout and the like draw from on this device."""
         if self._copies is None:

@@ -90,6 +90,8 @@ class GradientComputation:
         )
         self.model = self._replicas[0].model
         self._micro_batch = micro_batch
+        self._given: Tensor | None = None
+        """The vector that was given to write into."""
         # Replicas on one device draw from one generator: so they run in turn.
         apart = len(set(devices)) == len(devices)
         self._threads = ThreadPoolExecutor(len(devices)) if len(devices) > 1 and apart else None
@@ -142,11 +144,23 @@ class GradientComputation:
         for replica in self._replicas:
             replica.model.read_buffers(vector)
 
-    def outgoing(self) -> Tensor:
-        """Return the gradient with the buffers behind it, (P + Q,), in this process's memory; valid
-        until the next `compute`.
+    def write_into(self, vector: Tensor) -> None:
+        """Let `compute` write the gradient with the buffers behind it into a vector (P + Q,) of
+        this process's memory, as long as that is not another one: in place, if the first device is
+        the CPU; `outgoing` copies it from a GPU.
         """
-        return self._replicas[0].device.download(self.model.outgoing)
+        self._given = vector
+        if not self._replicas[0].device.copies:
+            self.model.write_into(vector)
+
+    def outgoing(self) -> Tensor:
+        """Return the gradient with the buffers behind it, (P + Q,), in this process's memory: in
+        the vector that was given for it, if there is one; valid until the next `compute`.
+        """
+        device = self._replicas[0].device
+        if self._given is not None and device.copies:
+            return self._given.copy_(self.model.outgoing)
+        return device.download(self.model.outgoing)
 
     def _join(self) -> None:
         """Add the replicas' parts of the gradient, and average their buffers, in `outgoing` of the

@@ -1,10 +1,14 @@
 """The loss of what a run cannot do without: it goes on from its checkpoints, on real processes."""
 
+from contextlib import suppress
+from pathlib import Path
+
 import psutil
 import pytest
 import torch
 
-from raysync.core.journal import Checkpointed, Remark, Resumed
+from raysync.core.events import Left
+from raysync.core.journal import Checkpointed, Entry, Remark, Resumed
 from raysync.core.replay import replay
 from raysync.errors import RunFailed
 from raysync.paradigms import rebuild
@@ -81,7 +85,8 @@ def test_a_run_under_bsp_comes_to_the_same_model_whatever_is_lost(ray_cluster, s
     assert resumed.summary["samples"] == undisturbed.summary["samples"]
 
 
-def test_a_lost_shard_comes_back_with_its_weights_and_the_others_go_on(ray_cluster, run):
+@pytest.mark.parametrize("transport", ["object-ref", "shared-memory"])
+def test_a_lost_shard_comes_back_with_its_weights_and_the_others_go_on(ray_cluster, run, transport):
     """Two shards, each killed once; one gradient is added to another, in whatever order. So the
     model is the same bit by bit, without any checkpoint.
     """
@@ -90,7 +95,12 @@ def test_a_lost_shard_comes_back_with_its_weights_and_the_others_go_on(ray_clust
         "workers": [{"name": "fast", "count": 2, "step_s": 0.03}],
         "workload": {"samples": 2400},
         "update": {"lr": 0.05, "momentum": 0.9, "combine": "sum", "lr_scaling": "none"},
-        "cluster": {"server_shards": 2, "restarts": {"backoff_s": 0.1}, "server_log_bytes": 2**18},
+        "cluster": {
+            "server_shards": 2,
+            "restarts": {"backoff_s": 0.1},
+            "server_log_bytes": 2**18,
+            "transport": transport,
+        },
     }
     undisturbed = run(**settings)
 
@@ -106,3 +116,49 @@ def test_a_lost_shard_comes_back_with_its_weights_and_the_others_go_on(ray_clust
     mine, others = record.state_dict(), undisturbed.state_dict()
     assert all(torch.equal(mine[name], others[name]) for name in others)
     assert record.summary["samples"] == undisturbed.summary["samples"]
+
+
+def users_of_shared_memory():
+    """The processes of this machine that map a segment, or hold one open."""
+    users = set()
+    for process in psutil.process_iter():
+        with suppress(OSError):
+            folder = Path("/proc", str(process.pid))
+            is_mapped = "memfd:raysync" in (folder / "maps").read_text()
+            if is_mapped or any(is_segment(file) for file in (folder / "fd").iterdir()):
+                users.add(process)
+    return users
+
+
+def is_segment(file):
+    try:
+        return "memfd:raysync" in str(file.readlink())
+    except OSError:
+        return False
+
+
+def test_killed_processes_leave_no_shared_memory(ray_cluster, session, run):
+    """A worker and the server, which come back; the controller is killed when the session ends."""
+    before, during = users_of_shared_memory(), []
+
+    def kill(name):
+        def strike(actor_group):
+            during.append(users_of_shared_memory() - before)
+            psutil.Process(pid_of(ray_cluster, getattr(actor_group, name)[0])).kill()
+
+        return strike
+
+    record = run(
+        **LONGER | {"workload": {"samples": 4800}, "checkpoint": {"every_progress": 0.2}},
+        paradigm="asp",
+        cluster={"transport": "shared-memory", "restarts": {"backoff_s": 0.1}},
+        strikes={0.1: kill("workers"), 0.4: kill("servers")},
+    )
+    assert record.summary["status"] == "finished"
+    assert replays(record)
+    assert any(isinstance(line.event, Left) for line in told(record, Entry))
+    assert any(" is back after " in line.text for line in told(record, Remark))
+    assert all(len(users) >= 5 for users in during), "controller, server and three workers"
+    session.close()
+    psutil.wait_procs(users_of_shared_memory() - before, timeout=20)  # Ray does not wait for them
+    assert not users_of_shared_memory() - before
