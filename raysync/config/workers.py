@@ -77,12 +77,12 @@ class WorkerGroup(Strict):
     resources: dict[str, Annotated[float, Field(gt=0)]] = Field(
         default_factory=dict, description="Ray's custom resources"
     )
-    precision: Literal["float32", "tf32", "bf16"] = Field(
+    precision: Literal["float32", "tf32", "bf16", "fp16"] = Field(
         "float32",
         description=(
             "precision of computing; weights and gradients are float32. tf32: the factors of"
-            " products are rounded to 10 bits, on GPUs since Ampere; bf16: forward pass under"
-            " torch's autocast"
+            " products are rounded to 10 bits, on GPUs since Ampere; bf16, fp16: forward pass under"
+            " torch's autocast, with fp16 on a loss that is scaled so that small gradients count"
         ),
     )
     speed: float = Field(
