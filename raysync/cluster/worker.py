@@ -11,7 +11,7 @@ import torch
 from raysync.cluster.actor_errors import signed
 from raysync.cluster.actor_spec import Role
 from raysync.cluster.clock import now_s, sleep_s
-from raysync.cluster.devices import Place, devices_of_actor, here
+from raysync.cluster.devices import Place, devices_of_actor, here, stay_near
 from raysync.cluster.monitoring import log_ready, log_to_stderr
 from raysync.cluster.shared_memory import Handle
 from raysync.cluster.transport import MAPPINGS, Payload, incoming, outgoing, written
@@ -78,6 +78,8 @@ class Worker:
         devices = devices_of_actor(plan.group.devices)
         for name in devices:
             limit_memory(name, plan.group.gpus)
+        if len(devices) == 1:
+            stay_near(devices[0])
         self._plan = plan
         self._step_time = StepTime(plan.group, plan.seed, plan.slot, plan.batch_size)
         self._warm_up(plan, model, devices)

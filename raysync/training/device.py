@@ -20,6 +20,17 @@ def use_tf32(allowed: bool) -> None:
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = allowed
 
 
+def use_deterministic_kernels() -> None:
+    """Let GPUs compute the same bits each time, from now on, where torch has kernels that do; of
+    others it warns.
+
+    Products of matrices need the environment variable CUBLAS_WORKSPACE_CONFIG=:4096:8, too, which a
+    process must have from its start.
+    """
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    torch.use_deterministic_algorithms(True, warn_only=True)
+
+
 def refuse_without_kernels(name: str) -> None:
     """Check that this torch can compute on a GPU.
 

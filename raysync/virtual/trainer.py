@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from raysync.config import WorkerGroup
-from raysync.training.device import refuse_without_kernels
+from raysync.training.device import refuse_without_kernels, use_deterministic_kernels
 from raysync.training.flat import FlatModel
 from raysync.training.gradient import GradientComputation
 from raysync.training.preparation import TrainingPlan
@@ -35,6 +35,8 @@ class Trainer:
     def __init__(self, training: TrainingPlan) -> None:
         self._training = training
         self._device = device_of(training)
+        if self._device != "cpu":
+            use_deterministic_kernels()
         flat = FlatModel(training.build())
         self._size = flat.size
         self._initial = flat.initial()  # (P + Q,)
