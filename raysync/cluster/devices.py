@@ -56,10 +56,11 @@ def described(name: str) -> str:
     cuda:0 NVIDIA A100-SXM4-40GB, 40 GiB, compute capability 8.0, CUDA 13.0, cuDNN 91002
     """
     facts = torch.cuda.get_device_properties(name)
+    cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
     return (
         f"{name} {facts.name}, {facts.total_memory / 2**30:.0f} GiB, compute capability"
         f" {facts.major}.{facts.minor}, CUDA {torch.version.cuda}, cuDNN"
-        f" {torch.backends.cudnn.version()}"
+        f" {cudnn}"
     )
 
 

@@ -238,19 +238,23 @@ class Session:
             for node, count in declared.items()
         }
 
-    def _threads(self, experiment: Experiment) -> tuple[tuple[int, ...], int | None]:
-        """Return the torch threads of the actors in each bundle, and of a server if they differ.
+    def _threads(
+        self, experiment: Experiment
+    ) -> tuple[tuple[int, ...], bool, int | None, int | None]:
+        """Return the torch threads of the actors in each bundle, whether they may become more, and
+        those of a server and the evaluator if they differ.
 
-        On a cluster they are the CPUs of the bundle, on a private one a fair share of the cores.
+        On a cluster they are the CPUs of the bundle, or a fair share of its node's cores if that is
+        more; on a private one a fair share of the cores.
         """
         asked, cores, private = plan(experiment), os.cpu_count() or 1, self._connection.private
         share = max(1, cores // len(asked.bundles))
-        threads = [
+        threads = tuple(
             share if private else max(1, int(bundle.resources.get("CPU", 1)))
             for bundle in asked.bundles
-        ]
-        threads[asked.evaluator] = experiment.evaluation.threads or threads[asked.evaluator]
-        return tuple(threads), server_threads(asked, cores) if private else None
+        )
+        servers = server_threads(asked, cores) if private else None
+        return threads, self._within is None, servers, experiment.evaluation.threads
 
     def _begin(
         self,

@@ -290,7 +290,15 @@ class Cluster(Strict):
         default_factory=dict, description="labels of the nodes where servers placed apart run"
     )
     evaluator_cpus: float = Field(1, ge=0, description="CPUs reserved for the evaluator")
-    evaluator_gpus: float = Field(0, ge=0, le=1, description="GPUs reserved for the evaluator")
+    evaluator_gpus: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description=(
+            "GPUs reserved for the evaluator; default: it shares the GPU of the first worker that"
+            " has one or less, of which it reserves a tenth"
+        ),
+    )
     step_deadline_s: float = Field(
         120,
         gt=0,
