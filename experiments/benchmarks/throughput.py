@@ -1,16 +1,15 @@
-"""Gradients per second of five workers on a small model: raysync, Ray's own parameter-server
-example, and the floor.
+"""Gradients per second of five workers on a small model: raysync over both of its transports, Ray's
+own parameter-server example, and the floor.
 
     python experiments/benchmarks/throughput.py            prints the tables
     python experiments/benchmarks/throughput.py --write    and puts them into README.md
 
-All compute as many gradients of the convnet on synthetic data of MNIST's shape: 5 workers x 500
+All compute as many gradients of the convnet on synthetic data of MNIST's shape: 5 workers x 200
 iterations of 128 samples. The floor is a plain torch loop, one process per core, that
 exchanges nothing. The example is that of Ray's documentation ("Parameter server"), its two loops
 and its state dict of arrays, in as few lines. They take turns, and each turn gives a ratio.
 """
 
-import multiprocessing
 import os
 import tempfile
 import time
@@ -19,6 +18,7 @@ from statistics import median
 import numpy as np
 import ray
 import torch
+import torch.multiprocessing as mp
 from report import finished, interval, main, markdown, measured_on
 from torch.nn.functional import cross_entropy
 
@@ -28,7 +28,7 @@ from raysync.runner import run_in
 from raysync.training.models import convnet
 from raysync.training.preparation import TrainingPlan, prepare
 
-WORKERS, ITERATIONS, BATCH, LR, TURNS = 5, 500, 128, 0.01, 7
+WORKERS, ITERATIONS, BATCH, LR, TURNS = 5, 200, 128, 0.01, 3
 GRADIENTS = WORKERS * ITERATIONS
 
 
@@ -52,11 +52,8 @@ class Loop:
 # ---- the floor ----
 
 
-def floor_process(gradients: int, start: object) -> None:
-    """Run one process of the floor; it passes the barrier `start` when it is ready, and
-    when done.
-    """
-    loop = Loop()
+def timed(loop: Loop, gradients: int, start: object) -> None:
+    """Pass the barrier `start` when the loop is warm, and when it has made the gradients."""
     for _ in range(20):
         loop.step()
     start.wait()
@@ -65,14 +62,21 @@ def floor_process(gradients: int, start: object) -> None:
     start.wait()
 
 
-def floor() -> float:
-    """Return the gradients per second without any exchange."""
-    context, cores = multiprocessing.get_context("spawn"), os.cpu_count()
-    start = context.Barrier(cores + 1)
-    processes = [
-        context.Process(target=floor_process, args=(GRADIENTS // cores, start))
-        for _ in range(cores)
-    ]
+def floor_process(gradients: int, start: object) -> None:
+    """Run one process of the floor."""
+    timed(Loop(), gradients, start)
+
+
+def rate_of(works: list[tuple], gradients: int) -> float:
+    """Return the gradients per second of processes.
+
+    Args:
+        works: the function of each and its arguments; a barrier is its last one.
+        gradients: of all together.
+    """
+    context = mp.get_context("spawn")
+    start = context.Barrier(len(works) + 1)
+    processes = [context.Process(target=work, args=(*given, start)) for work, given in works]
     for process in processes:
         process.start()
     start.wait()
@@ -81,7 +85,14 @@ def floor() -> float:
     took = time.perf_counter() - began
     for process in processes:
         process.join()
-    return GRADIENTS // cores * cores / took
+    return gradients / took
+
+
+def floor() -> float:
+    """Return the gradients per second without any exchange."""
+    cores = os.cpu_count()
+    each = GRADIENTS // cores
+    return rate_of([(floor_process, (each,))] * cores, each * cores)
 
 
 # ---- Ray's example ----
@@ -160,37 +171,45 @@ def example_asynchronous(server: object, workers: list, gradients: int) -> None:
 # ---- raysync ----
 
 
+def plan(output: str, transport: str, workers: int) -> TrainingPlan:
+    """Return what is trained over a transport, with records in that folder."""
+    return prepare(
+        config.validate(
+            {
+                "model": "convnet",
+                "data": {"name": "synthetic", "test_samples": 200},
+                "workers": [{"count": workers}],
+                "batch_size": BATCH,
+                "workload": {"iterations_per_worker": ITERATIONS},
+                "evaluation": {"marks": 1},
+                "update": {"lr": LR},
+                "cluster": {"transport": transport},
+                "output": output,
+            }
+        )
+    )
+
+
 def ours(session: Session, training: TrainingPlan, paradigm: str) -> float:
     """Return the gradients per second of a run, from the first release to the last publication."""
     record = finished(run_in(session, training, config.ParadigmChoice(name=paradigm)))
-    return GRADIENTS / record.summary["seconds"]
+    return record.summary["pushes"] / record.summary["seconds"]
 
 
 def measure() -> str:
     """Measure, and return the tables."""
     with tempfile.TemporaryDirectory() as output, Session() as session:
-        training = prepare(
-            config.validate(
-                {
-                    "model": "convnet",
-                    "data": {"name": "synthetic", "test_samples": 200},
-                    "workers": [{"count": WORKERS}],
-                    "batch_size": BATCH,
-                    "workload": {"iterations_per_worker": ITERATIONS},
-                    "evaluation": {"marks": 1},
-                    "update": {"lr": LR},
-                    "output": output,
-                }
-            )
-        )
+        by_refs, shared = (plan(output, each, WORKERS) for each in ("object-ref", "shared-memory"))
         contenders = {
             "the floor": floor,
-            "raysync, bsp": lambda: ours(session, training, "bsp"),
-            "raysync, asp": lambda: ours(session, training, "asp"),
+            "raysync, bsp": lambda: ours(session, by_refs, "bsp"),
+            "raysync, asp": lambda: ours(session, by_refs, "asp"),
+            "raysync, bsp, shared memory": lambda: ours(session, shared, "bsp"),
+            "raysync, asp, shared memory": lambda: ours(session, shared, "asp"),
             "Ray's example, synchronous": lambda: example(synchronous=True),
             "Ray's example, asynchronous": lambda: example(synchronous=False),
         }
-        ours(session, training, "bsp")  # to start the actors
+        ours(session, by_refs, "bsp")  # to start the actors
         rates: dict[str, list[float]] = {name: [] for name in contenders}
         for turn in range(TURNS):
             for name in list(contenders)[:: 1 if turn % 2 else -1]:
@@ -212,6 +231,8 @@ def measure() -> str:
         for ours, theirs in (
             ("raysync, bsp", "Ray's example, synchronous"),
             ("raysync, asp", "Ray's example, asynchronous"),
+            ("raysync, bsp, shared memory", "raysync, bsp"),
+            ("raysync, asp, shared memory", "raysync, asp"),
         )
     ]
     return (

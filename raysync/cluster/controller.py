@@ -8,6 +8,7 @@ it tells the session at least every second that it is alive.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -133,15 +134,17 @@ class Controller:
         driver = self._driver = driver_of(plan, servers, receivers, evaluator, workers, self._watch)
         if metrics is not None and plan.checkpoint is not None:
             metrics.begin_behind(plan.checkpoint)
-        for lines in driver.run():
-            log_events(lines)
-            if metrics is not None:
-                metrics.take(lines)
-            while driver.models:
-                yield driver.models.pop(0)
-            yield lines
-            while driver.checkpoints:
-                yield driver.checkpoints.pop(0)
+        assert isinstance(driver.backend, RayBackend), "a run on Ray"
+        with closing(driver.backend):
+            for lines in driver.run():
+                log_events(lines)
+                if metrics is not None:
+                    metrics.take(lines)
+                while driver.models:
+                    yield driver.models.pop(0)
+                yield lines
+                while driver.checkpoints:
+                    yield driver.checkpoints.pop(0)
 
     @ray.method(concurrency_group=BESIDE)  # type: ignore[untyped-decorator]
     def stop(self) -> None:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import ray
 import torch
 
+from raysync.cluster import channels
 from raysync.cluster.actor_errors import signed
 from raysync.cluster.actor_spec import Role
 from raysync.cluster.devices import Place, here
@@ -60,6 +61,10 @@ class Server:
 
     def __repr__(self) -> str:
         return str(self._role)
+
+    def serve(self, ends: channels.Ends) -> None:
+        """Carry out the calls that come over a pipe; see `channels.serve`."""
+        channels.serve(self, ends)
 
     def reset(
         self,
@@ -129,11 +134,6 @@ class Server:
         self._seconds.tell()
         version, replica = fields
         return self._published(version, replica, into), version
-
-    @signed()
-    def copied(self, fields: list[Any], handle: Payload) -> Payload:
-        """Return a vector in shared memory as it travels to another node."""
-        return outgoing(*incoming(handle))[0]
 
     def _published(self, version: int, replica: int, into: Handle | None) -> Payload:
         weights = self._ready.publish(version, replica)

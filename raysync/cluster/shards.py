@@ -59,6 +59,11 @@ class Shards:
         self._is_inline = vector_bytes / self.count + OVERHEAD_BYTES <= INLINE_BYTES
         self._tell_norms = clips and len(servers) > 1
 
+    @property
+    def first(self) -> Any:
+        """The handle of the first shard."""
+        return self._servers[0]
+
     def restart(
         self, dead: Collection[str], base: Parts | None, spawns: Spawns
     ) -> tuple[list[str], Parts]:

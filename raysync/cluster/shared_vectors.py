@@ -46,6 +46,11 @@ class SharedVectors:
         """Worker -> its slots."""
         self._weights = self._slots_of_servers()
 
+    @property
+    def uses_pipes(self) -> bool:
+        """Whether hot calls travel over pipes: where all vectors are shared, of one server."""
+        return len(self._weights) == 1
+
     def gradient(self, worker: str, sites: Mapping[str, str]) -> Lease | None:
         """Return a slot for the next gradient of a worker; None: it sits on another node.
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from raysync.cluster import channels
 from raysync.cluster.actor_errors import signed
 from raysync.cluster.actor_spec import Role
 from raysync.cluster.clock import now_s, sleep_s
@@ -71,6 +72,10 @@ class Worker:
 
     def __repr__(self) -> str:
         return str(self._role)
+
+    def serve(self, ends: channels.Ends) -> None:
+        """Carry out the calls that come over a pipe; see `channels.serve`."""
+        channels.serve(self, ends)
 
     def reset(self, plan: WorkerPlan, model: InitialModel) -> Place:
         """Begin a run."""

@@ -15,7 +15,7 @@ from raysync.paradigms import rebuild
 from raysync.record.reader import load
 from raysync.resuming import prepare_to_resume
 from raysync.runner import run_in
-from tests.builders.cluster import LONGER, pid_of
+from tests.builders.cluster import LONGER, kill_one, pid_of
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -49,17 +49,21 @@ def same_model(record, other):
     return all(torch.allclose(mine[name], others[name], atol=1e-4) for name in others)
 
 
-def test_a_run_under_bsp_comes_to_the_same_model_whatever_is_lost(ray_cluster, session, run):
+@pytest.mark.parametrize("transport", ["object-ref", "shared-memory"])
+def test_a_run_under_bsp_comes_to_the_same_model_whatever_is_lost(
+    ray_cluster, session, run, transport
+):
     """A server, which comes back; a controller, inside one command; then the whole command."""
+    settings = SETTINGS | {"cluster": {"transport": transport}}
     undisturbed, said = run(**SETTINGS), []
 
     def kill_server(actor_group):
-        psutil.Process(pid_of(ray_cluster, actor_group.servers[0])).kill()
+        kill_one("Server")
 
     def kill_controller(actor_group):
         ray_cluster.kill(actor_group.controller)
 
-    record = run(**SETTINGS, notify=said.append, strikes={0.25: kill_server, 0.55: kill_controller})
+    record = run(**settings, notify=said.append, strikes={0.25: kill_server, 0.55: kill_controller})
     assert record.summary["status"] == "finished"
     assert record.summary["resumptions"] == 1
     [remark] = told(record, Remark)
@@ -71,7 +75,7 @@ def test_a_run_under_bsp_comes_to_the_same_model_whatever_is_lost(ray_cluster, s
     assert numbers == sorted(set(numbers))
 
     with pytest.raises(RunFailed, match="enough"):
-        run(**SETTINGS, name="again", callbacks=[Failing()])
+        run(**settings, name="again", callbacks=[Failing()])
     [path] = record.path.parent.parent.glob("again/*")
     failed = load(path, trust=True)
     assert failed.summary["status"] == "failed"
@@ -141,18 +145,18 @@ def test_killed_processes_leave_no_shared_memory(ray_cluster, session, run):
     """A worker and the server, which come back; the controller is killed when the session ends."""
     before, during = users_of_shared_memory(), []
 
-    def kill(name):
+    def kill(title):
         def strike(actor_group):
             during.append(users_of_shared_memory() - before)
-            psutil.Process(pid_of(ray_cluster, getattr(actor_group, name)[0])).kill()
+            kill_one(title)
 
         return strike
 
     record = run(
-        **LONGER | {"workload": {"samples": 4800}, "checkpoint": {"every_progress": 0.2}},
+        **LONGER | {"workload": {"samples": 4800}},
         paradigm="asp",
         cluster={"transport": "shared-memory", "restarts": {"backoff_s": 0.1}},
-        strikes={0.1: kill("workers"), 0.4: kill("servers")},
+        strikes={0.1: kill("Worker"), 0.4: kill("Server")},
     )
     assert record.summary["status"] == "finished"
     assert replays(record)
