@@ -52,6 +52,8 @@ class Session:
     """
 
     resumes_exactly = False
+    roster = None
+    """That of a run is in its controller."""
 
     def __init__(
         self,
