@@ -73,6 +73,16 @@ def victims(mark: str, target: str) -> list[psutil.Process]:
     return [process for *_, process in sorted(found, key=lambda each: each[:2])]
 
 
+def kinds_of(these: Iterable[psutil.Process]) -> list[str]:
+    """Return the targets among some processes, each as often as it is there."""
+    kinds = []
+    for process in these:
+        with suppress(psutil.Error, OSError):
+            title = " ".join(process.cmdline()[:1])
+            kinds += [target for target, begins in TITLES.items() if begins.match(title)]
+    return sorted(kinds)
+
+
 def strike(process: psutil.Process, how: str) -> bool:
     """Kill or freeze a process; return whether it was still there."""
     try:

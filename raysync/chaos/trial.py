@@ -16,10 +16,12 @@ import torch
 
 from raysync.chaos import processes
 from raysync.chaos.memory import MemorySamples
+from raysync.chaos.nodes import Nodes
 from raysync.chaos.oracles import Verdict, judge_journal, updates_in
 from raysync.chaos.schedule import Strike
 from raysync.cluster.clock import now_s, sleep_s
 from raysync.config import Experiment
+from raysync.core.decisions import Drop
 from raysync.core.events import Joined, Left, Pushed
 from raysync.core.journal import Entry, Resumed
 from raysync.errors import ConfigError
@@ -63,6 +65,8 @@ class Outcome:
     """The shared memory that was left."""
     unclear: list[str] = field(default_factory=list)
     """What the commands printed that ended on a full disk without a clear error."""
+    held: Counter[str] = field(default_factory=Counter)
+    """Kind of actor -> how many of them were lost with a node."""
     groups: list[str] = field(default_factory=list)
     """The placement groups that were left on a cluster that was there before."""
     memory: MemorySamples = field(default_factory=MemorySamples)
@@ -95,6 +99,7 @@ class Trial:
         environment: Mapping[str, str],
         address: str | None,
         notify: Notify,
+        nodes: Nodes | None = None,
     ) -> None:
         """
         Args:
@@ -105,6 +110,7 @@ class Trial:
             environment: of the commands.
             address: the cluster that they join; None: a private one.
             notify: is told, in a sentence, of each strike.
+            nodes: the nodes of that cluster, where they can be struck.
         """
         self._file, self._settings, self._folder = file, settings, folder
         self._strikes, self._notify = list(strikes), notify
@@ -112,7 +118,7 @@ class Trial:
         self._environment = processes.with_mark(environment, self._mark)
         self._child: subprocess.Popen[bytes] | None = None
         self._before = processes.segments()
-        self._address = address
+        self._address, self._nodes = address, nodes
         self._due_at = 0.0
         self._tries = 0
         self.outcome = Outcome(folder)
@@ -131,7 +137,7 @@ class Trial:
                     self._strike(self._strikes.pop(0))
                     self._due_at = now_s()
                 outcome.memory.take(self._mark, now_s())
-                sleep_s(POLL_S)
+                self._pass_time()
             outcome.wall_s = now_s() - began
             outcome.pending = len(self._strikes)
             outcome.processes = processes.left_behind(self._mark)
@@ -160,6 +166,8 @@ class Trial:
 
     def _overrides(self) -> list[str]:
         settings = [*self._settings, f"output={self._folder.absolute()}"]
+        if self._nodes is not None:
+            settings.append(f"cluster.address={self._address}")
         return [word for each in settings for word in ("--set", each)]
 
     def _goes_on(self) -> bool:
@@ -190,6 +198,9 @@ class Trial:
         if strike.target == "disk":
             self._fill_disk(strike)
             return
+        if strike.target == "node":
+            self._lose_node(strike)
+            return
         candidates = processes.victims(self._mark, strike.target)
         if not candidates or not processes.strike(strike.one_of(candidates), strike.signal):
             self._notify(f"{strike.target}: spared, since there is none now.")
@@ -198,6 +209,19 @@ class Trial:
         self._tries = 0
         outcome.struck.append(strike)
         self._notify(f"{how} (process {strike.one_of(candidates).pid}).")
+
+    def _lose_node(self, strike: Strike) -> None:
+        """Kill all processes of a node, which comes back some seconds later."""
+        assert self._nodes is not None, "a cluster whose nodes cannot be struck"
+        if not self._nodes.present:
+            self._notify("node: spared, since all are away.")
+            self.outcome.spared["node"] += 1
+            return
+        held = self._nodes.lose(strike.one_of(self._nodes.present), now_s())
+        self._tries = 0
+        self.outcome.struck.append(strike)
+        self.outcome.held.update(held)
+        self._notify(f"node: SIGKILL, with {', '.join(held) or 'no actor'}.")
 
     def _fill_disk(self, strike: Strike) -> None:
         """Let the command find a full disk, wait for its end, and resume it with room."""
@@ -235,7 +259,12 @@ class Trial:
         """Wait until something is so, or the command is over."""
         assert self._child is not None, "a run without a command"
         while self._child.poll() is None and not is_ready():
-            sleep_s(POLL_S)
+            self._pass_time()
+
+    def _pass_time(self) -> None:
+        if self._nodes is not None and (count := self._nodes.tend(now_s())):
+            self._notify(f"node: {count} back.")
+        sleep_s(POLL_S)
 
     def _is_due(self) -> bool:
         return bool(self._strikes) and now_s() >= self._due_at + self._strikes[0].after_s
@@ -352,6 +381,12 @@ def figures(struck: Outcome, undisturbed: Outcome) -> dict[str, Any]:
         "resumed": len(resumed),
         "resumed_away_s": round(sum(line.away_s for line in resumed), 1),
         "resumed_lost_s": round(sum(line.lost_s for line in resumed), 1),
+        "pushes_lost": sum(
+            isinstance(decision, Drop) and decision.reason == "lost"
+            for line in lines
+            if isinstance(line, Entry)
+            for decision in line.decisions
+        ),
         "workers_back": len(away),
         "workers_away_s": round(sum(away), 1),
         "samples_per_s": round(samples_of(struck.record) / struck.wall_s, 1),
