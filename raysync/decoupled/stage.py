@@ -151,7 +151,9 @@ class StageComputation:
         """
         x = x.detach().requires_grad_(x.is_floating_point())
         loss = criterion(self._run(x, seed))
-        outgoing, dx = self._gradients(_Stashed(x, seed, loss, self._weights), torch.ones(()))
+        outgoing, dx = self._gradients(
+            _Stashed(x, seed, loss, self._weights), torch.ones_like(loss)
+        )
         return loss.item(), outgoing, dx
 
     def state(self) -> State:
