@@ -121,9 +121,9 @@ class Device:
 
     def upload(self, host: Tensor) -> Tensor:
         """Copy a tensor of this process to the device; what is computed there next waits for it. On
-        a CPU the tensor itself is returned.
+        a CPU the tensor itself is returned, and so is one that is on a device already.
         """
-        if self._copies is None:
+        if self._copies is None or host.device.type != "cpu":
             return host
         computing = torch.cuda.current_stream(self.name)
         with torch.cuda.stream(self._copies):

@@ -268,6 +268,13 @@ class GradientComputation:
             return self._given.copy_(self.model.outgoing)
         return device.download(self.model.outgoing)
 
+    @property
+    def on_device(self) -> Tensor:
+        """The gradient with the buffers behind it, (P + Q,), where it was computed; valid until the
+        next `compute`.
+        """
+        return self.model.outgoing
+
     def _join(self) -> None:
         """Add the replicas' parts of the gradient, and average their buffers, in `outgoing` of the
         first replica.

@@ -37,7 +37,7 @@ class Trainer:
         self._device = device_of(training)
         if self._device != "cpu":
             use_deterministic_kernels()
-        flat = FlatModel(training.build())
+        flat = FlatModel(training.build().to(self._device))
         self._size = flat.size
         self._initial = flat.initial()  # (P + Q,)
         self._readers = {slot: training.reader(slot) for slot in training.groups}
@@ -56,14 +56,15 @@ class Trainer:
             buffers: (P + Q,), whose end is its latest statistics; None means the initial ones.
 
         Returns:
-            The loss, and the gradient with the buffers behind it, (P + Q,).
+            The loss, and the gradient with the buffers behind it, (P + Q,), on the device of the
+            run: nothing of it is copied to the CPU and back.
         """
         computation = self._computation(self._training.groups[slot])
         computation.read_weights([weights])
         computation.read_buffers(self._initial if buffers is None else buffers)
         with torch.random.fork_rng(devices=[0] if self._device != "cpu" else []):
             loss = computation.compute(self._readers[slot], clock, batch_size)
-        return loss, computation.outgoing().clone()
+        return loss, computation.on_device.clone()
 
     @property
     def has_buffers(self) -> bool:

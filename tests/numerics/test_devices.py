@@ -5,9 +5,12 @@ from functools import cache
 import pytest
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map
 
 from raysync import config
+from raysync.config import Update
 from raysync.errors import ConfigError
+from raysync.training import optimizers, parameter_store
 from raysync.training.device import Device, has_kernels, refuse_without_kernels
 from raysync.training.evaluation import evaluate
 from raysync.training.gradient import GradientComputation, LossScale
@@ -146,6 +149,51 @@ def test_the_next_batch_is_drawn_ahead_and_dropped_if_another_is_asked_for():
     assert reader.drawn.count((8, 20)) == 2
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"momentum": 0.9, "weight_decay": 0.1},
+        {"delay_compensation": "adaptive"},
+        {"staleness_scaling": "inverse"},
+    ],
+)
+def test_a_store_stays_on_the_device_of_its_vectors(monkeypatch, settings):
+    """torch's meta device computes nothing, and refuses to mix its tensors with a CPU's."""
+    monkeypatch.setattr(parameter_store, "is_fused", lambda update: False)
+    monkeypatch.setattr(optimizers, "is_fused", lambda update: False)
+    update = Update(**settings)
+    initial, *vectors = torch.empty(4, 12, device="meta")
+    store = parameter_store.ParameterStore(initial, 10, update)
+    bases = vectors if update.delay_compensation is not None else ()
+    for _ in range(2):
+        store.apply(vectors, [5, 5, 5], ["a", "b", None], 0.0, "", [0, 1, 2], bases)
+    state = store.state()
+    kept = [store.publish(), *state["buffers"].values(), *tree_leaves(state["optimizer"]["state"])]
+    assert {each.device.type for each in kept if isinstance(each, torch.Tensor)} == {"meta"}
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda:0", marks=needs_gpu)])
+def test_a_store_goes_on_from_a_state_on_its_own_device(device):
+    update = Update(momentum=0.9, delay_compensation="adaptive")
+    initial, *vectors = torch.randn(4, 12, generator=torch.Generator().manual_seed(0)).to(device)
+    stores = [parameter_store.ParameterStore(initial, 10, update) for _ in range(2)]
+
+    def apply(store):
+        store.apply(vectors, [5, 5, 5], ["a", "b", None], 0.0, "", [0, 1, 2], [initial] * 3)
+
+    apply(stores[0])
+    saved = tree_map(
+        lambda each: each.cpu().clone() if isinstance(each, torch.Tensor) else each,
+        dict(stores[0].state()),
+    )
+    stores[1].restore(saved)
+    for store in stores:
+        apply(store)
+    assert stores[1].publish().device.type == device.partition(":")[0]
+    assert torch.equal(stores[0].publish(), stores[1].publish())
+
+
 def test_a_cpu_copies_nothing():
     tensor = torch.arange(3.0)
     assert Device("cpu").upload(tensor) is tensor
@@ -187,7 +235,9 @@ def losses_of_one_batch(name, device, precision):
     losses = []
     for _ in range(5):
         losses.append(computation.compute(training.reader("w-0"), 0, 16))
-        computation.read_weights([computation.model.initial() - 0.05 * computation.outgoing()])
+        computation.read_weights(
+            [computation.model.initial().cpu() - 0.05 * computation.outgoing()]
+        )
     return losses
 
 
