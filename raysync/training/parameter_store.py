@@ -74,9 +74,8 @@ class ParameterStore:
         self._gradient: Tensor | None = None  # (P,), from `combine` to `step`
         device = initial.device
         self._combined = torch.empty(size, device=device)  # (P,)
-        self._corrected = torch.empty(
-            size, device=device
-        )  # (P,), takes no memory until it is written
+        # (P,), takes no memory until it is written
+        self._corrected = torch.empty(size, device=device)
         self._pushes = 0
         self._phase, self._began = "", 0.0
         self._settings = update.in_phase("")
@@ -284,15 +283,15 @@ class ParameterStore:
         optimizer_state.restore(self._optimizer, saved["optimizer"])
         if self._staleness_correction is not None:
             mean_square = saved["mean_square"]
-            self._staleness_correction.mean_square = self._here(mean_square)
+            self._staleness_correction.mean_square = (
+                None if mean_square is None else mean_square.to(self._weights.device)
+            )
         self._settings = self.update.in_phase(saved["phase"])
         self._phase, self._began, self.version = saved["phase"], saved["began"], saved["version"]
         self._published.copy_(saved["published"])
-        self._buffers = {worker: self._here(each) for worker, each in saved["buffers"].items()}
-
-    def _here(self, tensor: Any) -> Any:
-        """Return a tensor on the device of the store; None stays None."""
-        return None if tensor is None else tensor.to(self._weights.device)
+        self._buffers = {
+            worker: buffers.to(self._weights.device) for worker, buffers in saved["buffers"].items()
+        }
 
     @property
     def _fixed(self) -> State:

@@ -235,9 +235,8 @@ def losses_of_one_batch(name, device, precision):
     losses = []
     for _ in range(5):
         losses.append(computation.compute(training.reader("w-0"), 0, 16))
-        computation.read_weights(
-            [computation.model.initial().cpu() - 0.05 * computation.outgoing()]
-        )
+        weights = computation.model.initial().cpu()
+        computation.read_weights([weights - 0.05 * computation.outgoing()])
     return losses
 
 
