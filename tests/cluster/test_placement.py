@@ -269,7 +269,7 @@ def test_fake_nodes(tmp_path):
     said = defaultdict(list)
     for line in done.stdout.splitlines():
         kind, _, rest = line.partition(" ")
-        if kind in ("placed", "swept", "told", "refused", "left", "lost"):
+        if kind in ("placed", "transports", "swept", "told", "refused", "left", "lost"):
             said[kind].append(json.loads(rest))
 
     placed = said["placed"]
@@ -287,7 +287,14 @@ def test_fake_nodes(tmp_path):
         ("evaluator", placed[10][1]),
         ("a-0", "slow"),
         ("b-0", "fast"),
+        ("server-0", "fast"),
+        ("evaluator", placed[14][1]),
+        ("near-0", "fast"),
+        ("far-0", "slow"),
     ]
+    [transports] = said["transports"]
+    assert transports["near-0"] == "shared-memory"
+    assert {transports[name] for name in ("server-0", "evaluator", "far-0")} == {"object-ref"}
     gpus = {name: numbers for name, _, numbers, _ in placed}
     assert gpus["type-0"] == gpus["type-1"], "halves of one GPU"
     assert len(gpus["type-0"]) == 1
@@ -310,6 +317,9 @@ def test_fake_nodes(tmp_path):
     assert sum("this torch sees none" in sentence for sentence in told) == 4
 
     [refused] = said["refused"]
+    shared = refused["shared memory across nodes"]
+    assert shared.startswith("cluster.transport: shared-memory: these workers are on other nodes")
+    assert "far-0" in shared
     offer = "3 node(s)"
     for name, who, *parts in [
         (

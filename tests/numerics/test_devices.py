@@ -27,9 +27,11 @@ needs_gpu = pytest.mark.skipif(
 )
 
 
-def gradient(devices, precision="float32", model=None, batch_size=30, clocks=1):
+def gradient(devices, precision="float32", model=None, batch_size=30, clocks=1, into=None):
     training = prepare(config.validate(SETTINGS), model=model)
     computation = GradientComputation(training.build(), training.task, devices, precision)
+    if into is not None:
+        computation.write_into(into)
     torch.manual_seed(0)
     computation.read_weights(
         [0.1 * torch.randn(computation.model.size + computation.model.buffer_size)]
@@ -48,6 +50,20 @@ def test_two_devices_average_to_the_gradient_of_the_whole_batch(batch_size):
     assert loss == pytest.approx(loss_of_one, abs=1e-6)
     assert torch.allclose(vector, vector_of_one, atol=1e-6)
     assert vector.abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("copies", [False, True])
+@pytest.mark.parametrize("devices", [["cpu"], ["cpu", "cpu"]])
+def test_a_gradient_comes_into_the_vector_that_is_given(monkeypatch, devices, copies):
+    """In place, or, from a device with memory of its own, by a copy."""
+    monkeypatch.setattr(Device, "copies", copies)
+    _, expected, computation = gradient(devices, model=batch_normed())
+    given = torch.full_like(expected, float("nan"))
+    _, vector, computation = gradient(devices, model=batch_normed(), into=given)
+    assert torch.equal(given, expected)
+    assert torch.equal(vector, expected)
+    is_in_place = computation.model.outgoing.data_ptr() == given.data_ptr()
+    assert is_in_place == (not copies)
 
 
 def batch_normed():
