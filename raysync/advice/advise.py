@@ -25,12 +25,12 @@ FINALISTS = 5
 TIMED, TUNED, COMPARED, CHANGED = 0.2, 0.5, 0.9, 1.0
 """The shares of the budget that are used at the end of each stage, at most."""
 TIMED_ALONE = 0.7
-"""That of timing where nothing is trained."""
+"""The share of the budget that timing has where nothing is trained."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What is asked."""
+    """How to search: for how long, with how many seeds, and among which paradigms."""
 
     budget_s: float
     seeds: int = 3
@@ -53,7 +53,7 @@ class Changed:
 
     change: Change
     standings: Standings
-    """By the predicted time."""
+    """The candidates, ranked by the predicted time."""
     now_s: float
     """The predicted seconds of what is best today, on the changed cluster."""
 
@@ -65,7 +65,7 @@ class Changed:
 
 @dataclass(frozen=True)
 class Advice:
-    """The answer."""
+    """What suits an experiment and its cluster, and what would change that."""
 
     world: World
     options: Options
@@ -76,11 +76,13 @@ class Advice:
     outcomes: Mapping[str, Mapping[int, Outcome]]
     """Label -> seed -> its run: with gradients, unless nothing was trained."""
     tuning: Tuning | None
-    """None: nothing was trained."""
+    """The tuning of learning rates; None: nothing was trained."""
     time: Standings
-    """By the time to the target; of those that trained nothing, by that of the whole work."""
+    """The contenders, ranked by the time to the target; by that of the whole work if nothing was
+    trained."""
     final: Standings | None
-    """By the final metric on the validation set; None: nothing was trained."""
+    """The contenders, ranked by the final metric on the validation set; None: nothing was
+    trained."""
     changed: tuple[Changed, ...]
     remarks: tuple[str, ...]
     used_s: float

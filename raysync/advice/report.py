@@ -51,7 +51,7 @@ class Column:
     heading: str
     about: str
     show: Callable[[str], str]
-    """Takes a label."""
+    """It returns the cell of the candidate with that label."""
 
 
 def columns_of(advice: Advice) -> list[Column]:

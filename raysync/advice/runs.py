@@ -37,7 +37,7 @@ class Task:
     change: Change | None = None
     """What is different about the cluster."""
     stop_at: float = float("inf")
-    """By the clock: then the run is given up."""
+    """The time of the clock at which the run is given up."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def perform(plan: TrainingPlan, task: Task, now: Now) -> Outcome | None:
     whole = plan.workload_samples
     plan = replace(plan, experiment=task.candidate.applied_to(plan.experiment))
     if task.change is not None:
-        changed = task.change.applied_to(plan)
+        changed = task.change.applied_to(plan, task.candidate.choice)
         if changed is None:
             return None
         plan = changed
@@ -100,8 +100,7 @@ def perform(plan: TrainingPlan, task: Task, now: Now) -> Outcome | None:
     shares = plan.experiment.batch_sizes
     for lines in driver_of(plan, paradigm).run():
         for line in lines:
-            for _ in measures.feed(line):
-                pass
+            measures.feed(line)
             if isinstance(line, Entry):
                 for decision in line.decisions:
                     if isinstance(decision, Release) and decision.batch_size is not None:

@@ -38,7 +38,7 @@ class World:
     asked: Experiment
     """The user's experiment."""
     plan: TrainingPlan
-    """Of the experiment as it is simulated: with the step times that are known of its workers, and
+    """The training as it is simulated: with the step times that are known of its workers, and
     with a validation set."""
     remarks: tuple[str, ...]
 

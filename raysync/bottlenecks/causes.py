@@ -21,9 +21,9 @@ class Cause(NamedTuple):
 
     kind: Kind
     what: str
-    """Its name in a sentence."""
+    """The name that a sentence gives it."""
     setting: Setting
-    """The same without that limit, as nobody can have it."""
+    """The same run without that limit, as no cluster can be."""
 
 
 def causes(setting: Setting) -> Iterator[Cause]:

@@ -19,7 +19,7 @@ class Change(NamedTuple):
     """Something that can be done about a bottleneck."""
 
     what: str
-    """Its name in a sentence: what to set."""
+    """The name that a sentence gives it: what to set."""
     setting: Setting
 
 

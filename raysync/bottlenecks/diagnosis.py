@@ -32,11 +32,11 @@ run longer by some percent."""
 ITERATIONS = 5
 """The iterations of each worker that show the pace of a run at least."""
 MOST_ITERATIONS = 24
-"""More than these show no more."""
+"""The iterations of each worker beyond which a run shows nothing new."""
 FEWEST = 3
 """The fewest simulations that a diagnosis takes: of the run, without a limit, with a change."""
 FAULTS_PUSHES = 2 * PUSHES
-"""In place of `PUSHES`, of a run that cannot be shortened."""
+"""The bound in place of `PUSHES` where a run cannot be shortened."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Found:
     """A variation of a run, and how long its work then takes."""
 
     what: str
-    """Its name in a sentence."""
+    """The name that a sentence gives it."""
     seconds: float
 
 
@@ -54,7 +54,7 @@ class Diagnosis:
 
     kind: Kind | Literal["computing"]
     seconds: float
-    """Of the work as it is."""
+    """The predicted seconds of the work as it is."""
     bottleneck: Found | None
     """The limit without which the work takes the least time; None: computing takes it."""
     change: Found | None

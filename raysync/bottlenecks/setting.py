@@ -60,7 +60,7 @@ class Setting:
 
     @property
     def experiment(self) -> Experiment:
-        """The experiment."""
+        """The experiment, in time only."""
         return self.training.experiment
 
     @property

@@ -12,8 +12,8 @@ from raysync.core.ids import Slot, worker_slot
 
 
 def without(setting: Setting, slots: Collection[str]) -> Setting | None:
-    """Return a setting without the workers in these slots; None: nobody would be left, or the
-    paradigm or `cluster.min_workers` needs them.
+    """Return a setting without the workers in these slots; None: no worker would be left, or the
+    paradigm, `cluster.min_workers` or the servers that are placed with workers need them.
 
     Those that are left are numbered anew, as in a file with a smaller `count`, and so draw other
     jitter; their faults, traces and places on nodes stay with them.
@@ -27,7 +27,9 @@ def without(setting: Setting, slots: Collection[str]) -> Setting | None:
             counts[group] = counts.get(group, 0) + 1
             names[slot] = worker_slot(group, counts[group] - 1)
     before = setting.experiment
-    if not names or before.cluster.min_workers > len(names):
+    cluster = before.cluster
+    servers = cluster.server_shards if cluster.server_placement == "with-workers" else 1
+    if len(names) < max(1, cluster.min_workers, servers):
         return None
     smaller = setting.change(
         workers=tuple(_left(group, names) for group in before.workers if group.name in counts),
@@ -44,7 +46,7 @@ def without(setting: Setting, slots: Collection[str]) -> Setting | None:
     groups = {
         names[slot]: _left(group, names) for slot, group in setting.groups.items() if slot in names
     }
-    return replace(smaller, training=replace(smaller.training, groups=groups))
+    return replace(smaller, training=replace(smaller.training, groups=groups, shards={}))
 
 
 def _left(group: WorkerGroup, names: Mapping[str, str]) -> WorkerGroup:

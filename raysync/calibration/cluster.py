@@ -20,7 +20,7 @@ from raysync.training.preparation import TrainingPlan
 BUSY = 0.25
 """The share of a node's cores that other work may take, without a warning."""
 BusyCores = Callable[[str], tuple[float, int]]
-"""From Ray's id of a node to the cores that are busy there, and those that it has."""
+"""It takes Ray's id of a node, and returns the cores that are busy there, and those that it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class MeasuredGroup:
     """What was measured of a group of workers."""
 
     steps: StepTimes | None
-    """None: it says itself how long its steps take."""
+    """How long its steps take; None: the group says so itself."""
     links: Links
     start_s: float
     """Seconds until a worker is ready that is started anew."""

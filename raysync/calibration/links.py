@@ -49,7 +49,7 @@ class Links:
 
     latency_s: float
     bandwidth_bytes_per_s: float | None
-    """None if a large vector takes no longer than a small one."""
+    """The bandwidth; None: a large vector takes no longer than a small one."""
 
 
 def links_of(

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Table
 
-from raysync.cli.app import OptionalFile, Settings, app, load_experiment
+from raysync.cli.app import AsJson, OptionalFile, Processes, Settings, app, load_experiment
 from raysync.cli.console import console, errors, say, visible
 from raysync.config import Experiment
 from raysync.errors import ConfigError
@@ -64,12 +64,8 @@ def advise(
             "--output", "-o", metavar="FOLDER", help="For the answer, and files that run."
         ),
     ] = Path("advice"),
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON in place of the answer.")
-    ] = False,
-    processes: Annotated[
-        int | None, typer.Option(min=1, max=1024, help="Default: one for each core.")
-    ] = None,
+    as_json: AsJson = False,
+    processes: Processes = None,
 ) -> None:
     """Which paradigm, parameters, learning rate, servers and batch shares suit this cluster and
     model? Simulated, first in time only, then with gradients for the few best.

@@ -38,6 +38,8 @@ EngineName = Annotated[
         ),
     ),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON in place of the table.")]
+Processes = Annotated[int | None, typer.Option(min=1, max=1024, help="Default: one for each core.")]
 OptionalFile = Annotated[
     Path | None,
     typer.Argument(

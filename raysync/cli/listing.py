@@ -39,7 +39,7 @@ def list_(
     """List the paradigms, models, data sets or clusters that come with raysync, with their
     settings.
     """
-    from raysync.training import data, models
+    from raysync.training import datasets, models
 
     if kind is Kind.clusters:
         _list_clusters()
@@ -47,7 +47,7 @@ def list_(
     shelves: dict[Kind, Mapping[str, Callable[..., Any]]] = {
         Kind.paradigms: PARADIGMS,
         Kind.models: models.MODELS,
-        Kind.datasets: data.DATASETS,
+        Kind.datasets: datasets.DATASETS,
     }
     table = Table(box=None, pad_edge=False)
     sizes = _sizes(measure) if kind is Kind.models else {}

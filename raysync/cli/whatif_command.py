@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from raysync.cli.app import app
+from raysync.cli.app import AsJson, Processes, app
 from raysync.cli.console import console, errors, visible
 from raysync.errors import ConfigError
 
@@ -87,12 +87,8 @@ def whatif(
         Path | None,
         typer.Option("--output", "-o", help="Write a page (*.html) or Markdown (*.md), too."),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON in place of the table.")
-    ] = False,
-    processes: Annotated[
-        int | None, typer.Option(min=1, max=1024, help="Default: one for each core.")
-    ] = None,
+    as_json: AsJson = False,
+    processes: Processes = None,
 ) -> None:
     """What would other paradigms make of these step times, of any trainer? Samples per second,
     waiting, staleness, lost worker-hours. Nothing is trained.

@@ -149,7 +149,7 @@ class Request:
 
     executable: str
     folder: str
-    """Its working directory."""
+    """The working directory of the process."""
     arguments: list[str]
     environment: dict[str, str]
 

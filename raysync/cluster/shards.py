@@ -10,7 +10,7 @@ import ray
 INLINE_BYTES = 100 * 1024
 """The size up to which Ray keeps a result out of its object store."""
 OVERHEAD_BYTES = 4096
-"""More than what pickling adds to the bytes of a vector."""
+"""A bound above what pickling adds to the bytes of a vector."""
 
 Parts = tuple[Any, ...]
 """References to the parts of one vector, one a shard."""

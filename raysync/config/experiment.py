@@ -12,8 +12,10 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from raysync.config.balancing import described, informed
 from raysync.config.base import Choice, Named, ParadigmChoice, ParadigmSetting, Strict, by_name
 from raysync.config.checkpoint import Checkpointing, folder_or_uri
-from raysync.config.faults import Bandwidth, Crash, Drift, Fault, Latency
-from raysync.config.network import Link, Network, Regions
+from raysync.config.fault_targets import check_fault_targets
+from raysync.config.faults import Bandwidth, Drift, Fault, Latency
+from raysync.config.network import Link, Network
+from raysync.config.network_fit import check_network
 from raysync.config.secret_masking import masked
 from raysync.config.stop import Stop
 from raysync.config.sweep import Published, Sweep
@@ -323,80 +325,8 @@ class Experiment(Strict):
 
     @model_validator(mode="after")
     def _network_fits(self) -> Experiment:
-        if self.network.vector_bytes is not None and self.engine == "virtual":
-            self._check_vector_bytes()
-        self._check_nodes()
-        for group in self.workers:
-            if group.region is not None and self.network.regions is None:
-                raise ValueError(
-                    f"workers: {group.name}: region: {group.region}, but there are no"
-                    " network.regions"
-                )
-        if self.network.regions is not None:
-            self._check_regions(self.network.regions)
+        check_network(self)
         return self
-
-    def _check_vector_bytes(self) -> None:
-        where = f"network.vector_bytes: {self.network.vector_bytes}"
-        if self.trains:
-            raise ValueError(
-                f"{where} needs timing: only; where something is trained, the model says how large"
-                " its gradients are (upload_factor and download_factor change what is sent)"
-            )
-        for group in self.workers:
-            if not group.emulates_steps or group.flops_per_s:
-                raise ValueError(
-                    f"{where}: no model is built then, so group {group.name!r} must say how long a"
-                    " step takes: step_s, per_sample_s or trace"
-                )
-
-    def _check_nodes(self) -> None:
-        allowed = set(self.slots()) | {group.name for group in self.workers}
-        node_of: dict[str, str] = {}
-        for index, node in enumerate(self.network.nodes):
-            where = f"network.nodes[{index}]"
-            for name in node.workers:
-                if name not in allowed:
-                    raise unknown_name("worker", name, allowed, where=where)
-            for slot in self.slots_of(node.workers):
-                if slot in node_of:
-                    raise ValueError(f"{where}: {slot} is on node {node_of[slot]!r} already")
-                node_of[slot] = node.name
-
-    def _check_regions(self, regions: Regions) -> None:
-        for group in self.workers:
-            where = f"workers: {group.name}: region"
-            if group.region is None:
-                names = ", ".join(regions.names)
-                raise ValueError(f"{where}: must be one of network.regions: {names}")
-            regions.index(group.region, where)
-        if self.cluster.server_placement == "with-workers":
-            if regions.server is not None:
-                raise ValueError(
-                    "network.regions.server: servers that are placed with workers are where those"
-                    " are; leave it out"
-                )
-            if len(found := {group.region for group in self.server_hosts().values()}) > 1:
-                raise ValueError(
-                    f"network.regions: the servers would be in {len(found)} regions, with their"
-                    " workers; they must be in one: fewer of them, or server_placement: apart"
-                )
-        elif regions.server is None:
-            raise ValueError(
-                f"network.regions.server: must be one of {', '.join(regions.names)}; the servers"
-                " are placed apart from workers"
-            )
-        home = self.server_region
-        assert home is not None, "servers without a region"
-        for group in self.workers:
-            assert group.region is not None
-            for source, target in ((group.region, home), (home, group.region)):
-                if regions.between(source, target) is None:
-                    raise ValueError(
-                        f"network.regions: there is no link from {source!r} to {target!r}, between"
-                        f" group {group.name!r} and the servers; give bandwidth_bytes_per_s a"
-                        f" number in row {source!r}, column {target!r}"
-                    )
 
     def server_hosts(self) -> dict[str, WorkerGroup]:
         """Return the slots that servers are placed with -> their groups; empty if they are apart
@@ -440,38 +370,8 @@ class Experiment(Strict):
         return self
 
     @model_validator(mode="after")
-    def _faults_have_workers(self) -> Experiment:
-        counts = {group.name: group.count for group in self.workers}
-        for index, fault in enumerate(self.faults):
-            names = [fault.worker] if isinstance(fault, Crash) else fault.workers
-            allowed = set(self.slots()) | (set() if isinstance(fault, Crash) else set(counts))
-            for name in names:
-                if name not in allowed:
-                    shown = [
-                        f"{group}-0 to {group}-{count - 1}" if count > 1 else f"{group}-0"
-                        for group, count in counts.items()
-                    ]
-                    raise unknown_name(
-                        "worker", name, allowed, where=f"faults[{index}]", shown=shown
-                    )
-            if isinstance(fault, Latency | Drift | Bandwidth):
-                known = [node.name for node in self.network.nodes]
-                if fault.nodes and not known:
-                    raise ValueError(
-                        f"faults[{index}]: nodes: {', '.join(fault.nodes)}, but there are no"
-                        " network.nodes"
-                    )
-                for name in fault.nodes:
-                    if name not in known:
-                        raise unknown_name(
-                            "node", name, known, where=f"faults[{index}]", shown=known
-                        )
-            if not isinstance(fault, Crash) and fault.count is not None:
-                most = len(self.slots_of(fault.workers))
-                if fault.count > most:
-                    raise ValueError(
-                        f"faults[{index}]: count: {fault.count} of {most} worker{'s' * (most > 1)}"
-                    )
+    def _faults_have_targets(self) -> Experiment:
+        check_fault_targets(self)
         return self
 
     @property

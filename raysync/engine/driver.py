@@ -4,8 +4,8 @@
     it becomes an event    Joined, Left, Pushed or TimerFired; the machine answers with decisions
     decisions are calls    the topology issues them, and returns the steps that are then under way
 
-The rest of a run is here, too: the lines of the journal, timers, crashes, and the end of the run.
-Evaluations, late and failed steps, and workers that come back have files of their own.
+The rest of a run is here, too: the lines of the journal, timers, and the end of the run. The coming
+and going of workers (`membership`), evaluations, and late and failed steps have files of their own.
 
 What happens when something is lost:
 
@@ -56,30 +56,22 @@ from raysync.core.decisions import (
     Suspend,
     Switch,
 )
-from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
-from raysync.core.ids import WorkerId
+from raysync.core.events import Event, Pushed, TimerFired
 from raysync.core.journal import Ended, Entry, Evaluation, Line, Remark
 from raysync.core.machine import decide
 from raysync.core.metrics import ACCURACY, PrimaryMetric
 from raysync.engine.backend import Backend, Call, Failure
 from raysync.engine.checkpointing import Checkpointer, Cut
 from raysync.engine.early_stop import EarlyStop
-from raysync.engine.elastic import LEAVING, WHY
 from raysync.engine.evaluations import Evaluations
 from raysync.engine.failure_detection import FailureDetector
 from raysync.engine.faults import FaultPlan
-from raysync.engine.parameter_server import ParameterServer
-from raysync.engine.preemption import DRAINED, Preemptions
-from raysync.engine.quorum import Quorum
-from raysync.engine.rejoin import Comebacks, next_life_of
+from raysync.engine.last_updates import LastUpdates
+from raysync.engine.membership import Membership
 from raysync.engine.server_recovery import ServerRecovery
 from raysync.engine.topology import NO_REPORT, Arriving, Step, Topology, pulls_next
 from raysync.errors import RunFailed, RunLost
 
-DONE = "its group has no batch left"
-"""The reason with which a worker leaves that has nothing left to do."""
-STUCK = "its pipeline and another one waited for each other"
-"""The reason with which a worker leaves, and comes back, so that others go on."""
 BEFORE_THE_END = nextafter(1, 0)
 """The progress of a run that still drains: its last evaluation, at 1, comes after that."""
 
@@ -121,7 +113,6 @@ class Driver:
         self._stops, self._last_asked = False, False
         """Whether the run is to be stopped, and whether its last checkpoint has been asked for."""
         self.topology, self.backend, self.faults = topology, backend, faults
-        self._has_faults = bool(experiment.faults)
         self._early_stop = EarlyStop(experiment, primary)
         self._after_s = None if experiment.stop is None else experiment.stop.after_s
         self._is_evaluated = bool(marks)
@@ -145,35 +136,16 @@ class Driver:
         self.checkpoints = self.checkpointer.done
         """The checkpoints that are complete, in their order, and not reported yet. What the journal
         says up to a checkpoint is in the reports up to now."""
-        self._restarts = experiment.cluster.restarts
-        self._comebacks = Comebacks(
-            backend, self._restarts, START_DEADLINE_S, self._join, self._not_started, self._no_room
-        )
         # bound once: each step under way would hold one more object
         self._on_answer = self._stepped
         self._steps: dict[str, Step] = {}
         """Worker -> its step under way, in the order of their releases."""
         self._pushed: dict[Push, Step] = {}
         """Push -> its step, while its gradient is neither applied nor dropped."""
-        self._quorum = Quorum(
-            experiment.cluster.min_workers,
-            backend,
-            topology,
-            self._comebacks,
-            self._steps,
-            self._release,
-            self._remark,
-        )
-        self._preemptions = Preemptions(self._steps, self._leave_in_order)
-        self._lives: dict[str, str] = {}
-        """Slot -> the worker that fills it now, or was the last to fill it."""
-        self._leaving: set[str] = set()
-        """The workers without an actor that are about to leave, as the run goes on without them."""
-        self._stays_away: set[str] = set()
-        """The slots of workers that do not come back: a fault has killed them for good, or they
-        have nothing left to do."""
+        self.members = Membership(self, backend, topology, experiment, faults, self._steps)
+        """The workers, and those on their way."""
         self._failures = FailureDetector(
-            backend, topology, self._deadline_s, self._steps, self._lives, self._lose
+            backend, topology, self._deadline_s, self._steps, self.members.lives, self.members.lose
         )
         for server in topology.servers:
             if server.log is not None:
@@ -181,16 +153,17 @@ class Driver:
                     server,
                     backend,
                     topology,
-                    self._restarts,
+                    experiment.cluster.restarts,
                     self._deadline_s,
                     self._steps,
                     self._stepped,
-                    self._remark,
+                    self.remark,
                 )
         self._drains = topology.drains
         self._last_server = topology.servers[-1]
-        self._settling: set[ParameterServer] = set()
-        """The servers whose last update is waited for at the end."""
+        self._last_updates = LastUpdates(
+            backend, topology.servers, self._deadline_s, self._updated_last
+        )
         self._progress = 0.0
         self._version = 0
         """The progress and the version of the model after the latest Apply."""
@@ -260,18 +233,15 @@ class Driver:
         """Evaluate the initial model, and let every worker join; or go on from a checkpoint."""
         self.has_begun = True
         now = self.backend.now
-        self.backend.watch_nodes(self._drained)
         if self._former is None:
             self._evaluate(0.0)
-        for index, crash in self.faults.crashes.items():
-            if crash.at_s is not None and (self._former is None or crash.at_s > now):
-                self.backend.schedule(crash.at_s, self._crash, index)
+        self.members.watch(-1.0 if self._former is None else now)
         if self._after_s is not None:
             why = f"{self._after_s:g} s are over"
             self.backend.schedule(max(now, self._after_s), self._stop, why)
         if self._former is None:
             for worker in self.topology.workers:
-                self._join(worker)
+                self.members.join(worker)
         else:
             self._resume(self._former.state)
         self.checkpointer.begin(self._progress)
@@ -287,7 +257,7 @@ class Driver:
         ]
         if self.status:
             return None
-        releases = self.topology.under_way(self._steps) | self._quorum.held_back
+        releases = {**self.topology.under_way(self._steps), **self.members.held_back}
         if len(releases) != len(under_way):
             self.checkpointer.request()
             return None
@@ -297,17 +267,12 @@ class Driver:
             if step.weights is not None:
                 cut.keep(_base_name(push), step.server, step.weights)
         sizes = {worker: releases[worker].batch_size for worker in under_way}
-        workers, joining = self._next_workers()
         state = {
+            **self.members.state(),
             "topology": self.topology.state(cut),
             "evaluations": self._evaluations.state(cut),
             "early_stop": self._early_stop.state(),
-            "comebacks": self._comebacks.state(),
             "faults": self.faults.state(),
-            "stays_away": sorted(self._stays_away),
-            "lives": self._lives,
-            "workers": workers,
-            "joining": joining,
             "pushed": [
                 [asdict(step.release), step.samples, step.weights is not None]
                 for step in self._pushed.values()
@@ -320,28 +285,9 @@ class Driver:
         cut.state = json.loads(json.dumps(state))  # as it is now
         return cut
 
-    def _next_workers(self) -> tuple[dict[str, str], list[str]]:
-        """Return slot -> the worker that fills it when the run is resumed, and those among them
-        that then join: a resumed run has a process for every slot again.
-        """
-        workers, joining = {}, []
-        slots = {str(WorkerId(worker).slot) for worker in self.topology.workers}
-        for slot, worker in self._lives.items():
-            if slot not in slots:
-                continue  # the run was resumed without it
-            if worker in self.topology.roster_of(worker).live or slot in self._stays_away:
-                workers[slot] = worker
-            elif coming := self._comebacks.next_life(slot):
-                workers[slot] = coming
-            else:
-                workers[slot] = next_life_of(worker)
-                joining.append(workers[slot])
-        return workers, joining
-
     def _resume(self, state: Mapping[str, Any]) -> None:
         """Go on from what `_cut` wrote down: everything that was under way is computed again."""
-        self._lives.update(state["lives"])
-        self._stays_away.update(state["stays_away"])
+        self.members.load_state(state)
         self.last_at = state["last_at"]
         self._progress, self._version = state["progress"], state["version"]
         self.faults.load_state(state["faults"])
@@ -356,28 +302,11 @@ class Driver:
         self._evaluations.load_state(state["evaluations"])
         for timer in self.topology.machine.timers.items():
             self.backend.schedule(max(timer[1], self.backend.now), self._fire, timer)
-        self._quorum.resume()
-        for roster in self.topology.rosters if self._has_faults else ():
-            for worker in roster.live:
-                self._plan_kill(worker, self.backend.now)
+        self.members.plan_again()
         for worker, batch_size in state["batch_sizes"].items():
             member = self.topology.roster_of(worker).live[worker]
-            self._release(Release(worker, member.clock, member.version, batch_size=batch_size))
-        self._comebacks.load_state(state["comebacks"])
-        leaving = [
-            worker
-            for worker in state.get(LEAVING, ())
-            if worker in self.topology.roster_of(worker).live
-        ]
-        self._leaving.update(leaving)
-        for worker in leaving:
-            if not self.status:
-                self._leave(worker, {"why": WHY})
-        self._leaving.clear()
-        for worker in state["joining"]:
-            self._join(worker)
-        if leaving:
-            self._need_workers(f"the last was {leaving[-1]}: {WHY}")
+            self.release(Release(worker, member.clock, member.version, batch_size=batch_size))
+        self.members.resume(state)
 
     def _write(self, lines: list[Line]) -> None:
         self.lines += lines
@@ -387,7 +316,7 @@ class Driver:
         """Whether the training, an evaluation, the saving of a model, or the last update of a
         server is under way.
         """
-        return not self.status or self._evaluations.is_pending or bool(self._settling)
+        return not self.status or self._evaluations.is_pending or self._last_updates.is_pending
 
     def _take_lines(self) -> list[Line]:
         lines, self.lines = self.lines, []
@@ -396,34 +325,14 @@ class Driver:
     def _end(self, status: str) -> None:
         """End the training, without waiting for steps under way or for workers that come back."""
         if not self.status:
-            for server in self.topology.servers:
-                if server.last is not None:
-                    self._settling.add(server)
-                    server.watch(server.last, self._settled, server)
-                    self._await_last_update(server)
+            self._last_updates.begin()
         self.status = status
         self._steps.clear()
-        self._comebacks.cancel()
+        self.members.comebacks.cancel()
         self._evaluations.save_models()
 
-    def _settled(self, server: ParameterServer) -> None:
-        assert server.last is not None, "an update that was never sent"
-        server.verify(server.last)
-        self._settling.discard(server)
-        self.last_at = max(self.last_at, self.backend.now)
-
-    def _await_last_update(self, server: ParameterServer) -> None:
-        deadline_at = self.backend.now + self._deadline_s
-        self.backend.schedule(deadline_at, self._miss_last_update, server)
-
-    def _miss_last_update(self, server: ParameterServer) -> None:
-        if server not in self._settling:
-            return
-        if not (self.backend.is_done(server.last) or server.is_coming_back):
-            late = f"no answer for {self._deadline_s:g} s"
-            if not server.lost(late, freezes=True):
-                raise RunLost(f"{server.actor}: {late}")
-        self._await_last_update(server)
+    def _updated_last(self, at: float) -> None:
+        self.last_at = max(self.last_at, at)
 
     def _stepped(self, step: Step) -> None:
         """Take in that a worker has answered, or that its call has failed."""
@@ -463,10 +372,9 @@ class Driver:
         if release.pull:
             step.server.done(release.version)
         self._pushed[worker, clock] = step
-        if self._comebacks.unproven:
-            self._comebacks.unproven.pop(worker, None)
+        self.members.has_pushed(worker)
         report = step.report if loss is None else {**step.report, "loss": loss}
-        self._handle(
+        self.handle(
             Pushed(
                 at=self.backend.now,
                 worker=worker,
@@ -481,7 +389,7 @@ class Driver:
         if loss is not None and not isfinite(loss):
             self._diverge()
         if self._drains:
-            self._dismiss()
+            self.members.dismiss()
 
     def _diverge(self) -> None:
         """End the run, after an evaluation of the present model."""
@@ -493,170 +401,28 @@ class Driver:
         """End the run before its workload is done, after a last evaluation of the present model."""
         if self.status:
             return
-        self._remark(f"The run stops early: {why}.")
+        self.remark(f"The run stops early: {why}.")
         if self._is_evaluated:
             self._evaluations.add(self._version, self._progress, (self._progress,), is_last=True)
         self._end("finished")
 
-    def _join(self, worker: str) -> None:
-        if self.status:
-            return
-        self._lives[str(WorkerId(worker).slot)] = worker
-        report = self._comebacks.joined(worker)
-        if self._has_faults:
-            # Those that begin the run are there from its first moment on.
-            self._plan_kill(worker, self.backend.now if WorkerId(worker).life > 1 else -1.0)
-        self._happen(Joined(at=self.backend.now, worker=worker), report)
-        self._quorum.joined()
-
-    def _plan_kill(self, worker: str, since: float) -> None:
-        """Let the process of a worker that is there since that moment die at the next kill after
-        it, if there is one.
-        """
-        kill = self.faults.next_kill(WorkerId(worker).slot.place, since)
-        if kill is not None:
-            at, index = kill
-            self.backend.schedule(at, self._kill_strikes, (worker, index))
-            self.backend.end_at(worker, at)
-
-    def _kill_strikes(self, victim: tuple[str, int]) -> None:
-        worker, index = victim
-        if not self.status and worker in self.topology.roster_of(worker).live:
-            self.faults.took_effect(index)
-
-    def _crash(self, index: int) -> None:
-        if self.status:
-            return
-        crash = self.faults.crashes[index]
-        [worker] = [
-            life for life in self._lives.values() if WorkerId(life).slot.place == crash.worker
-        ]
-        if worker not in self.topology.roster_of(worker).live:
-            return  # it has left already
-        self.faults.took_effect(index)
-        is_planned = crash.rejoin_after_s is not None
-        if crash.rejoin_after_s is not None:
-            self._comebacks.plan(worker, crash.rejoin_after_s)
-        else:
-            self._stays_away.add(WorkerId(worker).slot)
-        why = f"crashed: {self.faults.described(index)}"
-        self._remove(worker, {"why": why})
-        self._go_on_without(worker, f"the last was {worker}: {why}", is_back=is_planned)
-
-    def _not_started(self, worker: str, why: str, again_in_s: float | None) -> None:
-        what = f"{worker} did not start: {why}"
-        then = (
-            "the run goes on without it"
-            if again_in_s is None
-            else f"it is started anew in {again_in_s:g} s"
-        )
-        self._remark(f"{what}; {then}.")
-        self._go_on_without(worker, what, is_back=again_in_s is not None)
-
-    def _no_room(self, worker: str) -> None:
-        self._remark(f"{worker} waits for room: no node can take it; it joins as soon as one can.")
-
-    def _drained(self, worker: str) -> None:
-        self._preemptions.announce(worker)
-
-    def _leave_in_order(self, worker: str) -> None:
-        if not self.status and worker in self.topology.roster_of(worker).live:
-            self._lose(worker, DRAINED)
-
-    def _lose(self, worker: str, why: str) -> None:
-        """Go on without a worker that was lost, until it is back."""
-        self._stays_away.discard(WorkerId(worker).slot)
-        again_in_s = self._comebacks.restart(worker)
-        report = {"why": why} if again_in_s is None else {"why": why, "restart_in_s": again_in_s}
-        self._remove(worker, report)
-        if again_in_s is None and (attempts := self._restarts.attempts) and not self.status:
-            text = (
-                f"{WorkerId(worker).slot} was started anew {attempts} time{'s' * (attempts > 1)} in"
-                " a row, and none of its pushes arrived; the run goes on without it."
-            )
-            self._remark(text)
-        self._go_on_without(worker, f"the last was {worker}: {why}", is_back=again_in_s is not None)
-
-    def _go_on_without(self, worker: str, last: str, *, is_back: bool) -> None:
-        """Go on after the loss of a worker, without its partners unless it comes back."""
-        if self.status:
-            return
-        if not is_back and (partners := self.topology.partners(worker)):
-            slot = WorkerId(worker).slot
-            for partner in partners:
-                if slot in self._stays_away:
-                    self._stays_away.add(partner)
-                self._comebacks.give_up(partner)
-                other = self._lives[partner]
-                if other in self.topology.roster_of(other).live:
-                    self._remove(other, {"why": f"it can do nothing without {slot}"})
-            if not self.status:
-                self._begin(self.topology.given_up(worker))
-        self._need_workers(last)
-        if self._drains:
-            self._dismiss()
-
-    def _remove(self, worker: str, report: Mapping[str, Any]) -> None:
-        """End a worker's actor, and let it leave."""
-        self.backend.kill(worker)
-        self._leave(worker, report)
-
-    def _leave(self, worker: str, report: Mapping[str, Any]) -> None:
-        """Let a worker leave that has no actor."""
-        self._steps.pop(worker, None)
-        self._comebacks.unproven.pop(worker, None)
-        for partner in self.topology.left(worker):
-            self._steps.pop(partner, None)
-        if worker not in self.topology.roster_of(worker).live:
-            return  # it was done, and its process was still of use to others
-        self._quorum.leaves(worker)
-        self._handle(Left(at=self.backend.now, worker=worker), report)
-
-    def _need_workers(self, last: str) -> None:
-        if not self.status:
-            self._quorum.check(last)
-
-    def _remark(self, text: str) -> None:
+    def remark(self, text: str) -> None:
+        """Write a sentence into the journal."""
         self.lines.append(Remark(self.backend.now, text))
 
-    def _dismiss(self) -> None:
-        """Let workers leave that have nothing left to do: others would wait for them."""
-        topology = self.topology
-        while not self.status and (leavers := topology.leavers(self._steps)):
-            for worker in leavers:
-                self._stays_away.add(WorkerId(worker).slot)
-                self._handle(Left(at=self.backend.now, worker=worker), {"why": DONE, "done": True})
-        if self.status or len(self._comebacks):
-            return
-        if not self._steps:
-            self.backend.schedule(self.backend.now, self._free, None)
-        if not any(roster.live for roster in topology.rosters):
-            self._evaluate(1.0)
-            self._end("finished")
+    def drained(self) -> None:
+        """End the run, since every worker has left with nothing left to do."""
+        self._evaluate(1.0)
+        self._end("finished")
 
-    def _free(self, _: None) -> None:
-        """Let workers go that wait for each other in a circle, so that the others go on; they come
-        back.
-        """
-        timers = self.topology.machine.timers
-        if self.status or self._steps or len(self._comebacks) or timers:
-            return
-        for worker in self.topology.stuck():
-            if not self.status and worker in self.topology.roster_of(worker).live:
-                self._lose(worker, STUCK)
-
-    def _happen(self, event: Event, report: Mapping[str, Any]) -> None:
-        self._handle(event, report)
-        if self._drains:
-            self._dismiss()
-
-    def _handle(self, event: Event, report: Mapping[str, Any]) -> None:
+    def handle(self, event: Event, report: Mapping[str, Any]) -> None:
+        """Pass an event on to the machine, and carry its decisions out."""
         decisions = decide(self.topology.machine, event)
         self.lines.append(Entry(event, decisions, report))
         for index, decision in enumerate(decisions):
             match decision:
                 case Release():
-                    self._release(decision)
+                    self.release(decision)
                 case Apply():
                     self._apply(decision, decisions, index)
                     if self.status:
@@ -699,25 +465,13 @@ class Driver:
         if progress >= 1:
             self._end("finished")
 
-    def _release(self, decision: Release) -> None:
-        worker = decision.worker
-        if self._leaving and worker in self._leaving:
-            return  # the others' leaving has released it
-        if worker in self._preemptions.due:  # after the decisions in hand have been carried out
-            now = self.topology.roster_of(worker).now
-            self.backend.schedule(now, self._leave_in_order, worker)
-            return
-        if self._quorum.is_waiting:
-            self._quorum.hold_back(decision)
-            return
-        if self._has_faults:
-            crash = self.faults.crash_at_clock(WorkerId(worker).slot.place, decision.clock)
-            if crash is not None:  # likewise
-                self.backend.schedule(self.topology.roster_of(worker).now, self._crash, crash)
-                return
-        self._begin(self.topology.released(decision))
+    def release(self, release: Release) -> None:
+        """Let a worker begin its next iteration, if it may."""
+        if self.members.admits(release):
+            self.begin(self.topology.released(release))
 
-    def _begin(self, steps: Iterable[Step]) -> None:
+    def begin(self, steps: Iterable[Step]) -> None:
+        """Take in that these steps are under way."""
         for step in steps:
             self._steps[step.release.worker] = step
             if not self._failures.is_looking:
@@ -727,7 +481,8 @@ class Driver:
     def _fire(self, timer: tuple[str, float]) -> None:
         key, at = timer
         if not self.status and self.topology.machine.timers.get(key) == at:
-            self._happen(TimerFired(at=self.backend.now, key=key), NO_REPORT)
+            self.handle(TimerFired(at=self.backend.now, key=key), NO_REPORT)
+            self.members.dismiss()
 
     def _evaluate(self, progress: float) -> None:
         """Evaluate the present model for the marks up to that progress."""

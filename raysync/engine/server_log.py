@@ -54,7 +54,7 @@ class ServerLog:
         """Whether base and entries make the state; False once the server cannot be snapshot."""
         self._vector_bytes, self._limit_bytes = vector_bytes, limit_bytes
         self._bytes, self._updates = 0.0, 0
-        """Those of all entries."""
+        """The bytes and the updates of all entries."""
         self._added = 0
         """The number of calls that were ever added."""
         self._snapshots = 0

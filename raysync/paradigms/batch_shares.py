@@ -23,7 +23,7 @@ class Device:
     """The seconds on the way to the server and back, whatever the batch."""
     fixed_s: float = 0.0
     per_sample_s: float = 1.0
-    """Above 0."""
+    """The seconds of computing a sample, above 0."""
     floor_s: float = 0.0
     smallest: int = 1
     largest: float = inf

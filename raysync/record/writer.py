@@ -64,7 +64,7 @@ that repeats it."""
 STAMP = "%Y%m%d-%H%M%S"
 """How the name of a record begins: with the time."""
 NAME = re.compile(r"\d{8}-\d{6}-")
-"""The same, as a pattern."""
+"""A pattern of the same names."""
 PACKAGES = ("raysync", "ray", "torch", "torchvision", "numpy", "pandas")
 _TYPES = {"str": pa.string(), "int": pa.int64(), "float": pa.float64()}
 MARKED = {each.name: _TYPES[str(each.type)] for each in fields(Evaluation) if each.name in RESERVED}

@@ -31,7 +31,7 @@ SETTINGS = ("lr", "weight_decay", "momentum", "nesterov", "betas")
 may have more than two betas, and then takes them as a parameter.)"""
 
 CHANGING = ("lr", "weight_decay", "momentum")
-"""Those of them that may change from one update to the next."""
+"""The settings that may change from one update to the next."""
 
 UNFUSED = ("fused", "foreach", "differentiable", "capturable")
 """The arguments with which a user chooses another implementation than the fused one."""

@@ -8,7 +8,8 @@ from raysync.core.metrics import PrimaryMetric
 from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.class_loading import call
 from raysync.training.adapters.registry import task_adapter
-from raysync.training.data import KINDS, DataSet, Labelled, LazyDataSet, load, subset
+from raysync.training.data import DataSet, Labelled, LazyDataSet, subset
+from raysync.training.datasets import KINDS, load
 from raysync.training.models import ModelPlan, ModelSource
 from raysync.training.supervised import TASKS, Supervised
 from raysync.training.task import Task

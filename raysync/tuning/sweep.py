@@ -91,7 +91,7 @@ class Plan:
     """The points of a grid that are still to run; with a searcher, which makes its own, those of
     the trials that were under way."""
     examples: tuple[Point, ...]
-    """The same; with a searcher, points that show each of its choices."""
+    """The points; with a searcher, points that show each of its choices."""
     count: int
     """Trials still to run."""
     done: int = 0

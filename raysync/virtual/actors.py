@@ -103,9 +103,9 @@ class UpdateTimes:
     """What an update takes a server, in the phase in force."""
 
     update_s: float = 0.0
-    """Seconds, without reading gradients."""
+    """The seconds of an update, without reading gradients."""
     reading_s: float = 0.0
-    """Seconds for each gradient."""
+    """The seconds for each gradient."""
 
 
 class ServerActor:

@@ -87,7 +87,7 @@ class LongPath:
     latency_s: float
     """The latency of the way itself and of its round trips."""
     transfer_s: float
-    """As for `Path`."""
+    """The seconds over the links that are not shared, without the latency."""
     shared: tuple[tuple[SharedLink, float], ...] = ()
     """The shared links, each with the seconds that the value takes of it."""
     ways: int = 1

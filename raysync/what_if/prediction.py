@@ -33,14 +33,14 @@ ONE_PROCESS = 100_000
 
 @dataclass(frozen=True)
 class Options:
-    """What is asked of the step times."""
+    """What a prediction assumes that the step times do not say."""
 
     batch_size: int | None = None
     """Samples of a step; None: as the source says; if it does not, only steps are counted."""
     steps: int | None = None
     """The workload, in steps a rank on average; None: as many as the shortest rank has."""
     price_per_hour: float | None = None
-    """Of one worker, in any currency."""
+    """The price of one worker, in any currency."""
     processes: int = 1
 
 
@@ -50,25 +50,25 @@ class Prediction:
 
     choice: ParadigmChoice
     seconds: float
-    """Of the whole workload."""
+    """The seconds of the whole workload."""
     steps_per_s: Interval
     """Applied steps, of all workers together."""
     samples_per_s: Interval | None
-    """None: it is not known how many samples a step has."""
+    """The throughput; None: it is not known how many samples a step has."""
     wait_fraction: Interval
     """The share of the workers' time between push and release."""
     staleness_mean: Interval
     staleness_max: int
-    """Of an applied push, in versions."""
+    """The largest staleness of an applied push, in versions."""
     lead_mean: float
     lead_max: int
-    """At a release, in clocks ahead of the slowest."""
+    """The largest lead at a release, in clocks ahead of the slowest."""
     dropped: int
     """Pushes that were computed and not applied."""
     lost_worker_hours: Interval
     """Waiting, and computing what was dropped, of all workers in the whole workload."""
     lost_money: Interval | None
-    """These at the price of a worker's hour; None: no price was given."""
+    """The price of the lost hours; None: no price was given."""
     worker_hours: float
     waiting: dict[str, float]
     """Rank -> the share of its time that it waits."""
@@ -81,7 +81,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """The answer."""
+    """What every paradigm would make of the step times."""
 
     times: StepTimes
     options: Options

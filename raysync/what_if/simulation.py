@@ -96,7 +96,7 @@ class Blocks:
     wait_s: Floats
     """The waits, all workers together, of pushes that arrived in it."""
     lost_s: Floats
-    """These and the computing of pushes that were dropped."""
+    """The waits, and the computing of pushes that were dropped."""
     applied: Floats
     """The pushes that were applied."""
     staleness: Floats
@@ -117,7 +117,7 @@ class Simulation:
     waiting: dict[str, float]
     """Slot -> the share of its time that it waits."""
     blocks: Blocks | None
-    """None: the run is too short to be cut."""
+    """The sums over blocks of time; None: the run is too short to be cut."""
 
 
 def paradigm_of(choice: ParadigmChoice, workers: int) -> Paradigm:
@@ -192,17 +192,17 @@ class _Log:
     """What a run did when, in seconds since it began."""
 
     pushed_at: array[float] = field(default_factory=_doubles)
-    """Of every push, as are the next three."""
+    """When each push arrived; the next three are of pushes, too."""
     leads: array[float] = field(default_factory=_doubles)
     wait_s: array[float] = field(default_factory=_doubles)
     lost_s: array[float] = field(default_factory=_doubles)
-    """Its wait and, if it was dropped, its computing."""
+    """The wait of a push and, if it was dropped, its computing."""
     applied_at: array[float] = field(default_factory=_doubles)
-    """Of every push that was applied, as are the next two."""
+    """When each push was applied; the next two are of applied pushes, too."""
     samples: array[float] = field(default_factory=_doubles)
     staleness: array[float] = field(default_factory=_doubles)
     updated_at: array[float] = field(default_factory=_doubles)
-    """Of every update, as is the next."""
+    """When each update was made; the next is of updates, too."""
     samples_before: array[float] = field(default_factory=_doubles)
     switched_at: array[float] = field(default_factory=_doubles)
 

@@ -24,7 +24,7 @@ class StepTimes:
     """The seconds of each rank's steps."""
 
     source: str
-    """Where they are from, in a few words."""
+    """The source of the step times, in a few words."""
     steps: Steps
     """Rank -> the seconds of its steps, in their order."""
     batch_size: int | None = None

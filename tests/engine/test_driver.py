@@ -555,8 +555,8 @@ def test_a_run_ends_whatever_befalls_it_and_every_push_is_accounted_for(plan, pa
     follow_restarts(lines, restarts, spawned, over_at)
     follow_waits(lines, min_workers, driver.backend.calls)
     assert ended.status in ("finished", "failed")
-    assert driver._comebacks.unproven.keys() <= roster.live.keys()
-    assert not driver._comebacks or ended.error.startswith("server: ")
+    assert driver.members.comebacks.unproven.keys() <= roster.live.keys()
+    assert not driver.members.comebacks or ended.error.startswith("server: ")
     if ended.status == "failed":
         has_server = not any(line.startswith("server") for line in happens)
         gone = "every worker is gone; " if min_workers == 1 else "too few workers: "
@@ -567,7 +567,7 @@ def test_a_run_ends_whatever_befalls_it_and_every_push_is_accounted_for(plan, pa
             assert driver._steps.keys() <= roster.computing.keys()
     else:
         assert of(lines, Evaluation)[-1:] == [] or checker.samples >= 60
-        assert not driver._settling
+        assert not driver._last_updates.is_pending
 
 
 @settings(max_examples=40)

@@ -265,7 +265,7 @@ def test_a_model_that_was_an_object_is_filled(ran):
 
 def test_it_is_built_without_its_data(ran, monkeypatch):
     record = ran()
-    monkeypatch.setattr("raysync.training.data.load", None)
+    monkeypatch.setattr("raysync.training.datasets.load", None)
     assert isinstance(record.model(), nn.Sequential)
 
 

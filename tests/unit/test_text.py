@@ -17,7 +17,8 @@ from raysync.errors import ConfigError
 from raysync.record.measures import Measures
 from raysync.results.columns import metric_text
 from raysync.training.cost import on_random_samples, step_s
-from raysync.training.data import data_set, load
+from raysync.training.data import data_set
+from raysync.training.datasets import load
 from raysync.training.evaluation import evaluate
 from raysync.training.flat import FlatModel
 from raysync.training.gradient import GradientComputation

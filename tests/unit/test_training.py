@@ -9,12 +9,13 @@ from raysync import config
 from raysync.config import Data
 from raysync.engine.step_time import StepTime
 from raysync.errors import ConfigError
-from raysync.training import data
+from raysync.training import datasets
 from raysync.training.augment import crop_and_flip
 from raysync.training.batch_reader import BatchReader
 from raysync.training.batches import Batches, shards
 from raysync.training.cost import on_random_samples, step_flops, step_s
-from raysync.training.data import data_set, load
+from raysync.training.data import data_set
+from raysync.training.datasets import load
 from raysync.training.evaluation import evaluate
 from raysync.training.flat import FlatModel
 from raysync.training.gradient import GradientComputation
@@ -195,7 +196,7 @@ def test_data_that_is_not_there(settings, says):
 def test_a_missing_download_says_where_to_put_which_files(tmp_path, monkeypatch):
     from urllib.error import URLError
 
-    vision = data.torchvision("datasets")
+    vision = datasets.torchvision("datasets")
 
     def offline(self):
         raise URLError("no network here")
@@ -342,13 +343,13 @@ def test_evaluation_counts_the_whole_test_set():
 
 
 def test_torchvision_works_beside_a_cpu_torch():
-    assert data.torchvision("models").resnet18
-    assert data.torchvision("transforms").Normalize
+    assert datasets.torchvision("models").resnet18
+    assert datasets.torchvision("transforms").Normalize
 
 
 def test_every_model_says_what_it_is():
     assert all(model.__doc__ for model in MODELS.values())
-    assert all(function.__doc__ for function in data.DATASETS.values())
+    assert all(function.__doc__ for function in datasets.DATASETS.values())
 
 
 def test_crop_and_flip_shifts_by_at_most_four_pixels_and_mirrors():

@@ -14,7 +14,7 @@ import raysync
 from raysync import config
 from raysync.config import Data
 from raysync.errors import ConfigError
-from raysync.training import data
+from raysync.training import datasets
 from raysync.training.preparation import prepare
 
 X, Y = np.zeros((8, 4), np.float32), np.arange(8) % 2
@@ -181,26 +181,26 @@ def test_a_file_that_is_cut_off_is_there_and_damaged(tmp_path, monkeypatch, kept
             struct.pack(">IIII", 2051, 5, 28, 28) + bytes(5 * 784)
         )
         (folder / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">II", 2049, 5) + bytes(5))
-    assert data.load(Data(name="mnist", data_dir=tmp_path)).train_x.shape == (5, 1, 28, 28)
+    assert datasets.load(Data(name="mnist", data_dir=tmp_path)).train_x.shape == (5, 1, 28, 28)
 
     def never(self):
         raise AssertionError("what is there is not downloaded")
 
-    monkeypatch.setattr(data.torchvision("datasets").MNIST, "download", never)
+    monkeypatch.setattr(datasets.torchvision("datasets").MNIST, "download", never)
     file = folder / "t10k-images-idx3-ubyte"
     file.write_bytes(file.read_bytes()[:kept])
     with pytest.raises(
         ConfigError,
         match="data mnist: the files in .*MNIST/raw are damaged, or not the official ones",
     ):
-        data.load(Data(name="mnist", data_dir=tmp_path))
+        datasets.load(Data(name="mnist", data_dir=tmp_path))
     file.unlink()
-    monkeypatch.setattr(data.torchvision("datasets").MNIST, "download", _offline)
+    monkeypatch.setattr(datasets.torchvision("datasets").MNIST, "download", _offline)
     with pytest.raises(
         ConfigError,
         match="MNIST/raw lacks t10k-images-idx3-ubyte, and it cannot be downloaded here",
     ):
-        data.load(Data(name="mnist", data_dir=tmp_path))
+        datasets.load(Data(name="mnist", data_dir=tmp_path))
     assert (folder / "train-images-idx3-ubyte").exists(), "what is there is left alone"
 
 

@@ -1,0 +1,256 @@
+"""The first hour on a machine with GPUs: is it right there, and where does the time go?
+
+    python experiments/benchmarks/gpu.py            prints the page
+    python experiments/benchmarks/gpu.py --write    and puts it into README.md beside this file
+    python experiments/benchmarks/gpu.py --try      a small model on this machine's CPU: whether the
+                                                    program itself works
+
+It needs `pip install -e '.[test]'`. Each part runs by itself: one that this machine cannot do, or
+that fails, is named at the end of the page with its reason, and the others go on.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import ray
+import torch
+from plain_training import Setting, ddp_samples_per_s, plain_samples_per_s
+from report import README, finished, markdown, measured_on
+from step_budget import ESTIMATED_MS, budget
+
+from raysync import config
+from raysync.cluster.session import Session
+from raysync.record.reader import RunRecord
+from raysync.runner import run_in
+from raysync.training.gradient import GradientComputation
+
+ROOT = Path(__file__).parents[2]
+TESTS = "tests/numerics/test_devices.py"
+COUNTS = (1, 4, 8)
+"""The numbers of workers, one GPU each."""
+ESTIMATED_RATIO = {
+    (1, "asp"): 0.52,
+    (4, "asp"): 2.1,
+    (8, "asp"): 3.4,
+    (1, "bsp"): 0.52,
+    (4, "bsp"): 1.9,
+    (8, "bsp"): 3.4,
+}
+"""(Workers, paradigm) -> the estimated samples per second, in those of one plain GPU: see
+`step_budget`."""
+SMALL = Setting("cpu", "mlp", (1, 8, 8), samples=500, batch_size=16, steps=10, precision="float32")
+"""What `--try` trains."""
+ORDERS = (("bsp", "asp"), ("asp", "bsp"))
+STEPS_COMPARED = 3
+
+
+class Impossible(Exception):
+    """This machine cannot do a part; the message says why."""
+
+
+# ---- is it right? ----
+
+
+def machine(setting: Setting) -> str:
+    """Say what this machine is."""
+    if setting.kind == "cpu":
+        return measured_on()
+    rows = []
+    for index in range(torch.cuda.device_count()):
+        facts = torch.cuda.get_device_properties(index)
+        rows.append(
+            [
+                f"cuda:{index}",
+                facts.name,
+                f"{facts.total_memory / 2**30:.0f} GiB",
+                f"{facts.major}.{facts.minor}",
+            ]
+        )
+    table = markdown(["device", "name", "memory", "compute capability"], rows)
+    cudnn = torch.backends.cudnn.version()
+    return f"{table}\nCUDA {torch.version.cuda}, cuDNN {cudnn}; {measured_on()}"
+
+
+def tests(setting: Setting) -> str:
+    """Run the tests of devices, and again under torch's sanitizer, which finds missing waits
+    between streams.
+    """
+    rows = []
+    for name, variables in {
+        "as they are": {},
+        "under TORCH_CUDA_SANITIZER": {"TORCH_CUDA_SANITIZER": "1"},
+    }.items():
+        if variables and setting.kind == "cpu":
+            continue
+        command = [sys.executable, "-m", "pytest", "-q", "-n", "0", TESTS]
+        done = subprocess.run(
+            command, cwd=ROOT, env=os.environ | variables, capture_output=True, text=True
+        )
+        lines = done.stdout.strip().splitlines() or done.stderr.strip().splitlines()
+        rows.append([name, lines[-1].strip("= ") if lines else f"exit {done.returncode}"])
+    return markdown([TESTS, "result"], rows)
+
+
+def numerics(setting: Setting) -> str:
+    """Compare some steps on the device with those on the CPU, in each precision."""
+    if setting.kind == "cpu":
+        raise Impossible("the numbers of a GPU beside those of a CPU need a GPU")
+    rows = []
+    for model in ("convnet", "resnet20", "resnet18"):
+        shape = (1, 28, 28) if model == "convnet" else (3, 32, 32)
+        exact_losses, exact = _computed(model, shape, "cpu", "float32")
+        for precision in ("float32", "tf32", "bf16"):
+            losses, gradient = _computed(model, shape, setting.device(), precision)
+            apart = max(abs(a / b - 1) for a, b in zip(losses, exact_losses, strict=True))
+            off = float((gradient - exact).norm() / exact.norm())
+            rows.append([model, precision, f"{apart:.1e}", f"{off:.1e}"])
+    return markdown(["model", "precision", "loss, relative", "gradient, relative"], rows)
+
+
+def _computed(
+    model: str, shape: tuple[int, ...], device: str, precision: str
+) -> tuple[list[float], torch.Tensor]:
+    """Return the losses of a few batches at the initial weights, and the last gradient."""
+    training = Setting("cpu", model, shape, samples=1000).prepared()
+    [slot] = training.groups
+    computation = GradientComputation(training.build(), training.task, [device], precision)
+    reader = training.reader(slot)
+    losses = [computation.compute(reader, clock, 64) for clock in range(STEPS_COMPARED)]
+    return losses, computation.outgoing()[: computation.model.size].clone()
+
+
+# ---- where does the time go? ----
+
+
+def time_budget(setting: Setting) -> str:
+    """Measure the parts of a push beside their estimates."""
+    ray.init(address="local", include_dashboard=False, log_to_driver=False)
+    measured = budget(setting, ray.put, ray.get)
+    rows = [[part, f"{ESTIMATED_MS[part]:.1f}", f"{took:.1f}"] for part, took in measured.items()]
+    return markdown(["part of a push", "estimated for an A100, ms", "measured, ms"], rows)
+
+
+def workers(setting: Setting) -> str:
+    """Compare raysync with one device alone and with DistributedDataParallel."""
+    there = _devices(setting)
+    plain = plain_samples_per_s(setting)
+    rows = [["plain torch", 1, f"{plain:,.0f}", "1.00", "1", ""]]
+    for count in (each for each in COUNTS if each <= there):
+        ddp = ddp_samples_per_s(setting, count)
+        rows.append(["DDP", count, f"{ddp:,.0f}", f"{ddp / plain:.2f}", "", ""])
+        for paradigm in ("asp", "bsp"):
+            with Session() as session:
+                record = _run(setting, session, paradigm, count)
+            rate = record.summary["throughput_samples_per_s"]
+            rows.append(
+                [
+                    f"raysync, {paradigm}",
+                    count,
+                    f"{rate:,.0f}",
+                    f"{rate / plain:.2f}",
+                    f"{ESTIMATED_RATIO[count, paradigm]:.2f}",
+                    f"{_first_step(record):.2f}",
+                ]
+            )
+    header = ["", "workers", "samples/s", "of one plain device", "estimated", "first step / median"]
+    return markdown(header, rows)
+
+
+def _devices(setting: Setting) -> int:
+    return torch.cuda.device_count() if setting.kind == "cuda" else 1
+
+
+def _first_step(record: RunRecord) -> float:
+    """Return how many times the median step the slowest first step took: 1, once it is warm."""
+    pushes = record.pushes
+    return float(pushes[pushes.clock == 0].busy_s.max() / pushes.busy_s.median())
+
+
+def orders(setting: Setting) -> str:
+    """Compare two paradigms in both orders: neither may gain by coming second."""
+    rates: dict[str, list[float]] = {}
+    for order in ORDERS:
+        with Session() as session:
+            for paradigm in order:
+                record = _run(setting, session, paradigm, min(2, _devices(setting)))
+                rates.setdefault(paradigm, []).append(record.summary["throughput_samples_per_s"])
+    (as_first, as_second), (second, first) = rates["bsp"], rates["asp"]
+    rows = [
+        ["bsp", f"{as_first:,.0f}", f"{as_second:,.0f}", f"{as_second / as_first:.2f}"],
+        ["asp", f"{first:,.0f}", f"{second:,.0f}", f"{second / first:.2f}"],
+    ]
+    return markdown(["paradigm", "samples/s as first", "as second", "ratio"], rows)
+
+
+def _run(setting: Setting, session: Session, paradigm: str, count: int) -> RunRecord:
+    with tempfile.TemporaryDirectory() as output:
+        training = setting.prepared(count, output=output)
+        record = finished(run_in(session, training, config.ParadigmChoice(name=paradigm)))
+        len(record.pushes)  # read while the folder is there
+        return record
+
+
+PARTS: dict[str, Callable[[Setting], str]] = {
+    "The machine": machine,
+    "Tests of devices": tests,
+    "Numbers beside a CPU's": numerics,
+    "The time of a push": time_budget,
+    "Workers beside plain torch and DDP": workers,
+    "Both orders of a comparison": orders,
+}
+"""Heading -> what makes that part of the page."""
+
+
+def page(setting: Setting) -> str:
+    """Return the page: every part that this machine can do, and why it cannot do the others."""
+    text, missing = "", list(_limits(setting))
+    for heading, part in PARTS.items():
+        print(f"{heading} ...", flush=True)
+        try:
+            text += f"### {heading}\n\n{part(setting)}\n"
+        except Impossible as reason:
+            missing.append(f"{heading}: {reason}.")
+        except Exception as error:  # the machine is new to the program: the other parts still count
+            missing.append(f"{heading}: failed: {type(error).__name__}: {error}".splitlines()[0])
+        finally:
+            ray.shutdown()
+    if missing:
+        text += "### What this machine could not do\n\n" + "".join(f"- {one}\n" for one in missing)
+    return text
+
+
+def _limits(setting: Setting) -> Iterator[str]:
+    """Yield what cannot be shown here although its part runs."""
+    there = _devices(setting)
+    lacking = [str(count) for count in COUNTS if count > there]
+    if setting.kind == "cpu":
+        yield "Anything about a GPU: this is a trial of the program on a CPU."
+    elif lacking:
+        yield f"{' and '.join(lacking)} workers of one GPU each: GPUs there: {there}."
+
+
+def main() -> None:
+    """Parse the command line, measure, and print or write the page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true", help="put the page into README.md")
+    parser.add_argument("--try", action="store_true", dest="small", help="on the CPU, small")
+    asked = parser.parse_args()
+    if asked.small and asked.write:
+        parser.error("--try measures nothing that should be written")
+    if not asked.small and not torch.cuda.is_available():
+        parser.error("torch sees no GPU on this machine; --try runs the program on its CPU")
+    text = page(SMALL if asked.small else Setting())
+    print(text)
+    if asked.write:
+        begin, end = "<!-- gpu.py: begin -->\n", "<!-- gpu.py: end -->\n"
+        head, _, rest = README.read_text(encoding="utf-8").partition(begin)
+        README.write_text(head + begin + text + end + rest.partition(end)[2], encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

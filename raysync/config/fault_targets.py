@@ -1,0 +1,53 @@
+"""What the faults of an experiment name: its workers, groups and nodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from raysync.config.faults import Bandwidth, Crash, Drift, Fault, Latency
+from raysync.errors import unknown_name
+
+if TYPE_CHECKING:
+    from raysync.config.experiment import Experiment
+
+
+def check_fault_targets(experiment: Experiment) -> None:
+    """Check that what faults name exists, and is as many as they ask for.
+
+    Raises:
+        ConfigError: there is no such worker, group or node.
+        ValueError: a fault asks for more workers than there are, or for nodes where none are
+            described.
+    """
+    for index, fault in enumerate(experiment.faults):
+        where = f"faults[{index}]"
+        _check_workers(experiment, fault, where)
+        if isinstance(fault, Latency | Drift | Bandwidth):
+            _check_nodes(experiment, fault.nodes, where)
+        if not isinstance(fault, Crash) and fault.count is not None:
+            most = len(experiment.slots_of(fault.workers))
+            if fault.count > most:
+                raise ValueError(
+                    f"{where}: count: {fault.count} of {most} worker{'s' * (most > 1)}"
+                )
+
+
+def _check_workers(experiment: Experiment, fault: Fault, where: str) -> None:
+    counts = {group.name: group.count for group in experiment.workers}
+    allowed = set(experiment.slots()) | (set() if isinstance(fault, Crash) else set(counts))
+    for name in (fault.worker,) if isinstance(fault, Crash) else fault.workers:
+        if name not in allowed:
+            shown = [
+                f"{group}-0 to {group}-{count - 1}" if count > 1 else f"{group}-0"
+                for group, count in counts.items()
+            ]
+            raise unknown_name("worker", name, allowed, where=where, shown=shown)
+
+
+def _check_nodes(experiment: Experiment, nodes: tuple[str, ...], where: str) -> None:
+    known = [node.name for node in experiment.network.nodes]
+    if nodes and not known:
+        raise ValueError(f"{where}: nodes: {', '.join(nodes)}, but there are no network.nodes")
+    for name in nodes:
+        if name not in known:
+            raise unknown_name("node", name, known, where=where, shown=known)

@@ -1,0 +1,59 @@
+"""The program for the first hour on a GPU machine, as far as a CPU can show it."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "experiments" / "benchmarks"
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
+    import gpu
+
+    return gpu
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_the_parts_of_a_push_are_measured_in_the_order_of_their_estimates(gpu):
+    store = {}
+
+    def put(array):
+        store[len(store)] = array
+        return len(store) - 1
+
+    measured = gpu.budget(gpu.SMALL, put, store.__getitem__)
+    assert list(measured) == list(gpu.ESTIMATED_MS)
+    parts = "draw, batch up, forward, backward", "draw a batch and augment it"
+    assert measured[parts[0]] > measured[parts[1]] > 0
+    size = len(store[0])
+    assert {array.size for array in store.values() if not isinstance(array, bytes)} == {size}
+
+
+def test_a_part_that_fails_is_named_and_the_others_go_on(gpu, monkeypatch):
+    def broken(setting):
+        raise ValueError("no driver")
+
+    parts = {"First": lambda setting: "a table\n", "Second": broken, "Third": gpu.numerics}
+    monkeypatch.setattr(gpu, "PARTS", parts)
+    text = gpu.page(gpu.SMALL)
+    assert "### First\n\na table\n" in text
+    assert "- Second: failed: ValueError: no driver\n" in text
+    assert "- Third: the numbers of a GPU beside those of a CPU need a GPU.\n" in text
+    assert "this is a trial of the program on a CPU" in text
+
+
+def test_every_number_of_workers_has_an_estimate(gpu):
+    assert set(gpu.ESTIMATED_RATIO) == {
+        (count, paradigm) for count in gpu.COUNTS for paradigm in ("asp", "bsp")
+    }
+
+
+def test_without_a_gpu_the_program_says_how_to_try_it(gpu, monkeypatch, capsys):
+    monkeypatch.setattr(gpu.torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["gpu.py"])
+    with pytest.raises(SystemExit, match="2"):
+        gpu.main()
+    assert "--try runs the program on its CPU" in capsys.readouterr().err
