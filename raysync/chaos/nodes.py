@@ -26,6 +26,8 @@ NODE_AWAY_S = 5.0
 """How long a lost node stays away."""
 STORE_BYTES = 150 * 2**20
 """The object store of a node."""
+NO_DISK = {"local_fs_capacity_threshold": 0.0}
+"""The setting of a Ray for which the disk is always too full for objects."""
 RAYLET = "raylet"
 
 
@@ -42,24 +44,24 @@ class _Node:
 class Nodes:
     """The cluster, as a context manager."""
 
-    def __init__(self, experiment: Experiment, store_bytes: int = STORE_BYTES) -> None:
+    def __init__(self, experiment: Experiment, *, spills: bool = True) -> None:
         """
         Args:
             experiment: says how many CPUs its actors need.
-            store_bytes: the object store of each node.
+            spills: whether objects that find no room in a store go to the disk.
 
         Raises:
             ConfigError: its actors need more of a node than CPUs.
         """
         self._cpus, count = nodes_for(experiment)
-        self._store_bytes = store_bytes
         logging.getLogger("ray").setLevel(logging.ERROR)
         self._cluster = Cluster(
             initialize_head=True,
             head_node_args={
                 "num_cpus": 0,
-                "object_store_memory": store_bytes,
+                "object_store_memory": STORE_BYTES,
                 "include_dashboard": False,
+                "_system_config": {} if spills else NO_DISK,
             },
         )
         try:
@@ -78,6 +80,12 @@ class Nodes:
     def address(self) -> str:
         """The address of the cluster."""
         return str(self._cluster.address)
+
+    @property
+    def ids(self) -> list[str]:
+        """Ray's ids of the nodes that are there, with the head."""
+        there = [self._cluster.head_node, *(node.started for node in self.present)]
+        return [node.node_id for node in there]
 
     @property
     def present(self) -> Sequence[_Node]:
@@ -105,7 +113,7 @@ class Nodes:
         return len(coming)
 
     def _added(self) -> Any:
-        return self._cluster.add_node(num_cpus=self._cpus, object_store_memory=self._store_bytes)
+        return self._cluster.add_node(num_cpus=self._cpus, object_store_memory=STORE_BYTES)
 
 
 def nodes_for(experiment: Experiment) -> tuple[int, int]:

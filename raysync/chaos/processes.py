@@ -24,7 +24,7 @@ JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """The variable from which Ray takes the settings of a job (2.60): its actors get the mark even
 where the cluster, from which they inherit, has none."""
 TITLES = {
-    "worker": re.compile(r"ray::Worker\b"),
+    "worker": re.compile(r"ray::(Worker|StageActor)\b"),
     "server": re.compile(r"ray::Server\b"),
     "evaluator": re.compile(r"ray::Evaluator\b"),
     "controller": re.compile(r"ray::Controller\b"),

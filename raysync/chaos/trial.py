@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -15,6 +16,7 @@ from uuid import uuid4
 import torch
 
 from raysync.chaos import processes
+from raysync.chaos.full_store import FULL_S, FullStores
 from raysync.chaos.memory import MemorySamples
 from raysync.chaos.nodes import Nodes
 from raysync.chaos.oracles import Verdict, judge_journal, updates_in
@@ -35,6 +37,7 @@ LOG = "log.txt"
 MESSAGE_BYTES = 16384
 """The room that a full disk leaves for what the command prints."""
 DISK_ERROR = "its record cannot be written"
+STORE_ERROR = re.compile(r"object store of Ray\s+is\s+full\s+\([0-9]+")
 POLL_S = 0.2
 TRIES = 3
 """How often in a row a command is started anew that ended by itself without having finished."""
@@ -64,7 +67,8 @@ class Outcome:
     segments: list[str] = field(default_factory=list)
     """The shared memory that was left."""
     unclear: list[str] = field(default_factory=list)
-    """What the commands printed that ended on a full disk without a clear error."""
+    """What the commands printed that ended on a full disk, or on a full object store, without a
+    clear error."""
     held: Counter[str] = field(default_factory=Counter)
     """Kind of actor -> how many of them were lost with a node."""
     groups: list[str] = field(default_factory=list)
@@ -120,6 +124,8 @@ class Trial:
         self._before = processes.segments()
         self._address, self._nodes = address, nodes
         self._due_at = 0.0
+        self._printed_bytes = 0
+        """The size of the log at the latest strike."""
         self._tries = 0
         self.outcome = Outcome(folder)
 
@@ -180,6 +186,8 @@ class Trial:
         is_lost = status and self.outcome.struck and self._has_begun() and not self._is_over()
         if not is_lost or self._tries >= TRIES:
             return False
+        if self.outcome.struck[-1].target == "store":
+            self._hear(lambda printed: STORE_ERROR.search(printed) is not None)
         self._tries += 1
         self.outcome.fatal[self.outcome.struck[-1].target] += 1
         self._notify(f"The command ended with status {status}: it is resumed.")
@@ -189,6 +197,7 @@ class Trial:
     def _strike(self, strike: Strike) -> None:
         """Strike a process of that kind, if there is one."""
         outcome, how = self.outcome, f"{strike.target}: SIG{strike.signal.upper()}"
+        self._printed_bytes = (self._folder / LOG).stat().st_size
         if strike.target == "driver":
             self._notify(f"{how}, and the run is resumed.")
             outcome.struck.append(strike)
@@ -200,6 +209,9 @@ class Trial:
             return
         if strike.target == "node":
             self._lose_node(strike)
+            return
+        if strike.target == "store":
+            self._fill_stores(strike)
             return
         candidates = processes.victims(self._mark, strike.target)
         if not candidates or not processes.strike(strike.one_of(candidates), strike.signal):
@@ -226,11 +238,10 @@ class Trial:
     def _fill_disk(self, strike: Strike) -> None:
         """Let the command find a full disk, wait for its end, and resume it with room."""
         assert self._child is not None, "a run without a command"
-        record, log = record_in(self._folder), self._folder / LOG
+        record = record_in(self._folder)
         assert record is not None, "a run without a record"
-        printed_bytes = log.stat().st_size
         journal_bytes = (record / "journal.jsonl").stat().st_size
-        full_bytes = max(journal_bytes, printed_bytes + MESSAGE_BYTES)
+        full_bytes = max(journal_bytes, self._printed_bytes + MESSAGE_BYTES)
         if not processes.fill_disk(self._child.pid, full_bytes):
             self.outcome.spared["disk"] += 1
             return
@@ -238,11 +249,26 @@ class Trial:
         self.outcome.struck.append(strike)
         self._notify(f"disk: no file grows beyond {full_bytes} bytes.")
         self._wait(lambda: False)
-        printed = log.read_bytes()[printed_bytes:].decode(errors="replace")
-        if DISK_ERROR not in printed or "Traceback" in printed:
-            self.outcome.unclear.append(printed[-200:].strip() or "it said nothing")
+        self._hear(lambda printed: DISK_ERROR in printed)
         if self._has_begun() and not self._is_over():
             self._resume()
+
+    def _fill_stores(self, strike: Strike) -> None:
+        """Let the run find full object stores for some seconds."""
+        assert self._nodes is not None, "a cluster whose stores cannot be filled"
+        with FullStores(self._nodes.address, self._nodes.ids) as stores:
+            self._tries = 0
+            self.outcome.struck.append(strike)
+            self._notify(f"store: {stores.filled_bytes / 1e6:.0f} MB are filled.")
+            end_s = now_s() + FULL_S
+            self._wait(lambda: now_s() >= end_s)
+
+    def _hear(self, is_clear: Callable[[str], bool]) -> None:
+        """Judge what the command has printed since the latest strike, before it ended."""
+        log = (self._folder / LOG).read_bytes()[self._printed_bytes :]
+        printed = log.decode(errors="replace")
+        if not is_clear(printed) or "Traceback" in printed:
+            self.outcome.unclear.append(printed[-200:].strip() or "it said nothing")
 
     def _resume(self) -> None:
         """Start the command that goes on with the run, and wait until it does."""
@@ -305,7 +331,7 @@ def judge(struck: Outcome, undisturbed: Outcome, tolerance: float) -> list[Verdi
         Verdict("status finished", "" if status == "finished" else f"it is {status}"),
         *journal,
         _judge_model(record, undisturbed.record, tolerance),
-        Verdict("a full disk ends in a clear error", "; ".join(struck.unclear)),
+        Verdict("a full disk or store ends in a clear error", "; ".join(struck.unclear)),
         Verdict("memory stays flat", struck.memory.growth()),
         Verdict("no process left", ", ".join(struck.processes)),
         Verdict("no shared memory left", ", ".join(struck.segments)),

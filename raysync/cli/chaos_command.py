@@ -44,7 +44,7 @@ def chaos(
         typer.Option(
             help=f"What is struck, with commas: {', '.join(TARGETS)}. driver: the command and all"
             " below it; disk: it is full until the command has ended; node: one of several that are"
-            " started on this machine for it."
+            " started on this machine for it; store: the object stores of all of these are full."
         ),
     ] = ",".join(PROCESSES),
     kills: Annotated[int, typer.Option(help="How many faults.")] = 10,
@@ -82,7 +82,9 @@ def chaos(
     trial.check(experiment)
     environment = dict(os.environ)
     with ExitStack() as cluster:
-        nodes = cluster.enter_context(_nodes(experiment)) if "node" in targets else None
+        nodes = None
+        if own := [target for target in ("node", "store") if target in targets]:
+            nodes = cluster.enter_context(_nodes(experiment, own[-1]))
         address = nodes.address if nodes else address_of(experiment.cluster.address, environment)
 
         def trial_of(name: str, planned: Sequence[Strike]) -> Outcome:
@@ -108,8 +110,8 @@ def chaos(
         raise typer.Exit(1)
 
 
-def _nodes(experiment: Experiment) -> Nodes:
-    """Start a cluster of nodes that can be lost.
+def _nodes(experiment: Experiment, target: str) -> Nodes:
+    """Start a cluster whose nodes can be lost, or their object stores filled.
 
     Raises:
         ConfigError: the experiment names a cluster, whose nodes are left alone.
@@ -119,11 +121,11 @@ def _nodes(experiment: Experiment) -> Nodes:
     address = experiment.cluster.address
     if address not in ("auto", "local"):
         raise ConfigError(
-            f"--faults node: cluster.address: {address!r}: the nodes of a cluster that is there are"
-            " left alone; with address: auto or local, nodes are started on this machine."
+            f"--faults {target}: cluster.address: {address!r}: the nodes of a cluster that is there"
+            " are left alone; with address: auto or local, nodes are started on this machine."
         )
     say("Starting a cluster of several nodes on this machine ...")
-    return Nodes(experiment)
+    return Nodes(experiment, spills=target != "store")
 
 
 def _counts(struck: Outcome) -> list[dict[str, Any]]:

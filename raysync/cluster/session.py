@@ -18,11 +18,12 @@ from ray.util.placement_group import PlacementGroup
 
 from raysync.cluster.actor_group import ActorGroup, ActorGroupSpec
 from raysync.cluster.actor_spec import actor_group_name
-from raysync.cluster.clock import ANSWER_S, within
+from raysync.cluster.clock import ANSWER_S, sleep_s, within
 from raysync.cluster.connection import Connection
 from raysync.cluster.controller import RunPlan
 from raysync.cluster.devices import Place
 from raysync.cluster.layout import Layout, layout_of
+from raysync.cluster.object_store import full_reason, is_full
 from raysync.cluster.placement import Plan, cpus, fallbacks, placed, plan, reserve
 from raysync.cluster.shared_vectors import SharedPlan
 from raysync.cluster.transport_choice import Sites, choose, memory_here
@@ -179,20 +180,35 @@ class Session:
     ) -> tuple[ActorGroup, RunPlan]:
         """Return actors that have begun the run.
 
-        Kept ones that do not answer, which the end of the last run did not show, are replaced.
+        Kept ones that do not answer, which the end of the last run did not show, are replaced. New
+        ones of which a process died before the run has begun are started anew, as often, and as
+        soon, as `cluster.restarts` says of workers.
+
+        Raises:
+            RunFailed: they do not start.
         """
-        kept = self._actor_group
-        try:
-            actor_group = self._actor_group_for(layout)
-            return actor_group, self._begin(actor_group, training, layout, labels, checkpoint)
-        except (ActorDiedError, ActorUnavailableError, TimeoutError) as error:
-            replaces = kept is None or self._actor_group is not kept
-            self._shutdown()
-            if replaces:
-                raise RunFailed(f"the actors did not start: {error}") from error
-        except RayError as error:
-            raise RunFailed(f"the actors did not start: {error}") from error
-        return self._ready(training, layout, labels, checkpoint)
+        restarts, attempts = layout.experiment.cluster.restarts, 0
+        while True:
+            kept = self._actor_group
+            try:
+                actor_group = self._actor_group_for(layout)
+                return actor_group, self._begin(actor_group, training, layout, labels, checkpoint)
+            except (ActorDiedError, ActorUnavailableError, TimeoutError) as error:
+                is_new = kept is None or self._actor_group is not kept
+                self._shutdown()
+                if is_new and (attempts >= restarts.attempts or not _was_killed(error)):
+                    raise RunFailed(f"the actors did not start: {error}") from error
+            except RayError as error:
+                why = full_reason() if is_full(error) else error
+                raise RunFailed(f"the actors did not start: {why}") from error
+            if is_new:
+                wait_s = restarts.wait_s(attempts)
+                attempts += 1
+                self._notify(
+                    "A process died before the run had begun; all actors are started anew in"
+                    f" {wait_s:g} s."
+                )
+                sleep_s(wait_s)
 
     def _actor_group_for(self, layout: Layout) -> ActorGroup:
         experiment = layout.experiment
@@ -410,6 +426,12 @@ class Session:
             self._notify(f"Ray is stuck: it did not end the actors within {TEARDOWN_S:g} s.")
 
 
+def _was_killed(error: Exception) -> bool:
+    """Say whether an actor's process died by itself, and not by an error of its constructor."""
+    is_death = isinstance(error, ActorDiedError | ActorUnavailableError)
+    return is_death and not error.actor_init_failed
+
+
 def _server_files(layout: Layout, checkpoint: Checkpoint | None) -> dict[int, tuple[Any]]:
     """Return number of a server actor -> a reference to its file in the checkpoint, if there is
     one.
@@ -440,9 +462,12 @@ def _reports(stream: Iterator[Any]) -> Iterator[list[Line] | SavedModel | Checkp
         except RayTaskError as error:
             if isinstance(error.cause, RunLost):
                 raise error.cause from None
+            if is_full(error):
+                raise RunLost(f"the controller: {full_reason()}") from error
             raise RunFailed(f"the controller: {error}") from error
         except RayError as error:
-            raise RunLost(f"the controller: {str(error).splitlines()[0]}") from error
+            why = full_reason() if is_full(error) else str(error).splitlines()[0]
+            raise RunLost(f"the controller: {why}") from error
         except TimeoutError as error:
             raise RunLost(
                 f"the controller has not reported for {SILENCE_S:g} s: it is frozen, or cannot be "

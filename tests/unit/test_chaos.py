@@ -169,7 +169,7 @@ def test_actors_are_told_by_the_titles_of_their_processes():
         def __init__(self, title):
             self.cmdline = lambda: [title]
 
-    titles = ["ray::Worker.step", "ray::IDLE", "raylet", "ray::Server", "ray::Worker"]
+    titles = ["ray::Worker.step", "ray::IDLE", "raylet", "ray::Server", "ray::StageActor"]
     assert processes.kinds_of(map(Process, titles)) == ["server", "worker", "worker"]
 
 
@@ -304,6 +304,34 @@ def test_a_full_disk_must_end_in_a_clear_error(trial_on, says, unclear):
     assert notices == [f"disk: no file grows beyond {trial.MESSAGE_BYTES} bytes."]
     assert [each.target for each in subject.outcome.struck] == ["disk"]
     assert subject.outcome.unclear == unclear
+
+
+@pytest.mark.parametrize(
+    ("says", "unclear"),
+    [
+        ("server: an object store of Ray is full (157 MB a node), and so", []),
+        ("server: an object store of Ray is\nfull (75 to 157 MB a node), and so", []),
+        ("server: an object store of Ray is full, and so is the disk", 1),
+        ("Traceback: an object store of Ray is full (157 MB a node)", 1),
+        ("", ["it said nothing"]),
+    ],
+)
+def test_a_full_store_that_ends_a_command_must_be_named(trial_on, says, unclear, monkeypatch):
+    """The command is over, and counts as one that can be resumed."""
+    subject, child = trial_on("")
+    child.communicate()
+    subject.outcome.struck.append(Strike(1, "store", "kill", 0.5))
+    log = subject._folder / trial.LOG
+    subject._printed_bytes = log.stat().st_size
+    log.write_text(log.read_text() + says)
+    resumed = []
+    monkeypatch.setattr(subject, "_has_begun", lambda: True)
+    monkeypatch.setattr(subject, "_is_over", lambda: False)
+    monkeypatch.setattr(subject, "_resume", lambda: resumed.append(True))
+    assert subject._goes_on()
+    assert resumed
+    assert subject.outcome.fatal == {"store": 1}
+    assert subject.outcome.unclear == ([says] if unclear == 1 else unclear)
 
 
 @pytest.mark.skipif(not processes.can_fill_disks(), reason="only Linux can fill a disk")
