@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from pickle import PicklingError
 from typing import Any
 
@@ -26,7 +27,7 @@ from raysync.cluster.layout import Layout, layout_of
 from raysync.cluster.object_store import full_reason, is_full
 from raysync.cluster.placement import Plan, cpus, fallbacks, placed, plan, reserve
 from raysync.cluster.shared_vectors import SharedPlan
-from raysync.cluster.transport_choice import Sites, choose, memory_here
+from raysync.cluster.transport_choice import Sites, choose, memory_here, store_notice
 from raysync.config import Experiment
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.events import Left
@@ -321,6 +322,8 @@ class Session:
                 f"Worker group {name!r} has GPUs, but this torch sees none: it computes on the CPU."
             )
         shared = self._shared_memory(actor_group, layout)
+        if shared is None:
+            self._tell_of_a_small_store(experiment, sum(layout.vector_bytes.values()))
         respawns = {
             slot: actor_group.worker_spec(number, plans[slot].group, sent[slot], model)
             for number, slot in enumerate(layout.slots)
@@ -362,6 +365,13 @@ class Session:
             None if checkpoint is None else replace(checkpoint, servers={}),
             labels,
         )
+
+    def _tell_of_a_small_store(self, experiment: Experiment, vector_bytes: int) -> None:
+        home = next(place.node_id for name, place in self.places.items() if "server" in name)
+        [node] = [each for each in within(ANSWER_S, ray.nodes) if each["NodeID"] == home]
+        store_bytes = node["Resources"].get("object_store_memory", inf)
+        if notice := store_notice(experiment, vector_bytes, store_bytes):
+            self._notify(notice)
 
     def _shared_memory(self, actor_group: ActorGroup, layout: Layout) -> SharedPlan | None:
         """Decide what travels in shared memory, and note it at the places of the actors.
