@@ -9,15 +9,25 @@ a record. Both compute as many gradients of the convnet as `throughput.py` has f
 """
 
 import tempfile
-from statistics import median
 
 import torch
-from report import interval, main, markdown, measured_on
-from throughput import ITERATIONS, LR, Loop, ours, plan, rate_of, ratios, timed
+from report import main, measured_on
+from throughput import (
+    ITERATIONS,
+    LR,
+    Loop,
+    Speed,
+    ours,
+    plan,
+    speed_of,
+    table_of,
+    taking_turns,
+    timed,
+)
 
 from raysync.cluster.session import Session
 
-WORKERS, TURNS = 2, 5
+WORKERS, TURNS = 2, 3
 
 
 class Stepping(Loop):
@@ -34,16 +44,16 @@ class Stepping(Loop):
         self.optimizer.step()
 
 
-def hogwild_process(model: torch.nn.Module, gradients: int, start: object) -> None:
-    """Run one of the processes; see `throughput.floor_process`."""
-    timed(Stepping(model), gradients, start)
+def hogwild_process(model: torch.nn.Module, gradients: int, start: object, spent_s: object) -> None:
+    """Run one of the processes; see `throughput.timed`."""
+    timed(Stepping(model), gradients, start, spent_s)
 
 
-def hogwild() -> float:
-    """Return the gradients per second of Hogwild."""
+def hogwild() -> Speed:
+    """Return the speed of Hogwild."""
     model = Loop().model
     model.share_memory()
-    return rate_of(
+    return speed_of(
         [(hogwild_process, (model, ITERATIONS)) for _ in range(WORKERS)], ITERATIONS * WORKERS
     )
 
@@ -58,21 +68,9 @@ def measure() -> str:
             "raysync, asp, shared memory": lambda: ours(session, shared, "asp"),
         }
         ours(session, by_refs, "asp")  # to start the actors
-        rates: dict[str, list[float]] = {name: [] for name in contenders}
-        for turn in range(TURNS):
-            for name in list(contenders)[:: 1 if turn % 2 else -1]:
-                rates[name].append(contenders[name]())
-            print({name: round(values[-1]) for name, values in rates.items()}, flush=True)
-    rows = [
-        [
-            name,
-            f"{median(values):.0f}",
-            "" if name == "Hogwild" else interval(ratios(values, rates["Hogwild"])),
-        ]
-        for name, values in rates.items()
-    ]
+        speeds = taking_turns(contenders, TURNS)
     return (
-        markdown(["2 workers", "gradients/s", "of Hogwild"], rows)
+        table_of(speeds, "Hogwild")
         + f"\n{TURNS} turns; medians, and median ratios with their 95 % intervals. {measured_on()}"
     )
 

@@ -13,9 +13,13 @@ and its state dict of arrays, in as few lines. They take turns, and each turn gi
 import os
 import tempfile
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
+import psutil
 import ray
 import torch
 import torch.multiprocessing as mp
@@ -52,31 +56,47 @@ class Loop:
 # ---- the floor ----
 
 
-def timed(loop: Loop, gradients: int, start: object) -> None:
-    """Pass the barrier `start` when the loop is warm, and when it has made the gradients."""
+class Speed(NamedTuple):
+    """What was measured of some gradients."""
+
+    rate: float
+    """Gradients per second, which falls where others use the machine."""
+    processor_ms: float
+    """The time that processors spent on one, all processes together."""
+
+
+def timed(loop: Loop, gradients: int, start: object, spent_s: object) -> None:
+    """Pass the barrier `start` when the loop is warm, and when it has made the gradients; add what
+    they took to the processor's seconds.
+    """
     for _ in range(20):
         loop.step()
     start.wait()
+    began = time.process_time()
     for _ in range(gradients):
         loop.step()
+    with spent_s.get_lock():
+        spent_s.value += time.process_time() - began
     start.wait()
 
 
-def floor_process(gradients: int, start: object) -> None:
+def floor_process(gradients: int, start: object, spent_s: object) -> None:
     """Run one process of the floor."""
-    timed(Loop(), gradients, start)
+    timed(Loop(), gradients, start, spent_s)
 
 
-def rate_of(works: list[tuple], gradients: int) -> float:
-    """Return the gradients per second of processes.
+def speed_of(works: list[tuple], gradients: int) -> Speed:
+    """Return the speed of processes.
 
     Args:
-        works: the function of each and its arguments; a barrier is its last one.
+        works: the function of each and its arguments; `start` and `spent_s` are its last ones.
         gradients: of all together.
     """
     context = mp.get_context("spawn")
-    start = context.Barrier(len(works) + 1)
-    processes = [context.Process(target=work, args=(*given, start)) for work, given in works]
+    start, spent_s = context.Barrier(len(works) + 1), context.Value("d", 0.0)
+    processes = [
+        context.Process(target=work, args=(*given, start, spent_s)) for work, given in works
+    ]
     for process in processes:
         process.start()
     start.wait()
@@ -85,14 +105,24 @@ def rate_of(works: list[tuple], gradients: int) -> float:
     took = time.perf_counter() - began
     for process in processes:
         process.join()
-    return gradients / took
+    return Speed(gradients / took, 1000 * spent_s.value / gradients)
 
 
-def floor() -> float:
-    """Return the gradients per second without any exchange."""
+def processors_s() -> float:
+    """Return the seconds that processors have spent on the processes below this one."""
+    spent = 0.0
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            times = process.cpu_times()
+            spent += times.user + times.system
+    return spent
+
+
+def floor() -> Speed:
+    """Return the speed without any exchange."""
     cores = os.cpu_count()
     each = GRADIENTS // cores
-    return rate_of([(floor_process, (each,))] * cores, each * cores)
+    return speed_of([(floor_process, (each,))] * cores, each * cores)
 
 
 # ---- Ray's example ----
@@ -134,17 +164,17 @@ class ExampleWorker:
         return [parameter.grad.numpy() for parameter in self.loop.model.parameters()]
 
 
-def example(synchronous: bool) -> float:
-    """Return the gradients per second of the example's loop, after a few that start the actors."""
+def example(synchronous: bool) -> Speed:
+    """Return the speed of the example's loop, after a few gradients that start the actors."""
     server, workers = ExampleServer.remote(), [ExampleWorker.remote() for _ in range(WORKERS)]
     loop = example_synchronous if synchronous else example_asynchronous
     loop(server, workers, 2 * WORKERS)
-    began = time.perf_counter()
+    spent_s, began = processors_s(), time.perf_counter()
     loop(server, workers, GRADIENTS)
-    took = time.perf_counter() - began
+    took, spent_s = time.perf_counter() - began, processors_s() - spent_s
     for actor in (server, *workers):
         ray.kill(actor)
-    return GRADIENTS / took
+    return Speed(GRADIENTS / took, 1000 * spent_s / GRADIENTS)
 
 
 def example_synchronous(server: object, workers: list, gradients: int) -> None:
@@ -190,10 +220,14 @@ def plan(output: str, transport: str, workers: int) -> TrainingPlan:
     )
 
 
-def ours(session: Session, training: TrainingPlan, paradigm: str) -> float:
-    """Return the gradients per second of a run, from the first release to the last publication."""
+def ours(session: Session, training: TrainingPlan, paradigm: str) -> Speed:
+    """Return the speed of a run, from the first release to the last publication; its processors'
+    time has the start of the run in it, too.
+    """
+    spent_s = processors_s()
     record = finished(run_in(session, training, config.ParadigmChoice(name=paradigm)))
-    return record.summary["pushes"] / record.summary["seconds"]
+    spent_s, pushes = processors_s() - spent_s, record.summary["pushes"]
+    return Speed(pushes / record.summary["seconds"], 1000 * spent_s / pushes)
 
 
 def measure() -> str:
@@ -210,24 +244,9 @@ def measure() -> str:
             "Ray's example, asynchronous": lambda: example(synchronous=False),
         }
         ours(session, by_refs, "bsp")  # to start the actors
-        rates: dict[str, list[float]] = {name: [] for name in contenders}
-        for turn in range(TURNS):
-            for name in list(contenders)[:: 1 if turn % 2 else -1]:
-                rates[name].append(contenders[name]())
-            print(
-                *(f"{name} {values[-1]:.0f}" for name, values in rates.items()),
-                sep=", ",
-                flush=True,
-            )
-    of_floor = {
-        name: interval(ratios(values, rates["the floor"])) for name, values in rates.items()
-    }
-    rows = [
-        [name, f"{median(values):.0f}", "" if name == "the floor" else of_floor[name]]
-        for name, values in rates.items()
-    ]
+        speeds = taking_turns(contenders, TURNS)
     against = [
-        [f"{ours} / {theirs}", interval(ratios(rates[ours], rates[theirs]))]
+        [f"{ours} / {theirs}", *compared(speeds[ours], speeds[theirs])]
         for ours, theirs in (
             ("raysync, bsp", "Ray's example, synchronous"),
             ("raysync, asp", "Ray's example, asynchronous"),
@@ -236,11 +255,47 @@ def measure() -> str:
         )
     ]
     return (
-        markdown(["", "gradients/s", "of the floor"], rows)
+        table_of(speeds, "the floor")
         + "\n"
-        + markdown(["", "ratio"], against)
+        + markdown(["", "ratio", "in processors' time"], against)
         + f"\n{TURNS} turns; medians, and median ratios with their 95 % intervals. {measured_on()}"
     )
+
+
+def taking_turns(contenders: dict[str, Callable[[], Speed]], turns: int) -> dict[str, list[Speed]]:
+    """Return the speeds of contenders that take turns."""
+    speeds: dict[str, list[Speed]] = {name: [] for name in contenders}
+    for turn in range(turns):
+        for name in list(contenders)[:: 1 if turn % 2 else -1]:
+            speeds[name].append(contenders[name]())
+        print({name: f"{each[-1].rate:.0f}" for name, each in speeds.items()}, flush=True)
+    return speeds
+
+
+def table_of(speeds: dict[str, list[Speed]], ceiling: str) -> str:
+    """Return a table of speeds beside that of a ceiling."""
+    rows = [
+        [
+            name,
+            f"{median(each.rate for each in values):.0f}",
+            f"{median(each.processor_ms for each in values):.2f}",
+            *(["", ""] if name == ceiling else compared(values, speeds[ceiling])),
+        ]
+        for name, values in speeds.items()
+    ]
+    of = f"of {ceiling}"
+    header = ["", "gradients/s", "ms of processor a gradient", of, f"{of}, in processors' time"]
+    return markdown(header, rows)
+
+
+def compared(ours: list[Speed], theirs: list[Speed]) -> list[str]:
+    """Return the ratio of rates, and how many times less the processors spend."""
+    return [
+        interval(ratios([each.rate for each in ours], [each.rate for each in theirs])),
+        interval(
+            ratios([each.processor_ms for each in theirs], [each.processor_ms for each in ours])
+        ),
+    ]
 
 
 def ratios(dividends: list[float], divisors: list[float]) -> list[float]:
