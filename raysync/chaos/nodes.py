@@ -96,10 +96,12 @@ class Nodes:
         """Kill all processes of a node; return the kinds of actors that it held."""
         lost, node.started = node.started, None
         node.back_at = now_s + NODE_AWAY_S
-        raylet = psutil.Process(lost.all_processes[RAYLET][0].process.pid)
-        below = raylet.children(recursive=True)
-        held = processes.kinds_of(below)
-        for process in (raylet, *below):
+        struck: list[psutil.Process] = []
+        with suppress(psutil.Error):  # it may be gone by itself
+            raylet = psutil.Process(lost.all_processes[RAYLET][0].process.pid)
+            struck = [raylet, *raylet.children(recursive=True)]
+        held = processes.kinds_of(struck)
+        for process in struck:
             with suppress(psutil.Error):
                 process.kill()
         self._cluster.remove_node(lost, allow_graceful=False)

@@ -438,8 +438,9 @@ class Session:
 
 def _was_killed(error: Exception) -> bool:
     """Say whether an actor's process died by itself, and not by an error of its constructor."""
-    is_death = isinstance(error, ActorDiedError | ActorUnavailableError)
-    return is_death and not error.actor_init_failed
+    if not isinstance(error, ActorDiedError | ActorUnavailableError):
+        return False
+    return not error.actor_init_failed
 
 
 def _server_files(layout: Layout, checkpoint: Checkpoint | None) -> dict[int, tuple[Any]]:
