@@ -66,8 +66,8 @@ def store_notice(experiment: Experiment, vector_bytes: int, store_bytes: float) 
     return (
         f"Gradients and weights take up to {needed / MIB:,.0f} MiB of the object store on the"
         f" server's node, which has {store_bytes / MIB:,.0f} MiB: Ray then moves some to disk,"
-        " which is slow. A smaller cluster.server_log_bytes needs less; `ray start --object-store-memory`"
-        " gives more."
+        " which is slow. A smaller cluster.server_log_bytes needs less; `ray start"
+        " --object-store-memory` gives more."
     )
 
 
