@@ -30,6 +30,7 @@ from raysync.cluster.actor_errors import ActorError, reason
 from raysync.cluster.channels import HOT, Channels, Issued, PipedCall
 from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.node_watch import WorkerNodes
+from raysync.cluster.object_store import full_reason, is_full
 from raysync.cluster.shards import Parts, Shards, Spawns
 from raysync.cluster.shared_memory import Handle, Lease
 from raysync.cluster.shared_vectors import SharedVectors
@@ -492,6 +493,8 @@ class RayBackend:
     def failure_of(self, error: RayError) -> Failure:
         """Say what a Ray error means, which may be that of a call whose values were waited for."""
         cause: Exception = error.cause if isinstance(error, RayTaskError) else error
+        if is_full(cause):
+            return Failure("other", full_reason())
         match cause:
             case ActorDiedError() | ActorUnavailableError():
                 name = self._names.get(cause.actor_id or "", "")

@@ -13,6 +13,7 @@ from raysync.cluster.actor_errors import signed
 from raysync.cluster.actor_spec import Role
 from raysync.cluster.devices import Place, devices_of_actor, here
 from raysync.cluster.transport import MAPPINGS, Payload, incoming
+from raysync.cluster.warm_up import warm_up
 from raysync.config import Experiment
 from raysync.training.evaluation import ModelEvaluation
 from raysync.training.initial_model import InitialModel
@@ -67,7 +68,12 @@ class Evaluator:
         self._evaluation = ModelEvaluation(
             model, whole.to(device), experiment, experiment.data.loader_workers
         )
+        warm_up((model.name, device, "evaluation"), lambda: self._evaluation_of_one_batch)
         return here([device])
+
+    def _evaluation_of_one_batch(self, number: int) -> None:
+        assert self._evaluation is not None, "warm-up before reset"
+        self._evaluation.warm_up()
 
     @signed()
     def evaluate(self, fields: list[bool], *weights: Payload) -> dict[str, float]:

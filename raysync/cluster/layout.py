@@ -186,7 +186,7 @@ class PipelinedLayout:
                 experiment.batch_size,
                 experiment.seed,
                 plan.shares[stage_id[1]],
-                plan.output_bytes[stage_id[1]],
+                plan.output_bytes[stage_id],
             )
             for stage_id, slot in plan.slots.items()
         ]

@@ -51,8 +51,28 @@ def memory_here(cgroup: Path = CGROUP) -> Memory:
     return Memory(is_supported(), available)
 
 
+def store_notice(experiment: Experiment, vector_bytes: int, store_bytes: float) -> str:
+    """Return what a user should know of a run whose vectors may fill Ray's object store, on the
+    node of its server; "" if there is room for them.
+
+    Args:
+        experiment: its vectors are object references.
+        vector_bytes: the size of a gradient, and of the weights.
+        store_bytes: the size of the store on that node.
+    """
+    needed = needed_bytes(experiment, vector_bytes)
+    if needed <= store_bytes:
+        return ""
+    return (
+        f"Gradients and weights take up to {needed / MIB:,.0f} MiB of the object store on the"
+        f" server's node, which has {store_bytes / MIB:,.0f} MiB: Ray then moves some to disk,"
+        " which is slow. A smaller cluster.server_log_bytes needs less; `ray start"
+        " --object-store-memory` gives more."
+    )
+
+
 def needed_bytes(experiment: Experiment, vector_bytes: int) -> int:
-    """Return about how much shared memory a run needs at most.
+    """Return about how much memory the vectors of a run need at most.
 
     That is two gradients for each worker, the weights that each has pulled, those that are being
     made and those of an evaluation, and the log of the server.

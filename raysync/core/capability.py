@@ -29,8 +29,8 @@ class Capability(Enum):
     """A worker computes on several devices."""
     MICRO_BATCHES = auto()
     """A worker computes the gradient of a batch piece by piece."""
-    PRECISION = auto()
-    """A worker computes in a precision other than float32."""
+    LOSS_SCALE = auto()
+    """A worker computes in fp16, whose loss is scaled so that small gradients do not vanish."""
     WHOLE_NORM = auto()
     """The server knows the norm of the whole model."""
     SHARE_HOSTS = auto()

@@ -11,6 +11,9 @@ from raysync.core.capability import Capability, Demand
 from raysync.core.paradigm import Paradigm
 from raysync.errors import ConfigError
 
+SCALED = ("fp16",)
+"""The precisions whose loss is scaled."""
+
 
 def demands_of(experiment: Experiment) -> Iterator[Demand]:
     """Yield what the settings of an experiment demand beyond what every topology can do."""
@@ -46,8 +49,8 @@ def demands_of(experiment: Experiment) -> Iterator[Demand]:
             yield (Capability.BATCH_SIZE, f"workers: {group.name}: batch_size: {group.batch_size}")
         if group.host is not None:
             yield Capability.SHARE_HOSTS, f"workers: {group.name}: host"
-        if group.precision != "float32":
-            yield Capability.PRECISION, f"workers: {group.name}: precision: {group.precision}"
+        if group.precision in SCALED:
+            yield Capability.LOSS_SCALE, f"workers: {group.name}: precision: {group.precision}"
         if group.link != Link() and on_ray:
             yield Capability.EMULATE_LINKS, f"workers: {group.name}: link"
 

@@ -103,6 +103,6 @@ class FlatModel:
             offset += buffer.numel()
 
     def initial(self) -> Tensor:
-        """Return parameters and buffers as one vector (P + Q,), on the CPU."""
+        """Return parameters and buffers as one vector (P + Q,), on the device of the module."""
         self.write_buffers()
-        return torch.cat([self.weights, self.outgoing[self.size :]]).cpu()
+        return torch.cat([self.weights, self.outgoing[self.size :]])

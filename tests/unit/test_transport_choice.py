@@ -5,7 +5,14 @@ import pytest
 from raysync import config
 from raysync.cluster.shared_memory import Handle
 from raysync.cluster.shared_vectors import SharedPlan, SharedVectors
-from raysync.cluster.transport_choice import Memory, Sites, choose, memory_here, needed_bytes
+from raysync.cluster.transport_choice import (
+    Memory,
+    Sites,
+    choose,
+    memory_here,
+    needed_bytes,
+    store_notice,
+)
 from raysync.decoupled.plan import check
 from raysync.errors import ConfigError
 from raysync.paradigms import make
@@ -95,3 +102,12 @@ def test_workers_elsewhere_get_no_slot_and_those_that_are_gone_are_forgotten():
         lease.handle.inode for lease in vectors.weights()
     )
     assert SharedVectors(SharedPlan("here", shares_weights=False), 8, 1).weights() == ()
+
+
+def test_a_store_that_a_run_may_fill_is_told_with_its_size():
+    asked = experiment("object-ref", server_log_bytes=0)
+    needed = needed_bytes(asked, 10 * MIB)
+    assert store_notice(asked, 10 * MIB, needed) == ""
+    notice = store_notice(asked, 10 * MIB, 20 * MIB)
+    assert f"up to {needed // MIB} MiB" in notice
+    assert "which has 20 MiB" in notice
