@@ -64,7 +64,7 @@ def test_a_worker_waits_for_its_weights_before_it_computes_and_is_not_busy_then(
         return 0.5
 
     worker._gradient = SimpleNamespace(
-        read_weights=read.append, compute=compute, outgoing=lambda: torch.zeros(4)
+        read_weights=read.append, compute=compute, outgoing=lambda: torch.zeros(4), device_s=0.0
     )
     *_, (loss, busy) = worker.step(batch, *([bytes(16)] if pulls else []))
     assert (loss, busy) == (0.5, pytest.approx(busy_s))
