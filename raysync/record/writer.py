@@ -1,11 +1,10 @@
 """Write a record while the run goes on.
 
-`journal.jsonl` is the truth: its lines reach the file at once, or where they come fast within
-`DELAY`, and the report behind that at the latest; so a run that is killed leaves a readable
-record up to that moment. A run that ends in any other way, by an error or by Ctrl-C, leaves all its
-lines. All other files can be derived from it again, and get
-their names only once they are complete: a full disk leaves no half-written file that hides the
-journal.
+`journal.jsonl` is the truth: its lines reach the file at once or, where they come fast, within
+`DELAY` and the report behind that. So a run that is killed leaves a readable record up to that
+moment; one that ends in any other way, by an error or by Ctrl-C, leaves all its lines. All other
+files can be derived from it again, and get their names only once they are complete: a full disk
+leaves no half-written file that hides the journal.
 """
 
 from __future__ import annotations
