@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from pickle import PicklingError
 from typing import Any
 
@@ -25,6 +26,8 @@ from raysync.cluster.devices import Place
 from raysync.cluster.layout import Layout, layout_of
 from raysync.cluster.object_store import full_reason, is_full
 from raysync.cluster.placement import Plan, cpus, fallbacks, placed, plan, reserve
+from raysync.cluster.shared_vectors import SharedPlan
+from raysync.cluster.transport_choice import Sites, choose, memory_here, store_notice
 from raysync.config import Experiment
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.events import Left
@@ -51,6 +54,8 @@ class Session:
     """
 
     resumes_exactly = False
+    roster = None
+    """That of a run is in its controller."""
 
     def __init__(
         self,
@@ -252,19 +257,23 @@ class Session:
             for node, count in declared.items()
         }
 
-    def _threads(self, experiment: Experiment) -> tuple[tuple[int, ...], int | None]:
-        """Return the torch threads of the actors in each bundle, and of a server if they differ.
+    def _threads(
+        self, experiment: Experiment
+    ) -> tuple[tuple[int, ...], bool, int | None, int | None]:
+        """Return the torch threads of the actors in each bundle, whether they may become more, and
+        those of a server and the evaluator if they differ.
 
-        On a cluster they are the CPUs of the bundle, on a private one a fair share of the cores.
+        On a cluster they are the CPUs of the bundle, or a fair share of its node's cores if that is
+        more; on a private one a fair share of the cores.
         """
         asked, cores, private = plan(experiment), os.cpu_count() or 1, self._connection.private
         share = max(1, cores // len(asked.bundles))
-        threads = [
+        threads = tuple(
             share if private else max(1, int(bundle.resources.get("CPU", 1)))
             for bundle in asked.bundles
-        ]
-        threads[asked.evaluator] = experiment.evaluation.threads or threads[asked.evaluator]
-        return tuple(threads), server_threads(asked, cores) if private else None
+        )
+        servers = server_threads(asked, cores) if private else None
+        return threads, self._within is None, servers, experiment.evaluation.threads
 
     def _begin(
         self,
@@ -312,6 +321,9 @@ class Session:
             self._notify(
                 f"Worker group {name!r} has GPUs, but this torch sees none: it computes on the CPU."
             )
+        shared = self._shared_memory(actor_group, layout)
+        if shared is None:
+            self._tell_of_a_small_store(experiment, sum(layout.vector_bytes.values()))
         respawns = {
             slot: actor_group.worker_spec(number, plans[slot].group, sent[slot], model)
             for number, slot in enumerate(layout.slots)
@@ -348,10 +360,54 @@ class Session:
                 self.places[f"server-{layout.first_server + index}"].node_id
                 for index in range(len(actor_group.servers))
             ],
+            shared,
             evaluator_setup,
             None if checkpoint is None else replace(checkpoint, servers={}),
             labels,
         )
+
+    def _tell_of_a_small_store(self, experiment: Experiment, vector_bytes: int) -> None:
+        home = next(place.node_id for name, place in self.places.items() if "server" in name)
+        [node] = [each for each in within(ANSWER_S, ray.nodes) if each["NodeID"] == home]
+        store_bytes = node["Resources"].get("object_store_memory", inf)
+        if notice := store_notice(experiment, vector_bytes, store_bytes):
+            self._notify(notice)
+
+    def _shared_memory(self, actor_group: ActorGroup, layout: Layout) -> SharedPlan | None:
+        """Decide what travels in shared memory, and note it at the places of the actors.
+
+        Raises:
+            ConfigError: the experiment demands what cannot be.
+        """
+        experiment = layout.experiment
+        if experiment.cluster.transport == "object-ref" or not layout.shares_memory:
+            return None
+        servers = [
+            f"server-{layout.first_server + index}" for index in range(len(actor_group.servers))
+        ]
+        nodes = {name: place.node_id for name, place in self.places.items()}
+        memory = within(
+            ANSWER_S,
+            lambda: ray.get(actor_group.servers[0].__ray_call__.remote(lambda _: memory_here())),
+        )
+        shared, why = choose(
+            experiment,
+            sum(layout.vector_bytes.values()),
+            Sites(
+                [nodes[name] for name in servers],
+                nodes["evaluator"],
+                {slot: nodes[slot] for slot in layout.slots},
+            ),
+            memory,
+        )
+        if why:
+            some = "Some vectors travel" if shared else "All vectors travel"
+            self._notify(f"{some} as object references: {why}.")
+        if shared is not None:
+            sharing = [slot for slot in layout.slots if nodes[slot] == shared.node]
+            for name in sharing + [*servers, "evaluator"] * shared.shares_weights:
+                self.places[name] = replace(self.places[name], transport="shared-memory")
+        return shared
 
     def shared(self, model: InitialModel) -> Any:
         """Return a reference to the task and its model; each node has one copy of its arrays.

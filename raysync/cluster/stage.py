@@ -11,7 +11,7 @@ order of the schedule.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +27,7 @@ from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.devices import Place, devices_of_actor, here
 from raysync.cluster.monitoring import log_ready, log_to_stderr
 from raysync.cluster.transport import Payload, incoming, outgoing
+from raysync.cluster.warm_up import warm_up
 from raysync.config import Update, WorkerGroup
 from raysync.decoupled.cut import joined, trainable
 from raysync.decoupled.gossip import exchange_of
@@ -36,13 +37,14 @@ from raysync.decoupled.stage import StageComputation, StageWork
 from raysync.engine.step_time import StepTime, one_way_s
 from raysync.paradigms.decoupled import Decoupled
 from raysync.training.batch_reader import BatchReader
+from raysync.training.batch_structure import batch_to
 from raysync.training.batches import Batches
-from raysync.training.device import Device, use_tf32
+from raysync.training.device import Device
 from raysync.training.initial_model import InitialModel
 from raysync.training.model_server import Exchange
 
 Activation = npt.NDArray[Any]
-"""A tensor of shape (N, ...), as a payload."""
+"""A tensor of shape (N, ...), as a payload: bfloat16, which NumPy does not have, as uint16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,6 @@ class StageActor:
     def reset(self, plan: StagePlan, model: InitialModel) -> Place:
         """Begin a run."""
         [name] = devices_of_actor()
-        use_tf32(False)
         stage, paradigm = plan.stage_id[1], plan.paradigm
         self._plan, self._device, self._busy_s = plan, Device(name), 0.0
         self._step_time = StepTime(plan.group, plan.seed, plan.slot, plan.batch_size)
@@ -124,6 +125,7 @@ class StageActor:
             parts_of(model, plan.seed, paradigm)[stage - 1].to(name),
             paradigm.weights,
             paradigm.shrink,
+            plan.group.precision,
         )
         task = model.task
         self._work = StageWork(
@@ -135,9 +137,37 @@ class StageActor:
             plan.batch_size,
             self._device,
         )
+        self._warm_up(plan, model, name)
         place = here([name])
         log_ready(f"stage {stage} of {model.name}", place.devices)
         return place
+
+    def _warm_up(self, plan: StagePlan, model: InitialModel, device: str) -> None:
+        """Run a batch through the stages up to this one, and back through this one."""
+
+        def make() -> Callable[[int], object]:
+            number, paradigm = plan.stage_id[1], plan.paradigm
+            parts = parts_of(model, plan.seed, paradigm)
+            *before, own = (part.to(device) for part in parts[:number])
+            computation = StageComputation(own, paradigm.weights, paradigm.shrink)
+            task, upload = model.task, Device(device).upload
+            reader = BatchReader(model.train_set, task.collate, plan.batches)
+
+            def step(clock: int) -> None:
+                drawn = batch_to(reader.read(clock, [plan.batch_size])[0], upload)
+                x = task.inputs(drawn)
+                with torch.no_grad():
+                    for part in before:
+                        x = part(x)
+                if number == paradigm.modules:
+                    computation.learn(clock, x, lambda output: task.criterion(output, drawn), 0)
+                else:
+                    y = computation.forward(clock, x, 0)
+                    computation.backward(clock, torch.ones_like(y))
+
+            return step
+
+        warm_up((model.name, device, plan.stage_id[1], plan.batch_size), make)
 
     @signed()
     def begin_anew(self, fields: Sequence[bool]) -> None:
@@ -158,7 +188,7 @@ class StageActor:
         plan = self._ready
         with self._timed(fields, 1 / 3, plan.stage_id[1] > 1):
             y = self._device.download(self._work.forward(int(fields[0]), _tensors(arrived)))
-        return y.numpy()
+        return sent(y)
 
     @signed()
     @ray.method(num_returns=3)  # type: ignore[untyped-decorator]
@@ -180,9 +210,7 @@ class StageActor:
             loss, vector, dx = self._work.backward(int(fields[0]), _tensors(arrived))
             gradient = outgoing(self._device.download(vector))[0]
             back = (
-                self._device.download(dx).numpy()
-                if dx is not None and plan.stage_id[1] > 1
-                else None
+                sent(self._device.download(dx)) if dx is not None and plan.stage_id[1] > 1 else None
             )
         busy_s, self._busy_s = self._busy_s, 0.0
         return gradient, back, [loss, busy_s]
@@ -211,6 +239,16 @@ class StageActor:
 
 def _tensors(arrived: Sequence[Any]) -> list[Tensor]:
     """Return what has arrived as tensors: weights may be bytes, activations keep their shape."""
-    return [
-        incoming(each)[0] if isinstance(each, bytes) else torch.from_numpy(each) for each in arrived
-    ]
+    return [incoming(each)[0] if isinstance(each, bytes) else received(each) for each in arrived]
+
+
+def sent(tensor: Tensor) -> Activation:
+    """Return an activation, or its gradient, as an actor returns it."""
+    bits = tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
+    return bits.numpy()
+
+
+def received(payload: Activation) -> Tensor:
+    """Return the tensor that was sent. A stage computes in floats, so it sends no integers."""
+    tensor = torch.from_numpy(payload)
+    return tensor.view(torch.bfloat16) if tensor.dtype == torch.uint16 else tensor

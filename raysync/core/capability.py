@@ -29,8 +29,8 @@ class Capability(Enum):
     """A worker computes on several devices."""
     MICRO_BATCHES = auto()
     """A worker computes the gradient of a batch piece by piece."""
-    PRECISION = auto()
-    """A worker computes in a precision other than float32."""
+    LOSS_SCALE = auto()
+    """A worker computes in fp16, whose loss is scaled so that small gradients do not vanish."""
     WHOLE_NORM = auto()
     """The server knows the norm of the whole model."""
     SHARE_HOSTS = auto()
@@ -48,3 +48,5 @@ class Capability(Enum):
     EMULATE_LINKS = auto()
     """The link between a worker and its server is emulated on Ray; on the virtual clock it always
     is."""
+    SHARE_MEMORY = auto()
+    """Vectors travel in memory that the processes of a node share."""

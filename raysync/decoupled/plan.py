@@ -4,7 +4,7 @@ costs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,6 +27,7 @@ from raysync.training.flat import FlatModel
 from raysync.training.initial_model import InitialModel
 from raysync.training.model_server import Exchange
 from raysync.training.parameter_groups import check_named
+from raysync.training.precision import computing_in, taken_in
 from raysync.training.preparation import TrainingPlan
 from raysync.training.supervised import Supervised
 from raysync.training.task_checks import first_batch
@@ -49,9 +50,9 @@ class DecoupledPlan:
     """Stage -> its share of the operations of a step."""
     vector_bytes: dict[int, int]
     """Stage -> the bytes of its parameters and buffers."""
-    output_bytes: dict[int, float]
-    """Stage -> the bytes of its output for one sample, and of the gradient that comes back for
-    it."""
+    output_bytes: dict[StageId, float]
+    """Stage of a group -> the bytes of its output for one sample, in the precision of the group's
+    stages, and of the gradient that comes back for it."""
     batches: int
     """The batches of the pool: enough for the workload, and equally many for each group."""
 
@@ -131,7 +132,8 @@ def plan_of(training: TrainingPlan, paradigm: Decoupled) -> DecoupledPlan:
         for index, slot in enumerate(experiment.slots())
     }
     firsts = [slots[group, 1] for group in range(paradigm.groups)]
-    costs, outputs = _costs(parts, _example(training.model))
+    example = _example(training.model)
+    costs = _costs(parts, example)
     rounds = -(-training.workload_samples // (paradigm.groups * experiment.batch_size))
     return DecoupledPlan(
         training,
@@ -143,7 +145,7 @@ def plan_of(training: TrainingPlan, paradigm: Decoupled) -> DecoupledPlan:
             index: FLOAT_BYTES * (model.size + model.buffer_size)
             for index, model in enumerate(models, start=1)
         },
-        dict(enumerate(outputs, start=1)),
+        _output_bytes(parts, example, training, slots),
         rounds * paradigm.groups,
     )
 
@@ -207,13 +209,41 @@ def _example(model: InitialModel) -> Tensor:
 
 
 @torch.no_grad()
-def _costs(parts: Sequence[Part], samples: Tensor) -> tuple[list[float], list[float]]:
-    """Return the operations of each stage, and the bytes of its output for one sample."""
-    costs, outputs, x = [], [], samples
+def _costs(parts: Sequence[Part], samples: Tensor) -> list[float]:
+    """Return the operations of each stage."""
+    costs, x = [], samples
     for part in parts:
         part.eval()
         costs.append(max(1.0, COSTS["operations"](part, x)))
         x = part(x)
         part.train()
-        outputs.append(x.numel() * FLOAT_BYTES / len(x))
-    return costs, outputs
+    return costs
+
+
+def _output_bytes(
+    parts: Sequence[Part], samples: Tensor, training: TrainingPlan, slots: Mapping[StageId, str]
+) -> dict[StageId, float]:
+    """Return the bytes of each stage's output for one sample, each group in its precisions."""
+    measured: dict[tuple[str, ...], list[float]] = {}
+    sizes = {}
+    for group in sorted({group for group, _ in slots}):
+        own = [slots[group, stage] for stage in range(1, len(parts) + 1)]
+        precisions = tuple(training.groups[slot].precision for slot in own)
+        if precisions not in measured:
+            measured[precisions] = _outputs(parts, samples, precisions)
+        for stage, size in enumerate(measured[precisions], start=1):
+            sizes[group, stage] = size
+    return sizes
+
+
+@torch.no_grad()
+def _outputs(parts: Sequence[Part], x: Tensor, precisions: Sequence[str]) -> list[float]:
+    """Return the bytes of the stages' outputs for one sample."""
+    sizes = []
+    for part, precision in zip(parts, precisions, strict=True):
+        part.eval()
+        with computing_in(precision, x.device):
+            x = part(taken_in(precision, x))
+        part.train()
+        sizes.append(x.numel() * x.element_size() / len(x))
+    return sizes

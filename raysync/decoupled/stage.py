@@ -8,7 +8,7 @@ batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,8 +18,9 @@ from torch.func import functional_call
 
 from raysync.training.batch_reader import BatchReader
 from raysync.training.batch_structure import batch_to
-from raysync.training.device import Device
+from raysync.training.device import Device, use_tf32
 from raysync.training.flat import FlatModel
+from raysync.training.precision import computing_in, taken_in
 from raysync.training.state_file import State
 from raysync.training.task import Task
 
@@ -52,15 +53,26 @@ class StageComputation:
 
     Buffers (batch-norm's statistics) are the stage's own and change with each forward pass; running
     a batch again does not change them.
+
+    Under `bf16` a stage hands on what torch's autocast makes of its last operation, in most cases
+    bfloat16, as the next layer of the whole network would get it; and the gradient by its input
+    has the type of that input.
     """
 
-    def __init__(self, module: nn.Module, weights: Weights = "stash", shrink: float = 1.0) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        weights: Weights = "stash",
+        shrink: float = 1.0,
+        precision: str = "float32",
+    ) -> None:
         """
         Args:
             module: part of a network.
             weights: as above.
             shrink: beta, by which the gradient from the next stage is multiplied (FDG's gradient
                 shrinking); so stage k's own gradient is scaled by beta^(K - k).
+            precision: `float32`, `tf32` or `bf16`, as of a `GradientComputation`.
         """
         self._flat = FlatModel(module.train())
         self._module = module
@@ -71,7 +83,7 @@ class StageComputation:
             parameter.shape for parameter in module.parameters() if parameter.requires_grad
         ]
         self._mode: Weights = weights
-        self._shrink = shrink
+        self._shrink, self._precision = shrink, precision
         self._weights = self._flat.weights.detach().clone().requires_grad_()  # (P,)
         self.stashed: dict[int, _Stashed] = {}
         """Batch -> what is kept of it between its passes."""
@@ -150,8 +162,12 @@ class StageComputation:
             The loss, and what `backward` returns.
         """
         x = x.detach().requires_grad_(x.is_floating_point())
-        loss = criterion(self._run(x, seed))
-        outgoing, dx = self._gradients(_Stashed(x, seed, loss, self._weights), torch.ones(()))
+        y = self._run(x, seed)
+        with self._computing():
+            loss = criterion(y)
+        outgoing, dx = self._gradients(
+            _Stashed(x, seed, loss, self._weights), torch.ones_like(loss)
+        )
         return loss.item(), outgoing, dx
 
     def state(self) -> State:
@@ -188,14 +204,19 @@ class StageComputation:
         }
         if again:
             named |= {name: buffer.clone() for name, buffer in self._module.named_buffers()}
-        with _seeded(seed):
-            y: Tensor = functional_call(self._module, named, (x,))
+        with _seeded(seed), self._computing():
+            y: Tensor = functional_call(self._module, named, (taken_in(self._precision, x),))
         return y
+
+    def _computing(self) -> AbstractContextManager[None]:
+        return computing_in(self._precision, self._weights.device)
 
     def _gradients(self, stashed: _Stashed, dy: Tensor) -> tuple[Tensor, Tensor | None]:
         assert stashed.y is not None, "nothing to differentiate"
         assert stashed.weights is not None, "no weights to differentiate by"
         inputs = [stashed.weights, *([stashed.x] if stashed.x.requires_grad else [])]
+        # Meanwhile others may have computed in this process.
+        use_tf32(self._precision != "float32")
         gradient, *dx = torch.autograd.grad(stashed.y, inputs, dy)
         self._flat.gradient.copy_(gradient)
         self._flat.write_buffers()

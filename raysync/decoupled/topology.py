@@ -55,12 +55,18 @@ def refusals_of(paradigm: Decoupled) -> Mapping[Capability, str]:
         Capability.SEVERAL_DEVICES: "a stage computes on one device",
         Capability.MICRO_BATCHES: "a stage computes a batch at once",
         Capability.SHARE_HOSTS: "a stage has the cores of its worker to itself",
-        Capability.PRECISION: "the stages compute in float32 so far",
+        Capability.LOSS_SCALE: (
+            "a gradient that overflows in one stage would have to be computed again in all; bf16"
+            " needs no scale"
+        ),
         Capability.ALL_REDUCE: "each stage exchanges gradients through its server",
         Capability.SEND_SIZES: (
             "each stage has a size of its own; upload_factor and download_factor hold for all"
         ),
         Capability.NETWORK_PHASES: "each stage switches by itself, over one network",
+        Capability.SHARE_MEMORY: (
+            "between stages activations travel, which are object references; with auto all does"
+        ),
         Capability.EMULATE_LINKS: (
             "on Ray a stage does not emulate the way to its server; engine: virtual does"
         ),

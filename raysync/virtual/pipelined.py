@@ -149,7 +149,7 @@ class PipelinedRun:
         for (group, stage), slot in plan.slots.items():
             if stage < plan.paradigm.modules:
                 this, following = (group, stage), (group, stage + 1)
-                size = round(plan.output_bytes[stage] * experiment.batch_size)
+                size = round(plan.output_bytes[group, stage] * experiment.batch_size)
                 for (source, target), ends in (
                     ((slot, plan.slots[following]), (this, following)),
                     ((plan.slots[following], slot), (following, this)),
@@ -177,7 +177,12 @@ class PipelinedRun:
                 return ServerActor(name, times, 1, server)
         stage_id, paradigm = self._stages[WorkerId(name).slot], self._plan.paradigm
         computation = (
-            StageComputation(self._part(stage_id[1]), paradigm.weights, paradigm.shrink)
+            StageComputation(
+                self._part(stage_id[1]),
+                paradigm.weights,
+                paradigm.shrink,
+                self._plan.group(stage_id).precision,
+            )
             if self._trains
             else None
         )

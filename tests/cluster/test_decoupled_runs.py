@@ -55,13 +55,17 @@ def losses(lines):
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"mix": "weight", "mix_every": 2, "weights": "latest", "shrink": 0.5}]
+    ("settings", "precision"),
+    [
+        ({}, "bf16"),
+        ({"mix": "weight", "mix_every": 2, "weights": "latest", "shrink": 0.5}, "float32"),
+    ],
 )
-def test_ray_learns_what_virtual_time_learns(session, tmp_path, settings):
+def test_ray_learns_what_virtual_time_learns(session, tmp_path, settings, precision):
     choice = config.ParadigmChoice(name="decoupled", modules=2, groups=2, **settings)
-    training = prepare(
-        config.validate(TINY | {"output": str(tmp_path), "paradigm": choice.model_dump()})
-    )
+    workers = [TINY["workers"][0] | {"precision": precision}]
+    changed = {"output": str(tmp_path), "paradigm": choice.model_dump(), "workers": workers}
+    training = prepare(config.validate(TINY | changed))
     record = run_in(session, training, choice)
     expected = losses(
         line for lines in VirtualEngine().run(training, choice.make()) for line in lines

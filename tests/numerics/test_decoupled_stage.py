@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from raysync.cluster.stage import received, sent
 from raysync.decoupled.cut import COSTS, cut, sequence_of
 from raysync.decoupled.stage import StageComputation
 from raysync.errors import ConfigError
@@ -58,6 +59,35 @@ def test_at_the_same_weights_the_parts_have_the_gradient_of_the_whole(modules, w
     assert got_loss == pytest.approx(loss, abs=1e-6)
     torch.testing.assert_close(got, expected)
     assert [len(stage.stashed) for stage in stages] == [0] * modules
+
+
+@pytest.mark.parametrize("weights", ["stash", "latest"])
+@pytest.mark.parametrize("modules", [1, 2, 3])
+def test_under_bf16_the_parts_have_the_gradient_of_the_whole(modules, weights):
+    """What goes from stage to stage is what goes from layer to layer there: nothing more is
+    rounded.
+    """
+    x, y = drawn((5,))
+    with torch.autocast("cpu", torch.bfloat16):
+        loss, expected = whole_gradient(smooth(), x, y)
+    stages = [
+        StageComputation(part, weights, precision="bf16") for part in cut(smooth(), modules, x)
+    ]
+    got_loss, got = through(stages, x, y)
+    assert (got_loss, got.dtype) == (loss, torch.float32)
+    assert torch.equal(got, expected)
+    assert not torch.equal(got, whole_gradient(smooth(), x, y)[1])
+
+
+def test_bfloat16_travels_in_its_own_bits():
+    y = StageComputation(smooth(), precision="bf16").forward(1, drawn((5,))[0], 0)
+    assert y.dtype == torch.bfloat16
+    for tensor in (y, y.float(), y.T):
+        payload = sent(tensor)
+        assert payload.nbytes == tensor.nbytes
+        arrived = received(payload)
+        assert arrived.dtype == tensor.dtype
+        assert torch.equal(arrived, tensor)
 
 
 def vector(module):

@@ -17,7 +17,7 @@ from raysync.core.events import Left, Pushed
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Evaluation
 from raysync.decoupled.gossip import Gossip
-from raysync.decoupled.plan import plan_of
+from raysync.decoupled.plan import check, plan_of
 from raysync.errors import ConfigError
 from raysync.paradigms import make
 from raysync.record.push_rows import PushRows
@@ -40,10 +40,11 @@ def rows_of(lines, samples):
     return made + list(rows.close(lines[-1].at))
 
 
-@pytest.mark.parametrize("groups", [1, 3])
-def test_one_module_is_bsp_of_as_many_workers(groups):
+@pytest.mark.parametrize(("groups", "precision"), [(1, "float32"), (3, "float32"), (2, "bf16")])
+def test_one_module_is_bsp_of_as_many_workers(groups, precision):
     """Bit by bit, and at the same times."""
-    training = cut_task(1, groups)
+    workers = [{"name": "gpu", "count": groups, "step_s": 0.12, "precision": precision}]
+    training = cut_task(1, groups, workers=workers)
     expected = ran(training, make("bsp"))
     lines = decoupled(training, 1, groups)
     assert evaluated(lines) == evaluated(expected)
@@ -353,6 +354,47 @@ def test_the_pipeline_overlaps():
     assert whole[-1].at / lines[-1].at > 3
 
 
+def test_reduced_activations_have_half_the_bytes_to_travel():
+    """In groups of several precisions each has its own; the classes leave in the last one's."""
+    workers = [
+        {"name": name, "count": 2, "step_s": 0.12, "precision": precision}
+        for name, precision in (("plain", "float32"), ("half", "bf16"))
+    ]
+    mixed = [workers[0] | {"name": name, "count": 1} for name in "ab"]
+    mixed[0]["precision"] = "bf16"
+    training = cut_task(2, 3, workers=[*workers, *mixed])
+    plan = plan_of(training, make("decoupled", modules=2, groups=3))
+    whole, classes = plan.output_bytes[0, 1], plan.output_bytes[0, 2]
+    assert [plan.output_bytes[group, 1] for group in (1, 2)] == [whole / 2, whole / 2]
+    assert [plan.output_bytes[group, 2] for group in (1, 2)] == [classes / 2, classes]
+
+
+def test_stages_of_several_precisions_learn_alike():
+    def losses(*precisions):
+        workers = [
+            {"name": f"w{number}", "step_s": 0.12, "precision": precision}
+            for number, precision in enumerate(precisions)
+        ]
+        training = cut_task(3, 1, workers=workers, workload={"samples": 4 * 20})
+        lines = decoupled(training, 3, 1)
+        return [entry.report["loss"] for entry in entries(lines, Pushed) if "loss" in entry.report]
+
+    exact, tf32 = losses(*["float32"] * 3), losses(*["tf32"] * 3)
+    assert exact == tf32, "a CPU rounds nothing then"
+    for precisions in (["bf16"] * 3, ["float32", "bf16", "float32"], ["bf16", "float32", "bf16"]):
+        rounded = losses(*precisions)
+        assert rounded != exact
+        assert rounded == pytest.approx(exact, rel=0.02)
+
+
+def test_a_scale_of_the_loss_is_refused():
+    training, two = cut_task(2, 2), make("decoupled", modules=2, groups=2)
+    [group] = training.experiment.workers
+    fp16 = group.model_copy(update={"precision": "fp16"})
+    with pytest.raises(ConfigError, match="workers: gpu: precision: fp16: .* bf16 needs no scale"):
+        check(training.experiment.model_copy(update={"workers": (fp16,)}), two)
+
+
 def test_running_forward_again_takes_longer_and_uses_the_present_weights():
     training = cut_task(3, 1, update={"lr": 0.2})
     stash, latest = (decoupled(training, 3, 1, weights=weights) for weights in ("stash", "latest"))
@@ -437,7 +479,6 @@ RUN = {
             "mixes means",
         ),
         ({"update": {"project_radius": 1}}, {"modules": 2, "groups": 2}, "which no server has"),
-        ({"workers": [{"count": 4, "precision": "bf16"}]}, TWO, "workers: worker: precision: bf16"),
         ({}, TWO | {"sync": SIZES}, "sync: sync-switch: batch_sizes: the stages"),
         (
             {"update": {"staleness_scaling": "inverse"}},

@@ -1,0 +1,34 @@
+"""The precision that a forward pass, and what goes back through it, is computed in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from raysync.training.device import use_tf32
+
+REDUCED = {"bf16": torch.bfloat16}
+"""Precision -> the type that torch's autocast computes in; others compute in float32."""
+
+
+@contextmanager
+def computing_in(precision: str, device: torch.device) -> Iterator[None]:
+    """Compute a forward pass in a precision; what is computed afterwards, such as its backward
+    pass, rounds the factors of products as it does.
+    """
+    use_tf32(precision != "float32")
+    if precision in REDUCED:
+        with torch.autocast(device.type, REDUCED[precision]):
+            yield
+    else:
+        yield
+
+
+def taken_in(precision: str, x: Tensor) -> Tensor:
+    """Return an input as a computation in that precision takes it, whatever it was computed in:
+    autocast converts what it needs, others need float32.
+    """
+    return x if precision in REDUCED or not x.is_floating_point() else x.float()

@@ -1,0 +1,191 @@
+"""The order and the overlap of what a GPU is asked to do, over a fake that computes nothing."""
+
+import ast
+import inspect
+
+import pytest
+import torch
+from torch import nn
+
+from raysync import config
+from raysync.decoupled.cut import cut
+from raysync.decoupled.stage import StageComputation, StageWork
+from raysync.training import device
+from raysync.training.device import Device
+from raysync.training.gradient import GradientComputation
+from raysync.training.preparation import prepare
+from tests.fakes.cuda import FakeCuda, Hazard
+
+SETTINGS = {"data": {"name": "digits", "train_samples": 200}, "workers": [{"name": "w"}]}
+WAITS = ("wait_stream", "wait_event", "synchronize", "record_stream")
+
+
+def copies(cuda, device_type=Device):
+    """Two vectors up, operations on them, their results down; what is not needed any more is given
+    back at once.
+    """
+    gpu = device_type("cuda:0")
+    for number in range(2):
+        there = gpu.upload(torch.full((5,), float(number)))
+        doubled = there * 2
+        cuda.free(there)
+        gpu.download(doubled).add_(1)
+
+
+def test_copies_run_beside_the_computation_in_an_order_that_is_asked_for():
+    with FakeCuda() as cuda:
+        copies(cuda)
+    one = [
+        "stream 1: copy in",
+        "computing waits for stream 1",
+        "memory waits for computing",
+        "computing: mul",
+        "stream 1 waits for computing",
+        "stream 1: copy out",
+        "host waits for stream 1",
+    ]
+    assert cuda.trace == one * 2
+
+
+class WithoutWait(ast.NodeTransformer):
+    """Leaves out one of the waits of a program."""
+
+    def __init__(self, number):
+        self.number, self.waits = number, []
+
+    def visit_Expr(self, node):
+        call = node.value
+        if not (isinstance(call, ast.Call) and getattr(call.func, "attr", "") in WAITS):
+            return node
+        self.waits.append(ast.unparse(call))
+        return ast.Pass() if len(self.waits) - 1 == self.number else node
+
+
+def mutant(number):
+    """Return the module of devices without that wait, and all waits that it has."""
+    transformer = WithoutWait(number)
+    tree = transformer.visit(ast.parse(inspect.getsource(device)))
+    names = {"__name__": "mutant"}
+    exec(compile(ast.fix_missing_locations(tree), "mutant", "exec"), names)
+    return names, transformer.waits
+
+
+@pytest.mark.parametrize("number", range(len(mutant(None)[1])), ids=mutant(None)[1])
+def test_without_any_of_its_waits_a_copy_is_a_hazard(number):
+    """Each wait of the program, also one that is added later: then `copies` must come upon it."""
+    with FakeCuda() as cuda, pytest.raises(Hazard):
+        copies(cuda, mutant(number)[0]["Device"])
+
+
+def test_the_program_that_is_mutated_is_the_one_that_runs():
+    names, waits = mutant(None)
+    with FakeCuda() as cuda:
+        copies(cuda, names["Device"])
+    assert len(waits) == 4
+
+
+def gpu_copy(blocks):
+    host = torch.ones(4)
+    return (host if blocks else host.pin_memory()).to("cuda:0", non_blocking=True)
+
+
+def read_too_early():
+    host = torch.empty(4, pin_memory=True)
+    host.copy_(gpu_copy(blocks=False), non_blocking=True)
+    return host + 1
+
+
+def write_too_early():
+    host = torch.ones(4).pin_memory()
+    host.to("cuda:0", non_blocking=True)
+    host.zero_()
+
+
+def compute_too_early():
+    with torch.cuda.stream(torch.cuda.Stream("cuda:0")):
+        there = gpu_copy(blocks=False)
+    return there + 1
+
+
+def look_at_the_clock_too_early():
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    gpu_copy(blocks=False)
+    end.record()
+    return begin.elapsed_time(end)
+
+
+@pytest.mark.parametrize(
+    "program", [read_too_early, write_too_early, compute_too_early, look_at_the_clock_too_early]
+)
+def test_the_fake_notices_what_a_gpu_might_not_show(program):
+    with FakeCuda(), pytest.raises(Hazard):
+        program()
+
+
+def test_the_fake_waits_where_torch_does():
+    """For memory that is not pinned, and for a value."""
+    with FakeCuda() as cuda:
+        gpu_copy(blocks=True)
+        gpu_copy(blocks=False).sum().item()
+        assert torch.tensor(3.0).item() == 3
+    assert cuda.trace == [
+        *("computing: copy in", "host waits for the copy"),
+        *("computing: copy in", "computing: sum", "computing: copy out"),
+        "host waits for computing",
+    ]
+
+
+def batch_normed():
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 10)
+    )
+
+
+def test_a_step_leaves_nothing_to_chance_and_nobody_waits_until_all_is_launched():
+    """Weights, batches and gradient go over the stream of copies; all that is computed is on the
+    GPU, or torch would refuse to mix.
+    """
+    training = prepare(config.validate(SETTINGS), model=batch_normed())
+    module, reader = training.build(), training.reader("w-0")
+    with FakeCuda() as cuda:
+        computation = GradientComputation(module, training.task, ["cuda:0"])
+        vector = torch.ones(computation.model.size + computation.model.buffer_size)
+        for clock in range(2):
+            cuda.trace.clear()
+            computation.read_weights([vector])
+            computation.compute(reader, clock, 8)
+            assert computation.outgoing().add(1).shape == vector.shape
+    assert cuda.trace.count("stream 1: copy in") == 3, "weights, samples and labels"
+    assert "computing: copy in" not in cuda.trace
+    assert cuda.trace[-3:] == [
+        *("stream 1 waits for computing", "stream 1: copy out", "host waits for stream 1")
+    ]
+    waits = [number for number, line in enumerate(cuda.trace) if line.startswith("host waits")]
+    assert waits[0] > cuda.trace.index("computing: native_batch_norm_backward")
+
+
+@pytest.mark.parametrize("weights", ["stash", "latest"])
+def test_the_stages_of_a_network_compute_on_the_gpu_in_an_order_that_is_asked_for(weights):
+    training = prepare(config.validate(SETTINGS), model=batch_normed())
+    example = training.task.plan.example
+    first, last = cut(batch_normed(), 2, example)
+    with FakeCuda() as cuda:
+        gpu = Device("cuda:0")
+        works = [
+            StageWork(
+                StageComputation(part.to("cuda:0"), weights),
+                *(number, 2, training.task, training.reader("w-0"), 8, gpu),
+            )
+            for number, part in ((1, first), (2, last))
+        ]
+        cuda.trace.clear()
+        for batch in (1, 2):
+            vectors = [torch.ones(work._computation.size) for work in works]
+            y = gpu.download(works[0].forward(batch, [vectors[0]]))
+            _, vector, dx = works[1].backward(batch, [vectors[1], y])
+            sent = [gpu.download(each) for each in (vector, dx)]
+            _, vector, _ = works[0].backward(batch, [sent[1]])
+            assert gpu.download(vector).add(1).ndim == 1
+        assert sent[1].shape == y.shape
+    assert "computing: copy in" not in cuda.trace
