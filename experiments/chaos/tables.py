@@ -14,6 +14,7 @@ COUNTS = {
     "BSP weights bit-equal": "BSP from a cut, weights bit-equal",
     "BSP weights, another order": "BSP from a cut, averaged in another order: equal to 0.0001",
     "workers lost": "workers lost on the way",
+    "servers lost": "servers lost on the way, and back",
     "events": "events in the journals",
 }
 """Column of the schedules -> what it counts."""

@@ -23,7 +23,6 @@ from raysync.chaos.oracles import Verdict, judge_journal, updates_in
 from raysync.chaos.schedule import Strike
 from raysync.cluster.clock import now_s, sleep_s
 from raysync.config import Experiment
-from raysync.core.decisions import Drop
 from raysync.core.events import Joined, Left, Pushed
 from raysync.core.journal import Entry, Resumed
 from raysync.errors import ConfigError
@@ -407,12 +406,6 @@ def figures(struck: Outcome, undisturbed: Outcome) -> dict[str, Any]:
         "resumed": len(resumed),
         "resumed_away_s": round(sum(line.away_s for line in resumed), 1),
         "resumed_lost_s": round(sum(line.lost_s for line in resumed), 1),
-        "pushes_lost": sum(
-            isinstance(decision, Drop) and decision.reason == "lost"
-            for line in lines
-            if isinstance(line, Entry)
-            for decision in line.decisions
-        ),
         "workers_back": len(away),
         "workers_away_s": round(sum(away), 1),
         "samples_per_s": round(samples_of(struck.record) / struck.wall_s, 1),
