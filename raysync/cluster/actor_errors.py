@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import ray
+import torch
+from ray.exceptions import RayError, RayTaskError
 
 
 class ActorError(Exception):
@@ -47,6 +49,23 @@ def _own_id() -> str:
     return actor_id or ""
 
 
+OUT_OF_MEMORY = (
+    "Let it hold less at once: a smaller batch_size (evaluation.batch_size, if it is the"
+    " evaluator), micro_batch, or precision: bf16; or give it more: a larger share of a GPU, by"
+    " gpus, or another GPU."
+)
+"""What a user can change where a device's memory is too small."""
+
+
 def reason(error: Exception) -> str:
     """Return an error as users read it, in a few lines."""
-    return f"{type(error).__name__}: {error}".strip()
+    text = f"{type(error).__name__}: {error}".strip()
+    return f"{text} {OUT_OF_MEMORY}" if isinstance(error, torch.OutOfMemoryError) else text
+
+
+def start_reason(error: RayError) -> str:
+    """Return why actors did not start: that of memory in a few lines, others with the traceback of
+    the actor.
+    """
+    cause = error.cause if isinstance(error, RayTaskError) else None
+    return reason(cause) if isinstance(cause, torch.OutOfMemoryError) else str(error)

@@ -16,6 +16,7 @@ import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup
 
+from raysync.cluster.actor_errors import start_reason
 from raysync.cluster.actor_group import ActorGroup, ActorGroupSpec
 from raysync.cluster.actor_spec import actor_group_name
 from raysync.cluster.clock import ANSWER_S, within
@@ -187,7 +188,7 @@ class Session:
             if replaces:
                 raise RunFailed(f"the actors did not start: {error}") from error
         except RayError as error:
-            raise RunFailed(f"the actors did not start: {error}") from error
+            raise RunFailed(f"the actors did not start: {start_reason(error)}") from error
         return self._ready(training, layout, labels, checkpoint)
 
     def _actor_group_for(self, layout: Layout) -> ActorGroup:

@@ -40,6 +40,7 @@ from raysync.training.batches import Batches
 from raysync.training.device import Device
 from raysync.training.initial_model import InitialModel
 from raysync.training.model_server import Exchange
+from raysync.training.precision import refuse_unsupported
 
 Activation = npt.NDArray[Any]
 """A tensor of shape (N, ...), as a payload: bfloat16, which NumPy does not have, as uint16."""
@@ -116,6 +117,7 @@ class StageActor:
     def reset(self, plan: StagePlan, model: InitialModel) -> Place:
         """Begin a run."""
         [name] = devices_of_actor()
+        refuse_unsupported(plan.group.precision, name)
         stage, paradigm = plan.stage_id[1], plan.paradigm
         self._plan, self._device, self._busy_s = plan, Device(name), 0.0
         self._step_time = StepTime(plan.group, plan.seed, plan.slot, plan.batch_size)

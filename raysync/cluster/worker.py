@@ -19,6 +19,7 @@ from raysync.training.batch_reader import BatchReader
 from raysync.training.batches import Batches
 from raysync.training.gradient import GradientComputation
 from raysync.training.initial_model import InitialModel
+from raysync.training.precision import refuse_unsupported
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,8 @@ class Worker:
     def reset(self, plan: WorkerPlan, model: InitialModel) -> Place:
         """Begin a run."""
         devices = devices_of_actor(plan.group.devices)
+        for name in devices:
+            refuse_unsupported(plan.group.precision, name)
         self._plan = plan
         self._step_time = StepTime(plan.group, plan.seed, plan.slot, plan.batch_size)
         task = model.task
