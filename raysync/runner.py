@@ -18,6 +18,7 @@ from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Ended, Entry, Line, Remark, Resumed
 from raysync.core.metrics import PrimaryMetric, known
 from raysync.core.paradigm import AnyParadigm
+from raysync.core.roster import Roster
 from raysync.engine.early_stop import stop_metric
 from raysync.engine.elastic import for_workers_of
 from raysync.engine.kept_models import SavedModel
@@ -60,6 +61,12 @@ class Engine(Protocol):
     @property
     def resumes_exactly(self) -> bool:
         """Whether iterations under way at a checkpoint go on, in place of beginning again."""
+
+    @property
+    def roster(self) -> Roster | None:
+        """The roster of the latest run's machine, where that is in this process, and its workers
+        hold the whole network.
+        """
 
     @property
     def models(self) -> Sequence[SavedModel]:
@@ -231,6 +238,8 @@ def run_in(
     stream = begin(former)  # an impossible experiment raises here, before there is a record of it
     if goes_on is None:
         make_folder(folder)
+        if (roster := engine.roster) is not None:
+            measures.share(roster)
     path = display_name(folder)
     start = RunStart(folder, sweep or experiment.name, experiment, began)
     with (

@@ -5,13 +5,14 @@ gloo.
     python experiments/benchmarks/ddp.py --write    and puts it into README.md beside this file
 
 The model is the convnet with a dummy parameter, so that a step computes little and sends 0.1, 2.5
-or 25 million numbers each way. DDP runs in two processes of one thread; raysync with two workers
-and one server, one thread each. A round is the median time from update to update; the two take
-turns, and each pair gives one ratio.
+or 25 million numbers each way; raysync sends them over both of its transports. DDP runs in two
+processes of one thread; raysync with two workers and one server, one thread each. A round is the
+median time from update to update; all take turns, and each turn gives the ratios.
 """
 
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -28,9 +29,9 @@ from raysync.cluster.session import Session
 from raysync.runner import run_in
 from raysync.training.preparation import prepare
 
-ROUNDS_OF = {100_000: 200, 2_500_000: 100, 25_000_000: 40}
+ROUNDS_OF = {100_000: 100, 2_500_000: 50, 25_000_000: 20}
 """Parameters -> rounds of one measurement."""
-PAIRS, BATCH, LR = 7, 128, 0.01
+TURNS, BATCH, LR = 3, 128, 0.01
 
 
 def ddp_worker(rank: int, folder: str, padding: int, rounds: int) -> None:
@@ -60,7 +61,7 @@ def ddp_round_s(padding: int, rounds: int) -> float:
         return float(Path(folder, "seconds").read_text())
 
 
-def raysync_round_s(session: Session, padding: int, rounds: int) -> float:
+def raysync_round_s(session: Session, transport: str, padding: int, rounds: int) -> float:
     """Return the seconds from update to update."""
     with tempfile.TemporaryDirectory() as folder:
         experiment = config.validate(
@@ -71,6 +72,7 @@ def raysync_round_s(session: Session, padding: int, rounds: int) -> float:
                 "workload": {"iterations_per_worker": rounds},
                 "evaluation": {"marks": 1},
                 "update": {"lr": LR},
+                "cluster": {"transport": transport},
                 "output": folder,
             }
         )
@@ -90,27 +92,39 @@ def measure() -> str:
     rows = []
     with Session() as session:
         for padding, rounds in ROUNDS_OF.items():
-            # a first run touches the object store's pages for the first time
-            raysync_round_s(session, padding, rounds)
-            pairs = [
-                (raysync_round_s(session, padding, rounds), ddp_round_s(padding, rounds))
-                for _ in range(PAIRS)
+            contenders = {
+                transport: partial(raysync_round_s, session, transport)
+                for transport in ("object-ref", "shared-memory")
+            } | {"DDP": ddp_round_s}
+            for transport in (
+                "object-ref",
+                "shared-memory",
+            ):  # touches its pages for the first time
+                contenders[transport](padding, rounds)
+            times = {name: [] for name in contenders}
+            for turn in range(TURNS):
+                for name in list(contenders)[:: 1 if turn % 2 else -1]:
+                    times[name].append(contenders[name](padding, rounds))
+            of_ddp = [
+                interval([a / b for a, b in zip(times[name], times["DDP"], strict=True)])
+                for name in ("object-ref", "shared-memory")
             ]
-            ours, theirs = (1000 * median(times) for times in zip(*pairs, strict=True))
-            rows.append(
-                [
-                    f"{padding / 1e6:g} M",
-                    f"{ours:.1f}",
-                    f"{theirs:.1f}",
-                    interval([a / b for a, b in pairs]),
-                ]
-            )
+            medians = [f"{1000 * median(values):.1f}" for values in times.values()]
+            rows.append([f"{padding / 1e6:g} M", *medians, *of_ddp])
             print(rows[-1], flush=True)
     table = markdown(
-        ["parameters", "raysync, ms a round", "DDP with gloo, ms a step", "ratio"], rows
+        [
+            "parameters",
+            "raysync, ms a round",
+            "with shared memory",
+            "DDP with gloo, ms a step",
+            "raysync / DDP",
+            "with shared memory / DDP",
+        ],
+        rows,
     )
     return (
-        f"{table}\n{PAIRS} interleaved pairs; medians, and the median ratio with its 95 % interval."
+        f"{table}\n{TURNS} turns; medians, and the median ratios with their 95 % intervals."
         f" {measured_on()}"
     )
 

@@ -1,24 +1,28 @@
-"""Gradients per second of five workers on a small model: raysync, Ray's own parameter-server
-example, and the floor.
+"""Gradients per second of five workers on a small model: raysync over both of its transports, Ray's
+own parameter-server example, and the floor.
 
     python experiments/benchmarks/throughput.py            prints the tables
     python experiments/benchmarks/throughput.py --write    and puts them into README.md
 
-All compute as many gradients of the convnet on synthetic data of MNIST's shape: 5 workers x 500
+All compute as many gradients of the convnet on synthetic data of MNIST's shape: 5 workers x 200
 iterations of 128 samples. The floor is a plain torch loop, one process per core, that
 exchanges nothing. The example is that of Ray's documentation ("Parameter server"), its two loops
 and its state dict of arrays, in as few lines. They take turns, and each turn gives a ratio.
 """
 
-import multiprocessing
 import os
 import tempfile
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
+import psutil
 import ray
 import torch
+import torch.multiprocessing as mp
 from report import finished, interval, main, markdown, measured_on
 from torch.nn.functional import cross_entropy
 
@@ -28,7 +32,7 @@ from raysync.runner import run_in
 from raysync.training.models import convnet
 from raysync.training.preparation import TrainingPlan, prepare
 
-WORKERS, ITERATIONS, BATCH, LR, TURNS = 5, 500, 128, 0.01, 7
+WORKERS, ITERATIONS, BATCH, LR, TURNS = 5, 200, 128, 0.01, 3
 GRADIENTS = WORKERS * ITERATIONS
 
 
@@ -52,26 +56,46 @@ class Loop:
 # ---- the floor ----
 
 
-def floor_process(gradients: int, start: object) -> None:
-    """Run one process of the floor; it passes the barrier `start` when it is ready, and
-    when done.
+class Speed(NamedTuple):
+    """What was measured of some gradients."""
+
+    rate: float
+    """Gradients per second, which falls where others use the machine."""
+    processor_ms: float
+    """The time that processors spent on one, all processes together."""
+
+
+def timed(loop: Loop, gradients: int, start: object, spent_s: object) -> None:
+    """Pass the barrier `start` when the loop is warm, and when it has made the gradients; add what
+    they took to the processor's seconds.
     """
-    loop = Loop()
     for _ in range(20):
         loop.step()
     start.wait()
+    began = time.process_time()
     for _ in range(gradients):
         loop.step()
+    with spent_s.get_lock():
+        spent_s.value += time.process_time() - began
     start.wait()
 
 
-def floor() -> float:
-    """Return the gradients per second without any exchange."""
-    context, cores = multiprocessing.get_context("spawn"), os.cpu_count()
-    start = context.Barrier(cores + 1)
+def floor_process(gradients: int, start: object, spent_s: object) -> None:
+    """Run one process of the floor."""
+    timed(Loop(), gradients, start, spent_s)
+
+
+def speed_of(works: list[tuple], gradients: int) -> Speed:
+    """Return the speed of processes.
+
+    Args:
+        works: the function of each and its arguments; `start` and `spent_s` are its last ones.
+        gradients: of all together.
+    """
+    context = mp.get_context("spawn")
+    start, spent_s = context.Barrier(len(works) + 1), context.Value("d", 0.0)
     processes = [
-        context.Process(target=floor_process, args=(GRADIENTS // cores, start))
-        for _ in range(cores)
+        context.Process(target=work, args=(*given, start, spent_s)) for work, given in works
     ]
     for process in processes:
         process.start()
@@ -81,7 +105,24 @@ def floor() -> float:
     took = time.perf_counter() - began
     for process in processes:
         process.join()
-    return GRADIENTS // cores * cores / took
+    return Speed(gradients / took, 1000 * spent_s.value / gradients)
+
+
+def processors_s() -> float:
+    """Return the seconds that processors have spent on the processes below this one."""
+    spent = 0.0
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            times = process.cpu_times()
+            spent += times.user + times.system
+    return spent
+
+
+def floor() -> Speed:
+    """Return the speed without any exchange."""
+    cores = os.cpu_count()
+    each = GRADIENTS // cores
+    return speed_of([(floor_process, (each,))] * cores, each * cores)
 
 
 # ---- Ray's example ----
@@ -123,17 +164,17 @@ class ExampleWorker:
         return [parameter.grad.numpy() for parameter in self.loop.model.parameters()]
 
 
-def example(synchronous: bool) -> float:
-    """Return the gradients per second of the example's loop, after a few that start the actors."""
+def example(synchronous: bool) -> Speed:
+    """Return the speed of the example's loop, after a few gradients that start the actors."""
     server, workers = ExampleServer.remote(), [ExampleWorker.remote() for _ in range(WORKERS)]
     loop = example_synchronous if synchronous else example_asynchronous
     loop(server, workers, 2 * WORKERS)
-    began = time.perf_counter()
+    spent_s, began = processors_s(), time.perf_counter()
     loop(server, workers, GRADIENTS)
-    took = time.perf_counter() - began
+    took, spent_s = time.perf_counter() - began, processors_s() - spent_s
     for actor in (server, *workers):
         ray.kill(actor)
-    return GRADIENTS / took
+    return Speed(GRADIENTS / took, 1000 * spent_s / GRADIENTS)
 
 
 def example_synchronous(server: object, workers: list, gradients: int) -> None:
@@ -160,66 +201,101 @@ def example_asynchronous(server: object, workers: list, gradients: int) -> None:
 # ---- raysync ----
 
 
-def ours(session: Session, training: TrainingPlan, paradigm: str) -> float:
-    """Return the gradients per second of a run, from the first release to the last publication."""
+def plan(output: str, transport: str, workers: int) -> TrainingPlan:
+    """Return what is trained over a transport, with records in that folder."""
+    return prepare(
+        config.validate(
+            {
+                "model": "convnet",
+                "data": {"name": "synthetic", "test_samples": 200},
+                "workers": [{"count": workers}],
+                "batch_size": BATCH,
+                "workload": {"iterations_per_worker": ITERATIONS},
+                "evaluation": {"marks": 1},
+                "update": {"lr": LR},
+                "cluster": {"transport": transport},
+                "output": output,
+            }
+        )
+    )
+
+
+def ours(session: Session, training: TrainingPlan, paradigm: str) -> Speed:
+    """Return the speed of a run, from the first release to the last publication; its processors'
+    time has the start of the run in it, too.
+    """
+    spent_s = processors_s()
     record = finished(run_in(session, training, config.ParadigmChoice(name=paradigm)))
-    return GRADIENTS / record.summary["seconds"]
+    spent_s, pushes = processors_s() - spent_s, record.summary["pushes"]
+    return Speed(pushes / record.summary["seconds"], 1000 * spent_s / pushes)
 
 
 def measure() -> str:
     """Measure, and return the tables."""
     with tempfile.TemporaryDirectory() as output, Session() as session:
-        training = prepare(
-            config.validate(
-                {
-                    "model": "convnet",
-                    "data": {"name": "synthetic", "test_samples": 200},
-                    "workers": [{"count": WORKERS}],
-                    "batch_size": BATCH,
-                    "workload": {"iterations_per_worker": ITERATIONS},
-                    "evaluation": {"marks": 1},
-                    "update": {"lr": LR},
-                    "output": output,
-                }
-            )
-        )
+        by_refs, shared = (plan(output, each, WORKERS) for each in ("object-ref", "shared-memory"))
         contenders = {
             "the floor": floor,
-            "raysync, bsp": lambda: ours(session, training, "bsp"),
-            "raysync, asp": lambda: ours(session, training, "asp"),
+            "raysync, bsp": lambda: ours(session, by_refs, "bsp"),
+            "raysync, asp": lambda: ours(session, by_refs, "asp"),
+            "raysync, bsp, shared memory": lambda: ours(session, shared, "bsp"),
+            "raysync, asp, shared memory": lambda: ours(session, shared, "asp"),
             "Ray's example, synchronous": lambda: example(synchronous=True),
             "Ray's example, asynchronous": lambda: example(synchronous=False),
         }
-        ours(session, training, "bsp")  # to start the actors
-        rates: dict[str, list[float]] = {name: [] for name in contenders}
-        for turn in range(TURNS):
-            for name in list(contenders)[:: 1 if turn % 2 else -1]:
-                rates[name].append(contenders[name]())
-            print(
-                *(f"{name} {values[-1]:.0f}" for name, values in rates.items()),
-                sep=", ",
-                flush=True,
-            )
-    of_floor = {
-        name: interval(ratios(values, rates["the floor"])) for name, values in rates.items()
-    }
-    rows = [
-        [name, f"{median(values):.0f}", "" if name == "the floor" else of_floor[name]]
-        for name, values in rates.items()
-    ]
+        ours(session, by_refs, "bsp")  # to start the actors
+        speeds = taking_turns(contenders, TURNS)
     against = [
-        [f"{ours} / {theirs}", interval(ratios(rates[ours], rates[theirs]))]
+        [f"{ours} / {theirs}", *compared(speeds[ours], speeds[theirs])]
         for ours, theirs in (
             ("raysync, bsp", "Ray's example, synchronous"),
             ("raysync, asp", "Ray's example, asynchronous"),
+            ("raysync, bsp, shared memory", "raysync, bsp"),
+            ("raysync, asp, shared memory", "raysync, asp"),
         )
     ]
     return (
-        markdown(["", "gradients/s", "of the floor"], rows)
+        table_of(speeds, "the floor")
         + "\n"
-        + markdown(["", "ratio"], against)
+        + markdown(["", "ratio", "in processors' time"], against)
         + f"\n{TURNS} turns; medians, and median ratios with their 95 % intervals. {measured_on()}"
     )
+
+
+def taking_turns(contenders: dict[str, Callable[[], Speed]], turns: int) -> dict[str, list[Speed]]:
+    """Return the speeds of contenders that take turns."""
+    speeds: dict[str, list[Speed]] = {name: [] for name in contenders}
+    for turn in range(turns):
+        for name in list(contenders)[:: 1 if turn % 2 else -1]:
+            speeds[name].append(contenders[name]())
+        print({name: f"{each[-1].rate:.0f}" for name, each in speeds.items()}, flush=True)
+    return speeds
+
+
+def table_of(speeds: dict[str, list[Speed]], ceiling: str) -> str:
+    """Return a table of speeds beside that of a ceiling."""
+    rows = [
+        [
+            name,
+            f"{median(each.rate for each in values):.0f}",
+            f"{median(each.processor_ms for each in values):.2f}",
+            *(["", ""] if name == ceiling else compared(values, speeds[ceiling])),
+        ]
+        for name, values in speeds.items()
+    ]
+    of = f"of {ceiling}"
+    header = ["", "gradients/s", "ms of processor a gradient", of, f"{of}, in processors' time"]
+    return markdown(header, rows)
+
+
+def compared(ours: list[Speed], theirs: list[Speed]) -> list[str]:
+    """Return the ratio of rates, and how many times less the processors spend."""
+    return [
+        interval(ratios([each.rate for each in ours], [each.rate for each in theirs])),
+        interval(
+            ratios([each.processor_ms for each in theirs], [each.processor_ms for each in ours])
+        ),
+    ]
 
 
 def ratios(dividends: list[float], divisors: list[float]) -> list[float]:

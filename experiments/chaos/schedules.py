@@ -4,8 +4,8 @@
     python experiments/chaos/schedules.py --seed 4711          one of them, with its traceback
 
 A schedule is drawn from its number alone: workers, links, faults (slow and late workers, crashes,
-kills), restarts, `min_workers`, a paradigm, when checkpoints are taken, and from which of them the
-run goes on after a loss, once or twice. Two ways of going on are checked:
+kills), lost servers, restarts, `min_workers`, a paradigm, when checkpoints are taken, and from
+which of them the run goes on after a loss, once or twice. Two ways of going on are checked:
 
     exact    as raysync resumes a run in virtual time: from there on, journal and trained weights
              are those of the run that was never interrupted
@@ -15,7 +15,9 @@ run goes on after a loss, once or twice. Two ways of going on are checked:
              of an update arrived in another order, in which they are averaged
 
 Of every `TRAINS_EVERY` schedules one trains a model (of BSP every third); the others have its times
-alone. A failure is printed with the number that reproduces it.
+alone. A server has something to lose where a model is trained: there it dies or freezes up to three
+times, on the way to a cut and behind it, and comes back with its log or its latest snapshot. A
+failure is printed with the number that reproduces it.
 """
 
 from __future__ import annotations
@@ -42,14 +44,26 @@ from raysync.chaos.oracles import failed, judge_journal, updates_in
 from raysync.config import ParadigmChoice
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.events import Left
-from raysync.core.journal import Checkpointed, Ended, Entry, Line, Resumed, decode, encode, header
+from raysync.core.journal import (
+    Checkpointed,
+    Ended,
+    Entry,
+    Line,
+    Remark,
+    Resumed,
+    decode,
+    encode,
+    header,
+)
 from raysync.engine.driver import Driver
+from raysync.engine.topology import SERVER
 from raysync.errors import RunFailed
 from raysync.paradigms import rebuild
 from raysync.randomness import hashed_seed, uniform
 from raysync.training.apply_plan import MEAN
 from raysync.training.preparation import TrainingPlan, prepare
 from raysync.virtual import backend
+from raysync.virtual.backend import End
 from raysync.virtual.engine import VirtualEngine, driver_of
 
 TRAINS_EVERY, BSP_TRAINS_EVERY = 20, 3
@@ -85,6 +99,10 @@ PARADIGMS: list[dict[str, Any]] = [
     {"name": "sync-switch", "online": "greedy", "fraction": 0.5, "window": 1, "windows": 1},
     {"name": "sync-switch", "online": "elastic", "fraction": 0.5, "window": 1, "windows": 1},
     {"name": "decoupled", "modules": 2, "groups": 2},
+    {"name": "balanced", "paradigm": "bsp"},
+    {"name": "balanced", "paradigm": SSP, "smoothing": 0.6, "hysteresis": 0},
+    {"name": "balanced", "paradigm": HYBRID, "multiple": 2},
+    {"name": "bsp", "exchange": "all-reduce"},
 ]  # fmt: skip
 _X, _Y = np.random.default_rng(0).normal(size=(96, 3)), np.arange(96) % 4
 DATA = raysync.data_set("points", (_X, _Y), (_X[:16], _Y[:16]))
@@ -101,6 +119,7 @@ COUNTED = (
     "BSP weights, another order",
     "events",
     "workers lost",
+    "servers lost",
     "runs finished",
     "runs failed",
 )
@@ -212,6 +231,7 @@ def settings_of(draws: Draws, choice: dict[str, Any], *, trains: bool) -> dict[s
             "server_shards": 1 if staged else draws.whole(1, 3),
             "step_deadline_s": 1e6,
             "restarts": {"attempts": draws.one_of(0, 6, 6)},
+            "server_log_bytes": draws.one_of(1, 20 * BYTES, 2**30),
             "min_workers": 1 if staged else draws.one_of(1, 1, draws.whole(1, len(slots))),
         },
         "checkpoint": draws.one_of(
@@ -327,11 +347,13 @@ def check_cut(
         Failed: an oracle found something.
     """
     lines, checkpoint = [], None
-    for after in [
+    afters = [
         draws.whole(0, training.workload_samples // training.experiment.batch_size)
         for _ in range(draws.whole(1, 3))
-    ]:
-        more, following = interrupted(training, choice, after, checkpoint)
+    ]
+    ends = deaths(draws, training)
+    for after in afters:
+        more, following = interrupted(training, choice, after, checkpoint, ends)
         if following is None:
             break
         checkpoint = from_file(following)
@@ -339,7 +361,7 @@ def check_cut(
         seen["resumed from a cut"] += 1
     if checkpoint is None:
         return
-    driver = driver_of(training, choice.make(), checkpoint)
+    driver = driver_of(training, choice.make(), checkpoint, still_to_come(ends, checkpoint))
     lines += [line for report in driver.run() for line in report]
     look(lines, seen)
     texts = [header(choice.make(), training.workload_samples) + "\n", *texts_of(lines)]
@@ -350,6 +372,21 @@ def check_cut(
         raise Failed(f"cut: finished with {roster.samples_applied} samples")
     if choice.name == "bsp" and driver.backend.computes and not lost(lines):
         compare_with_undisturbed(driver, lines, training, choice, seen)
+
+
+def deaths(draws: Draws, training: TrainingPlan) -> list[End]:
+    """Draw when the server is lost, and how, of a run in which it can come back."""
+    experiment = training.experiment
+    if experiment.timing == "only" or not experiment.cluster.restarts.attempts:
+        return []
+    times = sorted(draws.between(0, 15) for _ in range(draws.whole(1, 3)))
+    return [End(at, freezes=draws.one_of(True, False, False)) for at in times]
+
+
+def still_to_come(ends: Sequence[End], checkpoint: Checkpoint | None) -> dict[str, Sequence[End]]:
+    """Return what a run that goes on from a checkpoint has before it."""
+    coming = [end for end in ends if checkpoint is None or end.at > checkpoint.at]
+    return {SERVER: coming} if coming else {}
 
 
 def compare_with_undisturbed(
@@ -379,12 +416,16 @@ def compare_with_undisturbed(
 
 
 def interrupted(
-    training: TrainingPlan, choice: ParadigmChoice, after: int, checkpoint: Checkpoint | None
+    training: TrainingPlan,
+    choice: ParadigmChoice,
+    after: int,
+    checkpoint: Checkpoint | None,
+    ends: Sequence[End],
 ) -> tuple[list[Line], Checkpoint | None]:
     """Run up to a cut that is asked for after so many events; return the lines up to there, and the
     checkpoint; None: the run was over before.
     """
-    driver = driver_of(training, choice.make(), checkpoint)
+    driver = driver_of(training, choice.make(), checkpoint, still_to_come(ends, checkpoint))
     number = driver.checkpointer.number
     with suppress(RunFailed):
         driver.start()
@@ -411,6 +452,9 @@ def look(lines: Sequence[Line], seen: Counter[str]) -> None:
     events = [line for line in lines if isinstance(line, Entry)]
     seen["events"] += len(events)
     seen["workers lost"] += sum(isinstance(line.event, Left) for line in events)
+    seen["servers lost"] += sum(
+        isinstance(line, Remark) and " is back after " in line.text for line in lines
+    )
     end = lines[-1]
     assert isinstance(end, Ended), f"a journal that ends with {end}"
     seen[f"runs {end.status}"] += 1
@@ -444,34 +488,41 @@ def check(number: int, seen: Counter[str]) -> None:
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--schedules", type=int, default=1000, help="how many")
+    parser.add_argument("--schedules", type=int, default=1000, help="how many in a batch")
     parser.add_argument("--first", type=int, default=0, help="the number of the first")
+    parser.add_argument("--batches", type=int, default=1, help="how many batches")
     parser.add_argument("--seed", type=int, help="check this schedule alone")
-    parser.add_argument("--write", help="add a row to this file (CSV)")
+    parser.add_argument("--write", help="add a row for each batch to this file (CSV)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     backend.REPORT_EVERY = 1  # so that cuts are between any two events
-    seen: Counter[str] = Counter()
     if arguments.seed is not None:
+        seen: Counter[str] = Counter()
         check(arguments.seed, seen)
         print(dict(seen))
         return
+    for batch in range(arguments.batches):
+        row = row_of(arguments.first + batch * arguments.schedules, arguments.schedules)
+        print(json.dumps(row), flush=True)
+        if arguments.write:
+            file = Path(arguments.write)
+            pd.DataFrame([row]).to_csv(file, mode="a", index=False, header=not file.exists())
+
+
+def row_of(first: int, count: int) -> dict[str, Any]:
+    """Check a batch of schedules, and return its row of the results."""
+    seen: Counter[str] = Counter()
     began = time.monotonic()
-    numbers = range(arguments.first, arguments.first + arguments.schedules)
-    for number in numbers:
+    for number in range(first, first + count):
         try:
             check(number, seen)
         except Exception:
             seen["failures"] += 1
             error = traceback.format_exc().splitlines()[-1]
             print(f"schedule {number} (--seed {number}): {error}", flush=True)
-    row = {"first": arguments.first, "schedules": len(numbers)}
-    row |= {name: seen[name] for name in COUNTED}
-    row["minutes"] = round((time.monotonic() - began) / 60, 1)
-    print(json.dumps(row))
-    if arguments.write:
-        file = Path(arguments.write)
-        pd.DataFrame([row]).to_csv(file, mode="a", index=False, header=not file.exists())
+    counts = {name: seen[name] for name in COUNTED}
+    minutes = round((time.monotonic() - began) / 60, 1)
+    return {"first": first, "schedules": count, **counts, "minutes": minutes}
 
 
 if __name__ == "__main__":

@@ -41,16 +41,14 @@ class MemorySamples:
     def growth(self) -> str:
         """Say by how much the memory grew; "" if it stayed flat, or the run was too short.
 
-        The median of the last quarter is held against that of the second: processes that were
-        killed, and come back, make single samples smaller, and the first quarter is the start.
+        The median of the last quarter is held against the most of the first half: processes that
+        were killed, and come back, make samples smaller, all of a quarter where a node is away.
         """
-        if len(self.held_bytes) < FEWEST:
+        count = len(self.held_bytes)
+        if count < FEWEST:
             return ""
-        quarter = len(self.held_bytes) // 4
-        before, after = (
-            median(self.held_bytes[begin : begin + quarter])
-            for begin in (quarter, len(self.held_bytes) - quarter)
-        )
+        before = max(self.held_bytes[: count // 2])
+        after = median(self.held_bytes[-(count // 4) :])
         if after - before <= max(SLACK_BYTES, GROWTH * before):
             return ""
         return f"it grew from {before / 1e6:.0f} to {after / 1e6:.0f} MB"

@@ -24,7 +24,7 @@ JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """The variable from which Ray takes the settings of a job (2.60): its actors get the mark even
 where the cluster, from which they inherit, has none."""
 TITLES = {
-    "worker": re.compile(r"ray::Worker\b"),
+    "worker": re.compile(r"ray::(Worker|StageActor)\b"),
     "server": re.compile(r"ray::Server\b"),
     "evaluator": re.compile(r"ray::Evaluator\b"),
     "controller": re.compile(r"ray::Controller\b"),
@@ -71,6 +71,16 @@ def victims(mark: str, target: str) -> list[psutil.Process]:
             if TITLES[target].match(title) and process.status() != psutil.STATUS_STOPPED:
                 found.append((process.create_time(), process.pid, process))
     return [process for *_, process in sorted(found, key=lambda each: each[:2])]
+
+
+def kinds_of(these: Iterable[psutil.Process]) -> list[str]:
+    """Return the targets among some processes, each as often as it is there."""
+    kinds = []
+    for process in these:
+        with suppress(psutil.Error, OSError):
+            title = " ".join(process.cmdline()[:1])
+            kinds += [target for target, begins in TITLES.items() if begins.match(title)]
+    return sorted(kinds)
 
 
 def strike(process: psutil.Process, how: str) -> bool:

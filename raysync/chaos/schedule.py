@@ -14,9 +14,9 @@ Candidate = TypeVar("Candidate")
 PROCESSES = ("worker", "server", "evaluator", "controller", "driver")
 """The processes that can be struck; a shard is a server. The driver is the command itself, with all
 processes below it."""
-TARGETS = (*PROCESSES, "disk")
-"""What can be struck. The disk of the record is full until the command has ended, whatever the
-signal."""
+TARGETS = (*PROCESSES, "disk", "node", "store")
+"""What can be struck. Whatever the signal, the disk of the record is full until the command has
+ended, a node is killed, and the object stores of all nodes are full for some seconds."""
 SIGNALS = ("kill", "stop")
 """SIGKILL and SIGSTOP: a process dies, or freezes."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -15,11 +16,14 @@ from uuid import uuid4
 import torch
 
 from raysync.chaos import processes
+from raysync.chaos.full_store import FULL_S, FullStores
 from raysync.chaos.memory import MemorySamples
+from raysync.chaos.nodes import Nodes
 from raysync.chaos.oracles import Verdict, judge_journal, updates_in
 from raysync.chaos.schedule import Strike
 from raysync.cluster.clock import now_s, sleep_s
 from raysync.config import Experiment
+from raysync.core.decisions import Drop
 from raysync.core.events import Joined, Left, Pushed
 from raysync.core.journal import Entry, Resumed
 from raysync.errors import ConfigError
@@ -33,6 +37,7 @@ LOG = "log.txt"
 MESSAGE_BYTES = 16384
 """The room that a full disk leaves for what the command prints."""
 DISK_ERROR = "its record cannot be written"
+STORE_ERROR = re.compile(r"object store of Ray\s+is\s+full\s+\([0-9]+")
 POLL_S = 0.2
 TRIES = 3
 """How often in a row a command is started anew that ended by itself without having finished."""
@@ -62,7 +67,10 @@ class Outcome:
     segments: list[str] = field(default_factory=list)
     """The shared memory that was left."""
     unclear: list[str] = field(default_factory=list)
-    """What the commands printed that ended on a full disk without a clear error."""
+    """What the commands printed that ended on a full disk, or on a full object store, without a
+    clear error."""
+    held: Counter[str] = field(default_factory=Counter)
+    """Kind of actor -> how many of them were lost with a node."""
     groups: list[str] = field(default_factory=list)
     """The placement groups that were left on a cluster that was there before."""
     memory: MemorySamples = field(default_factory=MemorySamples)
@@ -95,6 +103,7 @@ class Trial:
         environment: Mapping[str, str],
         address: str | None,
         notify: Notify,
+        nodes: Nodes | None = None,
     ) -> None:
         """
         Args:
@@ -105,6 +114,7 @@ class Trial:
             environment: of the commands.
             address: the cluster that they join; None: a private one.
             notify: is told, in a sentence, of each strike.
+            nodes: the nodes of that cluster, where they can be struck.
         """
         self._file, self._settings, self._folder = file, settings, folder
         self._strikes, self._notify = list(strikes), notify
@@ -112,8 +122,10 @@ class Trial:
         self._environment = processes.with_mark(environment, self._mark)
         self._child: subprocess.Popen[bytes] | None = None
         self._before = processes.segments()
-        self._address = address
+        self._address, self._nodes = address, nodes
         self._due_at = 0.0
+        self._printed_bytes = 0
+        """The size of the log at the latest strike."""
         self._tries = 0
         self.outcome = Outcome(folder)
 
@@ -131,7 +143,7 @@ class Trial:
                     self._strike(self._strikes.pop(0))
                     self._due_at = now_s()
                 outcome.memory.take(self._mark, now_s())
-                sleep_s(POLL_S)
+                self._pass_time()
             outcome.wall_s = now_s() - began
             outcome.pending = len(self._strikes)
             outcome.processes = processes.left_behind(self._mark)
@@ -160,6 +172,8 @@ class Trial:
 
     def _overrides(self) -> list[str]:
         settings = [*self._settings, f"output={self._folder.absolute()}"]
+        if self._nodes is not None:
+            settings.append(f"cluster.address={self._address}")
         return [word for each in settings for word in ("--set", each)]
 
     def _goes_on(self) -> bool:
@@ -172,6 +186,8 @@ class Trial:
         is_lost = status and self.outcome.struck and self._has_begun() and not self._is_over()
         if not is_lost or self._tries >= TRIES:
             return False
+        if self.outcome.struck[-1].target == "store":
+            self._hear(lambda printed: STORE_ERROR.search(printed) is not None)
         self._tries += 1
         self.outcome.fatal[self.outcome.struck[-1].target] += 1
         self._notify(f"The command ended with status {status}: it is resumed.")
@@ -181,6 +197,7 @@ class Trial:
     def _strike(self, strike: Strike) -> None:
         """Strike a process of that kind, if there is one."""
         outcome, how = self.outcome, f"{strike.target}: SIG{strike.signal.upper()}"
+        self._printed_bytes = (self._folder / LOG).stat().st_size
         if strike.target == "driver":
             self._notify(f"{how}, and the run is resumed.")
             outcome.struck.append(strike)
@@ -189,6 +206,12 @@ class Trial:
             return
         if strike.target == "disk":
             self._fill_disk(strike)
+            return
+        if strike.target == "node":
+            self._lose_node(strike)
+            return
+        if strike.target == "store":
+            self._fill_stores(strike)
             return
         candidates = processes.victims(self._mark, strike.target)
         if not candidates or not processes.strike(strike.one_of(candidates), strike.signal):
@@ -199,14 +222,26 @@ class Trial:
         outcome.struck.append(strike)
         self._notify(f"{how} (process {strike.one_of(candidates).pid}).")
 
+    def _lose_node(self, strike: Strike) -> None:
+        """Kill all processes of a node, which comes back some seconds later."""
+        assert self._nodes is not None, "a cluster whose nodes cannot be struck"
+        if not self._nodes.present:
+            self._notify("node: spared, since all are away.")
+            self.outcome.spared["node"] += 1
+            return
+        held = self._nodes.lose(strike.one_of(self._nodes.present), now_s())
+        self._tries = 0
+        self.outcome.struck.append(strike)
+        self.outcome.held.update(held)
+        self._notify(f"node: SIGKILL, with {', '.join(held) or 'no actor'}.")
+
     def _fill_disk(self, strike: Strike) -> None:
         """Let the command find a full disk, wait for its end, and resume it with room."""
         assert self._child is not None, "a run without a command"
-        record, log = record_in(self._folder), self._folder / LOG
+        record = record_in(self._folder)
         assert record is not None, "a run without a record"
-        printed_bytes = log.stat().st_size
         journal_bytes = (record / "journal.jsonl").stat().st_size
-        full_bytes = max(journal_bytes, printed_bytes + MESSAGE_BYTES)
+        full_bytes = max(journal_bytes, self._printed_bytes + MESSAGE_BYTES)
         if not processes.fill_disk(self._child.pid, full_bytes):
             self.outcome.spared["disk"] += 1
             return
@@ -214,11 +249,26 @@ class Trial:
         self.outcome.struck.append(strike)
         self._notify(f"disk: no file grows beyond {full_bytes} bytes.")
         self._wait(lambda: False)
-        printed = log.read_bytes()[printed_bytes:].decode(errors="replace")
-        if DISK_ERROR not in printed or "Traceback" in printed:
-            self.outcome.unclear.append(printed[-200:].strip() or "it said nothing")
+        self._hear(lambda printed: DISK_ERROR in printed)
         if self._has_begun() and not self._is_over():
             self._resume()
+
+    def _fill_stores(self, strike: Strike) -> None:
+        """Let the run find full object stores for some seconds."""
+        assert self._nodes is not None, "a cluster whose stores cannot be filled"
+        with FullStores(self._nodes.address, self._nodes.ids) as stores:
+            self._tries = 0
+            self.outcome.struck.append(strike)
+            self._notify(f"store: {stores.filled_bytes / 1e6:.0f} MB are filled.")
+            end_s = now_s() + FULL_S
+            self._wait(lambda: now_s() >= end_s)
+
+    def _hear(self, is_clear: Callable[[str], bool]) -> None:
+        """Judge what the command has printed since the latest strike, before it ended."""
+        log = (self._folder / LOG).read_bytes()[self._printed_bytes :]
+        printed = log.decode(errors="replace")
+        if not is_clear(printed) or "Traceback" in printed:
+            self.outcome.unclear.append(printed[-200:].strip() or "it said nothing")
 
     def _resume(self) -> None:
         """Start the command that goes on with the run, and wait until it does."""
@@ -235,7 +285,12 @@ class Trial:
         """Wait until something is so, or the command is over."""
         assert self._child is not None, "a run without a command"
         while self._child.poll() is None and not is_ready():
-            sleep_s(POLL_S)
+            self._pass_time()
+
+    def _pass_time(self) -> None:
+        if self._nodes is not None and (count := self._nodes.tend(now_s())):
+            self._notify(f"node: {count} back.")
+        sleep_s(POLL_S)
 
     def _is_due(self) -> bool:
         return bool(self._strikes) and now_s() >= self._due_at + self._strikes[0].after_s
@@ -276,7 +331,7 @@ def judge(struck: Outcome, undisturbed: Outcome, tolerance: float) -> list[Verdi
         Verdict("status finished", "" if status == "finished" else f"it is {status}"),
         *journal,
         _judge_model(record, undisturbed.record, tolerance),
-        Verdict("a full disk ends in a clear error", "; ".join(struck.unclear)),
+        Verdict("a full disk or store ends in a clear error", "; ".join(struck.unclear)),
         Verdict("memory stays flat", struck.memory.growth()),
         Verdict("no process left", ", ".join(struck.processes)),
         Verdict("no shared memory left", ", ".join(struck.segments)),
@@ -352,6 +407,12 @@ def figures(struck: Outcome, undisturbed: Outcome) -> dict[str, Any]:
         "resumed": len(resumed),
         "resumed_away_s": round(sum(line.away_s for line in resumed), 1),
         "resumed_lost_s": round(sum(line.lost_s for line in resumed), 1),
+        "pushes_lost": sum(
+            isinstance(decision, Drop) and decision.reason == "lost"
+            for line in lines
+            if isinstance(line, Entry)
+            for decision in line.decisions
+        ),
         "workers_back": len(away),
         "workers_away_s": round(sum(away), 1),
         "samples_per_s": round(samples_of(struck.record) / struck.wall_s, 1),

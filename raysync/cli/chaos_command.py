@@ -6,6 +6,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,14 +15,16 @@ from rich.markup import escape
 from rich.table import Table
 
 from raysync import config
-from raysync.chaos.schedule import PROCESSES, SIGNALS, TARGETS, names_in, schedule
+from raysync.chaos.schedule import PROCESSES, SIGNALS, TARGETS, Strike, names_in, schedule
 from raysync.cli.app import File, Settings, app
 from raysync.cli.console import console, say
 from raysync.errors import ConfigError
 
 if TYPE_CHECKING:
+    from raysync.chaos.nodes import Nodes
     from raysync.chaos.oracles import Verdict
     from raysync.chaos.trial import Outcome
+    from raysync.config import Experiment
 
 UNDISTURBED, STRUCK, RESULT = "undisturbed", "struck", "chaos.json"
 """Names in the folder of the results."""
@@ -40,7 +43,8 @@ def chaos(
         str,
         typer.Option(
             help=f"What is struck, with commas: {', '.join(TARGETS)}. driver: the command and all"
-            " below it; disk: it is full until the command has ended."
+            " below it; disk: it is full until the command has ended; node: one of several that are"
+            " started on this machine for it; store: the object stores of all of these are full."
         ),
     ] = ",".join(PROCESSES),
     kills: Annotated[int, typer.Option(help="How many faults.")] = 10,
@@ -77,24 +81,51 @@ def chaos(
     experiment = config.load(file, settings)
     trial.check(experiment)
     environment = dict(os.environ)
-    address = address_of(experiment.cluster.address, environment)
-    say("First the run without faults ...")
-    undisturbed = trial.Trial(
-        file, settings, [], out / UNDISTURBED, environment, address, say
-    ).run()
-    if undisturbed.status:
-        raise ConfigError(
-            f"{file}: even without faults the run ended with status {undisturbed.status}; its log:"
-            f" {out / UNDISTURBED / trial.LOG}"
-        )
-    say(f"It took {undisturbed.wall_s:.0f} s. Now with {kills} faults ...")
-    struck = trial.Trial(file, settings, strikes, out / STRUCK, environment, address, say).run()
+    with ExitStack() as cluster:
+        nodes = None
+        if own := [target for target in ("node", "store") if target in targets]:
+            nodes = cluster.enter_context(_nodes(experiment, own[-1]))
+        address = nodes.address if nodes else address_of(experiment.cluster.address, environment)
+
+        def trial_of(name: str, planned: Sequence[Strike]) -> Outcome:
+            folder = out / name
+            return trial.Trial(
+                file, settings, planned, folder, environment, address, say, nodes
+            ).run()
+
+        say("First the run without faults ...")
+        undisturbed = trial_of(UNDISTURBED, [])
+        if undisturbed.status:
+            raise ConfigError(
+                f"{file}: even without faults the run ended with status {undisturbed.status}; its"
+                f" log: {out / UNDISTURBED / trial.LOG}"
+            )
+        say(f"It took {undisturbed.wall_s:.0f} s. Now with {kills} faults ...")
+        struck = trial_of(STRUCK, strikes)
     verdicts = trial.judge(struck, undisturbed, tolerance)
     figures = trial.figures(struck, undisturbed)
     _print(struck, figures, verdicts)
     _write(out / RESULT, struck, figures, verdicts)
     if any(verdict.failure for verdict in verdicts):
         raise typer.Exit(1)
+
+
+def _nodes(experiment: Experiment, target: str) -> Nodes:
+    """Start a cluster whose nodes can be lost, or their object stores filled.
+
+    Raises:
+        ConfigError: the experiment names a cluster, whose nodes are left alone.
+    """
+    from raysync.chaos.nodes import Nodes
+
+    address = experiment.cluster.address
+    if address not in ("auto", "local"):
+        raise ConfigError(
+            f"--faults {target}: cluster.address: {address!r}: the nodes of a cluster that is there"
+            " are left alone; with address: auto or local, nodes are started on this machine."
+        )
+    say("Starting a cluster of several nodes on this machine ...")
+    return Nodes(experiment, spills=target != "store")
 
 
 def _counts(struck: Outcome) -> list[dict[str, Any]]:
@@ -124,6 +155,9 @@ def _print(struck: Outcome, figures: dict[str, Any], verdicts: Sequence[Verdict]
                 *(escape(f"{value:,}" if value != str(value) else value) for value in row.values())
             )
         console.print(table)
+    if struck.held:
+        held = ", ".join(f"{count} {kind}" for kind, count in sorted(struck.held.items()))
+        console.print_plain(f"Lost with nodes: {held}.")
     if struck.pending:
         console.print_plain(
             f"{struck.pending} faults did not come: the run was over before. Give it a larger"
@@ -141,6 +175,7 @@ def _write(
 ) -> None:
     result = {
         "targets": _counts(struck),
+        "lost_with_nodes": dict(sorted(struck.held.items())),
         "figures": figures,
         "oracles": {verdict.oracle: verdict.failure or "ok" for verdict in verdicts},
         "pending": struck.pending,

@@ -112,7 +112,7 @@ def _sizes(measure: bool) -> dict[str, dict[str, str]]:
     """Return the columns of `list models` for each model: the shape of a sample, the number of
     parameters and, if measured, the milliseconds of a step.
     """
-    from raysync.training.cost import STEP_BATCH, on_random_samples, step_s
+    from raysync.training.cost import STEP_BATCH, measured_device, on_random_samples, step_s
     from raysync.training.flat import FlatModel
     from raysync.training.models import MODELS, listed
 
@@ -122,7 +122,8 @@ def _sizes(measure: bool) -> dict[str, dict[str, str]]:
         samples = "x".join(map(str, plan.input_shape)) + (" tokens" if plan.tokens else "")
         sizes[name] = {"samples": samples, "parameters": f"{FlatModel(plan.build()).size:,}"}
         if measure:
-            sizes[name][f"ms a step of {STEP_BATCH}"] = (
-                f"{1000 * step_s(on_random_samples(plan)):,.1f}"
-            )
+            device = measured_device()
+            where = "" if device == "cpu" else f", {device}"
+            seconds = step_s(on_random_samples(plan), device=device)
+            sizes[name][f"ms a step of {STEP_BATCH}{where}"] = f"{1000 * seconds:,.1f}"
     return sizes

@@ -8,7 +8,7 @@ minute, and starts others in their place. So a node starts no more at once than 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import ceil
@@ -49,9 +49,14 @@ class ActorGroupSpec:
     slots: tuple[str, ...]
     """The slots of the workers, as the journal calls them."""
     threads: tuple[int, ...]
-    """The torch threads of the actors in each bundle."""
+    """The torch threads of the actors in each bundle, at least."""
+    spreads: bool
+    """Whether actors may have more threads, where their nodes have more cores: not in a trial, as
+    others run beside it."""
     server_threads: int | None
     """The torch threads of a server; None: as many as the others of its bundle have."""
+    evaluator_threads: int | None
+    """Those of the evaluator; None likewise."""
     task_events: bool
 
 
@@ -75,6 +80,8 @@ class ActorGroup:
     start_deadline_s: float = START_DEADLINE_S
     """How long its actors may take to start, or to begin a run; those of a node take turns at its
     cores."""
+    threads: tuple[int, ...] = ()
+    """The torch threads of the actors in each bundle."""
     whole: bool = True
     """False once an actor was lost: then the next run gets new ones."""
 
@@ -96,6 +103,9 @@ class ActorGroup:
         cluster = experiment.cluster
         nodes = within(ANSWER_S, lambda: placement_group_table(self.group))["bundles_to_node_id"]
         bundles = [*plan.servers, plan.evaluator, plan.servers[0], *plan.workers]
+        where = [nodes[index] for index in range(len(plan.bundles))]
+        asked = self.spec.threads
+        self.threads = fair_threads(asked, where, cores) if self.spec.spreads else asked
         starting = Starting(cores, [nodes[index] for index in bundles], len(plan.workers), notify)
         self.start_deadline_s = starting.deadline_s
 
@@ -116,7 +126,7 @@ class ActorGroup:
                 else ray.remote(cls)
             )
             remote = actor.options(**self.options(role, index, cpus, gpus), **more)
-            arguments = () if cls is Controller else (threads or self.spec.threads[index],)
+            arguments = () if cls is Controller else (threads or self.threads[index],)
             return starting.start(
                 nodes[index], lambda: remote.remote(*arguments, role), is_worker=is_worker
             )
@@ -145,19 +155,18 @@ class ActorGroup:
             Role("evaluator"),
             plan.evaluator,
             cluster.evaluator_cpus,
-            cluster.evaluator_gpus,
+            plan.evaluator_gpus,
+            threads=self.spec.evaluator_threads,
             max_restarts=-1,
         )
         self.controller = start(
             Controller, Role("controller"), plan.servers[0], 0, runtime_env={"env_vars": ONE_ARENA}
         )
         self.roles = worker_roles(self.spec.slots)
-        for role, index, group in zip(
-            self.roles, plan.workers, experiment.slots().values(), strict=True
-        ):
-            self.workers.append(
-                start(layout.worker, role, index, group.cpus, group.gpus, is_worker=True)
-            )
+        groups = zip(self.roles, plan.workers, experiment.slots().values(), strict=True)
+        for number, (role, index, group) in enumerate(groups):
+            gpus = plan.gpus(number, group)
+            self.workers.append(start(layout.worker, role, index, group.cpus, gpus, is_worker=True))
         starting.finish()
 
     def options(self, role: Role, index: int, cpus: float, gpus: float = 0) -> dict[str, Any]:
@@ -182,8 +191,8 @@ class ActorGroup:
             setup: references to what its `reset` takes.
         """
         index, role = self.plan.workers[number], self.roles[number]
-        options = self.options(role, index, group.cpus, group.gpus)
-        threads = self.spec.threads[index]
+        options = self.options(role, index, group.cpus, self.plan.gpus(number, group))
+        threads = self.threads[index]
         return ActorSpec(self.spec.worker, options, threads, setup, self.name, role)
 
     def server_spec(self, number: int, first: int, cpus: float, *setup: Any) -> ActorSpec:
@@ -196,7 +205,7 @@ class ActorGroup:
             setup: references to what its `reset` takes.
         """
         index, role = self.plan.servers[number], server_role(first + number)
-        threads = self.spec.server_threads or self.spec.threads[index]
+        threads = self.spec.server_threads or self.threads[index]
         options = self.options(role, index, cpus)
         return ActorSpec(Server, options, threads, setup, self.name, role)
 
@@ -210,6 +219,24 @@ class ActorGroup:
         if not keeps_group:
             with suppress(RayError):
                 remove_placement_group(self.group)
+
+
+def fair_threads(
+    asked: Sequence[int], nodes: Sequence[str], cores: Mapping[str, int]
+) -> tuple[int, ...]:
+    """Return the torch threads of the actors in each bundle: as many as were asked for, or a fair
+    share of the cores of its node if that is more. Servers and workers compute in turns, so most of
+    the time cores are free that others have reserved.
+
+    Args:
+        asked: those of each bundle, at least.
+        nodes: the node of each.
+        cores: node -> how many it has.
+    """
+    there = Counter(nodes)
+    return tuple(
+        max(least, cores[node] // there[node]) for least, node in zip(asked, nodes, strict=True)
+    )
 
 
 class Starting:

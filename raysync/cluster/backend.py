@@ -12,7 +12,7 @@ scheduled, or that a report is due.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -27,9 +27,13 @@ from ray.exceptions import (
 )
 
 from raysync.cluster.actor_errors import ActorError, reason
+from raysync.cluster.channels import HOT, Channels, Issued, PipedCall
 from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.node_watch import WorkerNodes
+from raysync.cluster.object_store import full_reason, is_full
 from raysync.cluster.shards import Parts, Shards, Spawns
+from raysync.cluster.shared_memory import Handle, Lease
+from raysync.cluster.shared_vectors import SharedVectors
 from raysync.core.ids import WorkerId
 from raysync.engine.backend import Failure, Room
 from raysync.engine.evaluations import EVALUATOR
@@ -66,7 +70,16 @@ class Upload:
 class RayCall:
     """A call of one actor, or of all shards of one."""
 
-    __slots__ = ("__weakref__", "_backend", "_values", "is_fetched", "report", "upload")
+    __slots__ = (
+        "__weakref__",
+        "_backend",
+        "_values",
+        "is_fetched",
+        "leases",
+        "reads",
+        "report",
+        "upload",
+    )
 
     def __init__(
         self,
@@ -75,6 +88,8 @@ class RayCall:
         *values: Parts,
         is_fetched: bool = False,
         upload: Upload | None = None,
+        leases: tuple[Lease, ...] = (),
+        reads: tuple[Lease, ...] = (),
     ) -> None:
         """
         Args:
@@ -83,7 +98,10 @@ class RayCall:
             values: the parts of each value that it leaves behind.
             is_fetched: whether the call counts as done only once its answer has come to this node.
             upload: how its first value travels to a server; None: it is not a worker's.
+            leases: the slots of its first value, if that is in shared memory.
+            reads: those of its inputs, which are held until it is known to be done.
         """
+        self.leases, self.reads = leases, reads
         self._backend, self._values = backend, values
         self.report, self.is_fetched, self.upload = report, is_fetched, upload
 
@@ -99,10 +117,13 @@ class RayCall:
         """See `Call.value`."""
         return self._values[index]
 
-    def patch(self, shards: Shards, report: Parts, values: Sequence[Parts]) -> None:
+    def patch(
+        self, shards: Shards, report: Parts, values: Sequence[Parts], leases: tuple[Lease, ...]
+    ) -> None:
         """Stand for what shards that were started anew leave behind now, in place of what those
         before them did not.
         """
+        self.leases += leases
         self.report = shards.patched(tuple(self.report), report)
         self._values = tuple(map(shards.patched, self._values, values))
 
@@ -120,6 +141,7 @@ class _Watched:
     argument: Any
     missing: int
     """The number of references of the call that are not there yet."""
+    call: RayCall
 
 
 class RayBackend:
@@ -140,6 +162,7 @@ class RayBackend:
         *,
         sites: Mapping[str, str],
         ways_s: Mapping[str, float],
+        shared: SharedVectors | None = None,
         began_at: float = 0.0,
     ) -> None:
         """
@@ -153,8 +176,13 @@ class RayBackend:
             names: Ray's id of an actor -> its id here, of workers and servers.
             sites: worker -> Ray's id of its node.
             ways_s: slot -> the seconds that a vector takes one way over its worker's emulated link.
+            shared: the slots of shared memory; None: all vectors are object references.
             began_at: the time, in seconds since the run began, at which it goes on.
         """
+        self._shared = shared
+        self._channels = (
+            Channels(self._failure_by) if shared is not None and shared.uses_pipes else None
+        )
         self._sites, self._ways_s = dict(sites), ways_s
         self._servers, self._evaluator, self._evaluator_setup = servers, evaluator, evaluator_setup
         self._workers = dict(workers)
@@ -188,7 +216,9 @@ class RayBackend:
         if report_at_s <= self.now:  # nothing to report then: it is a sign of life that is due
             report_at_s = self._reported_s + SIGN_OF_LIFE_S - self._began_s
         timeout_s = max(0.0, min(self._queue.next_at, report_at_s) - self.now)
-        if self._watched:
+        if self._channels is not None:
+            self._wait_for(self._channels, timeout_s)
+        elif self._watched:
             ready, _ = ray.wait(list(self._watched), num_returns=1, timeout=timeout_s)
             for reference in ready:
                 self._arrived(reference)
@@ -197,6 +227,19 @@ class RayBackend:
         self._nodes.report(self._workers, self._drained)
         while self._queue.next_at <= self.now:
             self._queue.advance()
+
+    def _wait_for(self, channels: Channels, timeout_s: float) -> None:
+        """Wait for an answer over a pipe, or for a reference, and call back what is due."""
+        if not channels.due:
+            channels.pump(timeout_s)
+        while channels.references or channels.due:
+            references, channels.references = channels.references, []
+            for reference in references:
+                if reference in self._watched:
+                    self._arrived(reference)
+            due, channels.due = channels.due, []
+            for then, argument in due:
+                then(argument)
 
     def is_report_due(self, lines: int) -> bool:
         """See `Backend.is_report_due`."""
@@ -207,36 +250,109 @@ class RayBackend:
 
     # ---- calls ----
 
-    def call(self, actor: str, method: str, fields: list[Any], *inputs: Any) -> RayCall:
+    def call(self, actor: str, method: str, fields: list[Any], *inputs: Any) -> RayCall | PipedCall:
         """See `Backend.call`."""
-        parts = [each.parts if isinstance(each, RayCall) else each for each in inputs]
+        if self._channels is None or actor == EVALUATOR:
+            return self._call(actor, method, fields, inputs)
+        if method in HOT and all(isinstance(each, PipedCall) for each in inputs):
+            return self._pipe(self._channels, actor, method, fields, inputs)
+        return self._by_ray(actor, lambda: self._call(actor, method, fields, inputs))
+
+    def _by_ray(self, actor: str, issue: Callable[[], Issued]) -> Issued:
+        """Issue a call of Ray's, in its turn if the actor is called over pipes, too."""
+        channel = None if self._channels is None else self._channels.get(actor)
+        return issue() if channel is None else channel.by_ray(issue)
+
+    def _pipe(
+        self,
+        channels: Channels,
+        actor: str,
+        method: str,
+        fields: list[Any],
+        inputs: Sequence[PipedCall],
+    ) -> PipedCall:
+        """Call a method over the pipe of its actor."""
+        upload = None
         if (shards := self._servers.get(actor)) is not None:
-            report, *values = shards.call(method, fields, parts)
-            return (_Snapshot if method == "snapshot" else RayCall)(self, report, *values)
+            handle, leases = shards.first, self._room_for_weights(method)
+        else:
+            assert self._shared is not None, "pipes without shared memory"
+            lease = self._shared.gradient(actor, self._sites)
+            assert lease is not None, "a worker on another node than the server"
+            handle, leases = self._workers[actor], (lease,)
+            upload = Upload(actor, self._upload_s(actor, fields))
+        channel = channels.channel(actor, handle)
+        options = {"into": leases[0].handle} if leases else {}
+        vectors = [part for each in inputs for part in each.parts]
+        request = (method, fields, vectors, options)
+        call = PipedCall(channel, request, inputs, leases, _leases_of(inputs), upload)
+        channel.call(call)
+        return call
+
+    def _call(self, actor: str, method: str, fields: list[Any], inputs: Sequence[Any]) -> RayCall:
+        """Call a method as Ray does."""
+        parts = [each if isinstance(each, tuple) else each.parts for each in inputs]
+        reads = _leases_of(inputs)
+        if (shards := self._servers.get(actor)) is not None:
+            leases = self._room_for_weights(method)
+            report, *values = shards.call(method, fields, parts, _handles(leases))
+            kind = _Snapshot if method == "snapshot" else RayCall
+            return kind(self, report, *values, leases=leases, reads=reads)
         remote = (
             getattr(self._evaluator, method).remote
             if actor == EVALUATOR
             else self._remote(actor, method)
         )
-        returned = remote(fields, *(part for each in parts for part in each))
+        arguments = (part for each in parts for part in each)
+        if method == "step":
+            return self._step(actor, remote, fields, arguments, reads)
+        returned = remote(fields, *arguments)
         match method:
-            case "step":
-                *gradient, report = returned
-                upload = Upload(actor, self._upload_s(actor, fields))
-                return RayCall(self, (report,), tuple(gradient), upload=upload)
             case "backward":
                 gradient, dx, report = returned
                 return RayCall(self, (report,), (gradient,), (dx,), upload=Upload(actor, 0.0))
-        return RayCall(self, (returned,), (returned,))
+        return RayCall(self, (returned,), (returned,), reads=reads)
 
-    def watch(self, call: RayCall, then: Callable[[Any], None], argument: Any) -> None:
+    def _step(
+        self,
+        worker: str,
+        remote: Any,
+        fields: list[Any],
+        weights: Iterable[Any],
+        reads: tuple[Lease, ...],
+    ) -> RayCall:
+        """Issue a step, whose gradient goes into shared memory if its worker is on that node."""
+        lease = self._shared and self._shared.gradient(worker, self._sites)
+        into = {"into": lease.handle} if lease else {}
+        *gradient, report = remote(fields, *weights, **into)
+        return RayCall(
+            self,
+            (report,),
+            tuple(gradient),
+            upload=Upload(worker, self._upload_s(worker, fields)),
+            leases=(lease,) if lease else (),
+            reads=reads,
+        )
+
+    def _room_for_weights(self, method: str) -> tuple[Lease, ...]:
+        """Return the slots for what a method of the server publishes, if that is shared."""
+        if self._shared is None or method not in ("apply_and_publish", "publish"):
+            return ()
+        return self._shared.weights()
+
+    def watch(self, call: RayCall | PipedCall, then: Callable[[Any], None], argument: Any) -> None:
         """See `Backend.watch`."""
         if isinstance(call, _Delayed):
             self.schedule(call.at, then, argument)
             return
-        watched = _Watched(then, argument, len(call.report))
+        if isinstance(call, PipedCall):
+            call.watch(then, argument)
+            return
+        watched = _Watched(then, argument, len(call.report), call)
         for reference in call.report:
             self._watched.setdefault(reference, []).append(watched)
+            if self._channels is not None:
+                self._channels.expect(reference)
 
     def late_s(self, value: Any) -> float:
         """See `Backend.late_s`: what comes is not foreseen here."""
@@ -262,8 +378,10 @@ class RayBackend:
     def enter_phase(self, phase: str) -> None:
         """See `Backend.enter_phase`: the network is the real one."""
 
-    def is_done(self, call: RayCall) -> bool:
+    def is_done(self, call: RayCall | PipedCall) -> bool:
         """See `Backend.is_done`."""
+        if isinstance(call, PipedCall):
+            return call.is_done
         if isinstance(call, _Delayed):
             return call.at <= self.now
         references = list(call.report)
@@ -272,8 +390,12 @@ class RayBackend:
         )
         return len(ready) == len(references)
 
-    def failure(self, call: RayCall, patience_s: float) -> Failure | None:
+    def failure(self, call: RayCall | PipedCall, patience_s: float) -> Failure | None:
         """See `Backend.failure`."""
+        if isinstance(call, PipedCall):
+            assert self._channels is not None, "a call over pipes without any"
+            self._channels.await_call(call, patience_s)
+            return None if call.is_there else call.result
         try:
             ray.get(list(call.report), timeout=patience_s)
         except GetTimeoutError:
@@ -316,8 +438,11 @@ class RayBackend:
             ray.kill(self._evaluator, no_restart=False)
         else:
             ray.kill(self._workers.pop(actor))
+            self._hang_up(actor, "it was ended")
             self._sites.pop(actor, None)
             self._nodes.lost(actor)
+            if self._shared is not None:
+                self._shared.forget(actor)
             for method in [key for key in self._methods if key[0] == actor]:
                 del self._methods[method]
 
@@ -326,6 +451,9 @@ class RayBackend:
         if actor == EVALUATOR:
             reset = self._evaluator.reset.options(max_task_retries=-1)  # it waits for the process
             return RayCall(self, (reset.remote(*self._evaluator_setup),))
+        self._hang_up(actor, "it is started anew")
+        if self._shared is not None:
+            self._shared.restart()
         dead = set() if freezes else self._dead
         state = base[0].parts if base else None
         ids, ready = self._servers[actor].restart(dead, state, self._respawns)
@@ -337,19 +465,36 @@ class RayBackend:
         return True
 
     def repeat(
-        self, lost: RayCall | None, server: str, method: str, fields: list[Any], *inputs: Any
-    ) -> RayCall:
+        self,
+        lost: RayCall | PipedCall | None,
+        server: str,
+        method: str,
+        fields: list[Any],
+        *inputs: Any,
+    ) -> RayCall | PipedCall:
         """See `Backend.repeat`: only the shards that were started anew are called."""
+        if self._channels is not None and not isinstance(lost, RayCall):
+            again = self.call(server, method, fields, *inputs)
+            if lost is not None:
+                assert isinstance(again, PipedCall), "it has the inputs that it had"
+                lost.follow(again)
+            return again
+        assert not isinstance(lost, PipedCall), "it was made over a pipe"
         shards = self._servers[server]
-        parts = [each.parts if isinstance(each, RayCall) else each for each in inputs]
-        report, *values = shards.repeat(method, fields, parts)
+        parts = [each if isinstance(each, tuple) else each.parts for each in inputs]
+        leases, reads = self._room_for_weights(method), _leases_of(inputs)
+        report, *values = self._by_ray(
+            server, lambda: shards.repeat(method, fields, parts, _handles(leases))
+        )
         if lost is not None:
-            lost.patch(shards, report, values)
-        return RayCall(self, report, *values)
+            lost.patch(shards, report, values, leases)
+        return RayCall(self, report, *values, leases=leases, reads=reads)
 
     def failure_of(self, error: RayError) -> Failure:
         """Say what a Ray error means, which may be that of a call whose values were waited for."""
         cause: Exception = error.cause if isinstance(error, RayTaskError) else error
+        if is_full(cause):
+            return Failure("other", full_reason())
         match cause:
             case ActorDiedError() | ActorUnavailableError():
                 name = self._names.get(cause.actor_id or "", "")
@@ -362,6 +507,24 @@ class RayBackend:
                 return Failure("raised", cause.reason, self._names.get(cause.actor_id, ""))
         return Failure("raised" if isinstance(error, RayTaskError) else "other", reason(cause))
 
+    def close(self) -> None:
+        """Let the actors go: they are ready for the next run."""
+        if self._channels is not None:
+            self._channels.close()
+
+    def _hang_up(self, actor: str, why: str) -> None:
+        """Close the pipes to an actor that is about to be ended."""
+        if self._channels is not None and (channel := self._channels.get(actor)) is not None:
+            channel.fail(Failure("died", why, actor))
+
+    def _failure_by(self, reference: Any) -> Failure | None:
+        """Return how a reference that is there has failed; None: it has not."""
+        try:
+            ray.get(reference)
+        except RayError as error:
+            return self.failure_of(error)
+        return None
+
     def _end(self, worker: str) -> None:
         if worker in self._workers:
             ray.kill(self._workers[worker])
@@ -370,6 +533,7 @@ class RayBackend:
         for watched in self._watched.pop(reference):
             watched.missing -= 1
             if not watched.missing:
+                watched.call.reads = ()
                 watched.then(watched.argument)
 
     def _remote(self, worker: str, method: str) -> Any:
@@ -380,6 +544,15 @@ class RayBackend:
                 bound = bound.options(num_returns=self._parts + 1)
             self._methods[key] = bound.remote
         return self._methods[key]
+
+
+def _leases_of(inputs: Iterable[Any]) -> tuple[Lease, ...]:
+    """Return the slots that the inputs of a call are in, which must not be written meanwhile."""
+    return tuple(lease for each in inputs if not isinstance(each, tuple) for lease in each.leases)
+
+
+def _handles(leases: Iterable[Lease]) -> list[Handle]:
+    return [lease.handle for lease in leases]
 
 
 class _Delayed(RayCall):

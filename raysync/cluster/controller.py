@@ -8,6 +8,7 @@ it tells the session at least every second that it is alive.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,6 +20,7 @@ from raysync.cluster.backend import RayBackend
 from raysync.cluster.monitoring import Exporter, log_begin, log_events, log_to_stderr, run_metrics
 from raysync.cluster.node_watch import NodeWatch, Watch, WorkerNodes
 from raysync.cluster.shards import Shards
+from raysync.cluster.shared_vectors import SharedPlan, SharedVectors
 from raysync.config import Crash, Experiment
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Line
@@ -81,6 +83,8 @@ class RunPlan:
     """Id of a worker -> Ray's id of its node."""
     server_sites: Sequence[str]
     """Ray's id of the node of each server actor."""
+    shared: SharedPlan | None = None
+    """What travels in shared memory; None: nothing does."""
     evaluator_setup: tuple[Any, ...] = ()
     """References to the arguments of the evaluator's `reset`."""
     checkpoint: Checkpoint | None = None
@@ -130,15 +134,17 @@ class Controller:
         driver = self._driver = driver_of(plan, servers, receivers, evaluator, workers, self._watch)
         if metrics is not None and plan.checkpoint is not None:
             metrics.begin_behind(plan.checkpoint)
-        for lines in driver.run():
-            log_events(lines)
-            if metrics is not None:
-                metrics.take(lines)
-            while driver.models:
-                yield driver.models.pop(0)
-            yield lines
-            while driver.checkpoints:
-                yield driver.checkpoints.pop(0)
+        assert isinstance(driver.backend, RayBackend), "a run on Ray"
+        with closing(driver.backend):
+            for lines in driver.run():
+                log_events(lines)
+                if metrics is not None:
+                    metrics.take(lines)
+                while driver.models:
+                    yield driver.models.pop(0)
+                yield lines
+                while driver.checkpoints:
+                    yield driver.checkpoints.pop(0)
 
     @ray.method(concurrency_group=BESIDE)  # type: ignore[untyped-decorator]
     def stop(self) -> None:
@@ -183,9 +189,17 @@ def driver_of(
         plan.names,
         sites=plan.sites,
         ways_s=plan.ways_s,
+        shared=_shared_vectors(plan),
         began_at=0.0 if plan.checkpoint is None else plan.checkpoint.at,
     )
     faults = FaultPlan(experiment)
     topology = plan.topology.topology(backend, experiment, faults)
     marks = experiment.evaluation.progress_marks()
     return Driver(topology, backend, experiment, faults, marks, plan.primary, plan.checkpoint)
+
+
+def _shared_vectors(plan: RunPlan) -> SharedVectors | None:
+    if plan.shared is None:
+        return None
+    [(server, shards)] = plan.servers.items()  # a pipelined run has several, and shares nothing
+    return SharedVectors(plan.shared, plan.vector_bytes[server], len(shards))

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import ray
 import torch
 
 from raysync.errors import ConfigError
 from raysync.training.device import refuse_without_kernels
+
+SYSFS = Path("/sys/bus/pci/devices")
+"""Where Linux describes PCI devices."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +28,9 @@ class Place:
     gpus: tuple[str, ...]
     """Ray's numbers of the GPUs it may use."""
     devices: tuple[str, ...]
-    """The torch devices that it computes on."""
+    """The torch devices that it computes on; of GPUs also what they are."""
+    transport: str = "object-ref"
+    """How vectors travel: a worker's gradients, the weights of a server, and to the evaluator."""
 
 
 def here(devices: Sequence[str]) -> Place:
@@ -32,10 +40,7 @@ def here(devices: Sequence[str]) -> Place:
         devices: its torch devices; GPUs among them get the names of their models.
     """
     context = ray.get_runtime_context()
-    named = [
-        f"{name} {torch.cuda.get_device_name(name)}" if name.startswith("cuda") else name
-        for name in devices
-    ]
+    named = [described(name) if name.startswith("cuda") else name for name in devices]
     return Place(
         context.get_actor_id(),
         context.get_node_id(),
@@ -43,6 +48,62 @@ def here(devices: Sequence[str]) -> Place:
         tuple(context.get_accelerator_ids().get("GPU", ())),
         tuple(named),
     )
+
+
+def described(name: str) -> str:
+    """Return what a record says of a GPU, such as
+
+    cuda:0 NVIDIA A100-SXM4-40GB, 40 GiB, compute capability 8.0, CUDA 13.0, cuDNN 91002
+    """
+    facts = torch.cuda.get_device_properties(name)
+    cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    return (
+        f"{name} {facts.name}, {facts.total_memory / 2**30:.0f} GiB, compute capability"
+        f" {facts.major}.{facts.minor}, CUDA {torch.version.cuda}, cuDNN"
+        f" {cudnn}"
+    )
+
+
+def stay_near(name: str, root: Path = SYSFS) -> frozenset[int]:
+    """Keep this process on the cores that are closest to a GPU, where a machine has several sockets
+    and says which are: what it pins then lies in the memory there, and copies go no detour.
+
+    Args:
+        name: the device as torch names it; on a CPU nothing is done.
+        root: where the kernel describes PCI devices.
+
+    Returns:
+        The cores; none if the process stays where it is.
+    """
+    nothing: frozenset[int] = frozenset()
+    if not name.startswith("cuda") or not hasattr(os, "sched_setaffinity"):
+        return nothing
+    facts = torch.cuda.get_device_properties(name)
+    ids = [getattr(facts, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+    if None in ids:  # an older torch
+        return nothing
+    domain, bus, device = ids
+    address = f"{domain:04x}:{bus:02x}:{device:02x}.0"
+    with suppress(OSError, ValueError):  # no such file: nothing is known
+        text = (root / address / "local_cpulist").read_text(encoding="ascii")
+        near = cores_in(text) & os.sched_getaffinity(0)
+        if near:
+            os.sched_setaffinity(0, near)
+            return frozenset(near)
+    return nothing
+
+
+def cores_in(text: str) -> set[int]:
+    """Return the cores in a list as the kernel writes it, such as `0-15,32-47`.
+
+    Raises:
+        ValueError: it is no such list.
+    """
+    cores: set[int] = set()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        cores.update(range(int(first), int(last or first) + 1))
+    return cores
 
 
 def devices_of_actor(replicas: int = 1) -> list[str]:

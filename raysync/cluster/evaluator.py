@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from raysync.cluster.actor_errors import signed
 from raysync.cluster.actor_spec import Role
 from raysync.cluster.devices import Place, devices_of_actor, here
-from raysync.cluster.transport import Payload, incoming
+from raysync.cluster.transport import MAPPINGS, Payload, incoming
+from raysync.cluster.warm_up import warm_up
 from raysync.config import Experiment
 from raysync.training.evaluation import ModelEvaluation
 from raysync.training.initial_model import InitialModel
@@ -60,13 +61,19 @@ class Evaluator:
 
     def reset(self, assembly: Assembly, experiment: Experiment, model: InitialModel) -> Place:
         """Begin a run."""
+        MAPPINGS.clear()
         [device] = devices_of_actor()
         self._assembly = assembly
         whole, self._module = assembly.modules(model)
         self._evaluation = ModelEvaluation(
             model, whole.to(device), experiment, experiment.data.loader_workers
         )
+        warm_up((model.name, device, "evaluation"), lambda: self._evaluation_of_one_batch)
         return here([device])
+
+    def _evaluation_of_one_batch(self, number: int) -> None:
+        assert self._evaluation is not None, "warm-up before reset"
+        self._evaluation.warm_up()
 
     @signed()
     def evaluate(self, fields: list[bool], *weights: Payload) -> dict[str, float]:

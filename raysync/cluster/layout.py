@@ -57,6 +57,10 @@ class Layout(Protocol):
         """Slot -> the seconds that a vector takes one way over its worker's emulated link."""
 
     @property
+    def shares_memory(self) -> bool:
+        """Whether vectors may travel in shared memory."""
+
+    @property
     def topology(self) -> TopologyPlan:
         """The plan of the topology."""
 
@@ -89,6 +93,7 @@ class DataParallelLayout:
 
     worker: type = Worker
     first_server = 0
+    shares_memory = True
     stays_after: Sequence[str] = ("finished", "diverged")
 
     def __init__(self, training: TrainingPlan, paradigm: AnyParadigm) -> None:
@@ -141,6 +146,7 @@ class PipelinedLayout:
 
     worker: type = StageActor
     first_server = 1
+    shares_memory = False  # see `Capability.SHARE_MEMORY`
     # Otherwise stages may wait for neighbours, with passes of the old run.
     stays_after: Sequence[str] = ("finished",)
     ways_s: Mapping[str, float] = MappingProxyType({})  # see `Capability.EMULATE_LINKS`

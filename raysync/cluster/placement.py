@@ -27,6 +27,8 @@ Labels = dict[str, str]
 
 VERDICT_S = 2.0
 """How long Ray may take to place something where nothing else runs: it takes milliseconds."""
+EVALUATOR_SHARE = 0.1
+"""The share of a worker's GPU that the evaluator has by default."""
 RAYS_OWN = re.compile(r"node:|.*_group_([0-9]+_)?[0-9a-f]{36}$")
 """Resources that cannot be asked for: those that name nodes or other placement groups."""
 LEAST = 0.001
@@ -53,6 +55,14 @@ class Plan:
     """The controller sits with the first; it needs no resources of its own."""
     evaluator: int
     workers: tuple[int, ...]
+    evaluator_gpus: float = 0.0
+    """The share of a GPU that the evaluator has; where it sits with a worker, that has so much
+    less."""
+
+    def gpus(self, number: int, group: WorkerGroup) -> float:
+        """Return the GPUs of the n-th worker, which is of that group."""
+        is_shared = self.workers[number] == self.evaluator
+        return round(group.gpus - self.evaluator_gpus, 6) if is_shared else group.gpus
 
 
 @dataclass(frozen=True)
@@ -71,30 +81,41 @@ def plan(experiment: Experiment) -> Plan:
     """Return the bundles of an experiment, with the first label selector of each group."""
     cluster, groups = experiment.cluster, list(experiment.slots().values())
     workers = [Bundle(_of(group), _resources(group), group.label_selector) for group in groups]
-    evaluator = _bundle("the evaluator", CPU=cluster.evaluator_cpus, GPU=cluster.evaluator_gpus)
+    asked = cluster.evaluator_gpus
+    host = _host_of_evaluator(groups) if asked is None else None
+    evaluators: list[Bundle] = []
+    if host is None:
+        evaluators = [_bundle("the evaluator", CPU=cluster.evaluator_cpus, GPU=asked or 0)]
+    else:
+        workers[host] = _with_cpus(workers[host], cluster.evaluator_cpus)
     shards = range(cluster.server_shards)
+    servers: list[Bundle] = []
     if cluster.server_placement == "with-workers":
         for shard in shards:
-            host = workers[shard % len(workers)]
-            workers[shard % len(workers)] = replace(
-                host, resources=total([host.resources, {"CPU": cluster.server_cpus}])
-            )
-        return Plan(
-            (evaluator, *workers),
-            tuple(1 + shard % len(workers) for shard in shards),
-            0,
-            tuple(range(1, 1 + len(workers))),
-        )
-    server = replace(
-        _bundle("the server", CPU=cluster.server_cpus), labels=cluster.server_label_selector
-    )
-    first = len(shards) + 1
+            place = shard % len(workers)
+            workers[place] = _with_cpus(workers[place], cluster.server_cpus)
+    else:
+        server = _bundle("the server", CPU=cluster.server_cpus)
+        servers = [replace(server, labels=cluster.server_label_selector)] * len(shards)
+    first = len(servers) + len(evaluators)
     return Plan(
-        (*[server] * len(shards), evaluator, *workers),
-        tuple(shards),
-        len(shards),
+        (*servers, *evaluators, *workers),
+        tuple(shards) if servers else tuple(first + shard % len(workers) for shard in shards),
+        len(servers) if host is None else first + host,
         tuple(range(first, first + len(workers))),
+        (asked or 0.0) if host is None else min(EVALUATOR_SHARE, groups[host].gpus / 2),
     )
+
+
+def _host_of_evaluator(groups: Sequence[WorkerGroup]) -> int | None:
+    """Return the worker whose GPU the evaluator shares by default, so that evaluations of a large
+    model do not outlast the training; None: there is none. Of several GPUs Ray gives no part.
+    """
+    return next((index for index, group in enumerate(groups) if 0 < group.gpus <= 1), None)
+
+
+def _with_cpus(bundle: Bundle, cpus: float) -> Bundle:
+    return replace(bundle, resources=total([bundle.resources, {"CPU": cpus}]))
 
 
 def _of(group: WorkerGroup) -> str:

@@ -10,11 +10,13 @@ import numpy.typing as npt
 import ray
 import torch
 
+from raysync.cluster import channels
 from raysync.cluster.actor_errors import signed
 from raysync.cluster.actor_spec import Role
 from raysync.cluster.devices import Place, here
 from raysync.cluster.monitoring import Exporter, UpdateSeconds
-from raysync.cluster.transport import Payload, incoming, outgoing
+from raysync.cluster.shared_memory import Handle
+from raysync.cluster.transport import MAPPINGS, Payload, incoming, outgoing, written
 from raysync.config import Update
 from raysync.record.metrics_registry import RunLabels
 from raysync.training.apply_plan import ApplyPlan
@@ -60,6 +62,10 @@ class Server:
     def __repr__(self) -> str:
         return str(self._role)
 
+    def serve(self, ends: channels.Ends) -> None:
+        """Carry out the calls that come over a pipe; see `channels.serve`."""
+        channels.serve(self, ends)
+
     def reset(
         self,
         plan: ServerPlan,
@@ -75,6 +81,7 @@ class Server:
             labels: those of the run.
             data: what `snapshot` returned; None: fresh weights and a fresh optimizer.
         """
+        MAPPINGS.clear()
         self._model = ModelServer(plan.exchange(model))
         if data is not None:
             self._model.restore(data.tobytes())
@@ -105,22 +112,36 @@ class Server:
             return self._ready.apply(plan, arrived if plan.combined else incoming(*arrived))
 
     @signed()
-    def apply_and_publish(self, fields: list[Any], *arrived: Any) -> Payload:
-        """Make an update; returns the weights that it makes."""
+    def apply_and_publish(
+        self, fields: list[Any], *arrived: Any, into: Handle | None = None
+    ) -> Payload:
+        """Make an update; returns the weights that it makes, or, if they are written into a slot of
+        shared memory, its handle.
+        """
         version = self.apply(fields, *arrived)
-        return outgoing(self._ready.publish(version, 0))[0]
+        return self._published(version, 0, into)
 
     @signed()
     @ray.method(num_returns=2)  # type: ignore[untyped-decorator]
-    def publish(self, fields: list[int]) -> tuple[Payload, int]:
+    def publish(self, fields: list[int], into: Handle | None = None) -> tuple[Payload, int]:
         """Return the weights as they are, and their version.
 
         Args:
             fields: that version, and the replica that pulls them, or `MEAN`.
+            into: the slot of shared memory that they are to be written into; then its handle is
+                returned.
         """
         self._seconds.tell()
         version, replica = fields
-        return outgoing(self._ready.publish(version, replica))[0], version
+        return self._published(version, replica, into), version
+
+    def _published(self, version: int, replica: int, into: Handle | None) -> Payload:
+        weights = self._ready.publish(version, replica)
+        if into is None:
+            return outgoing(weights)[0]
+        with written(into) as slot:
+            slot.copy_(weights)
+        return into
 
     def forget(self, fields: list[str]) -> None:
         """Forget a worker that has left: its buffers no longer count."""

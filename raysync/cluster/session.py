@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from pickle import PicklingError
 from typing import Any
 
@@ -19,12 +20,15 @@ from ray.util.placement_group import PlacementGroup
 from raysync.cluster.actor_errors import start_reason
 from raysync.cluster.actor_group import ActorGroup, ActorGroupSpec
 from raysync.cluster.actor_spec import actor_group_name
-from raysync.cluster.clock import ANSWER_S, within
+from raysync.cluster.clock import ANSWER_S, sleep_s, within
 from raysync.cluster.connection import Connection
 from raysync.cluster.controller import RunPlan
 from raysync.cluster.devices import Place
 from raysync.cluster.layout import Layout, layout_of
+from raysync.cluster.object_store import full_reason, is_full
 from raysync.cluster.placement import Plan, cpus, fallbacks, placed, plan, reserve
+from raysync.cluster.shared_vectors import SharedPlan
+from raysync.cluster.transport_choice import Sites, choose, memory_here, store_notice
 from raysync.config import Experiment
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.events import Left
@@ -51,6 +55,8 @@ class Session:
     """
 
     resumes_exactly = False
+    roster = None
+    """That of a run is in its controller."""
 
     def __init__(
         self,
@@ -176,20 +182,35 @@ class Session:
     ) -> tuple[ActorGroup, RunPlan]:
         """Return actors that have begun the run.
 
-        Kept ones that do not answer, which the end of the last run did not show, are replaced.
+        Kept ones that do not answer, which the end of the last run did not show, are replaced. New
+        ones of which a process died before the run has begun are started anew, as often, and as
+        soon, as `cluster.restarts` says of workers.
+
+        Raises:
+            RunFailed: they do not start.
         """
-        kept = self._actor_group
-        try:
-            actor_group = self._actor_group_for(layout)
-            return actor_group, self._begin(actor_group, training, layout, labels, checkpoint)
-        except (ActorDiedError, ActorUnavailableError, TimeoutError) as error:
-            replaces = kept is None or self._actor_group is not kept
-            self._shutdown()
-            if replaces:
-                raise RunFailed(f"the actors did not start: {error}") from error
-        except RayError as error:
-            raise RunFailed(f"the actors did not start: {start_reason(error)}") from error
-        return self._ready(training, layout, labels, checkpoint)
+        restarts, attempts = layout.experiment.cluster.restarts, 0
+        while True:
+            kept = self._actor_group
+            try:
+                actor_group = self._actor_group_for(layout)
+                return actor_group, self._begin(actor_group, training, layout, labels, checkpoint)
+            except (ActorDiedError, ActorUnavailableError, TimeoutError) as error:
+                is_new = kept is None or self._actor_group is not kept
+                self._shutdown()
+                if is_new and (attempts >= restarts.attempts or not _was_killed(error)):
+                    raise RunFailed(f"the actors did not start: {error}") from error
+            except RayError as error:
+                why = full_reason() if is_full(error) else start_reason(error)
+                raise RunFailed(f"the actors did not start: {why}") from error
+            if is_new:
+                wait_s = restarts.wait_s(attempts)
+                attempts += 1
+                self._notify(
+                    "A process died before the run had begun; all actors are started anew in"
+                    f" {wait_s:g} s."
+                )
+                sleep_s(wait_s)
 
     def _actor_group_for(self, layout: Layout) -> ActorGroup:
         experiment = layout.experiment
@@ -237,19 +258,23 @@ class Session:
             for node, count in declared.items()
         }
 
-    def _threads(self, experiment: Experiment) -> tuple[tuple[int, ...], int | None]:
-        """Return the torch threads of the actors in each bundle, and of a server if they differ.
+    def _threads(
+        self, experiment: Experiment
+    ) -> tuple[tuple[int, ...], bool, int | None, int | None]:
+        """Return the torch threads of the actors in each bundle, whether they may become more, and
+        those of a server and the evaluator if they differ.
 
-        On a cluster they are the CPUs of the bundle, on a private one a fair share of the cores.
+        On a cluster they are the CPUs of the bundle, or a fair share of its node's cores if that is
+        more; on a private one a fair share of the cores.
         """
         asked, cores, private = plan(experiment), os.cpu_count() or 1, self._connection.private
         share = max(1, cores // len(asked.bundles))
-        threads = [
+        threads = tuple(
             share if private else max(1, int(bundle.resources.get("CPU", 1)))
             for bundle in asked.bundles
-        ]
-        threads[asked.evaluator] = experiment.evaluation.threads or threads[asked.evaluator]
-        return tuple(threads), server_threads(asked, cores) if private else None
+        )
+        servers = server_threads(asked, cores) if private else None
+        return threads, self._within is None, servers, experiment.evaluation.threads
 
     def _begin(
         self,
@@ -297,6 +322,9 @@ class Session:
             self._notify(
                 f"Worker group {name!r} has GPUs, but this torch sees none: it computes on the CPU."
             )
+        shared = self._shared_memory(actor_group, layout)
+        if shared is None:
+            self._tell_of_a_small_store(experiment, sum(layout.vector_bytes.values()))
         respawns = {
             slot: actor_group.worker_spec(number, plans[slot].group, sent[slot], model)
             for number, slot in enumerate(layout.slots)
@@ -333,10 +361,54 @@ class Session:
                 self.places[f"server-{layout.first_server + index}"].node_id
                 for index in range(len(actor_group.servers))
             ],
+            shared,
             evaluator_setup,
             None if checkpoint is None else replace(checkpoint, servers={}),
             labels,
         )
+
+    def _tell_of_a_small_store(self, experiment: Experiment, vector_bytes: int) -> None:
+        home = next(place.node_id for name, place in self.places.items() if "server" in name)
+        [node] = [each for each in within(ANSWER_S, ray.nodes) if each["NodeID"] == home]
+        store_bytes = node["Resources"].get("object_store_memory", inf)
+        if notice := store_notice(experiment, vector_bytes, store_bytes):
+            self._notify(notice)
+
+    def _shared_memory(self, actor_group: ActorGroup, layout: Layout) -> SharedPlan | None:
+        """Decide what travels in shared memory, and note it at the places of the actors.
+
+        Raises:
+            ConfigError: the experiment demands what cannot be.
+        """
+        experiment = layout.experiment
+        if experiment.cluster.transport == "object-ref" or not layout.shares_memory:
+            return None
+        servers = [
+            f"server-{layout.first_server + index}" for index in range(len(actor_group.servers))
+        ]
+        nodes = {name: place.node_id for name, place in self.places.items()}
+        memory = within(
+            ANSWER_S,
+            lambda: ray.get(actor_group.servers[0].__ray_call__.remote(lambda _: memory_here())),
+        )
+        shared, why = choose(
+            experiment,
+            sum(layout.vector_bytes.values()),
+            Sites(
+                [nodes[name] for name in servers],
+                nodes["evaluator"],
+                {slot: nodes[slot] for slot in layout.slots},
+            ),
+            memory,
+        )
+        if why:
+            some = "Some vectors travel" if shared else "All vectors travel"
+            self._notify(f"{some} as object references: {why}.")
+        if shared is not None:
+            sharing = [slot for slot in layout.slots if nodes[slot] == shared.node]
+            for name in sharing + [*servers, "evaluator"] * shared.shares_weights:
+                self.places[name] = replace(self.places[name], transport="shared-memory")
+        return shared
 
     def shared(self, model: InitialModel) -> Any:
         """Return a reference to the task and its model; each node has one copy of its arrays.
@@ -363,6 +435,13 @@ class Session:
             within(TEARDOWN_S, lambda: actor_group.shutdown(keeps_group=self._within is not None))
         except TimeoutError:
             self._notify(f"Ray is stuck: it did not end the actors within {TEARDOWN_S:g} s.")
+
+
+def _was_killed(error: Exception) -> bool:
+    """Say whether an actor's process died by itself, and not by an error of its constructor."""
+    if not isinstance(error, ActorDiedError | ActorUnavailableError):
+        return False
+    return not error.actor_init_failed
 
 
 def _server_files(layout: Layout, checkpoint: Checkpoint | None) -> dict[int, tuple[Any]]:
@@ -395,9 +474,12 @@ def _reports(stream: Iterator[Any]) -> Iterator[list[Line] | SavedModel | Checkp
         except RayTaskError as error:
             if isinstance(error.cause, RunLost):
                 raise error.cause from None
+            if is_full(error):
+                raise RunLost(f"the controller: {full_reason()}") from error
             raise RunFailed(f"the controller: {error}") from error
         except RayError as error:
-            raise RunLost(f"the controller: {str(error).splitlines()[0]}") from error
+            why = full_reason() if is_full(error) else str(error).splitlines()[0]
+            raise RunLost(f"the controller: {why}") from error
         except TimeoutError as error:
             raise RunLost(
                 f"the controller has not reported for {SILENCE_S:g} s: it is frozen, or cannot be "

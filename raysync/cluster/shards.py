@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 import ray
 
+from raysync.cluster.shared_memory import Handle
+
 INLINE_BYTES = 100 * 1024
 """The size up to which Ray keeps a result out of its object store."""
 OVERHEAD_BYTES = 4096
@@ -57,6 +59,11 @@ class Shards:
         self._is_inline = vector_bytes / self.count + OVERHEAD_BYTES <= INLINE_BYTES
         self._tell_norms = clips and len(servers) > 1
 
+    @property
+    def first(self) -> Any:
+        """The handle of the first shard."""
+        return self._servers[0]
+
     def restart(
         self, dead: Collection[str], base: Parts | None, spawns: Spawns
     ) -> tuple[list[str], Parts]:
@@ -88,11 +95,13 @@ class Shards:
             ready.append(place)
         return [actor_id(self._servers[index]) for index in self._anew], tuple(ready)
 
-    def repeat(self, method: str, fields: list[Any], vectors: Sequence[Parts]) -> list[Parts]:
+    def repeat(
+        self, method: str, fields: list[Any], vectors: Sequence[Parts], into: Sequence[Handle] = ()
+    ) -> list[Parts]:
         """Call a method of those shards that were started anew last; returns what `call` does, but
         only their parts.
         """
-        return list(self._call(self._anew, method, fields, vectors))
+        return list(self._call(self._anew, method, fields, vectors, into))
 
     def patched(self, parts: Parts, new: Parts) -> Parts:
         """Return the parts with new ones in the place of those of the shards that were started anew
@@ -121,24 +130,40 @@ class Shards:
             if home != node
         ]
 
-    def call(self, method: str, fields: list[Any], vectors: Sequence[Parts]) -> tuple[Parts, ...]:
+    def call(
+        self, method: str, fields: list[Any], vectors: Sequence[Parts], into: Sequence[Handle] = ()
+    ) -> tuple[Parts, ...]:
         """Call a method of every shard with its parts of the vectors.
+
+        Args:
+            method: its name.
+            fields: its first argument.
+            vectors: the parts of each.
+            into: the slot of each shard for the weights that it publishes, if they are to be in
+                shared memory.
 
         Returns:
             The references that are there when it is done, and the parts of the weights that it
             leaves behind, if any.
         """
-        return self._call(range(self.count), method, fields, vectors)
+        return self._call(range(self.count), method, fields, vectors, into)
 
     def _call(
-        self, shards: Sequence[int], method: str, fields: list[Any], vectors: Sequence[Parts]
+        self,
+        shards: Sequence[int],
+        method: str,
+        fields: list[Any],
+        vectors: Sequence[Parts],
+        into: Sequence[Handle],
     ) -> tuple[Parts, ...]:
         """Call a method of some of the shards; see `call`."""
         parts = list(zip(*vectors, strict=True)) or [()] * self.count
         if self._tell_norms and method in ("apply", "apply_and_publish"):
             fields, parts = self._with_norms(fields, parts)
+        options = [{"into": handle} for handle in into] or [{}] * self.count
         returned = [
-            getattr(self._servers[index], method).remote(fields, *parts[index]) for index in shards
+            getattr(self._servers[index], method).remote(fields, *parts[index], **options[index])
+            for index in shards
         ]
         match method:
             case "publish" | "snapshot":

@@ -11,7 +11,7 @@ order of the schedule.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +27,7 @@ from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.devices import Place, devices_of_actor, here
 from raysync.cluster.monitoring import log_ready, log_to_stderr
 from raysync.cluster.transport import Payload, incoming, outgoing
+from raysync.cluster.warm_up import warm_up
 from raysync.config import Update, WorkerGroup
 from raysync.decoupled.cut import joined, trainable
 from raysync.decoupled.gossip import exchange_of
@@ -36,6 +37,7 @@ from raysync.decoupled.stage import StageComputation, StageWork
 from raysync.engine.step_time import StepTime, one_way_s
 from raysync.paradigms.decoupled import Decoupled
 from raysync.training.batch_reader import BatchReader
+from raysync.training.batch_structure import batch_to
 from raysync.training.batches import Batches
 from raysync.training.device import Device
 from raysync.training.initial_model import InitialModel
@@ -137,9 +139,38 @@ class StageActor:
             plan.batch_size,
             self._device,
         )
+        self._warm_up(plan, model, name)
         place = here([name])
         log_ready(f"stage {stage} of {model.name}", place.devices)
         return place
+
+    def _warm_up(self, plan: StagePlan, model: InitialModel, device: str) -> None:
+        """Run a batch through the stages up to this one, and back through this one."""
+        precision = plan.group.precision
+
+        def make() -> Callable[[int], object]:
+            number, paradigm = plan.stage_id[1], plan.paradigm
+            parts = parts_of(model, plan.seed, paradigm)
+            *before, own = (part.to(device) for part in parts[:number])
+            computation = StageComputation(own, paradigm.weights, paradigm.shrink, precision)
+            task, upload = model.task, Device(device).upload
+            reader = BatchReader(model.train_set, task.collate, plan.batches)
+
+            def step(clock: int) -> None:
+                drawn = batch_to(reader.read(clock, [plan.batch_size])[0], upload)
+                x = task.inputs(drawn)
+                with torch.no_grad():
+                    for part in before:
+                        x = part(x)
+                if number == paradigm.modules:
+                    computation.learn(clock, x, lambda output: task.criterion(output, drawn), 0)
+                else:
+                    y = computation.forward(clock, x, 0)
+                    computation.backward(clock, torch.ones_like(y))
+
+            return step
+
+        warm_up((model.name, device, plan.stage_id[1], precision, plan.batch_size), make)
 
     @signed()
     def begin_anew(self, fields: Sequence[bool]) -> None:

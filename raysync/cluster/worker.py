@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from raysync.cluster import channels
 from raysync.cluster.actor_errors import signed
 from raysync.cluster.actor_spec import Role
 from raysync.cluster.clock import now_s, sleep_s
-from raysync.cluster.devices import Place, devices_of_actor, here
+from raysync.cluster.devices import Place, devices_of_actor, here, stay_near
 from raysync.cluster.monitoring import log_ready, log_to_stderr
-from raysync.cluster.transport import Payload, incoming, outgoing
+from raysync.cluster.shared_memory import Handle
+from raysync.cluster.transport import MAPPINGS, Payload, incoming, outgoing, written
+from raysync.cluster.warm_up import warm_up
 from raysync.config import WorkerGroup
 from raysync.engine.step_time import StepTime, one_way_s
 from raysync.training.batch_reader import BatchReader
 from raysync.training.batches import Batches
+from raysync.training.device import limit_memory
 from raysync.training.gradient import GradientComputation
 from raysync.training.initial_model import InitialModel
 from raysync.training.precision import refuse_unsupported
@@ -42,6 +47,19 @@ class WorkerPlan:
     """The shards of the server."""
 
 
+def _computation(
+    plan: WorkerPlan, model: InitialModel, devices: Sequence[str]
+) -> GradientComputation:
+    return GradientComputation(
+        model.build(plan.seed),
+        model.task,
+        devices,
+        plan.group.precision,
+        plan.micro_batch,
+        draws_ahead=True,
+    )
+
+
 class Worker:
     """It computes gradients on its device, or on several."""
 
@@ -56,25 +74,51 @@ class Worker:
     def __repr__(self) -> str:
         return str(self._role)
 
+    def serve(self, ends: channels.Ends) -> None:
+        """Carry out the calls that come over a pipe; see `channels.serve`."""
+        channels.serve(self, ends)
+
     def reset(self, plan: WorkerPlan, model: InitialModel) -> Place:
         """Begin a run."""
+        MAPPINGS.clear()
         devices = devices_of_actor(plan.group.devices)
         for name in devices:
             refuse_unsupported(plan.group.precision, name)
+            limit_memory(name, plan.group.gpus)
+        if len(devices) == 1:
+            stay_near(devices[0])
         self._plan = plan
         self._step_time = StepTime(plan.group, plan.seed, plan.slot, plan.batch_size)
-        task = model.task
-        self._gradient = GradientComputation(
-            model.build(plan.seed), task, devices, plan.group.precision, plan.micro_batch
+        self._warm_up(plan, model, devices)
+        self._gradient = _computation(plan, model, devices)
+        self._reader = BatchReader(
+            model.train_set, model.task.collate, plan.batches, plan.loader_workers
         )
-        self._reader = BatchReader(model.train_set, task.collate, plan.batches, plan.loader_workers)
         place = here(devices)
         log_ready(model.name, place.devices)
         return place
 
+    def _warm_up(self, plan: WorkerPlan, model: InitialModel, devices: Sequence[str]) -> None:
+        def make() -> Callable[[int], object]:
+            computation = _computation(plan, model, devices)
+            reader = BatchReader(model.train_set, model.task.collate, plan.batches)
+            initial = computation.model.initial()
+
+            def step(clock: int) -> None:
+                computation.read_weights([initial])
+                computation.compute(reader, clock, plan.batch_size)
+                computation.outgoing()
+
+            return step
+
+        warm_up((model.name, *devices, plan.group.precision, plan.batch_size), make)
+
     @signed()
     def step(
-        self, batch: tuple[int, int, *tuple[float, ...]], *weights: Payload
+        self,
+        batch: tuple[int, int, *tuple[float, ...]],
+        *weights: Payload,
+        into: Handle | None = None,
     ) -> tuple[Payload | list[float], ...]:
         """Compute one iteration.
 
@@ -83,10 +127,12 @@ class Worker:
                 the seconds that they add to each way.
             weights: (P + Q,) from the server, in a part a shard; none: go on with the weights you
                 have.
+            into: the slot of shared memory that the gradient is to be written into.
 
         Returns:
-            The gradient with the buffers behind it, (P + Q,), in a part a shard; the loss, and the
-            seconds of computing, the emulated part included.
+            The gradient with the buffers behind it, (P + Q,), in a part a shard, or the handles of
+            these parts; the loss, and the seconds of computing, the emulated part included: forward
+            and backward, on a CPU also drawing the batch, without the copies of vectors.
         """
         plan, gradient, reader = self._plan, self._gradient, self._reader
         assert plan is not None, "step before reset"
@@ -96,14 +142,25 @@ class Worker:
         factor, added_s = fault or (1.0, 0.0)
         if weights:  # the backend lets the gradient take its time: another step may come meanwhile
             sleep_s(one_way_s(plan.group.link, plan.vector_bytes, added_s))
-        began_s = now_s()
-        if weights:
             gradient.read_weights(incoming(*weights))
-        loss = gradient.compute(reader, clock, batch_size)
-        computed_s = now_s() - began_s
+        began_s = now_s()
+        if into is None:
+            loss = gradient.compute(reader, clock, batch_size)
+        else:
+            with written(into) as vector:
+                gradient.write_into(vector)
+                loss = gradient.compute(reader, clock, batch_size)
+                gradient.outgoing()
+        # On a GPU the copies of weights and gradient run beside this thread: they are no computing.
+        computed_s = gradient.device_s or now_s() - began_s
         step_s = self._step_time.seconds(clock, batch_size, factor, computed_s)
+        began_s = now_s()
         sleep_s(step_s - computed_s)
-        return *outgoing(gradient.outgoing(), plan.shards), [loss, now_s() - began_s]
+        busy_s = computed_s + now_s() - began_s
+        parts = (
+            outgoing(gradient.outgoing(), plan.shards) if into is None else into.parts(plan.shards)
+        )
+        return *parts, [loss, busy_s]
 
     @signed()
     def restore(self, fields: list[Any], *parts: Payload) -> None:

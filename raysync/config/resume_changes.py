@@ -24,6 +24,7 @@ CHANGEABLE = (
     "cluster.step_deadline_s",
     "cluster.restarts",
     "cluster.placement_deadline_s",
+    "cluster.transport",
     "cluster.task_events",
     "cluster.metrics",
     "cluster.dashboard",

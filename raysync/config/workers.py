@@ -77,12 +77,12 @@ class WorkerGroup(Strict):
     resources: dict[str, Annotated[float, Field(gt=0)]] = Field(
         default_factory=dict, description="Ray's custom resources"
     )
-    precision: Literal["float32", "tf32", "bf16"] = Field(
+    precision: Literal["float32", "tf32", "bf16", "fp16"] = Field(
         "float32",
         description=(
             "precision of computing; weights and gradients are float32. tf32: the factors of"
-            " products are rounded to 10 bits, on GPUs since Ampere; bf16: forward pass under"
-            " torch's autocast"
+            " products are rounded to 10 bits, on GPUs since Ampere; bf16, fp16: forward pass under"
+            " torch's autocast, with fp16 on a loss that is scaled so that small gradients count"
         ),
     )
     speed: float = Field(
@@ -290,7 +290,15 @@ class Cluster(Strict):
         default_factory=dict, description="labels of the nodes where servers placed apart run"
     )
     evaluator_cpus: float = Field(1, ge=0, description="CPUs reserved for the evaluator")
-    evaluator_gpus: float = Field(0, ge=0, le=1, description="GPUs reserved for the evaluator")
+    evaluator_gpus: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description=(
+            "GPUs reserved for the evaluator; default: it shares the GPU of the first worker that"
+            " has one or less, of which it reserves a tenth"
+        ),
+    )
     step_deadline_s: float = Field(
         120,
         gt=0,
@@ -325,8 +333,14 @@ class Cluster(Strict):
     placement_deadline_s: float = Field(
         20, gt=0, description="how long to wait for resources that are in use"
     )
-    transport: Literal["object-ref"] = Field(
-        "object-ref", description="how gradients and weights travel"
+    transport: Literal["object-ref", "shared-memory", "auto"] = Field(
+        "object-ref",
+        description=(
+            "how gradients and weights travel on Ray; object-ref: as values of Ray's object store,"
+            " everywhere; shared-memory: in memory that the processes of one node share, refused if"
+            " the actors are on several nodes; auto: the gradients of workers on the server's node"
+            " in shared memory, and the weights, too, if nobody reads them elsewhere"
+        ),
     )
     task_events: bool = Field(
         False,

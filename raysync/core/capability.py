@@ -48,3 +48,5 @@ class Capability(Enum):
     EMULATE_LINKS = auto()
     """The link between a worker and its server is emulated on Ray; on the virtual clock it always
     is."""
+    SHARE_MEMORY = auto()
+    """Vectors travel in memory that the processes of a node share."""

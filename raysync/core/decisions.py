@@ -65,6 +65,9 @@ class Release:
     """If False, the worker continues with the weights that it has."""
     batch_size: int | None = None
     """The number of samples of this iteration; None is the experiment's own batch size."""
+    lead: int = field(default=-1, compare=False)
+    """Stamped: the worker's lead over the slowest that takes part, in clocks. It is not in the text
+    of a journal: the roster that follows one stamps it again."""
 
 
 @dataclass(frozen=True, slots=True)

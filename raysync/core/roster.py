@@ -67,9 +67,10 @@ _stamp_apply_version, _stamp_samples_before = (
     slot_setter(Apply, "version"),
     slot_setter(Apply, "samples_before"),
 )
-_stamp_clock, _stamp_release_version = (
+_stamp_clock, _stamp_release_version, _stamp_lead = (
     slot_setter(Release, "clock"),
     slot_setter(Release, "version"),
+    slot_setter(Release, "lead"),
 )
 """These fill in what only the machine knows. Decisions are frozen; but the machine owns those
 that a paradigm has just returned, and a copy of each would take a twentieth of a run in virtual
@@ -293,10 +294,13 @@ class Roster:
             member.version = member.base
         member.pull = pull
         member.telemetry.released_at = self.now
+        lead = member.pace - self.slow
+        if decision.lead == UNSTAMPED:
+            _stamp_lead(decision, lead)
         if decision.version == member.version and decision.clock == member.clock:
             return decision
         if decision.version != UNSTAMPED:
-            return replace(decision, clock=member.clock, version=member.version)
+            return replace(decision, clock=member.clock, version=member.version, lead=lead)
         _stamp_clock(decision, member.clock)
         _stamp_release_version(decision, member.version)
         return decision

@@ -64,6 +64,9 @@ def refusals_of(paradigm: Decoupled) -> Mapping[Capability, str]:
             "each stage has a size of its own; upload_factor and download_factor hold for all"
         ),
         Capability.NETWORK_PHASES: "each stage switches by itself, over one network",
+        Capability.SHARE_MEMORY: (
+            "between stages activations travel, which are object references; with auto all does"
+        ),
         Capability.EMULATE_LINKS: (
             "on Ray a stage does not emulate the way to its server; engine: virtual does"
         ),

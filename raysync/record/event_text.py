@@ -186,4 +186,4 @@ def seconds(value: float | None) -> str:
         return "unknown"
     if value >= 100:
         return f"{value:,.0f} s"
-    return f"{value:.2f} s" if value >= 1 else f"{1000 * value:.3g} ms"
+    return f"{value:.2f} s" if round(value, 3) >= 1 else f"{1000 * value:.3g} ms"

@@ -96,7 +96,7 @@ def copy_before(journal: Path, target: Path, checkpoint: Checkpoint) -> int:
         for text in _texts_before(old, checkpoint.number):
             evaluations += text.startswith(EVALUATION)
             kept.write(text)
-        kept.write(f"{encode(cut_line(checkpoint))}\n")
+        kept.write(encode(cut_line(checkpoint)).decode())
     return evaluations
 
 
@@ -139,11 +139,11 @@ def cut_off(journal: Path, checkpoint: Checkpoint, *, exact: bool) -> Resumed:
     ):
         kept.writelines(_texts_before(old, checkpoint.number))
         cut = cut_line(checkpoint)
-        kept.write(f"{encode(cut)}\n")
+        kept.write(encode(cut).decode())
         lost_s, lost_pushes, former = _lost(old, cut.at)
         resumed = Resumed(cut.at, cut.number, away_s, lost_s, lost_pushes, exact)
         again = [replace(each, at=cut.at, number=cut.number) for each in former]
-        kept.writelines(f"{encode(line)}\n" for line in [*again, resumed])
+        kept.writelines(encode(line).decode() for line in [*again, resumed])
         kept.flush()
         os.fsync(kept.fileno())
     return resumed

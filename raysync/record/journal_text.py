@@ -11,16 +11,16 @@ import orjson
 from raysync.core.journal import Line, plain
 
 
-def encode(line: Line) -> str:
-    """Encode a line as `raysync.core.journal.encode` does, but without spaces: by orjson, and by
-    Python where that would say something else.
+def encode(line: Line) -> bytes:
+    """Encode a line as `raysync.core.journal.encode` does, with its line break and without spaces:
+    by orjson, and by Python where that would say something else.
 
     orjson writes NaN as null, and knows neither halves of surrogate pairs nor subclasses of numbers
     (those of NumPy), which a paradigm of the user's own may note.
     """
     data = plain(line)
     try:
-        text = orjson.dumps(data)
+        text = orjson.dumps(data, option=orjson.OPT_APPEND_NEWLINE)
     except TypeError:
-        return json.dumps(data)
-    return json.dumps(data) if b"null" in text else text.decode()
+        text = b"null"
+    return f"{json.dumps(data)}\n".encode() if b"null" in text else text

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf
+from typing import Any, NamedTuple
 
-from raysync.core.decisions import Apply, Decision, Drop, Push, Release
+from raysync.core.decisions import Apply, Drop, Push, Release, Switch
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
 from raysync.core.ids import WorkerId, split_timer
 from raysync.core.journal import Entry
 from raysync.core.roster import Roster
 
 
-@dataclass(slots=True)
-class PushRow:
+class PushRow(NamedTuple):
     """One push. Times are seconds since the run began."""
 
     worker: str
@@ -64,68 +64,179 @@ class PushRow:
         return max(0.0, self.pushed_at_s - self.released_at_s - self.busy_s - self.server_s)
 
 
+(
+    BASE,
+    CLOCK,
+    SAMPLES,
+    LOSS,
+    PUSHED_AT_S,
+    RELEASED_AT_S,
+    SERVER_S,
+    OUTCOME,
+    VERSION,
+    STALENESS,
+    DELAY_TICKS,
+    APPLIED_AT_S,
+    WAIT_S,
+    WHY,
+    REASON,
+) = map(
+    PushRow._fields.index,
+    (
+        "base",
+        "clock",
+        "samples",
+        "loss",
+        "pushed_at_s",
+        "released_at_s",
+        "server_s",
+        "outcome",
+        "version",
+        "staleness",
+        "delay_ticks",
+        "applied_at_s",
+        "wait_s",
+        "why",
+        "reason",
+    ),
+)
+"""The places of those values in a row which come after the others, or are read again."""
+Row = list[Any]
+"""The values of a row that is incomplete, in the order of `PushRow`. (An object with a name for
+each took three times as long, and a row is made for every push of a run.)"""
+_as_row = PushRow._make
+_TO_COME: Sequence[Any] = tuple(PushRow._field_defaults.values())
+
+
 class PushRows:
     """Joins events and decisions into rows. A row is complete when its outcome and its wait are
     known.
 
     A roster follows the journal, without a paradigm, so that clocks, versions and leads are those
     of the machine; a decoupled run has a roster for each stage. Memory is bounded by the members
-    and the buffered pushes.
+    and the buffered pushes. While a run goes on in this process, its machine's own roster is there
+    already.
     """
 
-    def __init__(self, workload_samples: int | None = None) -> None:
+    def __init__(self, workload_samples: int | None = None, roster: Roster | None = None) -> None:
         """
         Args:
             workload_samples: the first update that reaches it ends the run; decisions after it
                 were not executed.
+            roster: that of the machine whose decisions come, of workers that hold the whole
+                network; it has executed them. None: one of its own executes them.
         """
         self.workload_samples = workload_samples
-        self.rosters: dict[int, Roster] = {}
+        self._workload = inf if workload_samples is None else workload_samples
+        self.rosters: dict[int, Roster] = {} if roster is None else {0: roster}
         """Stage -> its roster; 0 stands for workers that hold the whole network."""
-        self.roster = Roster(workload_samples)
+        self._follows = roster is None
+        """Whether the rosters are its own."""
+        self.updates = self.samples = 0
+        """Updates of the network so far, and the samples in them."""
+        self._live: set[str] = set()
+        """The workers that have joined and not left."""
+        self.roster = roster or Roster(workload_samples)
         """The roster that shows the progress of the network: the only one, or the last stage's."""
+        self.begun: list[tuple[str, float]] = []
+        """The workers that were released for the first time, each with the time; for the reader to
+        take."""
+        self.switches: list[tuple[float, Switch]] = []
+        """The switches, each with its time; likewise."""
         self.lead_max = 0
         """The largest lead at a Release, in clocks, over the slowest worker that takes part."""
+        self._is_staged = False
+        """Whether workers have stages of the network."""
         self._groups: dict[str, str] = {}
         """Worker -> its group."""
         self._released: dict[str, tuple[float, int]] = {}
         """Worker -> the time of its latest release, and its lead then."""
-        self._open: dict[Push, PushRow] = {}
+        self._open: dict[Push, Row] = {}
         """Push -> its row, while that is incomplete."""
-        self._waiting: dict[str, Push] = {}
-        """Worker that waits -> its latest push."""
-
-    @property
-    def updates(self) -> int:
-        """Updates of the network so far."""
-        return self.roster.version
+        self._waiting: dict[str, Row] = {}
+        """Worker that waits -> the row of its latest push."""
 
     def feed(self, entry: Entry) -> list[PushRow]:
         """Take in one line, and return the rows that it completes."""
-        event, stage = entry.event, self._stage(entry.event)
-        roster = self.rosters.get(stage)
-        if roster is None:
-            roster = self.rosters[stage] = Roster(self.workload_samples)
-            self.roster = self.rosters[max(self.rosters)]
-        roster.now = event.at
-        completed: list[PushRow] = []
+        event, follows = entry.event, self._follows
+        roster = self.rosters.get(0) or self._roster_of(event)
+        at, completed = event.at, list[PushRow]()
+        waiting = self._waiting
+        if follows:
+            self._follow(event, roster)
         if isinstance(event, Pushed):  # a `match` that captures fields takes five times as long
-            worker, clock = event.worker, event.clock
-            self._open[worker, clock] = self._row(event, entry)
-            if worker in roster.live:
-                self._waiting[worker] = (worker, clock)
-            roster.push(worker, clock, event.base, event.samples, event.busy_s)
+            worker = event.worker
+            row = self._open[worker, event.clock] = self._row(event, entry.report)
+            if worker in self._live:
+                waiting[worker] = row
+        elif isinstance(event, Joined):
+            self._live.add(event.worker)
+        elif isinstance(event, Left):
+            self._live.discard(event.worker)
+            self._waited(event.worker, at, completed)
+        for decision in entry.decisions:
+            if follows:
+                roster.execute(decision)
+            if isinstance(decision, Release):
+                worker, lead = decision.worker, decision.lead
+                if worker not in self._released:
+                    self.begun.append((worker, at))
+                self._released[worker] = at, lead
+                if lead > self.lead_max:
+                    self.lead_max = lead
+                if worker in waiting:
+                    self._waited(worker, at, completed)
+            elif isinstance(decision, Apply):
+                samples = self._applied(decision, at, completed)
+                if roster is self.roster:
+                    self.updates = decision.version
+                    self.samples = roster.samples_applied if follows else samples
+                if not self._is_staged and self.samples >= self._workload:
+                    break  # a decoupled run goes on until the pipelines have drained
+            elif isinstance(decision, Drop):
+                self._dropped(decision, completed)
+            elif isinstance(decision, Switch):
+                self.switches.append((at, decision))
+        return completed
+
+    def _follow(self, event: Event, roster: Roster) -> None:
+        roster.now = event.at
+        if isinstance(event, Pushed):
+            roster.push(event.worker, event.clock, event.base, event.samples, event.busy_s)
         elif isinstance(event, Joined):
             roster.join(event.worker)
         elif isinstance(event, Left):
             roster.leave(event.worker)
-            self._waited(event.worker, event.at, completed)
-        for decision in entry.decisions:
-            roster.execute(decision)
-            self._decided(decision, roster, completed)
-            if isinstance(decision, Apply) and not stage and (roster.progress or 0) >= 1:
-                break  # a decoupled run goes on until the pipelines have drained
-        return completed
+
+    def _applied(self, decision: Apply, at: float, completed: list[PushRow]) -> int:
+        """Take in an update; return the samples in the updates so far."""
+        opened, version, samples = self._open, decision.version, decision.samples_before
+        for push in decision.pushes:
+            row = opened.get(push)
+            if row is None:
+                continue  # of before `begin_behind`
+            row[OUTCOME], row[VERSION], row[APPLIED_AT_S] = "applied", version, at
+            row[STALENESS] = version - 1 - row[BASE]
+            samples += row[SAMPLES]
+            if self._waiting.get(push[0]) is not row:
+                completed.append(_as_row(opened.pop(push)))
+        return samples
+
+    def _dropped(self, decision: Drop, completed: list[PushRow]) -> None:
+        push = decision.push
+        row = self._open.get(push)
+        if row is not None:
+            row[OUTCOME], row[WHY], row[REASON] = "dropped", decision.why, decision.reason
+            if self._waiting.get(push[0]) is not row:
+                completed.append(_as_row(self._open.pop(push)))
+
+    def _waited(self, worker: str, at: float, completed: list[PushRow]) -> None:
+        """Take in that a worker waits no longer."""
+        row = self._waiting.pop(worker, None)
+        if row is not None:
+            row[WAIT_S] = at - row[PUSHED_AT_S]
+            if row[OUTCOME] != "buffered":
+                completed.append(_as_row(self._open.pop((worker, row[CLOCK]))))
 
     def resume(self, at: float) -> None:
         """Take in that the run goes on from a checkpoint: the iterations that were under way are
@@ -150,93 +261,65 @@ class PushRows:
         for stage, roster in rosters.items():
             self.rosters[stage] = Roster.load(roster.dump())
             self.roster = self.rosters[max(self.rosters)]
+            self._live |= roster.live.keys()
             self._released |= {
                 worker: (at, roster.lead(worker) if worker in roster.members else 0)
                 for worker in roster.live
             }
+        self.updates, self.samples = self.roster.version, self.roster.samples_applied
         self.resume(at)
 
-    def _stage(self, event: Event) -> int:
-        if 0 in self.rosters:
-            return 0  # each worker has the whole network
+    def _roster_of(self, event: Event) -> Roster:
+        """Return the roster that an event belongs to, where there is none of the whole network."""
         if isinstance(event, TimerFired):
-            return split_timer(event.key)[0] if self.rosters else 0
-        return WorkerId(event.worker).stage
-
-    def _decided(self, decision: Decision, roster: Roster, completed: list[PushRow]) -> None:
-        if isinstance(decision, Release):
-            worker = decision.worker
-            lead = roster.lead(worker)
-            self._released[worker] = (roster.now, lead)
-            if lead > self.lead_max:
-                self.lead_max = lead
-            self._waited(worker, roster.now, completed)
-        elif isinstance(decision, Apply):
-            for push in decision.pushes:
-                row = self._open.get(push)
-                if row is None:
-                    continue  # of before `begin_behind`
-                row.outcome, row.version = "applied", decision.version
-                row.applied_at_s = roster.now
-                row.staleness = decision.version - 1 - row.base
-                self._complete(push, row, completed)
-        elif isinstance(decision, Drop):
-            row = self._open.get(decision.push)
-            if row is not None:
-                row.outcome, row.why, row.reason = "dropped", decision.why, decision.reason
-                self._complete(decision.push, row, completed)
+            stage = split_timer(event.key)[0] if self.rosters else 0
+        else:
+            stage = WorkerId(event.worker).stage
+        self._is_staged = stage > 0
+        if stage not in self.rosters:
+            self.rosters[stage] = Roster(self.workload_samples)
+            self.roster = self.rosters[max(self.rosters)]
+        return self.rosters[stage]
 
     def close(self, at: float) -> list[PushRow]:
         """Take in that the run has ended, and return the rows that are still open."""
-        for worker, push in self._waiting.items():
-            self._open[push].wait_s = max(0.0, at - self._open[push].pushed_at_s)
-            assert push[0] == worker, f"{worker} waits after {push}"
-        rows = list(self._open.values())
+        for worker, row in self._waiting.items():
+            row[WAIT_S] = max(0.0, at - row[PUSHED_AT_S])
+            assert row[0] == worker, f"{worker} waits after {row}"
+        rows = list(map(_as_row, self._open.values()))
         self._open, self._waiting = {}, {}
         return rows
 
     def open_waits_s(self, now: float) -> Iterator[tuple[str, float]]:
         """Yield worker and wait, in seconds up to now, of each push whose row is incomplete."""
-        for push, row in self._open.items():
-            yield (
-                row.worker,
-                now - row.pushed_at_s if self._waiting.get(row.worker) == push else row.wait_s,
-            )
+        for (worker, _), row in self._open.items():
+            waits = self._waiting.get(worker) is row
+            yield worker, now - row[PUSHED_AT_S] if waits else row[WAIT_S]
 
     def _group(self, worker: str) -> str:
         group = self._groups[worker] = WorkerId(worker).group
         return group
 
-    def _row(self, event: Pushed, entry: Entry) -> PushRow:
-        worker, at, report = event.worker, event.at, entry.report
+    def _row(self, event: Pushed, report: Mapping[str, Any]) -> Row:
+        worker, at, computed_at = event.worker, event.at, event.computed_at
         released_at, lead = self._released[worker]
-        row = PushRow(
-            worker=worker,
-            group=self._groups.get(worker) or self._group(worker),
-            clock=event.clock,
-            samples=event.samples,
-            loss=None,
-            base=event.base,
-            lead=lead,
-            released_at_s=released_at,
-            computed_at_s=at if event.computed_at is None else event.computed_at,
-            pushed_at_s=at,
-            busy_s=event.busy_s,
-        )
+        row = [
+            worker,
+            self._groups.get(worker) or self._group(worker),
+            event.clock,
+            event.samples,
+            None,
+            event.base,
+            lead,
+            released_at,
+            at if computed_at is None else computed_at,
+            at,
+            event.busy_s,
+            *_TO_COME,
+        ]
         if report:
-            row.loss, row.delay_ticks = report.get("loss"), report.get("delay_ticks")
-            row.base = report.get("forward_version", event.base)
-            row.released_at_s = released_at + report.get("held_back_s", 0.0)
-            row.server_s = report.get("server_s", 0.0)
+            row[LOSS], row[DELAY_TICKS] = report.get("loss"), report.get("delay_ticks")
+            row[BASE] = report.get("forward_version", event.base)
+            row[RELEASED_AT_S] = released_at + report.get("held_back_s", 0.0)
+            row[SERVER_S] = report.get("server_s", 0.0)
         return row
-
-    def _waited(self, worker: str, at: float, completed: list[PushRow]) -> None:
-        push = self._waiting.pop(worker, None)
-        if push is not None:
-            row = self._open[push]
-            row.wait_s = at - row.pushed_at_s
-            self._complete(push, row, completed)
-
-    def _complete(self, push: Push, row: PushRow, completed: list[PushRow]) -> None:
-        if row.outcome != "buffered" and self._waiting.get(push[0]) != push:
-            completed.append(self._open.pop(push))

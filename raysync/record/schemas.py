@@ -5,9 +5,9 @@ rely on.
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal
+from types import NoneType
+from typing import Any, Literal, get_args, get_type_hints
 
 import pandas as pd
 import pyarrow as pa
@@ -156,9 +156,9 @@ def frame_in(path: Path, row: type) -> pd.DataFrame:
         if name not in table.column_names and "busy_s" in table.column_names:
             table = table.append_column(name, pa.array([0.0] * len(table), pa.float64()))
     schema = schema_of(row)
-    for field in fields(row):
-        is_optional = str(field.type).endswith("| None")
-        _check_column(table, field.name, schema.field(field.name).type, is_optional=is_optional)
+    for name, hint in get_type_hints(row).items():
+        is_optional = NoneType in get_args(hint)
+        _check_column(table, name, schema.field(name).type, is_optional=is_optional)
     frame: pd.DataFrame = table.to_pandas()
     return frame
 

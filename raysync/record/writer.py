@@ -1,7 +1,9 @@
 """Write a record while the run goes on.
 
-`journal.jsonl` is the truth: it is flushed with every batch of lines, so a run that is killed
-leaves a readable record up to that moment. All other files can be derived from it again, and get
+`journal.jsonl` is the truth: its lines reach the file at once, or where they come fast within
+`DELAY`, and the report behind that at the latest; so a run that is killed leaves a readable
+record up to that moment. A run that ends in any other way, by an error or by Ctrl-C, leaves all its
+lines. All other files can be derived from it again, and get
 their names only once they are complete: a full disk leaves no half-written file that hides the
 journal.
 """
@@ -16,13 +18,13 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields
-from datetime import datetime
+from datetime import datetime, timedelta
 from errno import ENOENT
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from math import isfinite, nan
-from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 from uuid import uuid4
 
 import pyarrow as pa
@@ -51,6 +53,11 @@ from raysync.record.storage import (
 )
 
 ROWS_PER_GROUP = 10_000
+ROWS_PER_BATCH = 500
+"""The rows that become columns at once: so few that they are gone before the garbage collector
+moves them to its older generations."""
+DELAY = timedelta(seconds=0.1)
+"""For how long lines that come fast are kept before they are written to the file."""
 JOURNAL, CONFIG, ENVIRONMENT = "journal.jsonl", "config.yaml", "environment.json"
 PUSHES, EVALUATIONS, SUMMARY = "pushes.parquet", "evaluations.parquet", "summary.json"
 MODEL_FILES = {"final": "model.safetensors", "best": "model-best.safetensors"}
@@ -71,17 +78,17 @@ MARKED = {each.name: _TYPES[str(each.type)] for each in fields(Evaluation) if ea
 """Column of `evaluations.parquet` beside the metrics -> its type."""
 
 
+@cache
 def schema_of(row: type) -> pa.Schema:
-    """Return the Arrow schema of a dataclass of str, int and float, each possibly with None."""
-    return pa.schema(
-        [(field.name, _TYPES[str(field.type).removesuffix(" | None")]) for field in fields(row)]
-    )
+    """Return the Arrow schema of a named tuple of str, int and float, each possibly with None."""
+    kinds = {name: get_args(hint) or (hint,) for name, hint in get_type_hints(row).items()}
+    return pa.schema([(name, _TYPES[kind.__name__]) for name, (kind, *_) in kinds.items()])
 
 
 def table_of(rows: Sequence[PushRow]) -> pa.Table:
     """Return the rows of pushes as a table."""
     schema = schema_of(PushRow)
-    columns = [list(map(attrgetter(name), rows)) for name in schema.names]
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
     return pa.Table.from_arrays(list(map(pa.array, columns, schema.types)), schema=schema)
 
 
@@ -206,6 +213,13 @@ class RecordWriter:
         self._about = about
         self._began = began
         self._rows: list[PushRow] = []
+        """The rows that are not in `_batches` yet."""
+        self._batches: list[pa.Table] = []
+        """The rows as columns that are not in the file yet."""
+        self._texts: list[bytes] = []
+        """The lines that are not in the file yet."""
+        self._flushed_at = datetime.min
+        """When lines were written to the file last."""
         self._closed = False
         self._checkpoints = checkpoints or CheckpointWriter(folder / CHECKPOINTS)
         process = environment() | {"places": places or {}}
@@ -223,9 +237,8 @@ class RecordWriter:
                 self.resume(goes_on.checkpoint, exact=goes_on.exact)
                 return
             self._open("w")
-            self._journal.write(
-                header(paradigm, measures.workload_samples, about=dict(about)) + "\n"
-            )
+            head = header(paradigm, measures.workload_samples, about=dict(about))
+            self._journal.write(f"{head}\n".encode())
             self._journal.flush()
 
     def __enter__(self) -> RecordWriter:
@@ -236,7 +249,7 @@ class RecordWriter:
 
     def _open(self, mode: str) -> None:
         """Open the journal, and the table of pushes from its beginning."""
-        self._journal = (self.folder / JOURNAL).open(mode, encoding="utf-8")
+        self._journal = (self.folder / JOURNAL).open(f"{mode}b")
         self._pushes = pq.ParquetWriter(self.folder / f"{PUSHES}{NEW}", schema_of(PushRow))
 
     def resume(self, checkpoint: Checkpoint, *, exact: bool = False) -> None:
@@ -253,13 +266,15 @@ class RecordWriter:
             ConfigError: the journal has no line of that checkpoint, or is damaged before it.
         """
         with self._keeping_failure():
+            if self._texts and not self.failure:
+                self._flush_lines()
             self._close_files()
             _remove(self.folder / SUMMARY)
             self.resumed = cut_off(self.folder / JOURNAL, checkpoint, exact=exact)
             for name in OF_AN_END:
                 _remove(self.folder / name)
             self._checkpoints.go_on_from(checkpoint.number)
-            self.measures, self._rows = self.measures.anew(), []
+            self.measures, self._rows, self._batches = self.measures.anew(), [], []
             self._open("a")
             with (self.folder / JOURNAL).open(encoding="utf-8") as journal:
                 for line in read(journal)[1]:
@@ -274,35 +289,50 @@ class RecordWriter:
         """
         if self.failure:
             return False
+        with self._keeping_failure():
+            self._flush_lines()
         os.fsync(self._journal.fileno())  # a checkpoint without its line is none
         self._checkpoints.write(checkpoint)
         return True
 
     def _take(self, line: Line) -> None:
         """Take in a line that is in the journal."""
-        self._rows.extend(self.measures.feed(line))
+        self._rows += self.measures.feed(line)
         if len(self._rows) >= ROWS_PER_GROUP and not self.failure:
             self._flush_rows()
 
     def write(self, lines: Iterable[Line]) -> None:
-        """Write lines of the journal, and the rows that they complete.
+        """Write lines of the journal, and the rows that they complete. What is kept of them
+        is written with a report without lines, and with the line of the end.
 
         Raises:
             RunFailed: they cannot be written.
         """
-        texts = []
+        feed, number = self.measures.feed, len(self._texts)
         for line in lines:
-            texts.append(encode(line) + "\n")
-            self._rows.extend(self.measures.feed(line))
+            self._texts.append(encode(line))
+            self._rows += feed(line)
         if self.failure:
+            self._texts.clear()
             return
         with self._keeping_failure():
-            self._journal.writelines(texts)
-            self._journal.flush()
-            if not os.fstat(self._journal.fileno()).st_nlink:  # it is open, but has no name
-                raise FileNotFoundError(ENOENT, "it was removed", str(self.folder / JOURNAL))
-            if len(self._rows) >= ROWS_PER_GROUP:
+            if self._is_group_complete:
                 self._flush_rows()
+            elif len(self._rows) >= ROWS_PER_BATCH:
+                self._take_rows()
+            since = datetime.now() - self._flushed_at
+            is_due = len(self._texts) == number or self.measures.ended is not None
+            if is_due or not timedelta(0) <= since < DELAY:
+                self._flush_lines()
+
+    def _flush_lines(self) -> None:
+        """Write the lines to the file that are not there yet."""
+        text, self._texts = b"".join(self._texts), []
+        self._journal.write(text)
+        self._journal.flush()
+        self._flushed_at = datetime.now()
+        if not os.fstat(self._journal.fileno()).st_nlink:  # it is open, but has no name
+            raise FileNotFoundError(ENOENT, "it was removed", str(self.folder / JOURNAL))
 
     def write_model(self, which: str, data: bytes) -> None:
         """Write the file of a trained model.
@@ -322,7 +352,7 @@ class RecordWriter:
         if self._closed:
             return
         self._closed = True
-        self._rows.extend(self.measures.close(self.measures.now))
+        self._rows += self.measures.close(self.measures.now)
         with suppress(RunFailed), self._keeping_failure():
             self._complete()
         self._close_files()
@@ -335,6 +365,8 @@ class RecordWriter:
                     opened.close()
 
     def _complete(self) -> None:
+        if not self.failure:
+            self._flush_lines()
         self._journal.close()
         self._flush_rows()
         self._pushes.close()
@@ -356,10 +388,24 @@ class RecordWriter:
             },
         )
 
+    def _take_rows(self) -> None:
+        """Turn the rows into columns."""
+        rows, self._rows = self._rows, []
+        if not rows:
+            return
+        self._batches.append(table_of(rows))
+
+    @property
+    def _is_group_complete(self) -> bool:
+        """Whether there are enough rows for a group of the file."""
+        return len(self._rows) + sum(map(len, self._batches)) >= ROWS_PER_GROUP
+
     def _flush_rows(self) -> None:
-        if self._rows:
-            self._pushes.write_table(table_of(self._rows))
-            self._rows = []
+        """Write all rows to the file, as a group."""
+        self._take_rows()
+        if self._batches:
+            self._pushes.write_table(pa.concat_tables(self._batches).combine_chunks())
+            self._batches = []
 
     @contextmanager
     def _keeping_failure(self) -> Iterator[None]:

@@ -70,6 +70,8 @@ def configuration(collection: Collection) -> dict[str, str]:
         "target": target_text(collection.success(collection.runs[0].scenario)) or "none",
         "seeds": ", ".join(map(str, seeds(collection))),
     }
+    if shared := transports(collection):
+        settings["transport"] = shared
     also = {
         "engine": {"timing"},
         "workers": {"profile"},
@@ -80,6 +82,31 @@ def configuration(collection: Collection) -> dict[str, str]:
         if ({name.replace(" ", "_")} | also.get(name, set())) & varied:
             settings[name] = "varies, see the scenarios"
     return settings
+
+
+def transports(collection: Collection) -> str:
+    """Say which actors used shared memory, if any did: `shared-memory: server-0, fast-0;
+    object-ref: slow-0`. Damaged records say nothing.
+    """
+    lines = dict.fromkeys(
+        _transports(run.record.environment.get("places")) for run in collection.runs
+    )
+    return " | ".join(line or "object-ref" for line in lines) if any(lines) else ""
+
+
+def _transports(places: object) -> str:
+    actors: dict[str, list[str]] = {}
+    for name, place in places.items() if isinstance(places, dict) else ():
+        transport = place.get("transport") if isinstance(place, dict) else None
+        actors.setdefault(str(transport or "object-ref"), []).append(str(name))
+    if set(actors) <= {"object-ref"}:
+        return ""
+    if len(actors) == 1:
+        return f"{next(iter(actors))} (all)"
+    return "; ".join(
+        f"{transport}: {', '.join(names)}"
+        for transport, names in sorted(actors.items(), reverse=True)
+    )
 
 
 def _batch_sizes(experiment: Experiment) -> str:

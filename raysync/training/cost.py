@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from torch.utils.benchmark import Timer
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -21,11 +22,17 @@ COUNTED = 4
 """The samples of the batch whose operations are counted; their number grows in proportion."""
 
 
-def step_s(model: InitialModel, batch_size: int = STEP_BATCH) -> float:
-    """Measure the seconds of a forward and backward pass of one batch on this machine with one
-    thread: a median.
+def measured_device() -> str:
+    """Return the device on which `step_s` measures by default: a GPU if torch sees one."""
+    return "cuda:0" if torch.cuda.is_available() else "cpu"
+
+
+def step_s(model: InitialModel, batch_size: int = STEP_BATCH, device: str = "cpu") -> float:
+    """Measure the seconds of a forward and backward pass of one batch on a device of this machine,
+    with one thread: a median.
     """
-    timer = Timer("compute(reader, 0, size)", globals=_step(model, batch_size), num_threads=1)
+    step = _step(model, batch_size, device)
+    timer = Timer("compute(reader, 0, size)", globals=step, num_threads=1)
     return float(timer.blocked_autorange(min_run_time=0.5).median)
 
 
@@ -40,12 +47,12 @@ def step_flops(model: InitialModel, batch_size: int) -> float:
     return float(counter.get_total_flops()) * batch_size / COUNTED
 
 
-def _step(model: InitialModel, batch_size: int) -> dict[str, Any]:
+def _step(model: InitialModel, batch_size: int, device: str = "cpu") -> dict[str, Any]:
     """Return a computation, and a reader of batches of its training samples."""
     samples = model.train_set
     batches = Batches(np.arange(min(batch_size, len(samples))), 0, "cost")  # type: ignore[arg-type]
     return {
-        "compute": GradientComputation(model.build(0), model.task).compute,
+        "compute": GradientComputation(model.build(0), model.task, [device]).compute,
         "reader": BatchReader(samples, model.task.collate, batches),
         "size": batch_size,
     }

@@ -20,6 +20,17 @@ def use_tf32(allowed: bool) -> None:
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = allowed
 
 
+def use_deterministic_kernels() -> None:
+    """Let GPUs compute the same bits each time, from now on, where torch has kernels that do; of
+    others it warns.
+
+    Products of matrices need the environment variable CUBLAS_WORKSPACE_CONFIG=:4096:8, too, which a
+    process must have from its start.
+    """
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    torch.use_deterministic_algorithms(True, warn_only=True)
+
+
 def refuse_without_kernels(name: str) -> None:
     """Check that this torch can compute on a GPU.
 
@@ -53,6 +64,23 @@ def has_kernels(capability: tuple[int, int], built_for: Sequence[str]) -> bool:
     return not built_for
 
 
+def seconds_between(begin: torch.cuda.Event | None, end: torch.cuda.Event | None) -> float:
+    """Return the seconds between two marks of a device that has passed both; 0 on a CPU."""
+    return 0.0 if begin is None or end is None else begin.elapsed_time(end) / 1000
+
+
+def limit_memory(name: str, share: float) -> None:
+    """Let this process take no more than its share of a GPU's memory, where several share one: so
+    the one that needs too much is the one that runs out of it.
+
+    Args:
+        name: the device as torch names it.
+        share: the share of the device that the process has been given; from 1 on there is no limit.
+    """
+    if name.startswith("cuda") and share < 1:
+        torch.cuda.set_per_process_memory_fraction(share, name)
+
+
 class Device:
     """A CPU, where nothing is copied, or a GPU, whose copies go through pinned memory on a stream
     of their own.
@@ -66,20 +94,36 @@ class Device:
         self.name = name
         self._copies = torch.cuda.Stream(name) if name.startswith("cuda") else None  # type: ignore[no-untyped-call]
 
+    @property
+    def copies(self) -> bool:
+        """Whether it has memory of its own, so that vectors are copied to and from it."""
+        return self._copies is not None
+
+    def mark(self) -> torch.cuda.Event | None:
+        """Return the moment at which the device has done all that it was given to compute so far;
+        None on a CPU, which computes while one waits.
+        """
+        if self._copies is None:
+            return None
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self.name))
+        return event
+
     def seed(self, value: int) -> None:
         """Set the generator that dropout and the like draw from on this device."""
         if self._copies is None:
             # torch.manual_seed seeds every kind of device, and takes 100 times as long
             torch.default_generator.manual_seed(value)
         else:
+            torch.default_generator.manual_seed(value)  # some models draw on the CPU, too
             with torch.cuda.device(self.name):
                 torch.cuda.manual_seed(value)
 
     def upload(self, host: Tensor) -> Tensor:
         """Copy a tensor of this process to the device; what is computed there next waits for it. On
-        a CPU the tensor itself is returned.
+        a CPU the tensor itself is returned, and so is one that is on a device already.
         """
-        if self._copies is None:
+        if self._copies is None or host.device.type != "cpu":
             return host
         computing = torch.cuda.current_stream(self.name)
         with torch.cuda.stream(self._copies):

@@ -21,6 +21,9 @@ OF_THE_TEST_SET = "test_"
 """What the names of metrics on the test set begin with, where there is a validation set, too."""
 
 
+WARM_UP_SAMPLES = 64
+
+
 class ModelEvaluation:
     """The evaluations of one run: the same for an actor on Ray and one in virtual time."""
 
@@ -58,6 +61,14 @@ class ModelEvaluation:
             last = self._measured(weights, self._test, None)
             metrics |= {f"{OF_THE_TEST_SET}{name}": value for name, value in last.items()}
         return metrics
+
+    def warm_up(self) -> None:
+        """Measure the model as it is on the first samples, so that kernels are loaded; the next
+        `measure` begins with weights, buffers and metrics of its own.
+        """
+        samples = self._test if self._validation is None else self._validation
+        batch = min(self._settings.batch_size, WARM_UP_SAMPLES)
+        self._measured(self.model.initial(), samples, batch)
 
     def _measured(
         self, weights: Tensor, samples: Dataset[Any], limit: int | None

@@ -66,6 +66,17 @@ class FlatModel:
             parameter.grad = self.gradient[part].view_as(parameter)
             offset += parameter.numel()
 
+    def write_into(self, outgoing: Tensor) -> None:
+        """Let the gradient, and the buffers behind it, be written into another vector (P + Q,) of
+        the same device from now on; what it holds is overwritten.
+        """
+        self.outgoing, self.gradient = outgoing, outgoing[: self.size]
+        offset = 0
+        for parameter in self._parameters:
+            part = self.gradient[offset : offset + parameter.numel()]
+            parameter.grad = part.view_as(parameter)
+            offset += parameter.numel()
+
     def write_buffers(self) -> None:
         """Write the module's buffers behind the gradient in `outgoing`."""
         if self._buffers:
@@ -92,6 +103,6 @@ class FlatModel:
             offset += buffer.numel()
 
     def initial(self) -> Tensor:
-        """Return parameters and buffers as one vector (P + Q,), on the CPU."""
+        """Return parameters and buffers as one vector (P + Q,), on the device of the module."""
         self.write_buffers()
-        return torch.cat([self.weights, self.outgoing[self.size :]]).cpu()
+        return torch.cat([self.weights, self.outgoing[self.size :]])

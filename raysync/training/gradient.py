@@ -15,12 +15,41 @@ from torch import Tensor, nn
 
 from raysync.training.batch_reader import BatchReader, even_sizes
 from raysync.training.batch_structure import batch_to
-from raysync.training.device import Device, use_tf32
+from raysync.training.device import Device, seconds_between
 from raysync.training.flat import FlatModel
+from raysync.training.precision import computing_in
 from raysync.training.task import Task
 
 Part = tuple[Any, float]
 """A part of a batch, and its share of the batch's samples."""
+
+
+class LossScale:
+    """The factor of the loss under fp16, whose small gradients would be 0 without it.
+
+    It is torch's GradScaler's rule (2^16 at first, halved after an overflow, doubled after 2,000
+    steps without one), with one difference: a batch that overflows is computed again in place of
+    being left out, since every push counts once.
+    """
+
+    FIRST, STEADY = 2.0**16, 2000
+
+    def __init__(self) -> None:
+        self.value = self.FIRST
+        self._steady = 0
+
+    def accepts(self, gradient: Tensor) -> bool:
+        """Divide a gradient (P,) by the factor; False if it has overflowed, and the factor is
+        smaller now.
+        """
+        if self.value > 1 and not bool(torch.isfinite(gradient).all()):
+            self.value, self._steady = self.value / 2, 0
+            return False
+        gradient.div_(self.value)
+        self._steady += 1
+        if self._steady == self.STEADY:
+            self.value, self._steady = 2 * self.value, 0
+        return True
 
 
 class _Replica:
@@ -30,25 +59,51 @@ class _Replica:
         self.device = Device(device)
         self.model = FlatModel(module.to(device).train())
         self._task = task
-        self._kind = device.partition(":")[0]
         self._precision = precision
+        self._scale = LossScale() if precision == "fp16" else None
+        self._buffers: list[Tensor] = []
+        """Under fp16, the buffers before the last batch."""
+        self._spans: list[tuple[Any, Any]] = []
+        """The marks before and after each part of the last batch."""
 
-    def compute(self, parts: Sequence[Part]) -> float:
+    def compute(self, parts: Sequence[Part]) -> list[Tensor]:
         """Leave the gradient of the mean losses of some parts, each times its share, in
-        `model.outgoing`; return the sum of these losses.
+        `model.outgoing`; return these losses, which a GPU may still be computing.
         """
+        self._spans.clear()
         self.model.gradient.zero_()
-        use_tf32(self._precision != "float32")
-        total = sum(self._add(batch, share) for batch, share in parts)
+        if self._scale is not None:
+            self._buffers = [buffer.clone() for buffer in self.model.module.buffers()]
+        losses = [self._add(batch, share) for batch, share in parts]
         self.model.write_buffers()
-        return total
+        return losses
 
-    def _add(self, batch: Any, share: float) -> float:
+    def _add(self, batch: Any, share: float) -> Tensor:
         batch = batch_to(batch, self.device.upload)
-        with torch.autocast(self._kind, dtype=torch.bfloat16, enabled=self._precision == "bf16"):
+        begin = self.device.mark()
+        with computing_in(self._precision, self.model.weights.device):
             loss = self._task.loss(self.model.module, batch) * share
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss.item()
+        scaled = loss if self._scale is None else loss * self._scale.value
+        scaled.backward()  # type: ignore[no-untyped-call]
+        self._spans.append((begin, self.device.mark()))
+        return loss.detach()
+
+    def accepts(self) -> bool:
+        """Say whether the gradient holds, in the scale of the loss; otherwise it is to be computed
+        again.
+        """
+        return self._scale is None or self._scale.accepts(self.model.gradient)
+
+    def undo(self) -> None:
+        """Take back what computing the last batch did to the buffers."""
+        for buffer, before in zip(self.model.module.buffers(), self._buffers, strict=True):
+            buffer.copy_(before)
+
+    def device_s(self) -> float:
+        """Return the seconds that a GPU took for the last batch, which it has computed; 0 on a
+        CPU.
+        """
+        return sum(seconds_between(*span) for span in self._spans)
 
 
 class GradientComputation:
@@ -70,15 +125,19 @@ class GradientComputation:
         devices: Sequence[str] = ("cpu",),
         precision: str = "float32",
         micro_batch: int | None = None,
+        *,
+        draws_ahead: bool = False,
     ) -> None:
         """
         Args:
             module: fresh; it is moved to the first device, and copied to the others.
             task: gives the loss.
             devices: their names in torch; `cpu` may occur several times.
-            precision: `float32`, `tf32` to round factors on GPUs that support it, or `bf16` for
-                torch's autocast of the forward pass.
+            precision: `float32`, `tf32` to round factors on GPUs that support it, or `bf16` or
+                `fp16` for torch's autocast of the forward pass.
             micro_batch: the largest number of samples that a device computes at once; None: all.
+            draws_ahead: whether to draw the batch of the next clock while a GPU computes this one:
+                for a computation that serves one worker only.
         """
         modules = [module, *(copy.deepcopy(module) for _ in devices[1:])]
         self._replicas = [
@@ -90,14 +149,24 @@ class GradientComputation:
         )
         self.model = self._replicas[0].model
         self._micro_batch = micro_batch
+        self._draws_ahead = draws_ahead and any(device.copies for device in self._distinct)
+        self._drawn: tuple[tuple[int, list[int]], list[Any]] | None = None
+        """The clock and the sizes of a batch that was drawn ahead, and its parts."""
+        self._given: Tensor | None = None
+        """The vector that was given to write into."""
         # Replicas on one device draw from one generator: so they run in turn.
         apart = len(set(devices)) == len(devices)
         self._threads = ThreadPoolExecutor(len(devices)) if len(devices) > 1 and apart else None
 
     def read_weights(self, parts: Sequence[Tensor]) -> None:
-        """Take the parameters from a vector (P + Q,) of the server, in one or several parts."""
-        for replica in self._replicas:
-            replica.model.read_weights(*(replica.device.upload(part) for part in parts))
+        """Take the parameters from a vector (P + Q,) of the server, in one or several parts.
+
+        They are copied to the first device, and from there to the others.
+        """
+        first, *others = self._replicas
+        first.model.read_weights(*(first.device.upload(part) for part in parts))
+        for replica in others:
+            replica.model.weights.copy_(first.model.weights, non_blocking=True)
 
     def compute(self, reader: BatchReader, clock: int, batch_size: int) -> float:
         """Run one batch forward and backward at the model's present weights.
@@ -117,17 +186,50 @@ class GradientComputation:
             "a device without a sample would make the loss NaN, which reads as diverged"
         )
         sizes = [self._pieces(size) for size in even_sizes(batch_size, len(self._replicas))]
-        batches = iter(reader.read(clock, [size for each in sizes for size in each]))
+        pieces = [size for each in sizes for size in each]
+        batches = iter(self._draw(reader, clock, pieces))
         work = [[(next(batches), size / batch_size) for size in each] for each in sizes]
+        losses = self._launch(reader.seed(clock), work)
+        if self._draws_ahead:
+            self._drawn = (clock + 1, pieces), reader.read(clock + 1, pieces)
+        while self._has_overflowed():
+            losses = self._launch(reader.seed(clock), work)
+        if len(self._replicas) > 1:
+            self._join()
+        return sum(loss.item() for loss in losses)
+
+    def _has_overflowed(self) -> bool:
+        """Return whether a gradient does not hold in the scale of its loss, so that all are to be
+        computed again.
+        """
+        held = [replica.accepts() for replica in self._replicas]
+        if not all(held):
+            for replica in self._replicas:
+                replica.undo()
+        return not all(held)
+
+    @property
+    def device_s(self) -> float:
+        """The seconds in which a GPU computed the last batch, forward and backward, without copies;
+        with several the longest. 0 on CPUs, which compute while one waits for them.
+        """
+        return max(replica.device_s() for replica in self._replicas)
+
+    def _draw(self, reader: BatchReader, clock: int, pieces: list[int]) -> list[Any]:
+        """Return a batch in pieces, which may have been drawn ahead."""
+        drawn, self._drawn = self._drawn, None
+        if drawn is not None and drawn[0] == (clock, pieces):
+            return drawn[1]
+        return reader.read(clock, pieces)
+
+    def _launch(self, seed: int, work: Sequence[Sequence[Part]]) -> list[Tensor]:
+        """Begin to compute the work of all replicas; return the losses."""
         for index, device in enumerate(self._distinct):
             # With equal seeds sample i of every part would have the same mask.
-            device.seed(reader.seed(clock) + index)
-        if len(work) == 1:
-            return self._replicas[0].compute(work[0])
+            device.seed(seed + index)
         run_all = map if self._threads is None else self._threads.map
-        losses = list(run_all(_Replica.compute, self._replicas, work))
-        self._join()
-        return sum(losses)
+        computed = run_all(_Replica.compute, self._replicas, work)
+        return [loss for losses in computed for loss in losses]
 
     def _pieces(self, size: int) -> list[int]:
         """Return the sizes of the micro-batches of a device's part of a batch."""
@@ -142,11 +244,30 @@ class GradientComputation:
         for replica in self._replicas:
             replica.model.read_buffers(vector)
 
-    def outgoing(self) -> Tensor:
-        """Return the gradient with the buffers behind it, (P + Q,), in this process's memory; valid
-        until the next `compute`.
+    def write_into(self, vector: Tensor) -> None:
+        """Let `compute` write the gradient with the buffers behind it into a vector (P + Q,) of
+        this process's memory, as long as that is not another one: in place, if the first device is
+        the CPU; `outgoing` copies it from a GPU.
         """
-        return self._replicas[0].device.download(self.model.outgoing)
+        self._given = vector
+        if not self._replicas[0].device.copies:
+            self.model.write_into(vector)
+
+    def outgoing(self) -> Tensor:
+        """Return the gradient with the buffers behind it, (P + Q,), in this process's memory: in
+        the vector that was given for it, if there is one; valid until the next `compute`.
+        """
+        device = self._replicas[0].device
+        if self._given is not None and device.copies:
+            return self._given.copy_(self.model.outgoing)
+        return device.download(self.model.outgoing)
+
+    @property
+    def on_device(self) -> Tensor:
+        """The gradient with the buffers behind it, (P + Q,), where it was computed; valid until the
+        next `compute`.
+        """
+        return self.model.outgoing
 
     def _join(self) -> None:
         """Add the replicas' parts of the gradient, and average their buffers, in `outgoing` of the

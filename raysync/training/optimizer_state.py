@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torch import Tensor
 from torch.optim import Optimizer
 
 from raysync.training.optimizers import SETTINGS
@@ -30,4 +31,8 @@ def restore(optimizer: Optimizer, saved: State) -> None:
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
     for key, values in states.items():
         if isinstance(key, int):  # as they were: torch has cast them to the parameter's type
-            optimizer.state[parameters[key]] = values
+            cast = optimizer.state[parameters[key]]
+            optimizer.state[parameters[key]] = {
+                name: value.to(cast[name].device) if isinstance(value, Tensor) else value
+                for name, value in values.items()
+            }

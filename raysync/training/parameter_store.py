@@ -60,7 +60,8 @@ class ParameterStore:
     ) -> None:
         """
         Args:
-            initial: parameters and buffers, (P + Q,) float32 on the CPU.
+            initial: parameters and buffers, (P + Q,) float32. The store stays on its device, which
+                is also that of all vectors.
             size: P.
             update: the settings of optimizer, schedule and combination.
             groups: the parameter groups that tile (P,); default: one of them.
@@ -71,15 +72,17 @@ class ParameterStore:
         self._weights = self._published[:size]  # (P,), a view of the front
         self._initial_buffers = initial[size:].clone()  # (Q,)
         self._gradient: Tensor | None = None  # (P,), from `combine` to `step`
-        self._combined = torch.empty(size)  # (P,)
-        self._corrected = torch.empty(size)  # (P,), takes no memory until it is written
+        device = initial.device
+        self._combined = torch.empty(size, device=device)  # (P,)
+        # (P,), takes no memory until it is written
+        self._corrected = torch.empty(size, device=device)
         self._pushes = 0
         self._phase, self._began = "", 0.0
         self._settings = update.in_phase("")
         """The settings of the phase."""
         self._has_momentum = any(update.in_phase(name).momentum for name in ("", *update.phases))
         corrects = update.staleness_scaling != "none" or update.delay_compensation is not None
-        self._staleness_correction = StalenessCorrection(update, size) if corrects else None
+        self._staleness_correction = StalenessCorrection(update, size, device) if corrects else None
         self._buffers: dict[str, Tensor] = {}
         self._groups = groups or whole(size)
         longest = max(1, size) if is_fused(update) else PIECE
@@ -153,7 +156,8 @@ class ParameterStore:
         """
         settings = self._settings
         if settings.clip_norm is not None:
-            self._clip(settings.clip_norm, torch.linalg.vector_norm(torch.tensor(norms)))
+            whole = torch.tensor(norms, device=self._weights.device)
+            self._clip(settings.clip_norm, torch.linalg.vector_norm(whole))
         scale = self._pushes if settings.lr_scaling == "linear" else 1
         lr = scale * learning_rate(settings, progress, self.version)
         for group, own in zip(self._optimizer.param_groups, self._groups, strict=True):
@@ -278,11 +282,16 @@ class ParameterStore:
             check_fits(what, saved["fixed"].get(what), own)
         optimizer_state.restore(self._optimizer, saved["optimizer"])
         if self._staleness_correction is not None:
-            self._staleness_correction.mean_square = saved["mean_square"]
+            mean_square = saved["mean_square"]
+            self._staleness_correction.mean_square = (
+                None if mean_square is None else mean_square.to(self._weights.device)
+            )
         self._settings = self.update.in_phase(saved["phase"])
         self._phase, self._began, self.version = saved["phase"], saved["began"], saved["version"]
         self._published.copy_(saved["published"])
-        self._buffers = saved["buffers"]
+        self._buffers = {
+            worker: buffers.to(self._weights.device) for worker, buffers in saved["buffers"].items()
+        }
 
     @property
     def _fixed(self) -> State:

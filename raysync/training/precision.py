@@ -11,7 +11,7 @@ from torch import Tensor
 from raysync.errors import ConfigError
 from raysync.training.device import use_tf32
 
-REDUCED = {"bf16": torch.bfloat16}
+REDUCED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """Precision -> the type that torch's autocast computes in; others compute in float32."""
 
 

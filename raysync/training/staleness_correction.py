@@ -29,18 +29,19 @@ class StalenessCorrection:
     square of a mean of K would understate, up to K times.
     """
 
-    def __init__(self, update: Update, size: int) -> None:
+    def __init__(self, update: Update, size: int, device: torch.device) -> None:
         """
         Args:
             update: gives `staleness_scaling` and `delay_compensation`.
             size: P.
+            device: of all vectors.
         """
         self._divides = update.staleness_scaling == "inverse"
         self._compensation = update.delay_compensation
         adapts = self._compensation is not None and self._compensation.name == "adaptive"
-        self.mean_square = torch.zeros(size) if adapts else None
+        self.mean_square = torch.zeros(size, device=device) if adapts else None
         """The mean square of past gradients, (P,), which is all its state; None: it needs none."""
-        self._scratch = torch.empty(size) if adapts else None  # (P,)
+        self._scratch = torch.empty(size, device=device) if adapts else None  # (P,)
 
     def correct(
         self, gradient: Tensor, staleness: int, weights: Tensor, base: Tensor | None, out: Tensor

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import ray
 from ray import tune
 from ray.tune.experiment import Trial
 from ray.util import get_current_placement_group
@@ -34,6 +35,10 @@ from raysync.training.task_loading import metrics_of, primary_of
 from raysync.tuning.grid import Point, override
 from raysync.tuning.saved_trials import SavedReports, saved_trial
 from raysync.tuning.trial_reports import Reports
+
+VIRTUAL_GPU_SHARE = 0.25
+"""The share of a GPU that Tune reserves for a trial in virtual time that computes on one: each has
+a context and a model there, and most of the time the GPU waits for its process."""
 
 
 @dataclass(frozen=True)
@@ -161,9 +166,15 @@ class Trials:
             if experiment.engine == "ray":
                 request = asked_of_ray(self.place(experiment))
                 return tune.PlacementGroupFactory([{}, *request.pop("bundles")], **request)
+            if any(group.gpus for group in experiment.workers) and _has_gpus():
+                return tune.PlacementGroupFactory([{"CPU": 1, "GPU": VIRTUAL_GPU_SHARE}])
         except ConfigError:
             pass
         return tune.PlacementGroupFactory([{"CPU": 1}])
+
+
+def _has_gpus() -> bool:
+    return bool(ray.cluster_resources().get("GPU"))
 
 
 def train(point: Point, trials: Trials) -> None:

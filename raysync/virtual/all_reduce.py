@@ -25,6 +25,7 @@ from math import ceil, inf, log2
 from typing import Any
 
 from raysync.config import Experiment, WorkerGroup
+from raysync.engine.topology import SERVER
 
 
 def ring_s(
@@ -95,13 +96,19 @@ class AllReduce:
             for name, both in links.items()
         }
         self._links = {slot: ways[group.name] for slot, group in groups.items()}
+        # What a checkpoint has kept of a round comes from the server's file: whose it was is not
+        # known here. All members are in a round, so the slowest way decides with or without it.
+        self._links[SERVER] = WorkerLink(
+            max(way.latency_s for way in ways.values()),
+            min(way.bandwidth_bytes_per_s for way in ways.values()),
+        )
 
     def seconds(self, gradients: Sequence[Any]) -> float:
         """Return how long it takes.
 
         Args:
-            gradients: each with the `site` where it was computed, and the seconds that faults add
-                to its way.
+            gradients: each with the `site` where it was computed, or the server's if a checkpoint
+                kept it, and the seconds that faults add to its way.
         """
         ends = [(self._links[each.site], each.added_s) for each in gradients]
         latency_s = max(link.latency_s + added_s for link, added_s in ends)

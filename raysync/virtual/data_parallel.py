@@ -97,7 +97,8 @@ class DataParallelRun:
         vectors = 2 if experiment.update.delay_compensation is not None else 1
         server = None
         if self._trains:
-            store = shard_of(FlatModel(training.build()), experiment.update)
+            module = training.build().to(device_of(training))
+            store = shard_of(FlatModel(module), experiment.update)
             server = model_server(store, self._servers.get(SERVER))
         exchange = None
         if collective := self._paradigm.collective:

@@ -12,11 +12,13 @@ from raysync.core.checkpoint import Checkpoint
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Line
 from raysync.core.paradigm import AnyParadigm
+from raysync.core.roster import Roster
 from raysync.decoupled.plan import plan_of
 from raysync.engine.checkpointing import Snapshot
 from raysync.engine.driver import Driver
 from raysync.engine.faults import FaultPlan
 from raysync.engine.kept_models import SavedModel
+from raysync.engine.topology import DataParallel
 from raysync.errors import ConfigError
 from raysync.paradigms.decoupled import Decoupled
 from raysync.record.metrics_registry import RunLabels
@@ -41,6 +43,12 @@ class VirtualEngine:
         self.models: list[SavedModel] = []
         """The models that the latest run left, which are there before its last report."""
         self._driver: Driver | None = None
+
+    @property
+    def roster(self) -> Roster | None:
+        """The roster of the latest run's machine; None: its network is in stages."""
+        topology = None if self._driver is None else self._driver.topology
+        return topology.roster if isinstance(topology, DataParallel) else None
 
     def run(
         self,

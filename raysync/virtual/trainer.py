@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from raysync.config import WorkerGroup
-from raysync.training.device import refuse_without_kernels
+from raysync.training.device import refuse_without_kernels, use_deterministic_kernels
 from raysync.training.flat import FlatModel
 from raysync.training.gradient import GradientComputation
 from raysync.training.precision import refuse_unsupported
@@ -38,7 +38,9 @@ class Trainer:
     def __init__(self, training: TrainingPlan) -> None:
         self._training = training
         self._device = device_of(training)
-        flat = FlatModel(training.build())
+        if self._device != "cpu":
+            use_deterministic_kernels()
+        flat = FlatModel(training.build().to(self._device))
         self._size = flat.size
         self._initial = flat.initial()  # (P + Q,)
         self._readers = {slot: training.reader(slot) for slot in training.groups}
@@ -57,14 +59,15 @@ class Trainer:
             buffers: (P + Q,), whose end is its latest statistics; None means the initial ones.
 
         Returns:
-            The loss, and the gradient with the buffers behind it, (P + Q,).
+            The loss, and the gradient with the buffers behind it, (P + Q,), on the device of the
+            run: nothing of it is copied to the CPU and back.
         """
         computation = self._computation(self._training.groups[slot])
         computation.read_weights([weights])
         computation.read_buffers(self._initial if buffers is None else buffers)
         with torch.random.fork_rng(devices=[0] if self._device != "cpu" else []):
             loss = computation.compute(self._readers[slot], clock, batch_size)
-        return loss, computation.outgoing().clone()
+        return loss, computation.on_device.clone()
 
     @property
     def has_buffers(self) -> bool:

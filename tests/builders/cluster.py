@@ -1,6 +1,7 @@
 """Experiments for runs on Ray, and what is asked about their actors."""
 
 import os
+from contextlib import suppress
 
 import psutil
 
@@ -26,3 +27,15 @@ def pid_of(ray, actor):
 
 def rss_mib(pid):
     return psutil.Process(pid).memory_info().rss / 2**20
+
+
+def kill_one(title):
+    """Kill a process of this session's clusters by the title that Ray gives it. An actor that is
+    called over pipes does not take other calls meanwhile, so it cannot be asked for its process.
+    """
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if process.cmdline()[:1] and process.cmdline()[0].startswith(f"ray::{title}"):
+                process.kill()
+                return
+    raise AssertionError(f"no {title}")

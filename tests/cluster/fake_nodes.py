@@ -69,8 +69,23 @@ PLACED = {
         ],
         "cluster": {"server_shards": 2, "server_placement": "with-workers"},
     },
+    "some share memory": {
+        "workers": [
+            {"name": "near", "label_selector": {"profile": "fast"}},
+            {"name": "far", "label_selector": {"profile": "slow"}},
+        ],
+        "cluster": {
+            "server_cpus": 0.5,
+            "server_label_selector": {"profile": "fast"},
+            "transport": "auto",
+        },
+    },
 }
 REFUSED = {
+    "shared memory across nodes": {
+        **PLACED["some share memory"],
+        "cluster": PLACED["some share memory"]["cluster"] | {"transport": "shared-memory"},
+    },
     "no such label": {"workers": [{"name": "west", "label_selector": {"zone": "west"}}]},
     "too many for label": {
         "workers": [
@@ -191,6 +206,9 @@ def main(output):
                     "placed",
                     json.dumps([name, profiles[place["node_id"]], place["gpus"], place["devices"]]),
                 )
+        print(
+            "transports", json.dumps({name: place["transport"] for name, place in places.items()})
+        )
         print("swept", json.dumps(swept(Path(output), tiny)))
         for name, experiment in REFUSED.items():
             try:

@@ -3,8 +3,16 @@
 from types import SimpleNamespace
 
 import pytest
-from ray.exceptions import ActorDiedError, ActorUnavailableError, ObjectLostError, RayTaskError
+from ray.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    ObjectLostError,
+    ObjectStoreFullError,
+    OutOfDiskError,
+    RayTaskError,
+)
 
+from raysync.cluster import object_store
 from raysync.cluster.actor_errors import ActorError
 from raysync.cluster.backend import REPORT_EVERY_S, SIGN_OF_LIFE_S, RayBackend
 from raysync.cluster.node_watch import NodeView, WorkerNodes
@@ -72,6 +80,29 @@ def test_a_failure_names_the_actor_that_it_came_from(ray, error, failure):
     assert backend.failure(call, 0.0) == call.answer
     says = {"died": "Actor", "lost": "what it needs was lost", "raised": "ValueError: "}
     assert call.answer.reason.startswith(says[failure[0]])
+
+
+@pytest.mark.parametrize("error", [OutOfDiskError(), ObjectStoreFullError()])
+@pytest.mark.parametrize(
+    ("sizes", "says"),
+    [
+        ([84e6, 84e6, None], "full (84 MB a node), and so is the disk"),
+        ([84e6, 2e9], "full (84 to 2000 MB a node), and so is the disk"),
+        ([], "full, and so is the disk"),
+    ],
+)
+def test_a_full_object_store_is_nobodys_code_and_is_named_with_its_size(
+    ray, monkeypatch, error, sizes, says
+):
+    nodes = [
+        {"Alive": size is not None, "Resources": {"object_store_memory": size or 1e6}}
+        for size in sizes
+    ]
+    monkeypatch.setattr(object_store, "ray", SimpleNamespace(nodes=lambda: nodes))
+    step = remote(lambda fields: [Reference(), Reference(passed_on(error))])
+    answer = backend_of(SimpleNamespace(step=step)).call("w-0#1", "step", [0, 8]).answer
+    assert answer.kind == "other", "the run goes on from its checkpoint"
+    assert says in answer.reason
 
 
 def test_an_actor_that_came_back_is_known_by_its_new_id(ray):

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import ray
 import torch
+from hypothesis import given, strategies as st
 from ray.exceptions import RayTaskError
 
 import raysync
@@ -15,6 +16,7 @@ from raysync.cluster import devices
 from raysync.cluster.actor_errors import ActorError, signed, start_reason
 from raysync.cluster.session import Session
 from raysync.errors import ConfigError
+from raysync.training.device import limit_memory
 
 needs_gpu = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="torch sees no GPU on this machine"
@@ -153,3 +155,71 @@ def test_a_run_on_a_gpu_is_that_on_a_cpu(tmp_path):
         return record.pushes.loss.tolist()
 
     assert losses(gpus=1) == pytest.approx(losses(gpus=0), rel=1e-2)
+
+
+# ---- what a process does about its GPU ----
+
+
+@pytest.fixture
+def a100(monkeypatch):
+    facts = SimpleNamespace(
+        name="NVIDIA A100",
+        total_memory=40 * 2**30,
+        major=8,
+        minor=0,
+        pci_domain_id=0,
+        pci_bus_id=0x3B,
+        pci_device_id=0,
+    )
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda name: facts)
+    return facts
+
+
+def test_a_process_stays_on_the_cores_that_are_close_to_its_gpu(a100, monkeypatch, tmp_path):
+    kept = []
+    monkeypatch.setattr(devices.os, "sched_getaffinity", lambda process: {2, 3, 4, 5})
+    monkeypatch.setattr(
+        devices.os, "sched_setaffinity", lambda process, cores: kept.append(set(cores))
+    )
+    assert devices.stay_near("cuda:0", tmp_path) == frozenset(), "nothing is known"
+    folder = tmp_path / "0000:3b:00.0"
+    folder.mkdir()
+    (folder / "local_cpulist").write_text("0-3,8\n")
+    assert devices.stay_near("cuda:0", tmp_path) == {2, 3}
+    assert devices.stay_near("cpu", tmp_path) == frozenset()
+    (folder / "local_cpulist").write_text("64-127\n")
+    assert devices.stay_near("cuda:0", tmp_path) == frozenset(), "none of them is given to it"
+    (folder / "local_cpulist").write_text("\n")
+    assert devices.stay_near("cuda:0", tmp_path) == frozenset()
+    del a100.pci_bus_id  # an older torch
+    assert devices.stay_near("cuda:0", tmp_path) == frozenset()
+    assert kept == [{2, 3}]
+
+
+@given(st.sets(st.integers(0, 300), min_size=1))
+def test_a_list_of_cores_is_read_as_the_kernel_writes_it(cores):
+    ranges = []
+    for core in sorted(cores):
+        if ranges and ranges[-1][1] == core - 1:
+            ranges[-1][1] = core
+        else:
+            ranges.append([core, core])
+    text = ",".join(f"{first}-{last}" if last > first else f"{first}" for first, last in ranges)
+    assert devices.cores_in(f"{text}\n") == cores
+
+
+def test_the_record_says_what_a_gpu_is(a100):
+    text = devices.described("cuda:0")
+    assert text.startswith("cuda:0 NVIDIA A100, 40 GiB, compute capability 8.0, CUDA ")
+
+
+def test_several_processes_on_a_gpu_have_their_share_of_its_memory(monkeypatch):
+    limits = []
+    monkeypatch.setattr(
+        torch.cuda,
+        "set_per_process_memory_fraction",
+        lambda share, name: limits.append((name, share)),
+    )
+    for device, share in (("cpu", 0.5), ("cuda:0", 1), ("cuda:0", 2), ("cuda:1", 0.25)):
+        limit_memory(device, share)
+    assert limits == [("cuda:1", 0.25)]

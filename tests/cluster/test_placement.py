@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from raysync import config
+from raysync.cluster.actor_group import fair_threads
 from raysync.cluster.placement import (
     Bundle,
     Node,
@@ -170,7 +171,10 @@ def test_a_fallback_is_chosen_beside_those_who_chose_before():
 
 def test_every_actor_has_a_bundle():
     everything = asked(
-        {"name": "a", "count": 2, "cpus": 0.5, "gpus": 0.25}, server_cpus=2, server_shards=2
+        {"name": "a", "count": 2, "cpus": 0.5, "gpus": 0.25},
+        server_cpus=2,
+        server_shards=2,
+        evaluator_gpus=0,
     )
     server, worker = (
         Bundle("the server", {"CPU": 2}),
@@ -184,6 +188,36 @@ def test_every_actor_has_a_bundle():
         worker,
     )
     assert (everything.servers, everything.evaluator, everything.workers) == ((0, 1), 2, (3, 4))
+
+
+@pytest.mark.parametrize("placement", ["apart", "with-workers"])
+def test_the_evaluator_shares_the_gpu_of_the_first_worker_that_has_no_more_than_one(placement):
+    groups = {"name": "big", "gpus": 4}, {"name": "cpu"}, {"name": "one", "count": 2, "gpus": 1}
+    everything = asked(*groups, evaluator_cpus=3, server_placement=placement)
+    assert everything.evaluator == everything.workers[2]
+    assert everything.evaluator_gpus == 0.1
+    assert everything.bundles[everything.evaluator].resources == {"CPU": 1 + 3, "GPU": 1}
+    workers = config.validate({"workers": list(groups)}).slots().values()
+    gpus = [everything.gpus(number, group) for number, group in enumerate(workers)]
+    assert gpus == [4, 0, 0.9, 1]
+    asked_for = total(bundle.resources for bundle in everything.bundles)["GPU"]
+    assert asked_for == sum(gpus) + everything.evaluator_gpus
+
+
+@pytest.mark.parametrize(
+    ("group", "evaluator_gpus", "share"),
+    [
+        ({"gpus": 1}, 0, 0),
+        ({"gpus": 1}, 0.5, 0.5),
+        ({"gpus": 2}, None, 0),
+        ({}, None, 0),
+        ({"gpus": 0.1}, None, 0.05),
+    ],
+)
+def test_an_evaluator_with_gpus_of_its_own_or_without(group, evaluator_gpus, share):
+    everything = asked(group, evaluator_gpus=evaluator_gpus)
+    assert everything.evaluator_gpus == share
+    assert (everything.evaluator in everything.workers) == (share == 0.05)
 
 
 def test_servers_with_workers_ask_for_their_cpus_in_the_workers_bundles():
@@ -212,6 +246,17 @@ def test_servers_have_their_share_of_the_cores_and_that_of_a_worker_that_waits(
     assert (threads + 1) * shards > share * (shards + 1), "and no less"
 
 
+@given(st.lists(st.tuples(st.integers(1, 8), st.sampled_from("ab")), min_size=1, max_size=20))
+def test_actors_have_the_threads_they_asked_for_or_their_share_of_their_node(bundles):
+    asked, nodes = zip(*bundles, strict=True)
+    cores = {"a": 16, "b": 3}
+    threads = fair_threads(asked, nodes, cores)
+    for least, node, count in zip(asked, nodes, threads, strict=True):
+        assert count == max(least, cores[node] // nodes.count(node))
+    spread = [count for least, count in zip(asked, threads, strict=True) if count > least]
+    assert sum(spread) <= sum(cores.values())
+
+
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(170)
@@ -224,7 +269,7 @@ def test_fake_nodes(tmp_path):
     said = defaultdict(list)
     for line in done.stdout.splitlines():
         kind, _, rest = line.partition(" ")
-        if kind in ("placed", "swept", "told", "refused", "left", "lost"):
+        if kind in ("placed", "transports", "swept", "told", "refused", "left", "lost"):
             said[kind].append(json.loads(rest))
 
     placed = said["placed"]
@@ -242,7 +287,14 @@ def test_fake_nodes(tmp_path):
         ("evaluator", placed[10][1]),
         ("a-0", "slow"),
         ("b-0", "fast"),
+        ("server-0", "fast"),
+        ("evaluator", placed[14][1]),
+        ("near-0", "fast"),
+        ("far-0", "slow"),
     ]
+    [transports] = said["transports"]
+    assert transports["near-0"] == "shared-memory"
+    assert {transports[name] for name in ("server-0", "evaluator", "far-0")} == {"object-ref"}
     gpus = {name: numbers for name, _, numbers, _ in placed}
     assert gpus["type-0"] == gpus["type-1"], "halves of one GPU"
     assert len(gpus["type-0"]) == 1
@@ -265,6 +317,9 @@ def test_fake_nodes(tmp_path):
     assert sum("this torch sees none" in sentence for sentence in told) == 4
 
     [refused] = said["refused"]
+    shared = refused["shared memory across nodes"]
+    assert shared.startswith("cluster.transport: shared-memory: these workers are on other nodes")
+    assert "far-0" in shared
     offer = "3 node(s)"
     for name, who, *parts in [
         (
@@ -279,7 +334,7 @@ def test_fake_nodes(tmp_path):
         (
             "too many for label",
             "'greedy'",
-            "4 x worker group 'greedy' of 1 CPU, 1 GPU where profile=fast",
+            "3 x worker group 'greedy' of 1 CPU, 1 GPU where profile=fast",
             offer,
             "3 GPU",
         ),

@@ -1,17 +1,21 @@
 """The loss of what a run cannot do without: it goes on from its checkpoints, on real processes."""
 
+from contextlib import suppress
+from pathlib import Path
+
 import psutil
 import pytest
 import torch
 
-from raysync.core.journal import Checkpointed, Remark, Resumed
+from raysync.core.events import Left
+from raysync.core.journal import Checkpointed, Entry, Remark, Resumed
 from raysync.core.replay import replay
 from raysync.errors import RunFailed
 from raysync.paradigms import rebuild
 from raysync.record.reader import load
 from raysync.resuming import prepare_to_resume
 from raysync.runner import run_in
-from tests.builders.cluster import LONGER, pid_of
+from tests.builders.cluster import LONGER, kill_one, pid_of
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -45,17 +49,21 @@ def same_model(record, other):
     return all(torch.allclose(mine[name], others[name], atol=1e-4) for name in others)
 
 
-def test_a_run_under_bsp_comes_to_the_same_model_whatever_is_lost(ray_cluster, session, run):
+@pytest.mark.parametrize("transport", ["object-ref", "shared-memory"])
+def test_a_run_under_bsp_comes_to_the_same_model_whatever_is_lost(
+    ray_cluster, session, run, transport
+):
     """A server, which comes back; a controller, inside one command; then the whole command."""
+    settings = SETTINGS | {"cluster": {"transport": transport}}
     undisturbed, said = run(**SETTINGS), []
 
     def kill_server(actor_group):
-        psutil.Process(pid_of(ray_cluster, actor_group.servers[0])).kill()
+        kill_one("Server")
 
     def kill_controller(actor_group):
         ray_cluster.kill(actor_group.controller)
 
-    record = run(**SETTINGS, notify=said.append, strikes={0.25: kill_server, 0.55: kill_controller})
+    record = run(**settings, notify=said.append, strikes={0.25: kill_server, 0.55: kill_controller})
     assert record.summary["status"] == "finished"
     assert record.summary["resumptions"] == 1
     [remark] = told(record, Remark)
@@ -67,7 +75,7 @@ def test_a_run_under_bsp_comes_to_the_same_model_whatever_is_lost(ray_cluster, s
     assert numbers == sorted(set(numbers))
 
     with pytest.raises(RunFailed, match="enough"):
-        run(**SETTINGS, name="again", callbacks=[Failing()])
+        run(**settings, name="again", callbacks=[Failing()])
     [path] = record.path.parent.parent.glob("again/*")
     failed = load(path, trust=True)
     assert failed.summary["status"] == "failed"
@@ -81,7 +89,8 @@ def test_a_run_under_bsp_comes_to_the_same_model_whatever_is_lost(ray_cluster, s
     assert resumed.summary["samples"] == undisturbed.summary["samples"]
 
 
-def test_a_lost_shard_comes_back_with_its_weights_and_the_others_go_on(ray_cluster, run):
+@pytest.mark.parametrize("transport", ["object-ref", "shared-memory"])
+def test_a_lost_shard_comes_back_with_its_weights_and_the_others_go_on(ray_cluster, run, transport):
     """Two shards, each killed once; one gradient is added to another, in whatever order. So the
     model is the same bit by bit, without any checkpoint.
     """
@@ -90,7 +99,12 @@ def test_a_lost_shard_comes_back_with_its_weights_and_the_others_go_on(ray_clust
         "workers": [{"name": "fast", "count": 2, "step_s": 0.03}],
         "workload": {"samples": 2400},
         "update": {"lr": 0.05, "momentum": 0.9, "combine": "sum", "lr_scaling": "none"},
-        "cluster": {"server_shards": 2, "restarts": {"backoff_s": 0.1}, "server_log_bytes": 2**18},
+        "cluster": {
+            "server_shards": 2,
+            "restarts": {"backoff_s": 0.1},
+            "server_log_bytes": 2**18,
+            "transport": transport,
+        },
     }
     undisturbed = run(**settings)
 
@@ -106,3 +120,49 @@ def test_a_lost_shard_comes_back_with_its_weights_and_the_others_go_on(ray_clust
     mine, others = record.state_dict(), undisturbed.state_dict()
     assert all(torch.equal(mine[name], others[name]) for name in others)
     assert record.summary["samples"] == undisturbed.summary["samples"]
+
+
+def users_of_shared_memory():
+    """The processes of this machine that map a segment, or hold one open."""
+    users = set()
+    for process in psutil.process_iter():
+        with suppress(OSError):
+            folder = Path("/proc", str(process.pid))
+            is_mapped = "memfd:raysync" in (folder / "maps").read_text()
+            if is_mapped or any(is_segment(file) for file in (folder / "fd").iterdir()):
+                users.add(process)
+    return users
+
+
+def is_segment(file):
+    try:
+        return "memfd:raysync" in str(file.readlink())
+    except OSError:
+        return False
+
+
+def test_killed_processes_leave_no_shared_memory(ray_cluster, session, run):
+    """A worker and the server, which come back; the controller is killed when the session ends."""
+    before, during = users_of_shared_memory(), []
+
+    def kill(title):
+        def strike(actor_group):
+            during.append(users_of_shared_memory() - before)
+            kill_one(title)
+
+        return strike
+
+    record = run(
+        **LONGER | {"workload": {"samples": 4800}},
+        paradigm="asp",
+        cluster={"transport": "shared-memory", "restarts": {"backoff_s": 0.1}},
+        strikes={0.1: kill("Worker"), 0.4: kill("Server")},
+    )
+    assert record.summary["status"] == "finished"
+    assert replays(record)
+    assert any(isinstance(line.event, Left) for line in told(record, Entry))
+    assert any(" is back after " in line.text for line in told(record, Remark))
+    assert all(len(users) >= 5 for users in during), "controller, server and three workers"
+    session.close()
+    psutil.wait_procs(users_of_shared_memory() - before, timeout=20)  # Ray does not wait for them
+    assert not users_of_shared_memory() - before

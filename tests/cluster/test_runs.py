@@ -303,6 +303,25 @@ def test_bsp_on_ray_is_repeatable(run):
     np.testing.assert_allclose(*losses, rtol=1e-4)
 
 
+@pytest.mark.parametrize("paradigm", ["bsp", {"name": "hybrid", "k": 3, "pull_interval": 2}])
+def test_runs_over_both_transports_agree_and_say_which_it_was(run, paradigm):
+    """With batch norm's buffers, which travel behind the gradient. Sums depend on their order."""
+    settings = {
+        "paradigm": paradigm,
+        "workers": UNEQUAL,
+        "model": "fashion-cnn",
+        "update": {"lr": 0.02},
+    }
+    records = [run(**settings), run(**settings, cluster={"transport": "shared-memory"})]
+    losses = [record.evaluations.loss.to_numpy() for record in records]
+    np.testing.assert_allclose(*losses, rtol=1e-4)
+    assert losses[0][-1] < losses[0][0]
+    for record, transport in zip(records, ("object-ref", "shared-memory"), strict=True):
+        places = json.loads((record.path / "environment.json").read_text())["places"]
+        assert {place["transport"] for place in places.values()} == {transport}
+        assert replays(record).difference is None
+
+
 def test_pushes_carry_what_the_worker_measured(run):
     record = run(paradigm="asp")
     entries = [

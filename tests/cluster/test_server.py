@@ -11,6 +11,7 @@ from raysync.cluster import server as server_module
 from raysync.cluster.actor_errors import ActorError
 from raysync.cluster.actor_spec import Role
 from raysync.cluster.server import Server
+from raysync.cluster.shared_memory import Mappings, Slots
 from raysync.config import Update
 from raysync.training.apply_plan import MEAN, ApplyPlan
 from raysync.training.model_server import ModelServer, OneStore
@@ -33,6 +34,18 @@ def test_weights_are_published_at_their_version(server):
     weights, version = server.publish([1, MEAN])
     assert version == 1
     assert torch.frombuffer(bytearray(weights), dtype=torch.float32).tolist() == [-1, -1]
+
+
+def test_weights_in_shared_memory_stay_as_they_were_published(server):
+    slots, mappings = Slots(8), Mappings()
+    first, second = slots.take(), slots.take()
+    handle, version = server.publish([1, MEAN], into=first.handle)
+    assert (handle, version) == (first.handle, 1)
+    plan = replace(PLAN, version=2).fields()
+    assert server.apply_and_publish(plan, first.handle, into=second.handle) == second.handle
+    assert [
+        memoryview(mappings.read(each.handle)).cast("f").tolist() for each in (first, second)
+    ] == [[-1, -1], [0, 0]]
 
 
 def test_a_server_that_missed_an_update_refuses_what_comes_after(server):

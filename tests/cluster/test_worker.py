@@ -10,10 +10,12 @@ from raysync import config
 from raysync.cluster import worker as worker_module
 from raysync.cluster.actor_errors import ActorError
 from raysync.cluster.actor_spec import Role
+from raysync.cluster.shared_memory import Mappings, Slots
 from raysync.cluster.transport import outgoing
 from raysync.cluster.worker import Worker, WorkerPlan
 from raysync.engine.step_time import StepTime
 from raysync.training.flat import FlatModel
+from raysync.training.gradient import GradientComputation
 
 
 @pytest.fixture
@@ -92,3 +94,40 @@ def test_a_worker_takes_its_buffers_from_the_end_of_a_vector_in_parts(worker):
     vector = torch.arange(flat.size + flat.buffer_size, dtype=torch.float32)
     worker.restore([], *outgoing(vector, 3))
     assert torch.equal(flat.initial()[flat.size :], vector[flat.size :])
+
+
+def test_a_gradient_in_shared_memory_is_the_one_that_would_be_returned(monkeypatch):
+    """Buffers included, in parts, and written into two slots by turns."""
+    torch.manual_seed(0)
+    pictures, labels = torch.randn(12, 3), torch.randint(2, (12,))
+    slots, mappings, gradients = Slots(4 * 19), Mappings(), {}
+    monkeypatch.setattr(worker_module, "sleep_s", lambda seconds: None)
+    for shares in (False, True):
+        worker = Worker(threads=torch.get_num_threads(), role=Role("worker-0"))
+        torch.manual_seed(1)
+        module = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2, bias=False))
+        task = SimpleNamespace(
+            loss=lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1])
+        )
+        group = config.WorkerGroup()
+        worker._plan = WorkerPlan("w-0", group, None, 0, None, 4, 0, 4 * 19, shards=2)
+        worker._step_time = StepTime(group, 0, "w-0", 4)
+        worker._gradient = GradientComputation(module, task)
+        worker._reader = SimpleNamespace(
+            read=lambda clock, sizes: [
+                (pictures[4 * clock : 4 * clock + 4], labels[4 * clock : 4 * clock + 4])
+            ],
+            seed=lambda clock: clock,
+        )
+        leases = [slots.take(), slots.take()]
+        gradients[shares] = [
+            [
+                bytes(mappings.read(part) if shares else part)
+                for part in worker.step(
+                    (clock, 4), into=leases[clock % 2].handle if shares else None
+                )[:2]
+            ]
+            for clock in range(3)
+        ]
+    assert gradients[True] == gradients[False]
+    assert [len(part) for part in gradients[True][0]] == [4 * 10, 4 * 9]

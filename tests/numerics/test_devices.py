@@ -6,12 +6,15 @@ from functools import cache
 import pytest
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map
 
 from raysync import config
+from raysync.config import Update
 from raysync.errors import ConfigError
+from raysync.training import optimizers, parameter_store
 from raysync.training.device import Device, has_kernels, refuse_without_kernels
 from raysync.training.evaluation import evaluate
-from raysync.training.gradient import GradientComputation
+from raysync.training.gradient import GradientComputation, LossScale
 from raysync.training.precision import refuse_unsupported
 from raysync.training.preparation import prepare
 from tests.builders.models import built
@@ -26,9 +29,11 @@ needs_gpu = pytest.mark.skipif(
 )
 
 
-def gradient(devices, precision="float32", model=None, batch_size=30, clocks=1):
+def gradient(devices, precision="float32", model=None, batch_size=30, clocks=1, into=None):
     training = prepare(config.validate(SETTINGS), model=model)
     computation = GradientComputation(training.build(), training.task, devices, precision)
+    if into is not None:
+        computation.write_into(into)
     torch.manual_seed(0)
     computation.read_weights(
         [0.1 * torch.randn(computation.model.size + computation.model.buffer_size)]
@@ -47,6 +52,20 @@ def test_two_devices_average_to_the_gradient_of_the_whole_batch(batch_size):
     assert loss == pytest.approx(loss_of_one, abs=1e-6)
     assert torch.allclose(vector, vector_of_one, atol=1e-6)
     assert vector.abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("copies", [False, True])
+@pytest.mark.parametrize("devices", [["cpu"], ["cpu", "cpu"]])
+def test_a_gradient_comes_into_the_vector_that_is_given(monkeypatch, devices, copies):
+    """In place, or, from a device with memory of its own, by a copy."""
+    monkeypatch.setattr(Device, "copies", copies)
+    _, expected, computation = gradient(devices, model=batch_normed())
+    given = torch.full_like(expected, float("nan"))
+    _, vector, computation = gradient(devices, model=batch_normed(), into=given)
+    assert torch.equal(given, expected)
+    assert torch.equal(vector, expected)
+    is_in_place = computation.model.outgoing.data_ptr() == given.data_ptr()
+    assert is_in_place == (not copies)
 
 
 def batch_normed():
@@ -71,6 +90,126 @@ def test_bf16_is_near_float32_and_keeps_float32_gradients():
     assert loss != exact_loss
     assert loss == pytest.approx(exact_loss, rel=0.02)
     assert (vector - exact).norm() < 0.05 * exact.norm()
+
+
+def dropped_and_normed():
+    """Draws masks, and has buffers that each forward pass changes."""
+    return nn.Sequential(
+        nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 32), nn.Dropout(), nn.Linear(32, 10)
+    )
+
+
+def test_fp16_is_near_float32_and_its_gradients_are_in_the_scale_of_the_loss():
+    loss, vector, _ = gradient(["cpu"], precision="fp16")
+    exact_loss, exact, _ = gradient(["cpu"])
+    assert vector.dtype == torch.float32
+    assert loss != exact_loss
+    assert loss == pytest.approx(exact_loss, rel=0.01)
+    assert (vector - exact).norm() < 0.02 * exact.norm()
+
+
+@pytest.mark.parametrize("devices", [["cpu"], ["cpu", "cpu"]])
+def test_a_batch_that_overflows_is_computed_again_as_if_for_the_first_time(monkeypatch, devices):
+    """The same masks, and buffers that have seen it once."""
+    plain = gradient(devices, "fp16", dropped_and_normed())
+    monkeypatch.setattr(LossScale, "FIRST", 2.0**40)
+    again = gradient(devices, "fp16", dropped_and_normed())
+    scales = {replica._scale.value for replica in again[2]._replicas}
+    assert max(scales) < 2.0**40, "it has overflowed"
+    assert again[0] == plain[0]
+    size = plain[2].model.size
+    assert torch.equal(again[1][size:], plain[1][size:])
+    assert torch.allclose(again[1], plain[1], rtol=0.02, atol=1e-4)
+
+
+def test_the_scale_of_a_loss_follows_torchs_rule():
+    scale, torchs = LossScale(), torch.amp.GradScaler("cpu", growth_interval=3)
+    scale.STEADY = 3
+    parameter = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([parameter], 0.1)
+    for is_finite in (True, False, False, True, True, True, True, False, True):
+        size = 1.0 if is_finite else float("inf")
+        gradient = torch.full((2,), scale.value * size)
+        parameter.grad = torchs.scale(torch.full((2,), size))
+        assert scale.accepts(gradient) == is_finite
+        assert not is_finite or torch.equal(gradient, torch.ones(2))
+        torchs.step(optimizer)
+        torchs.update()
+        assert scale.value == torchs.get_scale()
+
+
+class Reader:
+    """Notes which batches are drawn."""
+
+    def __init__(self, reader):
+        self._reader, self.seed, self.drawn = reader, reader.seed, []
+
+    def read(self, clock, sizes):
+        self.drawn.append((clock, sum(sizes)))
+        return self._reader.read(clock, sizes)
+
+
+def test_the_next_batch_is_drawn_ahead_and_dropped_if_another_is_asked_for():
+    training = prepare(config.validate(SETTINGS))
+    ahead, plain = (
+        GradientComputation(training.build(), training.task, draws_ahead=True) for _ in range(2)
+    )
+    assert not ahead._draws_ahead, "a CPU has nothing to do meanwhile"
+    ahead._draws_ahead = True
+    reader = Reader(training.reader("w-0"))
+    asked = [(0, 30), (1, 30), (2, 20), (7, 20), (8, 20)]
+    for clock, size in asked:
+        losses = [each.compute(reader, clock, size) for each in (ahead, plain)]
+        assert losses[0] == losses[1]
+        assert torch.equal(ahead.outgoing(), plain.outgoing())
+    assert reader.drawn.count((1, 30)) == 2, "ahead, and by the plain one"
+    assert reader.drawn.count((2, 30)) == 1, "ahead, and in vain"
+    assert reader.drawn.count((8, 20)) == 2
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"momentum": 0.9, "weight_decay": 0.1},
+        {"delay_compensation": "adaptive"},
+        {"staleness_scaling": "inverse"},
+    ],
+)
+def test_a_store_stays_on_the_device_of_its_vectors(monkeypatch, settings):
+    """torch's meta device computes nothing, and refuses to mix its tensors with a CPU's."""
+    monkeypatch.setattr(parameter_store, "is_fused", lambda update: False)
+    monkeypatch.setattr(optimizers, "is_fused", lambda update: False)
+    update = Update(**settings)
+    initial, *vectors = torch.empty(4, 12, device="meta")
+    store = parameter_store.ParameterStore(initial, 10, update)
+    bases = vectors if update.delay_compensation is not None else ()
+    for _ in range(2):
+        store.apply(vectors, [5, 5, 5], ["a", "b", None], 0.0, "", [0, 1, 2], bases)
+    state = store.state()
+    kept = [store.publish(), *state["buffers"].values(), *tree_leaves(state["optimizer"]["state"])]
+    assert {each.device.type for each in kept if isinstance(each, torch.Tensor)} == {"meta"}
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda:0", marks=needs_gpu)])
+def test_a_store_goes_on_from_a_state_on_its_own_device(device):
+    update = Update(momentum=0.9, delay_compensation="adaptive")
+    initial, *vectors = torch.randn(4, 12, generator=torch.Generator().manual_seed(0)).to(device)
+    stores = [parameter_store.ParameterStore(initial, 10, update) for _ in range(2)]
+
+    def apply(store):
+        store.apply(vectors, [5, 5, 5], ["a", "b", None], 0.0, "", [0, 1, 2], [initial] * 3)
+
+    apply(stores[0])
+    saved = tree_map(
+        lambda each: each.cpu().clone() if isinstance(each, torch.Tensor) else each,
+        dict(stores[0].state()),
+    )
+    stores[1].restore(saved)
+    for store in stores:
+        apply(store)
+    assert stores[1].publish().device.type == device.partition(":")[0]
+    assert torch.equal(stores[0].publish(), stores[1].publish())
 
 
 def test_a_cpu_copies_nothing():
@@ -114,7 +253,8 @@ def losses_of_one_batch(name, device, precision):
     losses = []
     for _ in range(5):
         losses.append(computation.compute(training.reader("w-0"), 0, 16))
-        computation.read_weights([computation.model.initial() - 0.05 * computation.outgoing()])
+        weights = computation.model.initial().cpu()
+        computation.read_weights([weights - 0.05 * computation.outgoing()])
     return losses
 
 

@@ -117,6 +117,29 @@ def test_the_command_that_was_typed(own_copy, words, line):
     assert commands(collect([own_copy])) == [line, f"raysync report {own_copy}"]
 
 
+def test_the_report_says_who_used_shared_memory(own_copy):
+    """Nothing where nobody did, and nothing of what a damaged record says."""
+    files = sorted(own_copy.glob("*/environment.json"))
+    assert "transport" not in configuration(collect([own_copy]))
+
+    def says(*transports, file=files[0]):
+        places = {f"w-{n}": {"transport": each} for n, each in enumerate(transports)}
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"places": places}))
+        return configuration(collect([file.parent])).get("transport")
+
+    assert says("shared-memory", "object-ref", "shared-memory") == (
+        "shared-memory: w-0, w-2; object-ref: w-1"
+    )
+    assert says("shared-memory", "shared-memory") == "shared-memory (all)"
+    assert set(configuration(collect([own_copy]))["transport"].split(" | ")) == {
+        "shared-memory (all)",
+        "object-ref",
+    }
+    assert says("object-ref") is None
+    files[0].write_text(json.dumps(json.loads(files[0].read_text()) | {"places": {"w": 3}}))
+    assert "transport" not in configuration(collect([files[0].parent]))
+
+
 def test_runs_that_nobody_typed(own_copy):
     for file in own_copy.glob("*/environment.json"):
         file.write_text(json.dumps(json.loads(file.read_text()) | {"command": ["-c"]}))

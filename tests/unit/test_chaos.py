@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -16,6 +17,7 @@ import pytest
 from raysync import cli, config
 from raysync.chaos import oracles, processes, trial
 from raysync.chaos.memory import MemorySamples
+from raysync.chaos.nodes import NODE_AWAY_S, RAYLET, Nodes, nodes_for
 from raysync.chaos.schedule import SIGNALS, TARGETS, Strike, names_in, schedule
 from raysync.core.decisions import Apply, Drop
 from raysync.core.journal import encode, header
@@ -23,6 +25,8 @@ from raysync.errors import ConfigError
 from raysync.paradigms import make, rebuild
 from raysync.record.storage import folders_with
 from tests.builders.journals import journal
+
+STRANGE = ["--set", "cluster.address=HOST:6379", "--set", "checkpoint.every_s=5"]
 
 # ---- the schedule ----
 
@@ -49,6 +53,10 @@ def test_a_schedule_is_drawn_from_its_seed_alone():
         ([], r"the experiment takes no checkpoints.*--set\n? ?checkpoint.every_s=5"),
         (["--set", "engine=virtual"], r"chaos: engine: virtual"),
         (["--out", "."], r"--out \.: exists already"),
+        (
+            ["--faults", "node", *STRANGE],
+            r"--faults node: cluster\.address: 'HOST:6379': the nodes of a",
+        ),
     ],
 )
 def test_mistakes_are_told_before_anything_runs(arguments, says, tmp_path, monkeypatch, capsys):
@@ -109,6 +117,7 @@ def test_a_semaphore_of_a_stranger_is_no_memory_that_was_left(tmp_path, monkeypa
         ([900] * 20 + [1500] * 20, "it grew from 900 to 1500 MB"),
         ([900] * 20 + [1050] * 20, ""),
         ([1, 1000] * 5, ""),
+        ([900] * 10 + [300] * 10 + [900] * 20, ""),
     ],
 )
 def test_memory_that_grows_is_noticed(held_mb, says):
@@ -153,6 +162,79 @@ def test_the_mark_is_added_to_what_a_job_of_ray_was_given():
     assert after[processes.JOB_CONFIG] == (
         '{"runtime_env": {"pip": [], "env_vars": {"A": "1", "RAYSYNC_CHAOS": "m"}}}'
     )
+
+
+def test_actors_are_told_by_the_titles_of_their_processes():
+    class Process:
+        def __init__(self, title):
+            self.cmdline = lambda: [title]
+
+    titles = ["ray::Worker.step", "ray::IDLE", "raylet", "ray::Server", "ray::StageActor"]
+    assert processes.kinds_of(map(Process, titles)) == ["server", "worker", "worker"]
+
+
+# ---- nodes ----
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"workers": [{"count": 2}]}, (1, 4)),
+        ({"workers": [{"count": 2, "cpus": 0.5}]}, (1, 3)),
+        ({"workers": [{"count": 3, "cpus": 2}]}, (2, 4)),
+        ({"workers": [{"cpus": 0.3}], "cluster": {"server_cpus": 0.4, "evaluator_cpus": 0.3}},
+         (1, 1)),
+    ],
+)  # fmt: skip
+def test_there_are_as_many_nodes_as_hold_all_actors(settings, expected):
+    assert nodes_for(config.validate(settings)) == expected
+
+
+def test_nodes_have_cpus_alone():
+    with pytest.raises(ConfigError, match="worker group 'w' asks for more than CPUs"):
+        nodes_for(config.validate({"workers": [{"name": "w", "gpus": 1}]}))
+
+
+def test_a_lost_node_takes_its_processes_with_it_and_comes_back(monkeypatch):
+    """Real processes stand for a raylet and an actor below it."""
+    below = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
+    removed = []
+
+    class Cluster:
+        address = "HOST:1"
+
+        def __init__(self, **arguments):
+            assert arguments["head_node_args"]["num_cpus"] == 0
+
+        def add_node(self, **arguments):
+            wait = [sys.executable, "-c", below]
+            process = subprocess.Popen(wait, stdin=subprocess.PIPE)
+            info = SimpleNamespace(process=process)
+            return SimpleNamespace(all_processes={RAYLET: [info]}, process=process)
+
+        def remove_node(self, node, allow_graceful):
+            assert not allow_graceful
+            removed.append(node.process.wait())
+
+        def shutdown(self):
+            for node in subject.present:
+                node.started.process.communicate()
+
+    monkeypatch.setattr("raysync.chaos.nodes.Cluster", Cluster)
+    with Nodes(config.validate({"workers": [{"count": 1}]})) as subject:
+        assert len(subject.present) == 3
+        victim = subject.present[1]
+        raylet = psutil.Process(victim.started.process.pid)
+        while not (children := raylet.children()):
+            pass
+        assert subject.lose(victim, 10.0) == []
+        assert removed == [-9]
+        psutil.wait_procs(children, timeout=10)
+        assert not children[0].is_running()
+        assert len(subject.present) == 2
+        assert subject.tend(10.0 + NODE_AWAY_S - 0.1) == 0
+        assert subject.tend(10.0 + NODE_AWAY_S) == 1
+        assert len(subject.present) == 3
 
 
 # ---- a full disk ----
@@ -222,6 +304,34 @@ def test_a_full_disk_must_end_in_a_clear_error(trial_on, says, unclear):
     assert notices == [f"disk: no file grows beyond {trial.MESSAGE_BYTES} bytes."]
     assert [each.target for each in subject.outcome.struck] == ["disk"]
     assert subject.outcome.unclear == unclear
+
+
+@pytest.mark.parametrize(
+    ("says", "unclear"),
+    [
+        ("server: an object store of Ray is full (157 MB a node), and so", []),
+        ("server: an object store of Ray is\nfull (75 to 157 MB a node), and so", []),
+        ("server: an object store of Ray is full, and so is the disk", 1),
+        ("Traceback: an object store of Ray is full (157 MB a node)", 1),
+        ("", ["it said nothing"]),
+    ],
+)
+def test_a_full_store_that_ends_a_command_must_be_named(trial_on, says, unclear, monkeypatch):
+    """The command is over, and counts as one that can be resumed."""
+    subject, child = trial_on("")
+    child.communicate()
+    subject.outcome.struck.append(Strike(1, "store", "kill", 0.5))
+    log = subject._folder / trial.LOG
+    subject._printed_bytes = log.stat().st_size
+    log.write_text(log.read_text() + says)
+    resumed = []
+    monkeypatch.setattr(subject, "_has_begun", lambda: True)
+    monkeypatch.setattr(subject, "_is_over", lambda: False)
+    monkeypatch.setattr(subject, "_resume", lambda: resumed.append(True))
+    assert subject._goes_on()
+    assert resumed
+    assert subject.outcome.fatal == {"store": 1}
+    assert subject.outcome.unclear == ([says] if unclear == 1 else unclear)
 
 
 @pytest.mark.skipif(not processes.can_fill_disks(), reason="only Linux can fill a disk")

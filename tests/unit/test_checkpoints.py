@@ -6,11 +6,13 @@ import errno
 import json
 import os
 import shutil
+import sys
 import time
 from collections import Counter
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from threading import get_native_id
 from uuid import uuid4
 
 import pandas as pd
@@ -38,7 +40,12 @@ from raysync.core.replay import replay
 from raysync.errors import ConfigError
 from raysync.paradigms import make, rebuild
 from raysync.record import checkpoints, storage
-from raysync.record.checkpoints import CheckpointWriter, numbers_in, read_checkpoint
+from raysync.record.checkpoints import (
+    LOWEST_PRIORITY,
+    CheckpointWriter,
+    numbers_in,
+    read_checkpoint,
+)
 from raysync.record.collector import Collector
 from raysync.record.event_text import seconds, texts_of
 from raysync.record.journal_cut import Resumption, cut_off
@@ -537,3 +544,22 @@ def test_a_view_follows_a_journal_that_was_cut_off(engine, tmp_path):
         tail.begin_again()
         assert tail.take(10**6) == list(record.journal())
         assert not tail.is_replaced
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 30])
+def test_files_are_hashed_in_chunks_by_a_thread_that_yields_the_cores(size, tmp_path, monkeypatch):
+    """What is read has passed its checksums; the priority of the others is what it was."""
+    monkeypatch.setattr(checkpoints, "CHUNK_BYTES", 8)
+    write, seen = checkpoints._write, []
+
+    def watched(path, data):
+        seen.append(os.getpriority(os.PRIO_PROCESS, get_native_id()))
+        return write(path, data)
+
+    monkeypatch.setattr(checkpoints, "_write", watched)
+    before = os.getpriority(os.PRIO_PROCESS, get_native_id())
+    checkpoint = Checkpoint(1, 0.5, {"a": 1}, {"server": [bytes(range(size))]})
+    CheckpointWriter(tmp_path).write(checkpoint)
+    assert read_checkpoint(tmp_path / "000001") == checkpoint
+    assert os.getpriority(os.PRIO_PROCESS, get_native_id()) == before
+    assert set(seen) == ({LOWEST_PRIORITY} if sys.platform == "linux" else {before})

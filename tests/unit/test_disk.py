@@ -6,18 +6,20 @@ was written.
 
 import os
 import shutil
-from datetime import datetime
+from datetime import datetime, timedelta
+from unittest.mock import Mock
 
 import pytest
 
 import raysync
+from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Ended
 from raysync.errors import RunFailed
 from raysync.paradigms import make
 from raysync.record.measures import Measures
 from raysync.record.reader import load
 from raysync.record.storage import NEW, completed
-from raysync.record.writer import RecordWriter
+from raysync.record.writer import DELAY, RecordWriter
 from tests.builders.journals import journal
 
 LONG = {
@@ -58,7 +60,44 @@ def test_what_cannot_be_completed_does_not_hide_the_journal(tmp_path, name):
     assert record.summary["status"] == "finished"
 
 
-def test_a_disk_that_fills_up_ends_the_writing_but_not_the_measuring(tmp_path):
+@pytest.fixture
+def at_once(monkeypatch):
+    """Every report reaches the file at once, however fast they come."""
+    monkeypatch.setattr("raysync.record.writer.DELAY", timedelta(0))
+
+
+def test_lines_that_come_fast_reach_the_file_a_little_later(tmp_path, monkeypatch):
+    """By the clock, with a report that is empty, before a checkpoint that they lead up to, and at
+    the end; what is in the file is always whole lines.
+    """
+    now, lines = [datetime(2026, 1, 1)], journal("asp", 20)
+    clock = Mock(now=lambda: now[0], min=datetime.min)
+
+    def there():
+        return list(load(tmp_path).journal())
+
+    with writer_in(tmp_path) as writer:
+        monkeypatch.setattr("raysync.record.writer.datetime", clock)
+        writer.write(lines[:3])
+        assert there() == lines[:3]
+        now[0] += DELAY / 2
+        writer.write(lines[3:5])
+        assert there() == lines[:3]
+        now[0] += DELAY / 2
+        writer.write(lines[5:6])
+        assert there() == lines[:6]
+        writer.write(lines[6:7])
+        writer.write([])
+        assert there() == lines[:7]
+        writer.write(lines[7:9])
+        writer.write_checkpoint(Checkpoint(1, 5.0, {}, {}))
+        assert there() == lines[:9]
+        writer.write(lines[9:])
+        monkeypatch.undo()
+    assert there() == lines
+
+
+def test_a_disk_that_fills_up_ends_the_writing_but_not_the_measuring(tmp_path, at_once):
     lines = journal("asp", 20)
     with writer_in(tmp_path) as writer:
         writer.write(lines[:10])
@@ -73,7 +112,7 @@ def test_a_disk_that_fills_up_ends_the_writing_but_not_the_measuring(tmp_path):
     assert not (tmp_path / "summary.json").exists()
 
 
-def test_a_folder_that_is_removed_during_a_run_ends_it_at_once(tmp_path):
+def test_a_folder_that_is_removed_during_a_run_ends_it_at_once(tmp_path, at_once):
     seen = []
 
     def watch(measures):

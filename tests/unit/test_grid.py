@@ -4,6 +4,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+import ray
 import yaml
 from hypothesis import given, strategies as st
 
@@ -14,7 +15,7 @@ from raysync.runner import run_in
 from raysync.training.preparation import prepare
 from raysync.tuning import grid
 from raysync.tuning.sweep import plan
-from raysync.tuning.trial import Trials
+from raysync.tuning.trial import VIRTUAL_GPU_SHARE, Trials
 
 KEYS = st.sampled_from(["seed", "update.lr", "paradigm", "workers.*.speed", "model"])
 VALUES = st.one_of(
@@ -246,3 +247,12 @@ def test_virtual_trials_take_one_cpu(tmp_path):
         tmp_path, tmp_path, "file", "engine: virtual\nworkers: [{count: 8, cpus: 4}]", ()
     )
     assert trials.resources({}).bundles == [{"CPU": 1.0}]
+
+
+@pytest.mark.parametrize(("there", "share"), [({}, {}), ({"GPU": 2}, {"GPU": VIRTUAL_GPU_SHARE})])
+def test_virtual_trials_of_workers_with_gpus_share_those_of_the_cluster(
+    tmp_path, monkeypatch, there, share
+):
+    monkeypatch.setattr(ray, "cluster_resources", lambda: there)
+    trials = Trials(tmp_path, tmp_path, "file", "engine: virtual\nworkers: [{gpus: 1}]", ())
+    assert trials.resources({}).bundles == [{"CPU": 1.0} | share]

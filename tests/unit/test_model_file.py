@@ -150,7 +150,8 @@ def test_a_failed_run_leaves_no_model(tmp_path):
     """Even if the engine had saved it before the run failed."""
 
     class Engine:
-        places, models, resumes_exactly = {}, [SavedModel("final", b"")], False
+        places, models = {}, [SavedModel("final", b"")]
+        resumes_exactly, roster = False, None
 
         def __init__(self, status):
             self.status = status

@@ -13,7 +13,7 @@ from raysync import config
 from raysync.config import Target
 from raysync.core.decisions import Release, Restore, Suspend, Switch
 from raysync.core.events import Left, Pushed
-from raysync.core.journal import Ended, Entry, Evaluation
+from raysync.core.journal import Ended, Entry, Evaluation, decode, encode
 from raysync.core.machine import Machine
 from raysync.errors import ConfigError
 from raysync.paradigms import make
@@ -120,6 +120,41 @@ def test_a_late_push_is_a_dropped_row():
     each = {one["id"]: (one["pushes"], one["dropped"]) for one in measures.summary()["per_worker"]}
     assert each == {FAST: (2, 0), SLOW: (1, 1)}
     assert measures.workers[SLOW].left_at == 2.5
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 1000])
+def test_totals_are_the_same_however_many_rows_are_added_at_once(monkeypatch, at_once):
+    """To the last bit: sums are made in the order of the rows, also where they are looked at."""
+    lines = [*journal("ssp", 40), Ended("finished", 15.0)]
+    workload = 100 * SAMPLES
+    expected, looked_at = measured(lines, workload)[0].summary(), Measures(workload)
+    monkeypatch.setattr("raysync.record.measures.COUNTED_AT_ONCE", at_once)
+    for number, line in enumerate(lines):
+        looked_at.feed(line)
+        if number % 7 == 0:
+            assert sum(looked_at.outcomes.values()) == sum(
+                worker.pushes for worker in looked_at.workers.values()
+            )
+    assert looked_at.summary() == expected
+
+
+def test_the_roster_of_a_machine_gives_the_measures_of_one_that_follows():
+    """Also of the decisions behind the update that ends the run, which nobody carries out."""
+    machine, workload = Machine(make("ssp", staleness=1), 30 * SAMPLES), 30 * SAMPLES
+    shared, following = Measures(workload), Measures(workload)
+    shared.share(machine.roster)
+    events = simulate(
+        machine, joins(FAST, SLOW), lambda worker, _: 1.0 if worker == FAST else 3.0, 30
+    )
+    for event, decisions in events:
+        line = Entry(event, tuple(decisions))
+        assert shared.feed(line) == following.feed(decode(encode(line)))
+        assert shared.leads == following.leads
+        assert shared.clocks == following.clocks
+    ended = Ended("finished", 99.0)
+    assert shared.feed(ended) == following.feed(ended)
+    assert shared.summary() == following.summary()
+    assert shared.samples == workload
 
 
 def test_leads_are_those_of_the_machine():

@@ -2,6 +2,8 @@
 the same rounds through a server.
 """
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -13,6 +15,7 @@ from raysync.errors import ConfigError
 from raysync.paradigms import make
 from raysync.training.preparation import prepare
 from raysync.virtual.all_reduce import faster_s, ring_s, tree_s
+from raysync.virtual.engine import driver_of
 from tests.builders.plans import BYTES
 from tests.builders.virtual import (
     DATA,
@@ -206,3 +209,41 @@ def test_it_stands_in_the_default_comparison_where_links_are_described():
     ):
         assert config.validate(other).paradigms == STANDARD_COMPARISON
     assert len(config.validate(described | {"paradigms": ["asp"]}).paradigms) == 1
+
+
+def test_a_round_goes_on_with_a_gradient_that_a_checkpoint_kept():
+    """The run is resumed from a cut between the two pushes of its second round: the exchange takes
+    as long as that of the other rounds, though one gradient comes from the server's file.
+    """
+    training = prepare(
+        config.validate(
+            {
+                "engine": "virtual",
+                "batch_size": 4,
+                "workers": [{"name": "near", "step_s": 1}, {"name": "far", "step_s": 2}],
+                "network": {"link": {"latency_s": 0.25}},
+                "workload": {"samples": 24},
+            }
+        ),
+        lambda: torch.nn.Linear(3, 4),
+        DATA,
+    )
+    ring = {"name": "bsp", "exchange": "ring"}
+    whole = driver_of(training, made(ring))
+    expected = [line for lines in whole.run() for line in lines]
+    cut = driver_of(training, made(ring))
+    cut.start()
+    while not cut.checkpoints:
+        if len(cut._pushed) == 1 and cut._version == 1 and not cut.checkpointer.is_pending:
+            cut.checkpointer.request()
+        cut.backend.wait()
+    [checkpoint] = cut.checkpoints
+    assert len(checkpoint.state["pushed"]) == 1
+    resumed = driver_of(training, made(ring), checkpoint)
+    lines = [line for lines in resumed.run() for line in lines]
+    rounds_s = [
+        [later - at for at, later in pairwise(push_times(each)["far-0"])]
+        for each in (expected, lines)
+    ]
+    assert rounds_s == [pytest.approx([2.5] * 2), pytest.approx([2.5])]
+    assert torch.equal(newest(resumed), newest(whole))

@@ -1,0 +1,86 @@
+"""The gradients and weights of a run in shared memory: who writes into which slots.
+
+Every process that writes has slots of its own (`shared_memory`): a worker for its gradients, as
+many as are on their way, buffered, or in the log of the server; a shard of the server for its part
+of the weights, one for each version that something still needs. What comes back in the place of a
+process that is gone gets others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from raysync.cluster.shared_memory import Lease, Slots
+
+ITEM_BYTES = 4
+"""The size of a float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPlan:
+    """What travels in shared memory in a run."""
+
+    node: str
+    """Ray's id of the node of the controller and of all servers. The gradients of the workers there
+    are in shared memory, and those of others are object references."""
+    shares_weights: bool
+    """Whether the weights are, too: if all who read them are there."""
+
+
+class SharedVectors:
+    """The slots of a run."""
+
+    def __init__(self, plan: SharedPlan, vector_bytes: int, shards: int) -> None:
+        """
+        Args:
+            plan: says what is shared.
+            vector_bytes: the size of a gradient, and of the weights.
+            shards: the number of parts of the weights, as even as `Tensor.tensor_split` makes them.
+        """
+        self.plan = plan
+        self._vector_bytes = vector_bytes
+        each, more = divmod(vector_bytes // ITEM_BYTES, shards)
+        self._part_bytes = [ITEM_BYTES * (each + (shard < more)) for shard in range(shards)]
+        self._gradients: dict[str, Slots] = {}
+        """Worker -> its slots."""
+        self._weights = self._slots_of_servers()
+
+    @property
+    def uses_pipes(self) -> bool:
+        """Whether hot calls travel over pipes: where all vectors are shared, of one server."""
+        return len(self._weights) == 1
+
+    def gradient(self, worker: str, sites: Mapping[str, str]) -> Lease | None:
+        """Return a slot for the next gradient of a worker; None: it sits on another node.
+
+        Args:
+            worker: its id.
+            sites: worker -> Ray's id of its node.
+        """
+        if sites.get(worker) != self.plan.node:
+            return None
+        if worker not in self._gradients:
+            self._gradients[worker] = Slots(self._vector_bytes)
+        return self._gradients[worker].take()
+
+    def weights(self) -> tuple[Lease, ...]:
+        """Return a slot for each part of the next weights that are published; none if they are not
+        shared.
+        """
+        return tuple(slots.take() for slots in self._weights)
+
+    def forget(self, worker: str) -> None:
+        """Forget a worker that is gone; its gradients stay as long as they are held."""
+        slots = self._gradients.pop(worker, None)
+        if slots is not None:
+            slots.close()
+
+    def restart(self) -> None:
+        """Take in that servers are started anew; weights stay as long as they are held."""
+        for slots in self._weights:
+            slots.close()
+        self._weights = self._slots_of_servers()
+
+    def _slots_of_servers(self) -> list[Slots]:
+        return [Slots(size) for size in self._part_bytes] if self.plan.shares_weights else []

@@ -1,0 +1,191 @@
+"""Calls over pipes: actors are threads or processes, and of Ray only the news of who is dead is
+needed.
+"""
+
+import multiprocessing
+import os
+import threading
+from concurrent.futures import Future
+
+import pytest
+
+from raysync.cluster.actor_errors import ActorError
+from raysync.cluster.channels import WINDOW_BYTES, Channels, PipedCall, serve
+from raysync.engine.backend import Failure
+
+DIED = Failure("died", "it was killed", "a")
+
+
+class Served(Future):
+    """A reference of Ray's: to the end of a `serve`."""
+
+    def future(self):
+        return self
+
+
+class Actor:
+    """A thread that carries out calls, and the ones that Ray would queue behind its `serve`."""
+
+    def __init__(self):
+        self.done, self.gate, self.serve = [], threading.Event(), self
+        self.gate.set()
+        self._queue = threading.Thread()
+
+    def queued(self, work, reference=None):
+        before = self._queue
+
+        def turn():
+            if before.ident is not None:
+                before.join()
+            work()
+            if reference is not None:
+                reference.set_result(None)
+
+        self._queue = threading.Thread(target=turn, daemon=True)
+        self._queue.start()
+
+    def remote(self, ends):
+        reference = Served()
+        self.queued(lambda: serve(self, ends), reference)
+        return reference
+
+    def note(self, fields, *inputs, **options):
+        self.gate.wait()
+        self.done.append(fields)
+        return len(self.done)
+
+    def fail(self, fields):
+        raise ActorError("", "ValueError: mine")
+
+    def step(self, fields):
+        return "handle", [0.5, 1.0]
+
+
+@pytest.fixture
+def channels():
+    made = Channels(lambda reference: DIED)
+    yield made
+    made.close()
+
+
+def call(channels, actor, name="a", method="note", fields=0, needs=()):
+    channel = channels.channel(name, actor)
+    piped = PipedCall(channel, (method, fields, (), {}), needs)
+    channel.call(piped)
+    return piped
+
+
+def test_calls_are_carried_out_in_their_order_whoever_they_come_by(channels):
+    actor = Actor()
+    first = [call(channels, actor, fields=number) for number in range(3)]
+    channels.get("a").by_ray(lambda: actor.queued(lambda: actor.note("by Ray")))
+    last = call(channels, actor, fields=3)
+    channels.await_call(last, 5)
+    assert actor.done == [0, 1, 2, "by Ray", 3]
+    assert [each.answer for each in (*first, last)] == [1, 2, 3, 5]
+    step = call(channels, actor, method="step")
+    channels.await_call(step, 5)
+    assert step.answer == [0.5, 1.0], "handles are known already"
+
+
+def test_a_call_waits_for_its_inputs_and_fails_as_they_do(channels):
+    maker, user = Actor(), Actor()
+    maker.gate.clear()
+    value = call(channels, maker, "maker")
+    after = call(channels, user, "user", needs=[value])
+    behind = call(channels, user, "user", fields="behind")
+    with pytest.raises(TimeoutError):
+        channels.await_call(after, 0.05)
+    assert user.done == []
+    maker.gate.set()
+    channels.await_call(behind, 5)
+    assert user.done == [0, "behind"]
+    wrong = call(channels, maker, "maker", method="fail")
+    spoiled = call(channels, user, "user", fields="never", needs=[wrong])
+    fine = call(channels, user, "user", fields="fine")
+    channels.await_call(fine, 5)
+    assert spoiled.answer == wrong.answer == Failure("raised", "ValueError: mine", "maker")
+    assert user.done == [0, "behind", "fine"]
+    assert not spoiled.is_there
+
+
+def test_whoever_watches_is_called_back_once_and_in_order(channels):
+    actor, told = Actor(), []
+    calls = [call(channels, actor, fields=number) for number in range(3)]
+    for number in (0, 1):
+        calls[number].watch(told.append, number)
+    channels.await_call(calls[-1], 5)
+    calls[2].watch(told.append, 2)
+    assert not told, "only the driver's loop calls back"
+    for then, argument in channels.due:
+        then(argument)
+    assert told == [0, 1, 2]
+
+
+def test_an_actor_that_does_not_answer_is_not_sent_more_than_a_pipe_holds(channels):
+    actor = Actor()
+    actor.gate.clear()
+    calls = [call(channels, actor, fields="x" * (WINDOW_BYTES // 4)) for _ in range(20)]
+    actor.gate.set()
+    channels.await_call(calls[-1], 5)
+    assert [each.answer for each in calls] == list(range(1, 21))
+
+
+def test_what_is_lost_stands_for_what_is_made_again(channels):
+    actor, user, anew = Actor(), Actor(), Actor()
+    actor.gate.clear()
+    lost = call(channels, actor)
+    waits = call(channels, user, "user", needs=[lost])
+    channels.get("a").fail(DIED)
+    assert waits.answer == lost.answer == DIED
+    assert channels.get("a") is None
+    told = []
+    lost.follow(call(channels, anew))
+    lost.watch(told.append, "again")
+    again = call(channels, user, "user", fields="again", needs=[lost])
+    channels.await_call(again, 5)
+    assert lost.is_there
+    assert user.done == ["again"]
+    assert [argument for _, argument in channels.due] == ["again"]
+    actor.gate.set()
+
+
+class Process:
+    """An actor in a process of its own, which can be killed."""
+
+    def __init__(self):
+        self.serve, self.reference, self.gate = self, Served(), None
+        self._context = multiprocessing.get_context("fork")
+
+    def remote(self, ends):
+        self.process = self._context.Process(target=serve, args=(self, ends), daemon=True)
+        self.process.start()
+        return self.reference
+
+    def note(self, fields):
+        if fields == "die":
+            os.kill(os.getpid(), 9)
+        return fields
+
+
+def test_a_killed_actor_fails_what_it_has_not_answered_and_what_waits_for_that(channels):
+    actor, user = Process(), Actor()
+    done, dies, behind = (call(channels, actor, fields=each) for each in ("done", "die", "behind"))
+    waits = call(channels, user, "user", needs=[behind])
+    actor.process.join()
+    actor.reference.set_result(None)
+    channels.await_call(waits, 5)
+    assert done.answer == "done", "its answer had come"
+    assert [each.answer for each in (dies, behind, waits)] == [DIED] * 3
+    assert call(channels, user, "user", fields="goes on").needs == []
+
+
+def test_an_actor_leaves_when_its_driver_is_gone_and_no_file_is_left(channels):
+    before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    mine = Channels(lambda reference: DIED)
+    actor = Actor()
+    mine.await_call(call(mine, actor), 5)
+    mine.close()
+    actor._queue.join(5)
+    assert not actor._queue.is_alive()
+    assert set(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208

@@ -1,0 +1,56 @@
+"""A session whose actors die before the run has begun: they are started anew, or not."""
+
+from types import SimpleNamespace
+
+import pytest
+from ray.exceptions import ActorDiedError, RayTaskError
+
+from raysync import config
+from raysync.cluster import session as module
+from raysync.cluster.session import Session
+from raysync.errors import RunFailed
+
+KILLED = ActorDiedError()
+BROKEN = ActorDiedError(RayTaskError("__init__", "", ValueError("mine"), "", 1, "", "", "0a"))
+
+
+@pytest.fixture
+def begin(monkeypatch):
+    """Begins a run whose actors end so, one start after the other; what was told, and waited."""
+    told, waited = [], []
+    monkeypatch.setattr(module, "sleep_s", waited.append)
+
+    def begin_run(*errors, attempts=6):
+        subject, coming = Session(told.append), list(errors)
+        restarts = {"attempts": attempts, "backoff_s": 0.5}
+        experiment = config.validate({"cluster": {"restarts": restarts}})
+
+        def start(*_):
+            if coming:
+                raise coming.pop(0)
+            return "a plan"
+
+        monkeypatch.setattr(subject, "_actor_group_for", lambda layout: object())
+        monkeypatch.setattr(subject, "_begin", start)
+        return subject._ready(None, SimpleNamespace(experiment=experiment), None, None)[1]
+
+    return begin_run, told, waited
+
+
+def test_actors_of_which_one_was_killed_before_the_run_began_are_started_anew(begin):
+    begin_run, told, waited = begin
+    assert begin_run(KILLED, KILLED) == "a plan"
+    assert waited == [0.5, 1.0]
+    assert "died before the run had begun; all actors are started anew in 0.5 s" in told[0]
+
+
+@pytest.mark.parametrize(
+    ("errors", "attempts"),
+    [([KILLED] * 3, 2), ([BROKEN], 6), ([TimeoutError("late")], 6), ([KILLED], 0)],
+    ids=["too often", "broken", "late", "without restarts"],
+)
+def test_what_does_not_start_ends_the_run(begin, errors, attempts):
+    begin_run, told, _ = begin
+    with pytest.raises(RunFailed, match="the actors did not start"):
+        begin_run(*errors, attempts=attempts)
+    assert len(told) == len(errors) - 1
